@@ -1,0 +1,16 @@
+//! Types that every part of Farpage shares: identifiers, page ranges, access sets and the control
+//! block that the processes of one `farpage run` tree have in common.
+//!
+//! This crate is pure: no I/O, no clock, no threads, no allocation.
+#![no_std]
+
+mod control;
+mod page;
+mod trace;
+
+pub use control::{
+    CONTROL_MAGIC, CONTROL_VERSION, Control, Counters, Death, HOLDERS, SEGMENT_BYTES, SEGMENTS_MAX,
+    SPILL_FILES_MAX, SegmentLine, SpillFile, SpillState, TASKS_MAX, TaskSlot, Tier,
+};
+pub use page::{Access, ObjectId, PAGE_BYTES, PAGE_SHIFT, PageIndex, PageRange};
+pub use trace::{TRACE_EVENTS, TraceEvent, TraceKind, TraceRing};

@@ -1,0 +1,195 @@
+//! The memory-object protocol, seen from the pager.
+//!
+//! A **memory object** is memory whose contents are the business of a **pager**. The kernel asks
+//! for pages with [`Pager::data_request`] and hands modified pages back with
+//! [`Pager::data_write`]; the names are those of the external pager interface of Mach
+//! (`docs/protocol.md` has the table).
+#![no_std]
+
+extern crate alloc;
+
+use core::fmt;
+
+use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+
+/// Answers for the contents of memory objects.
+///
+/// Calls come from the kernel's own threads, several at a time, never from the thread that
+/// faulted. A call must not touch memory that this same pager serves: its own fault would wait for
+/// itself.
+pub trait Pager: Send + Sync {
+    /// The kernel starts to use `object` (`pager_init`). Refusing makes the mapping fail.
+    ///
+    /// # Errors
+    /// A [`PagerError`], handed to whoever created the object.
+    fn init(&self, object: ObjectId, pages: u64) -> Result<(), PagerError> {
+        let _ = (object, pages);
+        Ok(())
+    }
+
+    /// The contents of `request.pages()` are wanted (`pager_data_request`).
+    ///
+    /// Fill any prefix of the range that is at least one page; the kernel asks again for what it
+    /// still needs. `request.needed()` is the number of pages that a thread waits for; the rest is
+    /// prefetch.
+    ///
+    /// # Errors
+    /// Why the first page cannot be had: the thread that waits gets an error, never zeros.
+    fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError>;
+
+    /// Modified pages are handed back (`pager_data_write`). When this returns `Ok` the pager
+    /// answers for them; the kernel forgets its copy.
+    ///
+    /// # Errors
+    /// Why they could not be taken: the kernel keeps the pages and tries again, or, when memory
+    /// must be freed at once, gives them to the default pager.
+    fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError>;
+
+    /// A thread wants to write to a page that was supplied locked against writing
+    /// (`pager_data_unlock`). Return `true` to let it.
+    fn data_unlock(&self, object: ObjectId, page: PageIndex, access: Access) -> bool {
+        let _ = (object, page, access);
+        true
+    }
+
+    /// The contents of `pages` are gone for good (unmapped or discarded by the program).
+    fn discard(&self, object: ObjectId, pages: PageRange) {
+        let _ = (object, pages);
+    }
+
+    /// The kernel has let go of the object (`port death`, in Mach).
+    fn terminate(&self, object: ObjectId) {
+        let _ = object;
+    }
+}
+
+/// One page on its way to the pager.
+#[derive(Clone, Copy)]
+pub struct PageOut<'a> {
+    /// Which.
+    pub page: PageIndex,
+    /// Its contents. Nobody else writes to them while the call lasts.
+    pub bytes: &'a [u8; PAGE_BYTES],
+}
+
+/// A request for contents, with the buffer to put them into.
+pub struct DataRequest<'a> {
+    object: ObjectId,
+    pages: PageRange,
+    needed: u64,
+    access: Access,
+    buffer: &'a mut [u8],
+}
+
+impl<'a> DataRequest<'a> {
+    /// A request for `pages`, of which the first `needed` are waited for. Made by kernels and by
+    /// tests of pagers.
+    ///
+    /// # Panics
+    /// When `buffer` has not exactly the bytes of `pages`, or `needed` is 0 or more than them.
+    pub fn new(
+        object: ObjectId,
+        pages: PageRange,
+        needed: u64,
+        access: Access,
+        buffer: &'a mut [u8],
+    ) -> Self {
+        assert_eq!(buffer.len() as u64, pages.bytes(), "buffer and range differ in size");
+        assert!(0 < needed && needed <= pages.pages(), "a request that nobody waits for");
+        Self { object, pages, needed, access, buffer }
+    }
+
+    /// The object.
+    pub fn object(&self) -> ObjectId {
+        self.object
+    }
+
+    /// The pages that may be supplied, in order from the first.
+    pub fn pages(&self) -> PageRange {
+        self.pages
+    }
+
+    /// How many of them, from the first, a thread waits for; at least 1.
+    pub fn needed(&self) -> u64 {
+        self.needed
+    }
+
+    /// What the waiting thread wants to do.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Where the contents go: [`PAGE_BYTES`] for each page. What it holds before is unspecified.
+    pub fn buffer(&mut self) -> &mut [u8] {
+        self.buffer
+    }
+
+    /// Copies `bytes` to the buffer's start and supplies the whole pages among them; a last part of
+    /// a page is filled up with zeros.
+    ///
+    /// # Panics
+    /// When `bytes` is empty or longer than the buffer.
+    pub fn supply(self, bytes: &[u8]) -> Supplied {
+        assert!(!bytes.is_empty(), "nothing supplied");
+        self.buffer[..bytes.len()].copy_from_slice(bytes);
+        let pages = bytes.len().div_ceil(PAGE_BYTES);
+        self.buffer[bytes.len()..pages * PAGE_BYTES].fill(0);
+        Supplied { pages: pages as u64, precious: false, locked: None }
+    }
+}
+
+/// What a pager put into a request's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Supplied {
+    /// Pages filled, from the first; at least 1.
+    pub pages: u64,
+    /// The pager keeps no copy: the pages must come back even if nobody writes to them.
+    pub precious: bool,
+    /// Accesses forbidden until the pager is asked (`data_unlock`): `Some(Write)` supplies
+    /// read-only.
+    pub locked: Option<Access>,
+}
+
+impl Supplied {
+    /// `pages` pages of which the pager keeps its copy.
+    pub fn clean(pages: u64) -> Self {
+        Self { pages, precious: false, locked: None }
+    }
+
+    /// `pages` pages that the pager gives away.
+    pub fn precious(pages: u64) -> Self {
+        Self { pages, precious: true, locked: None }
+    }
+}
+
+/// Why a pager could not do what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PagerError {
+    /// No contents at this place (`pager_data_unavailable`): the object is shorter.
+    Unavailable,
+    /// No room for more pages.
+    OutOfSpace,
+    /// What was read is not what was written.
+    Corrupt,
+    /// Reading failed; the system's error number.
+    Read(i32),
+    /// Writing failed; the system's error number.
+    Write(i32),
+    /// The pager is gone.
+    Dead,
+}
+
+impl fmt::Display for PagerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable => write!(f, "the pager has no contents at this place"),
+            Self::OutOfSpace => write!(f, "no room is left for pages"),
+            Self::Corrupt => write!(f, "a page read back differs from the page written"),
+            Self::Read(errno) => write!(f, "reading failed with system error {errno}"),
+            Self::Write(errno) => write!(f, "writing failed with system error {errno}"),
+            Self::Dead => write!(f, "the pager is gone"),
+        }
+    }
+}
+
+impl core::error::Error for PagerError {}
