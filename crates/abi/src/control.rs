@@ -82,6 +82,44 @@ impl Death {
     }
 }
 
+/// How far the supervisor is with mapping the agent into a static program, in [`TaskSlot::inject`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Inject {
+    /// Nothing is asked.
+    None = 0,
+    /// The task asks, and waits on the futex.
+    Asked = 1,
+    /// The supervisor traces the thread: execute now.
+    Ready = 2,
+    /// The supervisor cannot trace it (a debugger does, or ptrace is forbidden).
+    Refused = 3,
+    /// The `execve` failed: let go of the thread.
+    Cancelled = 4,
+}
+
+/// Descriptors that belong to Farpage in every task, as offsets from `Control::fd_base`.
+pub mod fds {
+    /// The control block.
+    pub const CONTROL: u32 = 0;
+    /// The agent's library.
+    pub const AGENT: u32 = 1;
+    /// `/dev/userfaultfd`, when it can be opened.
+    pub const DEVICE: u32 = 2;
+    /// Where messages to the user go: the standard error of `farpage run`.
+    pub const MESSAGES: u32 = 3;
+    /// Paging file 0; the others follow.
+    pub const SPILL: u32 = 8;
+    /// The task's own userfaultfd, closed on exec.
+    pub const UFFD: u32 = 16;
+    /// The task's pagemap, closed on exec.
+    pub const PAGEMAP: u32 = 17;
+    /// First one free for other uses inside a task, closed on exec.
+    pub const FREE: u32 = 18;
+    /// How many there are.
+    pub const COUNT: u32 = 32;
+}
+
 /// What a task did since it started. Only ever grows, except the gauges at the top.
 #[repr(C)]
 #[derive(Default)]
@@ -133,10 +171,26 @@ impl Counters {
     pub fn each<'a>(&'a self, mut visit: impl FnMut(&'static str, &'a AtomicU64)) {
         macro_rules! go { ($($f:ident),* $(,)?) => { $( visit(stringify!($f), &self.$f); )* } }
         go!(
-            demand_bytes, resident_bytes, compressed_bytes, compressed_from_bytes, spilled_bytes,
-            faults, zero_fills, page_ins_compressed, page_ins_spilled, prefetched,
-            page_outs_compressed, page_outs_spilled, page_outs_clean, refaults_aside, write_faults,
-            zero_pages_dropped, compress_in_bytes, compress_out_bytes, stall_ns, stall_ns_max,
+            demand_bytes,
+            resident_bytes,
+            compressed_bytes,
+            compressed_from_bytes,
+            spilled_bytes,
+            faults,
+            zero_fills,
+            page_ins_compressed,
+            page_ins_spilled,
+            prefetched,
+            page_outs_compressed,
+            page_outs_spilled,
+            page_outs_clean,
+            refaults_aside,
+            write_faults,
+            zero_pages_dropped,
+            compress_in_bytes,
+            compress_out_bytes,
+            stall_ns,
+            stall_ns_max,
         );
     }
 
@@ -153,6 +207,10 @@ pub struct TaskSlot {
     pub death: AtomicU32,
     /// Futex: asked to give memory back, see `Control::pressure`.
     pub pressure: AtomicU32,
+    /// [`Inject`]: a static program is about to be executed and needs the agent mapped into it.
+    pub inject: AtomicU32,
+    /// Thread that will execute it, valid while `inject` is not `Inject::None`.
+    pub inject_tid: AtomicU32,
     /// Task whose fork or exec made this one, as a slot number plus one; 0 for the first.
     pub parent: AtomicU32,
     /// What it did.
@@ -224,8 +282,8 @@ pub struct Control {
     pub memory_freed: AtomicU32,
     /// Futex: bumped when every task must start managing its memory (demand passed the budget).
     pub pressure: AtomicU32,
-    /// Padding, zero.
-    pub reserved: AtomicU32,
+    /// Futex: bumped when a task has set its `inject`.
+    pub inject_requests: AtomicU32,
     /// `CLOCK_MONOTONIC` nanoseconds at the start.
     pub started_ns: AtomicU64,
     /// `--ram`: resident pages, pages set aside and compressed tier together, bytes.
@@ -333,7 +391,12 @@ impl SegmentLine {
         }
         let won = self
             .claim
-            .compare_exchange(seen, seen.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(
+                seen,
+                seen.wrapping_add(1),
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            )
             .is_ok();
         if won {
             self.holders[0].store(slot as u16 + 1, Ordering::Release);
@@ -367,10 +430,18 @@ impl SegmentLine {
             was_holder |= left.is_ok();
         }
         was_holder
-            && self.holders.iter().all(|holder| holder.load(Ordering::Acquire) == 0)
+            && self
+                .holders
+                .iter()
+                .all(|holder| holder.load(Ordering::Acquire) == 0)
             && self
                 .claim
-                .compare_exchange(seen, seen.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed)
+                .compare_exchange(
+                    seen,
+                    seen.wrapping_add(1),
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                )
                 .is_ok()
     }
 }
@@ -380,7 +451,10 @@ mod tests {
     use super::*;
 
     fn line() -> SegmentLine {
-        SegmentLine { claim: AtomicU32::new(0), holders: [const { AtomicU16::new(0) }; HOLDERS] }
+        SegmentLine {
+            claim: AtomicU32::new(0),
+            holders: [const { AtomicU16::new(0) }; HOLDERS],
+        }
     }
 
     #[test]

@@ -41,12 +41,18 @@ impl PageRange {
     /// When `end` is below `start`.
     pub const fn new(start: u64, end: u64) -> Self {
         assert!(start <= end, "a page range ends before it starts");
-        Self { start: PageIndex(start), end: PageIndex(end) }
+        Self {
+            start: PageIndex(start),
+            end: PageIndex(end),
+        }
     }
 
     /// The single page `page`.
     pub const fn one(page: PageIndex) -> Self {
-        Self { start: page, end: PageIndex(page.0 + 1) }
+        Self {
+            start: page,
+            end: PageIndex(page.0 + 1),
+        }
     }
 
     /// Number of pages.

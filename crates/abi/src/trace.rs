@@ -38,7 +38,8 @@ pub struct TraceEvent {
 
 impl TraceEvent {
     fn pack(self) -> (u64, u64) {
-        let a = (self.at_us & ((1 << 36) - 1)) | (self.kind as u64) << 36 | (self.task as u64) << 48;
+        let a =
+            (self.at_us & ((1 << 36) - 1)) | (self.kind as u64) << 36 | (self.task as u64) << 48;
         let b = (self.page & ((1 << 36) - 1)) | (self.pages as u64) << 48;
         (a, b)
     }
@@ -80,7 +81,9 @@ impl TraceRing {
                 self.lost.fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            match self.head.compare_exchange_weak(at, at + 1, Ordering::Relaxed, Ordering::Relaxed)
+            match self
+                .head
+                .compare_exchange_weak(at, at + 1, Ordering::Relaxed, Ordering::Relaxed)
             {
                 Ok(_) => break,
                 Err(now) => at = now,
@@ -99,7 +102,10 @@ impl TraceRing {
             return None;
         }
         let slot = &self.slots[(at % TRACE_EVENTS as u64) as usize];
-        let event = TraceEvent::unpack(slot[0].load(Ordering::Acquire), slot[1].load(Ordering::Relaxed))?;
+        let event = TraceEvent::unpack(
+            slot[0].load(Ordering::Acquire),
+            slot[1].load(Ordering::Relaxed),
+        )?;
         slot[0].store(0, Ordering::Relaxed);
         self.tail.store(at + 1, Ordering::Release);
         Some(event)

@@ -94,9 +94,22 @@ impl<'a> DataRequest<'a> {
         access: Access,
         buffer: &'a mut [u8],
     ) -> Self {
-        assert_eq!(buffer.len() as u64, pages.bytes(), "buffer and range differ in size");
-        assert!(0 < needed && needed <= pages.pages(), "a request that nobody waits for");
-        Self { object, pages, needed, access, buffer }
+        assert_eq!(
+            buffer.len() as u64,
+            pages.bytes(),
+            "buffer and range differ in size"
+        );
+        assert!(
+            0 < needed && needed <= pages.pages(),
+            "a request that nobody waits for"
+        );
+        Self {
+            object,
+            pages,
+            needed,
+            access,
+            buffer,
+        }
     }
 
     /// The object.
@@ -134,7 +147,11 @@ impl<'a> DataRequest<'a> {
         self.buffer[..bytes.len()].copy_from_slice(bytes);
         let pages = bytes.len().div_ceil(PAGE_BYTES);
         self.buffer[bytes.len()..pages * PAGE_BYTES].fill(0);
-        Supplied { pages: pages as u64, precious: false, locked: None }
+        Supplied {
+            pages: pages as u64,
+            precious: false,
+            locked: None,
+        }
     }
 }
 
@@ -153,12 +170,20 @@ pub struct Supplied {
 impl Supplied {
     /// `pages` pages of which the pager keeps its copy.
     pub fn clean(pages: u64) -> Self {
-        Self { pages, precious: false, locked: None }
+        Self {
+            pages,
+            precious: false,
+            locked: None,
+        }
     }
 
     /// `pages` pages that the pager gives away.
     pub fn precious(pages: u64) -> Self {
-        Self { pages, precious: true, locked: None }
+        Self {
+            pages,
+            precious: true,
+            locked: None,
+        }
     }
 }
 

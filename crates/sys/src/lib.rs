@@ -1,1 +1,18 @@
-//! Under construction.
+//! Every system call that Farpage makes, and every `unsafe` that it takes.
+//!
+//! No libc: the agent runs inside programs at places where libc must not be entered. Results are
+//! [`Errno`] values, never a thread-local.
+#![no_std]
+
+extern crate alloc;
+
+pub mod file;
+pub mod futex;
+pub mod mem;
+pub mod process;
+pub mod raw;
+pub mod thread;
+pub mod time;
+
+pub use linux_raw_sys as linux;
+pub use raw::{Errno, Result};

@@ -1,0 +1,191 @@
+//! Descriptors and files.
+
+use core::ffi::CStr;
+
+use linux_raw_sys::general as g;
+
+use crate::raw::{Errno, Result};
+use crate::syscall;
+
+/// A descriptor number. Not owned: the agent's descriptors live at fixed numbers for the life of
+/// the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fd(pub i32);
+
+/// Opens `path` relative to the working directory.
+///
+/// # Errors
+/// As `open(2)`.
+pub fn open(path: &CStr, flags: u32, mode: u32) -> Result<Fd> {
+    // SAFETY: `path` is a valid string for the call's duration.
+    unsafe { syscall!(g::__NR_openat, g::AT_FDCWD, path.as_ptr(), flags, mode) }
+        .map(|fd| Fd(fd as i32))
+}
+
+/// Closes a descriptor.
+pub fn close(fd: Fd) {
+    // SAFETY: closing takes no pointer. An error leaves nothing to do.
+    let _ = unsafe { syscall!(g::__NR_close, fd.0) };
+}
+
+/// Moves `fd` to the number `to`, closed on exec when `cloexec`, and closes the old number.
+///
+/// # Errors
+/// As `dup3(2)`.
+pub fn move_to(fd: Fd, to: Fd, cloexec: bool) -> Result<Fd> {
+    if fd == to {
+        return Ok(fd);
+    }
+    let flags = if cloexec { g::O_CLOEXEC } else { 0 };
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_dup3, fd.0, to.0, flags) }?;
+    close(fd);
+    Ok(to)
+}
+
+/// Reads at `offset` into `buffer` until it is full, the file ends, or an error.
+///
+/// # Errors
+/// As `pread(2)`; interrupted reads are repeated.
+pub fn pread(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        let rest = &mut buffer[done..];
+        // SAFETY: `rest` is valid for writes of its length.
+        let got = unsafe {
+            syscall!(
+                g::__NR_pread64,
+                fd.0,
+                rest.as_mut_ptr(),
+                rest.len(),
+                offset + done as u64
+            )
+        };
+        match got {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes all of `buffer` at `offset`.
+///
+/// # Errors
+/// As `pwrite(2)`; `EIO` when the file takes nothing more.
+pub fn pwrite_all(fd: Fd, buffer: &[u8], offset: u64) -> Result<()> {
+    let mut done = 0;
+    while done < buffer.len() {
+        let rest = &buffer[done..];
+        // SAFETY: `rest` is valid for reads of its length.
+        let put = unsafe {
+            syscall!(
+                g::__NR_pwrite64,
+                fd.0,
+                rest.as_ptr(),
+                rest.len(),
+                offset + done as u64
+            )
+        };
+        match put {
+            Ok(0) => return Err(Errno::EIO),
+            Ok(n) => done += n,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Writes `bytes` to `fd` once, best effort: for messages to the user.
+pub fn write_message(fd: Fd, bytes: &[u8]) {
+    // SAFETY: `bytes` is valid for reads of its length.
+    let _ = unsafe { syscall!(g::__NR_write, fd.0, bytes.as_ptr(), bytes.len()) };
+}
+
+/// Reads once from `fd`.
+///
+/// # Errors
+/// As `read(2)`.
+pub fn read(fd: Fd, buffer: &mut [u8]) -> Result<usize> {
+    // SAFETY: `buffer` is valid for writes of its length.
+    unsafe { syscall!(g::__NR_read, fd.0, buffer.as_mut_ptr(), buffer.len()) }
+}
+
+/// Allocates disk space for `bytes` bytes from `offset`.
+///
+/// # Errors
+/// As `fallocate(2)`, `ENOSPC` among them.
+pub fn allocate(fd: Fd, offset: u64, bytes: u64) -> Result<()> {
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_fallocate, fd.0, 0, offset, bytes) }.map(drop)
+}
+
+/// Gives the disk space of a range back; it reads as zeros afterwards.
+///
+/// # Errors
+/// As `fallocate(2)` with `FALLOC_FL_PUNCH_HOLE`.
+pub fn punch(fd: Fd, offset: u64, bytes: u64) -> Result<()> {
+    const PUNCH_KEEP: usize = 0x02 | 0x01;
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_fallocate, fd.0, PUNCH_KEEP, offset, bytes) }.map(drop)
+}
+
+/// Creates a memory file.
+///
+/// # Errors
+/// As `memfd_create(2)`.
+pub fn memfd(name: &CStr, flags: u32) -> Result<Fd> {
+    // SAFETY: `name` is a valid string for the call's duration.
+    unsafe { syscall!(g::__NR_memfd_create, name.as_ptr(), flags) }.map(|fd| Fd(fd as i32))
+}
+
+/// Sets a file's size.
+///
+/// # Errors
+/// As `ftruncate(2)`.
+pub fn set_size(fd: Fd, bytes: u64) -> Result<()> {
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_ftruncate, fd.0, bytes) }.map(drop)
+}
+
+/// Issues `ioctl(fd, request, argument)` with a structure that the kernel reads and writes.
+///
+/// # Safety
+/// `argument` must be the structure that `request` expects, and what it names must be valid for
+/// what the request does.
+///
+/// # Errors
+/// As `ioctl(2)`.
+pub unsafe fn ioctl<T>(fd: Fd, request: u32, argument: &mut T) -> Result<usize> {
+    // SAFETY: forwarded to the caller.
+    unsafe { syscall!(g::__NR_ioctl, fd.0, request, core::ptr::from_mut(argument)) }
+}
+
+/// Waits until one of `fds` is readable. Returns a bit per descriptor that is (or is broken);
+/// 0 after `timeout_ms` (negative: no limit).
+///
+/// # Errors
+/// As `poll(2)`, `EINTR` among them.
+pub fn poll<const N: usize>(fds: [Fd; N], timeout_ms: i32) -> Result<u32> {
+    #[repr(C)]
+    struct PollFd {
+        fd: i32,
+        events: i16,
+        revents: i16,
+    }
+    const POLLIN: i16 = 1;
+    let mut list = fds.map(|fd| PollFd {
+        fd: fd.0,
+        events: POLLIN,
+        revents: 0,
+    });
+    // SAFETY: `list` is an array of N pollfd structures.
+    unsafe { syscall!(g::__NR_poll, list.as_mut_ptr(), N, timeout_ms) }?;
+    Ok(list
+        .iter()
+        .enumerate()
+        .fold(0, |bits, (i, p)| bits | u32::from(p.revents != 0) << i))
+}

@@ -1,0 +1,178 @@
+//! Mutual exclusion and waiting, for threads that have no libc.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use linux_raw_sys::general as g;
+
+use crate::syscall;
+
+/// Waits while `*word == expected`, at most `timeout_ns` (`None`: no limit). Returns for any
+/// reason, wake-up or not.
+pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
+    let limit = timeout_ns.map(|ns| g::__kernel_timespec {
+        tv_sec: (ns / 1_000_000_000) as _,
+        tv_nsec: (ns % 1_000_000_000) as _,
+    });
+    let limit = limit
+        .as_ref()
+        .map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: `word` outlives the call; `limit` is null or a timespec on this stack.
+    let _ = unsafe { syscall!(g::__NR_futex, word.as_ptr(), g::FUTEX_WAIT, expected, limit) };
+}
+
+/// Wakes up to `count` waiters of `word`, in any process that maps it.
+pub fn wake(word: &AtomicU32, count: u32) {
+    // SAFETY: the address is only used as a key.
+    let _ = unsafe { syscall!(g::__NR_futex, word.as_ptr(), g::FUTEX_WAKE, count) };
+}
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const CONTENDED: u32 = 2;
+
+/// A mutual exclusion that works on any thread, with or without libc.
+pub struct Mutex<T> {
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock hands out one reference at a time.
+unsafe impl<T: Send> Sync for Mutex<T> {}
+// SAFETY: owning the mutex is owning the value.
+unsafe impl<T: Send> Send for Mutex<T> {}
+
+impl<T> Mutex<T> {
+    /// A free mutex around `value`.
+    pub const fn new(value: T) -> Self {
+        Self {
+            word: AtomicU32::new(FREE),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits for the mutex and takes it.
+    pub fn lock(&self) -> Guard<'_, T> {
+        let mut tries = 0;
+        while self
+            .word
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            tries += 1;
+            if tries < 64 {
+                core::hint::spin_loop();
+                continue;
+            }
+            if self.word.swap(CONTENDED, Ordering::Acquire) == FREE {
+                break;
+            }
+            wait(&self.word, CONTENDED, None);
+        }
+        Guard { mutex: self }
+    }
+
+    /// Makes the mutex free, whoever held it.
+    ///
+    /// # Safety
+    /// Only in a forked child, for a mutex whose holder was a thread that the child does not have
+    /// and whose value is whole.
+    pub unsafe fn reset(&self) {
+        self.word.store(FREE, Ordering::Release);
+    }
+}
+
+/// The value of a held [`Mutex`].
+pub struct Guard<'a, T> {
+    mutex: &'a Mutex<T>,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: this guard holds the mutex.
+        unsafe { &*self.mutex.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this guard holds the mutex.
+        unsafe { &mut *self.mutex.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        if self.mutex.word.swap(FREE, Ordering::Release) == CONTENDED {
+            wake(&self.mutex.word, 1);
+        }
+    }
+}
+
+/// Something to wait for: a count that grows.
+#[derive(Default)]
+pub struct Event {
+    count: AtomicU32,
+    waiting: AtomicU32,
+}
+
+impl Event {
+    /// An event that has not happened.
+    pub const fn new() -> Self {
+        Self {
+            count: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+        }
+    }
+
+    /// The count now: take it before looking at what is waited for.
+    pub fn seen(&self) -> u32 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Waits until the event happens after `seen`, at most `timeout_ns`.
+    pub fn wait(&self, seen: u32, timeout_ns: Option<u64>) {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        wait(&self.count, seen, timeout_ns);
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Lets it happen: all waiters look again.
+    pub fn notify(&self) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        if self.waiting.load(Ordering::Acquire) != 0 {
+            wake(&self.count, i32::MAX as u32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+
+    #[test]
+    fn a_mutex_excludes() {
+        let count = Mutex::new(0u64);
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| (0..20_000).for_each(|_| *count.lock() += 1));
+            }
+        });
+        assert_eq!(*count.lock(), 80_000);
+    }
+
+    #[test]
+    fn an_event_wakes_its_waiter() {
+        let event = Event::new();
+        let seen = event.seen();
+        std::thread::scope(|s| {
+            s.spawn(|| event.wait(seen, None));
+            event.notify();
+        });
+    }
+}

@@ -1,0 +1,109 @@
+//! Mappings. Addresses here are claims about the whole process, so most of it is unsafe.
+
+use linux_raw_sys::general as g;
+
+use crate::file::Fd;
+use crate::raw::Result;
+use crate::syscall;
+
+pub use linux_raw_sys::general::{
+    MADV_COLLAPSE, MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, MADV_NOHUGEPAGE,
+    MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_WILLNEED, MAP_ANONYMOUS, MAP_FIXED,
+    MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_EXEC, PROT_NONE, PROT_READ,
+    PROT_WRITE,
+};
+
+/// Maps memory, as `mmap(2)`.
+///
+/// # Safety
+/// With `MAP_FIXED`, what was mapped there must not be in use.
+///
+/// # Errors
+/// As `mmap(2)`.
+pub unsafe fn map(
+    at: usize,
+    bytes: usize,
+    prot: u32,
+    flags: u32,
+    fd: Fd,
+    offset: u64,
+) -> Result<usize> {
+    // SAFETY: forwarded to the caller.
+    unsafe { syscall!(g::__NR_mmap, at, bytes, prot, flags, fd.0, offset) }
+}
+
+/// Maps fresh anonymous private memory where the kernel likes.
+///
+/// # Errors
+/// As `mmap(2)`.
+pub fn map_anonymous(bytes: usize) -> Result<usize> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    // SAFETY: without MAP_FIXED nothing existing is touched.
+    unsafe { map(0, bytes, PROT_READ | PROT_WRITE, flags, Fd(-1), 0) }
+}
+
+/// Maps all of a shared file, read and write.
+///
+/// # Errors
+/// As `mmap(2)`.
+pub fn map_shared(fd: Fd, bytes: usize) -> Result<usize> {
+    // SAFETY: without MAP_FIXED nothing existing is touched.
+    unsafe {
+        map(
+            0,
+            bytes,
+            PROT_READ | PROT_WRITE,
+            MAP_SHARED | MAP_NORESERVE,
+            fd,
+            0,
+        )
+    }
+}
+
+/// Unmaps a range.
+///
+/// # Safety
+/// Nothing may use the range any more.
+///
+/// # Errors
+/// As `munmap(2)`.
+pub unsafe fn unmap(at: usize, bytes: usize) -> Result<()> {
+    // SAFETY: forwarded to the caller.
+    unsafe { syscall!(g::__NR_munmap, at, bytes) }.map(drop)
+}
+
+/// Moves or resizes a mapping, as `mremap(2)`.
+///
+/// # Safety
+/// As for `unmap` of what goes away, and as for `map` of a fixed target.
+///
+/// # Errors
+/// As `mremap(2)`.
+pub unsafe fn remap(at: usize, old: usize, new: usize, flags: u32, target: usize) -> Result<usize> {
+    // SAFETY: forwarded to the caller.
+    unsafe { syscall!(g::__NR_mremap, at, old, new, flags, target) }
+}
+
+/// Changes protection.
+///
+/// # Safety
+/// Nothing that relies on the old protection may use the range.
+///
+/// # Errors
+/// As `mprotect(2)`.
+pub unsafe fn protect(at: usize, bytes: usize, prot: u32) -> Result<()> {
+    // SAFETY: forwarded to the caller.
+    unsafe { syscall!(g::__NR_mprotect, at, bytes, prot) }.map(drop)
+}
+
+/// Gives advice, as `madvise(2)`.
+///
+/// # Safety
+/// Advice that drops contents (`MADV_DONTNEED` and its like) must not surprise their owner.
+///
+/// # Errors
+/// As `madvise(2)`.
+pub unsafe fn advise(at: usize, bytes: usize, advice: u32) -> Result<()> {
+    // SAFETY: forwarded to the caller.
+    unsafe { syscall!(g::__NR_madvise, at, bytes, advice) }.map(drop)
+}

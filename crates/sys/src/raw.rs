@@ -1,0 +1,159 @@
+//! The system call instruction, error numbers, and the gate.
+
+use core::arch::asm;
+use core::fmt;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// A system error number, as in `errno(3)`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+/// What system calls return.
+pub type Result<T> = core::result::Result<T, Errno>;
+
+macro_rules! errnos { ($($name:ident = $value:expr),* $(,)?) => {
+    impl Errno {
+        $(#[doc = concat!("`", stringify!($name), "`")] pub const $name: Self = Self($value);)*
+
+        /// The symbolic name, for messages.
+        pub fn name(self) -> &'static str {
+            match self { $(Self::$name => stringify!($name),)* _ => "unknown error" }
+        }
+    }
+} }
+errnos!(
+    EPERM = 1,
+    ENOENT = 2,
+    ESRCH = 3,
+    EINTR = 4,
+    EIO = 5,
+    ENXIO = 6,
+    E2BIG = 7,
+    ENOEXEC = 8,
+    EBADF = 9,
+    ECHILD = 10,
+    EAGAIN = 11,
+    ENOMEM = 12,
+    EACCES = 13,
+    EFAULT = 14,
+    EBUSY = 16,
+    EEXIST = 17,
+    ENODEV = 19,
+    ENOTDIR = 20,
+    EISDIR = 21,
+    EINVAL = 22,
+    ENFILE = 23,
+    EMFILE = 24,
+    ENOTTY = 25,
+    ETXTBSY = 26,
+    EFBIG = 27,
+    ENOSPC = 28,
+    EROFS = 30,
+    EPIPE = 32,
+    ERANGE = 34,
+    ENAMETOOLONG = 36,
+    ENOSYS = 38,
+    ELOOP = 40,
+    EOPNOTSUPP = 95,
+    ETIMEDOUT = 110,
+    EDQUOT = 122,
+);
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name(), self.0)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl core::error::Error for Errno {}
+
+/// Address of the gate, or 0: then calls are issued in line.
+static GATE: AtomicUsize = AtomicUsize::new(0);
+
+/// Machine code of the gate: `extern "C" fn(nr, a, b, c, d, e, f) -> isize`.
+pub const GATE_CODE: [u8; 26] = [
+    0x48, 0x89, 0xf8, // mov rax, rdi
+    0x48, 0x89, 0xf7, // mov rdi, rsi
+    0x48, 0x89, 0xd6, // mov rsi, rdx
+    0x48, 0x89, 0xca, // mov rdx, rcx
+    0x4d, 0x89, 0xc2, // mov r10, r8
+    0x4d, 0x89, 0xc8, // mov r8, r9
+    0x4c, 0x8b, 0x4c, 0x24, 0x08, // mov r9, [rsp + 8]
+    0x0f, 0x05, // syscall
+    0xc3, // ret
+];
+
+/// Sends all later system calls of this crate through the gate at `address`.
+///
+/// # Safety
+/// [`GATE_CODE`] must lie at `address`, mapped readable and executable, for the life of the process.
+pub unsafe fn set_gate(address: usize) {
+    GATE.store(address, Ordering::Release);
+}
+
+/// Address of the gate, if it is set.
+pub fn gate() -> Option<usize> {
+    match GATE.load(Ordering::Relaxed) {
+        0 => None,
+        address => Some(address),
+    }
+}
+
+/// Issues system call `nr`.
+///
+/// # Safety
+/// The call's own conditions: pointers among the arguments must be valid for what it does.
+#[inline]
+pub unsafe fn syscall(nr: u32, args: [usize; 6]) -> Result<usize> {
+    // SAFETY: the caller upholds the call's conditions.
+    let value = unsafe { issue(nr as usize, args) };
+    if (-4095..0).contains(&value) {
+        Err(Errno(-value as i32))
+    } else {
+        Ok(value as usize)
+    }
+}
+
+#[inline]
+unsafe fn issue(nr: usize, a: [usize; 6]) -> isize {
+    let gate = GATE.load(Ordering::Relaxed);
+    if gate != 0 {
+        type Gate = extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
+        // SAFETY: `set_gate`'s caller put a function of this type there.
+        let call = unsafe { core::mem::transmute::<usize, Gate>(gate) };
+        return call(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+    }
+    let value: isize;
+    // SAFETY: the caller upholds the call's conditions; the clobbers are those of the ABI.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") nr as isize => value,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+            in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    value
+}
+
+/// `syscall!(nr, args...)`: issues a call with up to six arguments, each converted with `as usize`.
+#[macro_export]
+macro_rules! syscall {
+    ($nr:expr $(, $arg:expr)* $(,)?) => {{
+        #[allow(unused_mut, unused_assignments)]
+        {
+            let mut args = [0usize; 6];
+            let mut _at = 0;
+            $( args[_at] = $arg as usize; _at += 1; )*
+            $crate::raw::syscall($nr, args)
+        }
+    }};
+}

@@ -1,0 +1,16 @@
+//! The clock.
+
+use linux_raw_sys::general as g;
+
+use crate::syscall;
+
+/// `CLOCK_MONOTONIC`, nanoseconds.
+pub fn now_ns() -> u64 {
+    let mut at = g::__kernel_timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `at` is a timespec that the kernel fills.
+    let _ = unsafe { syscall!(g::__NR_clock_gettime, g::CLOCK_MONOTONIC, &raw mut at) };
+    at.tv_sec as u64 * 1_000_000_000 + at.tv_nsec as u64
+}
