@@ -1,1 +1,24 @@
-//! Under construction.
+//! The memory-object automaton of the kernel side.
+//!
+//! [`Pages`] knows the state of every page of an address space and decides what a fault needs,
+//! which pages leave, and what a completed or failed transfer means. It is pure: it does no I/O,
+//! reads no clock, starts no thread. The shell (crate `kernel`) carries its decisions out on Linux;
+//! crate `sim` carries them out on a simulated, hostile one.
+//!
+//! Pages are named by their virtual page number; which memory object and which pager stand behind
+//! one is the shell's business.
+#![no_std]
+
+extern crate alloc;
+
+mod pages;
+mod queue;
+mod state;
+mod stream;
+mod table;
+
+pub use pages::{Answer, Discarded, Filled, PageOuts, Pages, Victim};
+pub use queue::Place;
+pub use state::{CLUSTER_PAGES, State};
+pub use stream::{Plan, Streams};
+pub use table::BLOCK_PAGES;

@@ -1,0 +1,726 @@
+//! The automaton itself.
+//!
+//! The shell holds one lock while it asks and tells; every method is one step. Answers do not
+//! change anything by themselves: the shell does what the answer says and then tells that it is
+//! done (`filled`, `restored`, ...), so a step that cannot be taken leaves no trace.
+
+use farpage_abi::{PageIndex, PageRange};
+
+use crate::queue::{Place, Queue};
+use crate::state::{CLUSTER_PAGES, State};
+use crate::stream::{Plan, Streams};
+use crate::table::{BLOCK_PAGES, Table};
+
+/// What a fault needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing: the page is there. Wake the thread.
+    Wake,
+    /// A transfer is under way; its end wakes the thread.
+    Wait,
+    /// Fill these absent pages with zeros, then tell `filled(.., Filled::Zero)`.
+    Zero(PageRange),
+    /// Let Linux fill this whole block, then tell `filled(.., Filled::Granted)`.
+    Grant(PageRange),
+    /// Move these pages back from aside, then tell `restored`.
+    Restore(PageRange),
+    /// Copy this page back from aside, write-protected, then tell `copied_back`.
+    CopyBack(PageIndex),
+    /// Ask the pager: tell `page_in_begins`, ask, tell `paged_in` or `page_in_failed`.
+    /// `also` lists single pages further on that will be wanted: (distance in pages, how many).
+    PageIn {
+        /// Holds the page of the fault.
+        pages: PageRange,
+        /// Strided prefetch.
+        also: Option<(i64, u64)>,
+    },
+    /// Allow writing to these clean pages, then tell `dirtied`.
+    Unprotect(PageRange),
+    /// The page is lost.
+    Fail,
+}
+
+/// How absent pages were filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filled {
+    /// With zeros.
+    Zero,
+    /// Given to Linux to fill.
+    Granted,
+}
+
+/// What leaves next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    /// A granted block: take it back, look what is there, tell `ungranted`; it is chosen again.
+    Granted(PageRange),
+    /// A cluster, out of its queue now: drop the clean pages and move the dirty ones aside, then
+    /// tell `dropped`, `moved_aside` or `kept` for each, and `requeue` at the end.
+    Cluster {
+        /// Its first page.
+        first: PageIndex,
+        /// Bit n: page n of the cluster is clean.
+        clean: u16,
+        /// Bit n: page n of the cluster is dirty.
+        dirty: u16,
+    },
+}
+
+/// A cluster on its way from aside to the pager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageOuts {
+    /// Its first page.
+    pub first: PageIndex,
+    /// Bit n: page n of the cluster goes.
+    pub pages: u16,
+}
+
+/// What a discarded range held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Discarded {
+    /// Pages that were charged to the budget.
+    pub charged: u64,
+    /// Some lay aside.
+    pub aside: bool,
+    /// The pager has some.
+    pub with_pager: bool,
+}
+
+/// Every page of an address space.
+pub struct Pages {
+    table: Table,
+    probation: Queue,
+    protected: Queue,
+    aside: Queue,
+    reads: Streams,
+    writes: Streams,
+    aside_pages: u64,
+}
+
+impl Default for Pages {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn cluster_of(page: u64) -> u32 {
+    (page / CLUSTER_PAGES) as u32
+}
+
+fn block_range(page: u64) -> PageRange {
+    let start = page / BLOCK_PAGES * BLOCK_PAGES;
+    PageRange::new(start, start + BLOCK_PAGES)
+}
+
+impl Pages {
+    /// All pages absent.
+    pub fn new() -> Self {
+        Self {
+            table: Table::new(),
+            probation: Queue::new(Place::Probation),
+            protected: Queue::new(Place::Protected),
+            aside: Queue::new(Place::Aside),
+            reads: Streams::default(),
+            writes: Streams::default(),
+            aside_pages: 0,
+        }
+    }
+
+    /// The state of `page`.
+    pub fn state(&self, page: PageIndex) -> State {
+        State::of(self.table.byte(page.0))
+    }
+
+    /// Pages that lie aside and are not being paged out.
+    pub fn aside_pages(&self) -> u64 {
+        self.aside_pages
+    }
+
+    /// Clusters that can be chosen to leave.
+    pub fn clusters_queued(&self) -> u64 {
+        self.probation.clusters + self.protected.clusters
+    }
+
+    fn set(&mut self, page: u64, state: State) {
+        let byte = self.table.byte_mut(page);
+        let before = State::of(*byte);
+        let flags = *byte & State::WIRED;
+        *byte = state as u8 | flags;
+        self.aside_pages += u64::from(state == State::Aside);
+        self.aside_pages -= u64::from(before == State::Aside);
+    }
+
+    fn expect(&self, page: u64, states: &[State]) {
+        let state = State::of(self.table.byte(page));
+        assert!(
+            states.contains(&state),
+            "page {page:#x} is {state:?}, not one of {states:?}"
+        );
+    }
+
+    /// What a fault on `page` needs, a write-protection fault if `protection`. `limits` are the
+    /// pages of the mapping. `again` marks a fault that was asked about before.
+    pub fn fault(
+        &mut self,
+        page: PageIndex,
+        protection: bool,
+        limits: PageRange,
+        again: bool,
+    ) -> Answer {
+        let state = self.state(page);
+        match state {
+            State::Granted | State::Resident => Answer::Wake,
+            State::Clean if protection => {
+                let plan = if again {
+                    Plan::Alone
+                } else {
+                    self.writes.fault(page.0)
+                };
+                Answer::Unprotect(self.run(page, plan, limits, State::Clean))
+            }
+            State::Clean => Answer::Wake,
+            State::PagingOutMapped if !protection => Answer::Wake,
+            State::PagingOutMapped | State::PagingIn => {
+                *self.table.byte_mut(page.0) |= State::AWAITED;
+                Answer::Wait
+            }
+            State::PagingOut => Answer::CopyBack(page),
+            State::Aside => Answer::Restore(self.aside_run(page, limits)),
+            State::Absent => {
+                let plan = if again {
+                    Plan::Alone
+                } else {
+                    self.reads.fault(page.0)
+                };
+                self.fill(page, plan, limits)
+            }
+            State::Out => {
+                let plan = if again {
+                    Plan::Alone
+                } else {
+                    self.reads.fault(page.0)
+                };
+                let also = match plan {
+                    Plan::Strided { stride, count } => Some((stride, count)),
+                    Plan::Alone | Plan::Forward(_) | Plan::Backward(_) => None,
+                };
+                Answer::PageIn {
+                    pages: self.run(page, plan, limits, State::Out),
+                    also,
+                }
+            }
+            State::Failed => Answer::Fail,
+        }
+    }
+
+    fn fill(&self, page: PageIndex, plan: Plan, limits: PageRange) -> Answer {
+        let block = block_range(page.0);
+        let whole = block.intersect(limits) == block;
+        let wanted = matches!(plan, Plan::Forward(_)) || page.0 - block.start.0 < CLUSTER_PAGES;
+        if whole
+            && wanted
+            && block
+                .iter()
+                .all(|p| self.table.byte(p.0) == State::Absent as u8)
+        {
+            return Answer::Grant(block);
+        }
+        match plan {
+            Plan::Forward(_) | Plan::Backward(_) => {
+                Answer::Zero(self.run(page, plan, limits, State::Absent))
+            }
+            Plan::Alone | Plan::Strided { .. } => {
+                let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
+                let cluster = PageRange::new(start, start + CLUSTER_PAGES).intersect(limits);
+                Answer::Zero(self.stretch(page, cluster, State::Absent))
+            }
+        }
+    }
+
+    /// The longest run of pages in `state` around `page` inside `within`.
+    fn stretch(&self, page: PageIndex, within: PageRange, state: State) -> PageRange {
+        let same = |p: u64| State::of(self.table.byte(p)) == state;
+        let (mut start, mut end) = (page.0, page.0 + 1);
+        while start > within.start.0 && same(start - 1) {
+            start -= 1;
+        }
+        while end < within.end.0 && same(end) {
+            end += 1;
+        }
+        PageRange::new(start, end)
+    }
+
+    fn run(&self, page: PageIndex, plan: Plan, limits: PageRange, state: State) -> PageRange {
+        let (below, above) = match plan {
+            Plan::Alone | Plan::Strided { .. } => (0, 1),
+            Plan::Forward(count) => (0, count),
+            Plan::Backward(count) => (count - 1, 1),
+        };
+        let start = page.0.saturating_sub(below);
+        let within = PageRange::new(start, page.0 + above).intersect(limits);
+        self.stretch(page, within, state)
+    }
+
+    fn aside_run(&self, page: PageIndex, limits: PageRange) -> PageRange {
+        let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
+        let cluster = PageRange::new(start, start + CLUSTER_PAGES).intersect(limits);
+        self.stretch(page, cluster, State::Aside)
+    }
+
+    /// The pages of `wanted` from its start that are out and follow each other; for prefetch.
+    pub fn out_prefix(&self, wanted: PageRange) -> PageRange {
+        let out = wanted
+            .iter()
+            .take_while(|&p| self.state(p) == State::Out)
+            .count() as u64;
+        PageRange::new(wanted.start.0, wanted.start.0 + out)
+    }
+
+    /// Absent pages were filled.
+    pub fn filled(&mut self, pages: PageRange, how: Filled) {
+        let state = match how {
+            Filled::Zero => State::Resident,
+            Filled::Granted => State::Granted,
+        };
+        for page in pages.iter() {
+            self.expect(page.0, &[State::Absent]);
+            self.set(page.0, state);
+        }
+        self.queue_all(pages);
+    }
+
+    /// Pages of a mapping that existed before it was managed: Linux has filled what it has filled.
+    pub fn adopt(&mut self, pages: PageRange) {
+        for page in pages.iter() {
+            self.expect(page.0, &[State::Absent]);
+            self.set(page.0, State::Granted);
+        }
+        self.queue_all(pages);
+    }
+
+    /// A granted run was taken back; `present` says which of its pages have contents.
+    pub fn ungranted(&mut self, pages: PageRange, present: impl Fn(PageIndex) -> bool) -> u64 {
+        let mut absent = 0;
+        for page in pages.iter() {
+            if State::of(self.table.byte(page.0)) == State::Granted {
+                let there = present(page);
+                absent += u64::from(!there);
+                self.set(
+                    page.0,
+                    if there {
+                        State::Resident
+                    } else {
+                        State::Absent
+                    },
+                );
+            }
+        }
+        let clusters = pages.start.0 / CLUSTER_PAGES..pages.end.0.div_ceil(CLUSTER_PAGES);
+        for cluster in clusters.rev() {
+            self.unqueue(cluster as u32);
+            if self.leaving_mask(cluster as u32) != (0, 0) {
+                self.probation.push_oldest(&mut self.table, cluster as u32);
+            }
+        }
+        absent
+    }
+
+    /// Pages came back from aside: they are wanted.
+    pub fn restored(&mut self, pages: PageRange) {
+        for page in pages.iter() {
+            self.expect(page.0, &[State::Aside]);
+            self.set(page.0, State::Resident);
+        }
+        let cluster = cluster_of(pages.start.0);
+        if self.mask(cluster, |state| state == State::Aside) == 0 {
+            self.unqueue(cluster);
+            let node = self.table.node_mut(cluster);
+            node.warmth = (node.warmth + 1).min(3);
+            if self.leaving_mask(cluster) != (0, 0) {
+                self.protected.push_newest(&mut self.table, cluster);
+            }
+        }
+    }
+
+    /// A page that is being paged out was copied back, write-protected.
+    pub fn copied_back(&mut self, page: PageIndex) {
+        self.expect(page.0, &[State::PagingOut]);
+        self.set(page.0, State::PagingOutMapped);
+    }
+
+    /// Clean pages may be written to now; the pager's copy is stale.
+    pub fn dirtied(&mut self, pages: PageRange) {
+        for page in pages.iter() {
+            self.expect(page.0, &[State::Clean]);
+            self.set(page.0, State::Resident);
+        }
+    }
+
+    /// A request for these pages goes to the pager.
+    pub fn page_in_begins(&mut self, pages: PageRange) {
+        for page in pages.iter() {
+            self.expect(page.0, &[State::Out, State::Absent]);
+            self.set(page.0, State::PagingIn);
+        }
+    }
+
+    /// The pager supplied these pages and they are in the program; `clean` when it keeps a copy.
+    pub fn paged_in(&mut self, pages: PageRange, clean: bool) {
+        for page in pages.iter() {
+            self.expect(page.0, &[State::PagingIn]);
+            self.set(page.0, if clean { State::Clean } else { State::Resident });
+        }
+        self.queue_all(pages);
+    }
+
+    /// These pages were not supplied after all: they stay with the pager. True when a thread waits
+    /// for one of them and must be woken to ask again.
+    pub fn page_in_ends(&mut self, pages: PageRange) -> bool {
+        let mut awaited = false;
+        for page in pages.iter() {
+            self.expect(page.0, &[State::PagingIn]);
+            awaited |= self.table.byte(page.0) & State::AWAITED != 0;
+            self.set(page.0, State::Out);
+        }
+        awaited
+    }
+
+    /// The pager cannot supply this page, ever.
+    pub fn page_in_failed(&mut self, page: PageIndex) {
+        self.expect(page.0, &[State::PagingIn]);
+        self.set(page.0, State::Failed);
+    }
+
+    /// Chooses what leaves next. `None` when nothing can.
+    pub fn choose(&mut self) -> Option<Victim> {
+        loop {
+            let (queue, cluster) = self.next_candidate()?;
+            let first = u64::from(cluster) * CLUSTER_PAGES;
+            if State::of(self.table.byte(first)) == State::Granted
+                || self.mask(cluster, |state| state == State::Granted) != 0
+            {
+                self.take(queue, cluster);
+                return Some(Victim::Granted(self.granted_run(first)));
+            }
+            if queue == Place::Protected && self.table.node(cluster).warmth > 0 {
+                self.take(queue, cluster);
+                self.table.node_mut(cluster).warmth -= 1;
+                self.protected.push_newest(&mut self.table, cluster);
+                continue;
+            }
+            self.take(queue, cluster);
+            let (clean, dirty) = self.leaving_mask(cluster);
+            if (clean, dirty) != (0, 0) {
+                return Some(Victim::Cluster {
+                    first: PageIndex(first),
+                    clean,
+                    dirty,
+                });
+            }
+        }
+    }
+
+    fn next_candidate(&self) -> Option<(Place, u32)> {
+        let probation = self.probation.oldest().map(|c| (Place::Probation, c));
+        let protected = self.protected.oldest().map(|c| (Place::Protected, c));
+        if self.probation.clusters * 4 >= self.protected.clusters {
+            probation.or(protected)
+        } else {
+            protected.or(probation)
+        }
+    }
+
+    fn granted_run(&self, first: u64) -> PageRange {
+        let block = block_range(first);
+        let from = block.iter().find(|p| self.state(*p) == State::Granted);
+        let from = from.unwrap_or(PageIndex(first));
+        self.stretch(from, block, State::Granted)
+    }
+
+    /// A clean page of a chosen cluster left the program without being written.
+    pub fn dropped(&mut self, page: PageIndex) {
+        self.expect(page.0, &[State::Clean]);
+        self.set(page.0, State::Out);
+    }
+
+    /// A page of a chosen cluster was moved aside.
+    pub fn moved_aside(&mut self, page: PageIndex) {
+        self.expect(page.0, &[State::Resident]);
+        self.set(page.0, State::Aside);
+    }
+
+    /// A page of a chosen cluster turned out to have no contents.
+    pub fn found_absent(&mut self, page: PageIndex) {
+        self.expect(page.0, &[State::Resident]);
+        self.set(page.0, State::Absent);
+    }
+
+    /// A chosen cluster is done with: it goes where its pages say.
+    pub fn requeue(&mut self, first: PageIndex) {
+        let cluster = cluster_of(first.0);
+        if self.mask(cluster, |state| state == State::Aside) != 0 {
+            self.aside.push_newest(&mut self.table, cluster);
+        } else if self.leaving_mask(cluster) != (0, 0) {
+            self.probation.push_newest(&mut self.table, cluster);
+        }
+    }
+
+    /// Takes the cluster that has been aside longest and starts its way to the pager.
+    pub fn page_out_begins(&mut self) -> Option<PageOuts> {
+        let cluster = self.aside.oldest()?;
+        self.aside.remove(&mut self.table, cluster);
+        let pages = self.mask(cluster, |state| state == State::Aside);
+        let first = u64::from(cluster) * CLUSTER_PAGES;
+        for page in bits(pages) {
+            self.set(first + page, State::PagingOut);
+        }
+        if self.leaving_mask(cluster) != (0, 0) {
+            self.probation.push_newest(&mut self.table, cluster);
+        }
+        Some(PageOuts {
+            first: PageIndex(first),
+            pages,
+        })
+    }
+
+    /// The pager took a page. Returns (it is in the program, clean; a thread waits for it).
+    pub fn paged_out(&mut self, page: PageIndex) -> (bool, bool) {
+        self.expect(page.0, &[State::PagingOut, State::PagingOutMapped]);
+        let awaited = self.table.byte(page.0) & State::AWAITED != 0;
+        let mapped = self.state(page) == State::PagingOutMapped;
+        self.set(page.0, if mapped { State::Clean } else { State::Out });
+        if mapped {
+            self.queue_all(PageRange::one(page));
+        }
+        (mapped, awaited)
+    }
+
+    /// A page on its way out held only zeros and nobody had mapped it again: it is absent now.
+    /// False when it is mapped, and then it must go to the pager after all.
+    pub fn paged_out_zero(&mut self, page: PageIndex) -> bool {
+        self.expect(page.0, &[State::PagingOut, State::PagingOutMapped]);
+        let gone = self.state(page) == State::PagingOut;
+        if gone {
+            self.set(page.0, State::Absent);
+        }
+        gone
+    }
+
+    /// The pager did not take a page. True when it is in the program, where it must be made
+    /// writable again; else it lies aside as before.
+    pub fn page_out_failed(&mut self, page: PageIndex) -> bool {
+        self.expect(page.0, &[State::PagingOut, State::PagingOutMapped]);
+        let mapped = self.state(page) == State::PagingOutMapped;
+        self.set(
+            page.0,
+            if mapped {
+                State::Resident
+            } else {
+                State::Aside
+            },
+        );
+        let cluster = cluster_of(page.0);
+        if mapped {
+            self.queue_all(PageRange::one(page));
+        } else if self.table.node(cluster).place != Place::Aside {
+            self.unqueue(cluster);
+            self.aside.push_newest(&mut self.table, cluster);
+        }
+        mapped
+    }
+
+    /// True while a transfer of one of these pages is under way.
+    pub fn busy(&self, pages: PageRange) -> bool {
+        self.any(pages, |state| {
+            matches!(
+                state,
+                State::PagingIn | State::PagingOut | State::PagingOutMapped
+            )
+        })
+    }
+
+    /// True when one of these pages is in a state that `wanted` accepts.
+    pub fn any(&self, pages: PageRange, wanted: impl Fn(State) -> bool) -> bool {
+        self.existing(pages).any(|page| wanted(self.state(page)))
+    }
+
+    /// The pages of a range that the table knows; others are absent.
+    pub fn existing(&self, pages: PageRange) -> impl Iterator<Item = PageIndex> {
+        let mut block = self.table.next_block(pages.start.0 / BLOCK_PAGES);
+        core::iter::from_fn(move || {
+            let at = block.filter(|b| b * BLOCK_PAGES < pages.end.0)?;
+            block = self.table.next_block(at + 1);
+            Some(PageRange::new(at * BLOCK_PAGES, (at + 1) * BLOCK_PAGES).intersect(pages))
+        })
+        .flat_map(|range| (range.start.0..range.end.0).map(PageIndex))
+    }
+
+    /// The contents of a range are gone for good. Nothing in it may be busy.
+    pub fn discard(&mut self, pages: PageRange) -> Discarded {
+        let mut held = Discarded::default();
+        let mut from = pages.start.0;
+        while let Some(block) = self.table.next_block(from / BLOCK_PAGES) {
+            if block * BLOCK_PAGES >= pages.end.0 {
+                break;
+            }
+            let part = block_range(block * BLOCK_PAGES).intersect(pages);
+            self.discard_in_block(part, &mut held);
+            self.table.free_if_empty(block);
+            from = (block + 1) * BLOCK_PAGES;
+        }
+        held
+    }
+
+    fn discard_in_block(&mut self, pages: PageRange, held: &mut Discarded) {
+        for page in pages.iter() {
+            let state = self.state(page);
+            assert!(
+                !matches!(
+                    state,
+                    State::PagingIn | State::PagingOut | State::PagingOutMapped
+                ),
+                "page {page:?} discarded while {state:?}"
+            );
+            held.charged += u64::from(state.is_charged());
+            held.aside |= state == State::Aside;
+            held.with_pager |= matches!(state, State::Out | State::Clean);
+            self.set(page.0, State::Absent);
+            *self.table.byte_mut(page.0) = State::Absent as u8;
+        }
+        let clusters = pages.start.0 / CLUSTER_PAGES..pages.end.0.div_ceil(CLUSTER_PAGES);
+        for cluster in clusters {
+            self.settle(cluster as u32);
+        }
+    }
+
+    /// Renames the pages of `from` to the same number of absent pages at `to` (mremap). Nothing
+    /// may be busy.
+    pub fn rename(&mut self, from: PageRange, to: PageIndex) {
+        let aside = self.any(from, |state| state == State::Aside);
+        assert!(
+            !aside && !self.busy(from),
+            "renamed while pages are aside or busy"
+        );
+        for page in from.iter() {
+            let byte = self.table.byte(page.0);
+            if byte != State::Absent as u8 {
+                *self.table.byte_mut(to.0 + (page.0 - from.start.0)) = byte;
+            }
+        }
+        self.discard(from);
+        self.queue_all(PageRange::new(to.0, to.0 + from.pages()));
+    }
+
+    /// Keeps pages from leaving, or lets them again.
+    pub fn wire(&mut self, pages: PageRange, wired: bool) {
+        for page in pages.iter() {
+            let byte = self.table.byte_mut(page.0);
+            *byte = if wired {
+                *byte | State::WIRED
+            } else {
+                *byte & !State::WIRED
+            };
+        }
+        if !wired {
+            self.queue_all(pages);
+        }
+    }
+
+    fn mask(&self, cluster: u32, wanted: impl Fn(State) -> bool) -> u16 {
+        let first = u64::from(cluster) * CLUSTER_PAGES;
+        let Some(block) = self.table.block(first / BLOCK_PAGES) else {
+            return 0;
+        };
+        let at = (first % BLOCK_PAGES) as usize;
+        let bytes = &block.pages[at..at + CLUSTER_PAGES as usize];
+        let one = |(i, &byte)| u16::from(wanted(State::of(byte))) << i;
+        bytes.iter().enumerate().map(one).sum()
+    }
+
+    /// Which pages of a cluster can leave: (clean, dirty).
+    fn leaving_mask(&self, cluster: u32) -> (u16, u16) {
+        let first = u64::from(cluster) * CLUSTER_PAGES;
+        let Some(block) = self.table.block(first / BLOCK_PAGES) else {
+            return (0, 0);
+        };
+        let at = (first % BLOCK_PAGES) as usize;
+        let (mut clean, mut dirty) = (0, 0);
+        for (i, &byte) in block.pages[at..at + CLUSTER_PAGES as usize]
+            .iter()
+            .enumerate()
+        {
+            let state = State::of(byte);
+            if state.can_leave() && byte & State::WIRED == 0 {
+                clean |= u16::from(state == State::Clean) << i;
+                dirty |= u16::from(state == State::Resident) << i;
+            }
+        }
+        (clean, dirty)
+    }
+
+    /// Puts every cluster of `pages` that has something to lose and is in no queue into probation.
+    /// A granted block queues as its first granted cluster.
+    fn queue_all(&mut self, pages: PageRange) {
+        let mut cluster = pages.start.0 / CLUSTER_PAGES;
+        while cluster * CLUSTER_PAGES < pages.end.0 {
+            let granted = self.mask(cluster as u32, |state| state == State::Granted) != 0;
+            let leaves = granted || self.leaving_mask(cluster as u32) != (0, 0);
+            if leaves && self.table.node(cluster as u32).is_free() {
+                self.probation.push_newest(&mut self.table, cluster as u32);
+            }
+            let next = cluster + 1;
+            let block_end = block_range(cluster * CLUSTER_PAGES).end.0 / CLUSTER_PAGES;
+            cluster = if granted { block_end } else { next };
+        }
+    }
+
+    fn take(&mut self, place: Place, cluster: u32) {
+        match place {
+            Place::Probation => self.probation.remove(&mut self.table, cluster),
+            Place::Protected => self.protected.remove(&mut self.table, cluster),
+            Place::Aside => self.aside.remove(&mut self.table, cluster),
+            Place::Nowhere => {}
+        }
+    }
+
+    fn unqueue(&mut self, cluster: u32) {
+        self.take(self.table.node(cluster).place, cluster);
+    }
+
+    /// Takes a cluster out of a queue that its pages no longer justify.
+    fn settle(&mut self, cluster: u32) {
+        let place = self.table.node(cluster).place;
+        let justified = match place {
+            Place::Nowhere => return,
+            Place::Aside => self.mask(cluster, |state| state == State::Aside) != 0,
+            Place::Probation | Place::Protected => {
+                let granted = self.mask(cluster, |state| state == State::Granted) != 0;
+                granted || self.leaving_mask(cluster) != (0, 0)
+            }
+        };
+        if !justified {
+            self.unqueue(cluster);
+            self.requeue_granted_rest(cluster);
+        }
+    }
+
+    /// The queue entry of a granted block was dropped with part of it: the rest queues anew.
+    fn requeue_granted_rest(&mut self, cluster: u32) {
+        let block = block_range(u64::from(cluster) * CLUSTER_PAGES);
+        if self.any(block, |state| state == State::Granted) {
+            let rest = self.granted_run(block.start.0);
+            let first = cluster_of(rest.start.0);
+            if self.table.node(first).is_free() {
+                self.probation.push_oldest(&mut self.table, first);
+            }
+        }
+    }
+}
+
+/// The numbers of the set bits.
+pub(crate) fn bits(mask: u16) -> impl Iterator<Item = u64> {
+    (0..16).filter(move |bit| mask >> bit & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+use super::*;
+
+const ALL: PageRange = PageRange {
+    start: PageIndex(0),
+    end: PageIndex(1 << 20),
+};
+
+fn page(n: u64) -> PageIndex {
+    PageIndex(n)
+}
+
+/// One dirty cluster of 16 pages at page 512, resident.
+fn resident() -> Pages {
+    let mut pages = Pages::new();
+    pages.filled(PageRange::new(512, 528), Filled::Zero);
+    pages
+}
+
+fn move_all_aside(pages: &mut Pages) {
+    let Some(Victim::Cluster {
+        first,
+        clean: 0,
+        dirty: 0xffff,
+    }) = pages.choose()
+    else {
+        panic!("a dirty cluster")
+    };
+    for n in bits(0xffff) {
+        pages.moved_aside(page(first.0 + n));
+    }
+    pages.requeue(first);
+}
+
+#[test]
+fn first_touch_at_a_block_start_grants_the_block() {
+    let mut pages = Pages::new();
+    let answer = pages.fault(page(1024), false, ALL, false);
+    assert_eq!(answer, Answer::Grant(PageRange::new(1024, 1536)));
+    pages.filled(PageRange::new(1024, 1536), Filled::Granted);
+    assert_eq!(pages.fault(page(1030), false, ALL, false), Answer::Wake);
+    assert_eq!(
+        pages.choose(),
+        Some(Victim::Granted(PageRange::new(1024, 1536)))
+    );
+    let absent = pages.ungranted(PageRange::new(1024, 1536), |p| p.0 < 1027);
+    assert_eq!(absent, 509);
+    let victim = Victim::Cluster {
+        first: page(1024),
+        clean: 0,
+        dirty: 0b111,
+    };
+    assert_eq!(pages.choose(), Some(victim));
+}
+
+#[test]
+fn a_mapping_smaller_than_a_block_is_filled_by_clusters() {
+    let mut pages = Pages::new();
+    let answer = pages.fault(page(1030), false, PageRange::new(1028, 1100), false);
+    assert_eq!(answer, Answer::Zero(PageRange::new(1028, 1040)));
+}
+
+#[test]
+fn refault_from_aside_protects_the_cluster() {
+    let mut pages = resident();
+    pages.filled(PageRange::new(2048, 2064), Filled::Zero);
+    move_all_aside(&mut pages);
+    let answer = pages.fault(page(515), false, ALL, false);
+    assert_eq!(answer, Answer::Restore(PageRange::new(512, 528)));
+    pages.restored(PageRange::new(512, 528));
+    assert_eq!(pages.aside_pages(), 0);
+    assert!(matches!(
+        pages.choose(),
+        Some(Victim::Cluster {
+            first: PageIndex(2048),
+            ..
+        })
+    ));
+}
+
+#[test]
+fn write_during_page_out_waits_and_then_dirties() {
+    let mut pages = resident();
+    move_all_aside(&mut pages);
+    let out = pages.page_out_begins().expect("a cluster is aside");
+    assert_eq!(
+        out,
+        PageOuts {
+            first: page(512),
+            pages: 0xffff
+        }
+    );
+    assert_eq!(
+        pages.fault(page(513), false, ALL, false),
+        Answer::CopyBack(page(513))
+    );
+    pages.copied_back(page(513));
+    assert_eq!(pages.fault(page(513), true, ALL, false), Answer::Wait);
+    assert_eq!(pages.paged_out(page(513)), (true, true));
+    let answer = pages.fault(page(513), true, ALL, false);
+    assert_eq!(answer, Answer::Unprotect(PageRange::new(513, 514)));
+    pages.dirtied(PageRange::new(513, 514));
+    assert_eq!(pages.state(page(513)), State::Resident);
+    assert_eq!(pages.paged_out(page(514)), (false, false));
+    assert_eq!(pages.state(page(514)), State::Out);
+}
+
+#[test]
+fn failed_page_out_keeps_the_contents() {
+    let mut pages = resident();
+    move_all_aside(&mut pages);
+    pages.page_out_begins().expect("a cluster is aside");
+    pages.copied_back(page(512));
+    assert!(pages.page_out_failed(page(512)));
+    assert!(!pages.page_out_failed(page(513)));
+    assert_eq!(pages.state(page(512)), State::Resident);
+    assert_eq!(pages.state(page(513)), State::Aside);
+    assert!(matches!(
+        pages.fault(page(513), false, ALL, false),
+        Answer::Restore(_)
+    ));
+}
+
+#[test]
+fn discard_forgets_everything() {
+    let mut pages = resident();
+    pages.filled(PageRange::new(1024, 1536), Filled::Granted);
+    move_all_aside(&mut pages);
+    let held = pages.discard(PageRange::new(0, 4096));
+    assert_eq!(
+        held,
+        Discarded {
+            charged: 16 + 512,
+            aside: true,
+            with_pager: false
+        }
+    );
+    assert_eq!(pages.choose(), None);
+    assert_eq!(pages.page_out_begins(), None);
+    assert_eq!(pages.aside_pages(), 0);
+}
+
+#[test]
+fn half_a_granted_block_can_go() {
+    let mut pages = Pages::new();
+    pages.filled(PageRange::new(1024, 1536), Filled::Granted);
+    pages.discard(PageRange::new(1024, 1100));
+    assert_eq!(
+        pages.choose(),
+        Some(Victim::Granted(PageRange::new(1100, 1536)))
+    );
+}
+
+#[test]
+fn wired_pages_stay() {
+    let mut pages = resident();
+    pages.wire(PageRange::new(512, 528), true);
+    assert_eq!(pages.choose(), None);
+    pages.wire(PageRange::new(512, 528), false);
+    assert!(pages.choose().is_some());
+}
+
+#[test]
+fn out_pages_are_asked_for_in_runs() {
+    let mut pages = resident();
+    move_all_aside(&mut pages);
+    let out = pages.page_out_begins().expect("a cluster is aside");
+    for n in bits(out.pages) {
+        pages.paged_out(page(512 + n));
+    }
+    let alone = Answer::PageIn {
+        pages: PageRange::new(512, 513),
+        also: None,
+    };
+    assert_eq!(pages.fault(page(512), false, ALL, false), alone);
+    pages.page_in_begins(PageRange::new(512, 513));
+    assert_eq!(pages.fault(page(512), false, ALL, false), Answer::Wait);
+    pages.paged_in(PageRange::new(512, 513), true);
+    let run = Answer::PageIn {
+        pages: PageRange::new(513, 521),
+        also: None,
+    };
+    assert_eq!(pages.fault(page(513), false, ALL, false), run);
+}

@@ -1,0 +1,142 @@
+//! Replacement queues: doubly linked lists of clusters, threaded through the page table.
+
+use crate::table::Table;
+
+const NONE: u32 = u32::MAX;
+
+/// The queue that a cluster is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Place {
+    /// None: no page of it can leave.
+    Nowhere = 0,
+    /// New pages that have to show that they are wanted again.
+    Probation = 1,
+    /// Pages that were.
+    Protected = 2,
+    /// Moved aside: last chance.
+    Aside = 3,
+}
+
+/// A cluster's links.
+#[derive(Clone, Copy)]
+pub(crate) struct Node {
+    newer: u32,
+    older: u32,
+    pub(crate) place: Place,
+    /// Times its pages were asked back from aside, saturating at 3; halved at each pass.
+    pub(crate) warmth: u8,
+}
+
+impl Node {
+    pub(crate) const FREE: Self = Self {
+        newer: NONE,
+        older: NONE,
+        place: Place::Nowhere,
+        warmth: 0,
+    };
+
+    pub(crate) fn is_free(&self) -> bool {
+        self.place == Place::Nowhere
+    }
+}
+
+/// One list; the oldest leaves first.
+#[derive(Clone, Copy)]
+pub(crate) struct Queue {
+    place: Place,
+    newest: u32,
+    oldest: u32,
+    pub(crate) clusters: u64,
+}
+
+impl Queue {
+    pub(crate) const fn new(place: Place) -> Self {
+        Self {
+            place,
+            newest: NONE,
+            oldest: NONE,
+            clusters: 0,
+        }
+    }
+
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        (self.oldest != NONE).then_some(self.oldest)
+    }
+
+    pub(crate) fn push_newest(&mut self, table: &mut Table, cluster: u32) {
+        let before = self.newest;
+        let node = table.node_mut(cluster);
+        debug_assert!(node.is_free());
+        node.newer = NONE;
+        node.older = before;
+        node.place = self.place;
+        match before {
+            NONE => self.oldest = cluster,
+            _ => table.node_mut(before).newer = cluster,
+        }
+        self.newest = cluster;
+        self.clusters += 1;
+    }
+
+    pub(crate) fn push_oldest(&mut self, table: &mut Table, cluster: u32) {
+        let after = self.oldest;
+        let node = table.node_mut(cluster);
+        debug_assert!(node.is_free());
+        node.older = NONE;
+        node.newer = after;
+        node.place = self.place;
+        match after {
+            NONE => self.newest = cluster,
+            _ => table.node_mut(after).older = cluster,
+        }
+        self.oldest = cluster;
+        self.clusters += 1;
+    }
+
+    pub(crate) fn remove(&mut self, table: &mut Table, cluster: u32) {
+        let Node {
+            newer,
+            older,
+            place,
+            ..
+        } = *table.node(cluster);
+        debug_assert_eq!(place, self.place);
+        match newer {
+            NONE => self.newest = older,
+            _ => table.node_mut(newer).older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            _ => table.node_mut(older).newer = newer,
+        }
+        let node = table.node_mut(cluster);
+        node.place = Place::Nowhere;
+        node.newer = NONE;
+        node.older = NONE;
+        self.clusters -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oldest_leaves_first() {
+        let mut table = Table::new();
+        let mut queue = Queue::new(Place::Probation);
+        for cluster in [5, 900, 7] {
+            queue.push_newest(&mut table, cluster);
+        }
+        queue.push_oldest(&mut table, 11);
+        queue.remove(&mut table, 900);
+        let mut order = alloc::vec::Vec::new();
+        while let Some(cluster) = queue.oldest() {
+            queue.remove(&mut table, cluster);
+            order.push(cluster);
+        }
+        assert_eq!(order, [11, 5, 7]);
+        assert_eq!(queue.clusters, 0);
+    }
+}
