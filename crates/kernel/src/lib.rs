@@ -1,1 +1,28 @@
-//! Under construction.
+//! The Farpage kernel: it answers faults, keeps pages within a RAM budget and talks to pagers.
+//!
+//! The same code runs inside unmodified programs (crate `preload`, without libc) and embedded in
+//! Rust programs. [`Kernel`] is the shell around the automaton of crate `object`: it locks, asks,
+//! does what the answer says on Linux, and tells. It decides nothing.
+#![no_std]
+
+extern crate alloc;
+
+mod account;
+mod advise;
+mod evict;
+mod fault;
+mod follow;
+mod fork;
+mod handler;
+mod kernel;
+mod layout;
+mod loss;
+mod regions;
+mod remap;
+mod space;
+
+pub use account::Account;
+pub use handler::Buffer;
+pub use kernel::{Config, Kernel, OnLoss};
+pub use layout::{HEAP_AREA, LOW_AREA, PLACE_END, PLACE_START, WINDOW, shadow_of};
+pub use regions::{Region, Source};

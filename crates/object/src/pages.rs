@@ -465,6 +465,15 @@ impl Pages {
         }
     }
 
+    /// The first page of what [`Pages::page_out_begins`] would take.
+    pub fn next_aside(&self) -> Option<PageIndex> {
+        let cluster = self.aside.oldest()?;
+        let pages = self.mask(cluster, |state| state == State::Aside);
+        Some(PageIndex(
+            u64::from(cluster) * CLUSTER_PAGES + u64::from(pages.trailing_zeros()),
+        ))
+    }
+
     /// Takes the cluster that has been aside longest and starts its way to the pager.
     pub fn page_out_begins(&mut self) -> Option<PageOuts> {
         let cluster = self.aside.oldest()?;
@@ -553,6 +562,33 @@ impl Pages {
             Some(PageRange::new(at * BLOCK_PAGES, (at + 1) * BLOCK_PAGES).intersect(pages))
         })
         .flat_map(|range| (range.start.0..range.end.0).map(PageIndex))
+    }
+
+    /// The runs of pages in `state` within `pages`.
+    pub fn runs(&self, pages: PageRange, state: State) -> impl Iterator<Item = PageRange> {
+        let mut found = self
+            .existing(pages)
+            .filter(move |page| self.state(*page) == state);
+        let mut pending: Option<PageRange> = None;
+        core::iter::from_fn(move || {
+            loop {
+                match (found.next(), pending) {
+                    (Some(page), Some(run)) if run.end == page => {
+                        pending = Some(PageRange::new(run.start.0, page.0 + 1));
+                    }
+                    (Some(page), before) => {
+                        pending = Some(PageRange::one(page));
+                        if before.is_some() {
+                            return before;
+                        }
+                    }
+                    (None, last) => {
+                        pending = None;
+                        return last;
+                    }
+                }
+            }
+        })
     }
 
     /// The contents of a range are gone for good. Nothing in it may be busy.

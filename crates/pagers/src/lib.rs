@@ -37,6 +37,13 @@ pub trait Pager: Send + Sync {
     /// Why the first page cannot be had: the thread that waits gets an error, never zeros.
     fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError>;
 
+    /// True when `page` can be supplied without waiting for anything. The kernel then answers
+    /// the fault on the spot; else it first lets another thread take further faults.
+    fn is_at_hand(&self, object: ObjectId, page: PageIndex) -> bool {
+        let _ = (object, page);
+        false
+    }
+
     /// Modified pages are handed back (`pager_data_write`). When this returns `Ok` the pager
     /// answers for them; the kernel forgets its copy.
     ///
@@ -55,6 +62,12 @@ pub trait Pager: Send + Sync {
     /// The contents of `pages` are gone for good (unmapped or discarded by the program).
     fn discard(&self, object: ObjectId, pages: PageRange) {
         let _ = (object, pages);
+    }
+
+    /// The contents of `from` are those of as many pages from `to` on, from now on. Only asked of
+    /// pagers of temporary objects.
+    fn rename(&self, object: ObjectId, from: PageRange, to: PageIndex) {
+        let _ = (object, from, to);
     }
 
     /// The kernel has let go of the object (`port death`, in Mach).

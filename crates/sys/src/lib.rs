@@ -9,10 +9,12 @@ extern crate alloc;
 pub mod file;
 pub mod futex;
 pub mod mem;
+pub mod pagemap;
 pub mod process;
 pub mod raw;
 pub mod thread;
 pub mod time;
+pub mod uffd;
 
 pub use linux_raw_sys as linux;
 pub use raw::{Errno, Result};

@@ -1,0 +1,200 @@
+//! The budget, shared by a tree of processes through the control block.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use farpage_abi::{Control, Counters, PAGE_BYTES, TASKS_MAX, TaskSlot};
+use farpage_sys::futex;
+
+/// This task's account.
+pub struct Account {
+    control: &'static Control,
+    slot: AtomicUsize,
+    /// Pages that came with a fork and are still shared with the parent: nobody pays twice.
+    inherited: AtomicU64,
+}
+
+impl Account {
+    /// The account of task `slot`.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    pub fn new(control: &'static Control, slot: usize) -> Self {
+        assert!(slot < TASKS_MAX, "no task slot {slot}");
+        Self {
+            control,
+            slot: AtomicUsize::new(slot),
+            inherited: AtomicU64::new(0),
+        }
+    }
+
+    /// The block that it is kept in.
+    pub fn control(&self) -> &'static Control {
+        self.control
+    }
+
+    /// This task's slot number.
+    pub fn slot(&self) -> usize {
+        self.slot.load(Ordering::Relaxed)
+    }
+
+    /// This task's slot.
+    pub fn task(&self) -> &'static TaskSlot {
+        &self.control.tasks[self.slot()]
+    }
+
+    /// This task's counters.
+    pub fn counters(&self) -> &'static Counters {
+        &self.task().counters
+    }
+
+    /// In a forked child: from now on the account of `slot`; `inherited` pages are shared.
+    pub(crate) fn inherit(&self, slot: usize, inherited: u64) {
+        self.slot.store(slot, Ordering::Relaxed);
+        self.inherited.store(inherited, Ordering::Relaxed);
+    }
+
+    /// Pages that this task holds, charged to it or inherited.
+    pub(crate) fn pages_held(&self) -> u64 {
+        let own = self.counters().resident_bytes.load(Ordering::Relaxed);
+        own / PAGE_BYTES as u64 + self.inherited()
+    }
+
+    pub(crate) fn inherited(&self) -> u64 {
+        self.inherited.load(Ordering::Relaxed)
+    }
+
+    /// Some inherited pages turned out to be this task's alone: charge them.
+    pub(crate) fn charge_inherited(&self, still_shared: u64) {
+        let before = self.inherited.fetch_min(still_shared, Ordering::Relaxed);
+        self.charge_anyway(before.saturating_sub(still_shared));
+    }
+
+    /// Charges `pages` if the budget allows.
+    pub(crate) fn charge(&self, pages: u64) -> bool {
+        let bytes = pages * PAGE_BYTES as u64;
+        let budget = self.control.budget_bytes.load(Ordering::Relaxed);
+        let before = self
+            .control
+            .resident_bytes
+            .fetch_add(bytes, Ordering::AcqRel);
+        let compressed = self.control.compressed_bytes.load(Ordering::Relaxed);
+        if before + bytes + compressed > budget {
+            self.control
+                .resident_bytes
+                .fetch_sub(bytes, Ordering::AcqRel);
+            return false;
+        }
+        self.counters()
+            .resident_bytes
+            .fetch_add(bytes, Ordering::AcqRel);
+        true
+    }
+
+    /// Raises the budget by `pages` if it must: progress comes before a budget that is too small
+    /// for what the tree needs at one time.
+    pub(crate) fn overdraw(&self, pages: u64) {
+        let excess = self.excess(pages);
+        self.control
+            .budget_bytes
+            .fetch_add(excess, Ordering::AcqRel);
+    }
+
+    /// Charges `pages` whether the budget allows or not: they are there.
+    pub(crate) fn charge_anyway(&self, pages: u64) {
+        let bytes = pages * PAGE_BYTES as u64;
+        self.control
+            .resident_bytes
+            .fetch_add(bytes, Ordering::AcqRel);
+        self.counters()
+            .resident_bytes
+            .fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Gives `pages` back and lets those who wait for memory look again.
+    pub(crate) fn uncharge(&self, pages: u64) {
+        let free = |shared: u64| Some(shared - shared.min(pages));
+        let shared = self
+            .inherited
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
+        let own = pages - shared.unwrap_or(0).min(pages);
+        if own == 0 {
+            return;
+        }
+        let bytes = own * PAGE_BYTES as u64;
+        self.counters()
+            .resident_bytes
+            .fetch_sub(bytes, Ordering::AcqRel);
+        self.control
+            .resident_bytes
+            .fetch_sub(bytes, Ordering::AcqRel);
+        self.control.memory_freed.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Wakes who waits in [`Account::wait_for_memory`], here or in another task.
+    pub(crate) fn announce(&self) {
+        futex::wake(&self.control.memory_freed, i32::MAX as u32);
+    }
+
+    /// Bytes that must be given back before `pages` more fit, and the reserve kept free.
+    pub(crate) fn excess(&self, pages: u64) -> u64 {
+        let budget = self.control.budget_bytes.load(Ordering::Relaxed);
+        (self.control.used_bytes() + pages * PAGE_BYTES as u64).saturating_sub(budget)
+    }
+
+    /// Memory kept free so that faults need not wait for page-out, bytes.
+    pub(crate) fn reserve(&self) -> u64 {
+        let budget = self.control.budget_bytes.load(Ordering::Relaxed);
+        (budget / 32).clamp(512 << 10, 32 << 20)
+    }
+
+    /// Pages that may lie aside for a last chance.
+    pub(crate) fn aside_target(&self) -> u64 {
+        let budget = self.control.budget_bytes.load(Ordering::Relaxed);
+        (budget / 16).min(64 << 20) / PAGE_BYTES as u64
+    }
+
+    /// Longest run that one page-in may bring, pages: a small part of the budget.
+    pub(crate) fn window(&self) -> u64 {
+        let budget = self.control.budget_bytes.load(Ordering::Relaxed);
+        (budget / 64 / PAGE_BYTES as u64).clamp(16, 512)
+    }
+
+    /// True when the tree has mapped more than the budget: memory must be managed.
+    pub(crate) fn is_tight(&self) -> bool {
+        let budget = self.control.budget_bytes.load(Ordering::Relaxed);
+        self.control.demand_bytes.load(Ordering::Relaxed) > budget - budget / 16
+    }
+
+    /// Notes that the task's demand changed by `bytes`.
+    pub(crate) fn demand(&self, bytes: i64) {
+        let add = |total: &AtomicU64| {
+            total.fetch_add(bytes as u64, Ordering::AcqRel);
+        };
+        add(&self.control.demand_bytes);
+        add(&self.counters().demand_bytes);
+    }
+
+    /// Asks the task that holds most to give memory back. False when that is this one.
+    pub(crate) fn press_on_the_largest(&self) -> bool {
+        let resident = |task: &TaskSlot| task.counters.resident_bytes.load(Ordering::Relaxed);
+        let live = |task: &&TaskSlot| task.pid.load(Ordering::Relaxed) != 0;
+        let largest = self
+            .control
+            .tasks
+            .iter()
+            .filter(live)
+            .max_by_key(|task| resident(task));
+        let Some(largest) = largest else { return false };
+        if core::ptr::eq(largest, self.task()) {
+            return false;
+        }
+        largest.pressure.fetch_add(1, Ordering::AcqRel);
+        futex::wake(&largest.pressure, 1);
+        true
+    }
+
+    /// Waits until somebody gives memory back after `seen` was read from `memory_freed`.
+    pub(crate) fn wait_for_memory(&self, seen: u32, timeout_ns: u64) {
+        futex::wait(&self.control.memory_freed, seen, Some(timeout_ns));
+    }
+}

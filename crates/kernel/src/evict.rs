@@ -1,0 +1,418 @@
+//! Page-out: choose, move aside, hand to the pager.
+//!
+//! Everything here works with what is on the stack: it must succeed when there is no memory left.
+
+use core::sync::atomic::Ordering;
+
+use farpage_abi::{PAGE_BYTES, PageIndex, PageRange, TraceKind};
+use farpage_object::{CLUSTER_PAGES, PageOuts, Victim};
+use farpage_pagers::{PageOut, PagerError};
+use farpage_sys::{Errno, mem, pagemap, time};
+
+use crate::kernel::{Kernel, State, drop_shadow};
+use crate::layout::shadow_of;
+use crate::regions::{Source, address_of};
+
+/// Clusters that are taken at a time under one hold of the lock.
+const BATCH: usize = 32;
+
+/// Clusters of one source on their way to its pager.
+struct Leaving {
+    clusters: [PageOuts; BATCH],
+    count: usize,
+    source: Source,
+}
+
+impl Kernel {
+    /// Makes room for `pages`, or waits a while for somebody else to.
+    pub(crate) fn make_room(&self, pages: u64) {
+        let excess = self.account.excess(pages) / PAGE_BYTES as u64 + 1;
+        if self.evict(excess.max(64)) > 0 || self.account.excess(pages) == 0 {
+            return;
+        }
+        let seen = self.account.control().memory_freed.load(Ordering::Acquire);
+        self.account.press_on_the_largest();
+        self.account.wait_for_memory(seen, 10_000_000);
+    }
+
+    /// Frees about `wanted` pages of this task. Returns how many it did.
+    pub(crate) fn evict(&self, wanted: u64) -> u64 {
+        let mut freed = 0;
+        while freed < wanted {
+            let (dropped, chosen) = self.move_aside();
+            freed += dropped;
+            let target = if chosen {
+                self.account.aside_target()
+            } else {
+                0
+            };
+            let written = self.page_out_to(target);
+            freed += written;
+            if !chosen && written == 0 {
+                break;
+            }
+        }
+        if freed > 0 {
+            self.account.announce();
+        }
+        freed
+    }
+
+    /// First step: a batch of clusters leaves the program. Returns the pages freed at once and
+    /// whether anything was chosen.
+    fn move_aside(&self) -> (u64, bool) {
+        let mut state = self.state.lock();
+        if state.frozen {
+            return (0, false);
+        }
+        let mut freed = 0;
+        let mut victims = [(PageIndex(0), 0u16); BATCH];
+        let (mut count, mut chosen) = (0, false);
+        while count < BATCH {
+            match state.pages.choose() {
+                None => break,
+                Some(Victim::Granted(pages)) => {
+                    chosen = true;
+                    freed += self.take_back(&mut state, pages);
+                    break;
+                }
+                Some(Victim::Cluster {
+                    first,
+                    clean,
+                    dirty,
+                }) => {
+                    chosen = true;
+                    freed += self.drop_clean(&mut state, first, clean);
+                    victims[count] = (first, dirty);
+                    count += 1;
+                }
+            }
+        }
+        self.move_batch(&mut state, &mut victims[..count]);
+        for (first, _) in &victims[..count] {
+            state.pages.requeue(*first);
+        }
+        drop(state);
+        self.account.uncharge(freed);
+        (freed, chosen)
+    }
+
+    /// Takes a granted block back from Linux: registers it again and looks what is there.
+    fn take_back(&self, state: &mut State, pages: PageRange) -> u64 {
+        let (start, end) = (address_of(pages.start.0), address_of(pages.end.0));
+        if let Err(errno) = self.register(start, end) {
+            self.kill(
+                format_args!("cannot take {start:#x} back ({errno})"),
+                PagerError::Dead,
+            );
+        }
+        let mut present = [0u64; 8];
+        let first = pages.start.0;
+        let scanned = pagemap::scan(self.pagemap(), start, end, |from, to| {
+            for page in from / PAGE_BYTES..to / PAGE_BYTES {
+                let at = page - first as usize;
+                present[at / 64] |= 1 << (at % 64);
+            }
+        });
+        if let Err(errno) = scanned {
+            self.kill(
+                format_args!("the pagemap cannot be read ({errno})"),
+                PagerError::Dead,
+            );
+        }
+        let there = |page: PageIndex| {
+            let at = (page.0 - first) as usize;
+            present[at / 64] >> (at % 64) & 1 == 1
+        };
+        state.pages.ungranted(pages, there)
+    }
+
+    /// Drops the clean pages of a cluster: the pager has the same contents.
+    fn drop_clean(&self, state: &mut State, first: PageIndex, clean: u16) -> u64 {
+        for run in runs(first, clean) {
+            // SAFETY: write-protected and kept by the pager: no write can be lost.
+            let _ = unsafe {
+                mem::advise(
+                    address_of(run.start.0),
+                    run.bytes() as usize,
+                    mem::MADV_DONTNEED,
+                )
+            };
+            run.iter().for_each(|page| state.pages.dropped(page));
+        }
+        let pages = u64::from(clean.count_ones());
+        self.account
+            .counters()
+            .page_outs_clean
+            .fetch_add(pages, Ordering::Relaxed);
+        pages
+    }
+
+    /// Moves the dirty pages of a batch aside, neighbours together.
+    fn move_batch(&self, state: &mut State, victims: &mut [(PageIndex, u16)]) {
+        victims.sort_unstable_by_key(|(first, _)| *first);
+        let mut pending = PageRange::new(0, 0);
+        for (first, dirty) in victims.iter() {
+            for run in runs(*first, *dirty) {
+                let joins = pending.end == run.start
+                    && state
+                        .region_of_page(pending.start.0)
+                        .map(|region| region.start)
+                        == state.region_of_page(run.start.0).map(|region| region.start);
+                if joins {
+                    pending.end = run.end;
+                } else {
+                    self.move_run(state, pending);
+                    pending = run;
+                }
+            }
+        }
+        self.move_run(state, pending);
+    }
+
+    fn move_run(&self, state: &mut State, pages: PageRange) {
+        if pages.is_empty() {
+            return;
+        }
+        let from = address_of(pages.start.0);
+        // SAFETY: the pages are the program's, registered, and their shadow is empty.
+        let moved = unsafe {
+            self.uffd()
+                .move_pages(shadow_of(from), from, pages.bytes() as usize)
+        };
+        let split = pages.start.0 + (moved.bytes / PAGE_BYTES) as u64;
+        for page in PageRange::new(pages.start.0, split).iter() {
+            state.pages.moved_aside(page);
+        }
+        for page in PageRange::new(split, pages.end.0).iter() {
+            if self.move_one(address_of(page.0)) {
+                state.pages.moved_aside(page);
+            }
+        }
+    }
+
+    /// Moves or copies one page aside. False when it must stay: a device may be using it.
+    fn move_one(&self, from: usize) -> bool {
+        let to = shadow_of(from);
+        // SAFETY: as for a run.
+        let mut moved = unsafe { self.uffd().move_pages(to, from, PAGE_BYTES) };
+        let exclusive =
+            || pagemap::count_exclusive(self.pagemap(), from, from + PAGE_BYTES).unwrap_or(1) == 1;
+        if moved.stopped == Some(Errno::EBUSY) && exclusive() {
+            // Once shared with a child that is gone: a write makes it movable again.
+            // SAFETY: populating changes no contents.
+            let _ = unsafe { mem::advise(from, PAGE_BYTES, mem::MADV_POPULATE_WRITE) };
+            // SAFETY: as for a run.
+            moved = unsafe { self.uffd().move_pages(to, from, PAGE_BYTES) };
+            if moved.stopped == Some(Errno::EBUSY) {
+                return false;
+            }
+        }
+        match moved.stopped {
+            None => true,
+            Some(Errno::EEXIST) => false,
+            Some(_) => self.copy_aside(from, to),
+        }
+    }
+
+    /// For pages that cannot be moved: shared after a fork, of other protection, older kernels.
+    fn copy_aside(&self, from: usize, to: usize) -> bool {
+        // SAFETY: the page is registered; a writer waits until it is gone and then faults.
+        if unsafe { self.uffd().protect(from, PAGE_BYTES, true) }.is_err() {
+            return false;
+        }
+        // SAFETY: the program's page is write-protected and stays until it is dropped below.
+        let copied = unsafe { self.uffd().copy(to, from, PAGE_BYTES, false) };
+        if copied.stopped.is_some() {
+            // SAFETY: lifts what was set above.
+            let _ = unsafe { self.uffd().protect(from, PAGE_BYTES, false) };
+            return false;
+        }
+        // SAFETY: the copy counts from now on.
+        let dropped = unsafe { mem::advise(from, PAGE_BYTES, mem::MADV_DONTNEED) };
+        self.uffd().wake(from, PAGE_BYTES);
+        dropped.is_ok()
+    }
+
+    /// Second step: hands clusters to their pagers until no more than `target` pages lie aside.
+    fn page_out_to(&self, target: u64) -> u64 {
+        let mut freed = 0;
+        loop {
+            let mut state = self.state.lock();
+            if state.frozen || state.pages.aside_pages() <= target {
+                return freed;
+            }
+            let Some(leaving) = take_leaving(&mut state) else {
+                return freed;
+            };
+            state.in_flight += 1;
+            drop(state);
+            let written = self.write(&leaving);
+            freed += written;
+            if written == 0 {
+                return freed;
+            }
+        }
+    }
+
+    fn write(&self, leaving: &Leaving) -> u64 {
+        const EMPTY: &[u8; PAGE_BYTES] = &[0; PAGE_BYTES];
+        let mut out = [PageOut {
+            page: PageIndex(0),
+            bytes: EMPTY,
+        }; BATCH * 16];
+        let mut zeros = [0u16; BATCH];
+        let mut count = 0;
+        for (i, cluster) in leaving.clusters[..leaving.count].iter().enumerate() {
+            for bit in bits(cluster.pages) {
+                let page = cluster.first.0 + bit;
+                let at = shadow_of(address_of(page)) as *const [u8; PAGE_BYTES];
+                // SAFETY: the page lies at its shadow, readable, and is not written while it is
+                // being paged out.
+                let bytes = unsafe { &*at };
+                if leaving.source.temporary && is_zero(bytes) {
+                    zeros[i] |= 1 << bit;
+                    continue;
+                }
+                let page = PageIndex(page - leaving.source.origin);
+                out[count] = PageOut { page, bytes };
+                count += 1;
+            }
+        }
+        let source = &leaving.source;
+        let result = match count {
+            0 => Ok(()),
+            _ => source.pager.data_write(source.object, &out[..count]),
+        };
+        self.written(leaving, &zeros, result)
+    }
+
+    fn written(
+        &self,
+        leaving: &Leaving,
+        zeros: &[u16; BATCH],
+        result: Result<(), PagerError>,
+    ) -> u64 {
+        let mut state = self.state.lock();
+        let mut freed = 0;
+        let mut rewrite = false;
+        for (cluster, zero) in leaving.clusters[..leaving.count].iter().zip(zeros) {
+            let mut gone = 0u16;
+            for bit in bits(cluster.pages) {
+                let page = PageIndex(cluster.first.0 + bit);
+                let is_zero = zero >> bit & 1 == 1;
+                if is_zero && state.pages.paged_out_zero(page) {
+                    self.account
+                        .counters()
+                        .zero_pages_dropped
+                        .fetch_add(1, Ordering::Relaxed);
+                    gone |= 1 << bit;
+                } else if is_zero || result.is_err() {
+                    rewrite |= self.stays(&mut state, page);
+                } else {
+                    let (mapped, awaited) = state.pages.paged_out(page);
+                    gone |= 1 << bit;
+                    if awaited || mapped {
+                        self.uffd().wake(address_of(page.0), PAGE_BYTES);
+                    }
+                }
+            }
+            for run in runs(cluster.first, gone) {
+                // SAFETY: the pager has these contents, or they are zeros.
+                unsafe { drop_shadow(address_of(run.start.0), run.bytes() as usize) };
+                freed += run.pages();
+                self.trace(TraceKind::PageOut, run);
+            }
+        }
+        state.in_flight -= 1;
+        drop(state);
+        self.account.uncharge(freed);
+        self.settled.notify();
+        if let Err(error) = result {
+            self.page_out_trouble(error);
+        }
+        freed.max(u64::from(rewrite))
+    }
+
+    /// A page that the pager did not take: it stays aside, or, when it is mapped again, becomes
+    /// dirty there.
+    fn stays(&self, state: &mut State, page: PageIndex) -> bool {
+        if !state.pages.page_out_failed(page) {
+            return false;
+        }
+        let at = address_of(page.0);
+        // SAFETY: the page in the program is the one that counts now.
+        let _ = unsafe { self.uffd().protect(at, PAGE_BYTES, false) };
+        // SAFETY: as above.
+        unsafe { drop_shadow(at, PAGE_BYTES) };
+        self.account.uncharge(1);
+        true
+    }
+
+    fn page_out_trouble(&self, error: PagerError) {
+        if self.account.excess(0) == 0 {
+            // There is room yet: look again when there is not.
+            time::sleep_ns(1_000_000);
+            return;
+        }
+        self.kill(format_args!("cannot page out"), error)
+    }
+}
+
+/// Takes up to a batch of clusters of one source from aside.
+fn take_leaving(state: &mut State) -> Option<Leaving> {
+    let source = state
+        .region_of_page(state.pages.next_aside()?.0)?
+        .source
+        .clone();
+    let same = |other: &Source| other.object == source.object && other.origin == source.origin;
+    let none = PageOuts {
+        first: PageIndex(0),
+        pages: 0,
+    };
+    let mut leaving = Leaving {
+        clusters: [none; BATCH],
+        count: 0,
+        source: source.clone(),
+    };
+    while leaving.count < BATCH {
+        let next = state
+            .pages
+            .next_aside()
+            .and_then(|page| state.region_of_page(page.0));
+        if !next.is_some_and(|region| same(&region.source)) {
+            break;
+        }
+        let Some(cluster) = state.pages.page_out_begins() else {
+            break;
+        };
+        leaving.clusters[leaving.count] = cluster;
+        leaving.count += 1;
+    }
+    Some(leaving)
+}
+
+fn is_zero(bytes: &[u8; PAGE_BYTES]) -> bool {
+    let (words, _) = bytes.as_chunks::<64>();
+    words.iter().all(|chunk| *chunk == [0; 64])
+}
+
+/// The numbers of the set bits.
+fn bits(mask: u16) -> impl Iterator<Item = u64> {
+    (0..CLUSTER_PAGES).filter(move |bit| mask >> bit & 1 == 1)
+}
+
+/// The runs of set bits, as pages.
+fn runs(first: PageIndex, mask: u16) -> impl Iterator<Item = PageRange> {
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        while at < 16 && mask >> at & 1 == 0 {
+            at += 1;
+        }
+        let start = at;
+        while at < 16 && mask >> at & 1 == 1 {
+            at += 1;
+        }
+        (start < at).then(|| PageRange::new(first.0 + start, first.0 + at))
+    })
+}

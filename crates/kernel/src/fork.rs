@@ -1,0 +1,102 @@
+//! fork: the child gets a whole copy, also of pages that are not in the program.
+//!
+//! Everything the kernel keeps lies in ordinary private memory, so Linux copies it with the
+//! program: the page table, the compressed tier, pages aside. Before that, nothing may be on its way.
+
+use core::sync::atomic::Ordering;
+
+use farpage_abi::PageIndex;
+use farpage_object::State as PageState;
+use farpage_sys::Errno;
+
+use crate::kernel::{Kernel, StateGuard};
+use crate::regions::{Region, address_of};
+
+impl Kernel {
+    /// Waits until nothing is on its way and holds everything still. Ends with
+    /// [`Kernel::after_fork_in_parent`] or [`Kernel::after_fork_in_child`].
+    pub fn before_fork(&self) {
+        loop {
+            let seen = self.settled.seen();
+            let mut state = self.state.lock();
+            state.frozen = true;
+            if state.in_flight == 0 {
+                core::mem::forget(state);
+                return;
+            }
+            drop(state);
+            self.settled.wait(seen, Some(100_000_000));
+        }
+    }
+
+    /// In the parent, whether or not there is a child: go on.
+    ///
+    /// # Safety
+    /// Only after [`Kernel::before_fork`] on the same thread.
+    pub unsafe fn after_fork_in_parent(&self) {
+        // SAFETY: `before_fork` left the mutex held by this thread, with a whole value.
+        unsafe { self.state.reset() };
+        self.state.lock().frozen = false;
+        self.settled.notify();
+    }
+
+    /// In the child, which has one thread: becomes the kernel of the copy, with the account of
+    /// `slot`. The embedder starts handlers and page-out anew when [`Kernel::is_active`].
+    ///
+    /// # Safety
+    /// Only after [`Kernel::before_fork`] in the parent, before the child does anything else.
+    ///
+    /// # Errors
+    /// When userfaultfd cannot be had again: the child cannot live.
+    pub unsafe fn after_fork_in_child(&self, slot: usize) -> Result<(), Errno> {
+        // SAFETY: the holder is this thread's twin; the value is whole.
+        unsafe { self.state.reset() };
+        // SAFETY: its holder, if any, is a thread that the child does not have; a follower is
+        // always whole.
+        unsafe { self.lead.reset() };
+        self.handlers.store(0, Ordering::Relaxed);
+        self.waiting_to_lead.store(0, Ordering::Relaxed);
+        let demand = self.account.counters().demand_bytes.load(Ordering::Relaxed);
+        let inherited = self.account.pages_held();
+        self.account.inherit(slot, inherited);
+        self.account.demand(demand as i64);
+        let mut state = self.state.lock();
+        state.frozen = false;
+        if !self.is_active() {
+            return Ok(());
+        }
+        self.open()?;
+        self.register_all(&state)
+    }
+
+    /// Registers every region but for its granted runs, and protects what is clean.
+    fn register_all(&self, state: &StateGuard<'_>) -> Result<(), Errno> {
+        for region in state.regions.iter() {
+            self.register_ungranted(state, region)?;
+        }
+        Ok(())
+    }
+
+    fn register_ungranted(&self, state: &StateGuard<'_>, region: &Region) -> Result<(), Errno> {
+        let pages = region.pages();
+        let mut from = pages.start.0;
+        let mut granted = state.pages.runs(pages, PageState::Granted);
+        loop {
+            let next = granted.next();
+            let until = next.map_or(pages.end.0, |run| run.start.0);
+            if from < until {
+                self.register(address_of(from), address_of(until))?;
+            }
+            match next {
+                Some(run) => from = run.end.0,
+                None => break,
+            }
+        }
+        for run in state.pages.runs(pages, PageState::Clean) {
+            let at = address_of(PageIndex(run.start.0).0);
+            // SAFETY: clean pages are write-protected by definition; the copy lost that.
+            unsafe { self.uffd().protect(at, run.bytes() as usize, true) }?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! The kernel's state and how it is made.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+use farpage_abi::{Control, ObjectId, PageRange};
+use farpage_object::Pages;
+use farpage_pagers::Pager;
+use farpage_sys::file::Fd;
+use farpage_sys::futex::{Event, Mutex};
+use farpage_sys::uffd::{self, Uffd, features};
+use farpage_sys::{Errno, mem};
+
+use crate::account::Account;
+use crate::follow::Follower;
+use crate::layout::shadow_of;
+use crate::regions::{Region, Regions, Source, address_of};
+
+/// What happens when a page cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLoss {
+    /// The process is killed, with a message: its contents are gone and nobody can be told.
+    Kill,
+    /// Accesses to the page raise SIGBUS from then on.
+    Poison,
+}
+
+/// How a kernel is made.
+pub struct Config {
+    /// The budget and the accounts.
+    pub control: &'static Control,
+    /// This task's slot in it.
+    pub slot: usize,
+    /// Answers for temporary memory.
+    pub default_pager: Arc<dyn Pager>,
+    /// Lost pages.
+    pub on_loss: OnLoss,
+    /// An open `/dev/userfaultfd`.
+    pub device: Option<Fd>,
+    /// Where messages to the user go.
+    pub messages: Fd,
+    /// Numbers at which userfaultfd and pagemap are to live; `None`: wherever they come.
+    pub fixed_fds: Option<(Fd, Fd)>,
+}
+
+/// One address space whose memory is managed.
+pub struct Kernel {
+    pub(crate) account: Account,
+    pub(crate) on_loss: OnLoss,
+    pub(crate) device: Option<Fd>,
+    pub(crate) messages: Fd,
+    pub(crate) fixed_fds: Option<(Fd, Fd)>,
+    pub(crate) temporary: Source,
+    uffd: AtomicI32,
+    pagemap: AtomicI32,
+    /// Faults are answered: userfaultfd is open.
+    pub(crate) active: AtomicBool,
+    pub(crate) state: Mutex<State>,
+    /// Something that was busy is not any more.
+    pub(crate) settled: Event,
+    /// Page-out has something to do.
+    pub(crate) page_out: Event,
+    pub(crate) lead: Mutex<Follower>,
+    pub(crate) handlers: AtomicU32,
+    pub(crate) waiting_to_lead: AtomicU32,
+}
+
+/// What the lock protects.
+pub(crate) struct State {
+    pub(crate) pages: Pages,
+    pub(crate) regions: Regions,
+    /// Transfers between the lock's sections: page-ins and page-outs.
+    pub(crate) in_flight: u32,
+    /// No new transfer may start: a fork is under way.
+    pub(crate) frozen: bool,
+}
+
+impl Kernel {
+    /// A kernel that manages nothing yet.
+    pub fn new(config: Config) -> Self {
+        let temporary = Source {
+            object: ObjectId(0),
+            pager: config.default_pager,
+            temporary: true,
+            origin: 0,
+        };
+        Self {
+            account: Account::new(config.control, config.slot),
+            on_loss: config.on_loss,
+            device: config.device,
+            messages: config.messages,
+            fixed_fds: config.fixed_fds,
+            temporary,
+            uffd: AtomicI32::new(-1),
+            pagemap: AtomicI32::new(-1),
+            active: AtomicBool::new(false),
+            state: Mutex::new(State {
+                pages: Pages::new(),
+                regions: Regions::default(),
+                in_flight: 0,
+                frozen: false,
+            }),
+            settled: Event::new(),
+            page_out: Event::new(),
+            lead: Mutex::new(Follower::new()),
+            handlers: AtomicU32::new(0),
+            waiting_to_lead: AtomicU32::new(0),
+        }
+    }
+
+    /// The account.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// True when faults are answered.
+    pub fn is_active(&self) -> bool {
+        self.active.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn uffd(&self) -> Uffd {
+        Uffd(Fd(self.uffd.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn pagemap(&self) -> Fd {
+        Fd(self.pagemap.load(Ordering::Relaxed))
+    }
+
+    /// Opens userfaultfd and pagemap.
+    pub(crate) fn open(&self) -> Result<(), Errno> {
+        let (uffd, _) = uffd::open(self.device)?;
+        let offered = uffd::offered(self.device)?;
+        let wanted =
+            features::FAULT_FLAG_WP | features::THREAD_ID | features::MOVE | features::POISON;
+        uffd.enable(offered & wanted)?;
+        let pagemap = farpage_sys::pagemap::open()?;
+        let (uffd, pagemap) = match self.fixed_fds {
+            None => (uffd.0, pagemap),
+            Some((uffd_at, pagemap_at)) => (
+                farpage_sys::file::move_to(uffd.0, uffd_at, true)?,
+                farpage_sys::file::move_to(pagemap, pagemap_at, true)?,
+            ),
+        };
+        self.uffd.store(uffd.0, Ordering::Relaxed);
+        self.pagemap.store(pagemap.0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Maps the shadow of a region and registers both.
+    pub(crate) fn register(&self, start: usize, end: usize) -> Result<(), Errno> {
+        let bytes = end - start;
+        let flags =
+            mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE | mem::MAP_FIXED_NOREPLACE;
+        let prot = mem::PROT_READ | mem::PROT_WRITE;
+        // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
+        match unsafe { mem::map(shadow_of(start), bytes, prot, flags, Fd(-1), 0) } {
+            Ok(_) | Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        // SAFETY: the shadow is ours; the region's faults are answered from now on.
+        unsafe { self.uffd().register(shadow_of(start), bytes) }?;
+        // SAFETY: as above.
+        unsafe { self.uffd().register(start, bytes) }
+    }
+
+    /// Waits, with the lock given up meanwhile, until no page of `pages` is busy.
+    pub(crate) fn lock_settled(&self, pages: PageRange) -> StateGuard<'_> {
+        loop {
+            let seen = self.settled.seen();
+            let state = self.state.lock();
+            if !state.frozen && !state.pages.busy(pages) {
+                return state;
+            }
+            drop(state);
+            self.settled.wait(seen, Some(100_000_000));
+        }
+    }
+}
+
+pub(crate) type StateGuard<'a> = farpage_sys::futex::Guard<'a, State>;
+
+impl State {
+    pub(crate) fn region_of_page(&self, page: u64) -> Option<&Region> {
+        self.regions.find(address_of(page))
+    }
+}
+
+/// Gives up contents of a shadow range.
+///
+/// # Safety
+/// Nobody may need what lies there.
+pub(crate) unsafe fn drop_shadow(start: usize, bytes: usize) {
+    // SAFETY: forwarded to the caller. The shadow is a mapping of ours, so this cannot fail but for
+    // lack of a mapping, and then there is nothing to drop.
+    let _ = unsafe { mem::advise(shadow_of(start), bytes, mem::MADV_DONTNEED) };
+}

@@ -1,0 +1,98 @@
+//! Lost pages: say what, why and what to do, then end it.
+
+use core::fmt::Write;
+
+use farpage_abi::{Death, PAGE_BYTES, PageIndex};
+use farpage_pagers::PagerError;
+use farpage_sys::{file, process};
+
+use crate::kernel::{Kernel, OnLoss};
+use crate::regions::address_of;
+
+/// A message on the stack: longer ones are cut.
+pub(crate) struct Message {
+    bytes: [u8; 512],
+    length: usize,
+}
+
+impl Message {
+    pub(crate) const fn new() -> Self {
+        Self {
+            bytes: [0; 512],
+            length: 0,
+        }
+    }
+}
+
+impl Write for Message {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let room = self.bytes.len() - self.length;
+        let taken = text.len().min(room);
+        self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.length += taken;
+        Ok(())
+    }
+}
+
+fn advice(error: PagerError) -> (Death, &'static str) {
+    match error {
+        PagerError::OutOfSpace => (
+            Death::OutOfSpace,
+            "free disk space, raise --spill-limit, or add a directory with `farpage spill add DIR`",
+        ),
+        PagerError::Corrupt => (
+            Death::Corrupt,
+            "the disk under the paging file returns wrong bytes: use another with --spill DIR",
+        ),
+        PagerError::Read(_) | PagerError::Unavailable | PagerError::Dead => (
+            Death::ReadError,
+            "check the disk under the paging file, or use another with --spill DIR",
+        ),
+        PagerError::Write(_) => (
+            Death::WriteError,
+            "check the disk under the paging file, or use another with --spill DIR",
+        ),
+    }
+}
+
+impl Kernel {
+    /// Tells the user something.
+    pub(crate) fn say(&self, text: core::fmt::Arguments<'_>) {
+        let mut message = Message::new();
+        let _ = writeln!(message, "farpage: {text}");
+        file::write_message(self.messages, &message.bytes[..message.length]);
+    }
+
+    /// Ends the process: its memory cannot be had any more.
+    pub(crate) fn kill(&self, what: core::fmt::Arguments<'_>, error: PagerError) -> ! {
+        let (death, remedy) = advice(error);
+        let pid = process::id();
+        self.say(format_args!(
+            "{what}: {error}; process {pid} is killed; {remedy}"
+        ));
+        self.account
+            .task()
+            .death
+            .store(death as u32, core::sync::atomic::Ordering::Release);
+        process::die()
+    }
+
+    /// The contents of `page` are lost.
+    pub(crate) fn lose(&self, page: PageIndex, error: PagerError) {
+        let address = address_of(page.0);
+        match self.on_loss {
+            OnLoss::Kill => self.kill(
+                format_args!("cannot page in the memory at {address:#x}"),
+                error,
+            ),
+            OnLoss::Poison => {
+                self.say(format_args!(
+                    "cannot page in the memory at {address:#x}: {error}"
+                ));
+                // SAFETY: the page is registered and has no contents any more.
+                unsafe { self.uffd().poison(address, PAGE_BYTES) };
+                self.uffd().wake(address, PAGE_BYTES);
+            }
+        }
+    }
+}

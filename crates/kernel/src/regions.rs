@@ -1,0 +1,247 @@
+//! The address map: which addresses are managed, and who answers for their contents.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+
+use farpage_abi::{ObjectId, PAGE_SHIFT, PageRange};
+use farpage_pagers::Pager;
+
+/// Who answers for the pages of a region.
+#[derive(Clone)]
+pub struct Source {
+    /// The memory object.
+    pub object: ObjectId,
+    /// Its pager.
+    pub pager: Arc<dyn Pager>,
+    /// Absent pages are zeros (a temporary object); else the pager is asked first.
+    pub temporary: bool,
+    /// Virtual page number of the object's page 0.
+    pub origin: u64,
+}
+
+/// A run of addresses with one protection and one source.
+#[derive(Clone)]
+pub struct Region {
+    /// First address.
+    pub start: usize,
+    /// One past the last.
+    pub end: usize,
+    /// Protection as the program set it.
+    pub prot: u32,
+    /// Who answers.
+    pub source: Source,
+}
+
+impl Region {
+    /// Its virtual page numbers.
+    pub fn pages(&self) -> PageRange {
+        pages_of(self.start, self.end)
+    }
+
+    fn continues(&self, next: &Self) -> bool {
+        self.end == next.start
+            && self.prot == next.prot
+            && self.source.object == next.source.object
+            && self.source.origin == next.source.origin
+    }
+}
+
+/// The virtual page numbers of `start .. end`.
+pub(crate) fn pages_of(start: usize, end: usize) -> PageRange {
+    PageRange::new(start as u64 >> PAGE_SHIFT, end as u64 >> PAGE_SHIFT)
+}
+
+/// The address of the first byte of a virtual page.
+pub(crate) fn address_of(page: u64) -> usize {
+    (page << PAGE_SHIFT) as usize
+}
+
+/// Regions by address; they do not overlap.
+#[derive(Default)]
+pub(crate) struct Regions {
+    by_start: BTreeMap<usize, Region>,
+}
+
+impl Regions {
+    /// The region that holds `address`.
+    pub(crate) fn find(&self, address: usize) -> Option<&Region> {
+        let (_, region) = self.by_start.range(..=address).next_back()?;
+        (address < region.end).then_some(region)
+    }
+
+    /// All of them, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Region> {
+        self.by_start.values()
+    }
+
+    /// The parts of regions that lie in `start .. end`.
+    pub(crate) fn within(&self, start: usize, end: usize) -> impl Iterator<Item = Region> {
+        let first = self.find(start).map_or(start, |region| region.start);
+        self.by_start
+            .range(first..end.max(first))
+            .map(move |(_, region)| {
+                let (from, to) = (region.start.max(start), region.end.min(end));
+                Region {
+                    start: from,
+                    end: to,
+                    ..region.clone()
+                }
+            })
+    }
+
+    /// Adds a region where there is none, joined with its neighbours where it continues them.
+    pub(crate) fn insert(&mut self, mut region: Region) {
+        debug_assert!(self.within(region.start, region.end).next().is_none());
+        if let Some(after) = self.by_start.get(&region.end)
+            && region.continues(after)
+        {
+            let (start, end) = (region.end, after.end);
+            self.by_start.remove(&start);
+            region.end = end;
+        }
+        let before = self
+            .by_start
+            .range(..region.start)
+            .next_back()
+            .map(|(start, _)| *start);
+        if let Some(before) = before
+            && self.by_start[&before].continues(&region)
+        {
+            region.start = before;
+        }
+        self.by_start.insert(region.start, region);
+    }
+
+    /// Takes `start .. end` out; regions that reach beyond keep the rest.
+    pub(crate) fn remove(&mut self, start: usize, end: usize) {
+        self.split(start);
+        self.split(end);
+        let gone: alloc::vec::Vec<usize> = self
+            .by_start
+            .range(start..end)
+            .map(|(start, _)| *start)
+            .collect();
+        for start in gone {
+            self.by_start.remove(&start);
+        }
+    }
+
+    fn split(&mut self, at: usize) {
+        let Some(region) = self.find(at).filter(|region| region.start < at) else {
+            return;
+        };
+        let (low, high) = (
+            Region {
+                end: at,
+                ..region.clone()
+            },
+            Region {
+                start: at,
+                ..region.clone()
+            },
+        );
+        self.by_start.insert(low.start, low);
+        self.by_start.insert(high.start, high);
+    }
+
+    /// The lowest address from `from` at which `bytes` fit, a multiple of `align`, below `below`.
+    pub(crate) fn gap(
+        &self,
+        from: usize,
+        below: usize,
+        bytes: usize,
+        align: usize,
+    ) -> Option<usize> {
+        let mut at = from.next_multiple_of(align);
+        if let Some(region) = self.find(at) {
+            at = region.end.next_multiple_of(align);
+        }
+        for region in self.by_start.range(at..below).map(|(_, region)| region) {
+            if at + bytes <= region.start {
+                break;
+            }
+            at = at.max(region.end.next_multiple_of(align));
+        }
+        (at + bytes <= below).then_some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farpage_pagers::{DataRequest, PageOut, PagerError, Supplied};
+
+    use super::*;
+
+    struct Nothing;
+
+    impl Pager for Nothing {
+        fn data_request(&self, _: DataRequest<'_>) -> Result<Supplied, PagerError> {
+            Err(PagerError::Unavailable)
+        }
+
+        fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
+            Err(PagerError::Dead)
+        }
+    }
+
+    fn region(start: usize, end: usize, prot: u32) -> Region {
+        let pager = Arc::new(Nothing);
+        let source = Source {
+            object: ObjectId(0),
+            pager,
+            temporary: true,
+            origin: 0,
+        };
+        Region {
+            start,
+            end,
+            prot,
+            source,
+        }
+    }
+
+    fn shape(regions: &Regions) -> alloc::vec::Vec<(usize, usize, u32)> {
+        regions.iter().map(|r| (r.start, r.end, r.prot)).collect()
+    }
+
+    #[test]
+    fn neighbours_join_and_holes_split() {
+        let mut regions = Regions::default();
+        regions.insert(region(0x1000, 0x3000, 3));
+        regions.insert(region(0x5000, 0x6000, 3));
+        regions.insert(region(0x3000, 0x5000, 3));
+        assert_eq!(shape(&regions), [(0x1000, 0x6000, 3)]);
+        regions.remove(0x2000, 0x3000);
+        regions.insert(region(0x2000, 0x3000, 1));
+        let want = [
+            (0x1000, 0x2000, 3),
+            (0x2000, 0x3000, 1),
+            (0x3000, 0x6000, 3),
+        ];
+        assert_eq!(shape(&regions), want);
+        let parts: alloc::vec::Vec<_> = regions
+            .within(0x1800, 0x4000)
+            .map(|r| (r.start, r.end))
+            .collect();
+        assert_eq!(
+            parts,
+            [(0x1800, 0x2000), (0x2000, 0x3000), (0x3000, 0x4000)]
+        );
+    }
+
+    #[test]
+    fn gaps_are_found() {
+        let mut regions = Regions::default();
+        regions.insert(region(0x10000, 0x20000, 3));
+        regions.insert(region(0x30000, 0x40000, 3));
+        assert_eq!(
+            regions.gap(0x10000, 1 << 30, 0x10000, 0x10000),
+            Some(0x20000)
+        );
+        assert_eq!(
+            regions.gap(0x10000, 1 << 30, 0x20000, 0x10000),
+            Some(0x40000)
+        );
+        assert_eq!(regions.gap(0x10000, 0x40000, 0x20000, 0x10000), None);
+    }
+}

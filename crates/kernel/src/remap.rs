@@ -1,0 +1,198 @@
+//! `mremap` of an unmodified program: pages are renamed, never copied if it can be helped.
+
+use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_object::State as PageState;
+use farpage_pagers::PagerError;
+use farpage_sys::linux::general::{MREMAP_FIXED, MREMAP_MAYMOVE};
+use farpage_sys::{Errno, mem};
+
+use crate::fault::object_pages;
+use crate::kernel::{Kernel, State};
+use crate::regions::{Region, address_of, pages_of};
+use crate::space::{end_of, whole_pages};
+
+impl Kernel {
+    /// `mremap(2)`.
+    ///
+    /// # Safety
+    /// As the call that the program made.
+    ///
+    /// # Errors
+    /// As `mremap(2)`; `MREMAP_DONTUNMAP` of managed memory is refused with `EINVAL`.
+    pub unsafe fn mremap(
+        &self,
+        at: usize,
+        old: usize,
+        new: usize,
+        flags: u32,
+        target: usize,
+    ) -> Result<usize, Errno> {
+        let end = end_of(at, old)?;
+        let new = whole_pages(new)?;
+        let region = {
+            let state = self.state.lock();
+            state.regions.find(at).cloned()
+        };
+        let Some(region) = region else {
+            // SAFETY: the program's own call.
+            return unsafe { mem::remap(at, old, new, flags, target) };
+        };
+        if end > region.end {
+            return Err(Errno::EFAULT);
+        }
+        if flags & !(MREMAP_MAYMOVE | MREMAP_FIXED) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if flags & MREMAP_FIXED == 0 {
+            if at + new <= end {
+                if at + new < end {
+                    // SAFETY: the program gives the tail up.
+                    unsafe { self.munmap(at + new, end - (at + new)) }?;
+                }
+                return Ok(at);
+            }
+            if self.grow_in_place(&region, end, at + new) {
+                return Ok(at);
+            }
+            if flags & MREMAP_MAYMOVE == 0 {
+                return Err(Errno::ENOMEM);
+            }
+        }
+        // SAFETY: forwarded.
+        unsafe { self.move_region(&region, (at, end), new, flags, target) }
+    }
+
+    fn grow_in_place(&self, region: &Region, end: usize, new_end: usize) -> bool {
+        let flags =
+            mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE | mem::MAP_FIXED_NOREPLACE;
+        if end != region.end || !crate::layout::manageable(end, new_end) {
+            return false;
+        }
+        // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
+        let grown = unsafe {
+            mem::map(
+                end,
+                new_end - end,
+                region.prot,
+                flags,
+                farpage_sys::file::Fd(-1),
+                0,
+            )
+        };
+        if grown.is_ok() {
+            self.manage(end, new_end, region.prot);
+        }
+        grown.is_ok()
+    }
+
+    unsafe fn move_region(
+        &self,
+        region: &Region,
+        (at, end): (usize, usize),
+        new: usize,
+        flags: u32,
+        target: usize,
+    ) -> Result<usize, Errno> {
+        let map = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
+        let to = if flags & MREMAP_FIXED != 0 {
+            let fixed = map | mem::MAP_FIXED;
+            let nowhere = farpage_sys::file::Fd(-1);
+            // SAFETY: the program's own wish.
+            unsafe { self.mmap(target, new, region.prot, fixed, nowhere, 0) }?
+        } else {
+            let to = self.place(0, new, region.prot, map).ok_or(Errno::ENOMEM)?;
+            self.manage(to, to + new, region.prot);
+            to
+        };
+        let kept = (end - at).min(new);
+        if self.is_active() {
+            self.carry(region, at, kept, to);
+        } else {
+            let fixed = MREMAP_MAYMOVE | MREMAP_FIXED;
+            // SAFETY: the target was mapped just now for this.
+            unsafe { mem::remap(at, kept, kept, fixed, to) }?;
+        }
+        // SAFETY: everything that counts was moved.
+        unsafe { self.munmap(at, end - at) }?;
+        Ok(to)
+    }
+
+    /// Moves the pages of `from .. from + bytes` to `to`, where all are absent.
+    fn carry(&self, region: &Region, from: usize, bytes: usize, to: usize) {
+        let (old, new) = (pages_of(from, from + bytes), pages_of(to, to + bytes));
+        let mut state = self.lock_settled(old);
+        if let Err(errno) = self.ungrant(&state, from, from + bytes) {
+            self.kill(
+                format_args!("cannot move the memory at {from:#x} ({errno})"),
+                PagerError::Dead,
+            );
+        }
+        if let Err(errno) = self.settle_granted(
+            &mut state,
+            &Region {
+                start: from,
+                end: from + bytes,
+                ..region.clone()
+            },
+        ) {
+            self.kill(
+                format_args!("cannot move the memory at {from:#x} ({errno})"),
+                PagerError::Dead,
+            );
+        }
+        self.bring_all_back(&mut state, old);
+        let source = &region.source;
+        let clean: alloc::vec::Vec<PageRange> = state.pages.runs(old, PageState::Clean).collect();
+        for run in clean {
+            // What is moved loses its write-protection: from now on it counts as dirty.
+            let at = address_of(run.start.0);
+            // SAFETY: told to the automaton right below.
+            let _ = unsafe { self.uffd().protect(at, run.bytes() as usize, false) };
+            state.pages.dirtied(run);
+            source
+                .pager
+                .discard(source.object, object_pages(source, run));
+        }
+        let present: alloc::vec::Vec<PageRange> =
+            state.pages.runs(old, PageState::Resident).collect();
+        for run in present {
+            let at = address_of(run.start.0);
+            self.carry_run(at, to + (at - from), run.bytes() as usize);
+        }
+        source.pager.rename(
+            source.object,
+            object_pages(source, old),
+            object_pages(source, new).start,
+        );
+        state.pages.rename(old, new.start);
+    }
+
+    fn carry_run(&self, from: usize, to: usize, bytes: usize) {
+        // SAFETY: both ranges are the program's; the target is absent and registered.
+        let moved = unsafe { self.uffd().move_pages(to, from, bytes) };
+        let mut done = moved.bytes;
+        while done < bytes {
+            // SAFETY: as above.
+            let one = unsafe { self.uffd().move_pages(to + done, from + done, PAGE_BYTES) };
+            if one.stopped.is_some() {
+                // SAFETY: as above; a page that cannot be moved is copied.
+                let copied = unsafe { self.uffd().copy(to + done, from + done, PAGE_BYTES, false) };
+                if let Some(errno) = copied.stopped {
+                    let what = format_args!("cannot move the memory at {from:#x} ({errno})");
+                    self.kill(what, PagerError::Dead);
+                }
+            }
+            done += PAGE_BYTES;
+        }
+    }
+
+    fn bring_all_back(&self, state: &mut State, pages: PageRange) {
+        let aside: alloc::vec::Vec<PageRange> = state.pages.runs(pages, PageState::Aside).collect();
+        for run in aside {
+            for page in run.iter() {
+                self.bring_back(address_of(page.0));
+                state.pages.restored(PageRange::one(page));
+            }
+        }
+    }
+}

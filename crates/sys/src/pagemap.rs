@@ -1,0 +1,141 @@
+//! What is really in memory: `PAGEMAP_SCAN`, or `/proc/self/pagemap` where that is missing.
+
+use farpage_abi::PAGE_BYTES;
+
+use crate::file::{self, Fd, ioctl};
+use crate::raw::{Errno, Result};
+
+#[repr(C)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+const _: () = assert!(size_of::<ScanArg>() == 96 && size_of::<Region>() == 24);
+
+const SCAN: u32 = 3 << 30 | (size_of::<ScanArg>() as u32) << 16 | (b'f' as u32) << 8 | 16;
+const PRESENT: u64 = 1 << 3;
+const SWAPPED: u64 = 1 << 4;
+
+/// Opens this process's pagemap.
+///
+/// # Errors
+/// As `open(2)`.
+pub fn open() -> Result<Fd> {
+    file::open(c"/proc/self/pagemap", linux_raw_sys::general::O_CLOEXEC, 0)
+}
+
+/// Calls `found(start, end)` for each run of pages in `start .. end` (addresses) that Linux has:
+/// present (the zero page too) or swapped.
+///
+/// # Errors
+/// As `ioctl(2)` or, on kernels without `PAGEMAP_SCAN`, `pread(2)`.
+pub fn scan(
+    pagemap: Fd,
+    start: usize,
+    end: usize,
+    mut found: impl FnMut(usize, usize),
+) -> Result<()> {
+    let mut at = start;
+    while at < end {
+        let mut regions = [Region::default(); 64];
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            flags: 0,
+            start: at as u64,
+            end: end as u64,
+            walk_end: 0,
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: regions.len() as u64,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: 0,
+            category_anyof_mask: PRESENT | SWAPPED,
+            return_mask: PRESENT,
+        };
+        // SAFETY: `arg` is the structure that the request expects; `vec` names `regions`.
+        let count = match unsafe { ioctl(pagemap, SCAN, &mut arg) } {
+            Ok(count) => count,
+            Err(Errno::ENOTTY | Errno::EINVAL) => return scan_slowly(pagemap, at, end, found),
+            Err(errno) => return Err(errno),
+        };
+        for region in &regions[..count] {
+            found(region.start as usize, region.end as usize);
+        }
+        at = arg.walk_end as usize;
+    }
+    Ok(())
+}
+
+fn scan_slowly(
+    pagemap: Fd,
+    start: usize,
+    end: usize,
+    mut found: impl FnMut(usize, usize),
+) -> Result<()> {
+    each_entry(pagemap, start, end, |at, entry| {
+        if entry >> 62 != 0 {
+            found(at, at + PAGE_BYTES);
+        }
+    })
+}
+
+/// Pages of a range that are present and mapped by this process alone.
+///
+/// # Errors
+/// As `pread(2)`.
+pub fn count_exclusive(pagemap: Fd, start: usize, end: usize) -> Result<u64> {
+    const PRESENT_BIT: u64 = 1 << 63;
+    const EXCLUSIVE: u64 = 1 << 56;
+    let mut count = 0;
+    each_entry(pagemap, start, end, |_, entry| {
+        count += u64::from(entry & PRESENT_BIT != 0 && entry & EXCLUSIVE != 0);
+    })?;
+    Ok(count)
+}
+
+fn each_entry(
+    pagemap: Fd,
+    start: usize,
+    end: usize,
+    mut visit: impl FnMut(usize, u64),
+) -> Result<()> {
+    let mut at = start;
+    while at < end {
+        let mut bytes = [0u8; 4096];
+        let pages = ((end - at) / PAGE_BYTES).min(bytes.len() / 8);
+        let got = file::pread(
+            pagemap,
+            &mut bytes[..pages * 8],
+            (at / PAGE_BYTES * 8) as u64,
+        )?;
+        if got == 0 {
+            return Ok(());
+        }
+        for entry in bytes[..got].chunks_exact(8) {
+            let mut word = [0; 8];
+            word.copy_from_slice(entry);
+            visit(at, u64::from_ne_bytes(word));
+            at += PAGE_BYTES;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,422 @@
+//! userfaultfd: opening, registering, answering.
+//!
+//! Structures and codes are our own: no crate has all of them, and distributions' headers are
+//! older than the kernels that they run.
+
+use farpage_abi::Tier;
+use linux_raw_sys::general as g;
+
+use crate::file::{self, Fd, ioctl};
+use crate::raw::{Errno, Result};
+use crate::syscall;
+
+const fn code(direction: u32, number: u32, bytes: usize) -> u32 {
+    direction << 30 | (bytes as u32) << 16 | 0xAA << 8 | number
+}
+const READ: u32 = 2;
+const READ_WRITE: u32 = 3;
+
+const API: u32 = code(READ_WRITE, 0x3f, size_of::<Api>());
+const REGISTER: u32 = code(READ_WRITE, 0x00, size_of::<Register>());
+const UNREGISTER: u32 = code(READ, 0x01, size_of::<Range>());
+const WAKE: u32 = code(READ, 0x02, size_of::<Range>());
+const COPY: u32 = code(READ_WRITE, 0x03, size_of::<Copy>());
+const ZEROPAGE: u32 = code(READ_WRITE, 0x04, size_of::<Zero>());
+const MOVE: u32 = code(READ_WRITE, 0x05, size_of::<Copy>());
+const WRITEPROTECT: u32 = code(READ_WRITE, 0x06, size_of::<Protect>());
+const POISON: u32 = code(READ_WRITE, 0x08, size_of::<Zero>());
+const DEVICE_NEW: u32 = 0xAA << 8;
+
+/// Feature bits of `UFFDIO_API`.
+pub mod features {
+    /// Write-protection faults are reported as such.
+    pub const FAULT_FLAG_WP: u64 = 1 << 0;
+    /// Missing faults raise SIGBUS in the faulting thread instead of a message.
+    pub const SIGBUS: u64 = 1 << 7;
+    /// Messages carry the faulting thread's id.
+    pub const THREAD_ID: u64 = 1 << 8;
+    /// Pages that were never populated can be write-protected.
+    pub const WP_UNPOPULATED: u64 = 1 << 13;
+    /// `UFFDIO_POISON`.
+    pub const POISON: u64 = 1 << 14;
+    /// Write-protection that Linux resolves by itself.
+    pub const WP_ASYNC: u64 = 1 << 15;
+    /// `UFFDIO_MOVE`.
+    pub const MOVE: u64 = 1 << 16;
+}
+
+const USER_MODE_ONLY: u32 = 1;
+const API_VERSION: u64 = 0xAA;
+
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Range {
+    start: u64,
+    bytes: u64,
+}
+
+#[repr(C)]
+struct Register {
+    range: Range,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Copy {
+    to: u64,
+    from: u64,
+    bytes: u64,
+    mode: u64,
+    done: i64,
+}
+
+#[repr(C)]
+struct Zero {
+    range: Range,
+    mode: u64,
+    done: i64,
+}
+
+#[repr(C)]
+struct Protect {
+    range: Range,
+    mode: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawMessage {
+    event: u8,
+    reserved: [u8; 7],
+    flags: u64,
+    address: u64,
+    thread: u32,
+    padding: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Api>() == 24 && size_of::<Range>() == 16 && size_of::<Register>() == 32);
+    assert!(size_of::<Copy>() == 40 && size_of::<Zero>() == 32 && size_of::<Protect>() == 24);
+    assert!(size_of::<RawMessage>() == 32);
+};
+
+/// A fault that waits for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Address, as far as the kernel tells: at least its page.
+    pub address: usize,
+    /// The thread wants to write.
+    pub write: bool,
+    /// The page is there and write-protected.
+    pub protection: bool,
+    /// The thread (0 when unknown).
+    pub thread: u32,
+}
+
+/// How far an operation on a range came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes done from the range's start.
+    pub bytes: usize,
+    /// Why it stopped before the end.
+    pub stopped: Option<Errno>,
+}
+
+/// A userfaultfd. Not owned: it lives at a fixed number for the life of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Uffd(pub Fd);
+
+/// Opens a userfaultfd by the best way this process has, without enabling features yet.
+/// `device`: an open `/dev/userfaultfd`, if there is one.
+///
+/// # Errors
+/// The error of the last way tried.
+pub fn open(device: Option<Fd>) -> Result<(Uffd, Tier)> {
+    let flags = g::O_CLOEXEC | g::O_NONBLOCK;
+    if let Some(device) = device {
+        // SAFETY: the request takes its flags by value.
+        let made = unsafe { syscall!(g::__NR_ioctl, device.0, DEVICE_NEW, flags) };
+        if let Ok(fd) = made {
+            return Ok((Uffd(Fd(fd as i32)), Tier::Device));
+        }
+    }
+    // SAFETY: takes no pointer.
+    if let Ok(fd) = unsafe { syscall!(g::__NR_userfaultfd, flags) } {
+        return Ok((Uffd(Fd(fd as i32)), Tier::Syscall));
+    }
+    // SAFETY: takes no pointer.
+    let fd = unsafe { syscall!(g::__NR_userfaultfd, flags | USER_MODE_ONLY) }?;
+    Ok((Uffd(Fd(fd as i32)), Tier::UserModeOnly))
+}
+
+/// The features that this kernel offers, by asking a descriptor that is thrown away.
+///
+/// # Errors
+/// As [`open`].
+pub fn offered(device: Option<Fd>) -> Result<u64> {
+    let (uffd, _) = open(device)?;
+    let mut api = Api {
+        api: API_VERSION,
+        features: 0,
+        ioctls: 0,
+    };
+    // SAFETY: `api` is the structure that the request expects.
+    let asked = unsafe { ioctl(uffd.0, API, &mut api) };
+    file::close(uffd.0);
+    asked.map(|_| api.features)
+}
+
+impl Uffd {
+    /// Agrees with the kernel on `features`. Once per descriptor, before anything else.
+    ///
+    /// # Errors
+    /// `EINVAL` when a feature is not there, `EPERM` when it is not allowed.
+    pub fn enable(self, features: u64) -> Result<()> {
+        let mut api = Api {
+            api: API_VERSION,
+            features,
+            ioctls: 0,
+        };
+        // SAFETY: `api` is the structure that the request expects.
+        unsafe { ioctl(self.0, API, &mut api) }.map(drop)
+    }
+
+    /// Registers a range for missing and write-protection faults.
+    ///
+    /// # Safety
+    /// From now on threads that touch absent pages there wait until somebody answers.
+    ///
+    /// # Errors
+    /// `ENOMEM` when nothing is mapped there or there are too many mappings, `EBUSY` when another
+    /// userfaultfd has it, `EINVAL` when its kind does not allow it.
+    pub unsafe fn register(self, at: usize, bytes: usize) -> Result<()> {
+        const MISSING_AND_WP: u64 = 1 | 2;
+        let range = Range {
+            start: at as u64,
+            bytes: bytes as u64,
+        };
+        let mut arg = Register {
+            range,
+            mode: MISSING_AND_WP,
+            ioctls: 0,
+        };
+        // SAFETY: `arg` is the structure that the request expects.
+        unsafe { ioctl(self.0, REGISTER, &mut arg) }.map(drop)
+    }
+
+    /// Gives a range back to Linux; threads that wait there go on.
+    ///
+    /// # Safety
+    /// Absent pages there read as zeros afterwards.
+    ///
+    /// # Errors
+    /// As for [`Uffd::register`].
+    pub unsafe fn unregister(self, at: usize, bytes: usize) -> Result<()> {
+        let mut arg = Range {
+            start: at as u64,
+            bytes: bytes as u64,
+        };
+        // SAFETY: `arg` is the structure that the request expects.
+        unsafe { ioctl(self.0, UNREGISTER, &mut arg) }.map(drop)
+    }
+
+    /// Wakes the threads that wait on a range; they fault again if the page is still not there.
+    pub fn wake(self, at: usize, bytes: usize) {
+        let mut arg = Range {
+            start: at as u64,
+            bytes: bytes as u64,
+        };
+        // SAFETY: `arg` is the structure that the request expects. An error means nobody waits.
+        let _ = unsafe { ioctl(self.0, WAKE, &mut arg) };
+    }
+
+    /// Copies pages into absent ones and wakes their threads; write-protected when `protect`.
+    ///
+    /// # Safety
+    /// `from` must be readable for `bytes` bytes and `to .. to + bytes` registered by this
+    /// userfaultfd, as memory that the caller decides over.
+    pub unsafe fn copy(self, to: usize, from: usize, bytes: usize, protect: bool) -> Progress {
+        const PROTECT: u64 = 2;
+        let mode = if protect { PROTECT } else { 0 };
+        // SAFETY: forwarded to the caller.
+        unsafe { self.transfer(COPY, to, from, bytes, mode) }
+    }
+
+    /// Moves pages of anonymous memory from `from` to absent ones at `to`, holes included, and
+    /// wakes threads that wait at `to`.
+    ///
+    /// # Safety
+    /// Both ranges must be the caller's to decide over; `to` registered by this userfaultfd.
+    pub unsafe fn move_pages(self, to: usize, from: usize, bytes: usize) -> Progress {
+        const ALLOW_HOLES: u64 = 2;
+        // SAFETY: forwarded to the caller.
+        unsafe { self.transfer(MOVE, to, from, bytes, ALLOW_HOLES) }
+    }
+
+    unsafe fn transfer(
+        self,
+        request: u32,
+        to: usize,
+        from: usize,
+        bytes: usize,
+        mode: u64,
+    ) -> Progress {
+        let mut done = 0;
+        while done < bytes {
+            let mut arg = Copy {
+                to: (to + done) as u64,
+                from: (from + done) as u64,
+                bytes: (bytes - done) as u64,
+                mode,
+                done: 0,
+            };
+            // SAFETY: forwarded to the caller.
+            match unsafe { ioctl(self.0, request, &mut arg) } {
+                Ok(_) => done = bytes,
+                Err(Errno::EAGAIN) if arg.done > 0 => done += arg.done as usize,
+                Err(Errno::EAGAIN) => core::hint::spin_loop(),
+                Err(errno) => {
+                    return Progress {
+                        bytes: done,
+                        stopped: Some(errno),
+                    };
+                }
+            }
+        }
+        Progress {
+            bytes: done,
+            stopped: None,
+        }
+    }
+
+    /// Maps the zero page over absent pages of a range and wakes their threads.
+    ///
+    /// # Safety
+    /// The range must be registered by this userfaultfd, and its absent pages must have no
+    /// contents elsewhere.
+    pub unsafe fn zero(self, at: usize, bytes: usize) -> Progress {
+        // SAFETY: forwarded to the caller.
+        unsafe { self.fill(ZEROPAGE, at, bytes) }
+    }
+
+    /// Makes accesses to absent pages of a range fail with SIGBUS.
+    ///
+    /// # Safety
+    /// The range must be registered by this userfaultfd.
+    pub unsafe fn poison(self, at: usize, bytes: usize) -> Progress {
+        // SAFETY: forwarded to the caller.
+        unsafe { self.fill(POISON, at, bytes) }
+    }
+
+    unsafe fn fill(self, request: u32, at: usize, bytes: usize) -> Progress {
+        let mut done = 0;
+        while done < bytes {
+            let range = Range {
+                start: (at + done) as u64,
+                bytes: (bytes - done) as u64,
+            };
+            let mut arg = Zero {
+                range,
+                mode: 0,
+                done: 0,
+            };
+            // SAFETY: forwarded to the caller.
+            match unsafe { ioctl(self.0, request, &mut arg) } {
+                Ok(_) => done = bytes,
+                Err(Errno::EAGAIN) if arg.done > 0 => done += arg.done as usize,
+                Err(Errno::EAGAIN) => core::hint::spin_loop(),
+                Err(errno) => {
+                    return Progress {
+                        bytes: done,
+                        stopped: Some(errno),
+                    };
+                }
+            }
+        }
+        Progress {
+            bytes: done,
+            stopped: None,
+        }
+    }
+
+    /// Write-protects the present pages of a range, or lifts that and wakes their threads.
+    ///
+    /// # Safety
+    /// The range must be registered by this userfaultfd.
+    ///
+    /// # Errors
+    /// `ENOENT` when a part is not registered or not mapped.
+    pub unsafe fn protect(self, at: usize, bytes: usize, protect: bool) -> Result<()> {
+        loop {
+            let range = Range {
+                start: at as u64,
+                bytes: bytes as u64,
+            };
+            let mut arg = Protect {
+                range,
+                mode: u64::from(protect),
+            };
+            // SAFETY: forwarded to the caller.
+            match unsafe { ioctl(self.0, WRITEPROTECT, &mut arg) } {
+                Err(Errno::EAGAIN) => core::hint::spin_loop(),
+                other => return other.map(drop),
+            }
+        }
+    }
+
+    /// Takes up to `N` waiting faults. An empty list when there is none.
+    ///
+    /// # Errors
+    /// As `read(2)`.
+    pub fn faults<const N: usize>(self) -> Result<Faults<N>> {
+        const PAGEFAULT: u8 = 0x12;
+        let empty = RawMessage {
+            event: 0,
+            reserved: [0; 7],
+            flags: 0,
+            address: 0,
+            thread: 0,
+            padding: 0,
+        };
+        let mut raw = [empty; N];
+        // SAFETY: `raw` is valid for writes of its size and any bytes are a valid `RawMessage`.
+        let got = unsafe { syscall!(g::__NR_read, self.0.0, raw.as_mut_ptr(), size_of_val(&raw)) };
+        let bytes = match got {
+            Ok(bytes) => bytes,
+            Err(Errno::EAGAIN | Errno::EINTR) => 0,
+            Err(errno) => return Err(errno),
+        };
+        let count = bytes / size_of::<RawMessage>();
+        let faults = raw.map(|m| Fault {
+            address: m.address as usize,
+            write: m.flags & 1 != 0,
+            protection: m.flags & 2 != 0,
+            thread: m.thread,
+        });
+        assert!(
+            raw[..count].iter().all(|m| m.event == PAGEFAULT),
+            "an event nobody asked for"
+        );
+        Ok(Faults { faults, count })
+    }
+}
+
+/// Faults taken at a time.
+pub struct Faults<const N: usize> {
+    faults: [Fault; N],
+    count: usize,
+}
+
+impl<const N: usize> Faults<N> {
+    /// The faults.
+    pub fn as_slice(&self) -> &[Fault] {
+        &self.faults[..self.count]
+    }
+}
