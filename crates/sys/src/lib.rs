@@ -6,6 +6,7 @@
 
 extern crate alloc;
 
+pub mod control;
 pub mod file;
 pub mod futex;
 pub mod mem;

@@ -1,0 +1,6 @@
+//! The `farpage` command.
+
+#[allow(dead_code)]
+mod options;
+
+fn main() {}
