@@ -1,6 +1,8 @@
 //! The `farpage` command.
+#![allow(dead_code)]
 
-#[allow(dead_code)]
+mod launch;
 mod options;
+mod size;
 
 fn main() {}

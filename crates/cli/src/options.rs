@@ -2,8 +2,10 @@
 //! `launch` starts programs from this and nothing else.
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+
+use farpage_abi::{Control, Death};
+use farpage_sys::file::Fd;
 
 /// Smallest `--ram`: below it the agent's own working memory would be most of the budget.
 pub const RAM_MIN_BYTES: u64 = 16 << 20;
@@ -36,17 +38,30 @@ pub struct RunOptions {
     pub args: Vec<OsString>,
 }
 
-/// A run that is ready to start: what `launch::start` takes.
-#[derive(Debug)]
+/// A run that is ready to start: what `launch::start` takes. Nothing of it changes any more.
 pub struct Prepared {
     /// What was asked for.
     pub options: RunOptions,
-    /// Paging files, open `O_RDWR | O_DIRECT` (where the file system can) and close-on-exec, one
-    /// per entry of `options.spill_dirs`. They stay open in the supervisor under these numbers.
-    pub spill_files: Vec<OwnedFd>,
-    /// Signals that were blocked before the supervisor blocked those it forwards: the program
-    /// starts with this mask (bit n - 1 is signal n).
+    /// The control block, made with `farpage_sys::control::create` and filled in: budget,
+    /// threshold, tier, paging files, trace, supervisor. Only `fd_base` is left to `launch`.
+    pub control: &'static Control,
+    /// Its memory file, close-on-exec.
+    pub control_fd: Fd,
+    /// Signals that were blocked before the supervisor blocked those that it forwards: the
+    /// program starts with this mask (bit n - 1 is signal n).
     pub signal_mask: u64,
+}
+
+/// A task that Farpage had to end. `launch` notes it when it takes back what the task held
+/// (`Control::reap` forgets the cause).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Casualty {
+    /// Process id.
+    pub pid: u32,
+    /// Name of the process (`/proc/PID/comm`), empty when it could not be read any more.
+    pub name: String,
+    /// What happened; never `Death::Alive`.
+    pub cause: Death,
 }
 
 impl RunOptions {
