@@ -12,6 +12,7 @@ pub mod futex;
 pub mod mem;
 pub mod process;
 pub mod raw;
+pub mod signal;
 pub mod thread;
 pub mod time;
 
