@@ -54,20 +54,18 @@ impl<T> Mutex<T> {
 
     /// Waits for the mutex and takes it.
     pub fn lock(&self) -> Guard<'_, T> {
-        let mut tries = 0;
-        while self
-            .word
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
-            tries += 1;
-            if tries < 64 {
-                core::hint::spin_loop();
-                continue;
+        for _ in 0..64 {
+            let taken =
+                self.word
+                    .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+            if taken.is_ok() {
+                return Guard { mutex: self };
             }
-            if self.word.swap(CONTENDED, Ordering::Acquire) == FREE {
-                break;
-            }
+            core::hint::spin_loop();
+        }
+        // Whoever has waited takes it as contended: others may still sleep, and only a contended
+        // mutex wakes one of them when it is given back.
+        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
             wait(&self.word, CONTENDED, None);
         }
         Guard { mutex: self }

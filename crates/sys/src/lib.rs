@@ -6,12 +6,14 @@
 
 extern crate alloc;
 
+pub mod control;
 pub mod file;
 pub mod futex;
 pub mod mem;
 pub mod pagemap;
 pub mod process;
 pub mod raw;
+pub mod signal;
 pub mod thread;
 pub mod time;
 pub mod uffd;

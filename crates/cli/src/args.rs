@@ -1,0 +1,202 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Gives programs more memory than they may use.
+#[derive(Parser, Debug)]
+#[command(
+    name = "farpage",
+    version,
+    about = "Gives a program more memory than the machine may spend on it",
+    long_about = "Farpage runs an unmodified program with as much memory as it asks for, keeps at \
+        most a budget of it in RAM, and pages the rest to a compressed tier and to paging files. \
+        No root, no swap, no daemon, no change to the program, no kernel module.",
+    after_help = "First steps:\n  \
+        farpage doctor                           what works on this machine\n  \
+        farpage run --ram 1G -- python3 job.py   run a job within 1 GiB of RAM",
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    Run(RunArgs),
+    Doctor(DoctorArgs),
+    Plot(PlotArgs),
+    Spill(SpillArgs),
+    /// Print a completion script for a shell
+    ///
+    /// For bash: farpage completions bash > ~/.local/share/bash-completion/completions/farpage
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a directory
+    ///
+    /// Then read them with: man -l DIR/farpage.1
+    Man {
+        /// Existing directory that gets farpage.1, farpage-run.1, ...
+        dir: PathBuf,
+    },
+}
+
+/// Run a program within a budget of RAM
+///
+/// The program sees as much memory as it asks for. What does not fit into the budget is compressed
+/// in RAM and then written to paging files, and comes back when it is touched. Exit status and
+/// signals pass through. On a terminal a line shows what is going on; at the end there is a
+/// summary on standard error.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit status:\n  \
+    that of PROGRAM; by the same signal when a signal ended it\n  \
+    125  farpage could not do its part\n  \
+    126  PROGRAM could not be executed\n  \
+    127  PROGRAM was not found\n\n\
+    Sizes:\n  \
+    512M, 1.5G, 1GiB (powers of 1024), 500MB (powers of 1000), 1073741824 (bytes), 50%")]
+pub struct RunArgs {
+    /// RAM that the program's memory may take, compressed part included
+    ///
+    /// At least 16M. A percentage is of the memory that this process may use: its cgroup's limit
+    /// or what the machine has available, whichever is less. [default: 80%]
+    #[arg(long, value_name = "SIZE")]
+    pub ram: Option<String>,
+    /// Part of it that may hold compressed pages; 0 turns compression off
+    ///
+    /// A percentage is of --ram. [default: 25%]
+    #[arg(long, value_name = "SIZE")]
+    pub compressed: Option<String>,
+    /// Directory for a paging file; give it again for more than one
+    ///
+    /// The file has no name and is gone when the run ends, however it ends. A local disk is best;
+    /// tmpfs is memory and gains little. [default: $FARPAGE_SPILL, else $TMPDIR, else /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    pub spill: Vec<PathBuf>,
+    /// Disk space that all paging files together may take [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    pub spill_limit: Option<String>,
+    /// Write statistics to a file, as JSON, when the program has ended
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+    /// Record what happens to which page when, for `farpage plot` (needs --stats)
+    #[arg(long, requires = "stats")]
+    pub trace: bool,
+    /// Show neither the line on the terminal nor the summary
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Leave mappings below this size to Linux
+    #[arg(long, value_name = "SIZE", hide = true)]
+    pub threshold: Option<String>,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        value_name = "PROGRAM",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub program: Vec<OsString>,
+}
+
+/// Say what works on this machine and how to improve it
+///
+/// Tries what `farpage run` needs: userfaultfd, kernel features, limits, room for paging files.
+/// For each shortcoming it prints the command that removes it. Exit status 1 when `farpage run`
+/// could not work.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Directory for paging files to look at; may be given again
+    ///
+    /// [default: $FARPAGE_SPILL, else $TMPDIR, else /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    pub spill: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Draw the statistics of a traced run as an HTML page
+///
+/// Takes the file of `farpage run --trace --stats FILE`. The page stands alone: it loads nothing
+/// from anywhere.
+#[derive(Args, Debug)]
+pub struct PlotArgs {
+    /// Statistics of a run with --trace
+    #[arg(value_name = "STATS.json")]
+    pub stats: PathBuf,
+    /// The page to write; `-` for standard output
+    #[arg(short, long, value_name = "FILE", default_value = "farpage.html")]
+    pub output: PathBuf,
+}
+
+/// Add, remove or list the paging files of a run
+#[derive(Args, Debug)]
+pub struct SpillArgs {
+    /// What to do with them.
+    #[command(subcommand)]
+    pub command: SpillCommand,
+}
+
+/// What can be done with paging files.
+#[derive(Subcommand, Debug)]
+pub enum SpillCommand {
+    /// Add a paging file in a directory to a run
+    Add {
+        /// Directory for the file
+        dir: PathBuf,
+        /// Disk space that it may take [default: no limit]
+        #[arg(long, value_name = "SIZE")]
+        limit: Option<String>,
+        #[command(flatten)]
+        which: WhichRun,
+    },
+    /// Move everything out of the paging file in a directory and remove it
+    Rm {
+        /// Directory of the file, as `spill ls` shows it
+        dir: PathBuf,
+        #[command(flatten)]
+        which: WhichRun,
+    },
+    /// List the paging files of a run
+    Ls {
+        #[command(flatten)]
+        which: WhichRun,
+    },
+}
+
+/// Which run is meant.
+#[derive(Args, Debug)]
+pub struct WhichRun {
+    /// Process id of `farpage run`; needed when you have more than one
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_after_the_program_are_the_programs() {
+        let line = ["farpage", "run", "--ram", "1G", "ls", "--ram", "-x"];
+        let Command::Run(run) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("not a run");
+        };
+        assert_eq!(run.ram.as_deref(), Some("1G"));
+        assert_eq!(run.program, ["ls", "--ram", "-x"]);
+    }
+}

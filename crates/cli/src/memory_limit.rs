@@ -1,0 +1,184 @@
+//! How much memory this process may use: its cgroup's limit and what the machine has left.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Limits at and above this many bytes mean "none" (cgroup v1 writes 2^63 less a page).
+const NO_LIMIT: u64 = 1 << 60;
+
+/// What bounds the memory of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// The tightest limit among this process's memory cgroup and its ancestors.
+    pub cgroup: Option<CgroupLimit>,
+    /// `MemAvailable`: what Linux could give out without swapping, bytes.
+    pub available: u64,
+    /// `MemTotal`, bytes.
+    pub total: u64,
+}
+
+/// A memory cgroup with a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupLimit {
+    /// The limit, bytes.
+    pub bytes: u64,
+    /// The file that sets it.
+    pub file: PathBuf,
+}
+
+impl MemoryLimit {
+    /// Reads the limits of the calling process.
+    pub fn read() -> Self {
+        Self::read_under(Path::new("/"))
+    }
+
+    /// As `read`, with every path under `root`: for tests.
+    pub fn read_under(root: &Path) -> Self {
+        let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+        let meminfo = text("proc/meminfo");
+        let total = kilobytes(&meminfo, "MemTotal:").unwrap_or(0);
+        let files = limit_files(&text("proc/self/cgroup"), &text("proc/self/mountinfo"));
+        let cgroup = files
+            .into_iter()
+            .filter_map(|file| {
+                let inside = file.strip_prefix("/").unwrap_or(&file);
+                let value = fs::read_to_string(root.join(inside)).ok()?;
+                let bytes: u64 = value.trim().parse().ok()?;
+                (bytes < NO_LIMIT).then_some(CgroupLimit { bytes, file })
+            })
+            .min_by_key(|limit| limit.bytes);
+        Self {
+            cgroup,
+            available: kilobytes(&meminfo, "MemAvailable:").unwrap_or(total),
+            total,
+        }
+    }
+
+    /// The memory that this process can count on, bytes.
+    pub fn bytes(&self) -> u64 {
+        let cgroup = self.cgroup.as_ref().map_or(u64::MAX, |limit| limit.bytes);
+        cgroup.min(self.available)
+    }
+}
+
+fn kilobytes(meminfo: &str, key: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|line| line.starts_with(key))?;
+    let value: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(value << 10)
+}
+
+/// The limit files of the process's cgroup and of each ancestor that can be seen, in version 1
+/// and version 2, from the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`.
+fn limit_files(cgroups: &str, mounts: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in cgroups.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let v2 = controllers.is_empty();
+        if !v2 && !controllers.split(',').any(|name| name == "memory") {
+            continue;
+        }
+        let name = if v2 {
+            "memory.max"
+        } else {
+            "memory.limit_in_bytes"
+        };
+        for (mount_root, mount_point) in mounts_of(mounts, v2) {
+            // Inside a container the path may be the host's: then only the mount itself is ours.
+            let inside = Path::new(path).strip_prefix(&mount_root);
+            let mut at = mount_point.join(inside.unwrap_or(Path::new("")));
+            while at.starts_with(&mount_point) {
+                files.push(at.join(name));
+                if !at.pop() {
+                    break;
+                }
+            }
+        }
+    }
+    files
+}
+
+/// Root and mount point of each mounted cgroup file system of the wanted version.
+fn mounts_of(mounts: &str, v2: bool) -> Vec<(PathBuf, PathBuf)> {
+    let wanted = |line: &str| -> Option<(PathBuf, PathBuf)> {
+        let (head, tail) = line.split_once(" - ")?;
+        let mut tail = tail.split(' ');
+        let kind = tail.next()?;
+        let options = tail.nth(1)?;
+        let ours = if v2 {
+            kind == "cgroup2"
+        } else {
+            kind == "cgroup" && options.split(',').any(|option| option == "memory")
+        };
+        let mut head = head.split(' ').skip(3);
+        let root = PathBuf::from(head.next()?);
+        let point = PathBuf::from(head.next()?);
+        ours.then_some((root, point))
+    };
+    mounts.lines().filter_map(wanted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V2: &str = "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
+    const V1: &str = "33 23 0:30 / /cg/memory rw,nosuid - cgroup cgroup rw,memory\n\
+                      34 23 0:31 / /cg/cpu rw,nosuid - cgroup cgroup rw,cpu,cpuacct\n";
+
+    #[test]
+    fn a_cgroup_and_its_ancestors_are_looked_at() {
+        let files = limit_files("0::/user.slice/job\n", V2);
+        let expected = [
+            "/sys/fs/cgroup/user.slice/job/memory.max",
+            "/sys/fs/cgroup/user.slice/memory.max",
+            "/sys/fs/cgroup/memory.max",
+        ];
+        assert_eq!(files, expected.map(PathBuf::from));
+        let files = limit_files("4:memory:/a\n2:cpu,cpuacct:/b\n", V1);
+        let expected = [
+            "/cg/memory/a/memory.limit_in_bytes",
+            "/cg/memory/memory.limit_in_bytes",
+        ];
+        assert_eq!(files, expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_container_sees_its_own_mount_only() {
+        let mounts = "29 23 0:26 /docker/x /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
+        let files = limit_files("0::/docker/x\n", mounts);
+        assert_eq!(files, [PathBuf::from("/sys/fs/cgroup/memory.max")]);
+        let files = limit_files("0::/elsewhere\n", mounts);
+        assert_eq!(files, [PathBuf::from("/sys/fs/cgroup/memory.max")]);
+    }
+
+    #[test]
+    fn the_tightest_limit_counts() {
+        let root = std::env::temp_dir().join(format!("farpage-limits-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("proc/self/cgroup", "0::/job\n");
+        write("proc/self/mountinfo", V2);
+        write(
+            "proc/meminfo",
+            "MemTotal: 8000 kB\nMemFree: 1 kB\nMemAvailable: 6000 kB\n",
+        );
+        assert_eq!(MemoryLimit::read_under(&root).bytes(), 6000 << 10);
+        write("sys/fs/cgroup/memory.max", "max\n");
+        write("sys/fs/cgroup/job/memory.max", "1048576\n");
+        let limit = MemoryLimit::read_under(&root);
+        assert_eq!(limit.bytes(), 1 << 20);
+        assert_eq!(
+            limit.cgroup.unwrap().file,
+            Path::new("/sys/fs/cgroup/job/memory.max")
+        );
+        fs::remove_dir_all(root).unwrap();
+    }
+}

@@ -1,0 +1,109 @@
+//! What a run is to be like, after the command line was read, checked and completed with defaults.
+//! `launch` starts programs from this and nothing else.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use farpage_abi::{Control, Death};
+use farpage_sys::file::Fd;
+
+/// Smallest `--ram`: below it the agent's own working memory would be most of the budget.
+pub const RAM_MIN_BYTES: u64 = 16 << 20;
+/// Anonymous private mappings below this many bytes are left to Linux.
+pub const THRESHOLD_BYTES: u64 = 128 << 10;
+
+/// Everything that `farpage run` was asked for, with every default filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunOptions {
+    /// `--ram`: resident pages, pages set aside and compressed tier together, bytes. At least
+    /// [`RAM_MIN_BYTES`], a multiple of the page size.
+    pub ram_bytes: u64,
+    /// `--compressed`: largest size of the compressed tier, part of `ram_bytes`. 0: no such tier.
+    pub compressed_max_bytes: u64,
+    /// Mappings below this size are left alone, bytes.
+    pub threshold_bytes: u64,
+    /// `--spill`: directories of paging files, checked: each takes a file. One file per entry.
+    pub spill_dirs: Vec<PathBuf>,
+    /// `--spill-limit`: bytes that all paging files together may take. `None`: as the disks allow.
+    pub spill_limit_bytes: Option<u64>,
+    /// `--stats`: where the statistics go at the end.
+    pub stats: Option<PathBuf>,
+    /// `--trace`: record page events.
+    pub trace: bool,
+    /// `--quiet`: no live line, no summary.
+    pub quiet: bool,
+    /// The executable file, found as a shell finds it.
+    pub program: PathBuf,
+    /// Its arguments, the name it was called by first (`argv[0]`).
+    pub args: Vec<OsString>,
+}
+
+/// A run that is ready to start: what `launch::start` takes. Nothing of it changes any more.
+pub struct Prepared {
+    /// What was asked for.
+    pub options: RunOptions,
+    /// The control block, made with `farpage_sys::control::create` and filled in: budget,
+    /// threshold, tier, paging files, trace, supervisor. Only `fd_base` is left to `launch`.
+    pub control: &'static Control,
+    /// Its memory file, close-on-exec.
+    pub control_fd: Fd,
+    /// Signals that were blocked before the supervisor blocked those that it forwards: the
+    /// program starts with this mask (bit n - 1 is signal n).
+    pub signal_mask: u64,
+}
+
+/// A task that Farpage had to end. `launch` notes it when it takes back what the task held
+/// (`Control::reap` forgets the cause).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Casualty {
+    /// Process id.
+    pub pid: u32,
+    /// Name of the process (`/proc/PID/comm`), empty when it could not be read any more.
+    pub name: String,
+    /// What happened; never `Death::Alive`.
+    pub cause: Death,
+}
+
+impl RunOptions {
+    /// Segments that each paging file may take: `--spill-limit` in equal shares, the largest
+    /// number without it.
+    pub fn segments_per_file(&self) -> u32 {
+        let Some(limit) = self.spill_limit_bytes else {
+            return farpage_abi::SEGMENTS_MAX as u32;
+        };
+        let files = self.spill_dirs.len().max(1) as u64;
+        let share = limit / files / farpage_abi::SEGMENT_BYTES as u64;
+        share.min(farpage_abi::SEGMENTS_MAX as u64) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(dirs: usize, limit: Option<u64>) -> RunOptions {
+        RunOptions {
+            ram_bytes: 1 << 30,
+            compressed_max_bytes: 1 << 28,
+            threshold_bytes: THRESHOLD_BYTES,
+            spill_dirs: vec![PathBuf::from("/var/tmp"); dirs],
+            spill_limit_bytes: limit,
+            stats: None,
+            trace: false,
+            quiet: false,
+            program: PathBuf::from("/bin/true"),
+            args: vec![OsString::from("true")],
+        }
+    }
+
+    #[test]
+    fn the_spill_limit_is_shared_out() {
+        assert_eq!(options(2, Some(10 << 20)).segments_per_file(), 5);
+        assert_eq!(options(1, Some(10 << 20)).segments_per_file(), 10);
+        assert_eq!(options(1, None).segments_per_file(), 1 << 20);
+        assert_eq!(
+            options(1, Some(u64::MAX)).segments_per_file(),
+            farpage_abi::SEGMENTS_MAX as u32
+        );
+    }
+}

@@ -1,0 +1,221 @@
+//! From the command line of `farpage run` to a run that is ready to start, or a refusal.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+use crate::args::RunArgs;
+use crate::memory_limit::MemoryLimit;
+use crate::options::{RAM_MIN_BYTES, RunOptions, THRESHOLD_BYTES};
+use crate::size::{Size, human};
+use crate::{program, spill_file};
+
+const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
+/// What `--ram` must leave for resident pages beside the compressed tier.
+const RESIDENT_MIN_BYTES: u64 = RAM_MIN_BYTES / 2;
+
+/// Checks the sizes of `args`, completes them, and finds the program.
+///
+/// # Errors
+/// The first thing that can't be done as asked, and what to write instead.
+pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
+    let ram_bytes = ram(args, limit)?;
+    let compressed_max_bytes = compressed(args, ram_bytes)?;
+    let spill_dirs = if args.spill.is_empty() {
+        vec![spill_file::default_dir()]
+    } else {
+        args.spill.clone()
+    };
+    spill_file::check_count(spill_dirs.len())?;
+    let name = &args.program[0];
+    let path = std::env::var_os("PATH");
+    Ok(RunOptions {
+        ram_bytes,
+        compressed_max_bytes,
+        threshold_bytes: absolute("--threshold", args.threshold.as_deref())?
+            .unwrap_or(THRESHOLD_BYTES),
+        spill_limit_bytes: spill_limit(args, spill_dirs.len())?,
+        spill_dirs: absolute_dirs(spill_dirs),
+        stats: args.stats.clone(),
+        trace: args.trace,
+        quiet: args.quiet,
+        program: program::find(name, path.as_deref()).map_err(anyhow::Error::new)?,
+        args: args.program.clone(),
+    })
+}
+
+/// What the user should know about options that are allowed but odd.
+pub fn warnings(options: &RunOptions, limit: &MemoryLimit) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(cgroup) = &limit.cgroup
+        && options.ram_bytes >= cgroup.bytes
+    {
+        warnings.push(format!(
+            "warning: --ram {} is no less than this cgroup's limit of {} ({}), so Linux may kill \
+             the program first; give at most 80%",
+            human(options.ram_bytes),
+            human(cgroup.bytes),
+            cgroup.file.display()
+        ));
+    } else if options.ram_bytes > limit.total && limit.total > 0 {
+        warnings.push(format!(
+            "warning: --ram {} is more than the {} of this machine; give at most 80%",
+            human(options.ram_bytes),
+            human(limit.total)
+        ));
+    }
+    warnings
+}
+
+fn ram(args: &RunArgs, limit: &MemoryLimit) -> Result<u64> {
+    let (size, shown) = match &args.ram {
+        Some(text) => (Size::parse("--ram", text)?, format!("--ram {text}")),
+        None => (Size::Percent(80.0), "the default --ram of 80%".to_string()),
+    };
+    let bytes = size.of(limit.bytes()) / PAGE * PAGE;
+    if bytes < RAM_MIN_BYTES {
+        bail!(
+            "cannot run with {shown}: {} is below the minimum of {}; give --ram 16M or more",
+            human(bytes),
+            human(RAM_MIN_BYTES)
+        );
+    }
+    Ok(bytes)
+}
+
+fn compressed(args: &RunArgs, ram_bytes: u64) -> Result<u64> {
+    let (size, shown) = match &args.compressed {
+        Some(text) => (Size::parse("--compressed", text)?, text.as_str()),
+        None => (Size::Percent(25.0), "25%"),
+    };
+    let bytes = size.of(ram_bytes) / PAGE * PAGE;
+    let most = ram_bytes - RESIDENT_MIN_BYTES;
+    if bytes > most {
+        bail!(
+            "cannot run with --compressed {shown}: it is part of --ram ({}), of which {} must \
+             stay for pages in use; give at most {}",
+            human(ram_bytes),
+            human(RESIDENT_MIN_BYTES),
+            human(most)
+        );
+    }
+    Ok(bytes)
+}
+
+fn spill_limit(args: &RunArgs, files: usize) -> Result<Option<u64>> {
+    let limit = absolute("--spill-limit", args.spill_limit.as_deref())?;
+    let least = farpage_abi::SEGMENT_BYTES as u64 * files as u64;
+    match (limit, &args.spill_limit) {
+        (Some(bytes), Some(text)) if bytes > 0 && bytes < least => bail!(
+            "cannot run with --spill-limit {text}: paging files grow by {0} each; \
+             give at least {0}, or 0 for none",
+            human(least)
+        ),
+        (limit, _) => Ok(limit),
+    }
+}
+
+/// A size that cannot be a percentage, for there is nothing that it could be a percentage of.
+///
+/// # Errors
+/// When it is one, or no size.
+pub fn absolute(option: &str, text: Option<&str>) -> Result<Option<u64>> {
+    match text.map(|text| Size::parse(option, text)).transpose()? {
+        None => Ok(None),
+        Some(Size::Bytes(bytes)) => Ok(Some(bytes)),
+        Some(Size::Percent(_)) => bail!(
+            "cannot read {option} '{}': it takes no percentage; write e.g. 512M or 20G",
+            text.unwrap_or_default()
+        ),
+    }
+}
+
+/// `--spill` may be relative; messages and `farpage spill` need names that hold everywhere.
+fn absolute_dirs(dirs: Vec<PathBuf>) -> Vec<PathBuf> {
+    dirs.into_iter()
+        .map(|dir| dir.canonicalize().unwrap_or(dir))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+    use std::path::Path;
+
+    const LIMIT: MemoryLimit = MemoryLimit {
+        cgroup: None,
+        available: 10 << 30,
+        total: 12 << 30,
+    };
+
+    fn prepare(line: &[&str]) -> Result<RunOptions> {
+        let line = ["farpage", "run"].iter().chain(line).chain(&["true"]);
+        let Command::Run(args) = Cli::try_parse_from(line)?.command else {
+            panic!("not a run");
+        };
+        options(&args, &LIMIT)
+    }
+
+    fn refusal(line: &[&str]) -> String {
+        prepare(line).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn defaults_follow_from_the_memory_limit() {
+        let options = prepare(&["--spill", "/tmp"]).unwrap();
+        assert_eq!(options.ram_bytes, 8 << 30);
+        assert_eq!(options.compressed_max_bytes, 2 << 30);
+        assert_eq!(options.spill_dirs, [Path::new("/tmp")]);
+        assert_eq!(options.spill_limit_bytes, None);
+        assert_eq!(options.threshold_bytes, 128 << 10);
+        assert!(options.program.is_absolute());
+        assert_eq!(options.args, ["true"]);
+    }
+
+    #[test]
+    fn a_budget_below_the_minimum_is_refused() {
+        assert_eq!(prepare(&["--ram", "16M"]).unwrap().ram_bytes, 16 << 20);
+        assert_eq!(
+            refusal(&["--ram", "15M"]),
+            "cannot run with --ram 15M: 15.0 MiB is below the minimum of 16.0 MiB; \
+             give --ram 16M or more"
+        );
+        assert!(refusal(&["--ram", "0.01%"]).contains("below the minimum"));
+    }
+
+    #[test]
+    fn the_compressed_tier_must_fit_into_the_budget() {
+        let fits = prepare(&["--ram", "1G", "--compressed", "50%"]).unwrap();
+        assert_eq!(fits.compressed_max_bytes, 512 << 20);
+        let off = prepare(&["--compressed", "0"]).unwrap();
+        assert_eq!(off.compressed_max_bytes, 0);
+        let message = refusal(&["--ram", "1G", "--compressed", "1G"]);
+        assert!(message.contains("it is part of --ram"), "{message}");
+    }
+
+    #[test]
+    fn a_spill_limit_is_a_size_of_its_own() {
+        let limited = prepare(&["--spill-limit", "2G"]).unwrap();
+        assert_eq!(limited.spill_limit_bytes, Some(2 << 30));
+        assert!(refusal(&["--spill-limit", "50%"]).contains("takes no percentage"));
+        assert!(refusal(&["--spill-limit", "4k"]).contains("grow by 1.00 MiB each"));
+        let none = prepare(&["--spill-limit", "0"]).unwrap();
+        assert_eq!(none.spill_limit_bytes, Some(0));
+    }
+
+    #[test]
+    fn a_budget_above_the_limit_is_warned_of() {
+        let mut limit = LIMIT;
+        let mut options = prepare(&["--ram", "1G"]).unwrap();
+        assert!(warnings(&options, &limit).is_empty());
+        options.ram_bytes = 20 << 30;
+        assert!(warnings(&options, &limit)[0].contains("of this machine"));
+        limit.cgroup = Some(crate::memory_limit::CgroupLimit {
+            bytes: 1 << 30,
+            file: PathBuf::from("/sys/fs/cgroup/memory.max"),
+        });
+        assert!(warnings(&options, &limit)[0].contains("this cgroup's limit of 1.00 GiB"));
+    }
+}

@@ -1,0 +1,49 @@
+//! Signals as something to read: no handlers.
+
+use linux_raw_sys::general as g;
+
+use crate::file::{self, Fd};
+use crate::raw::{Errno, Result};
+use crate::syscall;
+
+/// A signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its number.
+    pub signal: u32,
+    /// The kernel sent it (a key on the terminal, a hang-up), not a process.
+    pub from_kernel: bool,
+}
+
+/// A descriptor, closed on exec, from which the signals of `mask` (bit n - 1 is signal n) are
+/// read. They must be blocked in every thread.
+///
+/// # Errors
+/// As `signalfd4(2)`.
+pub fn watch(mask: u64) -> Result<Fd> {
+    let flags = g::O_CLOEXEC;
+    // SAFETY: `mask` is an 8-byte signal set.
+    unsafe { syscall!(g::__NR_signalfd4, -1i32, &raw const mask, 8, flags) }.map(|fd| Fd(fd as i32))
+}
+
+/// Waits for the next signal.
+///
+/// # Errors
+/// As `read(2)`.
+pub fn next(fd: Fd) -> Result<Arrival> {
+    const SI_KERNEL: i32 = 0x80;
+    let mut info = [0u8; 128];
+    loop {
+        match file::read(fd, &mut info) {
+            Ok(got) if got == info.len() => break,
+            Ok(_) => return Err(Errno::EIO),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    let word = |at: usize| [info[at], info[at + 1], info[at + 2], info[at + 3]];
+    Ok(Arrival {
+        signal: u32::from_ne_bytes(word(0)),
+        from_kernel: i32::from_ne_bytes(word(8)) == SI_KERNEL,
+    })
+}
