@@ -303,7 +303,7 @@ impl Kernel {
                 return Step::Room(window);
             }
         }
-        state.pages.page_in_begins(pages);
+        state.pages.page_in_begins(pages, Some(page));
         state.in_flight += 1;
         Step::PageIn {
             pages,
@@ -379,7 +379,9 @@ impl Kernel {
             }
             done += PAGE_BYTES;
         }
-        self.state.lock().pages.paged_in(pages, clean);
+        if self.state.lock().pages.paged_in(pages, clean) {
+            self.uffd().wake(to, bytes);
+        }
     }
 
     fn page_in_is_over(&self, page: PageIndex, rest: PageRange, failed: Option<PagerError>) {
@@ -428,7 +430,7 @@ impl Kernel {
             if !out || !self.account.charge(1) {
                 return;
             }
-            state.pages.page_in_begins(PageRange::one(next));
+            state.pages.page_in_begins(PageRange::one(next), None);
             state.in_flight += 1;
             drop(state);
             let fault = Fault {
