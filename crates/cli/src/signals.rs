@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 
 use anyhow::{Context, Result};
 use farpage_sys::{process, signal};
-use rustix::process::{PidfdFlags, Rlimit, Resource, Signal};
+use rustix::process::{PidfdFlags, Resource, Rlimit, Signal};
 
 /// HUP, INT, QUIT, USR1, USR2, ALRM, TERM. Those that stop and continue keep their effect on the
 /// supervisor: the terminal's keys send them to the program as well.
@@ -19,7 +19,9 @@ pub struct Blocked {
 }
 
 fn forwarded_mask() -> u64 {
-    FORWARDED.iter().fold(0, |mask, signal| mask | 1 << (signal - 1))
+    FORWARDED
+        .iter()
+        .fold(0, |mask, signal| mask | 1 << (signal - 1))
 }
 
 /// Blocks the signals that are forwarded, in this thread and those it makes from now on. They

@@ -97,7 +97,11 @@ fn paged_out(outcome: &Outcome) -> String {
     if dropped > 0 {
         parts.push(format!("{} clean or zero", human(dropped)));
     }
-    format!("{}: {}", human(outcome.last.page_outs * PAGE), parts.join(", "))
+    format!(
+        "{}: {}",
+        human(outcome.last.page_outs * PAGE),
+        parts.join(", ")
+    )
 }
 
 fn paged_in(outcome: &Outcome) -> String {
@@ -117,7 +121,10 @@ pub fn casualty(casualty: &Casualty, options: &RunOptions, supervisor: u32) -> S
         "" => format!("process {}", casualty.pid),
         name => format!("{name} (process {})", casualty.pid),
     };
-    format!("farpage: {who} was ended: {}\n", cause(casualty.cause, options, supervisor))
+    format!(
+        "farpage: {who} was ended: {}\n",
+        cause(casualty.cause, options, supervisor)
+    )
 }
 
 fn cause(cause: Death, options: &RunOptions, supervisor: u32) -> String {
@@ -200,7 +207,8 @@ mod tests {
     #[test]
     fn a_run_that_fitted_is_one_line() {
         let text = summary(|control| control.demand_bytes.store(312 << 20, Ordering::Relaxed));
-        let expected = "farpage: nothing had to be paged: peak demand 312 MiB of 1.00 GiB, 58.2 s\n";
+        let expected =
+            "farpage: nothing had to be paged: peak demand 312 MiB of 1.00 GiB, 58.2 s\n";
         assert_eq!(text, expected);
     }
 
