@@ -65,7 +65,7 @@ pub fn open_in(dir: &Path) -> Result<Opened> {
         }
     };
     let in_memory = fstatfs(&file).is_ok_and(|fs| {
-        let kind = fs.f_type as i64;
+        let kind = fs.f_type;
         kind == TMPFS_MAGIC || kind == RAMFS_MAGIC
     });
     let direct = fcntl_getfl(&file)
