@@ -41,8 +41,7 @@ impl Live {
             self.drawn = false;
             return;
         }
-        let columns = termios::tcgetwinsize(std::io::stderr()).map_or(80, |size| size.ws_col);
-        let text = line(sample, &before, self.ram_bytes, usize::from(columns));
+        let text = line(sample, &before, self.ram_bytes, columns());
         self.drawn = true;
         write(&format!(
             "{MAKE_ROOM}{SAVE_AND_GO_BELOW}{text}{ERASE_REST}{RESTORE}"
@@ -60,6 +59,16 @@ impl Live {
 /// One write, so that nothing gets in between. A terminal that is gone is no error of the run.
 fn write(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Width of the terminal; 80 when it does not say.
+fn columns() -> usize {
+    let columns = termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_col);
+    if columns == 0 {
+        80
+    } else {
+        usize::from(columns)
+    }
 }
 
 /// True when the terminal is ours to write on: we are in the foreground, and no program reads it
