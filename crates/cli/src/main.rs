@@ -1,15 +1,54 @@
 //! The `farpage` command.
-#![allow(dead_code)]
 
 mod args;
+mod control_socket;
+mod generate;
 mod heat;
 mod launch;
+mod live;
 mod memory_limit;
 mod options;
 mod prepare;
 mod program;
+mod run;
 mod sampler;
+mod signals;
 mod size;
+mod spill;
 mod spill_file;
+mod spill_set;
+mod stats;
+mod summary;
+mod userfaultfd;
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+
+/// What `farpage run` ends with when it could not do its part: `env` and `timeout` do the same.
+const RUN_FAILED: u8 = 125;
+
+fn main() -> ExitCode {
+    let (result, failed) = match Cli::parse().command {
+        Command::Run(args) => match run::main(&args) {
+            Ok(status) => signals::end_like(status),
+            Err(error) => (Err(error), RUN_FAILED),
+        },
+        Command::Doctor(_) => todo!(),
+        Command::Plot(_) => todo!(),
+        Command::Spill(args) => (spill::main(&args), 1),
+        Command::Completions { shell } => {
+            generate::completions(shell);
+            (Ok(()), 0)
+        }
+        Command::Man { dir } => (generate::man(&dir), 1),
+    };
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("farpage: {error:#}");
+    let unusable = error.downcast_ref::<program::Unusable>();
+    ExitCode::from(unusable.map_or(failed, program::Unusable::exit_code))
+}

@@ -42,8 +42,9 @@ pub struct RunOptions {
 pub struct Prepared {
     /// What was asked for.
     pub options: RunOptions,
-    /// The control block, made with `farpage_sys::control::create` and filled in: budget,
-    /// threshold, tier, paging files, trace, supervisor. Only `fd_base` is left to `launch`.
+    /// The control block, filled in: budget, threshold, tier, trace, supervisor, start, and the
+    /// paging files (`control.spill[i]`, each open in this process as its `supervisor_fd`, which
+    /// is close-on-exec). Only `fd_base` is left to `launch`.
     pub control: &'static Control,
     /// Its memory file, close-on-exec.
     pub control_fd: Fd,

@@ -1,11 +1,10 @@
 //! Paging files: unlinked from the start, so that nothing is left behind however a run ends.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
-use farpage_abi::{SPILL_FILES_MAX, SpillFile, SpillState};
+use farpage_abi::SPILL_FILES_MAX;
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, fstatfs, openat};
 use rustix::io::Errno;
 
@@ -66,7 +65,7 @@ pub fn open_in(dir: &Path) -> Result<Opened> {
         }
     };
     let in_memory = fstatfs(&file).is_ok_and(|fs| {
-        let kind = fs.f_type as i64;
+        let kind = fs.f_type;
         kind == TMPFS_MAGIC || kind == RAMFS_MAGIC
     });
     let direct = fcntl_getfl(&file)
@@ -94,18 +93,6 @@ pub fn in_memory_warning(dir: &Path) -> String {
          give a directory on a disk with --spill",
         dir.display()
     )
-}
-
-/// Makes a paging file known to the tree. The file behind `fd` must stay open in this process.
-pub fn publish(entry: &SpillFile, fd: &OwnedFd, limit_segments: u32) {
-    let number = u32::try_from(fd.as_raw_fd()).expect("an open descriptor is not negative");
-    entry.supervisor_fd.store(number, Ordering::Relaxed);
-    entry
-        .limit_segments
-        .store(limit_segments, Ordering::Relaxed);
-    entry
-        .state
-        .store(SpillState::Active as u32, Ordering::Release);
 }
 
 /// Refuses more directories than a tree can have.

@@ -11,6 +11,7 @@ pub mod file;
 pub mod futex;
 pub mod mem;
 pub mod pagemap;
+pub mod probe;
 pub mod process;
 pub mod raw;
 pub mod signal;

@@ -57,32 +57,51 @@ pub fn scan(
     let mut at = start;
     while at < end {
         let mut regions = [Region::default(); 64];
-        let mut arg = ScanArg {
-            size: size_of::<ScanArg>() as u64,
-            flags: 0,
-            start: at as u64,
-            end: end as u64,
-            walk_end: 0,
-            vec: regions.as_mut_ptr() as u64,
-            vec_len: regions.len() as u64,
-            max_pages: 0,
-            category_inverted: 0,
-            category_mask: 0,
-            category_anyof_mask: PRESENT | SWAPPED,
-            return_mask: PRESENT,
-        };
-        // SAFETY: `arg` is the structure that the request expects; `vec` names `regions`.
-        let count = match unsafe { ioctl(pagemap, SCAN, &mut arg) } {
-            Ok(count) => count,
+        let (count, walk_end) = match scan_once(pagemap, at, end, &mut regions) {
+            Ok(progress) => progress,
             Err(Errno::ENOTTY | Errno::EINVAL) => return scan_slowly(pagemap, at, end, found),
             Err(errno) => return Err(errno),
         };
         for region in &regions[..count] {
             found(region.start as usize, region.end as usize);
         }
-        at = arg.walk_end as usize;
+        at = walk_end;
     }
     Ok(())
+}
+
+/// Whether the kernel has `PAGEMAP_SCAN`.
+///
+/// # Errors
+/// As `ioctl(2)`: `ENOTTY` where it has not.
+pub fn probe_scan(pagemap: Fd) -> Result<()> {
+    scan_once(pagemap, 0, PAGE_BYTES, &mut [Region::default(); 64]).map(drop)
+}
+
+/// Number of regions found and where the walk ended.
+fn scan_once(
+    pagemap: Fd,
+    start: usize,
+    end: usize,
+    regions: &mut [Region; 64],
+) -> Result<(usize, usize)> {
+    let mut arg = ScanArg {
+        size: size_of::<ScanArg>() as u64,
+        flags: 0,
+        start: start as u64,
+        end: end as u64,
+        walk_end: 0,
+        vec: regions.as_mut_ptr() as u64,
+        vec_len: regions.len() as u64,
+        max_pages: 0,
+        category_inverted: 0,
+        category_mask: 0,
+        category_anyof_mask: PRESENT | SWAPPED,
+        return_mask: PRESENT,
+    };
+    // SAFETY: `arg` is the structure that the request expects; `vec` names `regions`.
+    let count = unsafe { ioctl(pagemap, SCAN, &mut arg) }?;
+    Ok((count, arg.walk_end as usize))
 }
 
 fn scan_slowly(

@@ -19,11 +19,13 @@ pub struct Running {
 /// When it cannot be started.
 pub fn start(prepared: &Prepared) -> anyhow::Result<Running> {
     let options = &prepared.options;
+    let blocked = farpage_sys::process::set_signal_mask(prepared.signal_mask);
     let child = Command::new(&options.program)
         .arg0(&options.args[0])
         .args(&options.args[1..])
-        .spawn()?;
-    Ok(Running { child })
+        .spawn();
+    farpage_sys::process::set_signal_mask(blocked);
+    Ok(Running { child: child? })
 }
 
 impl Running {

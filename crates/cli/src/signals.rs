@@ -1,0 +1,83 @@
+//! Signals that `farpage run` gets are the program's: they are passed on, and do not end the
+//! supervisor before the program has ended.
+
+use std::os::fd::OwnedFd;
+use std::process::ExitStatus;
+
+use anyhow::{Context, Result};
+use farpage_sys::{process, signal};
+use rustix::process::{PidfdFlags, Resource, Rlimit, Signal};
+
+/// HUP, INT, QUIT, USR1, USR2, ALRM, TERM. Those that stop and continue keep their effect on the
+/// supervisor: the terminal's keys send them to the program as well.
+const FORWARDED: [u32; 7] = [1, 2, 3, 10, 12, 14, 15];
+
+/// Blocked signals, with what is needed to put things back.
+pub struct Blocked {
+    /// What was blocked before: the program starts with this.
+    pub mask_before: u64,
+}
+
+fn forwarded_mask() -> u64 {
+    FORWARDED
+        .iter()
+        .fold(0, |mask, signal| mask | 1 << (signal - 1))
+}
+
+/// Blocks the signals that are forwarded, in this thread and those it makes from now on. They
+/// wait until [`Blocked::forward_to`].
+pub fn block() -> Blocked {
+    let mask_before = process::set_signal_mask(u64::MAX);
+    process::set_signal_mask(mask_before | forwarded_mask());
+    Blocked { mask_before }
+}
+
+impl Blocked {
+    /// Sends every such signal on to process `pid` from now on, from a thread of its own. What
+    /// the kernel sends (a key on the terminal, a hang-up) went to the whole process group, so to
+    /// the program too, and is not sent twice.
+    ///
+    /// # Errors
+    /// When the kernel has no descriptor or thread for it.
+    pub fn forward_to(&self, pid: u32) -> Result<()> {
+        let program = pidfd(pid).context("cannot watch the program")?;
+        let signals = signal::watch(forwarded_mask()).context("cannot watch for signals")?;
+        let forward = move || {
+            while let Ok(arrival) = signal::next(signals) {
+                if arrival.from_kernel {
+                    continue;
+                }
+                if let Some(number) = Signal::from_named_raw(arrival.signal as i32) {
+                    let _ = rustix::process::pidfd_send_signal(&program, number);
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(forward)
+            .context("cannot start a thread for signals")?;
+        Ok(())
+    }
+}
+
+fn pidfd(pid: u32) -> Result<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(pid as i32).context("there is no process 0")?;
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Ends this process as the program ended: with its exit status, or by the same signal.
+pub fn end_like(status: ExitStatus) -> ! {
+    use std::os::unix::process::ExitStatusExt;
+    if let Some(number) = status.signal() {
+        // The program may have left a core file; the supervisor's would only overwrite it.
+        let none = Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        let _ = rustix::process::setrlimit(Resource::Core, none);
+        process::set_signal_mask(!(1 << (number as u64 - 1)));
+        let _ = process::kill(process::id(), number as u32);
+        std::process::exit(128 + number);
+    }
+    std::process::exit(status.code().unwrap_or(125));
+}

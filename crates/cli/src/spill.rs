@@ -1,0 +1,205 @@
+//! `farpage spill`: the paging files of a run that goes on.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use farpage_abi::{SEGMENT_BYTES, SEGMENTS_MAX};
+
+use crate::args::{SpillArgs, SpillCommand, WhichRun};
+use crate::control_socket::{self, Reply, Request};
+use crate::prepare::absolute;
+use crate::size::human;
+use crate::spill_set::Listed;
+
+/// Does what `farpage spill` was asked for.
+///
+/// # Errors
+/// When there is no such run, or it refuses.
+pub fn main(args: &SpillArgs) -> Result<()> {
+    match &args.command {
+        SpillCommand::Add { dir, limit, which } => {
+            let limit = absolute("--limit", limit.as_deref())?;
+            let dir = absolute_dir(dir)?;
+            let limit_segments = limit.map_or(SEGMENTS_MAX as u64, |bytes| {
+                (bytes / SEGMENT_BYTES as u64).min(SEGMENTS_MAX as u64)
+            });
+            let request = Request::Add {
+                dir: dir.clone(),
+                limit_segments: limit_segments as u32,
+            };
+            finish(control_socket::ask(&find(which)?, &request, |_| ())?)?;
+            println!("'{}' takes pages now", dir.display());
+        }
+        SpillCommand::Rm { dir, which } => {
+            let dir = absolute_dir(dir)?;
+            remove(&find(which)?, &dir)?;
+        }
+        SpillCommand::Ls { which } => {
+            let reply = control_socket::ask(&find(which)?, &Request::List, |_| ())?;
+            let Reply::Files(files) = reply else {
+                bail!("cannot read the answer; use the same version of farpage as the run's");
+            };
+            print!("{}", table(&files));
+        }
+    }
+    Ok(())
+}
+
+fn remove(socket: &Path, dir: &Path) -> Result<()> {
+    let request = Request::Remove {
+        dir: dir.to_path_buf(),
+    };
+    let terminal = std::io::stderr().is_terminal();
+    let mut shown = false;
+    let reply = control_socket::ask(socket, &request, |reply| {
+        if let Reply::Left { bytes } = reply
+            && terminal
+        {
+            shown = true;
+            let text = format!("\r{} still in '{}'\x1b[K", human(*bytes), dir.display());
+            let _ = std::io::stderr().write_all(text.as_bytes());
+        }
+    });
+    if shown {
+        let _ = std::io::stderr().write_all(b"\r\x1b[K");
+    }
+    finish(reply?)?;
+    println!("'{}' is empty and removed", dir.display());
+    Ok(())
+}
+
+fn finish(reply: Reply) -> Result<()> {
+    match reply {
+        Reply::Done { warning } => {
+            if let Some(warning) = warning {
+                eprintln!("farpage: {warning}");
+            }
+            Ok(())
+        }
+        Reply::Refused { message } => bail!(message),
+        Reply::Left { .. } | Reply::Files(_) => {
+            bail!("cannot read the answer; use the same version of farpage as the run's")
+        }
+    }
+}
+
+/// The socket of the run that is meant.
+fn find(which: &WhichRun) -> Result<PathBuf> {
+    let runs = control_socket::runs();
+    let list = || {
+        let pids: Vec<String> = runs.iter().map(|(pid, _)| describe(*pid)).collect();
+        pids.join(", ")
+    };
+    match (which.pid, runs.as_slice()) {
+        (None, []) => bail!(
+            "cannot find a run: you have no farpage run going on; \
+             start one with: farpage run -- PROGRAM"
+        ),
+        (None, [(_, socket)]) => Ok(socket.clone()),
+        (None, _) => bail!(
+            "cannot tell which run is meant: you have {} ({}); give one with --pid",
+            runs.len(),
+            list()
+        ),
+        (Some(pid), _) => match runs.iter().find(|run| run.0 == pid) {
+            Some((_, socket)) => Ok(socket.clone()),
+            None if runs.is_empty() => bail!(
+                "cannot find run {pid}: you have no farpage run going on; \
+                 --pid takes the process id of farpage run"
+            ),
+            None => bail!(
+                "cannot find run {pid}: your runs are {}; \
+                 --pid takes the process id of farpage run",
+                list()
+            ),
+        },
+    }
+}
+
+/// `1234: farpage run --ram 1G -- python3 job.py`, shortened.
+fn describe(pid: u32) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line).replace('\0', " ");
+    let short: String = line.trim().chars().take(60).collect();
+    format!("{pid}: {short}")
+}
+
+fn absolute_dir(dir: &Path) -> Result<PathBuf> {
+    dir.canonicalize()
+        .or_else(|_| std::path::absolute(dir))
+        .with_context(|| format!("cannot find '{}'", dir.display()))
+}
+
+fn table(files: &[Listed]) -> String {
+    let rows: Vec<[String; 5]> = files
+        .iter()
+        .map(|file| {
+            let limit = file.limit_bytes.map_or("none".to_string(), human);
+            let mut state = file.state.clone();
+            if file.full {
+                state += ", disk full";
+            }
+            if !file.direct {
+                state += ", through the page cache";
+            }
+            [
+                human(file.used_bytes),
+                human(file.allocated_bytes),
+                limit,
+                file.dir.display().to_string(),
+                state,
+            ]
+        })
+        .collect();
+    let head = ["USED", "ON DISK", "LIMIT", "DIRECTORY", "STATE"].map(String::from);
+    let width = |column: usize| {
+        let cells = rows.iter().chain([&head]).map(|row| row[column].len());
+        cells.max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..4).map(width).collect();
+    let mut text = String::new();
+    for row in std::iter::once(&head).chain(&rows) {
+        text += &format!(
+            "{:>w0$}  {:>w1$}  {:>w2$}  {:<w3$}  {}\n",
+            row[0],
+            row[1],
+            row[2],
+            row[3],
+            row[4],
+            w0 = widths[0],
+            w1 = widths[1],
+            w2 = widths[2],
+            w3 = widths[3],
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_aligned() {
+        let file = |dir: &str, used, limit_bytes, full| Listed {
+            dir: dir.into(),
+            state: "active".to_string(),
+            used_bytes: used,
+            allocated_bytes: used * 2,
+            limit_bytes,
+            direct: true,
+            full,
+        };
+        let files = [
+            file("/var/tmp", 312 << 20, None, false),
+            file("/mnt/fast/pages", 3 << 30, Some(8 << 30), true),
+        ];
+        let expected = "    \
+    USED   ON DISK     LIMIT  DIRECTORY        STATE
+ 312 MiB   624 MiB      none  /var/tmp         active
+3.00 GiB  6.00 GiB  8.00 GiB  /mnt/fast/pages  active, disk full
+";
+        assert_eq!(table(&files), expected);
+    }
+}

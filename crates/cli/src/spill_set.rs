@@ -1,0 +1,269 @@
+//! The paging files of a run, as its supervisor has them: opened here, known to the tasks through
+//! the control block, added and removed while the run goes on.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Result, anyhow, bail};
+use farpage_abi::{Control, SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SpillFile, SpillState};
+use serde::{Deserialize, Serialize};
+
+use crate::spill_file;
+
+/// The paging files of one run.
+pub struct SpillSet {
+    control: &'static Control,
+    entries: Mutex<Vec<Entry>>,
+}
+
+struct Entry {
+    dir: PathBuf,
+    /// `None` once it is removed.
+    file: Option<OwnedFd>,
+    direct: bool,
+}
+
+/// A paging file as `farpage spill ls` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// The directory that it is in.
+    pub dir: PathBuf,
+    /// `active`, `draining` or `removed`.
+    pub state: String,
+    /// Bytes that pages take in it.
+    pub used_bytes: u64,
+    /// Bytes that it has on disk.
+    pub allocated_bytes: u64,
+    /// Bytes that it may take; `None`: as the disk allows.
+    pub limit_bytes: Option<u64>,
+    /// It bypasses the page cache.
+    pub direct: bool,
+    /// Its disk was full when it last grew.
+    pub full: bool,
+}
+
+/// What became of adding a directory.
+pub struct Added {
+    /// Something the user should know.
+    pub warning: Option<String>,
+}
+
+impl SpillSet {
+    /// No paging files yet.
+    pub fn new(control: &'static Control) -> Self {
+        Self {
+            control,
+            entries: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Makes a paging file in `dir` and lets the tasks use it, up to `limit_segments`. A file
+    /// there that is being removed is used again instead.
+    ///
+    /// # Errors
+    /// When the directory takes none, or the run has had as many files as it can.
+    pub fn add(&self, dir: &Path, limit_segments: u32) -> Result<Added> {
+        let mut entries = self.lock();
+        if let Some(at) = live(&entries, dir) {
+            let state = &self.control.spill[at].state;
+            let draining = SpillState::Draining as u32;
+            let active = SpillState::Active as u32;
+            let again =
+                state.compare_exchange(draining, active, Ordering::AcqRel, Ordering::Relaxed);
+            if again.is_err() {
+                bail!(
+                    "cannot add '{}': this run pages to it already; give another directory",
+                    dir.display()
+                );
+            }
+            return Ok(Added { warning: None });
+        }
+        self.open(&mut entries, dir, limit_segments)
+    }
+
+    /// As [`SpillSet::add`], for the directories of the command line: one may be given twice.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_at_start(&self, dir: &Path, limit_segments: u32) -> Result<Added> {
+        self.open(&mut self.lock(), dir, limit_segments)
+    }
+
+    fn open(&self, entries: &mut Vec<Entry>, dir: &Path, limit_segments: u32) -> Result<Added> {
+        let Some(line) = self.control.spill.get(entries.len()) else {
+            bail!(
+                "cannot add '{}': this run has had {SPILL_FILES_MAX} paging files, which is all \
+                 that one run can have; start another run",
+                dir.display()
+            );
+        };
+        let opened = spill_file::open_in(dir)?;
+        publish(line, &opened.file, limit_segments);
+        entries.push(Entry {
+            dir: dir.to_path_buf(),
+            file: Some(opened.file),
+            direct: opened.direct,
+        });
+        let warning = opened.in_memory.then(|| spill_file::in_memory_warning(dir));
+        Ok(Added { warning })
+    }
+
+    /// Stops the use of the file in `dir` and asks the tasks to move their pages elsewhere.
+    /// Returns its number, for [`SpillSet::left`].
+    ///
+    /// # Errors
+    /// When there is none, or the pages in it would have no other place.
+    pub fn start_removal(&self, dir: &Path) -> Result<usize> {
+        let entries = self.lock();
+        let at = live(&entries, dir).ok_or_else(|| {
+            anyhow!(
+                "cannot remove '{}': this run does not page to it; see farpage spill ls",
+                dir.display()
+            )
+        })?;
+        let files = self.control.spill.iter().enumerate();
+        let others = files
+            .filter(|(other, file)| {
+                *other != at && file.state.load(Ordering::Acquire) == SpillState::Active as u32
+            })
+            .count();
+        let file = &self.control.spill[at];
+        if others == 0 && file.used_segments.load(Ordering::Acquire) > 0 {
+            bail!(
+                "cannot remove '{}': it is the last paging file and holds pages; \
+                 first add another: farpage spill add DIR",
+                dir.display()
+            );
+        }
+        file.state
+            .store(SpillState::Draining as u32, Ordering::Release);
+        Ok(at)
+    }
+
+    /// Bytes that are still in file `at`. When there are none and it is being removed, it is
+    /// closed. `None`: somebody added it again meanwhile.
+    pub fn left(&self, at: usize) -> Option<u64> {
+        let mut entries = self.lock();
+        let file = &self.control.spill[at];
+        let state = file.state.load(Ordering::Acquire);
+        if state == SpillState::Active as u32 {
+            return None;
+        }
+        let used = file.used_segments.load(Ordering::Acquire);
+        if used == 0 {
+            file.state
+                .store(SpillState::Removed as u32, Ordering::Release);
+            entries[at].file = None;
+        }
+        Some(u64::from(used) * SEGMENT_BYTES as u64)
+    }
+
+    /// All files that this run has had.
+    pub fn list(&self) -> Vec<Listed> {
+        let entries = self.lock();
+        let files = entries.iter().zip(&self.control.spill);
+        files.map(|(entry, file)| listed(entry, file)).collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Entry>> {
+        self.entries.lock().expect("no panic while it is held")
+    }
+}
+
+fn live(entries: &[Entry], dir: &Path) -> Option<usize> {
+    entries
+        .iter()
+        .position(|entry| entry.file.is_some() && entry.dir == dir)
+}
+
+fn publish(line: &SpillFile, fd: &OwnedFd, limit_segments: u32) {
+    let number = u32::try_from(fd.as_raw_fd()).expect("an open descriptor is not negative");
+    line.supervisor_fd.store(number, Ordering::Relaxed);
+    line.limit_segments.store(limit_segments, Ordering::Relaxed);
+    line.state
+        .store(SpillState::Active as u32, Ordering::Release);
+}
+
+fn listed(entry: &Entry, file: &SpillFile) -> Listed {
+    let bytes = |segments: u32| u64::from(segments) * SEGMENT_BYTES as u64;
+    let limit = file.limit_segments.load(Ordering::Relaxed);
+    let state = file.state.load(Ordering::Acquire);
+    let state = match state {
+        state if state == SpillState::Active as u32 => "active",
+        state if state == SpillState::Draining as u32 => "draining",
+        _ => "removed",
+    };
+    Listed {
+        dir: entry.dir.clone(),
+        state: state.to_string(),
+        used_bytes: bytes(file.used_segments.load(Ordering::Relaxed)),
+        allocated_bytes: bytes(file.allocated_segments.load(Ordering::Relaxed)),
+        limit_bytes: ((limit as usize) < SEGMENTS_MAX).then(|| bytes(limit)),
+        direct: entry.direct,
+        full: file.full.load(Ordering::Relaxed) != 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set() -> (SpillSet, &'static Control) {
+        let (fd, control) = farpage_sys::control::create().unwrap();
+        farpage_sys::file::close(fd);
+        (SpillSet::new(control), control)
+    }
+
+    fn message<T>(result: Result<T>) -> String {
+        result.err().expect("a refusal").to_string()
+    }
+
+    #[test]
+    fn a_file_is_drained_before_it_is_removed() {
+        let (set, control) = set();
+        let (tmp, var_tmp) = (Path::new("/tmp"), Path::new("/var/tmp"));
+        set.add(tmp, 4).unwrap();
+        control.spill[0].used_segments.store(2, Ordering::Relaxed);
+        let refusal = message(set.start_removal(tmp));
+        assert!(refusal.contains("the last paging file"), "{refusal}");
+        set.add(var_tmp, SEGMENTS_MAX as u32).unwrap();
+        let at = set.start_removal(tmp).unwrap();
+        assert_eq!(set.left(at), Some(2 << 20));
+        assert_eq!(set.list()[0].state, "draining");
+        control.spill[0].used_segments.store(0, Ordering::Relaxed);
+        assert_eq!(set.left(at), Some(0));
+        let list = set.list();
+        assert_eq!(list[0].state, "removed");
+        assert_eq!(list[0].limit_bytes, Some(4 << 20));
+        assert_eq!(
+            (list[1].state.as_str(), list[1].limit_bytes),
+            ("active", None)
+        );
+        assert!(message(set.start_removal(tmp)).contains("does not page to it"));
+    }
+
+    #[test]
+    fn a_directory_is_used_once_and_can_come_back() {
+        let (set, control) = set();
+        let tmp = Path::new("/tmp");
+        set.add(tmp, 4).unwrap();
+        assert!(message(set.add(tmp, 4)).contains("pages to it already"));
+        let at = set.start_removal(tmp).unwrap();
+        set.add(tmp, 4).unwrap();
+        assert_eq!(set.left(at), None, "it was added again");
+        let state = control.spill[0].state.load(Ordering::Relaxed);
+        assert_eq!(state, SpillState::Active as u32);
+    }
+
+    #[test]
+    fn a_run_has_a_bounded_number_of_files() {
+        let (set, _) = set();
+        for _ in 0..SPILL_FILES_MAX {
+            set.add_at_start(Path::new("/tmp"), 1).unwrap();
+        }
+        let refusal = message(set.add_at_start(Path::new("/tmp"), 1));
+        assert!(refusal.contains("has had 8 paging files"), "{refusal}");
+    }
+}

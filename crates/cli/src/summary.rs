@@ -1,0 +1,264 @@
+//! What `farpage run` says at the end: what it took, what it cost, and who had to die of what.
+
+use farpage_abi::Death;
+
+use crate::options::{Casualty, RunOptions};
+use crate::sampler::{Peaks, Sample, Totals};
+use crate::size::{human, human_count, human_time};
+
+const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
+
+/// Figures of a run that has ended.
+pub struct Outcome<'a> {
+    /// How it was started.
+    pub options: &'a RunOptions,
+    /// Sums of all counters.
+    pub totals: &'a Totals,
+    /// The last sample.
+    pub last: &'a Sample,
+    /// The highest values.
+    pub peaks: &'a Peaks,
+    /// From start to end.
+    pub wall_ns: u64,
+}
+
+impl Outcome<'_> {
+    /// Bytes that went into the compressor for one that came out; `None` when nothing did.
+    pub fn compression_ratio(&self) -> Option<f64> {
+        let out = self.totals.get("compress_out_bytes");
+        (out > 0).then(|| self.totals.get("compress_in_bytes") as f64 / out as f64)
+    }
+
+    /// Time that faults took, as a share of the run: 1.0 is one thread waiting all the time.
+    pub fn stalled(&self) -> f64 {
+        self.last.stall_ns as f64 / self.wall_ns.max(1) as f64
+    }
+}
+
+/// The summary, three to six lines.
+pub fn text(outcome: &Outcome) -> String {
+    let budget = human(outcome.options.ram_bytes);
+    let peaks = outcome.peaks;
+    if outcome.last.page_outs == 0 && outcome.last.page_ins == 0 {
+        return format!(
+            "farpage: nothing had to be paged: peak demand {} of {budget}, {}\n",
+            human(peaks.demand_bytes),
+            human_time(outcome.wall_ns)
+        );
+    }
+    let mut lines = vec![
+        (
+            "demand",
+            format!(
+                "{} at most, of which {} resident and {} compressed (budget {budget})",
+                human(peaks.demand_bytes),
+                human(peaks.resident_bytes),
+                human(peaks.compressed_bytes),
+            ),
+        ),
+        ("paged out", paged_out(outcome)),
+        ("paged in", paged_in(outcome)),
+    ];
+    if let Some(ratio) = outcome.compression_ratio() {
+        lines.push(("compression", format!("{ratio:.1} to 1")));
+    }
+    lines.push((
+        "stalled",
+        format!(
+            "{} in {} faults, the longest {}",
+            human_time(outcome.last.stall_ns),
+            human_count(outcome.last.faults),
+            human_time(outcome.totals.get("stall_ns_max")),
+        ),
+    ));
+    lines.push((
+        "time",
+        format!(
+            "{}, {:.0}% of it stalled",
+            human_time(outcome.wall_ns),
+            outcome.stalled() * 100.0
+        ),
+    ));
+    let mut text = String::new();
+    for (at, (name, value)) in lines.iter().enumerate() {
+        let head = if at == 0 { "farpage:" } else { "" };
+        text += &format!("{head:8} {name:<11}  {value}\n");
+    }
+    text
+}
+
+fn paged_out(outcome: &Outcome) -> String {
+    let pages = |name| outcome.totals.get(name) * PAGE;
+    let mut parts = vec![
+        format!("{} compressed", human(pages("page_outs_compressed"))),
+        format!("{} to paging files", human(pages("page_outs_spilled"))),
+    ];
+    let dropped = pages("page_outs_clean") + pages("zero_pages_dropped");
+    if dropped > 0 {
+        parts.push(format!("{} clean or zero", human(dropped)));
+    }
+    format!(
+        "{}: {}",
+        human(outcome.last.page_outs * PAGE),
+        parts.join(", ")
+    )
+}
+
+fn paged_in(outcome: &Outcome) -> String {
+    let pages = |name| human(outcome.totals.get(name) * PAGE);
+    format!(
+        "{}: {} from compressed, {} from paging files; {} of it ahead of need",
+        human(outcome.last.page_ins * PAGE),
+        pages("page_ins_compressed"),
+        pages("page_ins_spilled"),
+        pages("prefetched"),
+    )
+}
+
+/// Which process Farpage had to end, of what, why, and what to do.
+pub fn casualty(casualty: &Casualty, options: &RunOptions, supervisor: u32) -> String {
+    let who = match casualty.name.as_str() {
+        "" => format!("process {}", casualty.pid),
+        name => format!("{name} (process {})", casualty.pid),
+    };
+    format!(
+        "farpage: {who} was ended: {}\n",
+        cause(casualty.cause, options, supervisor)
+    )
+}
+
+fn cause(cause: Death, options: &RunOptions, supervisor: u32) -> String {
+    let dirs: Vec<String> = options
+        .spill_dirs
+        .iter()
+        .map(|dir| format!("'{}'", dir.display()))
+        .collect();
+    let dirs = dirs.join(", ");
+    match cause {
+        Death::OutOfSpace => {
+            let limit = match options.spill_limit_bytes {
+                Some(bytes) => format!("limited to {} by --spill-limit", human(bytes)),
+                None => "as large as their disks allow".to_string(),
+            };
+            format!(
+                "a page had to leave RAM and there was no room for it: the compressed tier ({}) \
+                 and the paging files in {dirs} ({limit}) are full; make room there, give another \
+                 directory with --spill, raise --spill-limit, or add one to a run that goes on: \
+                 farpage spill add DIR --pid {supervisor}",
+                human(options.compressed_max_bytes)
+            )
+        }
+        Death::Corrupt => format!(
+            "a page that came back from {dirs} was not what had been written (its checksum \
+             differs), and going on would have computed with wrong data; check that disk and its \
+             cables, or give another directory with --spill"
+        ),
+        Death::ReadError => format!(
+            "a page could not be read back from the paging files in {dirs}; \
+             see dmesg for the disk's error, and give another directory with --spill"
+        ),
+        Death::WriteError => format!(
+            "a page could not be written to the paging files in {dirs} and no other place was \
+             left; see dmesg for the disk's error, and give another directory with --spill"
+        ),
+        Death::Internal | Death::Alive => "Farpage lost its userfaultfd or a thread in it; \
+             please report this with the output of: farpage doctor --json"
+            .to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::THRESHOLD_BYTES;
+    use farpage_abi::Control;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn options() -> RunOptions {
+        RunOptions {
+            ram_bytes: 1 << 30,
+            compressed_max_bytes: 1 << 28,
+            threshold_bytes: THRESHOLD_BYTES,
+            spill_dirs: vec!["/var/tmp".into(), "/mnt/fast".into()],
+            spill_limit_bytes: Some(4 << 30),
+            stats: None,
+            trace: false,
+            quiet: false,
+            program: "/bin/true".into(),
+            args: vec!["true".into()],
+        }
+    }
+
+    fn summary(fill: impl Fn(&Control)) -> String {
+        let (fd, control) = farpage_sys::control::create().unwrap();
+        farpage_sys::file::close(fd);
+        fill(control);
+        let mut sampler = crate::sampler::Sampler::new(control, false);
+        sampler.take(58_200_000_000);
+        text(&Outcome {
+            options: &options(),
+            totals: sampler.totals(),
+            last: sampler.last(),
+            peaks: sampler.peaks(),
+            wall_ns: 58_200_000_000,
+        })
+    }
+
+    #[test]
+    fn a_run_that_fitted_is_one_line() {
+        let text = summary(|control| control.demand_bytes.store(312 << 20, Ordering::Relaxed));
+        let expected =
+            "farpage: nothing had to be paged: peak demand 312 MiB of 1.00 GiB, 58.2 s\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_run_that_paged_is_accounted_for() {
+        let text = summary(|control| {
+            let set = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
+            set(&control.demand_bytes, 3 << 30);
+            set(&control.resident_bytes, 800 << 20);
+            set(&control.compressed_bytes, 200 << 20);
+            let past = &control.past;
+            set(&past.faults, 123_456);
+            set(&past.page_outs_compressed, 400_000);
+            set(&past.page_outs_spilled, 300_000);
+            set(&past.zero_pages_dropped, 1000);
+            set(&past.page_ins_compressed, 200_000);
+            set(&past.page_ins_spilled, 100_000);
+            set(&past.prefetched, 50_000);
+            set(&past.compress_in_bytes, 310);
+            set(&past.compress_out_bytes, 100);
+            set(&past.stall_ns, 12_300_000_000);
+            set(&past.stall_ns_max, 9_000_000);
+        });
+        let expected = "\
+farpage: demand       3.00 GiB at most, of which 800 MiB resident and 200 MiB compressed (budget 1.00 GiB)
+         paged out    2.67 GiB: 1.53 GiB compressed, 1.14 GiB to paging files, 3.91 MiB clean or zero
+         paged in     1.14 GiB: 781 MiB from compressed, 391 MiB from paging files; 195 MiB of it ahead of need
+         compression  3.1 to 1
+         stalled      12.3 s in 123k faults, the longest 9 ms
+         time         58.2 s, 21% of it stalled
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_casualty_is_told_what_to_do() {
+        let dead = |cause| Casualty {
+            pid: 77,
+            name: "python3".to_string(),
+            cause,
+        };
+        let message = casualty(&dead(Death::OutOfSpace), &options(), 70);
+        for part in [
+            "farpage: python3 (process 77) was ended",
+            "'/var/tmp', '/mnt/fast' (limited to 4.00 GiB by --spill-limit)",
+            "farpage spill add DIR --pid 70",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+        let message = casualty(&dead(Death::Corrupt), &options(), 70);
+        assert!(message.contains("checksum"), "{message}");
+    }
+}
