@@ -1,1 +1,23 @@
-//! Under construction.
+//! The agent: what `farpage run` puts into a program.
+//!
+//! It has no libc, no thread-local storage and no memory in common with the program's own
+//! libraries: a call of the program can be trapped anywhere, in the middle of `malloc` too. A
+//! seccomp filter sends the calls that matter here as SIGSYS ([`trap`]); [`memory`] carries them out
+//! with the kernel of this process.
+#![no_std]
+
+extern crate alloc;
+
+mod exec;
+mod frame;
+mod memory;
+mod process;
+mod signals;
+mod stacks;
+#[cfg(feature = "standalone")]
+mod standalone;
+mod start;
+mod trap;
+mod user_tier;
+
+pub use start::{farpage_agent_entry, farpage_agent_init};

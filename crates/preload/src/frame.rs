@@ -1,0 +1,62 @@
+//! The interrupted program's registers, as Linux lays them out for a signal handler on x86-64.
+
+use farpage_sys::linux::general as g;
+
+/// `siginfo_t` of SIGSYS.
+#[repr(C)]
+pub(crate) struct Info {
+    pub(crate) signo: i32,
+    pub(crate) errno: i32,
+    pub(crate) code: i32,
+    padding: i32,
+    pub(crate) call_address: usize,
+    pub(crate) number: u32,
+    pub(crate) arch: u32,
+}
+
+/// `ucontext_t`: what `rt_sigreturn` puts back.
+#[repr(C)]
+pub(crate) struct Frame {
+    flags: u64,
+    link: u64,
+    stack: [u64; 3],
+    pub(crate) r8: usize,
+    pub(crate) r9: usize,
+    pub(crate) r10: usize,
+    pub(crate) r11: usize,
+    pub(crate) r12: usize,
+    pub(crate) r13: usize,
+    pub(crate) r14: usize,
+    pub(crate) r15: usize,
+    pub(crate) rdi: usize,
+    pub(crate) rsi: usize,
+    pub(crate) rbp: usize,
+    pub(crate) rbx: usize,
+    pub(crate) rdx: usize,
+    pub(crate) rax: usize,
+    pub(crate) rcx: usize,
+    pub(crate) rsp: usize,
+    pub(crate) rip: usize,
+    rest: [u64; 15],
+    /// Signals blocked once the handler is over.
+    pub(crate) mask: u64,
+}
+
+const _: () = {
+    assert!(core::mem::offset_of!(Frame, r8) == 40);
+    assert!(core::mem::offset_of!(Frame, rip) == 168);
+    assert!(core::mem::offset_of!(Frame, mask) == 296);
+    assert!(core::mem::offset_of!(Info, call_address) == 16);
+};
+
+impl Frame {
+    /// The trapped call's arguments.
+    pub(crate) fn arguments(&self) -> [usize; 6] {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
+    }
+}
+
+/// A set of signals without SIGSYS, which must always reach the agent.
+pub(crate) fn without_sigsys(mask: u64) -> u64 {
+    mask & !(1 << (g::SIGSYS - 1))
+}

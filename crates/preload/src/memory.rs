@@ -1,0 +1,352 @@
+//! The program's memory calls, handed to the kernel of this process.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use farpage_abi::{Death, ObjectId, PageIndex, PageRange, fds};
+use farpage_default_pager::DefaultPager;
+use farpage_kernel::{Buffer, Config, Kernel, OnLoss};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_sys::file::{self, Fd};
+use farpage_sys::linux::general as g;
+use farpage_sys::{Errno, Result, futex, mem, process, thread, time};
+
+use crate::{start, trap};
+
+/// Tasks that have mapped less are not asked to manage it before they must themselves.
+const WATCHED_BYTES: u64 = 32 << 20;
+/// Time between two looks at paging files that are being removed.
+const TIDY_NS: u64 = 100_000_000;
+
+static KERNEL: AtomicPtr<Kernel> = AtomicPtr::new(core::ptr::null_mut());
+static PAGER: AtomicPtr<DefaultPager> = AtomicPtr::new(core::ptr::null_mut());
+static WATCHED: AtomicBool = AtomicBool::new(false);
+/// A filter of the program's own is on: its threads may not be able to do what managing takes.
+static SANDBOXED: AtomicBool = AtomicBool::new(false);
+static TIDIED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// The default pager, made when the first page leaves.
+struct Paging;
+
+fn pager() -> Option<&'static DefaultPager> {
+    // SAFETY: null, or leaked by `make_pager`.
+    unsafe { PAGER.load(Ordering::Acquire).as_ref() }
+}
+
+fn made() -> core::result::Result<&'static DefaultPager, PagerError> {
+    pager().ok_or(PagerError::OutOfSpace)
+}
+
+fn make_pager() -> core::result::Result<(), PagerError> {
+    let (Some(control), Some(slot), None) = (start::control(), start::slot(), pager()) else {
+        return Ok(());
+    };
+    let made = Box::into_raw(Box::new(DefaultPager::new(control, slot)?));
+    PAGER.store(made, Ordering::Release);
+    Ok(())
+}
+
+impl Pager for Paging {
+    fn data_request(
+        &self,
+        request: DataRequest<'_>,
+    ) -> core::result::Result<Supplied, PagerError> {
+        made()?.data_request(request)
+    }
+
+    fn is_at_hand(&self, object: ObjectId, page: PageIndex) -> bool {
+        pager().is_some_and(|pager| pager.is_at_hand(object, page))
+    }
+
+    fn data_write(
+        &self,
+        object: ObjectId,
+        pages: &[PageOut<'_>],
+    ) -> core::result::Result<(), PagerError> {
+        made()?.data_write(object, pages)
+    }
+
+    fn discard(&self, object: ObjectId, pages: PageRange) {
+        if let Some(pager) = pager() {
+            pager.discard(object, pages);
+        }
+    }
+
+    fn rename(&self, object: ObjectId, from: PageRange, to: PageIndex) {
+        if let Some(pager) = pager() {
+            pager.move_pages(object, from, to);
+        }
+    }
+}
+
+fn kernel() -> Option<&'static Kernel> {
+    // SAFETY: null, or leaked by `init`.
+    unsafe { KERNEL.load(Ordering::Acquire).as_ref() }
+}
+
+/// Makes the kernel; nothing is managed yet.
+pub(crate) fn init() {
+    let (Some(control), Some(slot)) = (start::control(), start::slot()) else { return };
+    let made = Kernel::new(Config {
+        control,
+        slot,
+        default_pager: Arc::new(Paging),
+        on_loss: OnLoss::Kill,
+        device: Some(start::descriptor(fds::DEVICE)),
+        messages: start::descriptor(fds::MESSAGES),
+        fixed_fds: Some((start::descriptor(fds::UFFD), start::descriptor(fds::PAGEMAP))),
+    });
+    KERNEL.store(Box::into_raw(Box::new(made)), Ordering::Release);
+}
+
+/// From now on new mappings are left to Linux.
+pub(crate) fn sandboxed() {
+    SANDBOXED.store(true, Ordering::Relaxed);
+}
+
+fn give_up(what: &[u8]) -> ! {
+    file::write_message(start::descriptor(fds::MESSAGES), what);
+    if let Some(task) = start::task() {
+        task.death.store(Death::Internal as u32, Ordering::Release);
+    }
+    process::die()
+}
+
+/// After a call that may have raised demand: starts what has become necessary.
+fn look(kernel: &'static Kernel) {
+    if kernel.must_activate() {
+        activate(kernel);
+    }
+    let demand = kernel.account().counters().demand_bytes.load(Ordering::Relaxed);
+    if kernel.is_active() || demand >= WATCHED_BYTES {
+        watch(kernel);
+    }
+}
+
+fn activate(kernel: &'static Kernel) {
+    if make_pager().is_err() || kernel.activate().is_err() {
+        give_up(
+            b"farpage: cannot manage this process's memory: userfaultfd or memory for the page \
+              tables cannot be had; see `farpage doctor`\n",
+        );
+    }
+}
+
+fn watch(kernel: &'static Kernel) {
+    if !WATCHED.swap(true, Ordering::AcqRel) {
+        spawn(page_out_thread, kernel);
+    }
+}
+
+fn spawn(main: thread::Main, kernel: &'static Kernel) {
+    // SAFETY: both mains use nothing of libc; all signals are blocked in the handler that calls
+    // this, and in the threads made here.
+    if unsafe { thread::spawn(main, core::ptr::from_ref(kernel) as usize) }.is_err() {
+        give_up(
+            b"farpage: cannot start a thread in this process: raise the limit on processes \
+              (ulimit -u) or on memory\n",
+        );
+    }
+}
+
+/// Waits until memory must be managed, then keeps some free.
+extern "C" fn page_out_thread(kernel: usize) -> ! {
+    // SAFETY: `spawn` passes the kernel.
+    let kernel = unsafe { &*(kernel as *const Kernel) };
+    let control = kernel.account().control();
+    let before = control.pressure.load(Ordering::Acquire);
+    while !kernel.is_active() {
+        if control.pressure.load(Ordering::Acquire) != before || kernel.must_activate() {
+            activate(kernel);
+            break;
+        }
+        futex::wait(&control.pressure, before, None);
+    }
+    kernel.page_out_for_ever(|| tick(kernel))
+}
+
+fn tick(kernel: &'static Kernel) {
+    while kernel.wants_handler() {
+        kernel.handler_starts();
+        spawn(handler_thread, kernel);
+    }
+    let now = time::now_ns();
+    if now - TIDIED_NS.load(Ordering::Relaxed) > TIDY_NS {
+        TIDIED_NS.store(now, Ordering::Relaxed);
+        while pager().is_some_and(DefaultPager::drain) {}
+    }
+}
+
+extern "C" fn handler_thread(kernel: usize) -> ! {
+    // SAFETY: `spawn` passes the kernel.
+    let kernel = unsafe { &*(kernel as *const Kernel) };
+    match Buffer::new() {
+        Ok(buffer) => kernel.handle_faults(buffer),
+        Err(_) => give_up(b"farpage: no memory for a fault handler\n"),
+    }
+}
+
+/// Makes everything still for a fork whose child will be the task in `child`.
+pub(crate) fn before_fork(child: usize) {
+    if let Some(kernel) = kernel() {
+        kernel.before_fork();
+        if let Some(pager) = pager() {
+            pager.before_fork(child);
+        }
+    }
+    #[cfg(feature = "standalone")]
+    crate::standalone::hold_heap();
+}
+
+/// # Safety
+/// Only after [`before_fork`] on this thread.
+pub(crate) unsafe fn after_fork_in_parent(ok: bool, child: usize) {
+    #[cfg(feature = "standalone")]
+    // SAFETY: held since `before_fork`.
+    unsafe {
+        crate::standalone::release_heap();
+    }
+    if let Some(kernel) = kernel() {
+        if let Some(pager) = pager() {
+            pager.after_fork_parent(ok, child);
+        }
+        // SAFETY: forwarded.
+        unsafe { kernel.after_fork_in_parent() };
+    }
+}
+
+/// # Safety
+/// Only after [`before_fork`] in the parent, first thing in the child.
+pub(crate) unsafe fn after_fork_in_child(slot: usize) {
+    #[cfg(feature = "standalone")]
+    // SAFETY: held by this thread's twin since `before_fork`.
+    unsafe {
+        crate::standalone::release_heap();
+    }
+    let Some(kernel) = kernel() else { return };
+    if let Some(pager) = pager() {
+        pager.after_fork_child(slot);
+    }
+    WATCHED.store(false, Ordering::Relaxed);
+    // SAFETY: forwarded.
+    if unsafe { kernel.after_fork_in_child(slot) }.is_err() {
+        give_up(b"farpage: a forked process cannot open userfaultfd again\n");
+    }
+    look(kernel);
+}
+
+/// The kernel, unless the program's own sandbox forbids managing more.
+fn manager() -> Option<&'static Kernel> {
+    kernel().filter(|_| !SANDBOXED.load(Ordering::Relaxed))
+}
+
+/// # Safety
+/// For this and the others: as the call that the program made.
+pub(crate) unsafe fn mmap(
+    at: usize,
+    bytes: usize,
+    prot: u32,
+    flags: u32,
+    fd: Fd,
+    offset: u64,
+) -> Result<usize> {
+    let fixed = flags & (g::MAP_FIXED | g::MAP_FIXED_NOREPLACE) != 0;
+    let manager = if fixed { kernel() } else { manager() };
+    let Some(kernel) = manager else {
+        // SAFETY: forwarded.
+        return unsafe { mem::map(at, bytes, prot, flags, fd, offset) };
+    };
+    // SAFETY: forwarded.
+    let mapped = unsafe { kernel.mmap(at, bytes, prot, flags, fd, offset) };
+    look(kernel);
+    mapped
+}
+
+pub(crate) unsafe fn munmap(at: usize, bytes: usize) -> Result<usize> {
+    // SAFETY: forwarded.
+    unsafe {
+        match kernel() {
+            Some(kernel) => kernel.munmap(at, bytes),
+            None => mem::unmap(at, bytes),
+        }
+    }
+    .map(|()| 0)
+}
+
+pub(crate) unsafe fn mremap(
+    at: usize,
+    old: usize,
+    new: usize,
+    flags: u32,
+    target: usize,
+) -> Result<usize> {
+    let Some(kernel) = kernel() else {
+        // SAFETY: forwarded.
+        return unsafe { mem::remap(at, old, new, flags, target) };
+    };
+    // SAFETY: forwarded.
+    let moved = unsafe { kernel.mremap(at, old, new, flags, target) };
+    look(kernel);
+    moved
+}
+
+pub(crate) unsafe fn madvise(at: usize, bytes: usize, advice: u32) -> Result<usize> {
+    // SAFETY: forwarded.
+    unsafe {
+        match kernel() {
+            Some(kernel) => kernel.madvise(at, bytes, advice),
+            None => mem::advise(at, bytes, advice),
+        }
+    }
+    .map(|()| 0)
+}
+
+pub(crate) unsafe fn mprotect(number: u32, args: [usize; 6]) -> Result<usize> {
+    let [at, bytes, prot, ..] = args;
+    let Some(kernel) = kernel().filter(|_| number == g::__NR_mprotect) else {
+        // SAFETY: forwarded.
+        return unsafe { trap::pass(number, args) };
+    };
+    // SAFETY: forwarded.
+    let changed = unsafe { kernel.mprotect(at, bytes, prot as u32) };
+    look(kernel);
+    changed.map(|()| 0)
+}
+
+pub(crate) unsafe fn mlock(at: usize, bytes: usize, flags: u32) -> Result<usize> {
+    let Some(kernel) = kernel() else { return Err(Errno::ENOMEM) };
+    // SAFETY: forwarded.
+    unsafe { kernel.mlock(at, bytes, flags) }.map(|()| 0)
+}
+
+pub(crate) unsafe fn munlock(at: usize, bytes: usize) -> Result<usize> {
+    let Some(kernel) = kernel() else { return Err(Errno::ENOMEM) };
+    // SAFETY: forwarded.
+    unsafe { kernel.munlock(at, bytes) }.map(|()| 0)
+}
+
+/// Locking everything there is and will be contradicts a budget: refused once memory is managed.
+pub(crate) unsafe fn mlockall(flags: u32) -> Result<usize> {
+    if kernel().is_some_and(Kernel::is_active) {
+        return Err(Errno::ENOMEM);
+    }
+    // SAFETY: forwarded.
+    unsafe { trap::pass(g::__NR_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }
+}
+
+pub(crate) unsafe fn munlockall() -> Result<usize> {
+    // SAFETY: forwarded.
+    unsafe { trap::pass(g::__NR_munlockall, [0; 6]) }
+}
+
+pub(crate) unsafe fn brk(to: usize) -> usize {
+    let Some(kernel) = manager() else {
+        // SAFETY: forwarded.
+        return unsafe { trap::pass(g::__NR_brk, [to, 0, 0, 0, 0, 0]) }.unwrap_or(0);
+    };
+    // SAFETY: forwarded.
+    let end = unsafe { kernel.brk(to) };
+    look(kernel);
+    end
+}
