@@ -282,8 +282,12 @@ pub struct Control {
     pub memory_freed: AtomicU32,
     /// Futex: bumped when every task must start managing its memory (demand passed the budget).
     pub pressure: AtomicU32,
-    /// Futex: bumped when a task has set its `inject`.
+    /// Futex: bumped when a task has claimed its slot or set its `inject`.
     pub inject_requests: AtomicU32,
+    /// One more than the highest slot ever claimed: only slots below are looked at.
+    pub tasks_high: AtomicU32,
+    /// Inode of the supervisor's process-id namespace: elsewhere ids mean other processes.
+    pub pid_namespace: AtomicU64,
     /// `CLOCK_MONOTONIC` nanoseconds at the start.
     pub started_ns: AtomicU64,
     /// `--ram`: resident pages, pages set aside and compressed tier together, bytes.
@@ -316,9 +320,43 @@ impl Control {
         self.resident_bytes.load(Ordering::Relaxed) + self.compressed_bytes.load(Ordering::Relaxed)
     }
 
+    /// Claims a slot for process `pid`, the one it has already if it has one (and then what it held
+    /// stays). `None`: all are taken.
+    pub fn claim(&self, pid: u32) -> Option<usize> {
+        if let Some(slot) = self.slot_of(pid) {
+            return Some(slot);
+        }
+        let take = |slot: &TaskSlot| {
+            let free = slot.pid.load(Ordering::Relaxed) == 0;
+            let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            free && slot.pid.compare_exchange(0, pid, order, failed).is_ok()
+        };
+        let slot = self.tasks.iter().position(take)?;
+        self.tasks_high.fetch_max(slot as u32 + 1, Ordering::AcqRel);
+        Some(slot)
+    }
+
+    /// The slot of process `pid`.
+    pub fn slot_of(&self, pid: u32) -> Option<usize> {
+        let high = self.tasks_high.load(Ordering::Acquire) as usize;
+        let own = |slot: &TaskSlot| slot.pid.load(Ordering::Acquire) == pid;
+        self.tasks[..high.min(TASKS_MAX)].iter().position(own)
+    }
+
     /// Gives back all that task `slot` (a number below [`TASKS_MAX`]) held, after its death:
     /// budget, compressed tier, demand and segments. Returns the number of segments returned.
     pub fn reap(&self, slot: usize) -> usize {
+        let task = &self.tasks[slot];
+        let returned = self.reset(slot);
+        task.parent.store(0, Ordering::Relaxed);
+        task.death.store(0, Ordering::Relaxed);
+        task.inject.store(0, Ordering::Relaxed);
+        task.pid.store(0, Ordering::Release);
+        returned
+    }
+
+    /// As [`Control::reap`], but the slot stays claimed: its process executes another program.
+    pub fn reset(&self, slot: usize) -> usize {
         let task = &self.tasks[slot];
         let take = |gauge: &AtomicU64, total: Option<&AtomicU64>| {
             let bytes = gauge.swap(0, Ordering::AcqRel);
@@ -352,10 +390,7 @@ impl Control {
         });
         let returned = self.release_segments_of(slot);
         task.pressure.store(0, Ordering::Relaxed);
-        task.parent.store(0, Ordering::Relaxed);
         self.memory_freed.fetch_add(1, Ordering::Release);
-        task.death.store(0, Ordering::Relaxed);
-        task.pid.store(0, Ordering::Release);
         returned
     }
 

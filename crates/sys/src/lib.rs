@@ -7,13 +7,16 @@
 extern crate alloc;
 
 pub mod control;
+pub mod elf;
 pub mod file;
 pub mod futex;
+pub mod join;
 pub mod mem;
 pub mod pagemap;
 pub mod probe;
 pub mod process;
 pub mod raw;
+pub mod seccomp;
 pub mod signal;
 pub mod thread;
 pub mod time;

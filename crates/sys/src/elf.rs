@@ -1,0 +1,226 @@
+//! What kind of program a file is, as far as the agent's way into it depends on that.
+
+use core::ffi::CStr;
+
+use crate::file::{self, Fd};
+use crate::raw::{Errno, Result};
+
+/// What executing a file means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Image {
+    /// A program that glibc's dynamic linker starts: it loads what `LD_PRELOAD` names.
+    Dynamic,
+    /// Any other 64-bit program: the agent must be mapped into it from outside.
+    Static,
+    /// A program for another machine (32-bit, say): it runs without the agent.
+    Foreign,
+    /// Not seen: it cannot be read, or it is nothing that this code knows. Executing it either
+    /// fails, or a registered interpreter takes it.
+    Unknown,
+}
+
+/// What the first bytes of a file say.
+enum Start {
+    Program(Image),
+    /// `#!`: length of the interpreter's name, in the buffer from `from`.
+    Script {
+        from: usize,
+        to: usize,
+    },
+}
+
+/// Bytes that Linux looks at to tell what a file is.
+const HEAD_BYTES: usize = 256;
+/// Scripts that name scripts: as deep as Linux goes.
+const SCRIPTS_MAX: usize = 5;
+/// A program with more thread-local storage makes the dynamic linker map memory that the filter
+/// traps, before the agent is there.
+const TLS_MAX_BYTES: u64 = 64 << 10;
+const PATH_BYTES: usize = 256;
+
+const CLASS_64: u8 = 2;
+const X86_64: u16 = 62;
+const PT_INTERP: u32 = 3;
+const PT_TLS: u32 = 7;
+const ENTRY_BYTES: usize = 56;
+const ENTRIES_MAX: usize = 64;
+
+/// Finds out what executing the open file `fd` means; follows `#!`.
+pub fn inspect(fd: Fd) -> Image {
+    let mut head = [0; HEAD_BYTES];
+    let mut path = [0; PATH_BYTES];
+    let mut start = look(fd, &mut head);
+    for _ in 0..SCRIPTS_MAX {
+        match start {
+            Err(_) => return Image::Unknown,
+            Ok(Start::Program(image)) => return image,
+            Ok(Start::Script { from, to }) => {
+                path.fill(0);
+                path[..to - from].copy_from_slice(&head[from..to]);
+            }
+        }
+        let Ok(name) = CStr::from_bytes_until_nul(&path) else {
+            return Image::Unknown;
+        };
+        let flags = linux_raw_sys::general::O_CLOEXEC;
+        let Ok(interpreter) = file::open(name, flags, 0) else {
+            return Image::Unknown;
+        };
+        start = look(interpreter, &mut head);
+        file::close(interpreter);
+    }
+    Image::Unknown
+}
+
+fn look(fd: Fd, head: &mut [u8; HEAD_BYTES]) -> Result<Start> {
+    head.fill(0);
+    let got = file::pread(fd, head, 0)?;
+    let seen = &head[..got];
+    if let Some(line) = seen.strip_prefix(b"#!") {
+        let blank = |byte: &u8| *byte == b' ' || *byte == b'\t';
+        let skipped = line.iter().take_while(|byte| blank(byte)).count();
+        let ends = |byte: &u8| blank(byte) || *byte == b'\n' || *byte == 0;
+        let length = line[skipped..]
+            .iter()
+            .take_while(|byte| !ends(byte))
+            .count();
+        if length == 0 || length >= PATH_BYTES {
+            return Ok(Start::Program(Image::Unknown));
+        }
+        let from = 2 + skipped;
+        return Ok(Start::Script {
+            from,
+            to: from + length,
+        });
+    }
+    if seen.len() < 64 || !seen.starts_with(b"\x7fELF") {
+        return Ok(Start::Program(Image::Unknown));
+    }
+    if seen[4] != CLASS_64 || u16_at(seen, 18) != X86_64 {
+        return Ok(Start::Program(Image::Foreign));
+    }
+    program(fd, seen).map(Start::Program)
+}
+
+fn program(fd: Fd, head: &[u8]) -> Result<Image> {
+    let table = u64_at(head, 32);
+    let entries = u16_at(head, 56) as usize;
+    if u16_at(head, 54) as usize != ENTRY_BYTES || entries > ENTRIES_MAX {
+        return Ok(Image::Unknown);
+    }
+    let mut image = Image::Static;
+    for index in 0..entries {
+        let mut entry = [0; ENTRY_BYTES];
+        let at = table
+            .checked_add((index * ENTRY_BYTES) as u64)
+            .ok_or(Errno::ENOEXEC)?;
+        if file::pread(fd, &mut entry, at)? != ENTRY_BYTES {
+            return Ok(Image::Unknown);
+        }
+        match u32_at(&entry, 0) {
+            PT_INTERP if is_glibc(fd, u64_at(&entry, 8), u64_at(&entry, 32))? => {
+                image = Image::Dynamic;
+            }
+            PT_TLS if u64_at(&entry, 40) > TLS_MAX_BYTES => return Ok(Image::Static),
+            _ => {}
+        }
+    }
+    Ok(image)
+}
+
+fn is_glibc(fd: Fd, at: u64, bytes: u64) -> Result<bool> {
+    let mut name = [0; PATH_BYTES];
+    let length = (bytes as usize).min(PATH_BYTES);
+    file::pread(fd, &mut name[..length], at)?;
+    let base = name.rsplit(|byte| *byte == b'/').next().unwrap_or(&[]);
+    Ok(base.starts_with(b"ld-linux-x86-64.so"))
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::ffi::CString;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    fn image_of(path: &Path) -> Image {
+        let name = CString::new(path.to_str().unwrap()).unwrap();
+        let fd = file::open(&name, 0, 0).unwrap();
+        let image = inspect(fd);
+        file::close(fd);
+        image
+    }
+
+    fn written(name: &str, bytes: &[u8]) -> PathBuf {
+        let path = std::env::temp_dir().join(std::format!("elf-{}-{name}", std::process::id()));
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    #[test]
+    fn this_test_is_dynamic_and_so_is_what_a_script_names() {
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(image_of(&own), Image::Dynamic);
+        let line = std::format!("#! \t{} -x\nrest", own.display());
+        let script = written("script", line.as_bytes());
+        assert_eq!(image_of(&script), Image::Dynamic);
+        let outer = written("outer", std::format!("#!{}\n", script.display()).as_bytes());
+        assert_eq!(image_of(&outer), Image::Dynamic);
+        for path in [script, outer] {
+            fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_program_without_interpreter_is_static() {
+        let mut bytes = fs::read(std::env::current_exe().unwrap()).unwrap();
+        let table = u64_at(&bytes, 32) as usize;
+        for index in 0..u16_at(&bytes, 56) as usize {
+            let entry = table + index * ENTRY_BYTES;
+            if u32_at(&bytes, entry) == PT_INTERP {
+                bytes[entry..entry + 4].fill(0);
+            }
+        }
+        let path = written("static", &bytes);
+        assert_eq!(image_of(&path), Image::Static);
+        bytes[18] = 3;
+        bytes[4] = 1;
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(image_of(&path), Image::Foreign);
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_program_is_unknown() {
+        let cases: [&[u8]; 5] = [
+            b"",
+            b"echo hello\n",
+            b"#!\n",
+            b"#!/no/such/file\n",
+            b"\x7fELF",
+        ];
+        for case in cases {
+            let path = written("other", case);
+            assert_eq!(image_of(&path), Image::Unknown, "{case:?}");
+            fs::remove_file(path).unwrap();
+        }
+        let path = written("loop", b"");
+        fs::write(&path, std::format!("#!{}\n", path.display())).unwrap();
+        assert_eq!(image_of(&path), Image::Unknown);
+        fs::remove_file(path).unwrap();
+    }
+}

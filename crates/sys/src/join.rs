@@ -1,0 +1,128 @@
+//! How the agent comes into a program that is about to be executed: what the dynamic linker is told
+//! to load, and how the supervisor is asked to map it into programs that have none.
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use farpage_abi::{Control, Inject, fds};
+use linux_raw_sys::general as g;
+
+use crate::file::Fd;
+use crate::{futex, syscall, time};
+
+/// The variable that makes glibc's dynamic linker load a library first.
+pub const PRELOAD: &[u8] = b"LD_PRELOAD=";
+/// How long a task waits for the supervisor to trace it.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// The file name under which every task finds the agent's library.
+pub fn agent_path(fd_base: u32) -> Vec<u8> {
+    alloc::format!("/proc/self/fd/{}", fd_base + fds::AGENT).into_bytes()
+}
+
+/// The value of [`PRELOAD`] for a program: the agent first, if `with_agent`, then what the program
+/// asked for in `wanted`. `None`: the variable is not to be set.
+pub fn preload_value(wanted: &[u8], fd_base: u32, with_agent: bool) -> Option<Vec<u8>> {
+    let ours = agent_path(fd_base);
+    let mut value = Vec::new();
+    if with_agent {
+        value.extend_from_slice(&ours);
+    }
+    for name in wanted.split(|byte| *byte == b':' || *byte == b' ') {
+        if name.is_empty() || name == ours {
+            continue;
+        }
+        if !value.is_empty() {
+            value.push(b':');
+        }
+        value.extend_from_slice(name);
+    }
+    (!value.is_empty()).then_some(value)
+}
+
+/// True when the file `agent_path` names can be opened here: not where `/proc` is missing.
+pub fn agent_is_visible(fd_base: u32) -> bool {
+    const READABLE: usize = 4;
+    let mut path = agent_path(fd_base);
+    path.push(0);
+    // SAFETY: `path` is a string that ends with a zero byte.
+    unsafe { syscall!(g::__NR_faccessat, g::AT_FDCWD, path.as_ptr(), READABLE) }.is_ok()
+}
+
+/// Asks the supervisor to trace thread `thread` of task `slot`, which will execute a program
+/// without dynamic linker. True when it does: execute now, and call [`cancel`] if that fails.
+pub fn ask(control: &Control, slot: usize, thread: u32) -> bool {
+    const PR_SET_PTRACER: usize = 0x5961_6d61;
+    let task = &control.tasks[slot];
+    let supervisor = control.supervisor_pid.load(Ordering::Relaxed);
+    // SAFETY: takes no pointer. It fails where there is nothing to allow.
+    let _ = unsafe { syscall!(g::__NR_prctl, PR_SET_PTRACER, supervisor, 0, 0, 0) };
+    task.inject_tid.store(thread, Ordering::Relaxed);
+    task.inject.store(Inject::Asked as u32, Ordering::Release);
+    ring(control);
+    let until = time::now_ns() + PATIENCE_NS;
+    loop {
+        let state = task.inject.load(Ordering::Acquire);
+        if state != Inject::Asked as u32 {
+            return state == Inject::Ready as u32;
+        }
+        let now = time::now_ns();
+        if now >= until {
+            let (asked, cancelled) = (Inject::Asked as u32, Inject::Cancelled as u32);
+            let given_up =
+                task.inject
+                    .compare_exchange(asked, cancelled, Ordering::AcqRel, Ordering::Acquire);
+            return given_up == Err(Inject::Ready as u32);
+        }
+        futex::wait(&task.inject, state, Some(until - now));
+    }
+}
+
+/// Tells the supervisor that the execution failed, and waits until it lets go of the thread.
+pub fn cancel(control: &Control, slot: usize) {
+    let inject = &control.tasks[slot].inject;
+    inject.store(Inject::Cancelled as u32, Ordering::Release);
+    futex::wake(inject, 1);
+    let until = time::now_ns() + PATIENCE_NS;
+    while inject.load(Ordering::Acquire) == Inject::Cancelled as u32 && time::now_ns() < until {
+        futex::wait(inject, Inject::Cancelled as u32, Some(PATIENCE_NS));
+    }
+}
+
+/// Makes the supervisor look at the tasks: one is new, or asks.
+pub fn ring(control: &Control) {
+    control.inject_requests.fetch_add(1, Ordering::Release);
+    futex::wake(&control.inject_requests, 1);
+}
+
+/// Where a task's descriptor number `offset` (see [`fds`]) is.
+pub fn fd(fd_base: u32, offset: u32) -> Fd {
+    Fd((fd_base + offset) as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+
+    fn value(wanted: &[u8], with_agent: bool) -> Option<std::string::String> {
+        let value = preload_value(wanted, 4064, with_agent)?;
+        Some(std::string::String::from_utf8(value).unwrap())
+    }
+
+    #[test]
+    fn the_agent_is_loaded_first_and_once() {
+        let ours = "/proc/self/fd/4065";
+        assert_eq!(value(b"", true).unwrap(), ours);
+        assert_eq!(value(ours.as_bytes(), true).unwrap(), ours);
+        let both = std::format!("{ours}:/lib/a.so:b.so");
+        assert_eq!(value(b"/lib/a.so b.so", true).unwrap(), both);
+        assert_eq!(
+            value(b"/lib/a.so:/proc/self/fd/4065 b.so", true).unwrap(),
+            both
+        );
+        assert_eq!(value(both.as_bytes(), false).unwrap(), "/lib/a.so:b.so");
+        assert_eq!(value(ours.as_bytes(), false), None);
+    }
+}

@@ -1,0 +1,124 @@
+//! The seccomp filter of `farpage run`: which system calls the agent gets to see.
+//!
+//! It is built here as plain instructions and installed once, before the program starts; whatever
+//! the program forks and executes inherits it. It knows three answers: allow, trap (SIGSYS, the
+//! agent's handler carries the call out), and a fixed error.
+//!
+//! The number of the call is looked at first and alone: for calls that are allowed whatever their
+//! arguments are, Linux finds that out once and then skips the filter altogether.
+
+mod assembler;
+mod pointers;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use alloc::vec::Vec;
+
+use linux_raw_sys::general as g;
+use linux_raw_sys::ptrace as p;
+
+use crate::mem;
+use crate::raw::{GATE_CODE, Result, set_gate};
+use crate::syscall;
+
+pub use assembler::Instruction;
+
+/// Where the gate is mapped in every task: inside the window, away from where memory is managed.
+pub const GATE_ADDRESS: usize = 0x6fff_f000_0000;
+/// Bytes of the gate's page.
+pub const GATE_BYTES: usize = 4096;
+/// Offset in the gate of the stub from which a program repeats a call by itself, see
+/// [`REISSUE_CODE`].
+pub const GATE_REISSUE: usize = 64;
+/// Bytes below the program's stack pointer that the stub skips over: the red zone, and what the
+/// agent puts there for the call to read.
+pub const REISSUE_SKIP: u16 = 128 + 64;
+/// Machine code of the stub: `syscall; ret 192`.
+///
+/// A call that may block must not block inside the agent's handler, where no signal arrives. The
+/// handler points the program at this stub instead: the program makes the call itself, exempt from
+/// the filter, and returns to where it made the call first.
+pub const REISSUE_CODE: [u8; 5] = [
+    0x0f,
+    0x05,
+    0xc2,
+    REISSUE_SKIP as u8,
+    (REISSUE_SKIP >> 8) as u8,
+];
+
+/// `si_errno` of the SIGSYS that this filter raises: tells it from the program's own filters.
+pub const TRAP_MARK: u16 = 0xFA6E;
+
+/// What the filter depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Params {
+    /// First of the descriptor numbers that belong to Farpage.
+    pub fd_base: u32,
+    /// Anonymous private mappings below this size are not looked at, bytes.
+    pub threshold_bytes: u64,
+    /// Also trap calls that give the kernel pointers to managed memory: userfaultfd does not serve
+    /// the kernel's own accesses.
+    pub user_mode_tier: bool,
+}
+
+/// The filter for `params`.
+pub fn filter(params: &Params) -> Vec<Instruction> {
+    rules::build(params)
+}
+
+/// Maps the gate at its place and sends all later calls of this crate through it. Harmless when
+/// the calling process has done so before.
+///
+/// # Errors
+/// As `mmap(2)`; `EEXIST` when something else lies there.
+pub fn map_gate() -> Result<()> {
+    let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_FIXED_NOREPLACE;
+    let prot = mem::PROT_READ | mem::PROT_WRITE;
+    // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
+    unsafe {
+        mem::map(
+            GATE_ADDRESS,
+            GATE_BYTES,
+            prot,
+            flags,
+            crate::file::Fd(-1),
+            0,
+        )
+    }?;
+    let gate = core::ptr::with_exposed_provenance_mut::<u8>(GATE_ADDRESS);
+    // SAFETY: the page was mapped just now, writable, and is larger than the code.
+    unsafe { core::ptr::copy_nonoverlapping(GATE_CODE.as_ptr(), gate, GATE_CODE.len()) };
+    // SAFETY: as above; the stub lies behind the gate's code, inside the page.
+    unsafe {
+        let stub = gate.add(GATE_REISSUE);
+        core::ptr::copy_nonoverlapping(REISSUE_CODE.as_ptr(), stub, REISSUE_CODE.len());
+    }
+    // SAFETY: only this function knows the page yet.
+    unsafe { mem::protect(GATE_ADDRESS, GATE_BYTES, mem::PROT_READ | mem::PROT_EXEC) }?;
+    // SAFETY: the gate's code lies there and is never unmapped.
+    unsafe { set_gate(GATE_ADDRESS) };
+    Ok(())
+}
+
+/// Gives up new privileges and installs `filter` for the calling thread and what it makes.
+///
+/// # Errors
+/// As `prctl(2)` and `seccomp(2)`.
+pub fn install(filter: &[Instruction]) -> Result<()> {
+    #[repr(C)]
+    struct Program {
+        length: u16,
+        code: *const Instruction,
+    }
+    const PR_SET_NO_NEW_PRIVS: usize = 38;
+    let program = Program {
+        length: filter.len() as u16,
+        code: filter.as_ptr(),
+    };
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }?;
+    let set = p::SECCOMP_SET_MODE_FILTER;
+    // SAFETY: `program` and the instructions it names are valid for reads; the kernel copies them.
+    unsafe { syscall!(g::__NR_seccomp, set, 0, core::ptr::from_ref(&program)) }.map(drop)
+}

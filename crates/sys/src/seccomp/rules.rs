@@ -1,0 +1,341 @@
+//! What is trapped when. The table is in `docs/ARCHITECTURE.md`.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use farpage_abi::fds;
+use linux_raw_sys::general as g;
+use linux_raw_sys::ptrace as p;
+
+use super::assembler::{Assembler, Instruction, Label, Test, data};
+use super::{GATE_ADDRESS, Params, TRAP_MARK, pointers};
+use crate::raw::Errno;
+
+const ARCH_X86_64: u32 = 0xC000_003E;
+const ENOSYS: u32 = 38;
+
+// Upper halves of the addresses that tell managed from unmanaged memory: the window is
+// 1 .. HEAP and HEAP_END .. TOP, programs and their heaps are 0 and HEAP .. HEAP_END.
+const WINDOW: u32 = 1;
+const HEAP: u32 = 0x5500;
+const HEAP_END: u32 = 0x5700;
+const TOP: u32 = 0x7000;
+/// Below lie small numbers and null: Linux maps nothing there.
+const LOWEST_POINTER: u32 = 0x1_0000;
+
+const MAP_TYPE: u32 = 0x0f;
+const MAP_FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
+const NO_MEMORY_OF_OURS: u32 = g::MAP_STACK | g::MAP_GROWSDOWN | g::MAP_HUGETLB | 0x40;
+const PR_SET_SECCOMP: u32 = 22;
+const FIOCLEX: u32 = 0x5451;
+
+/// Where rules end.
+#[derive(Clone, Copy)]
+struct Ends {
+    allow: Label,
+    trap: Label,
+    bad_descriptor: Label,
+    done: Label,
+    no_call: Label,
+}
+
+/// How a call is judged.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rule {
+    Always,
+    Missing,
+    Map,
+    /// The first argument lies in the window or where heaps are.
+    Area,
+    Protect,
+    Remap,
+    Break,
+    Clone,
+    Action,
+    Mask,
+    Prctl,
+    Close,
+    Duplicate,
+    CloseRange,
+    Fcntl,
+    Ioctl,
+    /// This argument, a signal mask, is given.
+    Given(u32),
+    /// Nothing but what the user-mode-only tier looks at.
+    Plain,
+}
+
+const RULES: &[(u32, Rule)] = &[
+    (g::__NR_mmap, Rule::Map),
+    (g::__NR_mprotect, Rule::Protect),
+    (g::__NR_pkey_mprotect, Rule::Protect),
+    (g::__NR_munmap, Rule::Area),
+    (g::__NR_madvise, Rule::Area),
+    (g::__NR_mlock, Rule::Area),
+    (g::__NR_mlock2, Rule::Area),
+    (g::__NR_munlock, Rule::Area),
+    (g::__NR_mlockall, Rule::Always),
+    (g::__NR_munlockall, Rule::Always),
+    (g::__NR_mremap, Rule::Remap),
+    (g::__NR_brk, Rule::Break),
+    (g::__NR_fork, Rule::Always),
+    (g::__NR_clone, Rule::Clone),
+    (g::__NR_clone3, Rule::Missing),
+    (g::__NR_execve, Rule::Always),
+    (g::__NR_execveat, Rule::Always),
+    (g::__NR_rt_sigaction, Rule::Action),
+    (g::__NR_rt_sigprocmask, Rule::Mask),
+    (g::__NR_rt_sigsuspend, Rule::Always),
+    (g::__NR_ppoll, Rule::Given(3)),
+    (g::__NR_pselect6, Rule::Given(5)),
+    (g::__NR_epoll_pwait, Rule::Given(4)),
+    (g::__NR_epoll_pwait2, Rule::Given(4)),
+    (g::__NR_seccomp, Rule::Always),
+    (g::__NR_prctl, Rule::Prctl),
+    (g::__NR_close, Rule::Close),
+    (g::__NR_dup2, Rule::Duplicate),
+    (g::__NR_dup3, Rule::Duplicate),
+    (g::__NR_close_range, Rule::CloseRange),
+    (g::__NR_fcntl, Rule::Fcntl),
+    (g::__NR_ioctl, Rule::Ioctl),
+];
+
+/// What is done for one call: its rule, and which arguments may not point to managed memory.
+type Judgement = (Rule, u8);
+
+pub(super) fn build(params: &Params) -> Vec<Instruction> {
+    let mut judged: BTreeMap<u32, Judgement> =
+        RULES.iter().map(|&(nr, rule)| (nr, (rule, 0))).collect();
+    if params.user_mode_tier {
+        for &(nr, mask) in pointers::DIRECT {
+            judged.entry(nr).or_insert((Rule::Plain, 0)).1 = mask;
+        }
+        for &nr in pointers::HIDDEN {
+            judged.insert(nr, (Rule::Always, 0));
+        }
+        for &nr in pointers::REFUSED {
+            judged.insert(nr, (Rule::Missing, 0));
+        }
+    }
+    let mut a = Assembler::default();
+    let ends = Ends {
+        allow: a.label(),
+        trap: a.label(),
+        bad_descriptor: a.label(),
+        done: a.label(),
+        no_call: a.label(),
+    };
+    let labels: BTreeMap<Judgement, Label> = judged
+        .values()
+        .map(|&judgement| (judgement, a.label()))
+        .collect();
+    let entries: Vec<(u32, Label)> = judged
+        .iter()
+        .map(|(&nr, judgement)| (nr, labels[judgement]))
+        .collect();
+
+    a.load(data::ARCH);
+    a.unless(Test::Equal(ARCH_X86_64), ends.allow);
+    a.load(data::NR);
+    search(&mut a, &entries, ends.allow);
+    for (&(rule, pointers), &label) in &labels {
+        a.place(label);
+        exempt_gate(&mut a, ends.allow);
+        emit(&mut a, rule, params, ends, pointers);
+    }
+    let answers = [
+        (ends.allow, p::SECCOMP_RET_ALLOW),
+        (ends.trap, p::SECCOMP_RET_TRAP | TRAP_MARK as u32),
+        (
+            ends.bad_descriptor,
+            p::SECCOMP_RET_ERRNO | Errno::EBADF.0 as u32,
+        ),
+        (ends.done, p::SECCOMP_RET_ERRNO),
+        (ends.no_call, p::SECCOMP_RET_ERRNO | ENOSYS),
+    ];
+    for (label, answer) in answers {
+        a.place(label);
+        a.ret(answer);
+    }
+    a.finish()
+}
+
+/// Binary search of the accumulator among `entries`, ordered by number.
+fn search(a: &mut Assembler, entries: &[(u32, Label)], other: Label) {
+    if entries.len() <= 3 {
+        for &(nr, label) in entries {
+            a.when(Test::Equal(nr), label);
+        }
+        a.goto(other);
+        return;
+    }
+    let (low, high) = entries.split_at(entries.len() / 2);
+    let upper = a.label();
+    a.when(Test::AtLeast(high[0].0), upper);
+    search(a, low, other);
+    a.place(upper);
+    search(a, high, other);
+}
+
+fn exempt_gate(a: &mut Assembler, allow: Label) {
+    let elsewhere = a.label();
+    a.load(data::IP_HIGH);
+    a.unless(Test::Equal((GATE_ADDRESS >> 32) as u32), elsewhere);
+    a.load(data::IP_LOW);
+    a.and(!0xfff);
+    a.when(Test::Equal(GATE_ADDRESS as u32), allow);
+    a.place(elsewhere);
+}
+
+fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8) {
+    match rule {
+        Rule::Always => return a.goto(ends.trap),
+        Rule::Missing => return a.goto(ends.no_call),
+        Rule::Map => map(a, params.threshold_bytes, ends),
+        Rule::Area => {
+            a.load(data::high(0));
+            a.unless(Test::AtLeast(TOP), ends.trap);
+        }
+        Rule::Protect => protect(a, ends),
+        Rule::Remap => remap(a, ends),
+        Rule::Break => when_given(a, 0, ends.trap),
+        Rule::Clone => {
+            a.load(data::low(0));
+            a.unless(Test::AnyBit(g::CLONE_VM), ends.trap);
+        }
+        Rule::Action => when_given(a, 1, ends.trap),
+        Rule::Mask => {
+            let harmless = a.label();
+            a.load(data::low(0));
+            a.when(Test::Equal(g::SIG_UNBLOCK), harmless);
+            when_given(a, 1, ends.trap);
+            a.place(harmless);
+        }
+        Rule::Prctl => {
+            a.load(data::low(0));
+            a.when(Test::Equal(PR_SET_SECCOMP), ends.trap);
+        }
+        Rule::Close => when_ours(a, 0, params.fd_base, ends.bad_descriptor),
+        Rule::Duplicate => when_ours(a, 1, params.fd_base, ends.bad_descriptor),
+        Rule::CloseRange => close_range(a, params.fd_base, ends),
+        Rule::Fcntl => on_ours(a, g::F_SETFD, params.fd_base, ends.done),
+        Rule::Ioctl => on_ours(a, FIOCLEX, params.fd_base, ends.done),
+        Rule::Given(argument) => when_given(a, argument, ends.trap),
+        Rule::Plain => {}
+    }
+    for argument in (0..6).filter(|argument| pointers & 1 << argument != 0) {
+        when_managed(a, argument, ends.trap);
+    }
+    a.goto(ends.allow);
+}
+
+/// The argument points to where managed memory can be: the window or a heap.
+fn when_managed(a: &mut Assembler, argument: u32, label: Label) {
+    let outside = a.label();
+    a.load(data::high(argument));
+    a.when(Test::AtLeast(TOP), outside);
+    a.when(Test::AtLeast(1), label);
+    a.load(data::low(argument));
+    a.when(Test::AtLeast(LOWEST_POINTER), label);
+    a.place(outside);
+}
+
+fn when_in_window(a: &mut Assembler, argument: u32, label: Label) {
+    let outside = a.label();
+    let low = a.label();
+    a.load(data::high(argument));
+    a.when(Test::AtLeast(TOP), outside);
+    a.when(Test::AtLeast(HEAP_END), label);
+    a.unless(Test::AtLeast(HEAP), low);
+    a.goto(outside);
+    a.place(low);
+    a.when(Test::AtLeast(WINDOW), label);
+    a.place(outside);
+}
+
+fn when_given(a: &mut Assembler, argument: u32, label: Label) {
+    a.load(data::low(argument));
+    a.unless(Test::Equal(0), label);
+    a.load(data::high(argument));
+    a.unless(Test::Equal(0), label);
+}
+
+/// The agent maps its gate before it can be asked.
+fn allow_making_the_gate(a: &mut Assembler, ends: Ends) {
+    let other = a.label();
+    a.load(data::high(0));
+    a.unless(Test::Equal((GATE_ADDRESS >> 32) as u32), other);
+    a.load(data::low(0));
+    a.when(Test::Equal(GATE_ADDRESS as u32), ends.allow);
+    a.place(other);
+}
+
+fn map(a: &mut Assembler, threshold: u64, ends: Ends) {
+    allow_making_the_gate(a, ends);
+    when_in_window(a, 0, ends.trap);
+    let pass = a.label();
+    let anywhere = a.label();
+    a.load(data::low(3));
+    a.unless(Test::AnyBit(MAP_FIXED), anywhere);
+    when_managed(a, 0, ends.trap);
+    a.goto(pass);
+    a.place(anywhere);
+    a.when(Test::AnyBit(NO_MEMORY_OF_OURS), pass);
+    a.unless(Test::AnyBit(g::MAP_ANONYMOUS), pass);
+    a.and(MAP_TYPE);
+    a.unless(Test::Equal(g::MAP_PRIVATE), pass);
+    a.load(data::high(1));
+    let (high, low) = ((threshold >> 32) as u32, threshold as u32);
+    a.when(Test::Above(high), ends.trap);
+    a.unless(Test::AtLeast(high), pass);
+    a.load(data::low(1));
+    a.when(Test::AtLeast(low), ends.trap);
+    a.place(pass);
+}
+
+/// The dynamic linker makes what it relocated in the program read-only before the agent is there.
+fn protect(a: &mut Assembler, ends: Ends) {
+    allow_making_the_gate(a, ends);
+    when_in_window(a, 0, ends.trap);
+    let pass = a.label();
+    a.load(data::low(2));
+    a.when(Test::Equal(g::PROT_READ), pass);
+    when_managed(a, 0, ends.trap);
+    a.place(pass);
+}
+
+fn remap(a: &mut Assembler, ends: Ends) {
+    a.load(data::high(0));
+    a.unless(Test::AtLeast(TOP), ends.trap);
+    let anywhere = a.label();
+    a.load(data::low(3));
+    a.unless(Test::AnyBit(g::MREMAP_FIXED), anywhere);
+    when_in_window(a, 4, ends.trap);
+    a.place(anywhere);
+}
+
+fn when_ours(a: &mut Assembler, argument: u32, fd_base: u32, label: Label) {
+    let other = a.label();
+    a.load(data::low(argument));
+    a.unless(Test::AtLeast(fd_base), other);
+    a.unless(Test::AtLeast(fd_base + fds::COUNT), label);
+    a.place(other);
+}
+
+/// The second argument is `request` and the first one of ours.
+fn on_ours(a: &mut Assembler, request: u32, fd_base: u32, label: Label) {
+    let other = a.label();
+    a.load(data::low(1));
+    a.unless(Test::Equal(request), other);
+    when_ours(a, 0, fd_base, label);
+    a.place(other);
+}
+
+fn close_range(a: &mut Assembler, fd_base: u32, ends: Ends) {
+    let apart = a.label();
+    a.load(data::low(0));
+    a.when(Test::AtLeast(fd_base + fds::COUNT), apart);
+    a.load(data::low(1));
+    a.when(Test::AtLeast(fd_base), ends.trap);
+    a.place(apart);
+}

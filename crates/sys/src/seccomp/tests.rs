@@ -1,0 +1,352 @@
+//! The filter, run by an interpreter of classic BPF.
+
+extern crate std;
+
+use std::vec::Vec;
+
+use farpage_abi::fds;
+use linux_raw_sys::general as g;
+
+use super::assembler::{AND, Instruction, JEQ, JGE, JGT, JSET, JUMP, LOAD, RETURN};
+use super::{GATE_ADDRESS, Params, TRAP_MARK, filter};
+
+const ALLOW: u32 = 0x7fff_0000;
+const TRAP: u32 = 0x0003_0000 | TRAP_MARK as u32;
+const ERRNO: u32 = 0x0005_0000;
+const X86_64: u32 = 0xC000_003E;
+const FD_BASE: usize = 4064;
+const THRESHOLD: usize = 128 << 10;
+const PRIVATE: usize = (g::MAP_PRIVATE | g::MAP_ANONYMOUS) as usize;
+
+struct Call {
+    nr: u32,
+    arch: u32,
+    ip: usize,
+    args: [usize; 6],
+}
+
+impl Call {
+    fn word(&self, offset: u32) -> u32 {
+        match offset {
+            0 => self.nr,
+            4 => self.arch,
+            8 => self.ip as u32,
+            12 => (self.ip >> 32) as u32,
+            _ => {
+                let value = self.args[(offset as usize - 16) / 8];
+                if offset.is_multiple_of(8) {
+                    value as u32
+                } else {
+                    (value >> 32) as u32
+                }
+            }
+        }
+    }
+}
+
+/// The filter's answer, and how many instructions it took.
+fn run(code: &[Instruction], call: &Call) -> (u32, usize) {
+    let (mut at, mut value, mut steps) = (0, 0u32, 0);
+    loop {
+        let i = code[at];
+        steps += 1;
+        at += 1;
+        let jump = |holds: bool| at + if holds { i.jt } else { i.jf } as usize;
+        match i.code {
+            LOAD => value = call.word(i.k),
+            AND => value &= i.k,
+            JUMP => at += i.k as usize,
+            JEQ => at = jump(value == i.k),
+            JGT => at = jump(value > i.k),
+            JGE => at = jump(value >= i.k),
+            JSET => at = jump(value & i.k != 0),
+            RETURN => return (i.k, steps),
+            other => panic!("instruction {other:#x}"),
+        }
+    }
+}
+
+/// True when the answer depends on number and architecture alone, as Linux finds out once for all.
+fn constant(code: &[Instruction], nr: u32) -> bool {
+    let call = Call {
+        nr,
+        arch: X86_64,
+        ip: 0,
+        args: [0; 6],
+    };
+    let (mut at, mut value) = (0, 0u32);
+    loop {
+        let i = code[at];
+        at += 1;
+        let jump = |holds: bool| at + if holds { i.jt } else { i.jf } as usize;
+        match i.code {
+            LOAD if i.k > 4 => return false,
+            LOAD => value = call.word(i.k),
+            AND => value &= i.k,
+            JUMP => at += i.k as usize,
+            JEQ => at = jump(value == i.k),
+            JGT => at = jump(value > i.k),
+            JGE => at = jump(value >= i.k),
+            JSET => at = jump(value & i.k != 0),
+            _ => return i.k == ALLOW,
+        }
+    }
+}
+
+fn code(user_mode_tier: bool) -> Vec<Instruction> {
+    filter(&Params {
+        fd_base: FD_BASE as u32,
+        threshold_bytes: THRESHOLD as u64,
+        user_mode_tier,
+    })
+}
+
+fn answer(nr: u32, args: &[usize]) -> u32 {
+    answer_in(false, nr, args)
+}
+
+fn answer_in(user_mode_tier: bool, nr: u32, args: &[usize]) -> u32 {
+    let mut all = [0; 6];
+    all[..args.len()].copy_from_slice(args);
+    let call = Call {
+        nr,
+        arch: X86_64,
+        ip: 0x7f00_0000_0000,
+        args: all,
+    };
+    run(&code(user_mode_tier), &call).0
+}
+
+#[test]
+fn large_private_memory_is_trapped_and_nothing_else() {
+    let map = |at: usize, bytes: usize, flags: usize| answer(g::__NR_mmap, &[at, bytes, 3, flags]);
+    assert_eq!(map(0, THRESHOLD, PRIVATE), TRAP);
+    assert_eq!(map(0, THRESHOLD - 1, PRIVATE), ALLOW);
+    assert_eq!(map(0, 1 << 32, PRIVATE), TRAP);
+    assert_eq!(map(0, 1 << 30, g::MAP_PRIVATE as usize), ALLOW, "a file");
+    assert_eq!(
+        map(0, 1 << 30, (g::MAP_SHARED | g::MAP_ANONYMOUS) as usize),
+        ALLOW
+    );
+    for special in [g::MAP_STACK, g::MAP_GROWSDOWN, g::MAP_HUGETLB, 0x40] {
+        assert_eq!(map(0, 1 << 30, PRIVATE | special as usize), ALLOW);
+    }
+    let fixed = g::MAP_FIXED as usize;
+    assert_eq!(
+        map(0x7f12_0000_0000, 1 << 30, PRIVATE | fixed),
+        ALLOW,
+        "a library's zeros"
+    );
+    assert_eq!(map(0x1000_0000_0000, 4096, PRIVATE | fixed), TRAP);
+    assert_eq!(
+        map(0x1000_0000_0000, 4096, g::MAP_PRIVATE as usize | fixed),
+        TRAP
+    );
+    assert_eq!(map(0x8000_0000, 4096, PRIVATE | fixed), TRAP);
+    assert_eq!(map(0x8000_0000, 4096, PRIVATE), ALLOW, "a hint");
+    assert_eq!(
+        map(0xc0_0000_0000, 4096, PRIVATE),
+        TRAP,
+        "a hint into the window"
+    );
+}
+
+#[test]
+fn addresses_decide_about_memory_calls() {
+    for nr in [
+        g::__NR_munmap,
+        g::__NR_madvise,
+        g::__NR_mlock,
+        g::__NR_mlock2,
+        g::__NR_munlock,
+    ] {
+        for at in [0x40_0000, 0x1_0000_0000, 0x5555_5555_0000, 0x6fff_ffff_f000] {
+            assert_eq!(answer(nr, &[at, 4096]), TRAP);
+        }
+        for at in [0x7000_0000_0000, 0x7fff_ffff_f000] {
+            assert_eq!(answer(nr, &[at, 4096]), ALLOW);
+        }
+    }
+}
+
+#[test]
+fn the_dynamic_linker_may_protect_the_program() {
+    let read = g::PROT_READ as usize;
+    for at in [0x40_3000, 0x5555_5555_0000] {
+        assert_eq!(answer(g::__NR_mprotect, &[at, 4096, read]), ALLOW);
+        assert_eq!(answer(g::__NR_mprotect, &[at, 4096, 3]), TRAP);
+    }
+    assert_eq!(
+        answer(g::__NR_mprotect, &[0x1000_0000_0000, 4096, read]),
+        TRAP
+    );
+    assert_eq!(
+        answer(g::__NR_mprotect, &[0x7f00_0000_0000, 4096, 3]),
+        ALLOW
+    );
+}
+
+#[test]
+fn a_move_is_trapped_for_its_source_or_its_target() {
+    let away = 0x7f00_0000_0000;
+    let inside = 0x1000_0000_0000;
+    let fixed = (g::MREMAP_FIXED | g::MREMAP_MAYMOVE) as usize;
+    assert_eq!(answer(g::__NR_mremap, &[inside, 1, 2, 1, 0]), TRAP);
+    assert_eq!(
+        answer(g::__NR_mremap, &[away, 1, 2, 1, inside]),
+        ALLOW,
+        "the target is not given"
+    );
+    assert_eq!(answer(g::__NR_mremap, &[away, 1, 2, fixed, inside]), TRAP);
+    assert_eq!(answer(g::__NR_mremap, &[away, 1, 2, fixed, away]), ALLOW);
+}
+
+#[test]
+fn processes_and_signals() {
+    let vm = g::CLONE_VM as usize;
+    assert_eq!(answer(g::__NR_clone, &[17]), TRAP);
+    assert_eq!(answer(g::__NR_clone, &[vm | 17]), ALLOW);
+    assert_eq!(answer(g::__NR_vfork, &[]), ALLOW);
+    assert_eq!(answer(g::__NR_clone3, &[]), ERRNO | 38);
+    for nr in [
+        g::__NR_fork,
+        g::__NR_execve,
+        g::__NR_execveat,
+        g::__NR_seccomp,
+    ] {
+        assert_eq!(answer(nr, &[]), TRAP);
+    }
+    assert_eq!(
+        answer(g::__NR_rt_sigaction, &[11, 0, 0x7fff_0000_0000]),
+        ALLOW
+    );
+    assert_eq!(
+        answer(g::__NR_rt_sigaction, &[11, 0x7fff_0000_0000, 0]),
+        TRAP
+    );
+    let set = 0x7fff_0000_0000;
+    assert_eq!(
+        answer(g::__NR_rt_sigprocmask, &[g::SIG_BLOCK as usize, set]),
+        TRAP
+    );
+    assert_eq!(
+        answer(g::__NR_rt_sigprocmask, &[g::SIG_UNBLOCK as usize, set]),
+        ALLOW
+    );
+    assert_eq!(
+        answer(g::__NR_rt_sigprocmask, &[g::SIG_SETMASK as usize, 0, set]),
+        ALLOW
+    );
+    assert_eq!(answer(g::__NR_ppoll, &[set, 1, 0, set]), TRAP);
+    assert_eq!(answer(g::__NR_ppoll, &[set, 1, set, 0]), ALLOW);
+    assert_eq!(answer(g::__NR_prctl, &[22, 2]), TRAP);
+    assert_eq!(answer(g::__NR_prctl, &[15, 2]), ALLOW);
+    assert_eq!(answer(g::__NR_brk, &[0]), ALLOW);
+    assert_eq!(answer(g::__NR_brk, &[0x5555_0000_0000]), TRAP);
+}
+
+#[test]
+fn descriptors_of_farpage_stay() {
+    let last = FD_BASE + fds::COUNT as usize - 1;
+    let ebadf = ERRNO | 9;
+    for (fd, expected) in [
+        (3, ALLOW),
+        (FD_BASE - 1, ALLOW),
+        (last + 1, ALLOW),
+        (last, ebadf),
+    ] {
+        assert_eq!(answer(g::__NR_close, &[fd]), expected);
+        assert_eq!(answer(g::__NR_dup2, &[0, fd]), expected);
+        assert_eq!(answer(g::__NR_dup3, &[0, fd, 0]), expected);
+    }
+    assert_eq!(answer(g::__NR_close_range, &[3, u32::MAX as usize]), TRAP);
+    assert_eq!(answer(g::__NR_close_range, &[3, FD_BASE - 1]), ALLOW);
+    assert_eq!(
+        answer(g::__NR_close_range, &[last + 1, u32::MAX as usize]),
+        ALLOW
+    );
+    let close_on_exec = g::F_SETFD as usize;
+    assert_eq!(answer(g::__NR_fcntl, &[FD_BASE, close_on_exec, 1]), ERRNO);
+    assert_eq!(answer(g::__NR_fcntl, &[5, close_on_exec, 1]), ALLOW);
+    assert_eq!(answer(g::__NR_fcntl, &[FD_BASE, 1]), ALLOW);
+    assert_eq!(answer(g::__NR_ioctl, &[FD_BASE, 0x5451]), ERRNO);
+}
+
+#[test]
+fn the_gate_and_other_machines_pass() {
+    let call = |ip, arch| {
+        let args = [0; 6];
+        run(
+            &code(true),
+            &Call {
+                nr: g::__NR_execve,
+                arch,
+                ip,
+                args,
+            },
+        )
+        .0
+    };
+    assert_eq!(call(GATE_ADDRESS + 25, X86_64), ALLOW);
+    assert_eq!(call(GATE_ADDRESS + 4096, X86_64), TRAP);
+    assert_eq!(call(GATE_ADDRESS - 1, X86_64), TRAP);
+    assert_eq!(call(GATE_ADDRESS + (1 << 32), X86_64), TRAP);
+    assert_eq!(call(0, 0x4000_0003), ALLOW, "32-bit programs run unmanaged");
+}
+
+#[test]
+fn the_agent_may_make_its_gate() {
+    let fixed = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_FIXED_NOREPLACE) as usize;
+    assert_eq!(answer(g::__NR_mmap, &[GATE_ADDRESS, 4096, 3, fixed]), ALLOW);
+    assert_eq!(answer(g::__NR_mprotect, &[GATE_ADDRESS, 4096, 5]), ALLOW);
+    assert_eq!(answer(g::__NR_munmap, &[GATE_ADDRESS, 4096]), TRAP);
+}
+
+#[test]
+fn the_user_mode_tier_looks_at_pointers() {
+    let read = |at| answer_in(true, g::__NR_read, &[0, at, 100]);
+    assert_eq!(read(0x1000_0000_0000), TRAP);
+    assert_eq!(read(0x5555_5555_0000), TRAP);
+    assert_eq!(read(0x40_0000), TRAP);
+    assert_eq!(read(0), ALLOW);
+    assert_eq!(read(0x7ffd_0000_0000), ALLOW);
+    assert_eq!(answer_in(true, g::__NR_readv, &[0, 0x7ffd_0000_0000]), TRAP);
+    assert_eq!(answer_in(true, g::__NR_io_uring_setup, &[8]), ERRNO | 38);
+    assert_eq!(
+        answer_in(true, g::__NR_ioctl, &[0, 0x5401, 0x1000_0000_0000]),
+        TRAP
+    );
+    assert_eq!(
+        answer_in(true, g::__NR_fcntl, &[0, 4, 0x800]),
+        ALLOW,
+        "a number, no pointer"
+    );
+    assert_eq!(answer(g::__NR_read, &[0, 0x1000_0000_0000]), ALLOW);
+    assert_eq!(answer(g::__NR_io_uring_setup, &[8]), ALLOW);
+}
+
+#[test]
+fn common_calls_are_known_without_running_the_filter() {
+    let code = code(false);
+    let common = [
+        g::__NR_read,
+        g::__NR_write,
+        g::__NR_futex,
+        g::__NR_epoll_wait,
+        g::__NR_getpid,
+        g::__NR_sendmsg,
+        g::__NR_openat,
+    ];
+    for nr in common {
+        assert!(constant(&code, nr), "call {nr}");
+    }
+    assert!(!constant(&code, g::__NR_mmap));
+    let call = Call {
+        nr: g::__NR_mmap,
+        arch: X86_64,
+        ip: 0,
+        args: [0, 4096, 3, PRIVATE, 0, 0],
+    };
+    assert!(run(&code, &call).1 < 50);
+    assert!(code.len() < 600, "{}", code.len());
+}
