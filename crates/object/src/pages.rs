@@ -87,6 +87,7 @@ pub struct Discarded {
 }
 
 /// Every page of an address space.
+#[cfg_attr(any(test, feature = "check"), derive(Clone))]
 pub struct Pages {
     table: Table,
     probation: Queue,
@@ -758,5 +759,7 @@ pub(crate) fn bits(mask: u16) -> impl Iterator<Item = u64> {
     (0..16).filter(move |bit| mask >> bit & 1 == 1)
 }
 
+#[cfg(any(test, feature = "check"))]
+mod check;
 #[cfg(test)]
 mod tests;

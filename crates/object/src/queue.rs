@@ -64,6 +64,22 @@ impl Queue {
         (self.oldest != NONE).then_some(self.oldest)
     }
 
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Every cluster, oldest first.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn iter<'a>(&self, table: &'a Table) -> impl Iterator<Item = u32> + 'a {
+        let mut at = self.oldest;
+        core::iter::from_fn(move || {
+            let cluster = (at != NONE).then_some(at)?;
+            at = table.node(cluster).newer;
+            Some(cluster)
+        })
+    }
+
     pub(crate) fn push_newest(&mut self, table: &mut Table, cluster: u32) {
         let before = self.newest;
         let node = table.node_mut(cluster);

@@ -34,6 +34,7 @@ struct Stream {
 }
 
 /// The runs seen lately.
+#[cfg_attr(any(test, feature = "check"), derive(Clone))]
 #[derive(Default)]
 pub struct Streams {
     streams: [Stream; STREAMS],

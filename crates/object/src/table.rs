@@ -13,6 +13,7 @@ pub(crate) const CLUSTERS: usize = (BLOCK_PAGES / CLUSTER_PAGES) as usize;
 const LEVEL_BITS: u32 = 13;
 const LEVEL: usize = 1 << LEVEL_BITS;
 
+#[cfg_attr(any(test, feature = "check"), derive(Clone))]
 pub(crate) struct Block {
     pub(crate) pages: [u8; BLOCK_PAGES as usize],
     pub(crate) clusters: [Node; CLUSTERS],
@@ -21,6 +22,7 @@ pub(crate) struct Block {
 type Middle = [Option<Box<Block>>; LEVEL];
 
 /// Blocks by block number (virtual page number / 512), below 2^26.
+#[cfg_attr(any(test, feature = "check"), derive(Clone))]
 pub(crate) struct Table {
     top: Vec<Option<Box<Middle>>>,
 }

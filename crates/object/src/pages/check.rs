@@ -1,0 +1,68 @@
+//! The laws of the queues, checked by tests and by the simulator.
+
+use super::*;
+
+impl Pages {
+    /// Checks that the queues and the pages agree.
+    ///
+    /// To be called while no chosen cluster is on its way (between `choose` and `requeue`).
+    ///
+    /// # Panics
+    /// When they do not.
+    pub fn check(&self) {
+        let mut queued = 0;
+        for queue in [&self.probation, &self.protected, &self.aside] {
+            let mut clusters = 0;
+            for cluster in queue.iter(&self.table) {
+                let place = self.table.node(cluster).place;
+                assert_eq!(place, queue.place(), "cluster {cluster:#x} says {place:?}");
+                clusters += 1;
+            }
+            assert_eq!(clusters, queue.clusters, "length of {:?}", queue.place());
+            queued += clusters;
+        }
+        let (mut aside, mut placed) = (0, 0);
+        let mut block = self.table.next_block(0);
+        while let Some(at) = block {
+            let first = at * BLOCK_PAGES / CLUSTER_PAGES;
+            for cluster in first..first + BLOCK_PAGES / CLUSTER_PAGES {
+                let (pages, queued) = self.check_cluster(cluster as u32);
+                aside += pages;
+                placed += u64::from(queued);
+            }
+            block = self.table.next_block(at + 1);
+        }
+        assert_eq!(aside, self.aside_pages, "number of pages aside");
+        assert_eq!(
+            placed, queued,
+            "clusters with a place and clusters in queues"
+        );
+    }
+
+    /// Returns how many pages of a cluster are aside, and whether it is in a queue.
+    fn check_cluster(&self, cluster: u32) -> (u64, bool) {
+        let place = self.table.node(cluster).place;
+        let aside = self.mask(cluster, |state| state == State::Aside);
+        let granted = self.mask(cluster, |state| state == State::Granted);
+        let (clean, dirty) = self.leaving_mask(cluster);
+        match place {
+            Place::Aside => assert_ne!(aside, 0, "cluster {cluster:#x} is not aside"),
+            Place::Nowhere | Place::Probation | Place::Protected => {
+                assert_eq!(aside, 0, "cluster {cluster:#x} is aside and in {place:?}");
+            }
+        }
+        if place == Place::Nowhere {
+            let leaves = clean | dirty | granted;
+            assert_eq!(
+                leaves, 0,
+                "cluster {cluster:#x} can leave and is in no queue"
+            );
+        }
+        (u64::from(aside.count_ones()), place != Place::Nowhere)
+    }
+
+    /// True when a thread waits for the end of the page's transfer.
+    pub fn awaited(&self, page: PageIndex) -> bool {
+        self.table.byte(page.0) & State::AWAITED != 0
+    }
+}

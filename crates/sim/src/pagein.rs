@@ -1,0 +1,164 @@
+//! A request to the pager on its way: nobody holds the lock while the pager works.
+
+use farpage_abi::{PageIndex, PageRange};
+
+use crate::linux::Errno;
+use crate::shared::{ActorId, Core, say};
+
+/// Between two steps of a page-in.
+#[derive(Debug)]
+pub(crate) enum PageIn {
+    /// The pager works.
+    Reading { pages: PageRange, delay: u64 },
+    /// The pager has answered for a prefix; wants the lock.
+    Supplied { pages: PageRange, supply: Supply },
+    /// Puts pages into the program; has the lock.
+    Putting {
+        pages: PageRange,
+        supply: Supply,
+        put: u64,
+    },
+    /// Done.
+    Over,
+}
+
+/// What the pager said.
+#[derive(Debug)]
+pub(crate) struct Supply {
+    values: Vec<u64>,
+    /// It keeps its copies.
+    clean: bool,
+    /// The page after the prefix cannot be had.
+    failed: bool,
+}
+
+pub(crate) fn step(core: &mut Core, proc: usize, actor: ActorId, at: PageIn) -> PageIn {
+    match at {
+        PageIn::Reading { pages, delay: 0 } => {
+            let supply = ask(core, proc, pages);
+            PageIn::Supplied { pages, supply }
+        }
+        PageIn::Reading { pages, delay } => PageIn::Reading {
+            pages,
+            delay: delay - 1,
+        },
+        PageIn::Supplied { pages, supply } => {
+            if core.lock(proc, actor) {
+                PageIn::Putting {
+                    pages,
+                    supply,
+                    put: 0,
+                }
+            } else {
+                PageIn::Supplied { pages, supply }
+            }
+        }
+        PageIn::Putting { pages, supply, put } => put_one(core, proc, actor, pages, supply, put),
+        PageIn::Over => PageIn::Over,
+    }
+}
+
+fn ask(core: &mut Core, proc: usize, pages: PageRange) -> Supply {
+    let most = if core.rng.chance(200) {
+        1 + core.rng.below(pages.pages())
+    } else {
+        pages.pages()
+    };
+    let mut supply = Supply {
+        values: Vec::new(),
+        clean: !core.rng.chance(core.settings.precious),
+        failed: false,
+    };
+    for page in pages.iter().take(most as usize) {
+        let Some(slot) = core.procs[proc].slots[page.0 as usize] else {
+            panic!("page {} is asked for and not with the pager", page.0);
+        };
+        match core.store.read(slot) {
+            Some(value) => supply.values.push(value),
+            None => {
+                supply.failed = supply.values.is_empty();
+                break;
+            }
+        }
+    }
+    supply
+}
+
+fn put_one(
+    core: &mut Core,
+    proc: usize,
+    actor: ActorId,
+    pages: PageRange,
+    mut supply: Supply,
+    put: u64,
+) -> PageIn {
+    let page = pages.start.0 + put;
+    if put < supply.values.len() as u64 {
+        let (space, rng) = (&mut core.procs[proc].space, &mut core.rng);
+        match space.copy(page, supply.values[put as usize], supply.clean, rng) {
+            Ok(_) => {
+                return PageIn::Putting {
+                    pages,
+                    supply,
+                    put: put + 1,
+                };
+            }
+            Err(Errno::Again) => {
+                told(
+                    core,
+                    proc,
+                    PageRange::new(pages.start.0, page),
+                    supply.clean,
+                );
+                core.unlock(proc, actor);
+                supply.values.drain(..put as usize);
+                let pages = PageRange::new(page, pages.end.0);
+                return PageIn::Supplied { pages, supply };
+            }
+            Err(errno) => panic!("page {page} paged in over another: {errno:?}"),
+        }
+    }
+    told(
+        core,
+        proc,
+        PageRange::new(pages.start.0, page),
+        supply.clean,
+    );
+    end(core, proc, PageRange::new(page, pages.end.0), supply.failed);
+    core.unlock(proc, actor);
+    PageIn::Over
+}
+
+fn told(core: &mut Core, proc: usize, pages: PageRange, clean: bool) {
+    say!(
+        core,
+        "p{proc} paged in {}..{} clean={clean}",
+        pages.start.0,
+        pages.end.0
+    );
+    core.procs[proc].pages.paged_in(pages, clean);
+    if !clean {
+        for page in pages.iter() {
+            core.release_slot(proc, page.0);
+        }
+    }
+}
+
+/// The pages that were not supplied.
+fn end(core: &mut Core, proc: usize, rest: PageRange, failed: bool) {
+    core.budget.give(rest.pages());
+    let mut rest = rest;
+    if failed {
+        say!(core, "p{proc} page {} is lost", rest.start.0);
+        let one = PageRange::one(rest.start);
+        core.procs[proc].pages.page_in_failed(rest.start);
+        core.procs[proc].space.wake(one, &mut core.rng);
+        rest = PageRange {
+            start: PageIndex(rest.start.0 + 1),
+            end: rest.end,
+        };
+    }
+    if core.procs[proc].pages.page_in_ends(rest) {
+        core.procs[proc].space.wake(rest, &mut core.rng);
+    }
+}

@@ -1,0 +1,331 @@
+//! The page-out threads: one empties clusters, one hands what lies aside to the pager.
+
+use farpage_abi::{PageIndex, PageRange};
+use farpage_object::{State, Victim};
+
+use crate::linux::Errno;
+use crate::shared::{ActorId, Core, first_run, say, without};
+use crate::store::Slot;
+
+/// Between two steps of the thread that empties clusters. All but `Idle` hold the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Evictor {
+    Idle,
+    /// Takes a granted run back.
+    Granted {
+        pages: PageRange,
+    },
+    /// It is registered again: looks what is there.
+    Registered {
+        pages: PageRange,
+    },
+    /// Has pages of a cluster still to drop (clean) and to move aside (dirty).
+    Cluster {
+        first: PageIndex,
+        clean: u16,
+        dirty: u16,
+    },
+    /// These left just now, and the automaton does not know.
+    Left {
+        first: PageIndex,
+        clean: u16,
+        dirty: u16,
+        left: PageRange,
+        was: State,
+    },
+    /// A shared page: write-protected, to be copied.
+    Shared {
+        first: PageIndex,
+        dirty: u16,
+        page: PageIndex,
+    },
+}
+
+pub(crate) fn evict(core: &mut Core, proc: usize, actor: ActorId, at: Evictor) -> Evictor {
+    match at {
+        Evictor::Idle => {
+            let wanted = core.budget.is_tight() || core.trouble(core.settings.eager);
+            if !wanted || !core.lock(proc, actor) {
+                return at;
+            }
+            choose(core, proc, actor)
+        }
+        Evictor::Granted { pages } => {
+            let (space, rng) = (&mut core.procs[proc].space, &mut core.rng);
+            space.register(pages, true, rng);
+            Evictor::Registered { pages }
+        }
+        Evictor::Registered { pages } => {
+            let process = &mut core.procs[proc];
+            let ptes = &process.space.ptes;
+            let there = |page: PageIndex| ptes[page.0 as usize].present;
+            let absent = process.pages.ungranted(pages, there);
+            core.budget.give(absent);
+            core.unlock(proc, actor);
+            Evictor::Idle
+        }
+        Evictor::Cluster {
+            first,
+            clean,
+            dirty,
+        } => leave(core, proc, actor, first, clean, dirty),
+        Evictor::Left {
+            first,
+            clean,
+            dirty,
+            left,
+            was,
+        } => {
+            told(core, proc, left, was);
+            Evictor::Cluster {
+                first,
+                clean,
+                dirty,
+            }
+        }
+        Evictor::Shared { first, dirty, page } => {
+            let space = &mut core.procs[proc].space;
+            space.copy_aside(page.0);
+            space.drop_pages(PageRange::one(page));
+            let left = PageRange::one(page);
+            Evictor::Left {
+                first,
+                clean: 0,
+                dirty: without(first, dirty, left),
+                left,
+                was: State::Resident,
+            }
+        }
+    }
+}
+
+fn choose(core: &mut Core, proc: usize, actor: ActorId) -> Evictor {
+    let victim = core.procs[proc].pages.choose();
+    say!(core, "p{proc} e{actor} chose {victim:?}");
+    match victim {
+        None => {
+            core.unlock(proc, actor);
+            Evictor::Idle
+        }
+        Some(Victim::Granted(pages)) => Evictor::Granted { pages },
+        Some(Victim::Cluster {
+            first,
+            clean,
+            dirty,
+        }) => Evictor::Cluster {
+            first,
+            clean,
+            dirty,
+        },
+    }
+}
+
+fn stop(core: &mut Core, proc: usize, actor: ActorId, first: PageIndex) -> Evictor {
+    core.procs[proc].pages.requeue(first);
+    core.unlock(proc, actor);
+    Evictor::Idle
+}
+
+fn leave(
+    core: &mut Core,
+    proc: usize,
+    actor: ActorId,
+    first: PageIndex,
+    clean: u16,
+    dirty: u16,
+) -> Evictor {
+    if clean != 0 {
+        let left = first_run(first, clean);
+        core.procs[proc].space.drop_pages(left);
+        let clean = without(first, clean, left);
+        let was = State::Clean;
+        return Evictor::Left {
+            first,
+            clean,
+            dirty,
+            left,
+            was,
+        };
+    }
+    if dirty == 0 {
+        return stop(core, proc, actor, first);
+    }
+    let run = first_run(first, dirty);
+    let (space, rng) = (&mut core.procs[proc].space, &mut core.rng);
+    match space.move_aside(run, rng) {
+        Ok(done) => {
+            let left = PageRange::new(run.start.0, run.start.0 + done);
+            Evictor::Left {
+                first,
+                clean: 0,
+                dirty: without(first, dirty, left),
+                left,
+                was: State::Resident,
+            }
+        }
+        Err(Errno::Busy) if space.protect(PageRange::one(run.start), rng).is_ok() => {
+            Evictor::Shared {
+                first,
+                dirty,
+                page: run.start,
+            }
+        }
+        Err(_) => stop(core, proc, actor, first),
+    }
+}
+
+fn told(core: &mut Core, proc: usize, left: PageRange, was: State) {
+    for page in left.iter() {
+        if was == State::Clean {
+            core.procs[proc].pages.dropped(page);
+            core.budget.give(1);
+        } else {
+            core.procs[proc].pages.moved_aside(page);
+        }
+    }
+}
+
+/// Between two steps of the thread that hands pages to the pager.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Writer {
+    Idle,
+    /// The pager works on the first page of `left`; nobody holds the lock.
+    Writing {
+        first: PageIndex,
+        left: u16,
+        delay: u64,
+        /// It was found to be zero, and then turned out to be mapped.
+        zero_refused: bool,
+    },
+    /// The pager is done with the first page of `left`; wants the lock.
+    Written {
+        first: PageIndex,
+        left: u16,
+        outcome: Outcome,
+    },
+}
+
+/// What became of a page on its way out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Outcome {
+    Zero,
+    Taken(Slot),
+    Refused,
+}
+
+pub(crate) fn write(core: &mut Core, proc: usize, actor: ActorId, at: Writer) -> Writer {
+    match at {
+        Writer::Idle => {
+            let wanted = core.budget.is_tight() || core.trouble(core.settings.eager);
+            if !wanted || !core.lock(proc, actor) {
+                return at;
+            }
+            let outs = core.procs[proc].pages.page_out_begins();
+            core.unlock(proc, actor);
+            say!(core, "p{proc} w{actor} begins {outs:?}");
+            outs.map_or(Writer::Idle, |outs| next(core, outs.first, outs.pages))
+        }
+        Writer::Writing {
+            first,
+            left,
+            delay: 0,
+            zero_refused,
+        } => {
+            let page = first.0 + u64::from(left.trailing_zeros());
+            let value = core.procs[proc].space.shadow(page);
+            let outcome = if value == 0 && !zero_refused {
+                Outcome::Zero
+            } else {
+                let slot = core.store.write(value, &mut core.rng);
+                slot.map_or(Outcome::Refused, Outcome::Taken)
+            };
+            Writer::Written {
+                first,
+                left,
+                outcome,
+            }
+        }
+        Writer::Writing {
+            first,
+            left,
+            delay,
+            zero_refused,
+        } => Writer::Writing {
+            first,
+            left,
+            delay: delay - 1,
+            zero_refused,
+        },
+        Writer::Written {
+            first,
+            left,
+            outcome,
+        } => {
+            if !core.lock(proc, actor) {
+                return at;
+            }
+            let page = PageIndex(first.0 + u64::from(left.trailing_zeros()));
+            say!(core, "p{proc} w{actor} page {}: {outcome:?}", page.0);
+            let zero_refused = !conclude(core, proc, page, outcome);
+            core.unlock(proc, actor);
+            if zero_refused {
+                return Writer::Writing {
+                    first,
+                    left,
+                    delay: 0,
+                    zero_refused,
+                };
+            }
+            next(core, first, left & (left - 1))
+        }
+    }
+}
+
+fn next(core: &mut Core, first: PageIndex, left: u16) -> Writer {
+    if left == 0 {
+        return Writer::Idle;
+    }
+    let delay = core.store.delay(&mut core.rng);
+    Writer::Writing {
+        first,
+        left,
+        delay,
+        zero_refused: false,
+    }
+}
+
+/// Tells the automaton what became of a page. False when it must go to the pager after all.
+fn conclude(core: &mut Core, proc: usize, page: PageIndex, outcome: Outcome) -> bool {
+    let process = &mut core.procs[proc];
+    let one = PageRange::one(page);
+    match outcome {
+        Outcome::Zero => {
+            if !process.pages.paged_out_zero(page) {
+                return false;
+            }
+            process.space.drop_shadow(page.0);
+            core.budget.give(1);
+        }
+        Outcome::Taken(slot) => {
+            let (mapped, awaited) = process.pages.paged_out(page);
+            process.slots[page.0 as usize] = Some(slot);
+            process.space.drop_shadow(page.0);
+            if !mapped {
+                core.budget.give(1);
+            }
+            if awaited {
+                process.space.wake(one, &mut core.rng);
+            }
+        }
+        Outcome::Refused => {
+            if process.pages.page_out_failed(page) {
+                process.space.drop_shadow(page.0);
+                // The call cannot be left half done: it is repeated until it works.
+                while process.space.unprotect(one, &mut core.rng).is_err() {
+                    process.space.event = false;
+                }
+            }
+        }
+    }
+    true
+}
