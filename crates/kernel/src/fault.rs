@@ -303,7 +303,7 @@ impl Kernel {
                 return Step::Room(window);
             }
         }
-        state.pages.page_in_begins(pages);
+        state.pages.page_in_begins(pages, Some(page));
         state.in_flight += 1;
         Step::PageIn {
             pages,
@@ -428,7 +428,7 @@ impl Kernel {
             if !out || !self.account.charge(1) {
                 return;
             }
-            state.pages.page_in_begins(PageRange::one(next));
+            state.pages.page_in_begins(PageRange::one(next), None);
             state.in_flight += 1;
             drop(state);
             let fault = Fault {

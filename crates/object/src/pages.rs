@@ -52,10 +52,12 @@ pub enum Filled {
 /// What leaves next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
-    /// A granted block: take it back, look what is there, tell `ungranted`; it is chosen again.
+    /// A granted run: take it back, look what is there, tell `ungranted`; it is chosen again. Or
+    /// `requeue` its first page, when it cannot be taken back now.
     Granted(PageRange),
-    /// A cluster, out of its queue now: drop the clean pages and move the dirty ones aside, then
-    /// tell `dropped`, `moved_aside` or `kept` for each, and `requeue` at the end.
+    /// A cluster, out of its queue now: drop the clean pages and move the dirty ones aside, tell
+    /// `dropped` or `moved_aside` for those that left, and `requeue` at the end. The lock is held
+    /// from `choose` to `requeue`.
     Cluster {
         /// Its first page.
         first: PageIndex,
@@ -106,6 +108,11 @@ impl Default for Pages {
 
 fn cluster_of(page: u64) -> u32 {
     (page / CLUSTER_PAGES) as u32
+}
+
+fn clusters_of(pages: PageRange) -> impl DoubleEndedIterator<Item = u32> {
+    let clusters = pages.start.0 / CLUSTER_PAGES..pages.end.0.div_ceil(CLUSTER_PAGES);
+    clusters.map(|cluster| cluster as u32)
 }
 
 fn block_range(page: u64) -> PageRange {
@@ -287,7 +294,7 @@ impl Pages {
             self.expect(page.0, &[State::Absent]);
             self.set(page.0, state);
         }
-        self.queue_all(pages);
+        self.settle_all(pages);
     }
 
     /// Pages of a mapping that existed before it was managed: Linux has filled what it has filled.
@@ -296,7 +303,7 @@ impl Pages {
             self.expect(page.0, &[State::Absent]);
             self.set(page.0, State::Granted);
         }
-        self.queue_all(pages);
+        self.settle_all(pages);
     }
 
     /// A granted run was taken back; `present` says which of its pages have contents.
@@ -316,11 +323,11 @@ impl Pages {
                 );
             }
         }
-        let clusters = pages.start.0 / CLUSTER_PAGES..pages.end.0.div_ceil(CLUSTER_PAGES);
-        for cluster in clusters.rev() {
-            self.unqueue(cluster as u32);
-            if self.leaving_mask(cluster as u32) != (0, 0) {
-                self.probation.push_oldest(&mut self.table, cluster as u32);
+        for cluster in clusters_of(pages).rev() {
+            self.settle(cluster);
+            if self.table.node(cluster).place != Place::Aside && self.leaves(cluster) {
+                self.unqueue(cluster);
+                self.probation.push_oldest(&mut self.table, cluster);
             }
         }
         absent
@@ -332,13 +339,14 @@ impl Pages {
             self.expect(page.0, &[State::Aside]);
             self.set(page.0, State::Resident);
         }
-        let cluster = cluster_of(pages.start.0);
-        if self.mask(cluster, |state| state == State::Aside) == 0 {
-            self.unqueue(cluster);
-            let node = self.table.node_mut(cluster);
-            node.warmth = (node.warmth + 1).min(3);
-            if self.leaving_mask(cluster) != (0, 0) {
-                self.protected.push_newest(&mut self.table, cluster);
+        for cluster in clusters_of(pages) {
+            if self.mask(cluster, |state| state == State::Aside) == 0 {
+                self.unqueue(cluster);
+                let node = self.table.node_mut(cluster);
+                node.warmth = (node.warmth + 1).min(3);
+                if self.leaves(cluster) {
+                    self.protected.push_newest(&mut self.table, cluster);
+                }
             }
         }
     }
@@ -357,11 +365,16 @@ impl Pages {
         }
     }
 
-    /// A request for these pages goes to the pager.
-    pub fn page_in_begins(&mut self, pages: PageRange) {
+    /// A request for these pages goes to the pager; a thread waits for `waited`. The pager may
+    /// supply fewer, and then `page_in_ends` must know whom to wake.
+    pub fn page_in_begins(&mut self, pages: PageRange, waited: Option<PageIndex>) {
         for page in pages.iter() {
             self.expect(page.0, &[State::Out, State::Absent]);
             self.set(page.0, State::PagingIn);
+        }
+        if let Some(page) = waited {
+            self.expect(page.0, &[State::PagingIn]);
+            *self.table.byte_mut(page.0) |= State::AWAITED;
         }
     }
 
@@ -371,7 +384,7 @@ impl Pages {
             self.expect(page.0, &[State::PagingIn]);
             self.set(page.0, if clean { State::Clean } else { State::Resident });
         }
-        self.queue_all(pages);
+        self.settle_all(pages);
     }
 
     /// These pages were not supplied after all: they stay with the pager. True when a thread waits
@@ -390,153 +403,6 @@ impl Pages {
     pub fn page_in_failed(&mut self, page: PageIndex) {
         self.expect(page.0, &[State::PagingIn]);
         self.set(page.0, State::Failed);
-    }
-
-    /// Chooses what leaves next. `None` when nothing can.
-    pub fn choose(&mut self) -> Option<Victim> {
-        loop {
-            let (queue, cluster) = self.next_candidate()?;
-            let first = u64::from(cluster) * CLUSTER_PAGES;
-            if State::of(self.table.byte(first)) == State::Granted
-                || self.mask(cluster, |state| state == State::Granted) != 0
-            {
-                self.take(queue, cluster);
-                return Some(Victim::Granted(self.granted_run(first)));
-            }
-            if queue == Place::Protected && self.table.node(cluster).warmth > 0 {
-                self.take(queue, cluster);
-                self.table.node_mut(cluster).warmth -= 1;
-                self.protected.push_newest(&mut self.table, cluster);
-                continue;
-            }
-            self.take(queue, cluster);
-            let (clean, dirty) = self.leaving_mask(cluster);
-            if (clean, dirty) != (0, 0) {
-                return Some(Victim::Cluster {
-                    first: PageIndex(first),
-                    clean,
-                    dirty,
-                });
-            }
-        }
-    }
-
-    fn next_candidate(&self) -> Option<(Place, u32)> {
-        let probation = self.probation.oldest().map(|c| (Place::Probation, c));
-        let protected = self.protected.oldest().map(|c| (Place::Protected, c));
-        if self.probation.clusters * 4 >= self.protected.clusters {
-            probation.or(protected)
-        } else {
-            protected.or(probation)
-        }
-    }
-
-    fn granted_run(&self, first: u64) -> PageRange {
-        let block = block_range(first);
-        let from = block.iter().find(|p| self.state(*p) == State::Granted);
-        let from = from.unwrap_or(PageIndex(first));
-        self.stretch(from, block, State::Granted)
-    }
-
-    /// A clean page of a chosen cluster left the program without being written.
-    pub fn dropped(&mut self, page: PageIndex) {
-        self.expect(page.0, &[State::Clean]);
-        self.set(page.0, State::Out);
-    }
-
-    /// A page of a chosen cluster was moved aside.
-    pub fn moved_aside(&mut self, page: PageIndex) {
-        self.expect(page.0, &[State::Resident]);
-        self.set(page.0, State::Aside);
-    }
-
-    /// A page of a chosen cluster turned out to have no contents.
-    pub fn found_absent(&mut self, page: PageIndex) {
-        self.expect(page.0, &[State::Resident]);
-        self.set(page.0, State::Absent);
-    }
-
-    /// A chosen cluster is done with: it goes where its pages say.
-    pub fn requeue(&mut self, first: PageIndex) {
-        let cluster = cluster_of(first.0);
-        if self.mask(cluster, |state| state == State::Aside) != 0 {
-            self.aside.push_newest(&mut self.table, cluster);
-        } else if self.leaving_mask(cluster) != (0, 0) {
-            self.probation.push_newest(&mut self.table, cluster);
-        }
-    }
-
-    /// The first page of what [`Pages::page_out_begins`] would take.
-    pub fn next_aside(&self) -> Option<PageIndex> {
-        let cluster = self.aside.oldest()?;
-        let pages = self.mask(cluster, |state| state == State::Aside);
-        Some(PageIndex(
-            u64::from(cluster) * CLUSTER_PAGES + u64::from(pages.trailing_zeros()),
-        ))
-    }
-
-    /// Takes the cluster that has been aside longest and starts its way to the pager.
-    pub fn page_out_begins(&mut self) -> Option<PageOuts> {
-        let cluster = self.aside.oldest()?;
-        self.aside.remove(&mut self.table, cluster);
-        let pages = self.mask(cluster, |state| state == State::Aside);
-        let first = u64::from(cluster) * CLUSTER_PAGES;
-        for page in bits(pages) {
-            self.set(first + page, State::PagingOut);
-        }
-        if self.leaving_mask(cluster) != (0, 0) {
-            self.probation.push_newest(&mut self.table, cluster);
-        }
-        Some(PageOuts {
-            first: PageIndex(first),
-            pages,
-        })
-    }
-
-    /// The pager took a page. Returns (it is in the program, clean; a thread waits for it).
-    pub fn paged_out(&mut self, page: PageIndex) -> (bool, bool) {
-        self.expect(page.0, &[State::PagingOut, State::PagingOutMapped]);
-        let awaited = self.table.byte(page.0) & State::AWAITED != 0;
-        let mapped = self.state(page) == State::PagingOutMapped;
-        self.set(page.0, if mapped { State::Clean } else { State::Out });
-        if mapped {
-            self.queue_all(PageRange::one(page));
-        }
-        (mapped, awaited)
-    }
-
-    /// A page on its way out held only zeros and nobody had mapped it again: it is absent now.
-    /// False when it is mapped, and then it must go to the pager after all.
-    pub fn paged_out_zero(&mut self, page: PageIndex) -> bool {
-        self.expect(page.0, &[State::PagingOut, State::PagingOutMapped]);
-        let gone = self.state(page) == State::PagingOut;
-        if gone {
-            self.set(page.0, State::Absent);
-        }
-        gone
-    }
-
-    /// The pager did not take a page. True when it is in the program, where it must be made
-    /// writable again; else it lies aside as before.
-    pub fn page_out_failed(&mut self, page: PageIndex) -> bool {
-        self.expect(page.0, &[State::PagingOut, State::PagingOutMapped]);
-        let mapped = self.state(page) == State::PagingOutMapped;
-        self.set(
-            page.0,
-            if mapped {
-                State::Resident
-            } else {
-                State::Aside
-            },
-        );
-        let cluster = cluster_of(page.0);
-        if mapped {
-            self.queue_all(PageRange::one(page));
-        } else if self.table.node(cluster).place != Place::Aside {
-            self.unqueue(cluster);
-            self.aside.push_newest(&mut self.table, cluster);
-        }
-        mapped
     }
 
     /// True while a transfer of one of these pages is under way.
@@ -620,14 +486,11 @@ impl Pages {
             );
             held.charged += u64::from(state.is_charged());
             held.aside |= state == State::Aside;
-            held.with_pager |= matches!(state, State::Out | State::Clean);
+            held.with_pager |= matches!(state, State::Out | State::Clean | State::Failed);
             self.set(page.0, State::Absent);
             *self.table.byte_mut(page.0) = State::Absent as u8;
         }
-        let clusters = pages.start.0 / CLUSTER_PAGES..pages.end.0.div_ceil(CLUSTER_PAGES);
-        for cluster in clusters {
-            self.settle(cluster as u32);
-        }
+        self.settle_all(pages);
     }
 
     /// Renames the pages of `from` to the same number of absent pages at `to` (mremap). Nothing
@@ -645,7 +508,7 @@ impl Pages {
             }
         }
         self.discard(from);
-        self.queue_all(PageRange::new(to.0, to.0 + from.pages()));
+        self.settle_all(PageRange::new(to.0, to.0 + from.pages()));
     }
 
     /// Keeps pages from leaving, or lets them again.
@@ -659,7 +522,7 @@ impl Pages {
             };
         }
         if !wired {
-            self.queue_all(pages);
+            self.settle_all(pages);
         }
     }
 
@@ -673,85 +536,6 @@ impl Pages {
         let one = |(i, &byte)| u16::from(wanted(State::of(byte))) << i;
         bytes.iter().enumerate().map(one).sum()
     }
-
-    /// Which pages of a cluster can leave: (clean, dirty).
-    fn leaving_mask(&self, cluster: u32) -> (u16, u16) {
-        let first = u64::from(cluster) * CLUSTER_PAGES;
-        let Some(block) = self.table.block(first / BLOCK_PAGES) else {
-            return (0, 0);
-        };
-        let at = (first % BLOCK_PAGES) as usize;
-        let (mut clean, mut dirty) = (0, 0);
-        for (i, &byte) in block.pages[at..at + CLUSTER_PAGES as usize]
-            .iter()
-            .enumerate()
-        {
-            let state = State::of(byte);
-            if state.can_leave() && byte & State::WIRED == 0 {
-                clean |= u16::from(state == State::Clean) << i;
-                dirty |= u16::from(state == State::Resident) << i;
-            }
-        }
-        (clean, dirty)
-    }
-
-    /// Puts every cluster of `pages` that has something to lose and is in no queue into probation.
-    /// A granted block queues as its first granted cluster.
-    fn queue_all(&mut self, pages: PageRange) {
-        let mut cluster = pages.start.0 / CLUSTER_PAGES;
-        while cluster * CLUSTER_PAGES < pages.end.0 {
-            let granted = self.mask(cluster as u32, |state| state == State::Granted) != 0;
-            let leaves = granted || self.leaving_mask(cluster as u32) != (0, 0);
-            if leaves && self.table.node(cluster as u32).is_free() {
-                self.probation.push_newest(&mut self.table, cluster as u32);
-            }
-            let next = cluster + 1;
-            let block_end = block_range(cluster * CLUSTER_PAGES).end.0 / CLUSTER_PAGES;
-            cluster = if granted { block_end } else { next };
-        }
-    }
-
-    fn take(&mut self, place: Place, cluster: u32) {
-        match place {
-            Place::Probation => self.probation.remove(&mut self.table, cluster),
-            Place::Protected => self.protected.remove(&mut self.table, cluster),
-            Place::Aside => self.aside.remove(&mut self.table, cluster),
-            Place::Nowhere => {}
-        }
-    }
-
-    fn unqueue(&mut self, cluster: u32) {
-        self.take(self.table.node(cluster).place, cluster);
-    }
-
-    /// Takes a cluster out of a queue that its pages no longer justify.
-    fn settle(&mut self, cluster: u32) {
-        let place = self.table.node(cluster).place;
-        let justified = match place {
-            Place::Nowhere => return,
-            Place::Aside => self.mask(cluster, |state| state == State::Aside) != 0,
-            Place::Probation | Place::Protected => {
-                let granted = self.mask(cluster, |state| state == State::Granted) != 0;
-                granted || self.leaving_mask(cluster) != (0, 0)
-            }
-        };
-        if !justified {
-            self.unqueue(cluster);
-            self.requeue_granted_rest(cluster);
-        }
-    }
-
-    /// The queue entry of a granted block was dropped with part of it: the rest queues anew.
-    fn requeue_granted_rest(&mut self, cluster: u32) {
-        let block = block_range(u64::from(cluster) * CLUSTER_PAGES);
-        if self.any(block, |state| state == State::Granted) {
-            let rest = self.granted_run(block.start.0);
-            let first = cluster_of(rest.start.0);
-            if self.table.node(first).is_free() {
-                self.probation.push_oldest(&mut self.table, first);
-            }
-        }
-    }
 }
 
 /// The numbers of the set bits.
@@ -761,5 +545,6 @@ pub(crate) fn bits(mask: u16) -> impl Iterator<Item = u64> {
 
 #[cfg(any(test, feature = "check"))]
 mod check;
+mod leave;
 #[cfg(test)]
 mod tests;

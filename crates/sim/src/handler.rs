@@ -173,7 +173,7 @@ fn act(
             return finish(core, proc, actor, fault);
         }
         Answer::PageIn { pages, also } => {
-            core.procs[proc].pages.page_in_begins(pages);
+            core.procs[proc].pages.page_in_begins(pages, Some(PageIndex(fault.page)));
             begin_page_in(core, proc, pages);
             strided(core, proc, fault.page, also);
             return finish(core, proc, actor, fault);
@@ -295,7 +295,7 @@ fn strided(core: &mut Core, proc: usize, page: u64, also: Option<(i64, u64)>) {
         let inside = limits.contains(PageIndex(next));
         let out = inside && !core.procs[proc].pages.out_prefix(one).is_empty();
         if out && core.budget.take(1) {
-            core.procs[proc].pages.page_in_begins(one);
+            core.procs[proc].pages.page_in_begins(one, None);
             begin_page_in(core, proc, one);
         }
     }

@@ -172,7 +172,7 @@ fn out_pages_are_asked_for_in_runs() {
         also: None,
     };
     assert_eq!(pages.fault(page(512), false, ALL, false), alone);
-    pages.page_in_begins(PageRange::new(512, 513));
+    pages.page_in_begins(PageRange::new(512, 513), Some(page(512)));
     assert_eq!(pages.fault(page(512), false, ALL, false), Answer::Wait);
     pages.paged_in(PageRange::new(512, 513), true);
     let run = Answer::PageIn {
@@ -180,4 +180,142 @@ fn out_pages_are_asked_for_in_runs() {
         also: None,
     };
     assert_eq!(pages.fault(page(513), false, ALL, false), run);
+}
+
+/// What `choose` gives until it gives nothing; granted runs are taken back with all pages there.
+fn drain(pages: &mut Pages) -> alloc::vec::Vec<Victim> {
+    let mut victims = alloc::vec::Vec::new();
+    while let Some(victim) = pages.choose() {
+        if let Victim::Granted(run) = victim {
+            pages.ungranted(run, |_| true);
+        }
+        victims.push(victim);
+        assert!(victims.len() < 1000, "chosen for ever");
+    }
+    victims
+}
+
+#[test]
+fn both_granted_runs_of_a_block_leave() {
+    let mut pages = Pages::new();
+    pages.filled(PageRange::new(1024, 1536), Filled::Granted);
+    pages.discard(PageRange::new(1100, 1200));
+    let victims = drain(&mut pages);
+    assert!(victims.contains(&Victim::Granted(PageRange::new(1024, 1100))));
+    assert!(victims.contains(&Victim::Granted(PageRange::new(1200, 1536))));
+}
+
+#[test]
+fn a_granted_run_leaves_when_its_first_cluster_holds_something_else() {
+    let mut pages = Pages::new();
+    pages.filled(PageRange::new(1024, 1536), Filled::Granted);
+    pages.discard(PageRange::new(1024, 1030));
+    pages.filled(PageRange::new(1024, 1030), Filled::Zero);
+    pages.discard(PageRange::new(1030, 1040));
+    let victims = drain(&mut pages);
+    assert!(victims.contains(&Victim::Granted(PageRange::new(1040, 1536))));
+}
+
+#[test]
+fn resident_pages_leave_after_their_aside_neighbours_are_discarded() {
+    let mut pages = resident();
+    assert!(pages.choose().is_some());
+    for n in 512..520 {
+        pages.moved_aside(page(n));
+    }
+    pages.requeue(page(512));
+    pages.discard(PageRange::new(512, 520));
+    pages.check();
+    assert!(matches!(
+        pages.choose(),
+        Some(Victim::Cluster { dirty: 0xff00, .. })
+    ));
+}
+
+#[test]
+fn renamed_pages_leave_though_a_granted_run_precedes_them() {
+    let mut pages = Pages::new();
+    pages.filled(PageRange::new(1024, 1536), Filled::Granted);
+    pages.discard(PageRange::new(1100, 1200));
+    pages.filled(PageRange::new(1100, 1200), Filled::Zero);
+    pages.rename(PageRange::new(1024, 1536), page(4096));
+    pages.check();
+    let masks = drain(&mut pages).into_iter().map(|victim| match victim {
+        Victim::Cluster { dirty, .. } => dirty.count_ones(),
+        Victim::Granted(_) => 0,
+    });
+    assert_eq!(masks.sum::<u32>(), 512);
+}
+
+#[test]
+fn granted_pages_renamed_beside_aside_ones_leave() {
+    let mut pages = Pages::new();
+    pages.filled(PageRange::new(512, 520), Filled::Zero);
+    assert!(pages.choose().is_some());
+    for n in 512..520 {
+        pages.moved_aside(page(n));
+    }
+    pages.requeue(page(512));
+    pages.adopt(PageRange::new(2048, 2056));
+    pages.rename(PageRange::new(2048, 2056), page(520));
+    let out = pages.page_out_begins().expect("a cluster is aside");
+    assert_eq!(out.pages, 0x00ff);
+    pages.check();
+    assert_eq!(
+        pages.choose(),
+        Some(Victim::Granted(PageRange::new(520, 528)))
+    );
+}
+
+#[test]
+fn ungranting_leaves_aside_neighbours_in_their_queue() {
+    let mut pages = Pages::new();
+    pages.filled(PageRange::new(512, 520), Filled::Zero);
+    assert!(pages.choose().is_some());
+    pages.adopt(PageRange::new(520, 544));
+    for n in 512..520 {
+        pages.moved_aside(page(n));
+    }
+    pages.requeue(page(512));
+    pages.ungranted(PageRange::new(520, 544), |_| true);
+    pages.check();
+    assert!(pages.page_out_begins().is_some());
+}
+
+#[test]
+fn a_lost_page_is_still_with_the_pager_when_it_is_discarded() {
+    let mut pages = Pages::new();
+    pages.page_in_begins(PageRange::new(512, 513), None);
+    pages.page_in_failed(page(512));
+    assert_eq!(pages.fault(page(512), false, ALL, false), Answer::Fail);
+    assert!(pages.discard(PageRange::new(512, 513)).with_pager);
+}
+
+#[test]
+fn a_thread_is_woken_when_its_page_is_not_supplied() {
+    let mut pages = Pages::new();
+    pages.page_in_begins(PageRange::new(512, 520), Some(page(519)));
+    pages.paged_in(PageRange::new(512, 516), true);
+    assert!(pages.page_in_ends(PageRange::new(516, 520)));
+}
+
+#[test]
+fn pages_of_several_clusters_are_restored_at_once() {
+    let mut pages = Pages::new();
+    pages.filled(PageRange::new(512, 544), Filled::Zero);
+    for _ in 0..2 {
+        move_all_aside(&mut pages);
+    }
+    pages.restored(PageRange::new(512, 544));
+    pages.check();
+    assert_eq!(drain(&mut pages).len(), 2);
+}
+
+#[test]
+fn a_granted_block_that_could_not_be_taken_back_is_chosen_again() {
+    let mut pages = Pages::new();
+    pages.adopt(PageRange::new(512, 520));
+    assert!(pages.choose().is_some());
+    pages.requeue(page(512));
+    assert!(pages.choose().is_some());
 }
