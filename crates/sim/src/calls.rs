@@ -3,6 +3,7 @@
 use farpage_abi::{PageIndex, PageRange};
 use farpage_object::State;
 
+use crate::coverage::Event;
 use crate::fork;
 use crate::handler::restore;
 use crate::linux::WINDOW;
@@ -27,6 +28,13 @@ pub(crate) enum Call {
     Wire { pages: PageRange, wired: bool },
     /// fork.
     Fork,
+}
+
+/// Maps something before the program starts.
+pub(crate) fn first_map(core: &mut Core) {
+    if let Some(pages) = free_range(core, 0) {
+        map(core, 0, pages);
+    }
 }
 
 /// Chooses a call that makes sense now.
@@ -87,7 +95,7 @@ fn free_range(core: &mut Core, proc: usize) -> Option<PageRange> {
         1 => core.rng.below(WINDOW / 16) * 16,
         _ => core.rng.below(WINDOW),
     };
-    let length = core.rng.pick(&[3, 16, 100, 512, 700, 1024]);
+    let length = core.rng.pick(&[3, 100, 512, 700, 1024]);
     let next = core.procs[proc].maps.iter().map(|m| m.start.0);
     let next = next.filter(|&at| at >= start).min().unwrap_or(WINDOW);
     let end = next.min(start + length).min(WINDOW);
@@ -118,6 +126,7 @@ pub(crate) fn step(core: &mut Core, proc: usize, actor: ActorId, call: Call) -> 
                 return None;
             }
             if core.procs[proc].pages.busy(pages) {
+                core.note(Event::DiscardWaits);
                 core.unlock(proc, actor);
                 return Some(call);
             }
@@ -144,10 +153,12 @@ pub(crate) fn step(core: &mut Core, proc: usize, actor: ActorId, call: Call) -> 
                 return move_back(core, proc, actor, page, call);
             }
             rename(core, proc, from, to);
+            core.note(Event::Renamed);
         }
         Call::Wire { pages, wired } => {
             if is_mapped(&core.procs[proc], pages) {
                 wire(&mut core.procs[proc], pages, wired);
+                core.note(Event::Wired);
             }
         }
         Call::Fork => fork::fork(core, proc),
@@ -211,6 +222,7 @@ fn map(core: &mut Core, proc: usize, pages: PageRange) {
     }
     core.procs[proc].pages.adopt(pages);
     core.charge_anyway(pages.pages());
+    core.note(Event::Adopted);
 }
 
 fn drop_contents(core: &mut Core, proc: usize, pages: PageRange, unmap: bool) {
@@ -269,6 +281,7 @@ fn move_back(core: &mut Core, proc: usize, actor: ActorId, page: u64, call: Call
         Ok(done) => {
             let part = PageRange::new(page, page + done);
             core.procs[proc].pages.restored(part);
+            core.note(Event::RenameRestores);
             Some(call)
         }
         Err(_) => {

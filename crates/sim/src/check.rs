@@ -36,7 +36,7 @@ pub(crate) fn all(core: &mut Core) {
     );
     let in_flight = core.store.holders() - slots;
     assert!(
-        in_flight <= core.procs.len() as u64,
+        in_flight <= core.procs.len() as u64 * core.settings.pageouts,
         "{in_flight} pages leak in the pager"
     );
 }

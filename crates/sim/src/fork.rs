@@ -4,6 +4,7 @@ use farpage_abi::{PageIndex, PageRange};
 use farpage_object::State;
 
 use crate::calls::protect_clean;
+use crate::coverage::Event;
 use crate::linux::WINDOW;
 use crate::shared::{Core, Proc, say};
 use crate::world;
@@ -24,6 +25,10 @@ pub(crate) fn fork(core: &mut Core, proc: usize) {
         core.store.hold(*slot);
     }
     let window = PageRange::new(0, WINDOW);
+    core.note(Event::Forked);
+    if child.pages.busy(window) {
+        core.note(Event::ForkedBusy);
+    }
     end_transfers(&mut child);
     protect_clean(&mut child, window);
     for page in 0..WINDOW {

@@ -3,6 +3,7 @@
 use farpage_abi::{PageIndex, PageRange};
 use farpage_object::{Answer, Filled, State};
 
+use crate::coverage::Event;
 use crate::linux::{Errno, Fault};
 use crate::pagein::PageIn;
 use crate::shared::{ActorId, Core, say};
@@ -99,6 +100,20 @@ fn retry(core: &mut Core, proc: usize, actor: ActorId, fault: Fault) -> Handler 
     Handler::Taken { fault, again: true }
 }
 
+fn event_of(answer: &Answer) -> Event {
+    match answer {
+        Answer::Wake => Event::Wake,
+        Answer::Wait => Event::Wait,
+        Answer::Zero(_) => Event::Zero,
+        Answer::Grant(_) => Event::Grant,
+        Answer::Restore(_) => Event::Restore,
+        Answer::CopyBack(_) => Event::CopyBack,
+        Answer::PageIn { .. } => Event::PageIn,
+        Answer::Unprotect(_) => Event::Unprotect,
+        Answer::Fail => Event::Fail,
+    }
+}
+
 fn wanted(answer: &Answer) -> u64 {
     match answer {
         Answer::Zero(pages) | Answer::Grant(pages) | Answer::PageIn { pages, .. } => pages.pages(),
@@ -136,9 +151,11 @@ fn decide(core: &mut Core, proc: usize, actor: ActorId, fault: Fault, again: boo
         answer = alone(answer, page);
         charged = 1;
         if !core.budget.take(charged) {
+            core.note(Event::Starved);
             return retry(core, proc, actor, fault);
         }
     }
+    core.note(event_of(&answer));
     say!(
         core,
         "p{proc} h{actor} {fault:?} is {:?}: {answer:?}",
@@ -173,7 +190,9 @@ fn act(
             return finish(core, proc, actor, fault);
         }
         Answer::PageIn { pages, also } => {
-            core.procs[proc].pages.page_in_begins(pages, Some(PageIndex(fault.page)));
+            core.procs[proc]
+                .pages
+                .page_in_begins(pages, Some(PageIndex(fault.page)));
             begin_page_in(core, proc, pages);
             strided(core, proc, fault.page, also);
             return finish(core, proc, actor, fault);
@@ -199,6 +218,7 @@ fn act(
         },
         Err(errno) => {
             core.budget.give(charged);
+            core.note(Event::Again);
             assert_ne!(
                 errno,
                 Errno::Exist,
@@ -219,6 +239,7 @@ pub(crate) fn restore(core: &mut Core, proc: usize, pages: PageRange) -> Result<
             let value = space.shadow(page);
             let done = space.copy(page, value, false, rng)?;
             space.drop_shadow(page);
+            core.note(Event::SharedBack);
             Ok(done)
         }
         other => other,
@@ -297,6 +318,7 @@ fn strided(core: &mut Core, proc: usize, page: u64, also: Option<(i64, u64)>) {
         if out && core.budget.take(1) {
             core.procs[proc].pages.page_in_begins(one, None);
             begin_page_in(core, proc, one);
+            core.note(Event::Strided);
         }
     }
 }

@@ -12,6 +12,7 @@
 
 mod calls;
 mod check;
+mod coverage;
 
 mod fork;
 mod handler;
@@ -25,6 +26,7 @@ mod shared;
 mod store;
 mod world;
 
+pub use coverage::{Coverage, Event};
 pub use world::{Log, Report, run};
 
 /// The command that replays a seed.

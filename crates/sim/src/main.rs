@@ -2,10 +2,11 @@
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use farpage_sim::{Log, replay, run};
+use farpage_sim::{Coverage, Log, replay, run};
 
 const USAGE: &str = "usage: farpage-sim --seeds N [--from N] | --seed N [--verbose]";
 
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
 /// Runs seeds on every processor.
 fn many(from: u64, seeds: u64) -> ExitCode {
     let (next, steps, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let coverage = Mutex::new(Coverage::default());
     let begin = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -44,6 +46,9 @@ fn many(from: u64, seeds: u64) -> ExitCode {
                     match catch_unwind(|| run(from + n, None)) {
                         Ok(report) => {
                             steps.fetch_add(report.steps, Ordering::Relaxed);
+                            if let Ok(mut sum) = coverage.lock() {
+                                sum.add(&report.coverage);
+                            }
                         }
                         Err(_) => {
                             eprintln!("seed {} fails; replay: {}", from + n, replay(from + n));
@@ -66,6 +71,9 @@ fn many(from: u64, seeds: u64) -> ExitCode {
         "{seeds} seeds from {from}: {failed} failed, {steps} steps, {seconds:.1} s, {:.0} seeds/s",
         seeds as f64 / seconds
     );
+    if let Ok(sum) = coverage.into_inner() {
+        println!("{sum}");
+    }
     if failed == 0 {
         ExitCode::SUCCESS
     } else {

@@ -2,6 +2,7 @@
 
 use farpage_abi::{PageIndex, PageRange};
 
+use crate::coverage::Event;
 use crate::linux::Errno;
 use crate::shared::{ActorId, Core, say};
 
@@ -137,7 +138,8 @@ fn told(core: &mut Core, proc: usize, pages: PageRange, clean: bool) {
         pages.end.0
     );
     core.procs[proc].pages.paged_in(pages, clean);
-    if !clean {
+    if !clean && !pages.is_empty() {
+        core.note(Event::Precious);
         for page in pages.iter() {
             core.release_slot(proc, page.0);
         }
@@ -159,6 +161,7 @@ fn end(core: &mut Core, proc: usize, rest: PageRange, failed: bool) {
         };
     }
     if core.procs[proc].pages.page_in_ends(rest) {
+        core.note(Event::Short);
         core.procs[proc].space.wake(rest, &mut core.rng);
     }
 }

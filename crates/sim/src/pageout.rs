@@ -3,6 +3,7 @@
 use farpage_abi::{PageIndex, PageRange};
 use farpage_object::{State, Victim};
 
+use crate::coverage::Event;
 use crate::linux::Errno;
 use crate::shared::{ActorId, Core, first_run, say, without};
 use crate::store::Slot;
@@ -61,6 +62,7 @@ pub(crate) fn evict(core: &mut Core, proc: usize, actor: ActorId, at: Evictor) -
             let there = |page: PageIndex| ptes[page.0 as usize].present;
             let absent = process.pages.ungranted(pages, there);
             core.budget.give(absent);
+            core.note(Event::Ungranted);
             core.unlock(proc, actor);
             Evictor::Idle
         }
@@ -87,6 +89,7 @@ pub(crate) fn evict(core: &mut Core, proc: usize, actor: ActorId, at: Evictor) -
             let space = &mut core.procs[proc].space;
             space.copy_aside(page.0);
             space.drop_pages(PageRange::one(page));
+            core.note(Event::SharedOut);
             let left = PageRange::one(page);
             Evictor::Left {
                 first,
@@ -178,6 +181,7 @@ fn told(core: &mut Core, proc: usize, left: PageRange, was: State) {
     for page in left.iter() {
         if was == State::Clean {
             core.procs[proc].pages.dropped(page);
+            core.note(Event::Dropped);
             core.budget.give(1);
         } else {
             core.procs[proc].pages.moved_aside(page);
@@ -301,20 +305,26 @@ fn conclude(core: &mut Core, proc: usize, page: PageIndex, outcome: Outcome) -> 
     match outcome {
         Outcome::Zero => {
             if !process.pages.paged_out_zero(page) {
+                core.note(Event::ZeroRefused);
                 return false;
             }
             process.space.drop_shadow(page.0);
+            core.note(Event::ZeroOut);
             core.budget.give(1);
         }
         Outcome::Taken(slot) => {
             let (mapped, awaited) = process.pages.paged_out(page);
             process.slots[page.0 as usize] = Some(slot);
             process.space.drop_shadow(page.0);
-            if !mapped {
-                core.budget.give(1);
-            }
             if awaited {
                 process.space.wake(one, &mut core.rng);
+                core.note(Event::PagedOutAwaited);
+            }
+            if mapped {
+                core.note(Event::PagedOutMapped);
+            } else {
+                core.budget.give(1);
+                core.note(Event::PagedOut);
             }
         }
         Outcome::Refused => {
@@ -324,6 +334,9 @@ fn conclude(core: &mut Core, proc: usize, page: PageIndex, outcome: Outcome) -> 
                 while process.space.unprotect(one, &mut core.rng).is_err() {
                     process.space.event = false;
                 }
+                core.note(Event::RefusedMapped);
+            } else {
+                core.note(Event::Refused);
             }
         }
     }

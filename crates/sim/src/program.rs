@@ -110,9 +110,11 @@ impl Thread {
         let Some(page) = self.next_page(core, proc) else {
             return At::Ready;
         };
-        let write = !core.healing && core.rng.chance(core.settings.writes);
+        // What was never written is zero, and zeros are not paged out: fill first.
+        let fresh = core.procs[proc].program.values[page as usize] == 0 && core.rng.chance(700);
+        let write = !core.healing && (fresh || core.rng.chance(core.settings.writes));
         // Some write zeros: a page of zeros that was written.
-        let zero = core.rng.chance(50);
+        let zero = core.rng.chance(30);
         let write = write.then_some(if zero { 0 } else { core.now });
         At::Access { page, write }
     }
@@ -129,15 +131,19 @@ impl Thread {
         if maps.is_empty() {
             return None;
         }
-        let map = maps[core.rng.below(maps.len() as u64) as usize];
-        let span = if core.rng.chance(700) {
-            map.pages().min(core.settings.budget * 2)
+        let any = maps[core.rng.below(maps.len() as u64) as usize];
+        let map = if core.rng.chance(700) { maps[0] } else { any };
+        let span = if core.rng.chance(850) {
+            map.pages().min(core.settings.budget * 3 / 2)
         } else {
             map.pages()
         };
         self.cursor = map.start.0 + core.rng.below(span);
+        if core.rng.chance(200) {
+            self.cursor = map.start.0.max(self.cursor / 512 * 512);
+        }
         self.stride = core.rng.pick(&[1, 1, 1, -1, 2, 7, -5, 33]);
-        self.left = core.rng.pick(&[0, 0, 0, 3, 20, 100]);
+        self.left = core.rng.pick(&[0, 0, 3, 20, 100]);
         Some(self.cursor)
     }
 }

@@ -11,6 +11,10 @@ pub(crate) struct Settings {
     pub(crate) steps: u64,
     pub(crate) threads: u64,
     pub(crate) handlers: u64,
+    /// Threads of each kind that page out.
+    pub(crate) pageouts: u64,
+    /// Mappings at the start.
+    pub(crate) maps: u64,
     pub(crate) troubles: Troubles,
     /// A userfaultfd call is cut short after a page.
     pub(crate) partial: u64,
@@ -42,15 +46,17 @@ impl Settings {
                 rng.below(most + 1)
             }
         };
-        let (write_fails, damages, slow) = (maybe(200), maybe(20), maybe(500));
+        let (write_fails, damages, slow) = (maybe(200), maybe(50), maybe(300));
         let (partial, events, spurious) = (maybe(100), maybe(20), maybe(30));
-        let (calls, forks, precious) = (maybe(60), maybe(150), maybe(500));
+        let (calls, forks, precious) = (maybe(40), maybe(150), maybe(500));
         Self {
-            budget: rng.pick(&[24, 40, 100, 300, 700, 1300]),
+            budget: rng.pick(&[24, 40, 100, 300, 700, 1300, 1300]),
             store_pages: rng.pick(&[64, 600, 20_000, 20_000]),
-            steps: 1000 + rng.below(4000),
+            steps: 2000 + rng.below(16_000),
             threads: 1 + rng.below(4),
             handlers: 1 + rng.below(3),
+            pageouts: 1 + rng.below(2),
+            maps: 1 + rng.below(3),
             troubles: Troubles {
                 write_fails,
                 damages,
@@ -62,8 +68,8 @@ impl Settings {
             calls,
             forks,
             precious,
-            eager: rng.pick(&[0, 20, 300]),
-            writes: rng.pick(&[100, 500, 900]),
+            eager: rng.pick(&[0, 10, 100]),
+            writes: rng.pick(&[200, 500, 900]),
             adopted: rng.pick(&[0, 300]),
         }
     }

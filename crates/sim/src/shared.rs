@@ -3,6 +3,7 @@
 use farpage_abi::{PageIndex, PageRange};
 use farpage_object::{Pages, State};
 
+use crate::coverage::{Coverage, Event};
 use crate::linux::{Space, WINDOW};
 use crate::program::Program;
 use crate::rng::Rng;
@@ -105,6 +106,7 @@ pub(crate) struct Core {
     pub(crate) spawned: Vec<crate::world::Actor>,
     pub(crate) log: Option<Box<dyn FnMut(String)>>,
     pub(crate) faults: u64,
+    pub(crate) coverage: Coverage,
     /// Grows with every step.
     pub(crate) now: u64,
 }
@@ -137,6 +139,10 @@ impl Core {
         if let Some(slot) = self.procs[proc].slots[page as usize].take() {
             self.store.release(slot);
         }
+    }
+
+    pub(crate) fn note(&mut self, event: Event) {
+        self.coverage.note(event);
     }
 
     /// Something that happens per thousand, while things may go wrong.

@@ -42,9 +42,9 @@ impl Store {
     /// Steps that the next transfer takes.
     pub(crate) fn delay(&self, rng: &mut Rng) -> u64 {
         if rng.chance(self.troubles.slow) {
-            rng.below(60)
+            rng.below(30)
         } else {
-            rng.below(4)
+            rng.below(3)
         }
     }
 

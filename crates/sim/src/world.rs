@@ -2,7 +2,9 @@
 
 use farpage_abi::PageRange;
 
+use crate::calls;
 use crate::check;
+use crate::coverage::Coverage;
 use crate::handler::{self, Handler};
 use crate::linux::WINDOW;
 use crate::pagein::{self, PageIn};
@@ -57,6 +59,8 @@ pub struct Report {
     pub steps: u64,
     /// Fault messages handled.
     pub faults: u64,
+    /// What happened.
+    pub coverage: Coverage,
 }
 
 /// Where the lines of a replayed run go.
@@ -76,6 +80,7 @@ pub fn run(seed: u64, log: Option<Log>) -> Report {
     Report {
         steps: world.core.now,
         faults: world.core.faults,
+        coverage: world.core.coverage,
     }
 }
 
@@ -104,9 +109,13 @@ impl World {
             spawned: Vec::new(),
             log,
             faults: 0,
+            coverage: Coverage::default(),
             now: 0,
         };
         say!(core, "seed {seed}: {:?}", core.settings);
+        for _ in 0..core.settings.maps {
+            calls::first_map(&mut core);
+        }
         staff(&mut core, 0);
         let mut world = Self {
             core,
@@ -134,7 +143,13 @@ impl World {
             self.stalled = self.core.rng.below(2 * count) as usize;
         }
         self.trouble();
-        let at = self.core.rng.below(count) as usize;
+        let mut at = self.core.rng.below(count) as usize;
+        for _ in 0..8 {
+            if !self.rests(at) {
+                break;
+            }
+            at = self.core.rng.below(count) as usize;
+        }
         if at == self.stalled && !self.core.healing {
             return;
         }
@@ -155,6 +170,29 @@ impl World {
         }
         if self.core.log.is_some() || self.core.now.is_multiple_of(CHECK_EVERY) {
             check::all(&mut self.core);
+        }
+    }
+
+    /// True when a step of this machine would most likely change nothing.
+    fn rests(&self, at: usize) -> bool {
+        let process = &self.core.procs[self.actors[at].proc];
+        match &self.actors[at].machine {
+            Machine::Thread(thread) => {
+                let asleep = process
+                    .space
+                    .sleepers
+                    .iter()
+                    .any(|&(thread, _)| thread == at);
+                asleep || thread.is_over()
+            }
+            Machine::Handler(Handler::Idle) => {
+                process.space.queue.is_empty() && !process.space.event
+            }
+            Machine::Evictor(Evictor::Idle) | Machine::Writer(Writer::Idle) => {
+                !self.core.budget.is_tight() && self.core.settings.eager == 0
+            }
+            Machine::Handler(_) | Machine::Evictor(_) | Machine::Writer(_) => false,
+            Machine::PageIn(now) => matches!(now, PageIn::Over),
         }
     }
 
@@ -240,6 +278,8 @@ pub(crate) fn staff(core: &mut Core, proc: usize) {
     for _ in 0..core.settings.handlers {
         add(Machine::Handler(Handler::Idle));
     }
-    add(Machine::Evictor(Evictor::Idle));
-    add(Machine::Writer(Writer::Idle));
+    for _ in 0..core.settings.pageouts {
+        add(Machine::Evictor(Evictor::Idle));
+        add(Machine::Writer(Writer::Idle));
+    }
 }

@@ -2,13 +2,27 @@
 
 use std::panic::catch_unwind;
 
-use farpage_sim::{replay, run};
+use farpage_sim::{Coverage, Event, replay, run};
 
 #[test]
-fn a_thousand_seeds_break_no_law() {
+fn a_thousand_seeds_break_no_law_and_meet_every_event() {
+    let mut sum = Coverage::default();
     for seed in 0..1000 {
-        if catch_unwind(|| run(seed, None)).is_err() {
-            panic!("seed {seed} fails; replay: {}", replay(seed));
+        match catch_unwind(|| run(seed, None)) {
+            Ok(report) => sum.add(&report.coverage),
+            Err(_) => panic!("seed {seed} fails; replay: {}", replay(seed)),
         }
     }
+    for event in Event::ALL {
+        assert!(
+            sum.of(event) >= 100,
+            "{event:?} happened {} times",
+            sum.of(event)
+        );
+    }
+}
+
+#[test]
+fn a_seed_always_gives_the_same_run() {
+    assert_eq!(run(7, None), run(7, None));
 }
