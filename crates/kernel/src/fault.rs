@@ -379,7 +379,11 @@ impl Kernel {
             }
             done += PAGE_BYTES;
         }
-        self.state.lock().pages.paged_in(pages, clean);
+        let awaited = self.state.lock().pages.paged_in(pages, clean);
+        if awaited {
+            // It wrote to a page that was there already, but not known to be.
+            self.uffd().wake(to, bytes);
+        }
     }
 
     fn page_in_is_over(&self, page: PageIndex, rest: PageRange, failed: Option<PagerError>) {

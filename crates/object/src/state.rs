@@ -34,6 +34,8 @@ impl State {
     pub(crate) const MASK: u8 = 0x0f;
     /// A thread waits for the page's transfer to end.
     pub(crate) const AWAITED: u8 = 0x10;
+    /// A thread waits to write to a page that came in and was not told yet.
+    pub(crate) const WRITER: u8 = 0x40;
     /// The page must not leave (mlock).
     pub(crate) const WIRED: u8 = 0x20;
 
