@@ -379,7 +379,9 @@ impl Kernel {
             }
             done += PAGE_BYTES;
         }
-        if self.state.lock().pages.paged_in(pages, clean) {
+        let awaited = self.state.lock().pages.paged_in(pages, clean);
+        if awaited {
+            // It wrote to a page that was there already, but not known to be.
             self.uffd().wake(to, bytes);
         }
     }

@@ -188,6 +188,10 @@ impl Pages {
             }
             State::Clean => Answer::Wake,
             State::PagingOutMapped if !protection => Answer::Wake,
+            State::PagingIn if protection => {
+                *self.table.byte_mut(page.0) |= State::AWAITED | State::WRITER;
+                Answer::Wait
+            }
             State::PagingOutMapped | State::PagingIn => {
                 *self.table.byte_mut(page.0) |= State::AWAITED;
                 Answer::Wait
@@ -374,18 +378,19 @@ impl Pages {
         }
         if let Some(page) = waited {
             self.expect(page.0, &[State::PagingIn]);
-            *self.table.byte_mut(page.0) |= State::ASKED;
+            *self.table.byte_mut(page.0) |= State::AWAITED;
         }
     }
 
     /// The pager supplied these pages and they are in the program; `clean` when it keeps a copy.
-    /// True when a thread waits for one of them and must be woken: it may have faulted again, on
-    /// the write-protection, before this was told.
+    /// True when a thread found one of them there, write-protected, before this was told: it must
+    /// be woken. (Those who waited for the page itself were woken by its coming.)
+    #[must_use]
     pub fn paged_in(&mut self, pages: PageRange, clean: bool) -> bool {
         let mut awaited = false;
         for page in pages.iter() {
             self.expect(page.0, &[State::PagingIn]);
-            awaited |= self.table.byte(page.0) & State::AWAITED != 0;
+            awaited |= self.table.byte(page.0) & State::WRITER != 0;
             self.set(page.0, if clean { State::Clean } else { State::Resident });
         }
         self.settle_all(pages);
@@ -394,11 +399,12 @@ impl Pages {
 
     /// These pages were not supplied after all: they stay with the pager. True when a thread waits
     /// for one of them and must be woken to ask again.
+    #[must_use]
     pub fn page_in_ends(&mut self, pages: PageRange) -> bool {
         let mut awaited = false;
         for page in pages.iter() {
             self.expect(page.0, &[State::PagingIn]);
-            awaited |= self.table.byte(page.0) & (State::AWAITED | State::ASKED) != 0;
+            awaited |= self.table.byte(page.0) & State::AWAITED != 0;
             self.set(page.0, State::Out);
         }
         awaited

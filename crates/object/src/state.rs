@@ -34,8 +34,8 @@ impl State {
     pub(crate) const MASK: u8 = 0x0f;
     /// A thread waits for the page's transfer to end.
     pub(crate) const AWAITED: u8 = 0x10;
-    /// A thread's fault asked for this page; unlike one that is awaited it is woken by the arrival.
-    pub(crate) const ASKED: u8 = 0x40;
+    /// A thread waits to write to a page that came in and was not told yet.
+    pub(crate) const WRITER: u8 = 0x40;
     /// The page must not leave (mlock).
     pub(crate) const WIRED: u8 = 0x20;
 

@@ -161,7 +161,14 @@ pub(crate) fn step(core: &mut Core, proc: usize, actor: ActorId, call: Call) -> 
                 core.note(Event::Wired);
             }
         }
-        Call::Fork => fork::fork(core, proc),
+        Call::Fork => {
+            let busy = core.procs[proc].pages.busy(PageRange::new(0, WINDOW));
+            if busy && core.settings.unlocked {
+                core.unlock(proc, actor);
+                return Some(call);
+            }
+            fork::fork(core, proc);
+        }
     }
     core.unlock(proc, actor);
     None

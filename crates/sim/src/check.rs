@@ -67,6 +67,11 @@ fn check_page(process: &mut Proc, number: usize, page: u64, store: &mut Store) {
         }
         State::Aside | State::PagingOut => mapped.is_none() && aside == Some(value) && !with_pager,
         State::PagingOutMapped => mapped == guarded && aside == Some(value) && !with_pager,
+        State::PagingIn if pte.present => {
+            // Put there, and not told yet. What is not protected is the pager's no longer.
+            let same = kept == Some(value) || damaged || !pte.protected;
+            (mapped == guarded || mapped == there) && with_pager && same
+        }
         State::PagingIn | State::Out | State::Failed => {
             let same = kept == Some(value) || damaged;
             mapped.is_none() && aside.is_none() && with_pager && same

@@ -54,6 +54,8 @@ pub enum Event {
     RefusedMapped,
     /// The pager supplied fewer pages than it was asked for, and a thread waited for one.
     Short,
+    /// A thread wrote to a page that had come in and was not told yet.
+    WriterCame,
     /// The pager supplied a page and kept no copy.
     Precious,
     /// A mapping that was there before it was managed.
@@ -74,7 +76,7 @@ pub enum Event {
 
 impl Event {
     /// Every event.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::Wake,
         Self::Wait,
         Self::Zero,
@@ -99,6 +101,7 @@ impl Event {
         Self::Refused,
         Self::RefusedMapped,
         Self::Short,
+        Self::WriterCame,
         Self::Precious,
         Self::Adopted,
         Self::DiscardWaits,
@@ -113,8 +116,14 @@ impl Event {
 const EVENTS: usize = Event::ALL.len();
 
 /// How often each [`Event`] happened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coverage([u64; EVENTS]);
+
+impl Default for Coverage {
+    fn default() -> Self {
+        Self([0; EVENTS])
+    }
+}
 
 impl Coverage {
     pub(crate) fn note(&mut self, event: Event) {

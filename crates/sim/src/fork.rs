@@ -58,7 +58,7 @@ fn end_transfers(child: &mut Proc) {
                 child.space.drop_shadow(page.0);
             }
             State::PagingIn => {
-                child.pages.page_in_ends(PageRange::one(page));
+                let _nobody = child.pages.page_in_ends(PageRange::one(page));
             }
             State::Absent
             | State::Granted

@@ -180,6 +180,10 @@ fn act(
     let (space, rng) = (&mut core.procs[proc].space, &mut core.rng);
     let outcome = match answer {
         Answer::Wake => {
+            let pte = space.pte(fault.page);
+            let there = pte.present || !pte.registered;
+            let works = there && !(fault.protection && pte.protected);
+            assert!(works, "woken for nothing: {fault:?}, {pte:?}");
             space.wake(here, rng);
             return finish(core, proc, actor, fault);
         }

@@ -13,7 +13,7 @@ pub(crate) enum PageIn {
     Reading { pages: PageRange, delay: u64 },
     /// The pager has answered for a prefix; wants the lock.
     Supplied { pages: PageRange, supply: Supply },
-    /// Puts pages into the program; has the lock.
+    /// Puts pages into the program; has the lock, or does without until all are there.
     Putting {
         pages: PageRange,
         supply: Supply,
@@ -44,7 +44,7 @@ pub(crate) fn step(core: &mut Core, proc: usize, actor: ActorId, at: PageIn) -> 
             delay: delay - 1,
         },
         PageIn::Supplied { pages, supply } => {
-            if core.lock(proc, actor) {
+            if core.settings.unlocked || core.lock(proc, actor) {
                 PageIn::Putting {
                     pages,
                     supply,
@@ -104,6 +104,9 @@ fn put_one(
                     put: put + 1,
                 };
             }
+            Err(Errno::Again) if core.settings.unlocked => {
+                return PageIn::Putting { pages, supply, put };
+            }
             Err(Errno::Again) => {
                 told(
                     core,
@@ -118,6 +121,9 @@ fn put_one(
             }
             Err(errno) => panic!("page {page} paged in over another: {errno:?}"),
         }
+    }
+    if core.settings.unlocked && !core.lock(proc, actor) {
+        return PageIn::Putting { pages, supply, put };
     }
     told(
         core,
@@ -139,6 +145,7 @@ fn told(core: &mut Core, proc: usize, pages: PageRange, clean: bool) {
     );
     if core.procs[proc].pages.paged_in(pages, clean) {
         core.procs[proc].space.wake(pages, &mut core.rng);
+        core.note(Event::WriterCame);
     }
     if !clean && !pages.is_empty() {
         core.note(Event::Precious);

@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) forks: u64,
     /// The pager gives a page away when it supplies it.
     pub(crate) precious: u64,
+    /// What the pager supplied is put into the program without the lock.
+    pub(crate) unlocked: bool,
     /// Page-out works although there is room.
     pub(crate) eager: u64,
     /// Accesses that write.
@@ -68,6 +70,7 @@ impl Settings {
             calls,
             forks,
             precious,
+            unlocked: rng.chance(500),
             eager: rng.pick(&[0, 10, 100]),
             writes: rng.pick(&[200, 500, 900]),
             adopted: rng.pick(&[0, 300]),

@@ -63,6 +63,6 @@ impl Pages {
 
     /// True when a thread waits for the end of the page's transfer.
     pub fn awaited(&self, page: PageIndex) -> bool {
-        self.table.byte(page.0) & (State::AWAITED | State::ASKED) != 0
+        self.table.byte(page.0) & State::AWAITED != 0
     }
 }

@@ -174,7 +174,7 @@ fn out_pages_are_asked_for_in_runs() {
     assert_eq!(pages.fault(page(512), false, ALL, false), alone);
     pages.page_in_begins(PageRange::new(512, 513), Some(page(512)));
     assert_eq!(pages.fault(page(512), false, ALL, false), Answer::Wait);
-    pages.paged_in(PageRange::new(512, 513), true);
+    assert!(!pages.paged_in(PageRange::new(512, 513), true));
     let run = Answer::PageIn {
         pages: PageRange::new(513, 521),
         also: None,
@@ -295,7 +295,7 @@ fn a_lost_page_is_still_with_the_pager_when_it_is_discarded() {
 fn a_thread_is_woken_when_its_page_is_not_supplied() {
     let mut pages = Pages::new();
     pages.page_in_begins(PageRange::new(512, 520), Some(page(519)));
-    pages.paged_in(PageRange::new(512, 516), true);
+    assert!(!pages.paged_in(PageRange::new(512, 516), true));
     assert!(pages.page_in_ends(PageRange::new(516, 520)));
 }
 
@@ -318,4 +318,13 @@ fn a_granted_block_that_could_not_be_taken_back_is_chosen_again() {
     assert!(pages.choose().is_some());
     pages.requeue(page(512));
     assert!(pages.choose().is_some());
+}
+
+#[test]
+fn a_thread_that_writes_before_paged_in_is_told_is_woken() {
+    let mut pages = Pages::new();
+    pages.page_in_begins(PageRange::new(512, 520), Some(page(512)));
+    assert_eq!(pages.fault(page(514), true, ALL, false), Answer::Wait);
+    assert!(pages.paged_in(PageRange::new(512, 520), true));
+    assert!(!pages.page_in_ends(PageRange::new(520, 520)));
 }
