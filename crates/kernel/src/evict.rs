@@ -255,6 +255,22 @@ impl Kernel {
         }
     }
 
+    /// Hands one page that is being paged out to its pager. False when it was not taken.
+    pub(crate) fn write_one(&self, page: PageIndex) -> bool {
+        let state = self.state.lock();
+        let Some(source) = state.region_of_page(page.0).map(|region| region.source.clone()) else {
+            return false;
+        };
+        drop(state);
+        let first = PageIndex(page.0 / CLUSTER_PAGES * CLUSTER_PAGES);
+        let cluster = PageOuts { first, pages: 1 << (page.0 - first.0) };
+        let none = PageOuts { first, pages: 0 };
+        let mut leaving = Leaving { clusters: [none; BATCH], count: 1, source };
+        leaving.clusters[0] = cluster;
+        self.state.lock().in_flight += 1;
+        self.write(&leaving) > 0
+    }
+
     fn write(&self, leaving: &Leaving) -> u64 {
         const EMPTY: &[u8; PAGE_BYTES] = &[0; PAGE_BYTES];
         let mut out = [PageOut {
@@ -329,9 +345,9 @@ impl Kernel {
         self.account.uncharge(freed);
         self.settled.notify();
         if let Err(error) = result {
-            self.page_out_trouble(error);
+            self.page_out_trouble(error, leaving.source.temporary);
         }
-        freed.max(u64::from(rewrite))
+        if result.is_ok() { freed.max(u64::from(rewrite)) } else { 0 }
     }
 
     /// A page that the pager did not take: it stays aside, or, when it is mapped again, becomes
@@ -349,8 +365,8 @@ impl Kernel {
         true
     }
 
-    fn page_out_trouble(&self, error: PagerError) {
-        if self.account.excess(0) == 0 {
+    fn page_out_trouble(&self, error: PagerError, temporary: bool) {
+        if !temporary || self.account.excess(0) == 0 {
             // There is room yet: look again when there is not.
             time::sleep_ns(1_000_000);
             return;

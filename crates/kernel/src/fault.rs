@@ -19,7 +19,7 @@ const TIMED_EVERY: u64 = 16;
 const STARVED_NS: u64 = 2_000_000_000;
 
 /// What is left to do after the lock was given up.
-enum Step {
+pub(crate) enum Step {
     Done,
     /// Pages of memory are needed first.
     Room(u64),
@@ -127,6 +127,10 @@ impl Kernel {
             Answer::CopyBack(page) => self.copy_back(state, page),
             Answer::Unprotect(pages) => self.unprotect(state, pages, &source),
             Answer::PageIn { pages, also } => self.request(state, page, pages, also, source),
+            Answer::Unlock(page) => {
+                drop(state);
+                self.ask_to_unlock(page, &source)
+            }
             Answer::Fail => Step::Lost,
         }
     }
@@ -364,12 +368,13 @@ impl Kernel {
         let clean = !supplied.precious;
         let from = buffer.bytes(pages.pages() as usize).as_ptr() as usize;
         let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
+        let protect = clean || supplied.locked == Some(Access::Write);
         // SAFETY: the pages are being paged in: absent, and nobody else fills or unmaps them.
-        let copied = unsafe { self.uffd().copy(to, from, bytes, clean) };
+        let copied = unsafe { self.uffd().copy(to, from, bytes, protect) };
         let mut done = copied.bytes;
         while done < bytes {
             // SAFETY: as above. Runs that cross mappings go page by page.
-            let one = unsafe { self.uffd().copy(to + done, from + done, PAGE_BYTES, clean) };
+            let one = unsafe { self.uffd().copy(to + done, from + done, PAGE_BYTES, protect) };
             if let Some(errno) = one.stopped {
                 let at = to + done;
                 self.kill(
@@ -379,7 +384,12 @@ impl Kernel {
             }
             done += PAGE_BYTES;
         }
-        let awaited = self.state.lock().pages.paged_in(pages, clean);
+        let mut state = self.state.lock();
+        let awaited = state.pages.paged_in(pages, clean);
+        if supplied.locked == Some(Access::Write) {
+            state.pages.lock_writes(pages, true);
+        }
+        drop(state);
         if awaited {
             // It wrote to a page that was there already, but not known to be.
             self.uffd().wake(to, bytes);

@@ -6,15 +6,20 @@
 #![no_std]
 
 extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
 
 mod account;
 mod advise;
+#[cfg(feature = "std")]
+pub mod embed;
 mod evict;
 mod fault;
 mod follow;
 mod fork;
 mod handler;
 mod kernel;
+mod object;
 mod layout;
 mod loss;
 mod regions;

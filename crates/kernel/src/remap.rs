@@ -186,7 +186,7 @@ impl Kernel {
         }
     }
 
-    fn bring_all_back(&self, state: &mut State, pages: PageRange) {
+    pub(crate) fn bring_all_back(&self, state: &mut State, pages: PageRange) {
         let aside: alloc::vec::Vec<PageRange> = state.pages.runs(pages, PageState::Aside).collect();
         for run in aside {
             for page in run.iter() {

@@ -36,6 +36,8 @@ pub enum Answer {
     },
     /// Allow writing to these clean pages, then tell `dirtied`.
     Unprotect(PageRange),
+    /// The pager has forbidden writing: ask it, then tell `unlocked`.
+    Unlock(PageIndex),
     /// The page is lost.
     Fail,
 }
@@ -152,7 +154,7 @@ impl Pages {
     fn set(&mut self, page: u64, state: State) {
         let byte = self.table.byte_mut(page);
         let before = State::of(*byte);
-        let flags = *byte & State::WIRED;
+        let flags = *byte & (State::WIRED | State::LOCKED);
         *byte = state as u8 | flags;
         self.aside_pages += u64::from(state == State::Aside);
         self.aside_pages -= u64::from(before == State::Aside);
@@ -176,6 +178,9 @@ impl Pages {
         again: bool,
     ) -> Answer {
         let state = self.state(page);
+        if protection && self.is_locked(page) && state.can_leave() {
+            return Answer::Unlock(page);
+        }
         match state {
             State::Granted | State::Resident => Answer::Wake,
             State::Clean if protection => {
@@ -251,7 +256,9 @@ impl Pages {
 
     /// The longest run of pages in `state` around `page` inside `within`.
     fn stretch(&self, page: PageIndex, within: PageRange, state: State) -> PageRange {
-        let same = |p: u64| State::of(self.table.byte(p)) == state;
+        let same = |p: u64| {
+            State::of(self.table.byte(p)) == state && self.table.byte(p) & State::LOCKED == 0
+        };
         let (mut start, mut end) = (page.0, page.0 + 1);
         while start > within.start.0 && same(start - 1) {
             start -= 1;
@@ -416,6 +423,11 @@ impl Pages {
         self.set(page.0, State::Failed);
     }
 
+    /// The clusters of `pages` go where their pages say.
+    pub fn requeue_all(&mut self, pages: PageRange) {
+        self.settle_all(pages);
+    }
+
     /// True while a transfer of one of these pages is under way.
     pub fn busy(&self, pages: PageRange) -> bool {
         self.any(pages, |state| {
@@ -557,5 +569,6 @@ pub(crate) fn bits(mask: u16) -> impl Iterator<Item = u64> {
 #[cfg(any(test, feature = "check"))]
 mod check;
 mod leave;
+mod lock;
 #[cfg(test)]
 mod tests;

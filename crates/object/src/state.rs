@@ -36,6 +36,8 @@ impl State {
     pub(crate) const AWAITED: u8 = 0x10;
     /// A thread waits to write to a page that came in and was not told yet.
     pub(crate) const WRITER: u8 = 0x40;
+    /// Writing is forbidden until the pager allows it.
+    pub(crate) const LOCKED: u8 = 0x80;
     /// The page must not leave (mlock).
     pub(crate) const WIRED: u8 = 0x20;
 

@@ -111,6 +111,7 @@ fn event_of(answer: &Answer) -> Event {
         Answer::PageIn { .. } => Event::PageIn,
         Answer::Unprotect(_) => Event::Unprotect,
         Answer::Fail => Event::Fail,
+        Answer::Unlock(_) => unreachable!("the simulated pagers lock nothing"),
     }
 }
 
@@ -122,6 +123,7 @@ fn wanted(answer: &Answer) -> u64 {
         | Answer::Restore(_)
         | Answer::CopyBack(_)
         | Answer::Unprotect(_)
+        | Answer::Unlock(_)
         | Answer::Fail => 0,
     }
 }
@@ -188,6 +190,7 @@ fn act(
             return finish(core, proc, actor, fault);
         }
         Answer::Wait => return finish(core, proc, actor, fault),
+        Answer::Unlock(_) => unreachable!("the simulated pagers lock nothing"),
         Answer::Fail => {
             space.pte(fault.page).poisoned = true;
             space.wake(here, rng);
@@ -272,7 +275,11 @@ fn tell(
                 core.release_slot(proc, page.0);
             }
         }
-        Answer::Wake | Answer::Wait | Answer::Fail | Answer::PageIn { .. } => {
+        Answer::Wake
+        | Answer::Wait
+        | Answer::Fail
+        | Answer::Unlock(_)
+        | Answer::PageIn { .. } => {
             unreachable!("nothing to tell")
         }
     }

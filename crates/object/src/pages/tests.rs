@@ -328,3 +328,26 @@ fn a_thread_that_writes_before_paged_in_is_told_is_woken() {
     assert!(pages.paged_in(PageRange::new(512, 520), true));
     assert!(!pages.page_in_ends(PageRange::new(520, 520)));
 }
+
+#[test]
+fn a_locked_page_asks_its_pager_before_it_is_written() {
+    let mut pages = Pages::new();
+    pages.page_in_begins(PageRange::new(600, 604), Some(page(600)));
+    assert!(!pages.paged_in(PageRange::new(600, 604), true));
+    pages.lock_writes(PageRange::new(602, 603), true);
+    let run = Answer::Unprotect(PageRange::new(601, 602));
+    pages.fault(page(600), true, ALL, false);
+    assert_eq!(pages.fault(page(601), true, ALL, false), run);
+    assert_eq!(pages.fault(page(602), true, ALL, false), Answer::Unlock(page(602)));
+    assert!(!pages.unlocked(page(602)));
+    assert!(matches!(pages.fault(page(602), true, ALL, false), Answer::Unprotect(_)));
+}
+
+#[test]
+fn a_cleaned_page_stays_and_is_clean() {
+    let mut pages = resident();
+    pages.clean_begins(page(515));
+    assert_eq!(pages.fault(page(515), true, ALL, false), Answer::Wait);
+    assert_eq!(pages.paged_out(page(515)), (true, true));
+    assert_eq!(pages.state(page(515)), State::Clean);
+}

@@ -1,0 +1,164 @@
+//! Memory objects with pagers of their own: mapping them, and what a pager may ask of the kernel
+//! (the calls of table 4-3: lock, flush, clean).
+
+use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_object::State as PageState;
+use farpage_sys::{Errno, mem};
+
+use crate::fault::Step;
+use crate::kernel::{Kernel, State};
+use crate::layout::shadow_of;
+use crate::regions::{Region, Source, address_of, pages_of};
+
+impl Kernel {
+    /// Maps `pages` pages of the object that `source` describes (its `origin` is set here) and
+    /// returns the address.
+    ///
+    /// # Errors
+    /// `ENOMEM` when there is no room, or as userfaultfd's registration.
+    pub fn map_object(&self, mut source: Source, pages: u64) -> Result<usize, Errno> {
+        let bytes = pages as usize * PAGE_BYTES;
+        let prot = mem::PROT_READ | mem::PROT_WRITE;
+        let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
+        let start = self.place(0, bytes, prot, flags).ok_or(Errno::ENOMEM)?;
+        source.origin = pages_of(start, start + bytes).start.0;
+        let mut state = self.state.lock();
+        if let Err(errno) = self.register(start, start + bytes) {
+            // SAFETY: nobody knows the mapping yet.
+            let _ = unsafe { mem::unmap(start, bytes) };
+            return Err(errno);
+        }
+        state.regions.insert(Region { start, end: start + bytes, prot, source });
+        drop(state);
+        self.account.demand(bytes as i64);
+        Ok(start)
+    }
+
+    /// Hands every dirty page of `start .. end` to its pager; with `drop_cached` no page stays in
+    /// memory. Returns when the pager has taken them.
+    ///
+    /// # Errors
+    /// `EIO` when the pager did not take a page: it stays dirty.
+    pub fn clean(&self, start: usize, end: usize, drop_cached: bool) -> Result<(), Errno> {
+        let pages = pages_of(start, end);
+        let mut state = self.lock_settled(pages);
+        self.bring_all_back(&mut state, pages);
+        let dirty: alloc::vec::Vec<PageRange> =
+            state.pages.runs(pages, PageState::Resident).collect();
+        state.in_flight += 1;
+        for page in dirty.iter().flat_map(|run| run.iter()) {
+            self.copy_for_cleaning(&mut state, page);
+        }
+        drop(state);
+        let mut failed = false;
+        for page in dirty.iter().flat_map(|run| run.iter()) {
+            failed |= !self.write_one(page);
+        }
+        let mut state = self.state.lock();
+        state.in_flight -= 1;
+        drop(state);
+        self.settled.notify();
+        if drop_cached {
+            self.drop_cached(pages);
+        }
+        if failed { Err(Errno::EIO) } else { Ok(()) }
+    }
+
+    fn copy_for_cleaning(&self, state: &mut State, page: PageIndex) {
+        let at = address_of(page.0);
+        // SAFETY: registered; a writer waits until the page is clean.
+        let protected = unsafe { self.uffd().protect(at, PAGE_BYTES, true) };
+        // SAFETY: the shadow is empty; the page is protected and stays.
+        let copied = unsafe { self.uffd().copy(shadow_of(at), at, PAGE_BYTES, false) };
+        assert!(protected.is_ok() && copied.stopped.is_none(), "a resident page is not there");
+        self.account.charge_anyway(1);
+        state.pages.clean_begins(page);
+    }
+
+    fn drop_cached(&self, pages: PageRange) {
+        let mut state = self.lock_settled(pages);
+        let clean: alloc::vec::Vec<PageRange> = state.pages.runs(pages, PageState::Clean).collect();
+        for run in clean {
+            // SAFETY: write-protected, and the pager has the same contents.
+            let _ = unsafe {
+                mem::advise(address_of(run.start.0), run.bytes() as usize, mem::MADV_DONTNEED)
+            };
+            run.iter().for_each(|page| state.pages.dropped(page));
+            state.pages.requeue_all(run);
+            self.account.uncharge(run.pages());
+        }
+    }
+
+    /// Forbids writing to `start .. end` until the pager allows it (`data_unlock`), or lifts that.
+    ///
+    /// # Errors
+    /// As userfaultfd's write-protection.
+    pub fn lock_writes(&self, start: usize, end: usize, locked: bool) -> Result<(), Errno> {
+        let pages = pages_of(start, end);
+        let mut state = self.lock_settled(pages);
+        self.bring_all_back(&mut state, pages);
+        state.pages.lock_writes(pages, locked);
+        let dirty: alloc::vec::Vec<PageRange> =
+            state.pages.runs(pages, PageState::Resident).collect();
+        for run in dirty {
+            let at = address_of(run.start.0);
+            // SAFETY: registered; the automaton knows that these pages are locked, or not.
+            unsafe { self.uffd().protect(at, run.bytes() as usize, locked) }?;
+        }
+        drop(state);
+        self.uffd().wake(start, end - start);
+        Ok(())
+    }
+
+    /// A thread wants to write to a locked page: its pager decides. When it refuses, the thread
+    /// waits until the lock is lifted.
+    pub(crate) fn ask_to_unlock(&self, page: PageIndex, source: &Source) -> Step {
+        let asked = PageIndex(page.0 - source.origin);
+        if !source.pager.data_unlock(source.object, asked, Access::Write) {
+            return Step::Done;
+        }
+        let mut state = self.state.lock();
+        if state.pages.unlocked(page) {
+            // SAFETY: the page is dirty and may be written again.
+            let _ = unsafe { self.uffd().protect(address_of(page.0), PAGE_BYTES, false) };
+        }
+        drop(state);
+        self.uffd().wake(address_of(page.0), PAGE_BYTES);
+        Step::Done
+    }
+
+    /// Pages of `start .. end` that are in the program.
+    pub fn resident(&self, start: usize, end: usize) -> u64 {
+        let state = self.state.lock();
+        let there = |page: &PageIndex| {
+            matches!(
+                state.pages.state(*page),
+                PageState::Resident | PageState::Clean | PageState::PagingOutMapped
+            )
+        };
+        state.pages.existing(pages_of(start, end)).filter(there).count() as u64
+    }
+
+    /// Unmaps an object: what is dirty is discarded, so [`Kernel::clean`] it before. The pager is
+    /// told that the kernel has let go.
+    ///
+    /// # Safety
+    /// Nobody may use the mapping any more.
+    ///
+    /// # Errors
+    /// As `munmap(2)`.
+    pub unsafe fn unmap_object(
+        &self,
+        start: usize,
+        end: usize,
+        object: ObjectId,
+    ) -> Result<(), Errno> {
+        let source = self.state.lock().regions.find(start).map(|region| region.source.clone());
+        // SAFETY: forwarded.
+        unsafe { self.munmap(start, end - start) }?;
+        if let Some(source) = source {
+            source.pager.terminate(object);
+        }
+        Ok(())
+    }
+}
