@@ -1,1 +1,159 @@
-//! Under construction.
+//! The default pager: paging space for memory that has no pager of its own.
+//!
+//! Pages that compress lie in **segments** of 1 MiB in RAM (the compressed tier); those that do not
+//! go straight to paging files; when the tier is at its limit, its oldest segments are written out
+//! whole. The paging files and the limits are shared by a tree of processes through
+//! [`farpage_abi::Control`]; everything else belongs to one process.
+//!
+//! Locks: calls enter the gate (fork closes it); whoever makes room holds `evictor`, whoever starts a
+//! raw segment `growing`, both across I/O; `state` is taken last and never held across I/O or
+//! compression. A page-in takes `state` only, so it never waits for a page-out's I/O.
+#![no_std]
+
+extern crate alloc;
+
+mod codec;
+mod dense;
+mod drain;
+mod files;
+mod fork;
+mod gauges;
+mod location;
+mod page_in;
+mod page_out;
+mod pool;
+mod record;
+mod room;
+mod segments;
+mod table;
+
+use farpage_abi::{Control, ObjectId, PageIndex, PageRange, SEGMENT_BYTES};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_sys::arena::Arena;
+use farpage_sys::futex::Mutex;
+use farpage_sys::gate::Gate;
+
+use crate::codec::Misses;
+use crate::dense::Evictor;
+use crate::drain::Drain;
+use crate::files::Files;
+use crate::gauges::Gauges;
+use crate::page_in::Reader;
+use crate::page_out::{CHUNK_PAGES, Chunk, Writer};
+use crate::pool::Pool;
+use crate::segments::{Shared, State};
+
+/// Page-outs that compress at the same time.
+const WRITERS: usize = 4;
+/// Reads from paging files that need a buffer of ours at the same time.
+const READERS: usize = 8;
+/// Slots of the tier beyond its limit: forced for a moment, or retired and not yet cleared.
+const EXTRA_SLOTS: usize = 8;
+/// Pages that a discard forgets while the lock is held once.
+const FORGET_PAGES: u64 = 1 << 15;
+
+/// Paging space of one process.
+pub struct DefaultPager {
+    shared: Shared,
+    gate: Gate,
+    state: Mutex<State>,
+    evictor: Mutex<Evictor>,
+    growing: Mutex<()>,
+    drain: Mutex<Drain>,
+    writers: Pool<Writer>,
+    readers: Pool<Reader>,
+    misses: Misses,
+}
+
+impl DefaultPager {
+    /// Paging space of the task in `slot` of `control`. Reserves addresses for twice the compressed
+    /// tier (a forked child keeps its parent's beside its own), so `compressed_max_bytes` must be
+    /// set before.
+    ///
+    /// # Errors
+    /// `OutOfSpace` when its buffers cannot be had.
+    pub fn new(control: &'static Control, slot: usize) -> Result<Self, PagerError> {
+        Self::make(control, slot).ok_or(PagerError::OutOfSpace)
+    }
+
+    fn make(control: &'static Control, slot: usize) -> Option<Self> {
+        let relaxed = core::sync::atomic::Ordering::Relaxed;
+        let tier = control.compressed_max_bytes.load(relaxed);
+        let tier = tier.min(control.budget_bytes.load(relaxed)) as usize;
+        let slots = tier / SEGMENT_BYTES * 2 + EXTRA_SLOTS;
+        let shared = Shared {
+            gauges: Gauges::new(control, slot),
+            files: Files::new(control),
+            arena: Arena::new(slots, SEGMENT_BYTES).ok()?,
+        };
+        Some(Self {
+            shared,
+            gate: Gate::new(),
+            state: Mutex::new(State::new(slots)?),
+            evictor: Mutex::new(Evictor::new()?),
+            growing: Mutex::new(()),
+            drain: Mutex::new(Drain::new()?),
+            writers: Pool::new(WRITERS, Writer::new)?,
+            readers: Pool::new(READERS, Reader::new)?,
+            misses: Misses::new(),
+        })
+    }
+
+    /// True when this pager has contents for `page`; also for a page that the kernel has too, when
+    /// it was supplied from a paging file and not discarded since.
+    pub fn contains(&self, object: ObjectId, page: PageIndex) -> bool {
+        let location = self.state.lock().table.get(object, page.0);
+        location != location::Location::NOWHERE
+    }
+}
+
+impl Pager for DefaultPager {
+    /// Pages from the compressed tier are given away (`precious`); pages from paging files are
+    /// copies (`clean`): unchanged, they may be dropped again. A page that was changed is worth a
+    /// `discard`, which frees its old place at once; the next `data_write` does so anyway.
+    fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        let _inside = self.gate.enter();
+        self.request(request)
+    }
+
+    /// On an error some of the pages may have been taken: writing them again does no harm. A
+    /// `discard` or `data_request` of the same pages must wait until this returns.
+    fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
+        let _inside = self.gate.enter();
+        pages.chunks(CHUNK_PAGES).try_for_each(|pages| {
+            self.write_out(Chunk {
+                object,
+                pages,
+                expect: None,
+            })
+        })
+    }
+
+    fn discard(&self, object: ObjectId, pages: PageRange) {
+        let _inside = self.gate.enter();
+        if pages.pages() / FORGET_PAGES > 1 << 10 {
+            self.state.lock().forget(&self.shared, object, pages);
+        } else {
+            let mut from = pages.start.0;
+            while from < pages.end.0 {
+                let to = (from + FORGET_PAGES).min(pages.end.0);
+                let part = PageRange::new(from, to);
+                self.state.lock().forget(&self.shared, object, part);
+                from = to;
+            }
+        }
+        self.tidy();
+    }
+
+    fn terminate(&self, object: ObjectId) {
+        self.discard(object, PageRange::new(0, 1 << 41));
+    }
+}
+
+impl Drop for DefaultPager {
+    /// Gives back what is held in the control block.
+    fn drop(&mut self) {
+        self.state.lock().forget_all(&self.shared);
+        self.tidy();
+    }
+}

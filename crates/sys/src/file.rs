@@ -99,6 +99,86 @@ pub fn pwrite_all(fd: Fd, buffer: &[u8], offset: u64) -> Result<()> {
     Ok(())
 }
 
+/// Writes all of `parts`, one after another, at `offset`: one call for each [`PARTS_MAX`] runs of
+/// memory (parts that lie side by side are one run).
+///
+/// # Errors
+/// As `pwritev(2)`; `EIO` when the file takes nothing more.
+pub fn pwritev_all(fd: Fd, parts: &[&[u8]], offset: u64) -> Result<()> {
+    let (mut next, mut offset) = (0, offset);
+    while next < parts.len() {
+        let mut runs: [(*const u8, usize); PARTS_MAX] = [(core::ptr::null(), 0); PARTS_MAX];
+        let (mut count, mut total) = (0, 0);
+        while next < parts.len() {
+            let part = parts[next];
+            let (start, length) = runs[count.max(1) - 1];
+            if count > 0 && start.wrapping_add(length) == part.as_ptr() {
+                runs[count - 1].1 += part.len();
+            } else if count < PARTS_MAX {
+                runs[count] = (part.as_ptr(), part.len());
+                count += 1;
+            } else {
+                break;
+            }
+            total += part.len();
+            next += 1;
+        }
+        write_runs(fd, &mut runs[..count], offset)?;
+        offset += total as u64;
+    }
+    Ok(())
+}
+
+/// Runs of memory that one `pwritev` takes.
+pub const PARTS_MAX: usize = 64;
+
+/// The memory of each run must be readable: [`pwritev_all`] builds them from slices.
+fn write_runs(fd: Fd, runs: &mut [(*const u8, usize)], mut offset: u64) -> Result<()> {
+    let mut first = 0;
+    while first < runs.len() {
+        let vectors: [g::iovec; PARTS_MAX] = core::array::from_fn(|i| {
+            let (at, length) = *runs.get(first + i).unwrap_or(&(core::ptr::null(), 0));
+            g::iovec {
+                iov_base: at.cast_mut().cast(),
+                iov_len: length as _,
+            }
+        });
+        let count = runs.len() - first;
+        // SAFETY: the first `count` vectors name slices that the caller borrows.
+        let put = unsafe {
+            syscall!(
+                g::__NR_pwritev,
+                fd.0,
+                vectors.as_ptr(),
+                count,
+                offset,
+                0usize
+            )
+        };
+        let mut put = match put {
+            Ok(0) => return Err(Errno::EIO),
+            Ok(n) => n,
+            Err(Errno::EINTR) => continue,
+            Err(errno) => return Err(errno),
+        };
+        offset += put as u64;
+        while first < runs.len() && put >= runs[first].1 {
+            put -= runs[first].1;
+            first += 1;
+        }
+        if put > 0 {
+            runs[first] = (runs[first].0.wrapping_add(put), runs[first].1 - put);
+        }
+    }
+    Ok(())
+}
+
+/// True when the number names an open descriptor.
+pub fn is_open(fd: Fd) -> bool {
+    // SAFETY: F_GETFD takes no pointer.
+    unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_GETFD) }.is_ok()
+}
+
 /// Writes `bytes` to `fd` once, best effort: for messages to the user.
 pub fn write_message(fd: Fd, bytes: &[u8]) {
     // SAFETY: `bytes` is valid for reads of its length.

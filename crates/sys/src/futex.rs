@@ -71,6 +71,14 @@ impl<T> Mutex<T> {
         Guard { mutex: self }
     }
 
+    /// Takes the mutex if it is free.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.word
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then(|| Guard { mutex: self })
+    }
+
     /// Makes the mutex free, whoever held it.
     ///
     /// # Safety

@@ -6,10 +6,14 @@
 
 extern crate alloc;
 
+pub mod arena;
+pub mod buffer;
 pub mod control;
+mod crc32c;
 pub mod elf;
 pub mod file;
 pub mod futex;
+pub mod gate;
 pub mod join;
 pub mod mem;
 pub mod pagemap;
@@ -22,5 +26,6 @@ pub mod thread;
 pub mod time;
 pub mod uffd;
 
+pub use crc32c::crc32c;
 pub use linux_raw_sys as linux;
 pub use raw::{Errno, Result};

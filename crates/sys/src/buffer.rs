@@ -1,0 +1,60 @@
+//! Page-aligned memory of one owner, for direct I/O.
+
+use core::ops::{Deref, DerefMut};
+
+use crate::mem;
+use crate::raw::Result;
+
+/// An anonymous mapping, zeros at first, taken from the system page by page as it is touched.
+pub struct Buffer {
+    at: usize,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// A buffer of `bytes` bytes (at least 1), aligned to a page.
+    ///
+    /// # Errors
+    /// As `mmap(2)`.
+    pub fn new(bytes: usize) -> Result<Self> {
+        let at = mem::map_anonymous(bytes)?;
+        Ok(Self { at, bytes })
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping is this buffer's own, readable, and lives as long as it.
+        unsafe { core::slice::from_raw_parts(self.at as *const u8, self.bytes) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` makes the access the only one.
+        unsafe { core::slice::from_raw_parts_mut(self.at as *mut u8, self.bytes) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: nobody borrows the buffer any more.
+        let _ = unsafe { mem::unmap(self.at, self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_aligned_and_zero() {
+        let mut buffer = Buffer::new(8192).unwrap();
+        assert_eq!(buffer.as_ptr() as usize % 4096, 0);
+        assert!(buffer.iter().all(|&byte| byte == 0));
+        buffer[8191] = 7;
+        assert_eq!(buffer[8191], 7);
+    }
+}
