@@ -2,6 +2,7 @@
 
 mod args;
 mod control_socket;
+mod doctor;
 mod generate;
 mod heat;
 mod launch;
@@ -36,11 +37,19 @@ fn main() -> ExitCode {
             Ok(status) => signals::end_like(status),
             Err(error) => (Err(error), RUN_FAILED),
         },
-        Command::Doctor(_) => todo!(),
+        Command::Doctor(args) => match doctor::main(&args) {
+            Ok(true) => return ExitCode::SUCCESS,
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => (Err(error), 1),
+        },
         Command::Plot(_) => todo!(),
         Command::Spill(args) => (spill::main(&args), 1),
         Command::Completions { shell } => {
             generate::completions(shell);
+            (Ok(()), 0)
+        }
+        Command::Wait => {
+            doctor::wait_for_end_of_input();
             (Ok(()), 0)
         }
         Command::Man { dir } => (generate::man(&dir), 1),
