@@ -9,6 +9,7 @@ mod launch;
 mod live;
 mod memory_limit;
 mod options;
+mod plot;
 mod prepare;
 mod program;
 mod run;
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
             Ok(false) => return ExitCode::FAILURE,
             Err(error) => (Err(error), 1),
         },
-        Command::Plot(_) => todo!(),
+        Command::Plot(args) => (plot::main(&args), 1),
         Command::Spill(args) => (spill::main(&args), 1),
         Command::Completions { shell } => {
             generate::completions(shell);

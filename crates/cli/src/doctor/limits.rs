@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit};
 
 use super::kernel::number;
 use super::{Check, State};
@@ -25,7 +25,7 @@ pub(super) fn all(limit: &MemoryLimit) -> Vec<Check> {
     let mut checks = vec![
         memory(limit),
         open_files(files.current, files.maximum),
-        address_space(getrlimit(Resource::As).current),
+        address_space(getrlimit(Resource::As)),
     ];
     checks.extend(maps.map(mappings));
     checks.extend(overcommit.map(overcommitment));
@@ -77,9 +77,13 @@ fn open_files(current: Option<u64>, maximum: Option<u64>) -> Check {
     }
 }
 
-fn address_space(current: Option<u64>) -> Check {
+fn address_space(limit: Rlimit) -> Check {
+    let raise = match limit.maximum {
+        None => "ulimit -v unlimited",
+        Some(_) => "sudo prlimit --as=unlimited --pid $$",
+    };
     let check = |state, text: String| Check::new(LIMITS, "address space", state, text);
-    match current {
+    match limit.current {
         None => check(State::Ok, "no limit".to_string()),
         Some(bytes) => check(
             State::Warn,
@@ -88,7 +92,7 @@ fn address_space(current: Option<u64>) -> Check {
                 human(bytes)
             ),
         )
-        .improve("ulimit -v unlimited"),
+        .improve(raise),
     }
 }
 
@@ -145,8 +149,10 @@ mod tests {
         assert!(few.improve[0].starts_with("sudo prlimit"));
         let few = open_files(Some(256), Some(8192));
         assert_eq!(few.improve, ["ulimit -n 4096"]);
-        assert_eq!(address_space(None).state, State::Ok);
-        assert_eq!(address_space(Some(1)).improve, ["ulimit -v unlimited"]);
+        let space = |current, maximum| address_space(Rlimit { current, maximum });
+        assert_eq!(space(None, None).state, State::Ok);
+        assert_eq!(space(Some(1), None).improve, ["ulimit -v unlimited"]);
+        assert!(space(Some(1), Some(1)).improve[0].starts_with("sudo prlimit"));
         assert_eq!(mappings(65_530).state, State::Ok);
         assert_eq!(mappings(1000).state, State::Warn);
         assert_eq!(overcommitment(0).state, State::Ok);
