@@ -3,8 +3,8 @@ const D = JSON.parse(document.getElementById("data").textContent);
 const S = D.trace.series, H = D.trace.heat, PAGE = 4096;
 const $ = (id) => document.getElementById(id);
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const LEFT = 74, RIGHT = 14, TOP = 10, BOTTOM = 24;
-const GAP = 7; // pixels between rows that are not neighbours
+const LABELS = '11.5px system-ui, "DejaVu Sans", sans-serif';
+const LEFT = 92, RIGHT = 14, TOP = 10, BOTTOM = 24;
 const end = Math.max(1, D.wall_s * 1000, ...S.at_ms.slice(-1));
 let hover = null; // milliseconds
 let kind = 0;
@@ -49,7 +49,7 @@ function prepare(id) {
   canvas.style.height = h + "px";
   const g = canvas.getContext("2d");
   g.setTransform(ratio, 0, 0, ratio, 0, 0);
-  g.font = '11.5px system-ui, "DejaVu Sans", sans-serif';
+  g.font = LABELS;
   return { g, w, h, x: (ms) => LEFT + (ms / end) * (w - LEFT - RIGHT) };
 }
 function timeAxis({ g, w, h, x }) {
@@ -57,13 +57,13 @@ function timeAxis({ g, w, h, x }) {
   g.textAlign = "center";
   for (const ms of ticks(end, Math.max(2, w / 130), 10)) {
     if (x(ms) > w - RIGHT - 10 && ms) continue;
-    g.fillText(ms ? time(ms) : "0", x(ms), h - 7);
+    g.fillText(ms ? time(ms).replace(/\.0+ /, " ") : "0", x(ms), h - 7);
   }
 }
 function valueAxis(c, max, base, label) {
   const { g, w, h } = c, y = (v) => h - BOTTOM - (v / max) * (h - BOTTOM - TOP);
   g.lineWidth = 1;
-  for (const v of ticks(max, h / 52, base)) {
+  for (const v of ticks(max, Math.max(2.5, h / 52), base)) {
     g.strokeStyle = css(v ? "--grid" : "--axis");
     g.beginPath();
     g.moveTo(LEFT, Math.round(y(v)) + .5);
@@ -99,43 +99,42 @@ function sampleAt(ms) {
   return low;
 }
 
-// Memory: what lies where, stacked.
-const MEMORY = [["resident", "resident_bytes"], ["compressed", "compressed_from_bytes"],
-  ["paged out", "spilled_bytes"]];
-const MEMORY_COLOURS = ["--resident", "--compressed", "--spilled"];
+// Memory, stacked: the two lowest layers are RAM and stay below the budget.
+const saved = S.compressed_from_bytes.map((from, i) => Math.max(0, from - S.compressed_bytes[i]));
+const LAYERS = [["--resident", 1, S.resident_bytes], ["--compressed", 1, S.compressed_bytes],
+  ["--compressed", .38, saved], ["--spilled", 1, S.spilled_bytes]];
 function drawMemory() {
   const c = prepare("memory"), { g, x } = c;
   const budget = D.settings.ram_bytes;
-  const sums = S.at_ms.map((_, i) => MEMORY.reduce((sum, [, key]) => sum + S[key][i], 0));
-  const top = Math.max(budget, ...sums, ...S.demand_bytes) * 1.04 || 1;
-  const y = valueAxis(c, top, 2, bytes);
+  const sums = S.at_ms.map((_, i) => LAYERS.reduce((sum, layer) => sum + layer[2][i], 0));
+  const y = valueAxis(c, Math.max(budget, ...sums, ...S.demand_bytes) * 1.04 || 1, 2, bytes);
   const xs = S.at_ms.map(x);
   let below = S.at_ms.map(() => 0);
-  MEMORY.forEach(([, key], k) => {
-    const above = below.map((v, i) => v + S[key][i]);
-    g.fillStyle = css(MEMORY_COLOURS[k]);
-    g.globalAlpha = .85;
+  for (const [colour, alpha, values] of LAYERS) {
+    const above = below.map((v, i) => v + values[i]);
+    g.fillStyle = css(colour);
+    g.globalAlpha = .88 * alpha;
     g.beginPath();
     path(g, xs, above.map(y));
     for (let i = xs.length - 1; i >= 0; i--) g.lineTo(xs[i], y(below[i]));
     g.fill();
     g.globalAlpha = 1;
+    if (Math.max(...values) > 0) stroke(g, xs, above.map(y), "--card", 1.25);
     below = above;
-  });
+  }
   stroke(g, xs, S.demand_bytes.map(y), "--demand", 1.5);
   g.setLineDash([6, 4]);
-  stroke(g, [x(0), x(end)], [y(budget), y(budget)], "--budget", 1.5);
+  stroke(g, [x(0), x(end)], [y(budget), y(budget)], "--budget", 1.75);
   g.setLineDash([]);
   crosshair(c);
   const i = hover === null ? -1 : sampleAt(hover);
-  const at = (key, peak) => bytes(i < 0 ? peak : S[key][i]);
+  const at = (values, peak) => bytes(i < 0 ? peak : values[i]);
   legend("memory-legend", [
-    ["--resident", "", "resident", at("resident_bytes", D.peaks.resident_bytes)],
-    ["--compressed", "", "compressed", at("compressed_from_bytes",
-      Math.max(0, ...S.compressed_from_bytes)), "in " + at("compressed_bytes",
-      D.peaks.compressed_bytes)],
-    ["--spilled", "", "paged out", at("spilled_bytes", D.peaks.spilled_bytes)],
-    ["--demand", "line", "mapped", at("demand_bytes", D.peaks.demand_bytes)],
+    ["--resident", "", "resident", at(S.resident_bytes, D.peaks.resident_bytes)],
+    ["--compressed", "", "compressed", at(S.compressed_bytes, D.peaks.compressed_bytes)],
+    ["--compressed", "pale", "saved by it", at(saved, Math.max(0, ...saved))],
+    ["--spilled", "", "paged out", at(S.spilled_bytes, D.peaks.spilled_bytes)],
+    ["--demand", "line", "mapped", at(S.demand_bytes, D.peaks.demand_bytes)],
     ["--budget", "dash", "budget", bytes(budget)],
   ], i < 0 ? "peaks" : "at " + time(hover));
 }
@@ -148,9 +147,8 @@ function stroke(g, xs, ys, colour, width) {
   g.stroke();
 }
 function legend(id, entries, when) {
-  const parts = entries.map(([colour, shape, name, value, more]) =>
-    `<span><i class="${shape}" style="background:${shape === "dash" ? "none" : `var(${colour})`};` +
-    `border-color:var(${colour})"></i>${name}<b>${value}</b>${more ? " " + more : ""}</span>`);
+  const parts = entries.map(([colour, shape, name, value]) =>
+    `<span><i class="${shape}" style="--colour:var(${colour})"></i>${name}<b>${value}</b></span>`);
   $(id).innerHTML = parts.join("") + `<span style="color:var(--faint)">${when}</span>`;
 }
 
@@ -181,7 +179,7 @@ function drawLines(id, lines, base, label, area) {
   const c = prepare(id), { g, x, w } = c;
   const all = lines.map(([, key]) => rates(key, w - LEFT - RIGHT));
   if (area) all.forEach((s) => { s.value = s.value.map((v) => v / 1e6); });
-  const top = Math.max(area ? .1 : 10, ...all.flatMap((s) => s.value)) * 1.06;
+  const top = Math.max(area ? .1 : 10, ...all.flatMap((s) => s.value)) * 1.1;
   const y = valueAxis(c, top, base, label);
   all.forEach((s, k) => {
     const xs = s.at.map(x), ys = s.value.map(y);
@@ -213,10 +211,11 @@ const valueOf = (cell) => kind
   ? cell[KINDS[kind][1]] : cell[2] + cell[3] + cell[4] + cell[5];
 function layoutRows() {
   const breaks = rowAddress.filter((a, i) => i && a - rowAddress[i - 1] > BigInt(H.row_bytes));
-  const rowHeight = Math.max(1.5, Math.min(14, (380 - breaks.length * GAP) / rowAddress.length));
+  const gap = breaks.length < 12 ? 13 : 6;
+  const rowHeight = Math.max(1.5, Math.min(14, (400 - breaks.length * gap) / rowAddress.length));
   let at = TOP;
   rowAddress.forEach((address, i) => {
-    if (i && address - rowAddress[i - 1] > BigInt(H.row_bytes)) at += GAP;
+    if (i && address - rowAddress[i - 1] > BigInt(H.row_bytes)) at += gap;
     rowTops[i] = at;
     at += rowHeight;
   });
@@ -232,7 +231,7 @@ function rampColour(share) {
 }
 function drawHeat() {
   const c = prepare("heat"), { g, w, h, x } = c;
-  const most = Math.max(1, ...H.cells.map(valueOf));
+  const most = H.cells.reduce((most, cell) => Math.max(most, valueOf(cell)), 1);
   g.fillStyle = css("--grid");
   g.globalAlpha = .5;
   rowTops.forEach((top) => g.fillRect(LEFT, top, w - LEFT - RIGHT, heatHeight + .3));
@@ -248,25 +247,22 @@ function drawHeat() {
   }
   g.fillStyle = css("--faint");
   g.textAlign = "right";
+  g.font = '10.5px ui-monospace, "DejaVu Sans Mono", monospace';
   let last = -99;
   rowAddress.forEach((address, i) => {
     const starts = !i || address - rowAddress[i - 1] > BigInt(H.row_bytes);
     if (starts && rowTops[i] - last >= 13) {
-      g.fillText(shortAddress(address), LEFT - 8, rowTops[i] + 9);
+      g.fillText(address.toString(16), LEFT - 8, rowTops[i] + 9);
       last = rowTops[i];
     }
   });
+  g.font = LABELS;
   timeAxis(c);
   crosshair(c);
   $("scale").innerHTML = `1 page<i style="background:linear-gradient(90deg,` +
     `${[0, .2, .4, .6, .8, 1].map(rampColour).join(",")})"></i>${count(most)} pages ` +
     `in ${time(H.column_ms)} and ${bytes(H.row_bytes)} (logarithmic)`;
 }
-function shortAddress(address) {
-  const gib = Number(address) / 2 ** 30;
-  return gib >= 1 ? count(gib) + " GiB" : bytes(Number(address));
-}
-
 // Hovering.
 function overCell(event) {
   const y = event.offsetY;
@@ -325,7 +321,7 @@ function fillPage() {
   const C = D.counters, ins = C.page_ins_compressed + C.page_ins_spilled;
   const tiles = [
     [bytes(D.peaks.demand_bytes), "peak demand"],
-    [bytes(D.peaks.used_bytes), "peak in RAM, of " + bytes(D.settings.ram_bytes)],
+    [bytes(D.peaks.used_bytes), "peak RAM of " + bytes(D.settings.ram_bytes)],
     [bytes((C.page_outs_compressed + C.page_outs_spilled) * PAGE), "paged out"],
     [bytes(ins * PAGE), "paged in"],
     [D.compression_ratio ? D.compression_ratio.toFixed(1) + " : 1" : "none", "compression"],
