@@ -40,6 +40,9 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Wait until standard input ends: a child that `doctor` tries things on
+    #[command(hide = true)]
+    Wait,
     /// Write the manual pages into a directory
     ///
     /// Then read them with: man -l DIR/farpage.1

@@ -2,12 +2,14 @@
 
 mod args;
 mod control_socket;
+mod doctor;
 mod generate;
 mod heat;
 mod launch;
 mod live;
 mod memory_limit;
 mod options;
+mod plot;
 mod prepare;
 mod program;
 mod run;
@@ -36,11 +38,19 @@ fn main() -> ExitCode {
             Ok(status) => signals::end_like(status),
             Err(error) => (Err(error), RUN_FAILED),
         },
-        Command::Doctor(_) => todo!(),
-        Command::Plot(_) => todo!(),
+        Command::Doctor(args) => match doctor::main(&args) {
+            Ok(true) => return ExitCode::SUCCESS,
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => (Err(error), 1),
+        },
+        Command::Plot(args) => (plot::main(&args), 1),
         Command::Spill(args) => (spill::main(&args), 1),
         Command::Completions { shell } => {
             generate::completions(shell);
+            (Ok(()), 0)
+        }
+        Command::Wait => {
+            doctor::wait_for_end_of_input();
             (Ok(()), 0)
         }
         Command::Man { dir } => (generate::man(&dir), 1),

@@ -75,6 +75,8 @@ pub fn end_like(status: ExitStatus) -> ! {
             maximum: Some(0),
         };
         let _ = rustix::process::setrlimit(Resource::Core, none);
+        // Rust's library handles SIGSEGV and SIGBUS, and our parent may have us ignore others.
+        let _ = signal::set_default(number as u32);
         process::set_signal_mask(!(1 << (number as u64 - 1)));
         let _ = process::kill(process::id(), number as u32);
         std::process::exit(128 + number);

@@ -47,3 +47,14 @@ pub fn next(fd: Fd) -> Result<Arrival> {
         from_kernel: i32::from_ne_bytes(word(8)) == SI_KERNEL,
     })
 }
+
+/// Gives `signal` its default effect back, whoever handled or ignored it.
+///
+/// # Errors
+/// As `sigaction(2)`: `EINVAL` for SIGKILL and SIGSTOP, which have no other.
+pub fn set_default(signal: u32) -> Result<()> {
+    // Handler, flags, restorer and mask: all zero is SIG_DFL.
+    let action = [0u64; 4];
+    // SAFETY: `action` is a kernel sigaction with an 8-byte set; no handler is installed.
+    unsafe { syscall!(g::__NR_rt_sigaction, signal, action.as_ptr(), 0, 8) }.map(drop)
+}

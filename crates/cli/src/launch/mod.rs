@@ -19,6 +19,7 @@ pub struct Running {
 /// When it cannot be started.
 pub fn start(prepared: &Prepared) -> anyhow::Result<Running> {
     let options = &prepared.options;
+    let _ = (prepared.control, prepared.control_fd);
     let blocked = farpage_sys::process::set_signal_mask(prepared.signal_mask);
     let child = Command::new(&options.program)
         .arg0(&options.args[0])

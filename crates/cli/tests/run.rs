@@ -1,0 +1,193 @@
+//! Runs of real programs: exit status, signals, statistics, plots, paging files.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+fn farpage(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farpage"));
+    command.args(args).env("FARPAGE_SPILL", "/var/tmp");
+    command
+}
+
+fn output(args: &[&str]) -> Output {
+    farpage(args).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A directory that goes away with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("farpage-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Starts `script` under a shell that prints `ready` first, and waits for that.
+fn start(script: &str) -> Child {
+    let script = format!("{script}; echo ready; while :; do sleep 0.05; done");
+    let mut child = farpage(&["run", "--quiet", "--ram", "64M", "--", "sh", "-c", &script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+fn kill(pid: u32, signal: &str) {
+    let sent = Command::new("kill")
+        .args([signal, &pid.to_string()])
+        .status();
+    assert!(sent.unwrap().success());
+}
+
+#[test]
+fn a_program_that_dies_by_a_signal_takes_the_run_with_it() {
+    let died = output(&["run", "--quiet", "--", "sh", "-c", "kill -SEGV $$"]);
+    assert_eq!(died.status.signal(), Some(11));
+    let ended = output(&["run", "--quiet", "--", "sh", "-c", "exit 11"]);
+    assert_eq!(ended.status.code(), Some(11));
+}
+
+#[test]
+fn signals_are_passed_on_and_the_program_decides() {
+    let mut handles = start("trap 'exit 5' USR1");
+    kill(handles.id(), "-USR1");
+    assert_eq!(handles.wait().unwrap().code(), Some(5));
+    let mut dies = start(":");
+    kill(dies.id(), "-TERM");
+    assert_eq!(dies.wait().unwrap().signal(), Some(15));
+}
+
+#[test]
+fn statistics_tell_how_the_run_went_and_can_be_plotted_when_traced() {
+    let scratch = Scratch::new("stats");
+    let (plain, traced) = (scratch.path("plain.json"), scratch.path("traced.json"));
+    let page = scratch.path("page.html");
+    let ran = output(&[
+        "run", "--quiet", "--ram", "64M", "--stats", &plain, "sh", "-c", "exit 3",
+    ]);
+    assert_eq!(ran.status.code(), Some(3));
+    let stats: serde_json::Value = serde_json::from_slice(&std::fs::read(&plain).unwrap()).unwrap();
+    assert_eq!(stats["exit"]["code"], 3);
+    assert_eq!(stats["settings"]["ram_bytes"], 64 << 20);
+    assert_eq!(stats["program"][0], "sh");
+    assert!(stats["counters"]["faults"].is_u64());
+    assert!(stats["trace"].is_null());
+    let refused = output(&["plot", &plain, "-o", &page]);
+    assert_eq!(refused.status.code(), Some(1));
+    let message = stderr(&refused);
+    assert!(
+        message.contains("run the program again with --trace --stats FILE"),
+        "{message}"
+    );
+    assert!(!Path::new(&page).exists());
+
+    let line = [
+        "run", "--quiet", "--ram", "64M", "--stats", &traced, "--trace", "sleep", "0.2",
+    ];
+    assert!(output(&line).status.success());
+    assert!(output(&["plot", &traced, "-o", &page]).status.success());
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.starts_with("<!doctype html>"));
+}
+
+#[test]
+fn paging_files_come_and_go_while_a_run_goes_on() {
+    let scratch = Scratch::new("files");
+    let dir = scratch.path("more");
+    std::fs::create_dir(&dir).unwrap();
+    let mut run = start(":");
+    let pid = run.id().to_string();
+    let spill = |what: &[&str]| {
+        let mut line = vec!["spill"];
+        line.extend(what);
+        line.extend(["--pid", &pid]);
+        output(&line)
+    };
+    let added = spill(&["add", &dir]);
+    assert!(added.status.success(), "{}", stderr(&added));
+    assert_eq!(
+        spill(&["add", &dir]).status.code(),
+        Some(1),
+        "it is there already"
+    );
+    let list = String::from_utf8(spill(&["ls"]).stdout).unwrap();
+    assert!(list.contains(&dir) && list.contains("/var/tmp"), "{list}");
+    assert_eq!(
+        std::fs::read_dir(&dir).unwrap().count(),
+        0,
+        "the file has no name"
+    );
+    assert!(spill(&["rm", &dir]).status.success());
+    assert_eq!(
+        spill(&["rm", &dir]).status.code(),
+        Some(1),
+        "it is gone already"
+    );
+    kill(run.id(), "-TERM");
+    run.wait().unwrap();
+    assert_eq!(spill(&["ls"]).status.code(), Some(1), "the run has ended");
+}
+
+#[test]
+fn a_directory_that_is_not_ours_to_write_is_refused() {
+    if rustix::process::geteuid().is_root() {
+        println!("skipped: root may write everywhere");
+        return;
+    }
+    let refused = output(&["run", "--quiet", "--spill", "/etc", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(stderr(&refused).contains("you may not make files there"));
+}
+
+#[test]
+fn doctor_judges_this_machine_as_run_does() {
+    let doctor = output(&["doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    assert_eq!(report["works"], doctor.status.success());
+    let run = output(&["run", "--quiet", "--ram", "64M", "--", "true"]);
+    assert_eq!(run.status.success(), doctor.status.success());
+    let bad = output(&["doctor", "--spill", "/no/such/dir"]);
+    assert_eq!(bad.status.code(), Some(1));
+    let text = String::from_utf8(bad.stdout).unwrap();
+    assert!(text.contains("farpage run cannot work here"), "{text}");
+    assert!(!text.contains('\x1b'), "no colour into a pipe");
+}
+
+#[test]
+fn manual_pages_and_completions_are_made() {
+    let scratch = Scratch::new("man");
+    let dir = scratch.0.display().to_string();
+    assert!(output(&["man", &dir]).status.success());
+    for page in ["farpage.1", "farpage-run.1", "farpage-spill-add.1"] {
+        assert!(scratch.0.join(page).exists(), "{page}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = output(&["completions", shell]).stdout;
+        assert!(
+            String::from_utf8(script).unwrap().contains("doctor"),
+            "{shell}"
+        );
+    }
+}
