@@ -18,13 +18,13 @@ CHUNK_WORDS = 1 << 20
 
 def fill(a, kind):
     rng = np.random.default_rng(SEED)
-    levels = np.arange(32) * 0.25  # few values, each twice in a row: pages shrink to about a fifth
+    levels = np.arange(32) * 0.25  # few values, in fours: a page shrinks to a fifth
     for i in range(0, len(a), CHUNK_WORDS):
         part = a[i : i + CHUNK_WORDS]
         if kind == "random":
             rng.random(out=part)
         else:
-            part[:] = np.repeat(levels[rng.integers(0, 32, size=len(part) // 2)], 2)
+            part[:] = np.repeat(levels[rng.integers(0, 32, size=len(part) // 4)], 4)
 
 
 def random_reads(a):

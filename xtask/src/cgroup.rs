@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+
+use crate::guard::Guard;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Version {
@@ -14,11 +14,21 @@ enum Version {
     V2,
 }
 
-/// A memory cgroup of our own, removed on drop.
+/// A memory cgroup of our own, removed when dropped, with what runs in it.
 pub(crate) struct Cgroup {
     dir: PathBuf,
     version: Version,
+    _guard: Guard,
 }
+
+/// Kills what is left in the cgroup `$1` and removes it; the kernel needs a moment for both.
+const REMOVE: &str = r#"
+for i in 1 2 3 4 5 6 7 8 9 10; do
+    kill -KILL $(cat "$1/cgroup.procs") 2>/dev/null
+    rmdir "$1" 2>/dev/null && exit
+    sleep 0.2
+done
+echo "cannot remove $1" >&2"#;
 
 impl Cgroup {
     /// Makes one with `bytes` of memory; it may swap only if `swap`. The error says what is missing.
@@ -31,7 +41,12 @@ impl Cgroup {
                 dir.display()
             )
         })?;
-        let cgroup = Self { dir, version };
+        let guard = Guard::new(REMOVE, &[&dir.display().to_string()])?;
+        let cgroup = Self {
+            dir,
+            version,
+            _guard: guard,
+        };
         match version {
             Version::V1 => {
                 cgroup.set("memory.limit_in_bytes", &bytes.to_string())?;
@@ -71,25 +86,6 @@ impl Cgroup {
     fn set(&self, file: &str, value: &str) -> Result<()> {
         let path = self.dir.join(file);
         fs::write(&path, value).with_context(|| format!("cannot write {}", path.display()))
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        for _ in 0..500 {
-            let left = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
-            if !left.is_empty() {
-                let _ = Command::new("kill")
-                    .arg("-KILL")
-                    .args(left.split_whitespace())
-                    .output();
-            }
-            if fs::remove_dir(&self.dir).is_ok() {
-                return;
-            }
-            thread::sleep(Duration::from_millis(10)); // the kernel gives no event for this
-        }
-        eprintln!("cannot remove {}", self.dir.display());
     }
 }
 

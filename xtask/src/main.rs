@@ -5,6 +5,7 @@ mod bench;
 mod cgroup;
 mod corpus;
 mod demo;
+mod guard;
 mod proc;
 mod rows;
 mod setup;
@@ -28,7 +29,7 @@ cargo xtask COMMAND
          [--repeat N] [--json FILE] [--keep] [--list] [--bare]
                              the same programs with and without farpage, outputs compared
   bench run [--runs 5] [--mib 3072] [--only VARIANT]... [--data random|compressible]...
-            [--zram-mib 768] [--json FILE]
+            [--zram-mib 768] [--limit-s 900] [--json FILE]
                              the NumPy job beyond its memory: farpage, swap file, zram, np.memmap
   bench fault [--runs 5] [--pages 16384]
                              page faults beside the bare kernel primitive and a minimal handler

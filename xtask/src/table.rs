@@ -6,9 +6,9 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new<const N: usize>(heading: [&str; N]) -> Self {
+    pub(crate) fn new<'a>(heading: impl IntoIterator<Item = &'a str>) -> Self {
         Self {
-            rows: vec![heading.iter().map(|s| (*s).to_owned()).collect()],
+            rows: vec![heading.into_iter().map(String::from).collect()],
         }
     }
 

@@ -137,7 +137,7 @@ pub(crate) const JOBS: &[Job] = &[
     ),
     job(
         "jvm-g1",
-        [64, 1024],
+        [128, 1024],
         "java -XX:+UseG1GC -XX:-UsePerfData -Xmx4g -cp {bin} Job {half}",
     ),
     job("go-static", [96, 1024], "{bin}/gojob {mib}"),
