@@ -1,2 +1,69 @@
-//! Tasks.
-fn main() {}
+//! `cargo xtask`: sets up, tests, measures and demonstrates Farpage.
+
+mod args;
+mod bench;
+mod cgroup;
+mod corpus;
+mod demo;
+mod guard;
+mod proc;
+mod rows;
+mod setup;
+mod table;
+mod test;
+mod world;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::args::Args;
+use crate::world::World;
+
+const USAGE: &str = "\
+cargo xtask COMMAND
+
+  setup                      install what tests and benches need
+  test [--no-setup]          format, lints, all tests, the quick corpus
+  corpus [--full] [--only NAME]... [--user root|nobody|both] [--ram-share 0.25]
+         [--repeat N] [--json FILE] [--keep] [--list] [--bare]
+                             the same programs with and without farpage, outputs compared
+  bench run [--runs 5] [--mib 3072] [--only VARIANT]... [--data random|compressible]...
+            [--zram-mib 768] [--limit-s 900] [--json FILE]
+                             the NumPy job beyond its memory: farpage, swap file, zram, np.memmap
+  bench fault [--runs 5] [--pages 16384]
+                             page faults beside the bare kernel primitive and a minimal handler
+  bench fits [--runs 5] [--mib 1024]
+                             a program that fits into its budget, bare against farpage
+  demo                       a job that dies under a memory limit, and finishes with farpage
+  rows [ROW]...              runs the command behind each row of docs/ROWS.md
+
+FARPAGE=PATH uses that binary instead of building one.";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("xtask: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let mut args = Args::new(std::env::args().skip(1));
+    let world = World::find()?;
+    match args.word().as_deref() {
+        Some("setup") => args.finish().and_then(|()| setup::setup(&world)),
+        Some("test") => test::test(&world, args),
+        Some("corpus") => corpus::corpus(&world, args),
+        Some("bench") => bench::bench(&world, args),
+        Some("demo") => args.finish().and_then(|()| demo::demo(&world)),
+        Some("rows") => rows::rows(&world, args),
+        Some("help" | "--help" | "-h") => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        other => bail!("unknown command {:?}\n{USAGE}", other.unwrap_or("")),
+    }
+}

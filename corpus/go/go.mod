@@ -1,0 +1,3 @@
+module farpage.example/corpus
+
+go 1.19

@@ -1,0 +1,219 @@
+//! One run of one job, in a fresh directory: bare, or under `farpage run` as some user.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::compare;
+use super::jobs::{Job, LIMIT_S};
+use super::make::Places;
+use crate::proc::{self, Outcome};
+use crate::world::{NOBODY, World};
+
+/// Who runs `farpage run`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum User {
+    /// Whoever called.
+    Current,
+    /// The unprivileged user 65534; only root can become it.
+    Nobody,
+}
+
+impl User {
+    pub(crate) fn all(world: &World) -> Vec<Self> {
+        if world.is_root() {
+            vec![Self::Current, Self::Nobody]
+        } else {
+            vec![Self::Current]
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Current => "self",
+            Self::Nobody => "nobody",
+        }
+    }
+}
+
+/// A run under farpage.
+pub(crate) struct Paged {
+    pub(crate) user: User,
+    pub(crate) wall_s: f64,
+    /// From `--stats`; `None` when there were none.
+    pub(crate) paged_out_pages: Option<u64>,
+    /// What is wrong with it; empty when the output is the same.
+    pub(crate) problems: Vec<String>,
+}
+
+/// Runs jobs under `.corpus/run`.
+pub(crate) struct Runner {
+    places: Places,
+    runs: PathBuf,
+    farpage: Option<PathBuf>,
+    full: bool,
+}
+
+impl Runner {
+    pub(crate) fn new(
+        places: Places,
+        world: &World,
+        farpage: Option<PathBuf>,
+        full: bool,
+    ) -> Result<Self> {
+        Ok(Self {
+            places,
+            runs: world.scratch("run")?,
+            farpage,
+            full,
+        })
+    }
+
+    fn mib(&self, job: &Job) -> u32 {
+        job.mib[usize::from(self.full)]
+    }
+
+    pub(crate) fn prepare(&self, job: &Job) -> Result<()> {
+        self.places.input(job, self.mib(job))
+    }
+
+    pub(crate) fn clean(&self, job: &Job) -> Result<()> {
+        Ok(fs::remove_dir_all(self.runs.join(job.name))?)
+    }
+
+    /// Runs without farpage into the directory `name`; gives peak memory and seconds.
+    pub(crate) fn bare(&self, job: &Job, name: &str, watch: bool) -> Result<(u64, f64)> {
+        let dir = self.fresh(job, name, User::Current)?;
+        let words = self.places.command(job, self.mib(job));
+        let outcome = self.execute(&words, &dir, watch)?;
+        if !outcome.status.success() {
+            bail!("bare: {}\n{}", outcome.ending(), tail(&dir.join("stderr")));
+        }
+        Ok((outcome.peak_anon_bytes, outcome.wall.as_secs_f64()))
+    }
+
+    /// Runs under farpage as `user` and compares with the directory `bare`.
+    pub(crate) fn paged(&self, job: &Job, user: User, ram: u64) -> Result<Paged> {
+        let name = format!("farpage-{}", user.name());
+        let dir = self.fresh(job, &name, user)?;
+        let (spill, stats) = (dir.join("spill"), dir.join("stats.json"));
+        let farpage = self.farpage.as_ref().context("no farpage")?;
+        let mut words: Vec<String> = Vec::new();
+        if user == User::Nobody {
+            let id = NOBODY.to_string();
+            words.extend(["setpriv", "--reuid", &id, "--regid", &id].map(String::from));
+            words.extend(["--clear-groups", "--inh-caps=-all"].map(String::from));
+        }
+        words.push(farpage.display().to_string());
+        words.extend(["run", "--ram"].map(String::from));
+        words.push(format!("{}M", ram >> 20));
+        words.extend(["--spill".into(), spill.display().to_string()]);
+        words.extend(["--stats".into(), stats.display().to_string(), "--".into()]);
+        words.extend(self.places.command(job, self.mib(job)));
+        let outcome = self.execute(&words, &dir, false)?;
+        let mut problems = Vec::new();
+        if !outcome.status.success() {
+            problems.push(format!(
+                "{}\n{}",
+                outcome.ending(),
+                tail(&dir.join("stderr"))
+            ));
+        }
+        problems.extend(self.compare(job, "bare", &name)?);
+        if fs::read_dir(&spill)?.next().is_some() {
+            problems.push(format!("something was left in {}", spill.display()));
+        }
+        let wall_s = outcome.wall.as_secs_f64();
+        Ok(Paged {
+            user,
+            wall_s,
+            paged_out_pages: paged_out(&stats),
+            problems,
+        })
+    }
+
+    /// Standard output and files of two runs.
+    pub(crate) fn compare(&self, job: &Job, left: &str, right: &str) -> Result<Vec<String>> {
+        let dir = |name: &str| self.runs.join(job.name).join(name).join("out");
+        compare::differences(&dir(left), &dir(right))
+    }
+
+    /// `DIR/out` is the working directory and holds `stdout`; beside it stand `stderr`, the home and
+    /// the spill directory, which are not compared.
+    fn fresh(&self, job: &Job, name: &str, user: User) -> Result<PathBuf> {
+        let dir = self.runs.join(job.name).join(name);
+        if dir.exists() {
+            fs::remove_dir_all(&dir)?;
+        }
+        for sub in ["", "out", "home", "tmp", "spill"] {
+            let path = dir.join(sub);
+            fs::create_dir_all(&path)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+            if user == User::Nobody {
+                chown(&path, Some(NOBODY), Some(NOBODY))?;
+            }
+        }
+        Ok(dir)
+    }
+
+    fn execute(&self, words: &[String], dir: &Path, watch: bool) -> Result<Outcome> {
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .current_dir(dir.join("out"))
+            .stdin(Stdio::null());
+        command.stdout(File::create(dir.join("out/stdout"))?);
+        command.stderr(File::create(dir.join("stderr"))?);
+        command
+            .env_clear()
+            .env("PATH", self.places.path())
+            .env("LC_ALL", "C");
+        command
+            .env("HOME", dir.join("home"))
+            .env("TMPDIR", dir.join("tmp"));
+        for one_thread in ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"] {
+            command.env(one_thread, "1");
+        }
+        command
+            .env("PYTHONHASHSEED", "0")
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        let limit = Duration::from_secs(LIMIT_S[usize::from(self.full)]);
+        proc::run(&mut command, limit, watch)
+    }
+}
+
+/// The last lines of a file, indented.
+fn tail(path: &Path) -> String {
+    let text = fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(12)..];
+    last.iter()
+        .map(|l| format!("  | {l}"))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// Pages that left memory, of the statistics that farpage wrote.
+fn paged_out(stats: &Path) -> Option<u64> {
+    let value: Value = serde_json::from_str(&fs::read_to_string(stats).ok()?).ok()?;
+    sum_of(&value, &["page_outs_compressed", "page_outs_spilled"])
+}
+
+/// Adds up the first object that has one of `keys`.
+fn sum_of(value: &Value, keys: &[&str]) -> Option<u64> {
+    let object = value.as_object()?;
+    let here: Vec<u64> = keys
+        .iter()
+        .filter_map(|k| object.get(*k)?.as_u64())
+        .collect();
+    if here.is_empty() {
+        return object.values().find_map(|v| sum_of(v, keys));
+    }
+    Some(here.iter().sum())
+}

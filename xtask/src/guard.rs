@@ -1,0 +1,50 @@
+//! Clean-up that happens even when this process is killed: a shell waits on a pipe from us, and
+//! when the pipe closes, for whatever reason, it runs its script.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+
+/// Runs its script when dropped, or when this process dies.
+pub(crate) struct Guard {
+    shell: Child,
+}
+
+impl Guard {
+    /// `script` sees `args` as `$1`, `$2` and so on.
+    pub(crate) fn new(script: &str, args: &[&str]) -> Result<Self> {
+        let shell = Command::new("/bin/sh")
+            .args(["-c", &format!("read _; {script}"), "sh"])
+            .args(args)
+            .process_group(0) // a ^C is not for it
+            .stdin(Stdio::piped())
+            .spawn()
+            .context("cannot start sh")?;
+        Ok(Self { shell })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        if let Err(e) = self.shell.wait() {
+            eprintln!("clean-up: {e}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Guard;
+
+    #[test]
+    fn the_script_runs_at_drop_and_not_before() {
+        let file = std::env::temp_dir().join(format!("guard-{}", std::process::id()));
+        let guard = Guard::new(r#"echo done > "$1""#, &[&file.display().to_string()]).unwrap();
+        assert!(!file.exists());
+        drop(guard);
+        assert!(file.exists());
+        std::fs::remove_file(file).unwrap();
+    }
+}

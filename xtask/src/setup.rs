@@ -1,0 +1,128 @@
+//! `cargo xtask setup`: installs what the tests need, and says what is missing when it cannot.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::proc;
+use crate::world::{World, which};
+
+/// The system's own interpreter: any user can run it, and Debian's PyTorch belongs to it.
+pub(crate) const SYSTEM_PYTHON: &str = "/usr/bin/python3";
+
+/// How to see that something is there.
+enum Probe {
+    Program(&'static str),
+    File(&'static str),
+    PythonModule(&'static str),
+}
+
+/// What the tests need and the Debian package that brings it.
+const NEEDS: &[(Probe, &str)] = &[
+    (Probe::Program("gcc"), "gcc"),
+    (Probe::File("/usr/lib/x86_64-linux-gnu/libc.a"), "libc6-dev"),
+    (Probe::Program("setpriv"), "util-linux"),
+    (Probe::Program("tar"), "tar"),
+    (Probe::Program("zstd"), "zstd"),
+    (Probe::Program("sqlite3"), "sqlite3"),
+    (Probe::Program("redis-check-rdb"), "redis-tools"), // the server is the same program
+    (Probe::Program("stress-ng"), "stress-ng"),
+    (Probe::Program("node"), "nodejs"),
+    (Probe::Program("javac"), "default-jdk-headless"),
+    (Probe::Program("go"), "golang-go"),
+    (Probe::PythonModule("ensurepip"), "python3-venv"),
+    // PyPI has PyTorch for x86-64 Linux only with CUDA, gigabytes of it; Debian's is for the CPU.
+    (Probe::PythonModule("torch"), "python3-torch"),
+];
+
+impl Probe {
+    fn there(&self) -> bool {
+        match self {
+            Self::Program(name) => which(name).is_some(),
+            Self::File(path) => Path::new(path).exists(),
+            Self::PythonModule(name) => {
+                let find =
+                    format!("import importlib.util as u, sys; sys.exit(not u.find_spec('{name}'))");
+                let mut python = Command::new(SYSTEM_PYTHON);
+                python.args(["-c", &find]).stderr(Stdio::null());
+                python.status().is_ok_and(|s| s.success())
+            }
+        }
+    }
+}
+
+/// Installs all, or fails with the list of what is missing.
+pub(crate) fn setup(world: &World) -> Result<()> {
+    debian(world)?;
+    venv(world)?;
+    world.build_release()?;
+    println!("setup: everything is there");
+    Ok(())
+}
+
+fn missing() -> Vec<&'static str> {
+    let gone = NEEDS.iter().filter(|(probe, _)| !probe.there());
+    gone.map(|(_, package)| *package).collect()
+}
+
+fn debian(world: &World) -> Result<()> {
+    let packages = missing();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    if !world.is_root() || which("apt-get").is_none() {
+        bail!("missing; as root: apt-get install {}", packages.join(" "));
+    }
+    println!("setup: apt-get install {}", packages.join(" "));
+    let apt = |args: &[&str], what: &str| {
+        let mut apt = Command::new("apt-get");
+        apt.env("DEBIAN_FRONTEND", "noninteractive")
+            .arg("-qq")
+            .args(args);
+        proc::output(&mut apt, what)
+    };
+    apt(&["update"], "apt-get update")?;
+    let mut install = vec!["install", "-y", "--no-install-recommends"];
+    install.extend(&packages);
+    apt(&install, "apt-get install")?;
+    match missing() {
+        still if still.is_empty() => Ok(()),
+        still => bail!("still missing after installing: {}", still.join(" ")),
+    }
+}
+
+/// Makes `.venv` with the pinned packages; does nothing when it has them already.
+pub(crate) fn venv(world: &World) -> Result<()> {
+    let wanted = fs::read_to_string(world.root.join("xtask/requirements.txt"))?;
+    let stamp = world.venv().join("farpage-requirements.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) && world.python().exists() {
+        return Ok(());
+    }
+    println!("setup: python packages into {}", world.venv().display());
+    let mut make = Command::new(base_python()?);
+    make.args(["-m", "venv", "--clear"]).arg(world.venv());
+    proc::output(&mut make, "python3 -m venv")?;
+    let mut pip = Command::new(world.python());
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--only-binary",
+        ":all:",
+        "-r",
+    ]);
+    pip.arg(world.root.join("xtask/requirements.txt"));
+    proc::output(&mut pip, "pip install")?;
+    fs::write(&stamp, wanted).context("cannot write the stamp of .venv")
+}
+
+/// The interpreter under `.venv`: the system's, unless it has no pip of its own.
+fn base_python() -> Result<PathBuf> {
+    if Probe::PythonModule("ensurepip").there() {
+        return Ok(PathBuf::from(SYSTEM_PYTHON));
+    }
+    which("python3").context("no python3 on the PATH; as root: apt-get install python3-venv")
+}

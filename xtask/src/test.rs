@@ -1,0 +1,92 @@
+//! `cargo xtask test`: everything that must pass, from a bare machine on.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::Args;
+use crate::corpus;
+use crate::proc;
+use crate::setup;
+use crate::world::World;
+
+/// Runs all checks in order and stops at the first that fails.
+pub(crate) fn test(world: &World, mut args: Args) -> Result<()> {
+    let skip_setup = args.flag("--no-setup");
+    args.finish()?;
+    if !skip_setup {
+        setup::setup(world)?;
+    }
+    cargo(world, "cargo fmt", &["fmt", "--all", "--check"])?;
+    let clippy = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--quiet",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    cargo(world, "cargo clippy", &clippy)?;
+    unit_tests(world)?;
+    println!("== corpus (quick)");
+    corpus::check(world, &corpus::Options::quick(world))?;
+    println!("\nall checks passed");
+    Ok(())
+}
+
+fn cargo(world: &World, name: &str, args: &[&str]) -> Result<()> {
+    println!("== {name}");
+    proc::must(
+        Command::new("cargo").args(args).current_dir(&world.root),
+        name,
+    )
+}
+
+/// All tests of the workspace. A test that lacks a privilege prints `skipped: reason`; more of them
+/// than `xtask/skips.txt` says is a failure.
+fn unit_tests(world: &World) -> Result<()> {
+    println!("== cargo test");
+    let mut child = Command::new("cargo")
+        .args([
+            "test",
+            "--workspace",
+            "--no-fail-fast",
+            "--",
+            "--show-output",
+        ])
+        .current_dir(&world.root)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start cargo test")?;
+    let mut skipped = Vec::new();
+    for line in BufReader::new(child.stdout.take().context("no output")?).lines() {
+        let line = line?;
+        println!("{line}");
+        if line.starts_with("skipped: ") {
+            skipped.push(line);
+        }
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("cargo test failed: {status}");
+    }
+    let allowed = allowed_skips(world)?;
+    println!("== {} tests skipped, {allowed} allowed", skipped.len());
+    match skipped.len() {
+        n if n > allowed => bail!("more tests skipped than before:\n{}", skipped.join("\n")),
+        n if n < allowed => bail!("fewer tests skipped: write {n} into xtask/skips.txt"),
+        _ => Ok(()),
+    }
+}
+
+/// `xtask/skips.txt` has one number for root and one for other users.
+fn allowed_skips(world: &World) -> Result<usize> {
+    let who = if world.is_root() { "root " } else { "user " };
+    let text = fs::read_to_string(world.root.join("xtask/skips.txt"))?;
+    let line = text.lines().find_map(|l| l.strip_prefix(who));
+    let number = line.and_then(|n| n.trim().parse().ok());
+    number.with_context(|| format!("xtask/skips.txt has no line '{who}N'"))
+}
