@@ -1,2 +1,41 @@
-//! Benches.
-fn main() {}
+//! Figures of Farpage's own parts, in the form that `cargo xtask bench` puts beside its peers'.
+
+mod fault;
+
+const HELP: &str = "farpage-bench fault [--runs N] [--pages N] [--threads N]
+    faults on absent pages of a memory object whose pager supplies them from memory
+prints lines: name threads pin faults p50_ns p99_ns thousand_faults_per_s";
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |name: &str, default: u64| {
+        let at = args.iter().position(|arg| arg == name);
+        at.and_then(|at| args.get(at + 1)).map_or(default, |value| {
+            value.parse().unwrap_or_else(|_| {
+                eprintln!("farpage-bench: {name} takes a number, not '{value}'");
+                std::process::exit(2)
+            })
+        })
+    };
+    match args.first().map(String::as_str) {
+        Some("fault") => {
+            let (runs, pages) = (number("--runs", 5), number("--pages", 16384));
+            let threads = number("--threads", 0);
+            let counts = if threads == 0 {
+                vec![1, 2, 4, 8]
+            } else {
+                vec![threads]
+            };
+            for _ in 0..runs {
+                for &threads in &counts {
+                    fault::run(threads as usize, pages as usize);
+                }
+            }
+        }
+        Some("--help") => println!("{HELP}"),
+        _ => {
+            eprintln!("{HELP}");
+            std::process::exit(2);
+        }
+    }
+}

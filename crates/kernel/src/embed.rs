@@ -87,7 +87,10 @@ impl core::fmt::Display for Error {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Budget { bytes } => {
-                write!(f, "a budget of {bytes} bytes is too small; give at least {RAM_MIN}")
+                write!(
+                    f,
+                    "a budget of {bytes} bytes is too small; give at least {RAM_MIN}"
+                )
             }
             Self::System { what, errno } => write!(
                 f,
@@ -95,8 +98,16 @@ impl core::fmt::Display for Error {
             ),
             Self::Refused(error) => write!(f, "the pager refused the object: {error}"),
             Self::Mapped => write!(f, "the object is mapped already; unmap it first"),
-            Self::Outside { offset, bytes, size } => {
-                write!(f, "bytes {offset} to {} of an object of {size}", offset + bytes)
+            Self::Outside {
+                offset,
+                bytes,
+                size,
+            } => {
+                write!(
+                    f,
+                    "bytes {offset} to {} of an object of {size}",
+                    offset + bytes
+                )
             }
         }
     }
@@ -145,7 +156,9 @@ impl Embedded {
         }
         let (_, control) = control::create().map_err(system("make the control block"))?;
         control.budget_bytes.store(ram_bytes, Ordering::Relaxed);
-        control.tasks[0].pid.store(std::process::id(), Ordering::Relaxed);
+        control.tasks[0]
+            .pid
+            .store(std::process::id(), Ordering::Relaxed);
         let kernel = Kernel::new(Config {
             control,
             slot: 0,
@@ -178,7 +191,13 @@ impl Embedded {
         let pages = bytes.div_ceil(PAGE_BYTES).max(1) as u64;
         let id = ObjectId(NEXT.fetch_add(1, Ordering::Relaxed));
         pager.init(id, pages).map_err(Error::Refused)?;
-        Ok(Object { host: *self, pager, id, pages, mapped: AtomicBool::new(false) })
+        Ok(Object {
+            host: *self,
+            pager,
+            id,
+            pages,
+            mapped: AtomicBool::new(false),
+        })
     }
 
     /// Bytes resident now, of all objects.
@@ -229,7 +248,10 @@ impl Object {
             origin: 0,
         };
         match self.host.kernel.map_object(source, self.pages) {
-            Ok(start) => Ok(Mapping { object: self, start }),
+            Ok(start) => Ok(Mapping {
+                object: self,
+                start,
+            }),
             Err(errno) => {
                 self.mapped.store(false, Ordering::Release);
                 Err(system("map the object")(errno))
@@ -269,7 +291,11 @@ impl Mapping<'_> {
         let size = self.size();
         match offset.checked_add(bytes) {
             Some(end) if end <= size => Ok(self.start + offset),
-            _ => Err(Error::Outside { offset, bytes, size }),
+            _ => Err(Error::Outside {
+                offset,
+                bytes,
+                size,
+            }),
         }
     }
 
@@ -308,7 +334,11 @@ impl Mapping<'_> {
     /// [`Error::System`] with `EIO` when the pager did not take a page: it stays dirty.
     pub fn clean(&self, pages: PageRange) -> Result<(), Error> {
         let (start, end) = self.range(pages);
-        self.object.host.kernel.clean(start, end, false).map_err(system("write pages back"))
+        self.object
+            .host
+            .kernel
+            .clean(start, end, false)
+            .map_err(system("write pages back"))
     }
 
     /// Writes dirty pages back and drops the cached copies: the next access asks the pager.
@@ -317,7 +347,11 @@ impl Mapping<'_> {
     /// As [`Mapping::clean`].
     pub fn flush(&self, pages: PageRange) -> Result<(), Error> {
         let (start, end) = self.range(pages);
-        self.object.host.kernel.clean(start, end, true).map_err(system("write pages back"))
+        self.object
+            .host
+            .kernel
+            .clean(start, end, true)
+            .map_err(system("write pages back"))
     }
 
     /// Forbids writing until the pager allows it ([`Pager::data_unlock`]) or [`Mapping::unlock`].
@@ -326,7 +360,11 @@ impl Mapping<'_> {
     /// [`Error::System`] when the pages cannot be protected.
     pub fn lock(&self, pages: PageRange) -> Result<(), Error> {
         let (start, end) = self.range(pages);
-        self.object.host.kernel.lock_writes(start, end, true).map_err(system("lock pages"))
+        self.object
+            .host
+            .kernel
+            .lock_writes(start, end, true)
+            .map_err(system("lock pages"))
     }
 
     /// Lifts [`Mapping::lock`]; threads that wait to write go on.
@@ -335,13 +373,24 @@ impl Mapping<'_> {
     /// [`Error::System`] when the protection cannot be lifted.
     pub fn unlock(&self, pages: PageRange) -> Result<(), Error> {
         let (start, end) = self.range(pages);
-        self.object.host.kernel.lock_writes(start, end, false).map_err(system("unlock pages"))
+        self.object
+            .host
+            .kernel
+            .lock_writes(start, end, false)
+            .map_err(system("unlock pages"))
     }
 
     /// What it takes now.
     pub fn stats(&self) -> Stats {
-        let resident = self.object.host.kernel.resident(self.start, self.start + self.size());
-        Stats { resident_pages: resident, pages: self.object.pages }
+        let resident = self
+            .object
+            .host
+            .kernel
+            .resident(self.start, self.start + self.size());
+        Stats {
+            resident_pages: resident,
+            pages: self.object.pages,
+        }
     }
 
     /// Writes dirty pages back and unmaps.
@@ -362,8 +411,12 @@ impl Drop for Mapping<'_> {
         let end = self.start + self.size();
         // SAFETY: the mapping goes away with this value; addresses got from `as_ptr` are the
         // caller's responsibility, as with any pointer.
-        let unmapped =
-            unsafe { self.object.host.kernel.unmap_object(self.start, end, self.object.id) };
+        let unmapped = unsafe {
+            self.object
+                .host
+                .kernel
+                .unmap_object(self.start, end, self.object.id)
+        };
         debug_assert!(unmapped.is_ok());
         self.object.mapped.store(false, Ordering::Release);
     }

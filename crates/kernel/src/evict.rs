@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange, TraceKind};
 use farpage_object::{CLUSTER_PAGES, PageOuts, Victim};
 use farpage_pagers::{PageOut, PagerError};
-use farpage_sys::{Errno, mem, pagemap, time};
+use farpage_sys::{Errno, mem, pagemap};
 
 use crate::kernel::{Kernel, State, drop_shadow};
 use crate::layout::shadow_of;
@@ -258,14 +258,24 @@ impl Kernel {
     /// Hands one page that is being paged out to its pager. False when it was not taken.
     pub(crate) fn write_one(&self, page: PageIndex) -> bool {
         let state = self.state.lock();
-        let Some(source) = state.region_of_page(page.0).map(|region| region.source.clone()) else {
+        let Some(source) = state
+            .region_of_page(page.0)
+            .map(|region| region.source.clone())
+        else {
             return false;
         };
         drop(state);
         let first = PageIndex(page.0 / CLUSTER_PAGES * CLUSTER_PAGES);
-        let cluster = PageOuts { first, pages: 1 << (page.0 - first.0) };
+        let cluster = PageOuts {
+            first,
+            pages: 1 << (page.0 - first.0),
+        };
         let none = PageOuts { first, pages: 0 };
-        let mut leaving = Leaving { clusters: [none; BATCH], count: 1, source };
+        let mut leaving = Leaving {
+            clusters: [none; BATCH],
+            count: 1,
+            source,
+        };
         leaving.clusters[0] = cluster;
         self.state.lock().in_flight += 1;
         self.write(&leaving) > 0
@@ -347,7 +357,11 @@ impl Kernel {
         if let Err(error) = result {
             self.page_out_trouble(error, leaving.source.temporary);
         }
-        if result.is_ok() { freed.max(u64::from(rewrite)) } else { 0 }
+        if result.is_ok() {
+            freed.max(u64::from(rewrite))
+        } else {
+            0
+        }
     }
 
     /// A page that the pager did not take: it stays aside, or, when it is mapped again, becomes
@@ -366,12 +380,10 @@ impl Kernel {
     }
 
     fn page_out_trouble(&self, error: PagerError, temporary: bool) {
-        if !temporary || self.account.excess(0) == 0 {
-            // There is room yet: look again when there is not.
-            time::sleep_ns(1_000_000);
-            return;
+        // While there is room the page stays where it is; it is tried again when there is not.
+        if temporary && self.account.excess(0) > 0 {
+            self.kill(format_args!("cannot page out"), error)
         }
-        self.kill(format_args!("cannot page out"), error)
     }
 }
 

@@ -374,7 +374,10 @@ impl Kernel {
         let mut done = copied.bytes;
         while done < bytes {
             // SAFETY: as above. Runs that cross mappings go page by page.
-            let one = unsafe { self.uffd().copy(to + done, from + done, PAGE_BYTES, protect) };
+            let one = unsafe {
+                self.uffd()
+                    .copy(to + done, from + done, PAGE_BYTES, protect)
+            };
             if let Some(errno) = one.stopped {
                 let at = to + done;
                 self.kill(

@@ -28,7 +28,12 @@ impl Kernel {
             let _ = unsafe { mem::unmap(start, bytes) };
             return Err(errno);
         }
-        state.regions.insert(Region { start, end: start + bytes, prot, source });
+        state.regions.insert(Region {
+            start,
+            end: start + bytes,
+            prot,
+            source,
+        });
         drop(state);
         self.account.demand(bytes as i64);
         Ok(start)
@@ -70,7 +75,10 @@ impl Kernel {
         let protected = unsafe { self.uffd().protect(at, PAGE_BYTES, true) };
         // SAFETY: the shadow is empty; the page is protected and stays.
         let copied = unsafe { self.uffd().copy(shadow_of(at), at, PAGE_BYTES, false) };
-        assert!(protected.is_ok() && copied.stopped.is_none(), "a resident page is not there");
+        assert!(
+            protected.is_ok() && copied.stopped.is_none(),
+            "a resident page is not there"
+        );
         self.account.charge_anyway(1);
         state.pages.clean_begins(page);
     }
@@ -81,7 +89,11 @@ impl Kernel {
         for run in clean {
             // SAFETY: write-protected, and the pager has the same contents.
             let _ = unsafe {
-                mem::advise(address_of(run.start.0), run.bytes() as usize, mem::MADV_DONTNEED)
+                mem::advise(
+                    address_of(run.start.0),
+                    run.bytes() as usize,
+                    mem::MADV_DONTNEED,
+                )
             };
             run.iter().for_each(|page| state.pages.dropped(page));
             state.pages.requeue_all(run);
@@ -114,7 +126,10 @@ impl Kernel {
     /// waits until the lock is lifted.
     pub(crate) fn ask_to_unlock(&self, page: PageIndex, source: &Source) -> Step {
         let asked = PageIndex(page.0 - source.origin);
-        if !source.pager.data_unlock(source.object, asked, Access::Write) {
+        if !source
+            .pager
+            .data_unlock(source.object, asked, Access::Write)
+        {
             return Step::Done;
         }
         let mut state = self.state.lock();
@@ -136,7 +151,11 @@ impl Kernel {
                 PageState::Resident | PageState::Clean | PageState::PagingOutMapped
             )
         };
-        state.pages.existing(pages_of(start, end)).filter(there).count() as u64
+        state
+            .pages
+            .existing(pages_of(start, end))
+            .filter(there)
+            .count() as u64
     }
 
     /// Unmaps an object: what is dirty is discarded, so [`Kernel::clean`] it before. The pager is
@@ -153,7 +172,12 @@ impl Kernel {
         end: usize,
         object: ObjectId,
     ) -> Result<(), Errno> {
-        let source = self.state.lock().regions.find(start).map(|region| region.source.clone());
+        let source = self
+            .state
+            .lock()
+            .regions
+            .find(start)
+            .map(|region| region.source.clone());
         // SAFETY: forwarded.
         unsafe { self.munmap(start, end - start) }?;
         if let Some(source) = source {

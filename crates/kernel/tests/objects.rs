@@ -25,7 +25,10 @@ impl Pager for Numbers {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let written = self.written.lock().expect("no panic");
         let pages = request.pages();
-        for (page, into) in pages.iter().zip(request.buffer().chunks_exact_mut(PAGE_BYTES)) {
+        for (page, into) in pages
+            .iter()
+            .zip(request.buffer().chunks_exact_mut(PAGE_BYTES))
+        {
             match written.get(&page.0) {
                 Some(bytes) => into.copy_from_slice(&bytes[..]),
                 None => {
@@ -35,7 +38,10 @@ impl Pager for Numbers {
             }
         }
         let locked = self.locks.then_some(Access::Write);
-        Ok(Supplied { locked, ..Supplied::clean(pages.pages()) })
+        Ok(Supplied {
+            locked,
+            ..Supplied::clean(pages.pages())
+        })
     }
 
     fn data_write(&self, _: ObjectId, out: &[PageOut<'_>]) -> Result<(), PagerError> {
@@ -55,7 +61,10 @@ impl Pager for Numbers {
     }
 }
 
-const ALL: PageRange = PageRange { start: PageIndex(0), end: PageIndex(u64::MAX) };
+const ALL: PageRange = PageRange {
+    start: PageIndex(0),
+    end: PageIndex(u64::MAX),
+};
 
 fn number(memory: &farpage_kernel::embed::Mapping<'_>, page: usize) -> u64 {
     let mut word = [0; 8];
@@ -73,10 +82,16 @@ fn pages_come_from_the_pager_and_go_back_to_it() {
         assert_eq!(number(&memory, page), page as u64);
     }
     for page in (0..16384).step_by(3) {
-        memory.write(page * PAGE_BYTES, &(page as u64 + 1_000_000).to_le_bytes()).expect("inside");
+        memory
+            .write(page * PAGE_BYTES, &(page as u64 + 1_000_000).to_le_bytes())
+            .expect("inside");
     }
     for page in 0..16384 {
-        let want = if page % 3 == 0 { page as u64 + 1_000_000 } else { page as u64 };
+        let want = if page % 3 == 0 {
+            page as u64 + 1_000_000
+        } else {
+            page as u64
+        };
         assert_eq!(number(&memory, page), want);
     }
     assert!(memory.stats().resident_pages <= 2048);
@@ -97,7 +112,11 @@ fn clean_writes_back_and_keeps() {
     assert_eq!(pager.written.lock().expect("no panic")[&5][..100], [9; 100]);
     let requests = pager.requests.load(Ordering::Relaxed);
     memory.write(5 * PAGE_BYTES, &[7; 100]).expect("inside");
-    assert_eq!(pager.requests.load(Ordering::Relaxed), requests, "it stayed resident");
+    assert_eq!(
+        pager.requests.load(Ordering::Relaxed),
+        requests,
+        "it stayed resident"
+    );
     memory.flush(ALL).expect("flushed");
     assert_eq!(memory.stats().resident_pages, 0);
     let mut back = [0; 100];
@@ -109,7 +128,10 @@ fn clean_writes_back_and_keeps() {
 #[test]
 fn a_locked_page_waits_for_its_pager() {
     let kernel = Embedded::start(8 << 20).expect("a kernel");
-    let pager = Arc::new(Numbers { locks: true, ..Numbers::default() });
+    let pager = Arc::new(Numbers {
+        locks: true,
+        ..Numbers::default()
+    });
     let object = kernel.object(pager.clone(), 1 << 20).expect("an object");
     let memory = object.map().expect("mapped");
     assert_eq!(number(&memory, 3), 3);
@@ -140,12 +162,20 @@ fn a_pager_that_refuses_loses_nothing() {
 
 #[test]
 fn mistakes_are_refused() {
-    assert!(matches!(Embedded::start(1 << 20), Err(Error::Budget { .. })));
+    assert!(matches!(
+        Embedded::start(1 << 20),
+        Err(Error::Budget { .. })
+    ));
     let kernel = Embedded::start(8 << 20).expect("a kernel");
-    let object = kernel.object(Arc::new(Numbers::default()), 1 << 20).expect("an object");
+    let object = kernel
+        .object(Arc::new(Numbers::default()), 1 << 20)
+        .expect("an object");
     let memory = object.map().expect("mapped");
     assert!(matches!(object.map(), Err(Error::Mapped)));
-    assert!(matches!(memory.read(1 << 20, &mut [0]), Err(Error::Outside { .. })));
+    assert!(matches!(
+        memory.read(1 << 20, &mut [0]),
+        Err(Error::Outside { .. })
+    ));
     drop(memory);
     object.map().expect("mapped again");
 }

@@ -24,8 +24,13 @@ impl Pager for Store {
         let mut pages = self.pages.lock().expect("no panic");
         let range = request.pages();
         let mut count = 0;
-        for (page, into) in range.iter().zip(request.buffer().chunks_exact_mut(PAGE_BYTES)) {
-            let Some(bytes) = pages.get(&page.0) else { break };
+        for (page, into) in range
+            .iter()
+            .zip(request.buffer().chunks_exact_mut(PAGE_BYTES))
+        {
+            let Some(bytes) = pages.get(&page.0) else {
+                break;
+            };
             into.copy_from_slice(&bytes[..]);
             if !self.clean {
                 pages.remove(&page.0);
@@ -49,7 +54,10 @@ impl Pager for Store {
 
     fn discard(&self, _: ObjectId, range: PageRange) {
         let mut pages = self.pages.lock().expect("no panic");
-        let gone: Vec<u64> = pages.range(range.start.0..range.end.0).map(|(p, _)| *p).collect();
+        let gone: Vec<u64> = pages
+            .range(range.start.0..range.end.0)
+            .map(|(p, _)| *p)
+            .collect();
         for page in gone {
             pages.remove(&page);
         }
@@ -57,7 +65,10 @@ impl Pager for Store {
 
     fn rename(&self, _: ObjectId, from: PageRange, to: PageIndex) {
         let mut pages = self.pages.lock().expect("no panic");
-        let moved: Vec<u64> = pages.range(from.start.0..from.end.0).map(|(p, _)| *p).collect();
+        let moved: Vec<u64> = pages
+            .range(from.start.0..from.end.0)
+            .map(|(p, _)| *p)
+            .collect();
         for page in moved {
             let bytes = pages.remove(&page).expect("listed just now");
             pages.insert(page - from.start.0 + to.0, bytes);
@@ -72,7 +83,9 @@ fn control(budget: u64) -> &'static Control {
     control.magic.store(CONTROL_MAGIC, Ordering::Relaxed);
     control.budget_bytes.store(budget, Ordering::Relaxed);
     control.threshold_bytes.store(128 << 10, Ordering::Relaxed);
-    control.tasks[0].pid.store(std::process::id(), Ordering::Relaxed);
+    control.tasks[0]
+        .pid
+        .store(std::process::id(), Ordering::Relaxed);
     control
 }
 
@@ -80,7 +93,10 @@ fn kernel(budget: u64, clean: bool) -> &'static Kernel {
     let kernel = Box::leak(Box::new(Kernel::new(Config {
         control: control(budget),
         slot: 0,
-        default_pager: Arc::new(Store { clean, ..Store::default() }),
+        default_pager: Arc::new(Store {
+            clean,
+            ..Store::default()
+        }),
         on_loss: OnLoss::Kill,
         device: None,
         messages: Fd(2),
@@ -119,7 +135,11 @@ fn fill_and_check(clean: bool) {
     for round in 0..3u64 {
         for (i, word) in memory.iter_mut().enumerate() {
             if round > 0 {
-                assert_eq!(*word, mixed(i as u64 + round - 1), "word {i} in round {round}");
+                assert_eq!(
+                    *word,
+                    mixed(i as u64 + round - 1),
+                    "word {i} in round {round}"
+                );
             }
             *word = mixed(i as u64 + round);
         }

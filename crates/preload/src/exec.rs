@@ -33,7 +33,9 @@ enum Image {
 /// # Safety
 /// As the call that the program made.
 pub(crate) unsafe fn execve(frame: &mut Frame) -> Outcome {
-    let Some(_) = start::slot() else { return Outcome::Reissue };
+    let Some(_) = start::slot() else {
+        return Outcome::Reissue;
+    };
     // SAFETY: the program's string.
     let image = unsafe { image_at(Fd(g::AT_FDCWD), frame.rdi, 0) };
     let args = frame.arguments();
@@ -46,7 +48,9 @@ pub(crate) unsafe fn execve(frame: &mut Frame) -> Outcome {
 /// # Safety
 /// As the call that the program made.
 pub(crate) unsafe fn execveat(frame: &mut Frame) -> Outcome {
-    let Some(_) = start::slot() else { return Outcome::Reissue };
+    let Some(_) = start::slot() else {
+        return Outcome::Reissue;
+    };
     // SAFETY: the program's string.
     let image = unsafe { image_at(Fd(frame.rdi as i32), frame.rsi, frame.r8 as u32) };
     let args = frame.arguments();
@@ -111,7 +115,9 @@ fn inspect(mut fd: Fd) -> Image {
             return image;
         }
         file::close(fd);
-        let Some(path) = interpreter(head) else { return Image::Other };
+        let Some(path) = interpreter(head) else {
+            return Image::Other;
+        };
         match file::open(path, g::O_CLOEXEC, 0) {
             Ok(next) => fd = next,
             Err(Errno::EACCES) => return Image::Dynamic,
@@ -212,7 +218,8 @@ unsafe fn with_agent(envp: usize) -> Option<usize> {
 unsafe fn execute_static(number: u32, args: [usize; 6]) -> Result<usize, Errno> {
     let task = start::task().ok_or(Errno::EACCES)?;
     let control = start::control().ok_or(Errno::EACCES)?;
-    task.inject_tid.store(process::thread_id(), Ordering::Relaxed);
+    task.inject_tid
+        .store(process::thread_id(), Ordering::Relaxed);
     task.inject.store(Inject::Asked as u32, Ordering::Release);
     control.inject_requests.fetch_add(1, Ordering::AcqRel);
     futex::wake(&control.inject_requests, 1);
@@ -232,7 +239,8 @@ unsafe fn execute_static(number: u32, args: [usize; 6]) -> Result<usize, Errno> 
     }
     // SAFETY: the program's own call.
     let failed = unsafe { farpage_sys::raw::syscall(number, args) };
-    task.inject.store(Inject::Cancelled as u32, Ordering::Release);
+    task.inject
+        .store(Inject::Cancelled as u32, Ordering::Release);
     control.inject_requests.fetch_add(1, Ordering::AcqRel);
     futex::wake(&control.inject_requests, 1);
     failed

@@ -48,10 +48,7 @@ fn make_pager() -> core::result::Result<(), PagerError> {
 }
 
 impl Pager for Paging {
-    fn data_request(
-        &self,
-        request: DataRequest<'_>,
-    ) -> core::result::Result<Supplied, PagerError> {
+    fn data_request(&self, request: DataRequest<'_>) -> core::result::Result<Supplied, PagerError> {
         made()?.data_request(request)
     }
 
@@ -87,7 +84,9 @@ fn kernel() -> Option<&'static Kernel> {
 
 /// Makes the kernel; nothing is managed yet.
 pub(crate) fn init() {
-    let (Some(control), Some(slot)) = (start::control(), start::slot()) else { return };
+    let (Some(control), Some(slot)) = (start::control(), start::slot()) else {
+        return;
+    };
     let made = Kernel::new(Config {
         control,
         slot,
@@ -95,7 +94,10 @@ pub(crate) fn init() {
         on_loss: OnLoss::Kill,
         device: Some(start::descriptor(fds::DEVICE)),
         messages: start::descriptor(fds::MESSAGES),
-        fixed_fds: Some((start::descriptor(fds::UFFD), start::descriptor(fds::PAGEMAP))),
+        fixed_fds: Some((
+            start::descriptor(fds::UFFD),
+            start::descriptor(fds::PAGEMAP),
+        )),
     });
     KERNEL.store(Box::into_raw(Box::new(made)), Ordering::Release);
 }
@@ -118,7 +120,11 @@ fn look(kernel: &'static Kernel) {
     if kernel.must_activate() {
         activate(kernel);
     }
-    let demand = kernel.account().counters().demand_bytes.load(Ordering::Relaxed);
+    let demand = kernel
+        .account()
+        .counters()
+        .demand_bytes
+        .load(Ordering::Relaxed);
     if kernel.is_active() || demand >= WATCHED_BYTES {
         watch(kernel);
     }
@@ -315,13 +321,17 @@ pub(crate) unsafe fn mprotect(number: u32, args: [usize; 6]) -> Result<usize> {
 }
 
 pub(crate) unsafe fn mlock(at: usize, bytes: usize, flags: u32) -> Result<usize> {
-    let Some(kernel) = kernel() else { return Err(Errno::ENOMEM) };
+    let Some(kernel) = kernel() else {
+        return Err(Errno::ENOMEM);
+    };
     // SAFETY: forwarded.
     unsafe { kernel.mlock(at, bytes, flags) }.map(|()| 0)
 }
 
 pub(crate) unsafe fn munlock(at: usize, bytes: usize) -> Result<usize> {
-    let Some(kernel) = kernel() else { return Err(Errno::ENOMEM) };
+    let Some(kernel) = kernel() else {
+        return Err(Errno::ENOMEM);
+    };
     // SAFETY: forwarded.
     unsafe { kernel.munlock(at, bytes) }.map(|()| 0)
 }

@@ -22,7 +22,9 @@ pub(crate) unsafe fn fork(frame: &mut Frame, args: [usize; 6]) -> Result<usize> 
             unsafe { core::ptr::read_volatile(pointer as *const u32) };
         }
     }
-    let Some(slot) = start::claim_for_child() else { return Err(Errno::EAGAIN) };
+    let Some(slot) = start::claim_for_child() else {
+        return Err(Errno::EAGAIN);
+    };
     memory::before_fork(slot);
     // SAFETY: the child gets a copy of this stack and goes on from here.
     let made = unsafe { farpage_sys::raw::syscall(g::__NR_clone, args) };

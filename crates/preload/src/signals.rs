@@ -64,8 +64,13 @@ pub(crate) unsafe fn action(args: [usize; 6]) -> Result<usize> {
             }
         }
     } else {
-        let stripped = wanted.map(|w| Action { mask: without_sigsys(w.mask), ..w });
-        let new = stripped.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        let stripped = wanted.map(|w| Action {
+            mask: without_sigsys(w.mask),
+            ..w
+        });
+        let new = stripped
+            .as_ref()
+            .map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: both are valid for the call.
         unsafe { syscall!(g::__NR_rt_sigaction, signal, new, &raw mut before, 8) }?;
     }
@@ -79,7 +84,12 @@ pub(crate) unsafe fn action(args: [usize; 6]) -> Result<usize> {
 fn program_action() -> Action {
     let [handler, flags, restorer, mask] =
         [0, 1, 2, 3].map(|i: usize| PROGRAM[i].load(Ordering::Relaxed));
-    Action { handler: handler as usize, flags, restorer: restorer as usize, mask }
+    Action {
+        handler: handler as usize,
+        flags,
+        restorer: restorer as usize,
+        mask,
+    }
 }
 
 /// `rt_sigprocmask`: takes effect when the handler returns.
@@ -119,9 +129,7 @@ pub(crate) fn forward(info: *mut Info, frame: *mut Frame) {
         0 => {
             let default = Action::default();
             // SAFETY: `default` is what the call expects; the process is about to end.
-            let _ = unsafe {
-                syscall!(g::__NR_rt_sigaction, g::SIGSYS, &raw const default, 0, 8)
-            };
+            let _ = unsafe { syscall!(g::__NR_rt_sigaction, g::SIGSYS, &raw const default, 0, 8) };
             let _ = process::kill(process::id(), g::SIGSYS);
             process::set_signal_mask(0);
             process::die()

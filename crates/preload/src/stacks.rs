@@ -18,13 +18,18 @@ pub(crate) fn take() -> Option<usize> {
             return Some(top);
         }
     }
-    mem::map_anonymous(STACK_BYTES).ok().map(|bottom| bottom + STACK_BYTES)
+    mem::map_anonymous(STACK_BYTES)
+        .ok()
+        .map(|bottom| bottom + STACK_BYTES)
 }
 
 /// Gives a stack back.
 pub(crate) fn put(top: usize) {
     for slot in &FREE {
-        if slot.compare_exchange(0, top, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if slot
+            .compare_exchange(0, top, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
             return;
         }
     }

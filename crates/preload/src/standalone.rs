@@ -74,7 +74,11 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, new: usize) -> *mut u8 {
         // SAFETY: the caller got `at` from here with this layout.
-        unsafe { self.0.lock().realloc(at, layout.size(), layout.align(), new) }
+        unsafe {
+            self.0
+                .lock()
+                .realloc(at, layout.size(), layout.align(), new)
+        }
     }
 }
 
@@ -108,8 +112,14 @@ impl Write for Line {
 
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    let mut line = Line { bytes: [0; 400], length: 0 };
-    let _ = writeln!(line, "farpage: a bug in farpage: {info}; the process is killed");
+    let mut line = Line {
+        bytes: [0; 400],
+        length: 0,
+    };
+    let _ = writeln!(
+        line,
+        "farpage: a bug in farpage: {info}; the process is killed"
+    );
     file::write_message(start::descriptor(fds::MESSAGES), &line.bytes[..line.length]);
     process::die()
 }

@@ -18,7 +18,10 @@ struct Config {
 }
 
 #[used]
-static CONFIG: Config = Config { magic: *b"farpage-config\0\0", fd_base: 0 };
+static CONFIG: Config = Config {
+    magic: *b"farpage-config\0\0",
+    fd_base: 0,
+};
 
 static CONTROL: AtomicPtr<Control> = AtomicPtr::new(core::ptr::null_mut());
 /// Slot number plus one; 0 when there is none.
@@ -46,7 +49,9 @@ pub(crate) fn library_path() -> &'static CStr {
     };
     b"/proc/self/fd/".iter().for_each(|byte| put(*byte));
     let digits = number.checked_ilog10().unwrap_or(0);
-    (0..=digits).rev().for_each(|place| put(b'0' + (number / 10u32.pow(place) % 10) as u8));
+    (0..=digits)
+        .rev()
+        .for_each(|place| put(b'0' + (number / 10u32.pow(place) % 10) as u8));
     put(0);
     // SAFETY: the bytes were written just now, always the same, ended by a null.
     unsafe { CStr::from_ptr(PATH.as_ptr().cast()) }
@@ -72,7 +77,9 @@ fn claim(control: &Control, pid: u32) -> Option<usize> {
     (0..TASKS_MAX).find(|&slot| {
         let free = &control.tasks[slot].pid;
         free.load(Ordering::Relaxed) == 0
-            && free.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            && free
+                .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
     })
 }
 
@@ -80,7 +87,9 @@ fn claim(control: &Control, pid: u32) -> Option<usize> {
 pub(crate) fn claim_for_child() -> Option<usize> {
     let slot = claim(control()?, UNNAMED)?;
     let parent = SLOT.load(Ordering::Relaxed) as u32;
-    control()?.tasks[slot].parent.store(parent, Ordering::Relaxed);
+    control()?.tasks[slot]
+        .parent
+        .store(parent, Ordering::Relaxed);
     Some(slot)
 }
 
@@ -113,10 +122,15 @@ pub extern "C" fn farpage_agent_init() {
     if seccomp::map_gate().is_err() {
         return;
     }
-    let Ok(control) = farpage_sys::control::map(descriptor(fds::CONTROL)) else { return };
+    let Ok(control) = farpage_sys::control::map(descriptor(fds::CONTROL)) else {
+        return;
+    };
     CONTROL.store(core::ptr::from_ref(control).cast_mut(), Ordering::Release);
     let pid = process::id();
-    let before = control.tasks.iter().position(|task| task.pid.load(Ordering::Relaxed) == pid);
+    let before = control
+        .tasks
+        .iter()
+        .position(|task| task.pid.load(Ordering::Relaxed) == pid);
     if let Some(before) = before {
         // The image that was replaced: what it held is free, its slot is taken anew.
         control.reap(before);

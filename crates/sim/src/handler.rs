@@ -275,11 +275,7 @@ fn tell(
                 core.release_slot(proc, page.0);
             }
         }
-        Answer::Wake
-        | Answer::Wait
-        | Answer::Fail
-        | Answer::Unlock(_)
-        | Answer::PageIn { .. } => {
+        Answer::Wake | Answer::Wait | Answer::Fail | Answer::Unlock(_) | Answer::PageIn { .. } => {
             unreachable!("nothing to tell")
         }
     }

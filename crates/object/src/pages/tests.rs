@@ -338,9 +338,15 @@ fn a_locked_page_asks_its_pager_before_it_is_written() {
     let run = Answer::Unprotect(PageRange::new(601, 602));
     pages.fault(page(600), true, ALL, false);
     assert_eq!(pages.fault(page(601), true, ALL, false), run);
-    assert_eq!(pages.fault(page(602), true, ALL, false), Answer::Unlock(page(602)));
+    assert_eq!(
+        pages.fault(page(602), true, ALL, false),
+        Answer::Unlock(page(602))
+    );
     assert!(!pages.unlocked(page(602)));
-    assert!(matches!(pages.fault(page(602), true, ALL, false), Answer::Unprotect(_)));
+    assert!(matches!(
+        pages.fault(page(602), true, ALL, false),
+        Answer::Unprotect(_)
+    ));
 }
 
 #[test]

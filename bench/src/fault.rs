@@ -1,0 +1,94 @@
+//! Random faults on a memory object, each timed by the thread that faults.
+
+use std::sync::{Arc, Barrier};
+use std::time::Instant;
+
+use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex};
+use farpage_kernel::embed::{Embedded, Mapping};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+
+/// Pages that queue together: the last one of each is touched, so that nothing is prefetched.
+const CLUSTER: usize = 16;
+
+/// Supplies every page at once, from memory.
+struct Source;
+
+impl Pager for Source {
+    fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        let page = request.pages().start.0;
+        request.buffer()[..8].copy_from_slice(&page.to_le_bytes());
+        Ok(Supplied::precious(1))
+    }
+
+    fn is_at_hand(&self, _: ObjectId, _: PageIndex) -> bool {
+        true
+    }
+
+    fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
+        Err(PagerError::OutOfSpace)
+    }
+}
+
+/// Faults once on each of `pages` pages in random order, by `threads` threads, and prints a line.
+pub fn run(threads: usize, pages: usize) {
+    let bytes = pages * CLUSTER * PAGE_BYTES;
+    let kernel = Embedded::start(2 * (pages * PAGE_BYTES) as u64 + (64 << 20)).expect("a kernel");
+    let object = kernel.object(Arc::new(Source), bytes).expect("an object");
+    let memory = object.map().expect("mapped");
+    let order = shuffled(pages);
+    let begin = Barrier::new(threads + 1);
+    let mut latencies = Vec::with_capacity(pages);
+    let mut wall = 0;
+    std::thread::scope(|scope| {
+        let (memory, order, begin) = (&memory, &order, &begin);
+        let faulters: Vec<_> = (0..threads)
+            .map(|thread| {
+                scope.spawn(move || {
+                    begin.wait();
+                    order
+                        .iter()
+                        .skip(thread)
+                        .step_by(threads)
+                        .map(|&page| touch(memory, page))
+                        .collect()
+                })
+            })
+            .collect();
+        begin.wait();
+        let started = Instant::now();
+        for faulter in faulters {
+            let part: Vec<u64> = faulter.join().expect("no panic");
+            latencies.extend(part);
+        }
+        wall = started.elapsed().as_nanos() as u64;
+    });
+    latencies.sort_unstable();
+    let at = |part: f64| latencies[((latencies.len() - 1) as f64 * part) as usize];
+    let rate = pages as f64 / (wall as f64 / 1e9) / 1e3;
+    println!(
+        "farpage_kernel {threads} 0 {pages} {} {} {rate:.1}",
+        at(0.5),
+        at(0.99)
+    );
+}
+
+fn touch(memory: &Mapping<'_>, page: usize) -> u64 {
+    let mut word = [0; 8];
+    let started = Instant::now();
+    memory.read(page * PAGE_BYTES, &mut word).expect("inside");
+    let took = started.elapsed().as_nanos() as u64;
+    assert_eq!(u64::from_le_bytes(word), page as u64, "a wrong page");
+    took
+}
+
+fn shuffled(pages: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (1..=pages).map(|i| i * CLUSTER - 1).collect();
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    for i in (1..pages).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        order.swap(i, (state % (i as u64 + 1)) as usize);
+    }
+    order
+}
