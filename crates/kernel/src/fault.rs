@@ -65,11 +65,14 @@ impl Kernel {
                     also,
                     source,
                 } => {
-                    if slow_since == 0 && !timed {
-                        slow_since = time::now_ns();
+                    let asked = PageIndex(page.0 - source.origin);
+                    let at_hand = source.pager.is_at_hand(source.object, asked);
+                    if !at_hand {
+                        slow_since = if slow_since == 0 { time::now_ns() } else { slow_since };
+                        lead.give_up_for(&source);
                     }
-                    self.page_in(page, pages, fault, &source, lead, buffer);
-                    self.prefetch_strided(page, also, &source, lead, buffer);
+                    self.page_in(page, pages, fault, &source, buffer);
+                    self.prefetch_strided(page, also, &source, buffer);
                     break;
                 }
             }
@@ -323,19 +326,14 @@ impl Kernel {
         pages: PageRange,
         fault: Fault,
         source: &Source,
-        lead: &mut Lead<'_>,
         buffer: &mut Buffer,
     ) {
         let mut at = pages.start.0;
-        let asked_first = object_pages(source, pages).start;
         let access = if fault.write {
             Access::Write
         } else {
             Access::Read
         };
-        if !lead.can_stay(source) && !source.pager.is_at_hand(source.object, asked_first) {
-            lead.give_up();
-        }
         let mut failed = None;
         while at < pages.end.0 {
             let rest = PageRange::new(at, pages.end.0);
@@ -431,7 +429,6 @@ impl Kernel {
         page: PageIndex,
         also: Option<(i64, u64)>,
         source: &Source,
-        lead: &mut Lead<'_>,
         buffer: &mut Buffer,
     ) {
         let Some((stride, count)) = also else { return };
@@ -454,7 +451,7 @@ impl Kernel {
                 protection: false,
                 thread: 0,
             };
-            self.page_in(next, PageRange::one(next), fault, source, lead, buffer);
+            self.page_in(next, PageRange::one(next), fault, source, buffer);
         }
     }
 

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 
 use farpage_abi::PAGE_BYTES;
 use farpage_sys::futex::Guard;
-use farpage_sys::{Errno, file, mem, time};
+use farpage_sys::{Errno, mem, time};
 
 use crate::follow::Follower;
 use crate::kernel::Kernel;
@@ -46,10 +46,13 @@ pub(crate) struct Lead<'a> {
 }
 
 impl Lead<'_> {
-    /// True when only one thread faults lately and its page is on a local disk at worst: changing
-    /// the lead would cost more than it saves.
-    pub(crate) fn can_stay(&self, source: &Source) -> bool {
-        source.temporary && self.guard.as_ref().is_some_and(|follower| follower.alone())
+    /// Gives up before a page of `source` is waited for, unless only one thread faults lately and
+    /// the page is on a local disk at worst: changing the lead would cost more than it saves.
+    pub(crate) fn give_up_for(&mut self, source: &Source) {
+        let alone = self.guard.as_ref().is_some_and(|follower| follower.alone());
+        if !(source.temporary && alone) {
+            self.give_up();
+        }
     }
 
     /// Lets another handler lead while this one is busy. Calls `spawn` when there is none.
@@ -97,28 +100,22 @@ impl Kernel {
 
     fn next_fault(&self, lead: &mut Lead<'_>, buffer: &mut Buffer, own_cpu: &mut Option<u32>) {
         let uffd = self.uffd();
-        match uffd.faults::<1>() {
-            Ok(faults) => match faults.as_slice() {
-                [] => {
-                    let _ = file::poll([uffd.0], -1);
-                }
-                waiting => {
-                    for fault in waiting {
-                        let together = lead.guard.as_ref().is_some_and(|f| !f.alone());
-                        self.serve(*fault, lead, buffer);
-                        if let Some(follower) = lead.guard.as_mut() {
-                            follower.note(fault.thread, own_cpu);
-                            if together && self.waiting_to_lead.load(Ordering::Relaxed) > 0 {
-                                lead.guard = None;
-                            }
-                        }
-                    }
-                }
-            },
+        let faults = match uffd.faults::<1>() {
+            Ok(faults) => faults,
             Err(errno) => self.kill(
                 format_args!("userfaultfd cannot be read ({errno})"),
                 farpage_pagers::PagerError::Dead,
             ),
+        };
+        for fault in faults.as_slice() {
+            let together = lead.guard.as_ref().is_some_and(|follower| !follower.alone());
+            self.serve(*fault, lead, buffer);
+            if let Some(follower) = lead.guard.as_mut() {
+                follower.note(fault.thread, own_cpu);
+                if together && self.waiting_to_lead.load(Ordering::Relaxed) > 0 {
+                    lead.guard = None;
+                }
+            }
         }
     }
 

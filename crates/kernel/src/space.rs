@@ -111,15 +111,12 @@ impl Kernel {
             SMALL_ALIGN
         };
         let mut from = PLACE_START;
-        for _ in 0..64 {
-            let gap = self
-                .state
-                .lock()
-                .regions
-                .gap(from, PLACE_END, bytes, align)?;
+        for attempt in 0..24 {
+            let gap = self.state.lock().regions.gap(from, PLACE_END, bytes, align)?;
             match map(gap) {
                 Ok(at) => return Some(at),
-                Err(Errno::EEXIST) => from = gap + bytes,
+                // Somebody else's, of unknown size: go further each time.
+                Err(Errno::EEXIST) => from = gap + bytes.max(HUGE_PAGE << attempt),
                 Err(_) => return None,
             }
         }

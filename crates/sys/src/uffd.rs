@@ -139,7 +139,7 @@ pub struct Uffd(pub Fd);
 /// # Errors
 /// The error of the last way tried.
 pub fn open(device: Option<Fd>) -> Result<(Uffd, Tier)> {
-    let flags = g::O_CLOEXEC | g::O_NONBLOCK;
+    let flags = g::O_CLOEXEC;
     if let Some(device) = device {
         // SAFETY: the request takes its flags by value.
         let made = unsafe { syscall!(g::__NR_ioctl, device.0, DEVICE_NEW, flags) };
@@ -371,7 +371,7 @@ impl Uffd {
         }
     }
 
-    /// Takes up to `N` waiting faults. An empty list when there is none.
+    /// Waits for a fault and takes up to `N`. An empty list after an interruption.
     ///
     /// # Errors
     /// As `read(2)`.
