@@ -4,6 +4,7 @@ use farpage_abi::PAGE_BYTES;
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, mem, syscall};
 
+use crate::hold::Holder;
 use crate::kernel::Kernel;
 use crate::regions::{Region, pages_of};
 use crate::space::{end_of, whole_pages};
@@ -100,7 +101,7 @@ impl Kernel {
             for part in &parts {
                 self.ungrant(&state, part.start, part.end)?;
                 self.settle_granted(&mut state, part)?;
-                state.pages.wire(part.pages(), true);
+                state.hold(Holder::Lock, part.pages());
             }
             parts
         };
@@ -119,11 +120,9 @@ impl Kernel {
     }
 
     fn unwire(&self, start: usize, end: usize) {
-        let mut state = self.state.lock();
-        let parts: alloc::vec::Vec<Region> = state.regions.within(start, end).collect();
-        for part in parts {
-            state.pages.wire(part.pages(), false);
-        }
+        self.state
+            .lock()
+            .release(|hold| hold == Holder::Lock, pages_of(start, end));
     }
 
     /// `munlock(2)`.

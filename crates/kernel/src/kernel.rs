@@ -13,6 +13,7 @@ use farpage_sys::{Errno, mem};
 
 use crate::account::Account;
 use crate::follow::Follower;
+use crate::hold::Holds;
 use crate::layout::shadow_of;
 use crate::regions::{Region, Regions, Source, address_of};
 
@@ -73,6 +74,8 @@ pub(crate) struct State {
     pub(crate) in_flight: u32,
     /// No new transfer may start: a fork is under way.
     pub(crate) frozen: bool,
+    /// Pages that must stay, and for whom.
+    pub(crate) holds: Holds,
 }
 
 impl Kernel {
@@ -99,6 +102,7 @@ impl Kernel {
                 regions: Regions::default(),
                 in_flight: 0,
                 frozen: false,
+                holds: Holds::default(),
             }),
             settled: Event::new(),
             page_out: Event::new(),

@@ -18,6 +18,7 @@ mod fault;
 mod follow;
 mod fork;
 mod handler;
+mod hold;
 mod kernel;
 mod layout;
 mod loss;
@@ -28,6 +29,7 @@ mod space;
 
 pub use account::Account;
 pub use handler::Buffer;
+pub use hold::Holder;
 pub use kernel::{Config, Kernel, OnLoss};
 pub use layout::{HEAP_AREA, LOW_AREA, PLACE_END, PLACE_START, WINDOW, shadow_of};
 pub use regions::{Region, Source};

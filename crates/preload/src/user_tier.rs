@@ -1,16 +1,79 @@
 //! The user-mode-only tier: userfaultfd does not serve the kernel's own accesses, so what a system
-//! call reads or writes must be in memory before it is made.
+//! call reads or writes must be in memory before it is made, and stay while it lasts.
+//!
+//! Calls that can wait are made by the program itself, from the gate, with their memory held until
+//! the thread is here again. Transfers from and to files of any size are made here, piece by piece:
+//! a program expects them whole.
+
+use farpage_kernel::{Holder, Kernel};
+use farpage_sys::linux::general as g;
+use farpage_sys::{Errno, Result, process, syscall};
 
 use crate::frame::Frame;
 use crate::trap::Outcome;
+use crate::{memory, program};
+
+/// What is held of an argument whose size is not known: a path, or a structure.
+const PATH_BYTES: usize = 4096;
+const IOV_MAX: usize = 1024;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Piece {
+    at: usize,
+    bytes: usize,
+}
+
+/// `struct msghdr`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Message {
+    name: usize,
+    name_bytes: usize,
+    pieces: usize,
+    count: usize,
+    control: usize,
+    control_bytes: usize,
+    flags: usize,
+}
 
 /// A call with pointers to managed memory.
 ///
 /// # Safety
 /// As the call that the program made.
 pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
-    let _ = (number, frame);
-    Outcome::Reissue
+    let Some(kernel) = memory::active() else {
+        return Outcome::Reissue;
+    };
+    let thread = Holder::Call(process::thread_id());
+    kernel.release(thread);
+    let args = frame.arguments();
+    let help = Help { kernel, thread };
+    match number {
+        g::__NR_read | g::__NR_write | g::__NR_pread64 | g::__NR_pwrite64 if is_file(args[0]) => {
+            // SAFETY: forwarded.
+            Outcome::Done(unsafe { help.whole(number, args) })
+        }
+        g::__NR_readv | g::__NR_writev | g::__NR_preadv | g::__NR_pwritev if is_file(args[0]) => {
+            // SAFETY: forwarded.
+            Outcome::Done(unsafe { help.pieces_whole(number, args) })
+        }
+        g::__NR_sigaltstack => {
+            help.signal_stack(args[0]);
+            help.arguments(number, args);
+            Outcome::Reissue
+        }
+        _ => {
+            if let Some((at, bytes)) = transfer(number, args) {
+                // A transfer that may be short is made as long as can be held.
+                frame_length(number, frame, bytes.min(kernel.hold_limit()));
+                help.hold(at, bytes.min(kernel.hold_limit()), !only_reads(number));
+            }
+            help.vectors(number, args);
+            help.arguments(number, args);
+            Outcome::Reissue
+        }
+    }
 }
 
 /// Brings in what a call reads and writes that the program is going to make again.
@@ -18,5 +81,251 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
 /// # Safety
 /// As the call that the program made.
 pub(crate) unsafe fn prepare_reissue(frame: &mut Frame) {
-    let _ = frame;
+    let Some(kernel) = memory::active() else {
+        return;
+    };
+    if !memory::is_user_tier() {
+        return;
+    }
+    let thread = Holder::Call(process::thread_id());
+    kernel.release(thread);
+    let help = Help { kernel, thread };
+    for at in frame.arguments() {
+        help.hold(at, PATH_BYTES, true);
+    }
+}
+
+/// Makes `bytes` bytes at `at` present if they are managed memory that is not. True when they were.
+pub(crate) fn bring_in(at: usize, bytes: usize) -> bool {
+    let Some(kernel) = memory::active().filter(|_| memory::is_user_tier()) else {
+        return false;
+    };
+    Help {
+        kernel,
+        thread: Holder::Call(process::thread_id()),
+    }
+    .hold(at, bytes, false)
+}
+
+/// The length and place of a plain transfer.
+fn transfer(number: u32, args: [usize; 6]) -> Option<(usize, usize)> {
+    match number {
+        g::__NR_read
+        | g::__NR_write
+        | g::__NR_pread64
+        | g::__NR_pwrite64
+        | g::__NR_recvfrom
+        | g::__NR_sendto
+        | g::__NR_getdents
+        | g::__NR_getdents64
+        | g::__NR_msgsnd
+        | g::__NR_msgrcv
+        | g::__NR_mq_timedsend
+        | g::__NR_mq_timedreceive => Some((args[1], args[2])),
+        g::__NR_getrandom | g::__NR_getcwd => Some((args[0], args[1])),
+        _ => None,
+    }
+}
+
+fn frame_length(number: u32, frame: &mut Frame, bytes: usize) {
+    match number {
+        g::__NR_getrandom => frame.rsi = bytes,
+        g::__NR_read | g::__NR_write | g::__NR_pread64 | g::__NR_pwrite64 => frame.rdx = bytes,
+        _ => {}
+    }
+}
+
+/// The kernel only reads what this call names.
+fn only_reads(number: u32) -> bool {
+    matches!(
+        number,
+        g::__NR_write
+            | g::__NR_pwrite64
+            | g::__NR_writev
+            | g::__NR_pwritev
+            | g::__NR_pwritev2
+            | g::__NR_sendto
+            | g::__NR_sendmsg
+            | g::__NR_sendmmsg
+            | g::__NR_vmsplice
+    )
+}
+
+/// Bytes behind an argument other than a transfer's.
+fn size_of_argument(number: u32, args: [usize; 6]) -> usize {
+    let times = |count: usize, bytes: usize| count.min(1 << 20) * bytes;
+    match number {
+        g::__NR_poll | g::__NR_ppoll => times(args[1], 8),
+        g::__NR_epoll_wait | g::__NR_epoll_pwait | g::__NR_epoll_pwait2 => times(args[2], 12),
+        g::__NR_mincore => args[1] / 4096 + 1,
+        g::__NR_getgroups | g::__NR_setgroups => times(args[0], 4),
+        g::__NR_semop | g::__NR_semtimedop => times(args[2], 6),
+        g::__NR_move_pages => times(args[1], 8),
+        g::__NR_setxattr | g::__NR_lsetxattr | g::__NR_fsetxattr => args[3].max(PATH_BYTES),
+        g::__NR_getxattr | g::__NR_lgetxattr | g::__NR_fgetxattr => args[3].max(PATH_BYTES),
+        g::__NR_setsockopt => args[4].max(PATH_BYTES),
+        g::__NR_readlink => args[2].max(PATH_BYTES),
+        g::__NR_ioctl => 4 * PATH_BYTES,
+        _ => PATH_BYTES,
+    }
+}
+
+/// True when `fd` is a file or block device: transfers there do not wait for anybody.
+fn is_file(fd: usize) -> bool {
+    const FORMAT: u32 = 0o170_000;
+    const REGULAR: u32 = 0o100_000;
+    const BLOCK: u32 = 0o060_000;
+    let mut status = [0u64; 18];
+    // SAFETY: the kernel's `struct stat` has 144 bytes.
+    let asked = unsafe { syscall!(g::__NR_fstat, fd, status.as_mut_ptr()) };
+    let mode = status[3] as u32 & FORMAT;
+    asked.is_ok() && (mode == REGULAR || mode == BLOCK)
+}
+
+struct Help {
+    kernel: &'static Kernel,
+    thread: Holder,
+}
+
+impl Help {
+    fn hold(&self, at: usize, bytes: usize, write: bool) -> bool {
+        if at < 0x1_0000 || bytes == 0 {
+            return false;
+        }
+        let end = at.saturating_add(bytes);
+        // SAFETY: a trapped call's thread holds no lock.
+        unsafe {
+            self.kernel.hold(self.thread, at, end, write)
+                || write && self.kernel.hold(self.thread, at, end, false)
+        }
+    }
+
+    /// Whatever else the arguments point to.
+    fn arguments(&self, number: u32, args: [usize; 6]) {
+        let plain = transfer(number, args).map(|(at, _)| at);
+        let bytes = size_of_argument(number, args);
+        for at in args {
+            if Some(at) != plain {
+                self.hold(at, bytes, !only_reads(number));
+            }
+        }
+    }
+
+    /// A transfer from or to a file, piece by piece, as long as pieces come whole.
+    unsafe fn whole(&self, number: u32, args: [usize; 6]) -> Result<usize> {
+        let [fd, at, bytes, offset, ..] = args;
+        let write = !only_reads(number);
+        let positioned = matches!(number, g::__NR_pread64 | g::__NR_pwrite64);
+        let mut done = 0;
+        loop {
+            let piece = (bytes - done).min(self.kernel.hold_limit());
+            self.kernel.release(self.thread);
+            self.hold(at + done, piece, write);
+            let from = if positioned { offset + done } else { 0 };
+            // SAFETY: the program's own call, in part.
+            let got =
+                unsafe { farpage_sys::raw::syscall(number, [fd, at + done, piece, from, 0, 0]) };
+            match got {
+                Ok(count) => {
+                    done += count;
+                    if count < piece || done == bytes {
+                        break;
+                    }
+                }
+                Err(errno) if done == 0 => {
+                    self.kernel.release(self.thread);
+                    return Err(errno);
+                }
+                Err(_) => break,
+            }
+        }
+        self.kernel.release(self.thread);
+        Ok(done)
+    }
+
+    /// `readv` and its like on a file: one piece after the other.
+    unsafe fn pieces_whole(&self, number: u32, args: [usize; 6]) -> Result<usize> {
+        let [fd, pieces, count, offset, ..] = args;
+        if count > IOV_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let (single, positioned) = match number {
+            g::__NR_readv => (g::__NR_read, false),
+            g::__NR_writev => (g::__NR_write, false),
+            g::__NR_preadv => (g::__NR_pread64, true),
+            _ => (g::__NR_pwrite64, true),
+        };
+        let mut done = 0;
+        for i in 0..count {
+            let piece = program::read::<Piece>(pieces + i * size_of::<Piece>())?;
+            let from = if positioned { offset + done } else { 0 };
+            // SAFETY: forwarded.
+            match unsafe { self.whole(single, [fd, piece.at, piece.bytes, from, 0, 0]) } {
+                Ok(got) => {
+                    done += got;
+                    if got < piece.bytes {
+                        break;
+                    }
+                }
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// What a vector of pieces, or a message, names.
+    fn vectors(&self, number: u32, args: [usize; 6]) {
+        let write = !only_reads(number);
+        match number {
+            g::__NR_readv
+            | g::__NR_writev
+            | g::__NR_preadv
+            | g::__NR_pwritev
+            | g::__NR_preadv2
+            | g::__NR_pwritev2
+            | g::__NR_vmsplice => self.pieces(args[1], args[2], write),
+            g::__NR_sendmsg | g::__NR_recvmsg => self.message(args[1], write),
+            g::__NR_sendmmsg | g::__NR_recvmmsg => {
+                for i in 0..args[2].min(IOV_MAX) {
+                    self.message(args[1] + i * (size_of::<Message>() + 8), write);
+                }
+            }
+            g::__NR_process_vm_readv => self.pieces(args[1], args[2], true),
+            g::__NR_process_vm_writev => self.pieces(args[1], args[2], false),
+            _ => {}
+        }
+    }
+
+    fn pieces(&self, at: usize, count: usize, write: bool) {
+        self.hold(at, count.min(IOV_MAX) * size_of::<Piece>(), false);
+        for i in 0..count.min(IOV_MAX) {
+            if let Ok(piece) = program::read::<Piece>(at + i * size_of::<Piece>()) {
+                self.hold(piece.at, piece.bytes, write);
+            }
+        }
+    }
+
+    fn message(&self, at: usize, write: bool) {
+        self.hold(at, size_of::<Message>() + 8, true);
+        if let Ok(message) = program::read::<Message>(at) {
+            self.hold(message.name, message.name_bytes, write);
+            self.hold(message.control, message.control_bytes, write);
+            self.pieces(message.pieces, message.count, write);
+        }
+    }
+
+    /// A signal stack: Linux writes there when it likes.
+    fn signal_stack(&self, at: usize) {
+        // struct { address, flags, bytes }
+        if at != 0
+            && let Ok([start, _, bytes]) = program::read::<[usize; 3]>(at)
+        {
+            // SAFETY: a trapped call's thread holds no lock.
+            unsafe {
+                self.kernel
+                    .hold(Holder::SignalStack, start, start + bytes, true)
+            };
+        }
+    }
 }

@@ -1,0 +1,137 @@
+//! Pages that must not leave: locked by the program, or in use by a system call that Linux could
+//! not fault them in for.
+
+use alloc::vec::Vec;
+
+use farpage_abi::PageRange;
+
+use crate::kernel::{Kernel, State};
+use crate::regions::{Region, pages_of};
+
+/// Holds that can exist at a time; the oldest of a thread that never came back gives way.
+const HOLDS_MAX: usize = 512;
+
+/// Who holds pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// `mlock`, until `munlock`.
+    Lock,
+    /// A signal stack, until it is unmapped.
+    SignalStack,
+    /// The system call that this thread is making, until it makes the next.
+    Call(u32),
+}
+
+/// All holds.
+#[derive(Default)]
+pub(crate) struct Holds {
+    list: Vec<(Holder, PageRange)>,
+}
+
+impl State {
+    pub(crate) fn hold(&mut self, holder: Holder, pages: PageRange) {
+        if self.holds.list.len() >= HOLDS_MAX {
+            let stale = self
+                .holds
+                .list
+                .iter()
+                .position(|(h, _)| matches!(h, Holder::Call(_)));
+            if let Some((holder, pages)) = stale.map(|at| self.holds.list[at]) {
+                self.release(|other| other == holder, pages);
+            }
+        }
+        self.pages.wire(pages, true);
+        self.holds.list.push((holder, pages));
+    }
+
+    /// Ends the holds of `whose` as far as they lie in `within`.
+    pub(crate) fn release(&mut self, whose: impl Fn(Holder) -> bool, within: PageRange) {
+        let mut ended = Vec::new();
+        let mut rest = Vec::new();
+        for (holder, pages) in core::mem::take(&mut self.holds.list) {
+            let part = pages.intersect(within);
+            if !whose(holder) || part.is_empty() {
+                rest.push((holder, pages));
+                continue;
+            }
+            ended.push(part);
+            for outside in [
+                PageRange::new(pages.start.0, part.start.0),
+                PageRange::new(part.end.0, pages.end.0),
+            ] {
+                if !outside.is_empty() {
+                    rest.push((holder, outside));
+                }
+            }
+        }
+        self.holds.list = rest;
+        for part in ended {
+            self.pages.wire(part, false);
+        }
+        for at in 0..self.holds.list.len() {
+            // A page that another holds too stays.
+            let (_, pages) = self.holds.list[at];
+            self.pages.wire(pages, true);
+        }
+    }
+}
+
+impl Kernel {
+    /// Brings in what is managed of `start .. end` and keeps it, for `holder`; `write` when it will
+    /// be written. Returns false when a part of it is managed and may not be accessed so.
+    ///
+    /// # Safety
+    /// The calling thread must be able to fault: it holds no lock of the kernel.
+    pub unsafe fn hold(&self, holder: Holder, start: usize, end: usize, write: bool) -> bool {
+        let mut state = self.state.lock();
+        let parts: Vec<Region> = state.regions.within(start, end).collect();
+        for part in &parts {
+            state.hold(
+                holder,
+                pages_of(part.start & !4095, part.end.next_multiple_of(4096)),
+            );
+        }
+        drop(state);
+        parts.iter().all(|part| {
+            // SAFETY: forwarded; the part is readable, and writable where it is written.
+            unsafe { self.touch_for(part, write) }
+        })
+    }
+
+    unsafe fn touch_for(&self, part: &Region, write: bool) -> bool {
+        use farpage_sys::mem::{PROT_READ, PROT_WRITE};
+        if part.prot & PROT_READ == 0 || write && part.prot & PROT_WRITE == 0 {
+            return false;
+        }
+        for page in (part.start & !4095..part.end).step_by(4096) {
+            let byte = page as *mut u8;
+            if write {
+                // SAFETY: forwarded; adding nothing changes nothing, even if others write.
+                let byte = unsafe { core::sync::atomic::AtomicU8::from_ptr(byte) };
+                byte.fetch_or(0, core::sync::atomic::Ordering::Relaxed);
+            } else {
+                // SAFETY: forwarded.
+                unsafe { core::ptr::read_volatile(byte) };
+            }
+        }
+        true
+    }
+
+    /// Ends what `holder` holds.
+    pub fn release(&self, holder: Holder) {
+        let mut state = self.state.lock();
+        if state.holds.list.iter().any(|(other, _)| *other == holder) {
+            state.release(|other| other == holder, PageRange::new(0, u64::MAX));
+        }
+    }
+
+    /// Bytes that one call should hold at most.
+    pub fn hold_limit(&self) -> usize {
+        let budget = self
+            .account
+            .control()
+            .budget_bytes
+            .load(core::sync::atomic::Ordering::Relaxed);
+        (budget as usize / 8).clamp(1 << 20, 64 << 20)
+    }
+}
