@@ -68,7 +68,11 @@ impl Kernel {
                     let asked = PageIndex(page.0 - source.origin);
                     let at_hand = source.pager.is_at_hand(source.object, asked);
                     if !at_hand {
-                        slow_since = if slow_since == 0 { time::now_ns() } else { slow_since };
+                        slow_since = if slow_since == 0 {
+                            time::now_ns()
+                        } else {
+                            slow_since
+                        };
                         lead.give_up_for(&source);
                     }
                     self.page_in(page, pages, fault, &source, buffer);

@@ -108,7 +108,10 @@ impl Kernel {
             ),
         };
         for fault in faults.as_slice() {
-            let together = lead.guard.as_ref().is_some_and(|follower| !follower.alone());
+            let together = lead
+                .guard
+                .as_ref()
+                .is_some_and(|follower| !follower.alone());
             self.serve(*fault, lead, buffer);
             if let Some(follower) = lead.guard.as_mut() {
                 follower.note(fault.thread, own_cpu);

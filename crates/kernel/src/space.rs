@@ -112,7 +112,11 @@ impl Kernel {
         };
         let mut from = PLACE_START;
         for attempt in 0..24 {
-            let gap = self.state.lock().regions.gap(from, PLACE_END, bytes, align)?;
+            let gap = self
+                .state
+                .lock()
+                .regions
+                .gap(from, PLACE_END, bytes, align)?;
             match map(gap) {
                 Ok(at) => return Some(at),
                 // Somebody else's, of unknown size: go further each time.

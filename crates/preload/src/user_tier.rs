@@ -20,3 +20,9 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
 pub(crate) unsafe fn prepare_reissue(frame: &mut Frame) {
     let _ = frame;
 }
+
+/// Makes `bytes` bytes at `at` present if they are managed memory that is not. True when they were.
+pub(crate) fn bring_in(at: usize, bytes: usize) -> bool {
+    let _ = (at, bytes);
+    false
+}
