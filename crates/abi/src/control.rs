@@ -323,9 +323,12 @@ impl Control {
     /// Claims a slot for process `pid`, the one it has already if it has one (and then what it held
     /// stays). `None`: all are taken.
     pub fn claim(&self, pid: u32) -> Option<usize> {
-        if let Some(slot) = self.slot_of(pid) {
-            return Some(slot);
-        }
+        self.slot_of(pid).or_else(|| self.claim_another(pid))
+    }
+
+    /// Claims a free slot in the name of `pid`, even if that has one already. `None`: all are
+    /// taken.
+    pub fn claim_another(&self, pid: u32) -> Option<usize> {
         let take = |slot: &TaskSlot| {
             let free = slot.pid.load(Ordering::Relaxed) == 0;
             let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);

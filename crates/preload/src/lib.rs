@@ -11,7 +11,11 @@ extern crate alloc;
 mod exec;
 mod frame;
 mod memory;
+#[cfg(feature = "standalone")]
+mod memory_functions;
 mod process;
+mod program;
+mod sandbox;
 mod signals;
 mod stacks;
 #[cfg(feature = "standalone")]

@@ -1,104 +1,77 @@
-//! Processes: fork, and calls that could take from the agent what it needs.
+//! fork, and calls about the program's own descriptors that must spare Farpage's.
 
 use farpage_abi::fds;
 use farpage_sys::linux::general as g;
-use farpage_sys::{Errno, Result, syscall};
+use farpage_sys::{Result, syscall};
 
 use crate::frame::Frame;
-use crate::{memory, start};
+use crate::stacks::{self, Stack};
+use crate::{memory, program, start};
 
-/// `fork`, and `clone` of a process: `args` are those of `clone`.
+/// `fork`, or `clone` of a process with a memory of its own.
+///
+/// The parent does not wait when `CLONE_VFORK` asks it to: it would wait in the handler, where no
+/// signal arrives, with everything held still for the fork.
 ///
 /// # Safety
 /// As the call that the program made.
-pub(crate) unsafe fn fork(frame: &mut Frame, args: [usize; 6]) -> Result<usize> {
-    let stack = args[1];
-    let mut args = args;
-    args[1] = 0;
-    for pointer in [args[2], args[3]] {
+pub(crate) unsafe fn fork(
+    frame: &mut Frame,
+    own: Option<&Stack>,
+    args: [usize; 6],
+) -> Result<usize> {
+    let [flags, stack, parent_id, child_id, storage, _] = args;
+    let flags = flags & !(g::CLONE_VFORK as usize);
+    for pointer in [parent_id, child_id] {
         if pointer != 0 {
-            // What Linux writes while the kernel stands still must be in memory.
-            // SAFETY: the program's pointer, which Linux will write to.
-            unsafe { core::ptr::read_volatile(pointer as *const u32) };
+            // What Linux writes while everything stands still must be in memory.
+            let _ = program::read::<u32>(pointer);
         }
     }
-    let Some(slot) = start::claim_for_child() else {
-        return Err(Errno::EAGAIN);
-    };
-    memory::before_fork(slot);
-    // SAFETY: the child gets a copy of this stack and goes on from here.
-    let made = unsafe { farpage_sys::raw::syscall(g::__NR_clone, args) };
-    match made {
-        Ok(0) => {
-            start::become_task(slot);
-            // SAFETY: `before_fork` was called in the parent, on this thread's twin.
+    let child = start::claim_for_child()?;
+    if let Some(slot) = child {
+        memory::before_fork(slot);
+    }
+    // SAFETY: the program's own call. The child goes on here, on a copy of this stack.
+    let made = unsafe { syscall!(g::__NR_clone, flags, 0, parent_id, child_id, storage) };
+    if made == Ok(0) {
+        stacks::after_fork(own);
+        start::become_child(child);
+        if let Some(slot) = child {
+            // SAFETY: this thread's twin called `before_fork`.
             unsafe { memory::after_fork_in_child(slot) };
-            if stack != 0 {
-                frame.rsp = stack;
-            }
-            Ok(0)
         }
-        made => {
-            // SAFETY: `before_fork` was called on this thread.
-            unsafe { memory::after_fork_in_parent(made.is_ok(), slot) };
-            match made {
-                Ok(pid) => start::name_child(slot, pid),
-                Err(_) => start::release_child(slot),
-            }
-            made
+        if stack != 0 {
+            frame.rsp = stack;
+        }
+    } else if let Some(slot) = child {
+        // SAFETY: this thread called `before_fork`.
+        unsafe { memory::after_fork_in_parent(made.is_ok(), slot) };
+        if made.is_err() {
+            start::release_child(slot);
         }
     }
+    made
 }
 
-/// `seccomp(operation, flags, arguments)`: a filter of the program's own.
-///
-/// # Safety
-/// As the call that the program made.
-pub(crate) unsafe fn seccomp(args: [usize; 6]) -> Result<usize> {
-    const SET_MODE_FILTER: usize = 1;
-    const TSYNC: usize = 1;
-    let mut args = args;
-    if args[0] == SET_MODE_FILTER {
-        // The agent's threads need calls that the filter may forbid.
-        args[1] &= !TSYNC;
-    }
-    if args[0] <= SET_MODE_FILTER {
-        memory::sandboxed();
-    }
-    // SAFETY: the program's own call.
-    unsafe { farpage_sys::raw::syscall(g::__NR_seccomp, args) }
-}
-
-/// `prctl(PR_SET_SECCOMP, ...)`.
-///
-/// # Safety
-/// As the call that the program made.
-pub(crate) unsafe fn prctl(args: [usize; 6]) -> Result<usize> {
-    memory::sandboxed();
-    // SAFETY: the program's own call.
-    unsafe { farpage_sys::raw::syscall(g::__NR_prctl, args) }
-}
-
-/// `close_range(first, last, flags)`, with our descriptors left out.
+/// `close_range` over a range in which Farpage's descriptors lie: around them.
 ///
 /// # Safety
 /// As the call that the program made.
 pub(crate) unsafe fn close_range(first: usize, last: usize, flags: usize) -> Result<usize> {
     let (first, last) = (first as u32, last as u32);
+    let base = start::fd_base();
+    // SAFETY: the program's own call, less our descriptors.
+    let close = |from: u32, to: u32| unsafe { syscall!(g::__NR_close_range, from, to, flags) };
     if first > last {
-        return Err(Errno::EINVAL);
+        return close(first, last);
     }
-    let ours = start::descriptor(0).0 as u32;
-    let after = ours + fds::COUNT;
-    let close = |from: u32, to: u32| {
-        // SAFETY: takes no pointer.
-        unsafe { syscall!(g::__NR_close_range, from, to, flags) }
-    };
-    if first < ours {
-        close(first, last.min(ours - 1))?;
+    let mut result = Ok(0);
+    if first < base {
+        result = close(first, base - 1);
     }
-    if last >= after {
-        close(first.max(after), last)?;
+    if result.is_ok() && last >= base + fds::COUNT {
+        result = close(first.max(base + fds::COUNT), last);
     }
-    Ok(0)
+    result
 }

@@ -7,6 +7,7 @@ use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, process, syscall};
 
 use crate::frame::{Frame, Info, without_sigsys};
+use crate::{program, start};
 
 /// `struct sigaction` as the kernel takes it.
 #[repr(C)]
@@ -17,6 +18,9 @@ pub(crate) struct Action {
     pub(crate) restorer: usize,
     pub(crate) mask: u64,
 }
+
+const DEFAULT: usize = 0;
+const IGNORE: usize = 1;
 
 /// What the program installed for SIGSYS: handler, flags, restorer, mask.
 static PROGRAM: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
@@ -48,12 +52,18 @@ pub(crate) unsafe fn action(args: [usize; 6]) -> Result<usize> {
     if size != 8 {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: the program's pointer.
-    let wanted = (new != 0).then(|| unsafe { (new as *const Action).read_unaligned() });
+    let wanted = if new == 0 {
+        None
+    } else {
+        Some(program::read::<Action>(new)?)
+    };
     let mut before = Action::default();
     if signal == g::SIGSYS as usize {
         before = program_action();
-        if let Some(wanted) = wanted {
+        // A child of `vfork` has signal handlers, but no memory, of its own.
+        if let Some(wanted) = wanted
+            && !start::is_visitor()
+        {
             for (word, value) in PROGRAM.iter().zip([
                 wanted.handler as u64,
                 wanted.flags,
@@ -75,8 +85,7 @@ pub(crate) unsafe fn action(args: [usize; 6]) -> Result<usize> {
         unsafe { syscall!(g::__NR_rt_sigaction, signal, new, &raw mut before, 8) }?;
     }
     if old != 0 {
-        // SAFETY: the program's pointer.
-        unsafe { (old as *mut Action).write_unaligned(before) };
+        program::write(old, &before)?;
     }
     Ok(0)
 }
@@ -104,8 +113,7 @@ pub(crate) unsafe fn mask(frame: &mut Frame, args: [usize; 6]) -> Result<usize> 
     let before = frame.mask;
     let mut after = before;
     if set != 0 {
-        // SAFETY: the program's pointer.
-        let set = unsafe { (set as *const u64).read_unaligned() };
+        let set: u64 = program::read(set)?;
         after = match how as u32 {
             g::SIG_BLOCK => before | set,
             g::SIG_UNBLOCK => before & !set,
@@ -114,19 +122,19 @@ pub(crate) unsafe fn mask(frame: &mut Frame, args: [usize; 6]) -> Result<usize> 
         };
     }
     if old != 0 {
-        // SAFETY: the program's pointer.
-        unsafe { (old as *mut u64).write_unaligned(before) };
+        program::write(old, &before)?;
     }
     frame.mask = without_sigsys(after);
     Ok(0)
 }
 
 /// A SIGSYS that is not ours: sent by somebody, or raised by a filter of the program's own.
-pub(crate) fn forward(info: *mut Info, frame: *mut Frame) {
+/// Returns the program's handler that is to have it, or 0.
+pub(crate) fn forward(by_filter: bool, frame: &mut Frame) -> usize {
     let program = program_action();
     match program.handler {
-        // SIG_DFL
-        0 => {
+        IGNORE if !by_filter => 0,
+        DEFAULT | IGNORE => {
             let default = Action::default();
             // SAFETY: `default` is what the call expects; the process is about to end.
             let _ = unsafe { syscall!(g::__NR_rt_sigaction, g::SIGSYS, &raw const default, 0, 8) };
@@ -134,13 +142,12 @@ pub(crate) fn forward(info: *mut Info, frame: *mut Frame) {
             process::set_signal_mask(0);
             process::die()
         }
-        // SIG_IGN
-        1 => {}
         handler => {
-            type Handler = extern "C" fn(i32, *mut Info, *mut Frame);
-            // SAFETY: the program installed this as its handler.
-            let handler = unsafe { core::mem::transmute::<usize, Handler>(handler) };
-            handler(g::SIGSYS as i32, info, frame);
+            if program.flags & u64::from(g::SA_RESETHAND) != 0 {
+                PROGRAM[0].store(DEFAULT as u64, Ordering::Relaxed);
+            }
+            process::set_signal_mask(without_sigsys(frame.mask | program.mask));
+            handler
         }
     }
 }

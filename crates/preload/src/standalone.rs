@@ -124,8 +124,14 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     process::die()
 }
 
+// Named by the prebuilt `alloc`, which could unwind. Nothing here does.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
+
+#[unsafe(no_mangle)]
+extern "C" fn _Unwind_Resume() -> ! {
+    process::die()
+}
 
 /// `malloc` for the C code of the dense compressor.
 #[unsafe(no_mangle)]

@@ -1,71 +1,113 @@
-//! How the agent comes up: once per executed image, before anything of the program runs.
+//! How the agent starts in a program, and what it knows about the task that it is in.
 
 use core::arch::naked_asm;
-use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use farpage_abi::{Control, TASKS_MAX, TaskSlot, fds};
-use farpage_sys::file::Fd;
-use farpage_sys::{process, seccomp};
+use farpage_abi::{Control, TaskSlot, fds};
+use farpage_sys::file::{self, Fd};
+use farpage_sys::join::AgentConfig;
+use farpage_sys::linux::general as g;
+use farpage_sys::{Errno, Result, control, join, process, seccomp, syscall};
 
+use crate::frame::without_sigsys;
 use crate::{memory, signals, trap};
 
-/// Found and filled in by the launcher in the library's bytes.
-#[repr(C)]
-struct Config {
-    magic: [u8; 16],
-    fd_base: u32,
-}
-
-#[used]
-static CONFIG: Config = Config {
-    magic: *b"farpage-config\0\0",
-    fd_base: 0,
-};
+/// Filled in by the launcher and, for static programs, by the supervisor.
+static CONFIG: AgentConfig = AgentConfig::new();
 
 static CONTROL: AtomicPtr<Control> = AtomicPtr::new(core::ptr::null_mut());
-/// Slot number plus one; 0 when there is none.
-static SLOT: AtomicUsize = AtomicUsize::new(0);
-/// A slot that a fork has claimed and whose process has no number yet.
+static SLOT: AtomicU32 = AtomicU32::new(NO_SLOT);
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+const NO_SLOT: u32 = u32::MAX;
+/// In `TaskSlot::pid`: the id belongs to another namespace of process ids, so that the supervisor
+/// cannot watch the process. What it holds is taken back when the tree ends.
+const FOREIGN: u32 = 1 << 31;
+/// In `TaskSlot::pid`: a process that is being forked. Nobody watches it, as with [`FOREIGN`].
 const UNNAMED: u32 = u32::MAX;
+/// Farpage's numbers that no descriptor may take meanwhile: some were closed by exec.
+const PLACES: [u32; 4] = [fds::UFFD, fds::PAGEMAP, fds::FREE, fds::FREE + 1];
 
-/// One of the descriptors that are ours.
-pub(crate) fn descriptor(offset: u32) -> Fd {
-    // Read as volatile: the launcher has changed the bytes.
-    // SAFETY: a plain static.
-    let base = unsafe { (&raw const CONFIG.fd_base).read_volatile() };
-    Fd((base + offset) as i32)
-}
-
-/// What LD_PRELOAD must name.
-pub(crate) fn library_path() -> &'static CStr {
-    static PATH: [core::sync::atomic::AtomicU8; 32] =
-        [const { core::sync::atomic::AtomicU8::new(0) }; 32];
-    let number = descriptor(fds::AGENT).0 as u32;
-    let mut at = 0;
-    let mut put = |byte: u8| {
-        PATH[at].store(byte, Ordering::Relaxed);
-        at += 1;
+/// Runs before anything else of the program: called by the dynamic linker, or by
+/// [`farpage_agent_entry`]. Does nothing where the agent has started already, or where there is no
+/// `farpage run`.
+#[unsafe(no_mangle)]
+pub extern "C" fn farpage_agent_init() {
+    if seccomp::map_gate().is_err() {
+        return;
+    }
+    let Ok(control) = control::map(descriptor(fds::CONTROL)) else {
+        return;
     };
-    b"/proc/self/fd/".iter().for_each(|byte| put(*byte));
-    let digits = number.checked_ilog10().unwrap_or(0);
-    (0..=digits)
-        .rev()
-        .for_each(|place| put(b'0' + (number / 10u32.pow(place) % 10) as u8));
-    put(0);
-    // SAFETY: the bytes were written just now, always the same, ended by a null.
-    unsafe { CStr::from_ptr(PATH.as_ptr().cast()) }
+    CONTROL.store(core::ptr::from_ref(control).cast_mut(), Ordering::Release);
+    PROCESS.store(process::id(), Ordering::Relaxed);
+    if signals::install(trap::on_sigsys).is_err() {
+        fail("cannot install its signal handler");
+    }
+    unblock_sigsys();
+    keep_places();
+    if in_supervisors_namespace(control) {
+        let slot = control.claim(process::id());
+        SLOT.store(slot.map_or(NO_SLOT, |slot| slot as u32), Ordering::Release);
+        if let Some(slot) = slot {
+            enter(control, slot);
+        }
+    }
+    memory::init();
 }
 
-/// The control block, once the agent is up.
+/// Where a static program is started: brings the agent up and goes to the program's own entry with
+/// all registers as Linux set them.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub extern "C" fn farpage_agent_entry() {
+    naked_asm!(
+        "push rax", "push rcx", "push rdx", "push rbx", "push rbp", "push rsi", "push rdi",
+        "push r8", "push r9", "push r10", "push r11",
+        "mov rbx, rsp",
+        "sub rsp, 512",
+        "and rsp, -16",
+        "fxsave64 [rsp]",
+        "call {init}",
+        "fxrstor64 [rsp]",
+        "mov rsp, rbx",
+        "pop r11", "pop r10", "pop r9", "pop r8",
+        "pop rdi", "pop rsi", "pop rbp", "pop rbx", "pop rdx", "pop rcx", "pop rax",
+        "jmp qword ptr [rip + {config} + {entry}]",
+        init = sym farpage_agent_init,
+        config = sym CONFIG,
+        entry = const offset_of!(AgentConfig, entry),
+    )
+}
+
+/// Where Farpage's descriptor number `offset` is.
+pub(crate) fn descriptor(offset: u32) -> Fd {
+    join::fd(fd_base(), offset)
+}
+
+/// First of Farpage's descriptor numbers.
+pub(crate) fn fd_base() -> u32 {
+    CONFIG.fd_base.load(Ordering::Relaxed)
+}
+
+/// The control block. `None` before the agent has started.
 pub(crate) fn control() -> Option<&'static Control> {
-    // SAFETY: null, or the mapping that `farpage_agent_init` made for the life of the process.
+    // SAFETY: the pointer is null or comes from a mapping that is never undone.
     unsafe { CONTROL.load(Ordering::Acquire).as_ref() }
 }
 
-/// This task's slot number.
+/// This task's slot in the control block. `None`: memory is not managed here.
 pub(crate) fn slot() -> Option<usize> {
-    SLOT.load(Ordering::Acquire).checked_sub(1)
+    match SLOT.load(Ordering::Acquire) {
+        NO_SLOT => None,
+        slot => Some(slot as usize),
+    }
+}
+
+/// True in a process that shares its memory with the task (a `vfork` child before it executes).
+pub(crate) fn is_visitor() -> bool {
+    PROCESS.load(Ordering::Relaxed) != process::id()
 }
 
 /// This task's slot.
@@ -73,94 +115,97 @@ pub(crate) fn task() -> Option<&'static TaskSlot> {
     Some(&control()?.tasks[slot()?])
 }
 
-fn claim(control: &Control, pid: u32) -> Option<usize> {
-    (0..TASKS_MAX).find(|&slot| {
-        let free = &control.tasks[slot].pid;
-        free.load(Ordering::Relaxed) == 0
-            && free
-                .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-    })
-}
-
-/// Claims a slot for a process that is about to be forked.
-pub(crate) fn claim_for_child() -> Option<usize> {
-    let slot = claim(control()?, UNNAMED)?;
-    let parent = SLOT.load(Ordering::Relaxed) as u32;
-    control()?.tasks[slot]
+/// Claims a slot for a process that is about to be forked. `None` where nothing is managed.
+///
+/// # Errors
+/// `EAGAIN` when there are as many processes as can have accounts.
+pub(crate) fn claim_for_child() -> Result<Option<usize>> {
+    let (Some(control), Some(parent)) = (control(), slot()) else {
+        return Ok(None);
+    };
+    let slot = control.claim_another(UNNAMED).ok_or(Errno::EAGAIN)?;
+    control.tasks[slot]
         .parent
-        .store(parent, Ordering::Relaxed);
-    Some(slot)
-}
-
-/// In a forked child: the task in `slot` is this process.
-pub(crate) fn become_task(slot: usize) {
-    SLOT.store(slot + 1, Ordering::Release);
-    name_child(slot, process::id() as usize);
-}
-
-/// Gives a forked child's slot its process number, if it has none.
-pub(crate) fn name_child(slot: usize, pid: usize) {
-    if let Some(control) = control() {
-        let named = &control.tasks[slot].pid;
-        let _ = named.compare_exchange(UNNAMED, pid as u32, Ordering::AcqRel, Ordering::Relaxed);
-    }
+        .store(parent as u32 + 1, Ordering::Relaxed);
+    Ok(Some(slot))
 }
 
 /// The fork failed.
 pub(crate) fn release_child(slot: usize) {
     if let Some(control) = control() {
-        control.tasks[slot].pid.store(0, Ordering::Release);
+        control.reap(slot);
     }
 }
 
-/// Brings the agent up. Runs before anything of the program: called by the dynamic linker, or by
-/// [`farpage_agent_entry`] in static programs. On failure the program runs without management,
-/// as far as it gets.
-#[unsafe(no_mangle)]
-pub extern "C" fn farpage_agent_init() {
-    if seccomp::map_gate().is_err() {
-        return;
-    }
-    let Ok(control) = farpage_sys::control::map(descriptor(fds::CONTROL)) else {
+/// In the child of a fork: becomes the task in `slot`.
+pub(crate) fn become_child(slot: Option<usize>) {
+    let id = process::id();
+    PROCESS.store(id, Ordering::Relaxed);
+    let (Some(control), Some(slot)) = (control(), slot) else {
         return;
     };
-    CONTROL.store(core::ptr::from_ref(control).cast_mut(), Ordering::Release);
-    let pid = process::id();
-    let before = control
-        .tasks
-        .iter()
-        .position(|task| task.pid.load(Ordering::Relaxed) == pid);
-    if let Some(before) = before {
-        // The image that was replaced: what it held is free, its slot is taken anew.
-        control.reap(before);
+    let mark = if in_supervisors_namespace(control) {
+        0
+    } else {
+        FOREIGN
+    };
+    control.tasks[slot].pid.store(id | mark, Ordering::Release);
+    SLOT.store(slot as u32, Ordering::Release);
+    join::ring(control);
+}
+
+/// Makes the slot ready for a program that starts with nothing.
+fn enter(control: &Control, slot: usize) {
+    let task = &control.tasks[slot];
+    let mut held = 0;
+    let mut gauges = 0;
+    task.counters.each(|_, counter| {
+        gauges += 1;
+        if gauges <= farpage_abi::Counters::GAUGES {
+            held |= counter.load(Ordering::Relaxed);
+        }
+    });
+    if held != 0 {
+        control.reset(slot);
     }
-    if let Some(slot) = claim(control, pid) {
-        SLOT.store(slot + 1, Ordering::Release);
-    }
-    memory::init();
-    if signals::install(trap::on_sigsys).is_err() {
-        process::die();
+    let parent = control.slot_of(process::parent_id());
+    task.parent.store(
+        parent.map_or(0, |parent| parent as u32 + 1),
+        Ordering::Relaxed,
+    );
+    task.inject.store(0, Ordering::Release);
+    join::ring(control);
+}
+
+fn in_supervisors_namespace(control: &Control) -> bool {
+    let own = control.pid_namespace.load(Ordering::Relaxed);
+    own == 0 || file::inode(c"/proc/self/ns/pid") == Ok(own)
+}
+
+fn keep_places() {
+    let control = descriptor(fds::CONTROL);
+    for place in PLACES {
+        let to = descriptor(place);
+        // SAFETY: takes no pointer. A number that is taken fails, and so it should.
+        let taken = unsafe { syscall!(g::__NR_fcntl, to.0, g::F_GETFD) };
+        if taken == Err(Errno::EBADF) {
+            // SAFETY: takes no pointer; nobody has the number.
+            let _ = unsafe { syscall!(g::__NR_dup3, control.0, to.0, 0) };
+        }
     }
 }
 
-/// Where a static program is made to start: brings the agent up, then returns to the program's own
-/// entry, whose address the supervisor has pushed. Keeps every register.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub extern "C" fn farpage_agent_entry() {
-    naked_asm!(
-        "push rax", "push rbx", "push rcx", "push rdx", "push rsi", "push rdi", "push rbp",
-        "push r8", "push r9", "push r10", "push r11", "push r12", "push r13", "push r14",
-        "push r15", "pushfq",
-        "mov rbp, rsp",
-        "and rsp, -16",
-        "call {init}",
-        "mov rsp, rbp",
-        "popfq",
-        "pop r15", "pop r14", "pop r13", "pop r12", "pop r11", "pop r10", "pop r9", "pop r8",
-        "pop rbp", "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop rbx", "pop rax",
-        "ret",
-        init = sym farpage_agent_init,
-    )
+fn unblock_sigsys() {
+    let before = process::set_signal_mask(!0);
+    process::set_signal_mask(without_sigsys(before));
+}
+
+/// Ends a process that cannot go on, saying why.
+fn fail(what: &str) -> ! {
+    let line = alloc::format!(
+        "farpage: process {} is killed: farpage {what}\n",
+        process::id()
+    );
+    file::write_message(descriptor(fds::MESSAGES), line.as_bytes());
+    process::die()
 }

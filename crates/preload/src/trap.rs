@@ -1,14 +1,15 @@
 //! SIGSYS: a call that matters was made. Carry it out and put its result where the program looks.
 
-use core::arch::asm;
+use core::arch::naked_asm;
 
 use farpage_sys::file::Fd;
 use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::{GATE_ADDRESS, GATE_REISSUE, REISSUE_SKIP, TRAP_MARK};
-use farpage_sys::{Errno, Result, raw};
+use farpage_sys::{Errno, Result};
 
 use crate::frame::{Frame, Info, without_sigsys};
-use crate::{exec, memory, process, signals, stacks, user_tier};
+use crate::stacks::{self, Stack};
+use crate::{exec, memory, process, program, sandbox, signals, user_tier};
 
 /// What becomes of a trapped call.
 pub(crate) enum Outcome {
@@ -18,61 +19,103 @@ pub(crate) enum Outcome {
     Reissue,
 }
 
-/// The handler: moves to a stack of ours and goes on there.
-pub(crate) extern "C" fn on_sigsys(_: i32, info: *mut Info, frame: *mut Frame) {
-    let Some(stack) = stacks::take() else {
-        return handle(info, frame);
-    };
-    // SAFETY: `stack` is the top of a fresh stack; `r12` survives the call and brings us back.
-    unsafe {
-        asm!(
-            "mov r12, rsp",
-            "mov rsp, {stack}",
-            "call {handle}",
-            "mov rsp, r12",
-            stack = in(reg) stack,
-            handle = sym handle,
-            in("rdi") info,
-            in("rsi") frame,
-            out("r12") _,
-            clobber_abi("C"),
-        );
-    }
-    stacks::put(stack);
+/// The handler: moves to a stack of ours and goes on there. What [`handle`] returns is 0 or the
+/// program's own handler for SIGSYS, which then takes the signal over as if it had come to it.
+#[unsafe(naked)]
+pub(crate) extern "C" fn on_sigsys(_: i32, _: *mut Info, _: *mut Frame) {
+    naked_asm!(
+        "push rbx",
+        "push rbp",
+        "push r12",
+        "mov rbx, rsi",
+        "mov rbp, rdx",
+        "mov rdi, rsp",
+        "call {take}",
+        "mov r12, rax",
+        "mov rdi, rbx",
+        "mov rsi, rbp",
+        "mov rdx, rax",
+        "mov rcx, rsp",
+        "test rax, rax",
+        "cmovz rax, rsp",
+        "mov rsp, rax",
+        "sub rsp, 16",
+        "mov [rsp], rcx",
+        "call {handle}",
+        "mov rsp, [rsp]",
+        "mov rdi, r12",
+        "mov r12, rax",
+        "call {release}",
+        "mov rax, r12",
+        "mov rsi, rbx",
+        "mov rdx, rbp",
+        "pop r12",
+        "pop rbp",
+        "pop rbx",
+        "test rax, rax",
+        "jnz 2f",
+        "ret",
+        "2:",
+        "mov edi, {sigsys}",
+        "jmp rax",
+        take = sym take,
+        handle = sym handle,
+        release = sym release,
+        sigsys = const g::SIGSYS,
+    )
 }
 
-extern "C" fn handle(info: *mut Info, frame: *mut Frame) {
+extern "C" fn take(hint: usize) -> Option<&'static Stack> {
+    stacks::take(hint)
+}
+
+extern "C" fn release(stack: Option<&Stack>) {
+    if let Some(stack) = stack {
+        stack.release();
+    }
+}
+
+extern "C" fn handle(info: *mut Info, frame: *mut Frame, own: Option<&Stack>) -> usize {
     // SAFETY: Linux passes both; they live until the handler returns.
     let (seen, context) = unsafe { (&*info, &mut *frame) };
     const SYS_SECCOMP: i32 = 1;
-    if seen.code != SYS_SECCOMP || seen.errno != i32::from(TRAP_MARK) {
-        return signals::forward(info, frame);
+    let by_filter = seen.code == SYS_SECCOMP;
+    if !by_filter || seen.errno != i32::from(TRAP_MARK) {
+        return signals::forward(by_filter, context);
+    }
+    if let Some(stack) = own {
+        exec::clean(stack);
     }
     let number = seen.number;
     // SAFETY: the program made this call.
-    match unsafe { call(number, context) } {
+    match unsafe { call(number, context, own) } {
         Outcome::Done(result) => {
             context.rax = match result {
                 Ok(value) => value,
                 Err(Errno(number)) => (-i64::from(number)) as usize,
             };
         }
-        Outcome::Reissue => {
-            context.rax = number as usize;
-            context.rsp -= usize::from(REISSUE_SKIP) + 8;
-            // SAFETY: below the red zone of the program's own stack.
-            unsafe { (context.rsp as *mut usize).write(context.rip) };
-            context.rip = GATE_ADDRESS + GATE_REISSUE;
-        }
+        Outcome::Reissue => reissue(number, context),
     }
+    0
+}
+
+/// Points the program at the gate's stub, which comes back behind the call.
+fn reissue(number: u32, context: &mut Frame) {
+    context.rax = number as usize;
+    context.rsp -= usize::from(REISSUE_SKIP) + 8;
+    let at = core::ptr::with_exposed_provenance_mut::<usize>(context.rsp);
+    // SAFETY: below the red zone of the program's own stack.
+    unsafe { at.write(context.rip) };
+    context.rip = GATE_ADDRESS + GATE_REISSUE;
 }
 
 /// Where data for a call that is made again can lie: 64 bytes below the red zone.
 pub(crate) fn reissue_data(frame: &Frame) -> usize {
-    (frame.rsp - usize::from(REISSUE_SKIP)) & !7
+    frame.rsp.next_multiple_of(8) - usize::from(REISSUE_SKIP)
 }
 
-unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
+unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
     let args = frame.arguments();
     let [a, b, c, d, e, f] = args;
     // SAFETY: each is the call that the program made.
@@ -89,10 +132,36 @@ unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
             g::__NR_mlockall => memory::mlockall(a as u32),
             g::__NR_munlockall => memory::munlockall(),
             g::__NR_brk => Ok(memory::brk(a)),
-            g::__NR_fork => process::fork(frame, [g::SIGCHLD as usize, 0, 0, 0, 0, 0]),
-            g::__NR_clone => process::fork(frame, args),
-            g::__NR_execve => return exec::execve(frame),
-            g::__NR_execveat => return exec::execveat(frame),
+            g::__NR_fork => process::fork(frame, own, [g::SIGCHLD as usize, 0, 0, 0, 0, 0]),
+            g::__NR_clone => process::fork(frame, own, args),
+            g::__NR_execve => {
+                let dir = g::AT_FDCWD;
+                exec::execute(
+                    frame,
+                    own,
+                    &exec::Call {
+                        dir,
+                        path: a,
+                        argv: b,
+                        envp: c,
+                        flags: 0,
+                    },
+                )
+            }
+            g::__NR_execveat => {
+                let dir = a as i32;
+                exec::execute(
+                    frame,
+                    own,
+                    &exec::Call {
+                        dir,
+                        path: b,
+                        argv: c,
+                        envp: d,
+                        flags: e,
+                    },
+                )
+            }
             g::__NR_rt_sigaction => signals::action(args),
             g::__NR_rt_sigprocmask => signals::mask(frame, args),
             g::__NR_rt_sigsuspend => return with_mask(frame, |frame| &mut frame.rdi),
@@ -101,8 +170,8 @@ unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
                 return with_mask(frame, |frame| &mut frame.r8);
             }
             g::__NR_pselect6 => return pselect(frame),
-            g::__NR_seccomp => process::seccomp(args),
-            g::__NR_prctl => process::prctl(args),
+            g::__NR_seccomp => sandbox::seccomp(args),
+            g::__NR_prctl => sandbox::prctl(args),
             g::__NR_close_range => process::close_range(a, b, c),
             _ => return user_tier::call(number, frame),
         }
@@ -115,11 +184,10 @@ unsafe fn with_mask(frame: &mut Frame, pointer: fn(&mut Frame) -> &mut usize) ->
     let data = reissue_data(frame);
     let at = pointer(frame);
     if *at != 0 {
-        // SAFETY: the program's pointer.
-        let mask = unsafe { (*at as *const u64).read_unaligned() };
-        *at = data;
-        // SAFETY: below the red zone of the program's own stack.
-        unsafe { (data as *mut u64).write(without_sigsys(mask)) };
+        match program::read::<u64>(*at) {
+            Ok(mask) => *at = put(data, without_sigsys(mask)),
+            Err(errno) => return Outcome::Done(Err(errno)),
+        }
     }
     // SAFETY: the program made this call.
     unsafe { user_tier::prepare_reissue(frame) };
@@ -129,23 +197,35 @@ unsafe fn with_mask(frame: &mut Frame, pointer: fn(&mut Frame) -> &mut usize) ->
 /// `pselect6` takes its mask through one more pointer.
 unsafe fn pselect(frame: &mut Frame) -> Outcome {
     let data = reissue_data(frame);
-    if frame.r9 != 0 {
-        // SAFETY: the program's pointer to a pointer and a size.
-        let [mask, size] = unsafe { (frame.r9 as *const [usize; 2]).read_unaligned() };
-        if mask != 0 {
-            // SAFETY: the program's pointer.
-            let mask = unsafe { (mask as *const u64).read_unaligned() };
-            // SAFETY: below the red zone of the program's own stack: 24 of its 64 bytes.
-            unsafe {
-                (data as *mut [usize; 2]).write([data + 16, size]);
-                ((data + 16) as *mut u64).write(without_sigsys(mask));
-            }
-            frame.r9 = data;
+    match pselect_mask(frame.r9) {
+        Ok(Some((mask, size))) => {
+            let mask = put(data + 16, without_sigsys(mask));
+            frame.r9 = put(data, [mask, size]);
         }
+        Ok(None) => {}
+        Err(errno) => return Outcome::Done(Err(errno)),
     }
     // SAFETY: the program made this call.
     unsafe { user_tier::prepare_reissue(frame) };
     Outcome::Reissue
+}
+
+fn pselect_mask(at: usize) -> Result<Option<(u64, usize)>> {
+    if at == 0 {
+        return Ok(None);
+    }
+    match program::read::<[usize; 2]>(at)? {
+        [0, _] => Ok(None),
+        [mask, size] => Ok(Some((program::read(mask)?, size))),
+    }
+}
+
+/// Writes to the place that [`reissue_data`] gave; returns the address.
+fn put<T>(at: usize, value: T) -> usize {
+    let to = core::ptr::with_exposed_provenance_mut::<T>(at);
+    // SAFETY: below the red zone of the program's own stack, inside the stub's 64 bytes.
+    unsafe { to.write(value) };
+    at
 }
 
 /// Makes a call as it is, past the filter.
@@ -154,5 +234,5 @@ unsafe fn pselect(frame: &mut Frame) -> Outcome {
 /// As the call that the program made.
 pub(crate) unsafe fn pass(number: u32, args: [usize; 6]) -> Result<usize> {
     // SAFETY: forwarded.
-    unsafe { raw::syscall(number, args) }
+    unsafe { farpage_sys::raw::syscall(number, args) }
 }

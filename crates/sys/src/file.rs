@@ -43,6 +43,25 @@ pub fn move_to(fd: Fd, to: Fd, cloexec: bool) -> Result<Fd> {
     Ok(to)
 }
 
+/// The inode number of what `path` names.
+///
+/// # Errors
+/// As `stat(2)`.
+pub fn inode(path: &CStr) -> Result<u64> {
+    let mut status = [0u64; 18];
+    // SAFETY: `path` is a valid string; the kernel's `struct stat` has 144 bytes.
+    unsafe {
+        syscall!(
+            g::__NR_newfstatat,
+            g::AT_FDCWD,
+            path.as_ptr(),
+            status.as_mut_ptr(),
+            0
+        )
+    }?;
+    Ok(status[1])
+}
+
 /// Reads at `offset` into `buffer` until it is full, the file ends, or an error.
 ///
 /// # Errors

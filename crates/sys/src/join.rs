@@ -2,7 +2,7 @@
 //! to load, and how the supervisor is asked to map it into programs that have none.
 
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use farpage_abi::{Control, Inject, fds};
 use linux_raw_sys::general as g;
@@ -14,6 +14,39 @@ use crate::{futex, syscall, time};
 pub const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// How long a task waits for the supervisor to trace it.
 const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// What the launcher writes into its copy of the agent's library. It finds the place by `mark`.
+#[repr(C)]
+pub struct AgentConfig {
+    /// [`AGENT_MARK`].
+    pub mark: [u64; 2],
+    /// First of the descriptor numbers that belong to Farpage.
+    pub fd_base: AtomicU32,
+    padding: u32,
+    /// Where a static program starts: the agent goes there when it is ready.
+    pub entry: AtomicUsize,
+}
+
+/// Says where [`AgentConfig`] is.
+pub const AGENT_MARK: [u64; 2] = [0x6761_7072_6166_10ff, 0x1f69_666e_6f63_2e74];
+
+impl AgentConfig {
+    /// One that is still to be filled in.
+    pub const fn new() -> Self {
+        Self {
+            mark: AGENT_MARK,
+            fd_base: AtomicU32::new(0),
+            padding: 0,
+            entry: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 /// The file name under which every task finds the agent's library.
 pub fn agent_path(fd_base: u32) -> Vec<u8> {

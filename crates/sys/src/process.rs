@@ -2,7 +2,7 @@
 
 use linux_raw_sys::general as g;
 
-use crate::raw::Result;
+use crate::raw::{Errno, Result};
 use crate::syscall;
 
 /// The calling process.
@@ -15,6 +15,12 @@ pub fn id() -> u32 {
 pub fn thread_id() -> u32 {
     // SAFETY: takes no pointer.
     unsafe { syscall!(g::__NR_gettid) }.map_or(0, |id| id as u32)
+}
+
+/// The process that made the calling one, or took it over; 0 when it lies in another namespace.
+pub fn parent_id() -> u32 {
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_getppid) }.map_or(0, |id| id as u32)
 }
 
 /// Sends `signal` to process `pid`.
@@ -40,6 +46,30 @@ pub fn set_signal_mask(mask: u64) -> u64 {
         )
     };
     old
+}
+
+/// Waits for the end of a child that nobody traces. Returns its status as `waitpid(2)` has it.
+///
+/// # Errors
+/// As `wait4(2)`.
+pub fn wait(pid: u32) -> Result<i32> {
+    let mut status = 0i32;
+    loop {
+        // SAFETY: `status` is valid for a write.
+        match unsafe { syscall!(g::__NR_wait4, pid, &raw mut status, 0, 0) } {
+            Ok(_) => return Ok(status),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Ends the calling process with `code`, without anything that libc does then.
+pub fn exit(code: u32) -> ! {
+    loop {
+        // SAFETY: does not return.
+        let _ = unsafe { syscall!(g::__NR_exit_group, code) };
+    }
 }
 
 /// Ends the calling process with SIGKILL: nothing of the program runs any more.

@@ -1,39 +1,108 @@
-//! Starts the program and looks after it until it ends.
-//!
-//! Placeholder: the program runs as it is, without paging.
+//! Starts the program and looks after its tree of processes until it ends.
 
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus};
-use std::time::{Duration, Instant};
+mod agent;
+mod inject;
+mod tasks;
+
+use std::ffi::{CStr, CString, OsStr};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use farpage_abi::{Tier, fds};
+use farpage_sys::elf::{self, Image};
+use farpage_sys::file::Fd;
+use farpage_sys::spawn::{Program, Step, spawn};
+use farpage_sys::{join, seccomp};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, WaitOptions, getrlimit, pidfd_open, setrlimit, waitpid,
+};
 
 use crate::options::{Casualty, Prepared};
+use tasks::Tasks;
+
+/// Highest number that Farpage's descriptors take in a program: not so high that programs which
+/// close all descriptors up to their limit would take long.
+const DESCRIPTORS_END: u64 = 4096;
+/// Descriptors that a program should at least have for itself.
+const DESCRIPTORS_LEFT: u64 = 32;
 
 /// The program, started.
 pub struct Running {
-    child: Child,
+    pid: Pid,
+    pidfd: OwnedFd,
+    tasks: Arc<Tasks>,
 }
 
 /// Starts the program of `prepared`.
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn start(prepared: &Prepared) -> anyhow::Result<Running> {
+pub fn start(prepared: &Prepared) -> Result<Running> {
     let options = &prepared.options;
-    let _ = (prepared.control, prepared.control_fd);
-    let blocked = farpage_sys::process::set_signal_mask(prepared.signal_mask);
-    let child = Command::new(&options.program)
-        .arg0(&options.args[0])
-        .args(&options.args[1..])
-        .spawn();
-    farpage_sys::process::set_signal_mask(blocked);
-    Ok(Running { child: child? })
+    let control = prepared.control;
+    let shown = options.program.display();
+    let image = image_of(prepared)?;
+    let fd_base = fd_base()?;
+    control.fd_base.store(fd_base, Ordering::Relaxed);
+    let namespace = std::fs::metadata("/proc/self/ns/pid");
+    let namespace = namespace.context("cannot run without /proc: mount it")?;
+    control
+        .pid_namespace
+        .store(namespace.ino(), Ordering::Relaxed);
+
+    let library = agent::library(fd_base)?;
+    let agent = agent::file(&library)?;
+    let tasks = Tasks::watch(control, agent::Image::new(&library)?)?;
+    let tier = Tier::from_raw(control.tier.load(Ordering::Relaxed)).unwrap_or(Tier::None);
+    let device = open_device(tier)?;
+    let places = places(fd_base, prepared.control_fd, &agent, device.as_ref());
+
+    let path = string(options.program.as_os_str())?;
+    let arguments: Vec<CString> = options
+        .args
+        .iter()
+        .map(|arg| string(arg))
+        .collect::<Result<_>>()?;
+    let environment = environment(fd_base, image != Image::Static)?;
+    let filter = seccomp::filter(&seccomp::Params {
+        fd_base,
+        threshold_bytes: options.threshold_bytes,
+        user_mode_tier: tier == Tier::UserModeOnly,
+    });
+    let spawned = spawn(&Program {
+        path: &path,
+        arguments: &references(&arguments),
+        environment: &references(&environment),
+        places: &places,
+        filter: &filter,
+        signal_mask: prepared.signal_mask,
+        from_outside: (image == Image::Static).then_some(control),
+    });
+    let pid = spawned.map_err(|(step, errno)| {
+        let why = io::Error::from_raw_os_error(errno.0);
+        anyhow::anyhow!("cannot run '{shown}': {}: {why}", describe(step))
+    })?;
+    let pid = Pid::from_raw(pid as i32).context("the program has no process id")?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?;
+    raise_descriptor_limit();
+    Ok(Running { pid, pidfd, tasks })
 }
 
 impl Running {
     /// Process id of the program, for signals. It stays the program's until `wait` returned its
     /// exit status.
     pub fn program_pid(&self) -> u32 {
-        self.child.id()
+        self.pid.as_raw_nonzero().get() as u32
     }
 
     /// Waits at most `timeout` for the program to end. Whatever else the supervisor has to do for
@@ -41,19 +110,139 @@ impl Running {
     ///
     /// # Errors
     /// When the tree can't be looked after any more.
-    pub fn wait(&mut self, timeout: Duration) -> anyhow::Result<Option<ExitStatus>> {
-        let until = Instant::now() + timeout;
-        loop {
-            let status = self.child.try_wait()?;
-            if status.is_some() || Instant::now() >= until {
-                return Ok(status);
-            }
-            std::thread::sleep(Duration::from_millis(1));
+    pub fn wait(&mut self, timeout: Duration) -> Result<Option<ExitStatus>> {
+        let mut list = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        match poll(&mut list, Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(errno) => return Err(errno).context("cannot wait for the program"),
         }
+        // Only now: an earlier call would take the stops of a traced program from its tracer.
+        let ended = waitpid(Some(self.pid), WaitOptions::NOHANG);
+        let ended = ended.context("cannot learn how the program ended")?;
+        Ok(ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())))
     }
 
     /// Tasks that Farpage ended since the last call.
     pub fn take_casualties(&mut self) -> Vec<Casualty> {
-        Vec::new()
+        self.tasks.take_casualties()
     }
+}
+
+fn describe(step: Step) -> &'static str {
+    match step {
+        Step::Fork => "cannot make a process",
+        Step::Places => "cannot give it Farpage's descriptors",
+        Step::Filter => "cannot install the system call filter (needs seccomp)",
+        Step::Trace => {
+            "it is a static program, and ptrace, which brings the agent into those, is forbidden here"
+        }
+        Step::Execute => "cannot execute it",
+    }
+}
+
+/// What the program is, or why it cannot run here.
+fn image_of(prepared: &Prepared) -> Result<Image> {
+    let options = &prepared.options;
+    let shown = options.program.display();
+    let Ok(file) = File::open(&options.program) else {
+        return Ok(Image::Unknown);
+    };
+    let image = elf::inspect(Fd(file.as_raw_fd()));
+    let mode = file.metadata().map_or(0, |data| data.mode());
+    const SET_ID: u32 = 0o6000;
+    if mode & SET_ID != 0 && !rustix::process::geteuid().is_root() {
+        bail!(
+            "cannot run '{shown}': it is a setuid program, and under farpage it would get no \
+             privilege; run farpage itself with that privilege, or the program without farpage"
+        );
+    }
+    if image == Image::Foreign {
+        eprintln!(
+            "farpage: warning: '{shown}' is no 64-bit x86 program: it runs, but its memory is not \
+             managed"
+        );
+    }
+    Ok(image)
+}
+
+/// First of the descriptor numbers that Farpage takes in the program.
+fn fd_base() -> Result<u32> {
+    let limit = getrlimit(Resource::Nofile)
+        .current
+        .unwrap_or(DESCRIPTORS_END);
+    let own = u64::from(fds::COUNT);
+    ensure!(
+        limit >= own + DESCRIPTORS_LEFT,
+        "cannot run: the limit on open files is {limit}, and Farpage takes {own} of them; \
+         raise it (ulimit -n 1024)"
+    );
+    Ok((limit.min(DESCRIPTORS_END) - own) as u32)
+}
+
+/// Watching thousands of tasks takes a descriptor each. The program keeps the limit it was given.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    let _ = setrlimit(Resource::Nofile, raised);
+}
+
+fn open_device(tier: Tier) -> Result<Option<OwnedFd>> {
+    if tier != Tier::Device {
+        return Ok(None);
+    }
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/userfaultfd");
+    Ok(Some(opened.context("cannot open /dev/userfaultfd")?.into()))
+}
+
+/// Farpage's descriptors and their numbers. Every number of the range is taken, so that no
+/// descriptor of the program comes to lie there.
+fn places(fd_base: u32, control: Fd, agent: &OwnedFd, device: Option<&OwnedFd>) -> Vec<(Fd, Fd)> {
+    let agent = Fd(agent.as_raw_fd());
+    let what = |offset| match offset {
+        fds::CONTROL => control,
+        fds::DEVICE => device.map_or(agent, |device| Fd(device.as_raw_fd())),
+        fds::MESSAGES => Fd(io::stderr().as_fd().as_raw_fd()),
+        _ => agent,
+    };
+    (0..fds::COUNT)
+        .map(|offset| (what(offset), join::fd(fd_base, offset)))
+        .collect()
+}
+
+fn environment(fd_base: u32, with_agent: bool) -> Result<Vec<CString>> {
+    let name = &join::PRELOAD[..join::PRELOAD.len() - 1];
+    let wanted = std::env::var_os(OsStr::from_bytes(name)).unwrap_or_default();
+    let mut variables = Vec::new();
+    for (key, value) in std::env::vars_os() {
+        if key.as_bytes() != name {
+            variables.push(variable(key.as_bytes(), value.as_bytes())?);
+        }
+    }
+    if let Some(value) = join::preload_value(wanted.as_bytes(), fd_base, with_agent) {
+        variables.push(variable(name, &value)?);
+    }
+    Ok(variables)
+}
+
+fn variable(key: &[u8], value: &[u8]) -> Result<CString> {
+    Ok(CString::new([key, b"=", value].concat())?)
+}
+
+fn string(text: &OsStr) -> Result<CString> {
+    CString::new(text.as_bytes()).context("an argument contains a zero byte")
+}
+
+fn references(strings: &[CString]) -> Vec<&CStr> {
+    strings.iter().map(CString::as_c_str).collect()
 }

@@ -1,0 +1,199 @@
+//! The agent's library: a copy for this run, and its image for programs that cannot load it.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+
+use anyhow::{Context, Result, ensure};
+use farpage_sys::join::{AGENT_MARK, AgentConfig};
+use object::elf::{DT_RELA, DT_RELASZ, PF_W, PF_X, PT_LOAD};
+use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Rela, Sym};
+use object::{Endianness, Object, elf};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));
+
+const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
+
+/// The library's bytes for a run whose descriptors start at `fd_base`.
+pub fn library(fd_base: u32) -> Result<Vec<u8>> {
+    let mut bytes = LIBRARY.to_vec();
+    let mark: Vec<u8> = AGENT_MARK
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .collect();
+    let mut found = bytes
+        .windows(mark.len())
+        .enumerate()
+        .filter(|(_, seen)| *seen == mark);
+    let at = found.next().map(|(at, _)| at);
+    ensure!(
+        found.next().is_none(),
+        "the agent's library has two places for its settings"
+    );
+    let at = at.context("the agent's library has no place for its settings")?;
+    let at = at + std::mem::offset_of!(AgentConfig, fd_base);
+    bytes[at..at + 4].copy_from_slice(&fd_base.to_ne_bytes());
+    Ok(bytes)
+}
+
+/// A file in memory with the library that nobody can change any more, closed on exec.
+pub fn file(library: &[u8]) -> Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = memfd_create("farpage-agent", flags).context("cannot make a memory file")?;
+    let mut file = File::from(fd);
+    file.write_all(library)
+        .context("cannot copy the agent's library")?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    fcntl_add_seals(&file, seals).context("cannot seal the agent's library")?;
+    Ok(file.into())
+}
+
+/// The library as it lies in memory, not yet relocated.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// Its bytes, whole pages.
+    bytes: Vec<u8>,
+    /// Pages that are executed, as byte offsets.
+    pub code: std::ops::Range<u64>,
+    /// Places to which the image's address is added, with the value found there.
+    relocations: Vec<(usize, u64)>,
+    /// Offset of `farpage_agent_entry`.
+    pub entry: u64,
+    /// Offset of `AgentConfig::entry`.
+    program_entry: usize,
+}
+
+impl Image {
+    /// Lays `library` out.
+    ///
+    /// # Errors
+    /// When it is not what the build makes.
+    pub fn new(library: &[u8]) -> Result<Self> {
+        let file = ElfFile64::<Endianness>::parse(library)?;
+        let endian = file.endianness();
+        let mut bytes = Vec::new();
+        let mut code = 0..0;
+        for segment in file.elf_header().program_headers(endian, library)? {
+            if segment.p_type(endian) != PT_LOAD {
+                continue;
+            }
+            let (from, size) = (segment.p_vaddr(endian), segment.p_memsz(endian));
+            let end = (from + size).next_multiple_of(PAGE);
+            let data = segment
+                .data(endian, library)
+                .ok()
+                .context("a segment outside the file")?;
+            let from = from as usize;
+            bytes.resize(bytes.len().max(end as usize), 0);
+            bytes[from..from + data.len()].copy_from_slice(data);
+            let flags = segment.p_flags(endian);
+            if flags.contains(PF_X) {
+                ensure!(
+                    !flags.contains(PF_W),
+                    "a segment is both written and executed"
+                );
+                code = from as u64 / PAGE * PAGE..end;
+            }
+        }
+        ensure!(!code.is_empty(), "the agent's library has no code");
+        let mark: Vec<u8> = AGENT_MARK
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        let config = bytes.windows(mark.len()).position(|seen| seen == mark);
+        let config = config.context("the agent's library has no place for its settings")?;
+        Ok(Self {
+            relocations: relocations(&file, library, &bytes)?,
+            entry: symbol(&file, library, b"farpage_agent_entry")?,
+            bytes,
+            code,
+            program_entry: config + std::mem::offset_of!(AgentConfig, entry),
+        })
+    }
+
+    /// Bytes that it takes, whole pages.
+    pub fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// The image for a place at `base`, in a program that starts at `program_entry`.
+    pub fn at(&self, base: u64, program_entry: u64) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        for &(at, value) in &self.relocations {
+            put(at, base + value);
+        }
+        put(self.program_entry, program_entry);
+        bytes
+    }
+}
+
+fn relocations(
+    file: &ElfFile64<'_, Endianness>,
+    library: &[u8],
+    image: &[u8],
+) -> Result<Vec<(usize, u64)>> {
+    let endian = file.endianness();
+    let (mut table, mut size) = (0, 0);
+    for segment in file.elf_header().program_headers(endian, library)? {
+        for entry in segment.dynamic(endian, library)?.into_iter().flatten() {
+            match entry.d_tag(endian) {
+                DT_RELA => table = entry.d_val(endian) as usize,
+                DT_RELASZ => size = entry.d_val(endian) as usize,
+                _ => {}
+            }
+        }
+    }
+    let bytes = image
+        .get(table..table + size)
+        .context("relocations outside the image")?;
+    let entries = object::pod::slice_from_all_bytes::<elf::Rela64<Endianness>>(bytes);
+    let entries = entries.ok().context("relocations of an odd size")?;
+    let place = |entry: &elf::Rela64<Endianness>| {
+        let at = entry.r_offset(endian) as usize;
+        ensure!(at + 8 <= image.len(), "a relocation outside the image");
+        Ok((at, entry.r_addend(endian) as u64))
+    };
+    entries.iter().map(place).collect()
+}
+
+fn symbol(file: &ElfFile64<'_, Endianness>, library: &[u8], name: &[u8]) -> Result<u64> {
+    let endian = file.endianness();
+    let sections = file.elf_header().sections(endian, library)?;
+    let symbols = sections.symbols(endian, library, elf::SHT_DYNSYM)?;
+    let mut named = symbols
+        .iter()
+        .filter(|symbol| symbol.name(endian, symbols.strings()) == Ok(name));
+    let found = named
+        .next()
+        .context("the agent's library lacks its entry")?;
+    Ok(found.st_value(endian))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_made_for_this_run() {
+        let one = library(4064).unwrap();
+        let two = library(992).unwrap();
+        let differing = one.iter().zip(&two).filter(|(a, b)| a != b).count();
+        assert!((1..=4).contains(&differing));
+        assert!(file(&one).is_ok());
+    }
+
+    #[test]
+    fn the_image_is_relocated() {
+        let image = Image::new(&library(4064).unwrap()).unwrap();
+        let (low, high) = (image.at(0, 1), image.at(0x1000, 1));
+        assert!(!image.relocations.is_empty());
+        for &(at, _) in &image.relocations {
+            let word = |bytes: &[u8]| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+            assert_eq!(word(&low) + 0x1000, word(&high));
+        }
+        assert!(image.code.contains(&image.entry));
+        assert_eq!(image.size() % PAGE, 0);
+    }
+}

@@ -1,0 +1,123 @@
+//! Programs without dynamic linker: the agent is mapped into them from outside, between `execve`
+//! and their first instruction.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use farpage_abi::{Control, Inject, PAGE_BYTES, TaskSlot};
+use farpage_sys::linux::general as g;
+use farpage_sys::ptrace::{Registers, Stop, Tracee};
+use farpage_sys::{Result, futex, mem};
+
+use super::agent::Image;
+
+/// How often it is looked whether the thread has executed, at first and later.
+const FIRST_STEP: Duration = Duration::from_micros(20);
+const LONGEST_STEP: Duration = Duration::from_millis(2);
+/// A task that asked and then neither executes nor takes it back is let go.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Serves the request in slot `slot`, on the calling thread, which must do nothing else meanwhile.
+pub fn serve(control: &Control, slot: usize, image: &Image) {
+    let task = &control.tasks[slot];
+    let (thread, process) = (
+        task.inject_tid.load(Ordering::Acquire),
+        task.pid.load(Ordering::Acquire),
+    );
+    let Ok(tracee) = Tracee::seize(thread, process) else {
+        answer(task, Inject::Asked, Inject::Refused);
+        return;
+    };
+    if answer(task, Inject::Asked, Inject::Ready) && follow(task, &tracee) {
+        if let Err(errno) = map_agent(&tracee, image) {
+            eprintln!(
+                "farpage: cannot map the agent into static program {process}: {errno}; \
+                 it is killed"
+            );
+            let _ = farpage_sys::process::kill(process, g::SIGKILL);
+        }
+        let _ = tracee.detach(0);
+        return;
+    }
+    let_go(tracee);
+    task.inject.store(Inject::None as u32, Ordering::Release);
+    futex::wake(&task.inject, 1);
+}
+
+/// True when the task's request went from `from` to `to`.
+fn answer(task: &TaskSlot, from: Inject, to: Inject) -> bool {
+    let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+    let done = task
+        .inject
+        .compare_exchange(from as u32, to as u32, order, failed)
+        .is_ok();
+    futex::wake(&task.inject, 1);
+    done
+}
+
+/// Waits for the thread's `execve`. False when it did not come.
+fn follow(task: &TaskSlot, tracee: &Tracee) -> bool {
+    let started = Instant::now();
+    let mut step = FIRST_STEP;
+    while started.elapsed() < PATIENCE {
+        let went_on = match tracee.poll() {
+            Ok(Some(Stop::Exec)) => return true,
+            Ok(Some(Stop::Signal(signal))) => tracee.go_on(signal),
+            Ok(Some(Stop::Group)) => tracee.listen(),
+            Ok(Some(Stop::Gone)) | Err(_) => return false,
+            Ok(None) => {
+                if task.inject.load(Ordering::Acquire) == Inject::Cancelled as u32 {
+                    return false;
+                }
+                std::thread::sleep(step);
+                step = (step * 2).min(LONGEST_STEP);
+                Ok(())
+            }
+        };
+        if went_on.is_err() {
+            return false;
+        }
+    }
+    false
+}
+
+/// Stops tracing a thread that runs.
+fn let_go(tracee: Tracee) {
+    let mut signal = 0;
+    if tracee.interrupt().is_err() {
+        return;
+    }
+    loop {
+        match tracee.wait() {
+            Ok(Stop::Signal(number)) => {
+                signal = number;
+                break;
+            }
+            Ok(Stop::Group | Stop::Exec) => break,
+            Ok(Stop::Gone) | Err(_) => return,
+        }
+    }
+    let _ = tracee.detach(signal);
+}
+
+/// Maps the agent into the stopped thread's process and makes it start there.
+fn map_agent(tracee: &Tracee, image: &Image) -> Result<()> {
+    tracee.die_with_tracer()?;
+    let registers = tracee.registers()?;
+    let start = registers.rip;
+    let prot = u64::from(mem::PROT_READ | mem::PROT_WRITE);
+    // A mapping of this kind passes the filter whatever its size is.
+    let flags = u64::from(mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | g::MAP_STACK);
+    // Two mappings of that, with a page between them that nothing takes.
+    let size = image.size() + PAGE_BYTES as u64;
+    let base = tracee.call(start, g::__NR_mmap, [0, size, prot, flags, !0, 0])?;
+    tracee.write(base, &image.at(base, start))?;
+    let code = u64::from(mem::PROT_READ | mem::PROT_EXEC);
+    let (at, length) = (base + image.code.start, image.code.end - image.code.start);
+    tracee.call(start, g::__NR_mprotect, [at, length, code, 0, 0, 0])?;
+    tracee.set_registers(&Registers {
+        rip: base + image.entry,
+        orig_rax: !0,
+        ..registers
+    })
+}

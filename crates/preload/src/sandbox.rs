@@ -1,0 +1,172 @@
+//! Programs that forbid themselves system calls.
+//!
+//! A filter of the program's own applies to what the agent does in the program's threads as well.
+//! So the agent does little there once there is one, and what it cannot do without, returning from
+//! its signal handler, is allowed in front of the program's filter. The agent's own threads are
+//! not subject to it: they are made before, and `SECCOMP_FILTER_FLAG_TSYNC` is kept from them.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use farpage_sys::linux::general as g;
+use farpage_sys::linux::ptrace as p;
+use farpage_sys::seccomp::Instruction;
+use farpage_sys::{Errno, Result, raw, syscall};
+
+use crate::{memory, program};
+
+static ON: AtomicBool = AtomicBool::new(false);
+
+const INSTRUCTIONS_MAX: usize = 4096;
+const X86_64: u32 = 0xC000_003E;
+const PR_SET_SECCOMP: usize = 22;
+
+/// `struct sock_fprog`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Filter {
+    length: u16,
+    code: usize,
+}
+
+/// True when the program has forbidden itself something.
+pub(crate) fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
+/// `seccomp`.
+///
+/// # Safety
+/// As the call that the program made.
+pub(crate) unsafe fn seccomp(args: [usize; 6]) -> Result<usize> {
+    let [operation, flags, pointer, ..] = args;
+    match operation as u32 {
+        p::SECCOMP_SET_MODE_STRICT if flags == 0 && pointer == 0 => strict(),
+        p::SECCOMP_SET_MODE_FILTER => install(flags, pointer),
+        // SAFETY: forwarded.
+        _ => unsafe { raw::syscall(g::__NR_seccomp, args) },
+    }
+}
+
+/// `prctl(PR_SET_SECCOMP)`.
+///
+/// # Safety
+/// As the call that the program made.
+pub(crate) unsafe fn prctl(args: [usize; 6]) -> Result<usize> {
+    let [option, mode, pointer, ..] = args;
+    match (option, mode as u32) {
+        (PR_SET_SECCOMP, p::SECCOMP_MODE_STRICT) => strict(),
+        (PR_SET_SECCOMP, p::SECCOMP_MODE_FILTER) => install(0, pointer),
+        // SAFETY: forwarded.
+        _ => unsafe { raw::syscall(g::__NR_prctl, args) },
+    }
+}
+
+fn install(flags: usize, pointer: usize) -> Result<usize> {
+    let filter: Filter = program::read(pointer)?;
+    let length = usize::from(filter.length);
+    if length == 0 || length > INSTRUCTIONS_MAX {
+        return Err(Errno::EINVAL);
+    }
+    let mut code: Vec<Instruction> = allow_return().to_vec();
+    for index in 0..length {
+        code.push(program::read(
+            filter.code + index * size_of::<Instruction>(),
+        )?);
+    }
+    if code.len() > INSTRUCTIONS_MAX {
+        code = code.split_off(allow_return().len());
+    }
+    set(flags, &code)
+}
+
+/// Strict mode cannot follow a filter. This one allows the same.
+fn strict() -> Result<usize> {
+    let allow = p::SECCOMP_RET_ALLOW;
+    let mut code: Vec<Instruction> = allow_return().to_vec();
+    code.push(load(4));
+    code.push(Instruction {
+        code: JEQ,
+        jt: 0,
+        jf: 4,
+        k: X86_64,
+    });
+    code.push(load(0));
+    for (index, nr) in [g::__NR_read, g::__NR_write, g::__NR_exit]
+        .into_iter()
+        .enumerate()
+    {
+        code.push(Instruction {
+            code: JEQ,
+            jt: 3 - index as u8,
+            jf: 0,
+            k: nr,
+        });
+    }
+    code.push(answer(p::SECCOMP_RET_KILL_THREAD));
+    code.push(answer(allow));
+    set(0, &code)
+}
+
+fn set(flags: usize, code: &[Instruction]) -> Result<usize> {
+    memory::sandboxed();
+    let filter = Filter {
+        length: code.len() as u16,
+        code: code.as_ptr().expose_provenance(),
+    };
+    let was_on = ON.swap(true, Ordering::Relaxed);
+    let operation = p::SECCOMP_SET_MODE_FILTER;
+    // SAFETY: `filter` and the instructions it names are valid for the call.
+    let result = unsafe { syscall!(g::__NR_seccomp, operation, flags, &raw const filter) };
+    if result.is_err() && !was_on {
+        ON.store(false, Ordering::Relaxed);
+    }
+    result
+}
+
+const JEQ: u16 = 0x15;
+
+const fn load(offset: u32) -> Instruction {
+    Instruction {
+        code: 0x20,
+        jt: 0,
+        jf: 0,
+        k: offset,
+    }
+}
+
+const fn answer(value: u32) -> Instruction {
+    Instruction {
+        code: 0x06,
+        jt: 0,
+        jf: 0,
+        k: value,
+    }
+}
+
+/// In front of a filter: `rt_sigreturn` is allowed; the accumulator is zero again behind it.
+fn allow_return() -> [Instruction; 6] {
+    [
+        load(4),
+        Instruction {
+            code: JEQ,
+            jt: 0,
+            jf: 3,
+            k: X86_64,
+        },
+        load(0),
+        Instruction {
+            code: JEQ,
+            jt: 0,
+            jf: 1,
+            k: g::__NR_rt_sigreturn,
+        },
+        answer(p::SECCOMP_RET_ALLOW),
+        Instruction {
+            code: 0x00,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        },
+    ]
+}
