@@ -162,6 +162,69 @@ fn a_directory_that_is_not_ours_to_write_is_refused() {
 }
 
 #[test]
+fn a_read_only_file_system_is_refused() {
+    let scratch = Scratch::new("readonly");
+    let dir = scratch.0.display().to_string();
+    let mount = format!("mount -t tmpfs -o ro none '{dir}' || exit 77; exec \"$@\"");
+    let run = |options: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args([
+            "-m",
+            "sh",
+            "-c",
+            &mount,
+            "sh",
+            env!("CARGO_BIN_EXE_farpage"),
+        ]);
+        command
+            .args(["run", "--quiet", "--ram", "64M"])
+            .args(options);
+        command.args(["--", "true"]).output()
+    };
+    match run(&["--spill", "/var/tmp"]) {
+        Ok(accepted) if accepted.status.success() => {}
+        _ => {
+            println!("skipped: this user may not mount");
+            return;
+        }
+    }
+    let refused = run(&["--spill", &dir]).unwrap();
+    assert_eq!(refused.status.code(), Some(125));
+    let message = stderr(&refused);
+    assert!(
+        message.contains("its file system is mounted read-only"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_terminal_shows_a_line_and_gets_it_cleared() {
+    let on_terminal = |options: &str| {
+        let farpage = env!("CARGO_BIN_EXE_farpage");
+        let line = format!("stty cols 120; {farpage} run {options} --ram 64M -- sleep 0.5");
+        Command::new("script")
+            .args(["-qec", &line, "/dev/null"])
+            .env("TERM", "xterm")
+            .stdin(Stdio::null())
+            .output()
+    };
+    let Ok(shown) = on_terminal("") else {
+        println!("skipped: no script(1) here");
+        return;
+    };
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(text.contains("farpage  resident "), "{text}");
+    assert!(text.contains("page-ins/s"), "{text}");
+    let (_, after) = text.rsplit_once("\x1b[K\x1b8").unwrap();
+    assert!(
+        after.starts_with("farpage: nothing had to be paged"),
+        "{text}"
+    );
+    let quiet = on_terminal("--quiet").unwrap();
+    assert_eq!(String::from_utf8_lossy(&quiet.stdout), "");
+}
+
+#[test]
 fn doctor_judges_this_machine_as_run_does() {
     let doctor = output(&["doctor", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
