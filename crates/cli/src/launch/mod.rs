@@ -1,6 +1,7 @@
 //! Starts the program and looks after it until it ends.
 //!
-//! Placeholder: the program runs as it is, without paging.
+//! Placeholder: the program runs as it is, without paging, and a signal that arrives in the
+//! instant of its start ends the supervisor.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
