@@ -1,6 +1,7 @@
 //! `farpage run`: from the command line to the program's exit status.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -172,11 +173,9 @@ impl<'a> Watch<'a> {
             peaks: self.sampler.peaks(),
             wall_ns: self.elapsed_ns(),
         };
+        let dirs: Vec<PathBuf> = spill.list().into_iter().map(|file| file.dir).collect();
         for casualty in &self.casualties {
-            eprint!(
-                "{}",
-                summary::casualty(casualty, options, std::process::id())
-            );
+            eprint!("{}", summary::casualty(casualty, options, &dirs));
         }
         if !options.quiet {
             eprint!("{}", summary::text(&outcome));

@@ -1,5 +1,7 @@
 //! What `farpage run` says at the end: what it took, what it cost, and who had to die of what.
 
+use std::path::PathBuf;
+
 use farpage_abi::Death;
 
 use crate::options::{Casualty, RunOptions};
@@ -50,7 +52,7 @@ pub fn text(outcome: &Outcome) -> String {
         (
             "demand",
             format!(
-                "{} at most, of which {} resident and {} compressed (budget {budget})",
+                "{} at most; in RAM {} and {} compressed, of {budget}",
                 human(peaks.demand_bytes),
                 human(peaks.resident_bytes),
                 human(peaks.compressed_bytes),
@@ -89,25 +91,20 @@ pub fn text(outcome: &Outcome) -> String {
 
 fn paged_out(outcome: &Outcome) -> String {
     let pages = |name| outcome.totals.get(name) * PAGE;
-    let mut parts = vec![
-        format!("{} compressed", human(pages("page_outs_compressed"))),
-        format!("{} to paging files", human(pages("page_outs_spilled"))),
-    ];
     let dropped = pages("page_outs_clean") + pages("zero_pages_dropped");
-    if dropped > 0 {
-        parts.push(format!("{} clean or zero", human(dropped)));
-    }
     format!(
-        "{}: {}",
+        "{}: {} compressed, {} to disk, {} clean or zero",
         human(outcome.last.page_outs * PAGE),
-        parts.join(", ")
+        human(pages("page_outs_compressed")),
+        human(pages("page_outs_spilled")),
+        human(dropped),
     )
 }
 
 fn paged_in(outcome: &Outcome) -> String {
     let pages = |name| human(outcome.totals.get(name) * PAGE);
     format!(
-        "{}: {} from compressed, {} from paging files; {} of it ahead of need",
+        "{}: {} decompressed, {} from disk; {} ahead of need",
         human(outcome.last.page_ins * PAGE),
         pages("page_ins_compressed"),
         pages("page_ins_spilled"),
@@ -115,25 +112,21 @@ fn paged_in(outcome: &Outcome) -> String {
     )
 }
 
-/// Which process Farpage had to end, of what, why, and what to do.
-pub fn casualty(casualty: &Casualty, options: &RunOptions, supervisor: u32) -> String {
+/// Which process Farpage had to end, of what, why, and what to do; `dirs` have its paging files.
+pub fn casualty(casualty: &Casualty, options: &RunOptions, dirs: &[PathBuf]) -> String {
     let who = match casualty.name.as_str() {
         "" => format!("process {}", casualty.pid),
         name => format!("{name} (process {})", casualty.pid),
     };
-    format!(
-        "farpage: {who} was ended: {}\n",
-        cause(casualty.cause, options, supervisor)
-    )
-}
-
-fn cause(cause: Death, options: &RunOptions, supervisor: u32) -> String {
-    let dirs: Vec<String> = options
-        .spill_dirs
+    let shown: Vec<String> = dirs
         .iter()
         .map(|dir| format!("'{}'", dir.display()))
         .collect();
-    let dirs = dirs.join(", ");
+    let cause = cause(casualty.cause, options, &shown.join(", "));
+    format!("farpage: {who} was ended: {cause}\n")
+}
+
+fn cause(cause: Death, options: &RunOptions, dirs: &str) -> String {
     match cause {
         Death::OutOfSpace => {
             let limit = match options.spill_limit_bytes {
@@ -143,8 +136,8 @@ fn cause(cause: Death, options: &RunOptions, supervisor: u32) -> String {
             format!(
                 "a page had to leave RAM and there was no room for it: the compressed tier ({}) \
                  and the paging files in {dirs} ({limit}) are full; make room there, give another \
-                 directory with --spill, raise --spill-limit, or add one to a run that goes on: \
-                 farpage spill add DIR --pid {supervisor}",
+                 directory with --spill, raise --spill-limit, or, while a run goes on: \
+                 farpage spill add DIR",
                 human(options.compressed_max_bytes)
             )
         }
@@ -233,9 +226,9 @@ mod tests {
             set(&past.stall_ns_max, 9_000_000);
         });
         let expected = "\
-farpage: demand       3.00 GiB at most, of which 800 MiB resident and 200 MiB compressed (budget 1.00 GiB)
-         paged out    2.67 GiB: 1.53 GiB compressed, 1.14 GiB to paging files, 3.91 MiB clean or zero
-         paged in     1.14 GiB: 781 MiB from compressed, 391 MiB from paging files; 195 MiB of it ahead of need
+farpage: demand       3.00 GiB at most; in RAM 800 MiB and 200 MiB compressed, of 1.00 GiB
+         paged out    2.67 GiB: 1.53 GiB compressed, 1.14 GiB to disk, 3.91 MiB clean or zero
+         paged in     1.14 GiB: 781 MiB decompressed, 391 MiB from disk; 195 MiB ahead of need
          compression  3.1 to 1
          stalled      12.3 s in 123k faults, the longest 9 ms
          time         58.2 s, 21% of it stalled
@@ -250,15 +243,16 @@ farpage: demand       3.00 GiB at most, of which 800 MiB resident and 200 MiB co
             name: "python3".to_string(),
             cause,
         };
-        let message = casualty(&dead(Death::OutOfSpace), &options(), 70);
+        let dirs = options().spill_dirs;
+        let message = casualty(&dead(Death::OutOfSpace), &options(), &dirs);
         for part in [
             "farpage: python3 (process 77) was ended",
             "'/var/tmp', '/mnt/fast' (limited to 4.00 GiB by --spill-limit)",
-            "farpage spill add DIR --pid 70",
+            "farpage spill add DIR",
         ] {
             assert!(message.contains(part), "{message}");
         }
-        let message = casualty(&dead(Death::Corrupt), &options(), 70);
+        let message = casualty(&dead(Death::Corrupt), &options(), &dirs);
         assert!(message.contains("checksum"), "{message}");
     }
 }

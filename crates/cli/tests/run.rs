@@ -40,9 +40,10 @@ impl Drop for Scratch {
     }
 }
 
-/// Starts `script` under a shell that prints `ready` first, and waits for that.
-fn start(script: &str) -> Child {
-    let script = format!("{script}; echo ready; while :; do sleep 0.05; done");
+/// Runs `script` and then a loop under a shell, and waits until both the program and the passing
+/// on of signals have started. Returns the run and the shell's process id.
+fn start(script: &str) -> (Child, u32) {
+    let script = format!("{script}; echo $$; while :; do sleep 0.05; done");
     let mut child = farpage(&["run", "--quiet", "--ram", "64M", "--", "sh", "-c", &script])
         .stdout(Stdio::piped())
         .spawn()
@@ -50,8 +51,15 @@ fn start(script: &str) -> Child {
     let mut line = String::new();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     out.read_line(&mut line).unwrap();
-    assert_eq!(line, "ready\n");
-    child
+    let tasks = format!("/proc/{}/task", child.id());
+    let forwards = |task: std::fs::DirEntry| {
+        let name = std::fs::read_to_string(task.path().join("comm"));
+        name.is_ok_and(|name| name.trim() == "signals")
+    };
+    while !std::fs::read_dir(&tasks).unwrap().flatten().any(forwards) {
+        std::thread::yield_now();
+    }
+    (child, line.trim().parse().unwrap())
 }
 
 fn kill(pid: u32, signal: &str) {
@@ -71,12 +79,14 @@ fn a_program_that_dies_by_a_signal_takes_the_run_with_it() {
 
 #[test]
 fn signals_are_passed_on_and_the_program_decides() {
-    let mut handles = start("trap 'exit 5' USR1");
+    let (mut handles, _) = start("trap 'exit 5' USR1");
     kill(handles.id(), "-USR1");
     assert_eq!(handles.wait().unwrap().code(), Some(5));
-    let mut dies = start(":");
+    let (mut dies, program) = start(":");
     kill(dies.id(), "-TERM");
     assert_eq!(dies.wait().unwrap().signal(), Some(15));
+    let left = Path::new(&format!("/proc/{program}")).exists();
+    assert!(!left, "the run outlives its program");
 }
 
 #[test]
@@ -117,7 +127,7 @@ fn paging_files_come_and_go_while_a_run_goes_on() {
     let scratch = Scratch::new("files");
     let dir = scratch.path("more");
     std::fs::create_dir(&dir).unwrap();
-    let mut run = start(":");
+    let (mut run, _) = start(":");
     let pid = run.id().to_string();
     let spill = |what: &[&str]| {
         let mut line = vec!["spill"];
@@ -159,6 +169,69 @@ fn a_directory_that_is_not_ours_to_write_is_refused() {
     let refused = output(&["run", "--quiet", "--spill", "/etc", "--", "true"]);
     assert_eq!(refused.status.code(), Some(125));
     assert!(stderr(&refused).contains("you may not make files there"));
+}
+
+#[test]
+fn a_read_only_file_system_is_refused() {
+    let scratch = Scratch::new("readonly");
+    let dir = scratch.0.display().to_string();
+    let mount = format!("mount -t tmpfs -o ro none '{dir}' || exit 77; exec \"$@\"");
+    let run = |options: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args([
+            "-m",
+            "sh",
+            "-c",
+            &mount,
+            "sh",
+            env!("CARGO_BIN_EXE_farpage"),
+        ]);
+        command
+            .args(["run", "--quiet", "--ram", "64M"])
+            .args(options);
+        command.args(["--", "true"]).output()
+    };
+    match run(&["--spill", "/var/tmp"]) {
+        Ok(accepted) if accepted.status.success() => {}
+        _ => {
+            println!("skipped: this user may not mount");
+            return;
+        }
+    }
+    let refused = run(&["--spill", &dir]).unwrap();
+    assert_eq!(refused.status.code(), Some(125));
+    let message = stderr(&refused);
+    assert!(
+        message.contains("its file system is mounted read-only"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_terminal_shows_a_line_and_gets_it_cleared() {
+    let on_terminal = |options: &str| {
+        let farpage = env!("CARGO_BIN_EXE_farpage");
+        let line = format!("stty cols 120; {farpage} run {options} --ram 64M -- sleep 0.5");
+        Command::new("script")
+            .args(["-qec", &line, "/dev/null"])
+            .env("TERM", "xterm")
+            .stdin(Stdio::null())
+            .output()
+    };
+    let Ok(shown) = on_terminal("") else {
+        println!("skipped: no script(1) here");
+        return;
+    };
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(text.contains("farpage  resident "), "{text}");
+    assert!(text.contains("page-ins/s"), "{text}");
+    let (_, after) = text.rsplit_once("\x1b[K\x1b8").unwrap();
+    assert!(
+        after.starts_with("farpage: nothing had to be paged"),
+        "{text}"
+    );
+    let quiet = on_terminal("--quiet").unwrap();
+    assert_eq!(String::from_utf8_lossy(&quiet.stdout), "");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use farpage_abi::{Death, ObjectId, PageIndex, PageRange, fds};
+use farpage_abi::{Death, ObjectId, PageIndex, PageRange, Tier, fds};
 use farpage_default_pager::DefaultPager;
 use farpage_kernel::{Buffer, Config, Kernel, OnLoss};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
@@ -359,4 +359,15 @@ pub(crate) unsafe fn brk(to: usize) -> usize {
     let end = unsafe { kernel.brk(to) };
     look(kernel);
     end
+}
+
+/// The kernel, once it manages this program's memory.
+pub(crate) fn active() -> Option<&'static Kernel> {
+    kernel().filter(|kernel| kernel.is_active())
+}
+
+/// True when userfaultfd does not serve the kernel's own accesses.
+pub(crate) fn is_user_tier() -> bool {
+    let tier = start::control().map(|control| control.tier.load(Ordering::Relaxed));
+    tier == Some(Tier::UserModeOnly as u32)
 }
