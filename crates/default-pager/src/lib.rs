@@ -103,6 +103,7 @@ impl DefaultPager {
     /// True when this pager has contents for `page`; also for a page that the kernel has too, when
     /// it was supplied from a paging file and not discarded since.
     pub fn contains(&self, object: ObjectId, page: PageIndex) -> bool {
+        let _inside = self.gate.enter();
         let location = self.state.lock().table.get(object, page.0);
         location != location::Location::NOWHERE
     }
