@@ -5,8 +5,8 @@
 //! whole. The paging files and the limits are shared by a tree of processes through
 //! [`farpage_abi::Control`]; everything else belongs to one process.
 //!
-//! Locks: calls enter the gate (fork closes it); whoever makes room holds `evictor`, whoever starts a
-//! raw segment `growing`, both across I/O; `state` is taken last and never held across I/O or
+//! Locks: calls enter the gate (fork closes it); whoever makes room holds `evictor`, whoever starts
+//! a raw segment `growing`, both across I/O; `state` is taken last and never held across I/O or
 //! compression. A page-in takes `state` only, so it never waits for a page-out's I/O.
 #![no_std]
 
@@ -25,6 +25,7 @@ mod pool;
 mod record;
 mod room;
 mod segments;
+mod slots;
 mod table;
 
 use farpage_abi::{Control, ObjectId, PageIndex, PageRange, SEGMENT_BYTES};
@@ -102,6 +103,7 @@ impl DefaultPager {
     /// True when this pager has contents for `page`; also for a page that the kernel has too, when
     /// it was supplied from a paging file and not discarded since.
     pub fn contains(&self, object: ObjectId, page: PageIndex) -> bool {
+        let _inside = self.gate.enter();
         let location = self.state.lock().table.get(object, page.0);
         location != location::Location::NOWHERE
     }

@@ -15,7 +15,8 @@ pub(crate) enum At {
     Nowhere,
     /// All zeros, kept nowhere.
     Zero,
-    /// A record in a packed segment: `offset` bytes from its start, `length` bytes after the header.
+    /// A record in a packed segment: `offset` bytes from its start, `length` bytes after the
+    /// header.
     Packed {
         segment: u32,
         offset: usize,

@@ -17,7 +17,8 @@ use crate::files::Place;
 use crate::gauges::add;
 use crate::location::Location;
 use crate::record::{Coding, HEADER, Header, record_bytes};
-use crate::segments::{Kind, RAW_SLOTS, RawSlots, State};
+use crate::segments::{Kind, State};
+use crate::slots::SlotRun;
 
 /// Pages taken at a time.
 pub(crate) const CHUNK_PAGES: usize = 256;
@@ -284,6 +285,9 @@ impl DefaultPager {
         match errno {
             Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => {
                 self.shared.files.filled(place.file);
+                if avoid & bit != 0 {
+                    return Err(PagerError::OutOfSpace);
+                }
                 Ok(avoid | bit)
             }
             _ if avoid == 0 && self.shared.files.others(bit) => {
@@ -292,40 +296,6 @@ impl DefaultPager {
             }
             _ => Err(PagerError::Write(errno.0)),
         }
-    }
-
-    /// Gives out up to `wanted` slots of the open raw segment, or of a new one.
-    fn reserve_slots(&self, wanted: usize, avoid: u32) -> Result<SlotRun, PagerError> {
-        if let Some(run) = self.reserve_open(wanted, avoid) {
-            return Ok(run);
-        }
-        let _growing = self.growing.lock();
-        if let Some(run) = self.reserve_open(wanted, avoid) {
-            return Ok(run);
-        }
-        let slots = RawSlots::new().ok_or(PagerError::OutOfSpace)?;
-        let own = self.shared.gauges.slot();
-        let place = self.shared.files.claim(own, avoid)?;
-        let mut state = self.state.lock();
-        let Some(id) = state.make_raw(slots, place) else {
-            self.shared.files.release(place, own);
-            return Err(PagerError::OutOfSpace);
-        };
-        state.open_raw = Some(id);
-        reserve_in(&mut state, id, wanted).ok_or(PagerError::OutOfSpace)
-    }
-
-    fn reserve_open(&self, wanted: usize, avoid: u32) -> Option<SlotRun> {
-        let mut state = self.state.lock();
-        let id = state.open_raw?;
-        let file = state.segment(id).place?.file;
-        let usable = avoid >> file & 1 == 0 && !self.shared.files.is_draining(file);
-        let run = usable.then(|| reserve_in(&mut state, id, wanted)).flatten();
-        if run.is_none() {
-            state.open_raw = None;
-            state.settle(&self.shared, id);
-        }
-        run
     }
 
     /// Writes the pages of a chunk named by `indices` to the slots of `run`.
@@ -376,35 +346,6 @@ impl DefaultPager {
         state.segment(run.segment).writers -= 1;
         state.settle(&self.shared, run.segment);
     }
-}
-
-/// Slots given out for one write.
-struct SlotRun {
-    segment: u32,
-    place: Place,
-    first: usize,
-    count: usize,
-}
-
-fn reserve_in(state: &mut State, id: u32, wanted: usize) -> Option<SlotRun> {
-    let segment = state.segment(id);
-    let place = segment.place?;
-    let Kind::Raw(slots) = &mut segment.kind else {
-        return None;
-    };
-    let first = slots.next;
-    let count = wanted.min(RAW_SLOTS - first);
-    if count == 0 {
-        return None;
-    }
-    slots.next += count;
-    segment.writers += 1;
-    Some(SlotRun {
-        segment: id,
-        place,
-        first,
-        count,
-    })
 }
 
 /// Puts the header before the `length` bytes that lie after it in `room` and zeros behind them.

@@ -53,6 +53,14 @@ impl RawSlots {
         let [slots] = *one;
         Some(Box::new(slots))
     }
+
+    /// The first dead slots side by side that were used before, up to `wanted`: where, how many.
+    pub(crate) fn hole(&self, wanted: usize) -> Option<(usize, usize)> {
+        let dead = |slot: &usize| self.live[slot / 64] >> (slot % 64) & 1 == 0;
+        let first = (0..self.next).find(dead)?;
+        let count = (first..self.next).take(wanted).take_while(dead).count();
+        Some((first, count))
+    }
 }
 
 /// RAM that a segment takes.
@@ -110,6 +118,8 @@ pub(crate) struct State {
     pub(crate) open_packed: Option<u32>,
     /// Where raw pages are appended.
     pub(crate) open_raw: Option<u32>,
+    /// Segment where the last dead slots were found.
+    pub(crate) hole_from: usize,
     ages: u64,
 }
 
@@ -127,6 +137,7 @@ impl State {
             retired,
             open_packed: None,
             open_raw: None,
+            hole_from: 0,
             ages: 0,
         })
     }

@@ -1,8 +1,8 @@
 //! The location table: which page is where. A block of 4 KiB for each 2 MiB that has pages out.
 //!
-//! Page-out must not fail half-way for want of memory: [`Table::hold`] makes the blocks that a batch
-//! of pages needs before any of them is taken: at most one a page, and as pages leave in runs usually
-//! none or one. [`SPARE`] emptied blocks are kept for the next.
+//! Page-out must not fail half-way for want of memory: [`Table::hold`] makes the blocks that a
+//! batch of pages needs before any of them is taken: at most one a page, and as pages leave in runs
+//! usually none or one. [`SPARE`] emptied blocks are kept for the next.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

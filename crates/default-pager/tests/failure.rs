@@ -142,6 +142,37 @@ fn a_file_at_its_limit_is_full() {
 }
 
 #[test]
+fn dead_slots_are_used_again_when_space_is_short() {
+    let (control, _file, pager) = with_file(0, 2);
+    write(&pager, OBJECT, &pages(3, 0..512), true).unwrap();
+    for page in (0..512).step_by(2) {
+        pager.discard(OBJECT, PageRange::new(page, page + 1));
+    }
+    write(&pager, OBJECT, &pages(3, 1000..1256), true).unwrap();
+    let more = write(&pager, OBJECT, &pages(3, 2000..2001), true);
+    assert_eq!(more, Err(PagerError::OutOfSpace));
+    read_all(&pager, 3, 1000..1256);
+    for page in (1..512).step_by(2) {
+        read_all(&pager, 3, page..page + 1);
+    }
+    pager.terminate(OBJECT);
+    check_empty(control, 1);
+}
+
+#[test]
+fn dead_slots_of_shared_segments_stay() {
+    let (control, _file, pager) = with_file(0, 1);
+    write(&pager, OBJECT, &pages(3, 0..256), true).unwrap();
+    pager.before_fork(1);
+    pager.after_fork_parent(true, 1);
+    pager.discard(OBJECT, PageRange::new(0, 100));
+    let more = write(&pager, OBJECT, &pages(3, 300..301), true);
+    assert_eq!(more, Err(PagerError::OutOfSpace), "the child may need them");
+    control.reap(1);
+    write(&pager, OBJECT, &pages(3, 300..301), true).unwrap();
+}
+
+#[test]
 fn broken_files_give_an_error() {
     let broken: [(&str, File); 3] = [
         ("directory", File::open("/").unwrap()),
@@ -275,8 +306,12 @@ fn a_full_disk_is_out_of_space_and_loses_nothing() {
     assert_eq!(error, PagerError::OutOfSpace);
     assert!(taken >= 4 * 256, "{taken}");
     read_all(&pager, 3, 0..taken);
-    pager.discard(OBJECT, PageRange::new(0, 256));
-    write(&pager, OBJECT, &pages(3, 0..256), true).unwrap();
+    for page in (0..taken).step_by(2) {
+        pager.discard(OBJECT, PageRange::new(page, page + 1));
+    }
+    write(&pager, OBJECT, &pages(3, 5000..5256), true).unwrap();
+    read_all(&pager, 3, 5000..5256);
+    read_all(&pager, 3, 1..2);
     pager.terminate(OBJECT);
     check_empty(control, 1);
     drop((pager, kept));
