@@ -60,7 +60,7 @@ fn compile(root: &Path, target_dir: &Path) -> PathBuf {
         .arg("--target-dir")
         .arg(target_dir)
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
-        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+        .env("CARGO_PROFILE_RELEASE_LTO", "thin")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only")
         .env(

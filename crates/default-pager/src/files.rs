@@ -96,7 +96,9 @@ impl Files {
         if self.opened.load(Ordering::Acquire) >> file & 1 == 1 {
             return Ok(fd);
         }
-        if !file::is_open(fd) {
+        // A number that nothing has come to yet is taken by another name of the agent's library.
+        let agent = Fd((base + fds::AGENT) as i32);
+        if !file::is_open(fd) || file::is_same(fd, agent) {
             let pid = self.control.supervisor_pid.load(Ordering::Relaxed);
             let theirs = self.control.spill[file]
                 .supervisor_fd

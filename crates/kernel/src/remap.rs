@@ -106,7 +106,11 @@ impl Kernel {
         };
         let kept = (end - at).min(new);
         if self.is_active() {
-            self.carry(region, at, kept, to);
+            if let Err(errno) = self.carry(region, at, kept, to) {
+                // SAFETY: nothing was moved there.
+                unsafe { self.munmap(to, new) }?;
+                return Err(errno);
+            }
         } else {
             let fixed = MREMAP_MAYMOVE | MREMAP_FIXED;
             // SAFETY: the target was mapped just now for this.
@@ -118,30 +122,22 @@ impl Kernel {
     }
 
     /// Moves the pages of `from .. from + bytes` to `to`, where all are absent.
-    fn carry(&self, region: &Region, from: usize, bytes: usize, to: usize) {
+    fn carry(&self, region: &Region, from: usize, bytes: usize, to: usize) -> Result<(), Errno> {
         let (old, new) = (pages_of(from, from + bytes), pages_of(to, to + bytes));
         let mut state = self.lock_settled(old);
-        if let Err(errno) = self.ungrant(&state, from, from + bytes) {
-            self.kill(
-                format_args!("cannot move the memory at {from:#x} ({errno})"),
-                PagerError::Dead,
-            );
-        }
-        if let Err(errno) = self.settle_granted(
-            &mut state,
-            &Region {
-                start: from,
-                end: from + bytes,
-                ..region.clone()
-            },
-        ) {
-            self.kill(
-                format_args!("cannot move the memory at {from:#x} ({errno})"),
-                PagerError::Dead,
-            );
-        }
+        let part = Region {
+            start: from,
+            end: from + bytes,
+            ..region.clone()
+        };
+        self.ungrant(&state, from, from + bytes)?;
+        self.settle_granted(&mut state, &part)?;
         self.bring_all_back(&mut state, old);
         let source = &region.source;
+        let (asked, start) = (object_pages(source, old), object_pages(source, new).start);
+        if source.pager.rename(source.object, asked, start).is_err() {
+            return Err(Errno::ENOMEM);
+        }
         let clean: alloc::vec::Vec<PageRange> = state.pages.runs(old, PageState::Clean).collect();
         for run in clean {
             // What is moved loses its write-protection: from now on it counts as dirty.
@@ -149,9 +145,11 @@ impl Kernel {
             // SAFETY: told to the automaton right below.
             let _ = unsafe { self.uffd().protect(at, run.bytes() as usize, false) };
             state.pages.dirtied(run);
+            let moved = run.start.0 - old.start.0 + new.start.0;
+            let moved = PageRange::new(moved, moved + run.pages());
             source
                 .pager
-                .discard(source.object, object_pages(source, run));
+                .discard(source.object, object_pages(source, moved));
         }
         let present: alloc::vec::Vec<PageRange> =
             state.pages.runs(old, PageState::Resident).collect();
@@ -159,12 +157,8 @@ impl Kernel {
             let at = address_of(run.start.0);
             self.carry_run(at, to + (at - from), run.bytes() as usize);
         }
-        source.pager.rename(
-            source.object,
-            object_pages(source, old),
-            object_pages(source, new).start,
-        );
         state.pages.rename(old, new.start);
+        Ok(())
     }
 
     fn carry_run(&self, from: usize, to: usize, bytes: usize) {

@@ -63,7 +63,7 @@ impl Pager for Store {
         }
     }
 
-    fn rename(&self, _: ObjectId, from: PageRange, to: PageIndex) {
+    fn rename(&self, _: ObjectId, from: PageRange, to: PageIndex) -> Result<(), PagerError> {
         let mut pages = self.pages.lock().expect("no panic");
         let moved: Vec<u64> = pages
             .range(from.start.0..from.end.0)
@@ -73,6 +73,7 @@ impl Pager for Store {
             let bytes = pages.remove(&page).expect("listed just now");
             pages.insert(page - from.start.0 + to.0, bytes);
         }
+        Ok(())
     }
 }
 

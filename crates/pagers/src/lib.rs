@@ -66,8 +66,12 @@ pub trait Pager: Send + Sync {
 
     /// The contents of `from` are those of as many pages from `to` on, from now on. Only asked of
     /// pagers of temporary objects.
-    fn rename(&self, object: ObjectId, from: PageRange, to: PageIndex) {
+    ///
+    /// # Errors
+    /// Why not; then nothing has changed.
+    fn rename(&self, object: ObjectId, from: PageRange, to: PageIndex) -> Result<(), PagerError> {
         let _ = (object, from, to);
+        Ok(())
     }
 
     /// The kernel has let go of the object (`port death`, in Mach).

@@ -70,10 +70,13 @@ impl Pager for Paging {
         }
     }
 
-    fn rename(&self, object: ObjectId, from: PageRange, to: PageIndex) {
-        if let Some(pager) = pager() {
-            pager.move_pages(object, from, to);
-        }
+    fn rename(
+        &self,
+        object: ObjectId,
+        from: PageRange,
+        to: PageIndex,
+    ) -> core::result::Result<(), PagerError> {
+        pager().map_or(Ok(()), |pager| pager.move_pages(object, from, to))
     }
 }
 

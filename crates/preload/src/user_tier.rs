@@ -329,9 +329,3 @@ impl Help {
         }
     }
 }
-
-/// Makes `bytes` bytes at `at` present if they are managed memory that is not. True when they were.
-pub(crate) fn bring_in(at: usize, bytes: usize) -> bool {
-    let _ = (at, bytes);
-    false
-}

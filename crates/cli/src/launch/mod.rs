@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use farpage_abi::{Tier, fds};
+use farpage_abi::{SpillState, Tier, fds};
 use farpage_sys::elf::{self, Image};
 use farpage_sys::file::Fd;
 use farpage_sys::spawn::{Program, Step, spawn};
@@ -65,7 +65,7 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
     let tasks = Tasks::watch(control, agent::Image::new(&library)?)?;
     let tier = Tier::from_raw(control.tier.load(Ordering::Relaxed)).unwrap_or(Tier::None);
     let device = open_device(tier)?;
-    let places = places(fd_base, prepared.control_fd, &agent, device.as_ref());
+    let places = places(fd_base, prepared, &agent, device.as_ref());
 
     let path = string(options.program.as_os_str())?;
     let arguments: Vec<CString> = options
@@ -207,10 +207,21 @@ fn open_device(tier: Tier) -> Result<Option<OwnedFd>> {
 
 /// Farpage's descriptors and their numbers. Every number of the range is taken, so that no
 /// descriptor of the program comes to lie there.
-fn places(fd_base: u32, control: Fd, agent: &OwnedFd, device: Option<&OwnedFd>) -> Vec<(Fd, Fd)> {
+fn places(
+    fd_base: u32,
+    prepared: &Prepared,
+    agent: &OwnedFd,
+    device: Option<&OwnedFd>,
+) -> Vec<(Fd, Fd)> {
     let agent = Fd(agent.as_raw_fd());
+    let spill = |offset: u32| {
+        let file = prepared.control.spill.get((offset - fds::SPILL) as usize)?;
+        let active = file.state.load(Ordering::Relaxed) == SpillState::Active as u32;
+        active.then(|| Fd(file.supervisor_fd.load(Ordering::Relaxed) as i32))
+    };
     let what = |offset| match offset {
-        fds::CONTROL => control,
+        fds::CONTROL => prepared.control_fd,
+        fds::SPILL.. if spill(offset).is_some() => spill(offset).unwrap_or(agent),
         fds::DEVICE => device.map_or(agent, |device| Fd(device.as_raw_fd())),
         fds::MESSAGES => Fd(io::stderr().as_fd().as_raw_fd()),
         _ => agent,
