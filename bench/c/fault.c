@@ -42,6 +42,8 @@ static char *mem, source[PAGE] __attribute__((aligned(PAGE)));
 static uint64_t *latency_ns;
 static uint32_t *order;
 static pthread_barrier_t begin;
+/* The handler may look at a thread's rseq area, which lies on its stack, after the thread ended. */
+static char stacks[THREADS_MAX][1 << 18] __attribute__((aligned(PAGE)));
 static struct {
     _Atomic pid_t tid;
     const volatile uint32_t *cpu;
@@ -173,8 +175,12 @@ static uint64_t faults(void)
     pthread_t ids[THREADS_MAX];
     map_and_register();
     pthread_barrier_init(&begin, NULL, (unsigned)threads + 1);
-    for (intptr_t t = 0; t < threads; t++)
-        MUST(pthread_create(&ids[t], NULL, faulter, (void *)t) == 0);
+    for (intptr_t t = 0; t < threads; t++) {
+        pthread_attr_t attr;
+        pthread_attr_init(&attr);
+        MUST(pthread_attr_setstack(&attr, stacks[t], sizeof stacks[t]) == 0);
+        MUST(pthread_create(&ids[t], &attr, faulter, (void *)t) == 0);
+    }
     pthread_barrier_wait(&begin);
     uint64_t began = now_ns();
     for (int t = 0; t < threads; t++)

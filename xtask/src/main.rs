@@ -26,7 +26,7 @@ cargo xtask COMMAND
   setup                      install what tests and benches need
   test [--no-setup]          format, lints, all tests, the quick corpus
   corpus [--full] [--only NAME]... [--user root|nobody|both] [--ram-share 0.25]
-         [--repeat N] [--json FILE] [--keep] [--list] [--bare]
+         [--repeat N] [--watch] [--json FILE] [--keep] [--list] [--bare]
                              the same programs with and without farpage, outputs compared
   bench run [--runs 5] [--mib 3072] [--only VARIANT]... [--data random|compressible]...
             [--zram-mib 768] [--limit-s 900] [--json FILE]

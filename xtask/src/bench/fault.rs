@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::args::Args;
 use crate::proc;
-use crate::table::Table;
+use crate::table::{Table, median};
 use crate::world::{World, machine};
 
 /// Faulting threads of the scaling table.
@@ -51,7 +51,7 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     lines.extend(ours(world, runs, pages)?);
     lines.extend(random_reads(world, &fault)?);
     lines.extend(umap()?);
-    print(&lines);
+    print(&merged(lines));
     Ok(())
 }
 
@@ -123,9 +123,35 @@ pub(super) fn compile(world: &World, name: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
+/// Several runs of the same thing become one line of medians.
+fn merged(lines: Vec<Line>) -> Vec<Line> {
+    let mut groups: Vec<Vec<Line>> = Vec::new();
+    for line in lines {
+        let same = |g: &&mut Vec<Line>| {
+            (&g[0].who, g[0].threads, g[0].pinned) == (&line.who, line.threads, line.pinned)
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(line),
+            None => groups.push(vec![line]),
+        }
+    }
+    let one = |group: Vec<Line>| {
+        let middle = |of: fn(&Line) -> f64| median(&group.iter().map(of).collect::<Vec<_>>());
+        Line {
+            p50_us: middle(|l| l.p50_us),
+            p99_us: middle(|l| l.p99_us),
+            kfaults_per_s: middle(|l| l.kfaults_per_s),
+            who: group[0].who.clone(),
+            ..group[0]
+        }
+    };
+    groups.into_iter().map(one).collect()
+}
+
 /// Lines of `command`; `who` replaces the first word, which otherwise is the name.
 fn read(command: &mut Command, who: Option<&str>) -> Result<Vec<Line>> {
-    let text = proc::output(command, "a fault bench")?;
+    let name = format!("{command:?}");
+    let text = proc::output(command, &name)?;
     let line = |l: &str| parse(l, who).with_context(|| format!("not a line of figures: {l}"));
     text.lines().filter(|l| !l.is_empty()).map(line).collect()
 }

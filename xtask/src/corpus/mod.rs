@@ -33,6 +33,8 @@ pub(crate) struct Options {
     keep: bool,
     /// Only bare runs: checks the jobs themselves.
     bare: bool,
+    /// Sample the anonymous memory of runs under farpage too; it costs them some time.
+    watch: bool,
 }
 
 impl Options {
@@ -47,6 +49,7 @@ impl Options {
             json: None,
             keep: false,
             bare: false,
+            watch: false,
         }
     }
 
@@ -65,6 +68,7 @@ impl Options {
             json: args.value("--json")?.map(PathBuf::from),
             keep: args.flag("--keep"),
             bare: args.flag("--bare"),
+            watch: args.flag("--watch"),
             users,
         };
         args.finish()?;
@@ -172,7 +176,8 @@ fn one(runner: &Runner, options: &Options, job: &Job) -> Result<Line> {
     if !options.bare {
         for &user in &options.users {
             for _ in 0..options.repeat {
-                line.paged.push(runner.paged(job, user, ram)?);
+                line.paged
+                    .push(runner.paged(job, user, ram, options.watch)?);
             }
         }
     }
@@ -198,7 +203,7 @@ impl Line {
                 p.user.name(),
                 mib(self.ram),
                 p.wall_s,
-                p.paged_out_pages.map_or("?".into(), |n| mib(n << 12)),
+                p.out_mib(),
             ),
             problems => format!(
                 "FAIL {head}; {} with {} MiB:\n{}",
@@ -214,7 +219,9 @@ impl Line {
         let paged = |p: &Paged| {
             json!({
                 "user": p.user.name(), "seconds": p.wall_s, "ratio": p.wall_s / self.bare_s,
-                "paged_out_pages": p.paged_out_pages, "problems": p.problems,
+                "problems": p.problems, "peak_anon_bytes": p.peak_anon_bytes,
+                "paged_out_pages": p.stats.as_ref().map(|s| s.paged_out_pages),
+                "tier": p.stats.as_ref().map(|s| &s.tier),
             })
         };
         json!({
@@ -225,6 +232,22 @@ impl Line {
     }
 }
 
+impl Paged {
+    fn out_mib(&self) -> String {
+        self.stats
+            .as_ref()
+            .map_or("?".into(), |s| mib(s.paged_out_pages << 12))
+    }
+
+    fn result(&self) -> &'static str {
+        match (self.problems.is_empty(), &self.stats) {
+            (false, _) => "FAIL",
+            (true, Some(s)) if s.paged_out_pages == 0 => "same, nothing paged",
+            (true, _) => "same",
+        }
+    }
+}
+
 fn summary(lines: &[Line]) {
     let mut table = Table::new([
         "job",
@@ -232,9 +255,11 @@ fn summary(lines: &[Line]) {
         "ram MiB",
         "bare s",
         "user",
+        "tier",
         "farpage s",
         "ratio",
         "out MiB",
+        "peak MiB",
         "result",
     ]);
     for line in lines {
@@ -242,22 +267,23 @@ fn summary(lines: &[Line]) {
         let head = head.into_iter().chain([format!("{:.2}", line.bare_s)]);
         if line.paged.is_empty() {
             let verdict = if line.failed() { "FAIL" } else { "same" };
-            let rest = ["", "", "", "", verdict].map(String::from);
+            let rest = ["", "", "", "", "", "", verdict].map(String::from);
             table.row(head.clone().chain(rest));
         }
         for p in &line.paged {
-            let out = p.paged_out_pages.map_or("?".into(), |n| mib(n << 12));
-            let verdict = if p.problems.is_empty() {
-                "same"
+            let peak = if p.peak_anon_bytes > 0 {
+                mib(p.peak_anon_bytes)
             } else {
-                "FAIL"
+                String::new()
             };
             table.row(head.clone().chain([
                 p.user.name().to_owned(),
+                p.stats.as_ref().map_or("?", |s| &s.tier).to_owned(),
                 format!("{:.2}", p.wall_s),
                 format!("{:.2}", p.wall_s / line.bare_s.max(0.001)),
-                out,
-                verdict.to_owned(),
+                p.out_mib(),
+                peak,
+                p.result().to_owned(),
             ]));
         }
     }

@@ -46,9 +46,21 @@ pub(crate) struct Paged {
     pub(crate) user: User,
     pub(crate) wall_s: f64,
     /// From `--stats`; `None` when there were none.
-    pub(crate) paged_out_pages: Option<u64>,
+    pub(crate) stats: Option<Stats>,
+    /// Most anonymous memory at once, farpage's own included; 0 when not watched.
+    pub(crate) peak_anon_bytes: u64,
     /// What is wrong with it; empty when the output is the same.
     pub(crate) problems: Vec<String>,
+}
+
+/// What `--stats` says and the corpus looks at.
+pub(crate) struct Stats {
+    /// Pages that left memory, compressed or to a file.
+    pub(crate) paged_out_pages: u64,
+    /// Most of the budget in use at once.
+    pub(crate) used_bytes: u64,
+    /// How userfaultfd was opened.
+    pub(crate) tier: String,
 }
 
 /// Runs jobs under `.corpus/run`.
@@ -98,7 +110,7 @@ impl Runner {
     }
 
     /// Runs under farpage as `user` and compares with the directory `bare`.
-    pub(crate) fn paged(&self, job: &Job, user: User, ram: u64) -> Result<Paged> {
+    pub(crate) fn paged(&self, job: &Job, user: User, ram: u64, watch: bool) -> Result<Paged> {
         let name = format!("farpage-{}", user.name());
         let dir = self.fresh(job, &name, user)?;
         let (spill, stats) = (dir.join("spill"), dir.join("stats.json"));
@@ -115,7 +127,7 @@ impl Runner {
         words.extend(["--spill".into(), spill.display().to_string()]);
         words.extend(["--stats".into(), stats.display().to_string(), "--".into()]);
         words.extend(self.places.command(job, self.mib(job)));
-        let outcome = self.execute(&words, &dir, false)?;
+        let outcome = self.execute(&words, &dir, watch)?;
         let mut problems = Vec::new();
         if !outcome.status.success() {
             problems.push(format!(
@@ -129,10 +141,16 @@ impl Runner {
             problems.push(format!("something was left in {}", spill.display()));
         }
         let wall_s = outcome.wall.as_secs_f64();
+        let stats = Stats::read(&stats);
+        if let Some(s) = stats.as_ref().filter(|s| s.used_bytes > ram) {
+            problems.push(format!("{} bytes used of a budget of {ram}", s.used_bytes));
+        }
+        let peak_anon_bytes = outcome.peak_anon_bytes;
         Ok(Paged {
             user,
             wall_s,
-            paged_out_pages: paged_out(&stats),
+            stats,
+            peak_anon_bytes,
             problems,
         })
     }
@@ -199,21 +217,14 @@ fn tail(path: &Path) -> String {
         .join("\n")
 }
 
-/// Pages that left memory, of the statistics that farpage wrote.
-fn paged_out(stats: &Path) -> Option<u64> {
-    let value: Value = serde_json::from_str(&fs::read_to_string(stats).ok()?).ok()?;
-    sum_of(&value, &["page_outs_compressed", "page_outs_spilled"])
-}
-
-/// Adds up the first object that has one of `keys`.
-fn sum_of(value: &Value, keys: &[&str]) -> Option<u64> {
-    let object = value.as_object()?;
-    let here: Vec<u64> = keys
-        .iter()
-        .filter_map(|k| object.get(*k)?.as_u64())
-        .collect();
-    if here.is_empty() {
-        return object.values().find_map(|v| sum_of(v, keys));
+impl Stats {
+    fn read(path: &Path) -> Option<Self> {
+        let value: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
+        let counter = |name: &str| value["counters"][name].as_u64();
+        Some(Self {
+            paged_out_pages: counter("page_outs_compressed")? + counter("page_outs_spilled")?,
+            used_bytes: value["peaks"]["used_bytes"].as_u64()?,
+            tier: value["tier"].as_str()?.to_owned(),
+        })
     }
-    Some(here.iter().sum())
 }
