@@ -5,6 +5,12 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use farpage_abi::{Control, Counters, PAGE_BYTES, TASKS_MAX, TaskSlot};
 use farpage_sys::futex;
 
+/// What page-out itself needs: a segment of the compressed tier that is opened before the pages
+/// that go into it are given back, and pages that are in the program and on their way out.
+fn headroom(budget: u64) -> u64 {
+    (budget / 32).clamp(1 << 20, 4 << 20)
+}
+
 /// This task's account.
 pub struct Account {
     control: &'static Control,
@@ -78,7 +84,7 @@ impl Account {
             .resident_bytes
             .fetch_add(bytes, Ordering::AcqRel);
         let compressed = self.control.compressed_bytes.load(Ordering::Relaxed);
-        if before + bytes + compressed > budget {
+        if before + bytes + compressed + headroom(budget) > budget {
             self.control
                 .resident_bytes
                 .fetch_sub(bytes, Ordering::AcqRel);
@@ -138,7 +144,8 @@ impl Account {
     /// Bytes that must be given back before `pages` more fit, and the reserve kept free.
     pub(crate) fn excess(&self, pages: u64) -> u64 {
         let budget = self.control.budget_bytes.load(Ordering::Relaxed);
-        (self.control.used_bytes() + pages * PAGE_BYTES as u64).saturating_sub(budget)
+        let wanted = self.control.used_bytes() + pages * PAGE_BYTES as u64;
+        (wanted + headroom(budget)).saturating_sub(budget)
     }
 
     /// Memory kept free so that faults need not wait for page-out, bytes.
