@@ -25,10 +25,10 @@ pub fn serve(control: &Control, slot: usize, image: &Image) {
         task.pid.load(Ordering::Acquire),
     );
     let Ok(tracee) = Tracee::seize(thread, process) else {
-        answer(task, Inject::Asked, Inject::Refused);
+        answer(task, Inject::Taken, Inject::Refused);
         return;
     };
-    let granted = answer(task, Inject::Asked, Inject::Ready);
+    let granted = answer(task, Inject::Taken, Inject::Ready);
     if (granted && follow(task, &tracee)) || let_go(&tracee) {
         if let Err(errno) = map_agent(&tracee, image) {
             eprintln!(
@@ -40,17 +40,20 @@ pub fn serve(control: &Control, slot: usize, image: &Image) {
         return;
     }
     task.inject.store(Inject::None as u32, Ordering::Release);
-    futex::wake(&task.inject, 1);
+    futex::wake(&task.inject, i32::MAX as u32);
 }
 
 /// True when the task's request went from `from` to `to`.
-fn answer(task: &TaskSlot, from: Inject, to: Inject) -> bool {
+pub(super) fn answer(task: &TaskSlot, from: Inject, to: Inject) -> bool {
+    if task.inject.load(Ordering::Relaxed) != from as u32 {
+        return false;
+    }
     let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
     let done = task
         .inject
         .compare_exchange(from as u32, to as u32, order, failed)
         .is_ok();
-    futex::wake(&task.inject, 1);
+    futex::wake(&task.inject, i32::MAX as u32);
     done
 }
 
