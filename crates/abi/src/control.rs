@@ -96,6 +96,8 @@ pub enum Inject {
     Refused = 3,
     /// The `execve` failed: let go of the thread.
     Cancelled = 4,
+    /// The supervisor has seen the request and works on it.
+    Taken = 5,
 }
 
 /// Descriptors that belong to Farpage in every task, as offsets from `Control::fd_base`.

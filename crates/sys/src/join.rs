@@ -96,16 +96,20 @@ pub fn ask(control: &Control, slot: usize, thread: u32) -> bool {
     let until = time::now_ns() + PATIENCE_NS;
     loop {
         let state = task.inject.load(Ordering::Acquire);
-        if state != Inject::Asked as u32 {
+        if state != Inject::Asked as u32 && state != Inject::Taken as u32 {
             return state == Inject::Ready as u32;
         }
         let now = time::now_ns();
         if now >= until {
-            let (asked, cancelled) = (Inject::Asked as u32, Inject::Cancelled as u32);
-            let given_up =
-                task.inject
-                    .compare_exchange(asked, cancelled, Ordering::AcqRel, Ordering::Acquire);
-            return given_up == Err(Inject::Ready as u32);
+            let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            let cancelled = Inject::Cancelled as u32;
+            match task
+                .inject
+                .compare_exchange(state, cancelled, order, failed)
+            {
+                Ok(_) => return false,
+                Err(_) => continue,
+            }
         }
         futex::wait(&task.inject, state, Some(until - now));
     }
@@ -115,7 +119,7 @@ pub fn ask(control: &Control, slot: usize, thread: u32) -> bool {
 pub fn cancel(control: &Control, slot: usize) {
     let inject = &control.tasks[slot].inject;
     inject.store(Inject::Cancelled as u32, Ordering::Release);
-    futex::wake(inject, 1);
+    futex::wake(inject, i32::MAX as u32);
     let until = time::now_ns() + PATIENCE_NS;
     while inject.load(Ordering::Acquire) == Inject::Cancelled as u32 && time::now_ns() < until {
         futex::wait(inject, Inject::Cancelled as u32, Some(PATIENCE_NS));

@@ -180,7 +180,7 @@ impl Tracee {
     ///
     /// # Errors
     /// As `ptrace(2)`.
-    pub fn detach(self, signal: u32) -> Result<()> {
+    pub fn detach(&self, signal: u32) -> Result<()> {
         self.request(p::PTRACE_DETACH, signal as usize)
     }
 

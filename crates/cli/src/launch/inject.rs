@@ -25,33 +25,35 @@ pub fn serve(control: &Control, slot: usize, image: &Image) {
         task.pid.load(Ordering::Acquire),
     );
     let Ok(tracee) = Tracee::seize(thread, process) else {
-        answer(task, Inject::Asked, Inject::Refused);
+        answer(task, Inject::Taken, Inject::Refused);
         return;
     };
-    if answer(task, Inject::Asked, Inject::Ready) && follow(task, &tracee) {
+    let granted = answer(task, Inject::Taken, Inject::Ready);
+    if (granted && follow(task, &tracee)) || let_go(&tracee) {
         if let Err(errno) = map_agent(&tracee, image) {
             eprintln!(
-                "farpage: cannot map the agent into static program {process}: {errno}; \
-                 it is killed"
+                "farpage: cannot map the agent into static program {process}: {errno}; it is killed"
             );
             let _ = farpage_sys::process::kill(process, g::SIGKILL);
         }
         let _ = tracee.detach(0);
         return;
     }
-    let_go(tracee);
     task.inject.store(Inject::None as u32, Ordering::Release);
-    futex::wake(&task.inject, 1);
+    futex::wake(&task.inject, i32::MAX as u32);
 }
 
 /// True when the task's request went from `from` to `to`.
-fn answer(task: &TaskSlot, from: Inject, to: Inject) -> bool {
+pub(super) fn answer(task: &TaskSlot, from: Inject, to: Inject) -> bool {
+    if task.inject.load(Ordering::Relaxed) != from as u32 {
+        return false;
+    }
     let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
     let done = task
         .inject
         .compare_exchange(from as u32, to as u32, order, failed)
         .is_ok();
-    futex::wake(&task.inject, 1);
+    futex::wake(&task.inject, i32::MAX as u32);
     done
 }
 
@@ -81,23 +83,19 @@ fn follow(task: &TaskSlot, tracee: &Tracee) -> bool {
     false
 }
 
-/// Stops tracing a thread that runs.
-fn let_go(tracee: Tracee) {
-    let mut signal = 0;
+/// Stops tracing a thread that runs. True when it has executed meanwhile: then it is still traced.
+fn let_go(tracee: &Tracee) -> bool {
     if tracee.interrupt().is_err() {
-        return;
+        return false;
     }
-    loop {
-        match tracee.wait() {
-            Ok(Stop::Signal(number)) => {
-                signal = number;
-                break;
-            }
-            Ok(Stop::Group | Stop::Exec) => break,
-            Ok(Stop::Gone) | Err(_) => return,
-        }
-    }
+    let signal = match tracee.wait() {
+        Ok(Stop::Exec) => return true,
+        Ok(Stop::Signal(signal)) => signal,
+        Ok(Stop::Group) => 0,
+        Ok(Stop::Gone) | Err(_) => return false,
+    };
     let _ = tracee.detach(signal);
+    false
 }
 
 /// Maps the agent into the stopped thread's process and makes it start there.

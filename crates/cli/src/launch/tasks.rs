@@ -80,7 +80,7 @@ impl Tasks {
                 continue;
             }
             self.begin_to_watch(slot, process);
-            if task.inject.load(Ordering::Acquire) == Inject::Asked as u32 {
+            if inject::answer(task, Inject::Asked, Inject::Taken) {
                 self.serve(slot);
             }
         }
@@ -116,12 +116,6 @@ impl Tasks {
         let work = move || inject::serve(tasks.control, slot, &tasks.image);
         // Traced threads are their tracer's alone: one thread each. Without one the task gives up.
         let _ = spawn("inject", work);
-        // Until the answer is there the request would be seen again.
-        let asked = Inject::Asked as u32;
-        let word = &self.control.tasks[slot].inject;
-        while word.load(Ordering::Acquire) == asked {
-            futex::wait(word, asked, Some(STEP_NS));
-        }
     }
 
     fn bury_for_ever(&self) {

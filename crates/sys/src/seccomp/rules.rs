@@ -203,7 +203,11 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
             a.load(data::low(0));
             a.unless(Test::AnyBit(g::CLONE_VM), ends.trap);
         }
-        Rule::Action => when_given(a, 1, ends.trap),
+        Rule::Action => {
+            when_given(a, 1, ends.trap);
+            a.load(data::low(0));
+            a.when(Test::Equal(g::SIGSYS), ends.trap);
+        }
         Rule::Mask => {
             let harmless = a.label();
             a.load(data::low(0));

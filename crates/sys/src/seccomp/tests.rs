@@ -224,6 +224,11 @@ fn processes_and_signals() {
         answer(g::__NR_rt_sigaction, &[11, 0x7fff_0000_0000, 0]),
         TRAP
     );
+    let sigsys = g::SIGSYS as usize;
+    assert_eq!(
+        answer(g::__NR_rt_sigaction, &[sigsys, 0, 0x7fff_0000_0000]),
+        TRAP
+    );
     let set = 0x7fff_0000_0000;
     assert_eq!(
         answer(g::__NR_rt_sigprocmask, &[g::SIG_BLOCK as usize, set]),

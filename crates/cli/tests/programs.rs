@@ -1,0 +1,157 @@
+//! Programs that make it hard for an agent: how they start others, what they do with signals and
+//! descriptors, what they forbid themselves. Each says itself whether the agent is there.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// Where compiled programs lie, for every user to execute.
+fn build_dir() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let dir = std::env::temp_dir().join(format!("farpage-programs-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+        let farpage = dir.join("farpage");
+        fs::copy(env!("CARGO_BIN_EXE_farpage"), farpage).unwrap();
+        dir
+    })
+}
+
+fn compile(source: &str, name: &str, flags: &[&str]) -> String {
+    let to = build_dir().join(name);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-pthread"]).args(flags);
+    cc.arg(sources.join(source)).arg("-o").arg(&to);
+    assert!(cc.status().unwrap().success(), "cannot compile {source}");
+    to.display().to_string()
+}
+
+/// Users to run as: this one and, when it may choose, one without privileges.
+fn users() -> &'static [&'static [&'static str]] {
+    let root = fs::metadata("/proc/self").is_ok_and(|own| {
+        use std::os::unix::fs::MetadataExt;
+        own.uid() == 0
+    });
+    match root {
+        true => &[
+            &[],
+            &[
+                "setpriv",
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+            ],
+        ],
+        false => &[&[]],
+    }
+}
+
+fn under_farpage(user: &[&str], program: &[&str]) -> Output {
+    let farpage = build_dir().join("farpage").display().to_string();
+    let run = [
+        &farpage, "run", "--quiet", "--ram", "256M", "--spill", "/tmp", "--",
+    ];
+    let line: Vec<&str> = [user, &run, program].concat();
+    let mut command = Command::new(line[0]);
+    command.args(&line[1..]).current_dir("/");
+    command.output().unwrap()
+}
+
+/// Runs `program` as each user and expects the exit status `code`.
+fn expect(program: &[&str], code: i32) {
+    for user in users() {
+        let output = under_farpage(user, program);
+        assert!(
+            output.status.code() == Some(code),
+            "{program:?} as {user:?}: {}\n{}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(complaints, "", "{program:?} as {user:?}");
+    }
+}
+
+#[test]
+fn forked_children_have_copies_and_agents() {
+    expect(&[&compile("fork.c", "fork", &[])], 0);
+    expect(&[&compile("fork.c", "fork-static", &["-static"])], 0);
+}
+
+#[test]
+fn spawned_programs_get_the_agent_and_leave_nothing() {
+    let target = compile("target.c", "spawn-target", &[]);
+    let fixed = compile("target.c", "spawn-target-static", &["-static"]);
+    let spawn = compile("spawn.c", "spawn", &[]);
+    expect(&[&spawn, &target], 0);
+    expect(&[&spawn, &fixed], 0);
+    expect(
+        &[&compile("spawn.c", "spawn-static", &["-static"]), &target],
+        0,
+    );
+}
+
+#[test]
+fn every_way_to_execute_leads_to_the_agent() {
+    let target = compile("target.c", "target", &[]);
+    let fixed = compile("target.c", "target-static", &["-static"]);
+    let pie = compile("target.c", "target-static-pie", &["-static-pie"]);
+    let old = compile("target.c", "target-no-pie", &["-no-pie"]);
+    let programs = [&target, &fixed, &pie, &old];
+    for from in programs {
+        expect(&[from, "active"], 3);
+        for to in programs {
+            for way in [
+                "exec",
+                "thread-exec",
+                "fexec",
+                "blocked-exec",
+                "failing-exec",
+            ] {
+                expect(&[from, way, to], 3);
+            }
+        }
+    }
+}
+
+#[test]
+fn scripts_lead_to_the_agent() {
+    let fixed = compile("target.c", "script-target-static", &["-static"]);
+    let script = build_dir().join("script");
+    fs::write(&script, "#!/bin/sh\nexec env -i \"$1\" active\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let name = script.display().to_string();
+    expect(&[&name, &fixed], 3);
+    let direct = build_dir().join("direct");
+    fs::write(&direct, format!("#!{fixed} exec {fixed}\n")).unwrap();
+    fs::set_permissions(&direct, fs::Permissions::from_mode(0o755)).unwrap();
+    expect(&["/bin/sh", "-c", &format!("{name} {fixed}; exit $?")], 3);
+}
+
+#[test]
+fn signals_are_the_programs_but_for_ours() {
+    expect(&[&compile("signals.c", "signals", &[])], 0);
+    expect(&[&compile("signals.c", "signals-static", &["-static"])], 0);
+}
+
+#[test]
+fn programs_that_close_everything_keep_the_agent() {
+    let target = compile("target.c", "descriptors-target", &[]);
+    let fixed = compile("target.c", "descriptors-target-static", &["-static"]);
+    let program = compile("descriptors.c", "descriptors", &[]);
+    expect(&[&program, &target], 3);
+    expect(&[&program, &fixed], 3);
+    let limited = format!("ulimit -n 100; exec {program} {target}");
+    expect(&["/bin/sh", "-c", &limited], 3);
+}
+
+#[test]
+fn sandboxed_programs_keep_their_sandbox() {
+    expect(&[&compile("sandbox.c", "sandbox", &[])], 0);
+    expect(&[&compile("sandbox.c", "sandbox-static", &["-static"])], 0);
+}
