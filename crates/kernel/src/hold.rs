@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 
 use farpage_abi::PageRange;
+use farpage_sys::mem;
 
 use crate::kernel::{Kernel, State};
 use crate::regions::{Region, pages_of};
@@ -99,19 +100,17 @@ impl Kernel {
     }
 
     unsafe fn touch_for(&self, part: &Region, write: bool) -> bool {
-        use farpage_sys::mem::{PROT_READ, PROT_WRITE};
-        if part.prot & PROT_READ == 0 || write && part.prot & PROT_WRITE == 0 {
+        if part.prot & mem::PROT_READ == 0 || write && part.prot & mem::PROT_WRITE == 0 {
             return false;
         }
         for page in (part.start & !4095..part.end).step_by(4096) {
-            let byte = page as *mut u8;
-            if write {
-                // SAFETY: forwarded; adding nothing changes nothing, even if others write.
-                let byte = unsafe { core::sync::atomic::AtomicU8::from_ptr(byte) };
-                byte.fetch_or(0, core::sync::atomic::Ordering::Relaxed);
-            } else {
-                // SAFETY: forwarded.
-                unsafe { core::ptr::read_volatile(byte) };
+            // SAFETY: forwarded.
+            unsafe {
+                if write {
+                    mem::touch_write(page);
+                } else {
+                    core::ptr::read_volatile(page as *const u8);
+                }
             }
         }
         true

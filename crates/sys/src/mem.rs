@@ -107,3 +107,14 @@ pub unsafe fn advise(at: usize, bytes: usize, advice: u32) -> Result<()> {
     // SAFETY: forwarded to the caller.
     unsafe { syscall!(g::__NR_madvise, at, bytes, advice) }.map(drop)
 }
+
+/// Writes a byte back to where it is, atomically: the page is there and writable afterwards, and
+/// nothing has changed.
+///
+/// # Safety
+/// `at` must be mapped writable.
+pub unsafe fn touch_write(at: usize) {
+    // An idempotent atomic in Rust would be compiled to a load, or to nothing.
+    // SAFETY: forwarded; other threads may write the same byte meanwhile, none of it is lost.
+    unsafe { core::arch::asm!("lock or byte ptr [{}], 0", in(reg) at, options(nostack)) };
+}
