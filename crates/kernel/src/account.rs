@@ -5,16 +5,12 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use farpage_abi::{Control, Counters, PAGE_BYTES, TASKS_MAX, TaskSlot};
 use farpage_sys::futex;
 
-/// What page-out itself needs: a segment of the compressed tier that is opened before the pages
-/// that go into it are given back, and pages that are in the program and on their way out.
-fn headroom(budget: u64) -> u64 {
-    (budget / 32).clamp(1 << 20, 4 << 20)
-}
-
 /// This task's account.
 pub struct Account {
     control: &'static Control,
     slot: AtomicUsize,
+    /// Tasks of the tree that hold memory, as of the last look.
+    tasks: AtomicU64,
     /// Pages that came with a fork and are still shared with the parent: nobody pays twice.
     inherited: AtomicU64,
 }
@@ -30,6 +26,7 @@ impl Account {
             control,
             slot: AtomicUsize::new(slot),
             inherited: AtomicU64::new(0),
+            tasks: AtomicU64::new(1),
         }
     }
 
@@ -84,7 +81,7 @@ impl Account {
             .resident_bytes
             .fetch_add(bytes, Ordering::AcqRel);
         let compressed = self.control.compressed_bytes.load(Ordering::Relaxed);
-        if before + bytes + compressed + headroom(budget) > budget {
+        if before + bytes + compressed + self.headroom(budget) > budget {
             self.control
                 .resident_bytes
                 .fetch_sub(bytes, Ordering::AcqRel);
@@ -145,7 +142,23 @@ impl Account {
     pub(crate) fn excess(&self, pages: u64) -> u64 {
         let budget = self.control.budget_bytes.load(Ordering::Relaxed);
         let wanted = self.control.used_bytes() + pages * PAGE_BYTES as u64;
-        (wanted + headroom(budget)).saturating_sub(budget)
+        (wanted + self.headroom(budget)).saturating_sub(budget)
+    }
+
+    /// What page-out itself needs: in each task a segment of the compressed tier that is opened
+    /// before the pages that go into it are given back, and pages that are in the program and on
+    /// their way out.
+    fn headroom(&self, budget: u64) -> u64 {
+        let segments = self.tasks.load(Ordering::Relaxed) << 20;
+        (budget / 32).clamp(1 << 20, 4 << 20).max(segments).min(budget / 4)
+    }
+
+    /// Counts the tasks that hold memory.
+    pub(crate) fn count_tasks(&self) {
+        const LOOKED_AT: usize = 256;
+        let holds = |task: &&TaskSlot| task.counters.resident_bytes.load(Ordering::Relaxed) != 0;
+        let tasks = self.control.tasks[..LOOKED_AT].iter().filter(holds).count();
+        self.tasks.store(tasks.max(1) as u64, Ordering::Relaxed);
     }
 
     /// Memory kept free so that faults need not wait for page-out, bytes.

@@ -136,6 +136,7 @@ impl Kernel {
         loop {
             let seen = self.page_out.seen();
             tick();
+            self.account.count_tasks();
             let pressure = self.account.task().pressure.load(Ordering::Acquire);
             let asked = if pressure == pressed { 0 } else { 1024 };
             pressed = pressure;

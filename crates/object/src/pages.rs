@@ -100,6 +100,8 @@ pub struct Pages {
     reads: Streams,
     writes: Streams,
     aside_pages: u64,
+    /// Clusters chosen to leave so far.
+    left: u32,
 }
 
 impl Default for Pages {
@@ -133,6 +135,7 @@ impl Pages {
             reads: Streams::default(),
             writes: Streams::default(),
             aside_pages: 0,
+            left: 0,
         }
     }
 
@@ -222,7 +225,7 @@ impl Pages {
                     Plan::Alone | Plan::Forward(_) | Plan::Backward(_) => None,
                 };
                 Answer::PageIn {
-                    pages: self.run(page, plan, limits, State::Out),
+                    pages: self.wanted_with(page, plan, limits),
                     also,
                 }
             }
@@ -278,6 +281,20 @@ impl Pages {
         let start = page.0.saturating_sub(below);
         let within = PageRange::new(start, page.0 + above).intersect(limits);
         self.stretch(page, within, state)
+    }
+
+    /// What is asked for with an out page. A page alone is asked for alone, unless a neighbour came
+    /// in before: then the rest of the cluster is likely to be wanted too, and costs little more.
+    fn wanted_with(&self, page: PageIndex, plan: Plan, limits: PageRange) -> PageRange {
+        let near = self.mask(cluster_of(page.0), |state| {
+            matches!(state, State::Resident | State::Clean | State::PagingIn)
+        });
+        if plan == Plan::Alone && near != 0 {
+            let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
+            let cluster = PageRange::new(start, start + CLUSTER_PAGES).intersect(limits);
+            return self.stretch(page, cluster, State::Out);
+        }
+        self.run(page, plan, limits, State::Out)
     }
 
     fn aside_run(&self, page: PageIndex, limits: PageRange) -> PageRange {

@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub(crate) place: Place,
     /// Times its pages were asked back from aside, saturating at 3; halved at each pass.
     pub(crate) warmth: u8,
+    /// How many clusters had been chosen to leave when this one was, last; 0 for never.
+    pub(crate) left_at: u32,
 }
 
 impl Node {
@@ -34,6 +36,7 @@ impl Node {
         older: NONE,
         place: Place::Nowhere,
         warmth: 0,
+        left_at: 0,
     };
 
     pub(crate) fn is_free(&self) -> bool {

@@ -24,6 +24,8 @@ impl Pages {
             self.take(queue, cluster);
             let (clean, dirty) = self.leaving_mask(cluster);
             if (clean, dirty) != (0, 0) {
+                self.left = self.left.wrapping_add(1).max(1);
+                self.table.node_mut(cluster).left_at = self.left;
                 return Some(Victim::Cluster {
                     first: PageIndex(first),
                     clean,
@@ -158,6 +160,14 @@ impl Pages {
             || self.mask(cluster, |state| state == State::Granted) != 0
     }
 
+    /// True when a cluster left and came back before as many others had left as there are here:
+    /// with twice the memory it would have stayed. It is wanted more than what passes once.
+    fn left_lately(&self, cluster: u32) -> bool {
+        let left_at = self.table.node(cluster).left_at;
+        let since = u64::from(self.left.wrapping_sub(left_at));
+        left_at != 0 && since <= self.clusters_queued()
+    }
+
     /// Puts a cluster into the queue that its pages justify: aside when one is aside, else its own
     /// or probation when something can leave, else none.
     pub(super) fn settle(&mut self, cluster: u32) {
@@ -167,6 +177,7 @@ impl Pages {
             _ if aside => Place::Aside,
             _ if !self.leaves(cluster) => Place::Nowhere,
             Place::Probation | Place::Protected => place,
+            Place::Nowhere if self.left_lately(cluster) => Place::Protected,
             Place::Aside | Place::Nowhere => Place::Probation,
         };
         if place == right {
@@ -176,7 +187,8 @@ impl Pages {
         match right {
             Place::Aside => self.aside.push_newest(&mut self.table, cluster),
             Place::Probation => self.probation.push_newest(&mut self.table, cluster),
-            Place::Protected | Place::Nowhere => {}
+            Place::Protected => self.protected.push_newest(&mut self.table, cluster),
+            Place::Nowhere => {}
         }
     }
 
