@@ -1,42 +1,24 @@
 //! The program's memory, as its pointers name it: they may be wrong, and then the call fails as
 //! Linux would have failed it.
 
-use core::mem::MaybeUninit;
-
-use farpage_abi::PAGE_BYTES;
+use farpage_abi::{Access, PAGE_BYTES};
 use farpage_sys::linux::general as g;
-use farpage_sys::{Errno, Result, process, syscall};
+use farpage_sys::{Errno, Result, syscall};
 
 use crate::{sandbox, user_tier};
 
 /// Strings that Linux takes in `execve` are at most this long.
 const STRING_BYTES_MAX: usize = 128 << 10;
 
-#[repr(C)]
-struct Piece {
-    at: usize,
-    bytes: usize,
-}
-
 /// Reads the value at `at`.
 ///
 /// # Errors
 /// `EFAULT`.
 pub(crate) fn read<T: Copy>(at: usize) -> Result<T> {
-    let mut value = MaybeUninit::<T>::uninit();
-    let bytes = size_of::<T>();
-    if sandbox::is_on() {
-        // SAFETY: a wrong pointer ends the program, which forbade itself the call that would tell.
-        return Ok(unsafe { core::ptr::with_exposed_provenance::<T>(at).read_unaligned() });
-    }
-    transfer(
-        g::__NR_process_vm_readv,
-        value.as_mut_ptr().addr(),
-        at,
-        bytes,
-    )?;
-    // SAFETY: all its bytes were read; callers use types of plain numbers.
-    Ok(unsafe { value.assume_init() })
+    check(at, size_of::<T>(), Access::Read)?;
+    // SAFETY: it was there just now. The program may take it away meanwhile, and then ends by a
+    // fault of its own making. Callers use types of plain numbers.
+    Ok(unsafe { core::ptr::with_exposed_provenance::<T>(at).read_unaligned() })
 }
 
 /// Writes `value` to `at`.
@@ -44,30 +26,56 @@ pub(crate) fn read<T: Copy>(at: usize) -> Result<T> {
 /// # Errors
 /// `EFAULT`.
 pub(crate) fn write<T: Copy>(at: usize, value: &T) -> Result<()> {
-    if sandbox::is_on() {
-        let to = core::ptr::with_exposed_provenance_mut::<T>(at);
-        // SAFETY: as in `read`.
-        unsafe { to.write_unaligned(*value) };
-        return Ok(());
-    }
-    let from = core::ptr::from_ref(value).expose_provenance();
-    transfer(g::__NR_process_vm_writev, from, at, size_of::<T>())
+    check(at, size_of::<T>(), Access::Write)?;
+    // SAFETY: as in `read`.
+    unsafe { core::ptr::with_exposed_provenance_mut::<T>(at).write_unaligned(*value) };
+    Ok(())
 }
 
-fn transfer(number: u32, own: usize, at: usize, bytes: usize) -> Result<()> {
-    for _ in 0..2 {
-        let local = Piece { at: own, bytes };
-        let remote = Piece { at, bytes };
-        let (local, remote) = (core::ptr::from_ref(&local), core::ptr::from_ref(&remote));
-        // SAFETY: `own` is valid for `bytes` bytes; the program's side is checked by Linux.
-        match unsafe { syscall!(number, process::id(), local, 1, remote, 1, 0) } {
-            Ok(done) if done == bytes => return Ok(()),
-            // Not Linux's to bring in, but ours?
-            Ok(_) | Err(Errno::EFAULT) if user_tier::bring_in(at, bytes) => {}
-            _ => break,
+/// Asks Linux about the pages of `bytes` bytes at `at`, at most a page of them.
+fn check(at: usize, bytes: usize, access: Access) -> Result<()> {
+    debug_assert!((1..=PAGE_BYTES).contains(&bytes));
+    let last = at.checked_add(bytes - 1).ok_or(Errno::EFAULT)?;
+    for byte in [at, last] {
+        let there = probe(byte, access) || user_tier::bring_in(at, bytes) && probe(byte, access);
+        if !there {
+            return Err(Errno::EFAULT);
+        }
+        if at / PAGE_BYTES == last / PAGE_BYTES {
+            break;
         }
     }
-    Err(Errno::EFAULT)
+    Ok(())
+}
+
+/// Lets Linux read or write the eight bytes around `at`, by the cheapest call that does: all
+/// signals are blocked in the agent, so blocking some more changes nothing, and the program's
+/// bytes are written back as they were read.
+fn probe(at: usize, access: Access) -> bool {
+    if sandbox::is_on() {
+        // The program may have forbidden the call. A wrong pointer ends it.
+        return true;
+    }
+    let word = at & !7;
+    // SAFETY: only reads eight bytes, if they are there; see above for the mask.
+    let read = unsafe { syscall!(g::__NR_rt_sigprocmask, g::SIG_BLOCK, word, 0, 8) };
+    match access {
+        Access::Read => read.is_ok(),
+        Access::Write => read.is_ok() && writable(word),
+    }
+}
+
+fn writable(word: usize) -> bool {
+    let there = core::ptr::with_exposed_provenance_mut::<u64>(word);
+    // SAFETY: it can be read: Linux did just now.
+    let before = unsafe { there.read_volatile() };
+    // SAFETY: only writes eight bytes, if they can be written.
+    let written = unsafe { syscall!(g::__NR_rt_sigprocmask, g::SIG_BLOCK, 0, word, 8) };
+    if written.is_ok() {
+        // SAFETY: Linux wrote there just now.
+        unsafe { there.write_volatile(before) };
+    }
+    written.is_ok()
 }
 
 /// Walks through strings and pointers, asking Linux once per page whether it is there.
@@ -140,9 +148,11 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farpage_sys::process;
 
     #[test]
     fn wrong_pointers_are_told() {
+        process::set_signal_mask(!0);
         assert_eq!(read::<u64>(8), Err(Errno::EFAULT));
         assert_eq!(write(8, &1u64), Err(Errno::EFAULT));
         let mut value = 7u64;
@@ -150,10 +160,14 @@ mod tests {
         assert_eq!(read::<u64>(at), Ok(7));
         write(at, &9u64).unwrap();
         assert_eq!(value, 9);
+        let text = c"constant".as_ptr().expose_provenance();
+        assert_eq!(write(text, &9u8), Err(Errno::EFAULT));
+        assert_eq!(read::<u64>(usize::MAX - 3), Err(Errno::EFAULT));
     }
 
     #[test]
     fn strings_are_found() {
+        process::set_signal_mask(!0);
         let at = c"LD_PRELOAD=x".as_ptr().expose_provenance();
         let mut reader = Reader::new();
         assert_eq!(reader.string(at).unwrap(), b"LD_PRELOAD=x");

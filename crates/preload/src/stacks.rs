@@ -95,6 +95,9 @@ impl Stack {
 
     /// Leaves a block for the next owner of the stack to free; returns what the last one left.
     pub(crate) fn leave(&self, block: *mut u8) -> *mut u8 {
+        if block.is_null() && self.left.load(Ordering::Relaxed).is_null() {
+            return block;
+        }
         self.left.swap(block, Ordering::AcqRel)
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result, ensure};
 use farpage_sys::join::{AGENT_MARK, AgentConfig};
-use object::elf::{DT_RELA, DT_RELASZ, PF_W, PF_X, PT_LOAD};
+use object::elf::{DT_RELA, DT_RELASZ, PF_X, PT_LOAD};
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Rela, Sym};
 use object::{Endianness, Object, elf};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -18,10 +18,7 @@ const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
 /// The library's bytes for a run whose descriptors start at `fd_base`.
 pub fn library(fd_base: u32) -> Result<Vec<u8>> {
     let mut bytes = LIBRARY.to_vec();
-    let mark: Vec<u8> = AGENT_MARK
-        .iter()
-        .flat_map(|word| word.to_ne_bytes())
-        .collect();
+    let mark = mark();
     let mut found = bytes
         .windows(mark.len())
         .enumerate()
@@ -49,18 +46,19 @@ pub fn file(library: &[u8]) -> Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// The library as it lies in memory, not yet relocated.
+/// The library as it lies in memory: pages of code, which are the file's own, and behind them
+/// pages of data, which are relocated.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// Its bytes, whole pages.
-    bytes: Vec<u8>,
-    /// Pages that are executed, as byte offsets.
-    pub code: std::ops::Range<u64>,
-    /// Places to which the image's address is added, with the value found there.
+    /// Bytes of code: this much of the file, from its start.
+    pub code_bytes: u64,
+    /// The pages of data, not yet relocated.
+    data: Vec<u8>,
+    /// Places in `data` to which the image's address is added, with the value found there.
     relocations: Vec<(usize, u64)>,
     /// Offset of `farpage_agent_entry`.
     pub entry: u64,
-    /// Offset of `AgentConfig::entry`.
+    /// Place in `data` of `AgentConfig::entry`.
     program_entry: usize,
 }
 
@@ -73,60 +71,67 @@ impl Image {
         let file = ElfFile64::<Endianness>::parse(library)?;
         let endian = file.endianness();
         let mut bytes = Vec::new();
-        let mut code = 0..0;
+        let mut code_bytes = 0;
         for segment in file.elf_header().program_headers(endian, library)? {
             if segment.p_type(endian) != PT_LOAD {
                 continue;
             }
             let (from, size) = (segment.p_vaddr(endian), segment.p_memsz(endian));
             let end = (from + size).next_multiple_of(PAGE);
-            let data = segment
-                .data(endian, library)
-                .ok()
-                .context("a segment outside the file")?;
-            let from = from as usize;
+            let content = segment.data(endian, library);
+            let content = content.ok().context("a segment outside the file")?;
             bytes.resize(bytes.len().max(end as usize), 0);
-            bytes[from..from + data.len()].copy_from_slice(data);
-            let flags = segment.p_flags(endian);
-            if flags.contains(PF_X) {
-                ensure!(
-                    !flags.contains(PF_W),
-                    "a segment is both written and executed"
-                );
-                code = from as u64 / PAGE * PAGE..end;
+            bytes[from as usize..][..content.len()].copy_from_slice(content);
+            if segment.p_flags(endian).contains(PF_X) {
+                let at_start = from == 0 && segment.p_offset(endian) == 0;
+                ensure!(at_start, "the agent's code does not start its library");
+                code_bytes = end;
+            } else {
+                ensure!(from >= code_bytes, "the agent's data overlap its code");
             }
         }
-        ensure!(!code.is_empty(), "the agent's library has no code");
-        let mark: Vec<u8> = AGENT_MARK
-            .iter()
-            .flat_map(|word| word.to_ne_bytes())
-            .collect();
-        let config = bytes.windows(mark.len()).position(|seen| seen == mark);
+        ensure!(code_bytes > 0, "the agent's library has no code");
+        let config = bytes.windows(16).position(|seen| seen == mark());
         let config = config.context("the agent's library has no place for its settings")?;
+        let in_data = |at: usize| {
+            let at = at.checked_sub(code_bytes as usize);
+            at.context("something to fill in lies in the agent's code")
+        };
+        let mut relocations = relocations(&file, library, &bytes)?;
+        for (at, _) in &mut relocations {
+            *at = in_data(*at)?;
+        }
         Ok(Self {
-            relocations: relocations(&file, library, &bytes)?,
+            relocations,
             entry: symbol(&file, library, b"farpage_agent_entry")?,
-            bytes,
-            code,
-            program_entry: config + std::mem::offset_of!(AgentConfig, entry),
+            program_entry: in_data(config + std::mem::offset_of!(AgentConfig, entry))?,
+            data: bytes.split_off(code_bytes as usize),
+            code_bytes,
         })
     }
 
-    /// Bytes that it takes, whole pages.
-    pub fn size(&self) -> u64 {
-        self.bytes.len() as u64
+    /// Bytes of data, whole pages.
+    pub fn data_bytes(&self) -> u64 {
+        self.data.len() as u64
     }
 
-    /// The image for a place at `base`, in a program that starts at `program_entry`.
-    pub fn at(&self, base: u64, program_entry: u64) -> Vec<u8> {
-        let mut bytes = self.bytes.clone();
-        let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    /// The data of an image at `base`, in a program that starts at `program_entry`.
+    pub fn data_at(&self, base: u64, program_entry: u64) -> Vec<u8> {
+        let mut data = self.data.clone();
+        let mut put = |at: usize, word: u64| data[at..at + 8].copy_from_slice(&word.to_le_bytes());
         for &(at, value) in &self.relocations {
             put(at, base + value);
         }
         put(self.program_entry, program_entry);
-        bytes
+        data
     }
+}
+
+fn mark() -> Vec<u8> {
+    AGENT_MARK
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .collect()
 }
 
 fn relocations(
@@ -187,13 +192,13 @@ mod tests {
     #[test]
     fn the_image_is_relocated() {
         let image = Image::new(&library(4064).unwrap()).unwrap();
-        let (low, high) = (image.at(0, 1), image.at(0x1000, 1));
+        let (low, high) = (image.data_at(0, 1), image.data_at(0x1000, 1));
         assert!(!image.relocations.is_empty());
         for &(at, _) in &image.relocations {
             let word = |bytes: &[u8]| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
             assert_eq!(word(&low) + 0x1000, word(&high));
         }
-        assert!(image.code.contains(&image.entry));
-        assert_eq!(image.size() % PAGE, 0);
+        assert!((1..image.code_bytes).contains(&image.entry));
+        assert_eq!(image.data_bytes() % PAGE, 0);
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use farpage_abi::{Control, Inject, PAGE_BYTES, TaskSlot};
+use farpage_abi::{Control, Inject, PAGE_BYTES, TaskSlot, fds};
 use farpage_sys::linux::general as g;
 use farpage_sys::ptrace::{Registers, Stop, Tracee};
 use farpage_sys::{Result, futex, mem};
@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Serves the request in slot `slot`, on the calling thread, which must do nothing else meanwhile.
 pub fn serve(control: &Control, slot: usize, image: &Image) {
     let task = &control.tasks[slot];
+    let library = control.fd_base.load(Ordering::Relaxed) + fds::AGENT;
+    let library = u64::from(library);
     let (thread, process) = (
         task.inject_tid.load(Ordering::Acquire),
         task.pid.load(Ordering::Acquire),
@@ -30,7 +32,7 @@ pub fn serve(control: &Control, slot: usize, image: &Image) {
     };
     let granted = answer(task, Inject::Taken, Inject::Ready);
     if (granted && follow(task, &tracee)) || let_go(&tracee) {
-        if let Err(errno) = map_agent(&tracee, image) {
+        if let Err(errno) = map_agent(&tracee, image, library) {
             eprintln!(
                 "farpage: cannot map the agent into static program {process}: {errno}; it is killed"
             );
@@ -98,21 +100,24 @@ fn let_go(tracee: &Tracee) -> bool {
     false
 }
 
-/// Maps the agent into the stopped thread's process and makes it start there.
-fn map_agent(tracee: &Tracee, image: &Image) -> Result<()> {
+/// Maps the agent into the stopped thread's process, where its library is the descriptor `library`,
+/// and makes it start there.
+fn map_agent(tracee: &Tracee, image: &Image, library: u64) -> Result<()> {
     tracee.die_with_tracer()?;
     let registers = tracee.registers()?;
     let start = registers.rip;
+    let (code, data) = (image.code_bytes, image.data_bytes());
+    // The code is the library's own pages, shared by all. One page beyond the data stays as it is:
+    // nothing is mapped directly behind them.
+    let prot = u64::from(mem::PROT_READ | mem::PROT_EXEC);
+    let length = code + data + PAGE_BYTES as u64;
+    let flags = u64::from(mem::MAP_PRIVATE);
+    let base = tracee.call(start, g::__NR_mmap, [0, length, prot, flags, library, 0])?;
+    // Outside the window the filter lets mappings at fixed places pass.
     let prot = u64::from(mem::PROT_READ | mem::PROT_WRITE);
-    // A mapping of this kind passes the filter whatever its size is.
-    let flags = u64::from(mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | g::MAP_STACK);
-    // Two mappings of that, with a page between them that nothing takes.
-    let size = image.size() + PAGE_BYTES as u64;
-    let base = tracee.call(start, g::__NR_mmap, [0, size, prot, flags, !0, 0])?;
-    tracee.write(base, &image.at(base, start))?;
-    let code = u64::from(mem::PROT_READ | mem::PROT_EXEC);
-    let (at, length) = (base + image.code.start, image.code.end - image.code.start);
-    tracee.call(start, g::__NR_mprotect, [at, length, code, 0, 0, 0])?;
+    let flags = flags | u64::from(mem::MAP_ANONYMOUS | mem::MAP_FIXED);
+    tracee.call(start, g::__NR_mmap, [base + code, data, prot, flags, !0, 0])?;
+    tracee.write(base + code, &image.data_at(base, start))?;
     tracee.set_registers(&Registers {
         rip: base + image.entry,
         orig_rax: !0,
