@@ -80,7 +80,8 @@ impl Pager for Paging {
     }
 }
 
-fn kernel() -> Option<&'static Kernel> {
+/// The kernel of this process, if there is one.
+pub(crate) fn kernel() -> Option<&'static Kernel> {
     // SAFETY: null, or leaked by `init`.
     unsafe { KERNEL.load(Ordering::Acquire).as_ref() }
 }

@@ -42,12 +42,18 @@ struct Message {
 /// # Safety
 /// As the call that the program made.
 pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
+    let args = frame.arguments();
+    if number == g::__NR_sigaltstack
+        && let Some(kernel) = memory::kernel()
+    {
+        // Before memory is managed too: the stack stays in use.
+        signal_stack(kernel, args[0]);
+    }
     let Some(kernel) = memory::active() else {
         return Outcome::Reissue;
     };
     let thread = Holder::Call(process::thread_id());
     kernel.release(thread);
-    let args = frame.arguments();
     let help = Help { kernel, thread };
     match number {
         g::__NR_read | g::__NR_write | g::__NR_pread64 | g::__NR_pwrite64 if is_file(args[0]) => {
@@ -57,11 +63,6 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
         g::__NR_readv | g::__NR_writev | g::__NR_preadv | g::__NR_pwritev if is_file(args[0]) => {
             // SAFETY: forwarded.
             Outcome::Done(unsafe { help.pieces_whole(number, args) })
-        }
-        g::__NR_sigaltstack => {
-            help.signal_stack(args[0]);
-            help.arguments(number, args);
-            Outcome::Reissue
         }
         _ => {
             if let Some((at, bytes)) = transfer(number, args) {
@@ -314,18 +315,16 @@ impl Help {
             self.pieces(message.pieces, message.count, write);
         }
     }
+}
 
-    /// A signal stack: Linux writes there when it likes.
-    fn signal_stack(&self, at: usize) {
-        // struct { address, flags, bytes }
-        if at != 0
-            && let Ok([start, _, bytes]) = program::read::<[usize; 3]>(at)
-        {
-            // SAFETY: a trapped call's thread holds no lock.
-            unsafe {
-                self.kernel
-                    .hold(Holder::SignalStack, start, start + bytes, true)
-            };
-        }
+/// A signal stack: Linux writes there when it likes.
+fn signal_stack(kernel: &Kernel, at: usize) {
+    // struct { address, flags, bytes }
+    if at != 0
+        && let Ok([start, _, bytes]) = program::read::<[usize; 3]>(at)
+        && let Some(end) = start.checked_add(bytes)
+    {
+        // SAFETY: a trapped call's thread holds no lock.
+        unsafe { kernel.hold(Holder::SignalStack, start, end, true) };
     }
 }

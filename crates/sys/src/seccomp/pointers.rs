@@ -28,7 +28,7 @@ pub(super) const DIRECT: &[(u32, u8)] = &[
     (g::__NR_times, 0b1), (g::__NR_syslog, 0b10), (g::__NR_getgroups, 0b10),
     (g::__NR_setgroups, 0b10), (g::__NR_getresuid, 0b111), (g::__NR_getresgid, 0b111),
     (g::__NR_capget, 0b11), (g::__NR_capset, 0b11), (g::__NR_rt_sigpending, 0b1),
-    (g::__NR_rt_sigtimedwait, 0b111), (g::__NR_rt_sigqueueinfo, 0b100), (g::__NR_sigaltstack, 0b11),
+    (g::__NR_rt_sigtimedwait, 0b111), (g::__NR_rt_sigqueueinfo, 0b100),
     (g::__NR_utime, 0b11), (g::__NR_mknod, 0b1), (g::__NR_ustat, 0b10), (g::__NR_statfs, 0b11),
     (g::__NR_fstatfs, 0b10), (g::__NR_sched_setparam, 0b10), (g::__NR_sched_getparam, 0b10),
     (g::__NR_sched_setscheduler, 0b100), (g::__NR_sched_rr_get_interval, 0b10),
@@ -79,7 +79,7 @@ pub(super) const HIDDEN: &[u32] = &[
     g::__NR_readv, g::__NR_writev, g::__NR_sendmsg, g::__NR_recvmsg, g::__NR_preadv,
     g::__NR_pwritev, g::__NR_preadv2, g::__NR_pwritev2, g::__NR_recvmmsg, g::__NR_sendmmsg,
     g::__NR_process_vm_readv, g::__NR_process_vm_writev, g::__NR_vmsplice, g::__NR_process_madvise,
-    g::__NR_futex_waitv,
+    g::__NR_futex_waitv, g::__NR_sigaltstack,
 ];
 
 /// Calls that let the kernel use memory later, when nobody can help any more: they do not exist.

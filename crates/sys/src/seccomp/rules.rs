@@ -288,6 +288,7 @@ fn map(a: &mut Assembler, threshold: u64, ends: Ends) {
     a.unless(Test::AnyBit(g::MAP_ANONYMOUS), pass);
     a.and(MAP_TYPE);
     a.unless(Test::Equal(g::MAP_PRIVATE), pass);
+    unless_linker(a, pass);
     a.load(data::high(1));
     let (high, low) = ((threshold >> 32) as u32, threshold as u32);
     a.when(Test::Above(high), ends.trap);
@@ -295,6 +296,20 @@ fn map(a: &mut Assembler, threshold: u64, ends: Ends) {
     a.load(data::low(1));
     a.when(Test::AtLeast(low), ends.trap);
     a.place(pass);
+}
+
+/// The dynamic linker, before the agent is there, reserves the room of a library whose segments are
+/// aligned to more than a page: nowhere in particular, without access, with just these flags. Those
+/// who reserve room for a heap say MAP_NORESERVE, or where they want it.
+fn unless_linker(a: &mut Assembler, pass: Label) {
+    let other = a.label();
+    a.load(data::low(3));
+    a.unless(Test::Equal(g::MAP_PRIVATE | g::MAP_ANONYMOUS), other);
+    a.load(data::low(2));
+    a.unless(Test::Equal(g::PROT_NONE), other);
+    when_given(a, 0, other);
+    a.goto(pass);
+    a.place(other);
 }
 
 /// The dynamic linker makes what it relocated in the program read-only before the agent is there.
