@@ -1,5 +1,6 @@
 /* What the corpus programs share: patterns that name their place, a digest, and a loud way to fail.
- * A program prints digests and counts only: nothing that depends on time, addresses or process ids. */
+ * A program prints digests and counts only: nothing that depends on time, addresses or
+ * process ids. */
 #ifndef JOB_H
 #define JOB_H
 #ifndef _GNU_SOURCE

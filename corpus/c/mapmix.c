@@ -1,5 +1,5 @@
-/* Random mmap, munmap, mremap, mprotect, madvise and fork on large mappings, against a model of what
- * every page must hold. The seed is fixed, so the output is too. */
+/* Random mmap, munmap, mremap, mprotect, madvise and fork on large mappings, against a model of
+ * what every page must hold. The seed is fixed, so the output is too. */
 #include "job.h"
 
 enum { MAPS = 12, STEPS = 400 };

@@ -1,5 +1,5 @@
 /* Children by every way: fork, vfork + exec, posix_spawn, system, a chain of execs, each while the
- * parent's memory is mostly paged out. The program executes itself with a small share of the size. */
+ * parent's memory is mostly paged out. The program executes itself with a share of the size. */
 #include "job.h"
 #include <fcntl.h>
 #include <spawn.h>

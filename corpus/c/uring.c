@@ -1,5 +1,5 @@
 /* io_uring on large buffers: plain, vectored and registered. Where the kernel or Farpage refuses
- * io_uring at set-up, the program does what programs do: it falls back to plain calls, same output. */
+ * io_uring at set-up, the program does what programs do: it falls back to plain calls. */
 #include "job.h"
 #include <fcntl.h>
 #include <linux/io_uring.h>

@@ -21,9 +21,13 @@ if (isMainThread) {
   a.sort();
   console.log('sorted', a.length, digest(bytesOf(a)));
   const objects = [];
-  for (let i = 0; i < mib * 2000; i++) objects.push({ id: i, name: `object ${i}`, next: objects[i >> 1] });
+  for (let i = 0; i < mib * 2000; i++) {
+    objects.push({ id: i, name: `object ${i}`, next: objects[i >> 1] });
+  }
   let hash = 0;
-  for (const o of objects) hash = (Math.imul(hash, 31) + o.name.length + (o.next ? o.next.id : 0)) | 0;
+  for (const o of objects) {
+    hash = (Math.imul(hash, 31) + o.name.length + (o.next ? o.next.id : 0)) | 0;
+  }
   console.log('objects', objects.length, hash);
   const text = JSON.stringify(objects.map((o) => [o.id, o.name]));
   console.log('json', text.length, digest(text), JSON.parse(text).length);

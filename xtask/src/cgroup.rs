@@ -31,7 +31,10 @@ done
 echo "cannot remove $1" >&2"#;
 
 impl Cgroup {
-    /// Makes one with `bytes` of memory; it may swap only if `swap`. The error says what is missing.
+    /// Makes one with `bytes` of memory; it may swap only if `swap`.
+    ///
+    /// # Errors
+    /// They say what is missing here.
     pub(crate) fn new(name: &str, bytes: u64, swap: bool) -> Result<Self> {
         let (mount, version) = find()?;
         let dir = mount.join(format!("farpage-{name}-{}", std::process::id()));

@@ -111,8 +111,10 @@ mod tests {
 
     #[test]
     fn rows_are_read_and_prose_is_not() {
-        let text = "# Rows\n| row | what | state | command | test | figure |\n|---|---|---|---|---|---|\n\
-                    | A4 | pager interface | done | `cargo test -p x` | | |\nA5 is prose\n| B1 | locks | open | | | |\n";
+        let text = "# Rows\n| row | what | state | command | test | figure |\n\
+                    |---|---|---|---|---|---|\n\
+                    | A4 | pager interface | done | `cargo test -p x` | | |\nA5 is prose\n\
+                    | B1 | locks | open | | | |\n";
         let rows = parse(text);
         assert_eq!(rows.len(), 2);
         assert_eq!(rows[0].command, "cargo test -p x");

@@ -1,5 +1,5 @@
-//! `bench fault`: what one page fault costs, beside the bare kernel primitive, a minimal handler and
-//! other people's user-space paging.
+//! `bench fault`: what one page fault costs, beside the bare kernel primitive, a minimal handler
+//! and other people's user-space paging.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -67,7 +67,13 @@ fn file_difference(name: &str, left: &Path, right: &Path) -> Result<Option<Strin
         }
         at += n.min(m) as u64;
         if n != m {
-            return Ok(Some(format!("{name}: one run's is longer than {at} bytes")));
+            let (longer, shorter) = if n > m {
+                ("first", "second")
+            } else {
+                ("second", "first")
+            };
+            let told = format!("{name}: the {shorter} run's ends at byte {at}, the {longer}'s not");
+            return Ok(Some(told));
         }
         if n == 0 {
             return Ok(None);

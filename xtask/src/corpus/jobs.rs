@@ -1,8 +1,8 @@
 //! The programs of the corpus.
 //!
-//! In a command `{mib}` is the size, `{py}` the Python of `.venv`, `{syspy}` the system's (PyTorch),
-//! `{src}` the folder `corpus`, `{bin}` what was built, `{in}` the generated inputs, `{rustc}` a
-//! compiler that any user can run.
+//! In a command `{mib}` is the size, `{py}` the Python of `.venv`, `{syspy}` the system's (it
+//! has PyTorch), `{src}` the folder `corpus`, `{bin}` what was built, `{in}` the generated inputs, `{rustc}`
+//! a compiler that any user can run.
 
 /// A generated input, made once.
 #[derive(Clone, Copy, PartialEq, Eq)]

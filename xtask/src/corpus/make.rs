@@ -236,7 +236,7 @@ fn c_source(path: &Path, mib: u32) -> Result<()> {
             text,
             "uint64_t f{f}(uint64_t x, const uint64_t *p) {{\n\
              \x20   for (int i = 0; i < {c}; i++)\n\
-             \x20       x = x * {a}u ^ (x >> {b}) ^ p[i] + (x > {a}u ? p[i + 1] : x / (p[i] | 1));\n\
+             \x20       x = x * {a}u ^ (x >> {b}) ^ p[i] + (x > {a} ? p[i + 1] : x / (p[i] | 1));\n\
              \x20   switch (x % 5) {{ case 0: return x + {a}; case 1: return x ^ p[{b}];\n\
              \x20   case 2: return f{g}(x, p); default: return x; }}\n}}\n",
             g = if f == 0 { 0 } else { f - 1 },

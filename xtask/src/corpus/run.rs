@@ -161,8 +161,8 @@ impl Runner {
         compare::differences(&dir(left), &dir(right))
     }
 
-    /// `DIR/out` is the working directory and holds `stdout`; beside it stand `stderr`, the home and
-    /// the spill directory, which are not compared.
+    /// `DIR/out` is the working directory and holds `stdout`; beside it stand `stderr`, the home
+    /// and the spill directory, which are not compared.
     fn fresh(&self, job: &Job, name: &str, user: User) -> Result<PathBuf> {
         let dir = self.runs.join(job.name).join(name);
         if dir.exists() {
