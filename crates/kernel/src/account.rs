@@ -150,7 +150,10 @@ impl Account {
     /// their way out.
     fn headroom(&self, budget: u64) -> u64 {
         let segments = self.tasks.load(Ordering::Relaxed) << 20;
-        (budget / 32).clamp(1 << 20, 4 << 20).max(segments).min(budget / 4)
+        (budget / 32)
+            .clamp(1 << 20, 4 << 20)
+            .max(segments)
+            .min(budget / 4)
     }
 
     /// Counts the tasks that hold memory.
