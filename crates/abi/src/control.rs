@@ -284,7 +284,7 @@ pub struct Control {
     pub memory_freed: AtomicU32,
     /// Futex: bumped when every task must start managing its memory (demand passed the budget).
     pub pressure: AtomicU32,
-    /// Futex: bumped when a task has claimed its slot or set its `inject`.
+    /// Futex: bumped when a task has set its `inject`.
     pub inject_requests: AtomicU32,
     /// One more than the highest slot ever claimed: only slots below are looked at.
     pub tasks_high: AtomicU32,

@@ -13,6 +13,7 @@ mod frame;
 mod memory;
 #[cfg(feature = "standalone")]
 mod memory_functions;
+mod own_threads;
 mod process;
 mod program;
 mod sandbox;

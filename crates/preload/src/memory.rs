@@ -12,7 +12,7 @@ use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, futex, mem, process, thread, time};
 
-use crate::{start, trap};
+use crate::{own_threads, start, trap};
 
 /// Tasks that have mapped less are not asked to manage it before they must themselves.
 const WATCHED_BYTES: u64 = 32 << 20;
@@ -152,11 +152,12 @@ fn watch(kernel: &'static Kernel) {
 fn spawn(main: thread::Main, kernel: &'static Kernel) {
     // SAFETY: both mains use nothing of libc; all signals are blocked in the handler that calls
     // this, and in the threads made here.
-    if unsafe { thread::spawn(main, core::ptr::from_ref(kernel) as usize) }.is_err() {
-        give_up(
+    match unsafe { thread::spawn(main, core::ptr::from_ref(kernel) as usize) } {
+        Ok(id) => own_threads::add(id),
+        Err(_) => give_up(
             b"farpage: cannot start a thread in this process: raise the limit on processes \
               (ulimit -u) or on memory\n",
-        );
+        ),
     }
 }
 

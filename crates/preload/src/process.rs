@@ -6,7 +6,7 @@ use farpage_sys::{Result, syscall};
 
 use crate::frame::Frame;
 use crate::stacks::{self, Stack};
-use crate::{memory, program, start};
+use crate::{memory, own_threads, program, start};
 
 /// `fork`, or `clone` of a process with a memory of its own.
 ///
@@ -36,6 +36,7 @@ pub(crate) unsafe fn fork(
     let made = unsafe { syscall!(g::__NR_clone, flags, 0, parent_id, child_id, storage) };
     if made == Ok(0) {
         stacks::after_fork(own);
+        own_threads::after_fork();
         start::become_child(child);
         if let Some(slot) = child {
             // SAFETY: this thread's twin called `before_fork`.

@@ -57,6 +57,10 @@ fn probe(at: usize, access: Access) -> bool {
         return true;
     }
     let word = at & !7;
+    if word == 0 {
+        // To this call a null pointer means none.
+        return false;
+    }
     // SAFETY: only reads eight bytes, if they are there; see above for the mask.
     let read = unsafe { syscall!(g::__NR_rt_sigprocmask, g::SIG_BLOCK, word, 0, 8) };
     match access {
@@ -153,6 +157,7 @@ mod tests {
     #[test]
     fn wrong_pointers_are_told() {
         process::set_signal_mask(!0);
+        assert_eq!(read::<u64>(0), Err(Errno::EFAULT));
         assert_eq!(read::<u64>(8), Err(Errno::EFAULT));
         assert_eq!(write(8, &1u64), Err(Errno::EFAULT));
         let mut value = 7u64;

@@ -13,7 +13,7 @@ use farpage_sys::linux::ptrace as p;
 use farpage_sys::seccomp::Instruction;
 use farpage_sys::{Errno, Result, raw, syscall};
 
-use crate::{memory, program};
+use crate::{memory, own_threads, program};
 
 static ON: AtomicBool = AtomicBool::new(false);
 
@@ -77,7 +77,7 @@ fn install(flags: usize, pointer: usize) -> Result<usize> {
     if code.len() > INSTRUCTIONS_MAX {
         code = code.split_off(allow_return().len());
     }
-    set(flags, &code)
+    set(flags, code)
 }
 
 /// Strict mode cannot follow a filter. This one allows the same.
@@ -105,11 +105,27 @@ fn strict() -> Result<usize> {
     }
     code.push(answer(p::SECCOMP_RET_KILL_THREAD));
     code.push(answer(allow));
-    set(0, &code)
+    set(0, code)
 }
 
-fn set(flags: usize, code: &[Instruction]) -> Result<usize> {
+/// Installs `code` as the program asked. Where it is meant for all threads and some are the
+/// agent's, each of the program's installs it for itself.
+fn set(flags: usize, code: Vec<Instruction>) -> Result<usize> {
+    const TSYNC: usize =
+        (p::SECCOMP_FILTER_FLAG_TSYNC | p::SECCOMP_FILTER_FLAG_TSYNC_ESRCH) as usize;
     memory::sandboxed();
+    if flags & TSYNC == 0 || !own_threads::exist() {
+        return set_here(flags, &code);
+    }
+    let result = set_here(flags & !TSYNC, &code);
+    if result.is_ok() {
+        own_threads::install_everywhere(code);
+    }
+    result
+}
+
+/// Installs `code` for the calling thread.
+pub(crate) fn set_here(flags: usize, code: &[Instruction]) -> Result<usize> {
     let filter = Filter {
         length: code.len() as u16,
         code: code.as_ptr().expose_provenance(),

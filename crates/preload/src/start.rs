@@ -105,9 +105,14 @@ pub(crate) fn slot() -> Option<usize> {
     }
 }
 
+/// This task's process id, without asking Linux.
+pub(crate) fn process_id() -> u32 {
+    PROCESS.load(Ordering::Relaxed)
+}
+
 /// True in a process that shares its memory with the task (a `vfork` child before it executes).
 pub(crate) fn is_visitor() -> bool {
-    PROCESS.load(Ordering::Relaxed) != process::id()
+    process_id() != process::id()
 }
 
 /// This task's slot.
@@ -151,7 +156,6 @@ pub(crate) fn become_child(slot: Option<usize>) {
     };
     control.tasks[slot].pid.store(id | mark, Ordering::Release);
     SLOT.store(slot as u32, Ordering::Release);
-    join::ring(control);
 }
 
 /// Makes the slot ready for a program that starts with nothing.
@@ -174,7 +178,6 @@ fn enter(control: &Control, slot: usize) {
         Ordering::Relaxed,
     );
     task.inject.store(0, Ordering::Release);
-    join::ring(control);
 }
 
 fn in_supervisors_namespace(control: &Control) -> bool {

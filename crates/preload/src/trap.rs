@@ -9,7 +9,7 @@ use farpage_sys::{Errno, Result};
 
 use crate::frame::{Frame, Info, without_sigsys};
 use crate::stacks::{self, Stack};
-use crate::{exec, memory, process, program, sandbox, signals, user_tier};
+use crate::{exec, memory, own_threads, process, program, sandbox, signals, user_tier};
 
 /// What becomes of a trapped call.
 pub(crate) enum Outcome {
@@ -80,6 +80,9 @@ extern "C" fn handle(info: *mut Info, frame: *mut Frame, own: Option<&Stack>) ->
     let (seen, context) = unsafe { (&*info, &mut *frame) };
     const SYS_SECCOMP: i32 = 1;
     let by_filter = seen.code == SYS_SECCOMP;
+    if !by_filter && own_threads::obey(seen) {
+        return 0;
+    }
     if !by_filter || seen.errno != i32::from(TRAP_MARK) {
         return signals::forward(by_filter, context);
     }

@@ -126,8 +126,8 @@ pub fn cancel(control: &Control, slot: usize) {
     }
 }
 
-/// Makes the supervisor look at the tasks: one is new, or asks.
-pub fn ring(control: &Control) {
+/// Makes the supervisor look at the tasks: one asks.
+fn ring(control: &Control) {
     control.inject_requests.fetch_add(1, Ordering::Release);
     futex::wake(&control.inject_requests, 1);
 }

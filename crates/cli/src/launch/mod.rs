@@ -3,6 +3,8 @@
 mod agent;
 mod inject;
 mod tasks;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::{File, OpenOptions};

@@ -19,8 +19,9 @@ use crate::options::Casualty;
 
 /// Ids above belong to processes that this one cannot watch: being forked, or in another namespace.
 const PIDS_MAX: u32 = i32::MAX as u32;
-/// Longest time between two looks at the slots.
-const STEP_NS: u64 = 200_000_000;
+/// Longest time between two looks at the slots. New tasks are not announced: a wake-up of this
+/// process would cost a short one more than all else that the agent does at its start.
+const STEP_NS: u64 = 50_000_000;
 /// Pause when there are no descriptors left to watch with.
 const RETRY: Duration = Duration::from_millis(20);
 

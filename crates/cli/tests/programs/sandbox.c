@@ -47,6 +47,9 @@ static void *sleeper(void *pipe)
     char byte;
     CHECK(read(*(int *)pipe, &byte, 1) == 1);
     use_memory();
+    trapped = 0;
+    syscall(SYS_getppid);
+    CHECK(trapped == SYS_getppid);
     return 0;
 }
 
@@ -90,7 +93,10 @@ int main(void)
         syscall(SYS_exit, 6);
     }
     CHECK(WIFSIGNALED(ended(pid)));
-    /* Traps of its own, with threads, for all threads at once. */
+    /* Traps of its own, with threads, for all threads at once. So much memory makes the agent
+       start a thread: that one is spared. */
+    char *much = malloc(64 << 20);
+    memset(much, 1, 64 << 20);
     int ends[2];
     pthread_t thread;
     CHECK(!pipe(ends) && !pthread_create(&thread, 0, sleeper, &ends[0]));

@@ -1,0 +1,163 @@
+//! The agent's threads among the program's, and work that each of the program's threads must do
+//! for itself: installing a filter that the program wants on all of them.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use farpage_sys::futex::{self, Mutex};
+use farpage_sys::linux::general as g;
+use farpage_sys::seccomp::{Instruction, TRAP_MARK};
+use farpage_sys::{Result, file, process, syscall};
+
+use crate::frame::Info;
+use crate::{sandbox, start};
+
+const OWN_MAX: usize = 256;
+/// How long a thread may take: it can be stopped, or wait where no signal arrives.
+const PATIENCE_NS: u64 = 1_000_000_000;
+const SI_QUEUE: i32 = -1;
+
+static OWN: [AtomicU32; OWN_MAX] = [const { AtomicU32::new(0) }; OWN_MAX];
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static FILTER: AtomicPtr<Vec<Instruction>> = AtomicPtr::new(core::ptr::null_mut());
+/// Threads that have not installed it yet.
+static PENDING: AtomicU32 = AtomicU32::new(0);
+
+/// Thread `id` is the agent's.
+pub(crate) fn add(id: u32) {
+    for place in &OWN {
+        let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        if place.compare_exchange(0, id, order, failed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// In the child of a fork, which has one thread.
+pub(crate) fn after_fork() {
+    for place in &OWN {
+        place.store(0, Ordering::Relaxed);
+    }
+    // SAFETY: its holder, if any, is a thread that the child does not have; it protects nothing.
+    unsafe { ONE_AT_A_TIME.reset() };
+    PENDING.store(0, Ordering::Relaxed);
+}
+
+/// True when the agent has threads here.
+pub(crate) fn exist() -> bool {
+    OWN.iter().any(|place| place.load(Ordering::Acquire) != 0)
+}
+
+fn is_own(id: u32) -> bool {
+    OWN.iter().any(|place| place.load(Ordering::Acquire) == id)
+}
+
+/// Has every other thread of the program install `code`, and those that they make meanwhile.
+pub(crate) fn install_everywhere(code: Vec<Instruction>) {
+    let _guard = ONE_AT_A_TIME.lock();
+    // Never freed: a thread may come late.
+    FILTER.store(Box::into_raw(Box::new(code)), Ordering::Release);
+    let mut told = Vec::from([process::thread_id()]);
+    loop {
+        let mut new = threads();
+        new.retain(|id| !told.contains(id) && !is_own(*id));
+        if new.is_empty() {
+            return;
+        }
+        PENDING.store(new.len() as u32, Ordering::Release);
+        for id in &new {
+            if tell(*id).is_err() {
+                done();
+            }
+        }
+        told.extend_from_slice(&new);
+        let until = farpage_sys::time::now_ns() + PATIENCE_NS;
+        loop {
+            let pending = PENDING.load(Ordering::Acquire);
+            let now = farpage_sys::time::now_ns();
+            if pending == 0 || now >= until {
+                break;
+            }
+            futex::wait(&PENDING, pending, Some(until - now));
+        }
+    }
+}
+
+/// In the handler of SIGSYS: true when the signal came from [`install_everywhere`], and is done.
+pub(crate) fn obey(info: &Info) -> bool {
+    let ours = info.code == SI_QUEUE
+        && info.errno == i32::from(TRAP_MARK)
+        && info.call_address as u32 == start::process_id();
+    if !ours || PENDING.load(Ordering::Acquire) == 0 {
+        return ours;
+    }
+    // SAFETY: null, or leaked by `install_everywhere`.
+    if let Some(code) = unsafe { FILTER.load(Ordering::Acquire).as_ref() } {
+        let _ = sandbox::set_here(0, code);
+    }
+    done();
+    true
+}
+
+fn done() {
+    PENDING.fetch_sub(1, Ordering::AcqRel);
+    futex::wake(&PENDING, i32::MAX as u32);
+}
+
+fn tell(id: u32) -> Result<usize> {
+    // `siginfo_t`: signal, errno, code, padding, process, user.
+    let mut info = [0i32; 32];
+    info[0] = g::SIGSYS as i32;
+    info[1] = i32::from(TRAP_MARK);
+    info[2] = SI_QUEUE;
+    info[4] = process::id() as i32;
+    let own = process::id();
+    // SAFETY: `info` has the 128 bytes of a `siginfo_t`.
+    unsafe { syscall!(g::__NR_rt_tgsigqueueinfo, own, id, g::SIGSYS, info.as_ptr()) }
+}
+
+/// All threads of the process.
+fn threads() -> Vec<u32> {
+    let mut found = Vec::new();
+    let flags = g::O_CLOEXEC | g::O_DIRECTORY;
+    let Ok(dir) = file::open(c"/proc/self/task", flags, 0) else {
+        return found;
+    };
+    let mut buffer = [0u8; 4096];
+    loop {
+        // SAFETY: `buffer` is valid for writes of its length.
+        let got = unsafe { syscall!(g::__NR_getdents64, dir.0, buffer.as_mut_ptr(), buffer.len()) };
+        let Ok(bytes @ 1..) = got else { break };
+        let mut entries = &buffer[..bytes];
+        // An entry: inode and offset of 8 bytes each, length of 2, kind of 1, name.
+        while entries.len() > 19 {
+            let length = usize::from(u16::from_ne_bytes([entries[16], entries[17]]));
+            let name = &entries[19..length.max(20).min(entries.len())];
+            let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
+            let id = digits.fold(0, |id, digit| id * 10 + u32::from(digit - b'0'));
+            if id != 0 {
+                found.push(id);
+            }
+            entries = &entries[length.max(20).min(entries.len())..];
+        }
+    }
+    file::close(dir);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_found() {
+        let own = process::thread_id();
+        assert!(threads().contains(&own));
+        assert!(!is_own(own));
+        add(own);
+        assert!(is_own(own) && exist());
+        after_fork();
+        assert!(!exist());
+    }
+}
