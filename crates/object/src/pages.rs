@@ -94,14 +94,11 @@ pub struct Discarded {
 #[cfg_attr(any(test, feature = "check"), derive(Clone))]
 pub struct Pages {
     table: Table,
-    probation: Queue,
-    protected: Queue,
+    resident: Queue,
     aside: Queue,
     reads: Streams,
     writes: Streams,
     aside_pages: u64,
-    /// Clusters chosen to leave so far.
-    left: u32,
 }
 
 impl Default for Pages {
@@ -129,13 +126,11 @@ impl Pages {
     pub fn new() -> Self {
         Self {
             table: Table::new(),
-            probation: Queue::new(Place::Probation),
-            protected: Queue::new(Place::Protected),
+            resident: Queue::new(Place::Resident),
             aside: Queue::new(Place::Aside),
             reads: Streams::default(),
             writes: Streams::default(),
             aside_pages: 0,
-            left: 0,
         }
     }
 
@@ -151,7 +146,7 @@ impl Pages {
 
     /// Clusters that can be chosen to leave.
     pub fn clusters_queued(&self) -> u64 {
-        self.probation.clusters + self.protected.clusters
+        self.resident.clusters
     }
 
     fn set(&mut self, page: u64, state: State) {
@@ -355,13 +350,13 @@ impl Pages {
             self.settle(cluster);
             if self.table.node(cluster).place != Place::Aside && self.leaves(cluster) {
                 self.unqueue(cluster);
-                self.probation.push_oldest(&mut self.table, cluster);
+                self.resident.push_oldest(&mut self.table, cluster);
             }
         }
         absent
     }
 
-    /// Pages came back from aside: they are wanted.
+    /// Pages came back from aside: they are wanted, and their clusters leave last.
     pub fn restored(&mut self, pages: PageRange) {
         for page in pages.iter() {
             self.expect(page.0, &[State::Aside]);
@@ -370,11 +365,7 @@ impl Pages {
         for cluster in clusters_of(pages) {
             if self.mask(cluster, |state| state == State::Aside) == 0 {
                 self.unqueue(cluster);
-                let node = self.table.node_mut(cluster);
-                node.warmth = (node.warmth + 1).min(3);
-                if self.leaves(cluster) {
-                    self.protected.push_newest(&mut self.table, cluster);
-                }
+                self.settle(cluster);
             }
         }
     }

@@ -10,12 +10,10 @@ const NONE: u32 = u32::MAX;
 pub enum Place {
     /// None: no page of it can leave.
     Nowhere = 0,
-    /// New pages that have to show that they are wanted again.
-    Probation = 1,
-    /// Pages that were.
-    Protected = 2,
+    /// Pages of it are in the program and can leave; none is aside.
+    Resident = 1,
     /// Moved aside: last chance.
-    Aside = 3,
+    Aside = 2,
 }
 
 /// A cluster's links.
@@ -24,10 +22,6 @@ pub(crate) struct Node {
     newer: u32,
     older: u32,
     pub(crate) place: Place,
-    /// Times its pages were asked back from aside, saturating at 3; halved at each pass.
-    pub(crate) warmth: u8,
-    /// How many clusters had been chosen to leave when this one was, last; 0 for never.
-    pub(crate) left_at: u32,
 }
 
 impl Node {
@@ -35,8 +29,6 @@ impl Node {
         newer: NONE,
         older: NONE,
         place: Place::Nowhere,
-        warmth: 0,
-        left_at: 0,
     };
 
     pub(crate) fn is_free(&self) -> bool {
@@ -144,7 +136,7 @@ mod tests {
     #[test]
     fn oldest_leaves_first() {
         let mut table = Table::new();
-        let mut queue = Queue::new(Place::Probation);
+        let mut queue = Queue::new(Place::Resident);
         for cluster in [5, 900, 7] {
             queue.push_newest(&mut table, cluster);
         }
@@ -157,5 +149,45 @@ mod tests {
         }
         assert_eq!(order, [11, 5, 7]);
         assert_eq!(queue.clusters, 0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_queue_is_a_deque_from_which_any_cluster_can_go(
+            steps in proptest::collection::vec((0u8..4, 0u32..40), 0..300)
+        ) {
+            let mut table = Table::new();
+            let mut queue = Queue::new(Place::Resident);
+            let mut oracle = alloc::collections::VecDeque::new();
+            for (step, number) in steps {
+                // Far apart, so that several blocks of the table take part.
+                let cluster = number * 37;
+                let at = oracle.iter().position(|&c| c == cluster);
+                match (step, at) {
+                    (0, None) => {
+                        queue.push_newest(&mut table, cluster);
+                        oracle.push_back(cluster);
+                    }
+                    (1, None) => {
+                        queue.push_oldest(&mut table, cluster);
+                        oracle.push_front(cluster);
+                    }
+                    (2, Some(at)) => {
+                        queue.remove(&mut table, cluster);
+                        oracle.remove(at);
+                    }
+                    (3, _) => {
+                        if let Some(oldest) = queue.oldest() {
+                            queue.remove(&mut table, oldest);
+                            assert_eq!(oracle.pop_front(), Some(oldest));
+                        }
+                    }
+                    _ => {}
+                }
+                assert_eq!(queue.oldest(), oracle.front().copied());
+                assert!(queue.iter(&table).eq(oracle.iter().copied()));
+                assert_eq!(queue.clusters, oracle.len() as u64);
+            }
+        }
     }
 }

@@ -14,11 +14,13 @@ mod calls;
 mod check;
 mod coverage;
 
+mod explore;
 mod fork;
 mod handler;
 mod linux;
 mod pagein;
 mod pageout;
+pub mod policy;
 mod program;
 mod rng;
 mod settings;
@@ -27,6 +29,7 @@ mod store;
 mod world;
 
 pub use coverage::{Coverage, Event};
+pub use explore::explore;
 pub use world::{Log, Report, run};
 
 /// The command that replays a seed.

@@ -1,4 +1,5 @@
-//! Runs seeds: `--seeds N [--from N]`, or replays one: `--seed N [--verbose]`.
+//! Runs seeds: `--seeds N [--from N]`, or replays one: `--seed N [--verbose]`; or compares
+//! replacement policies on recorded traces: `--policies TRACE...`.
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;
@@ -6,9 +7,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use farpage_sim::{Coverage, Log, replay, run};
+use farpage_sim::{Coverage, Log, explore, replay, run};
 
-const USAGE: &str = "usage: farpage-sim --seeds N [--from N] | --seed N [--verbose]";
+mod table;
+
+const USAGE: &str = "usage: farpage-sim --seeds N [--from N] | --seed N [--verbose]
+       farpage-sim --explore PAGES | --policies TRACE...";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -20,6 +24,14 @@ fn main() -> ExitCode {
         let verbose = args.iter().any(|arg| arg == "--verbose");
         let log: Option<Log> = verbose.then(|| Box::new(|line| println!("{line}")) as Log);
         println!("{:?}", run(seed, log));
+        return ExitCode::SUCCESS;
+    }
+    if args.first().is_some_and(|arg| arg == "--policies") {
+        return table::print(&args[1..]);
+    }
+    if let Some(pages) = number("--explore") {
+        let worlds = explore(pages as usize, &mut |line| println!("{line}"));
+        println!("{worlds} worlds of {pages} pages and two threads, no law broken");
         return ExitCode::SUCCESS;
     }
     let Some(seeds) = number("--seeds") else {

@@ -2,7 +2,7 @@
 
 use std::panic::catch_unwind;
 
-use farpage_sim::{Coverage, Event, replay, run};
+use farpage_sim::{Coverage, Event, explore, replay, run};
 
 #[test]
 fn a_thousand_seeds_break_no_law_and_meet_every_event() {
@@ -25,4 +25,9 @@ fn a_thousand_seeds_break_no_law_and_meet_every_event() {
 #[test]
 fn a_seed_always_gives_the_same_run() {
     assert_eq!(run(7, None), run(7, None));
+}
+
+#[test]
+fn no_order_of_events_breaks_a_law_for_one_page() {
+    assert!(explore(1, &mut |line| println!("{line}")) > 100);
 }

@@ -11,7 +11,7 @@ impl Pages {
     /// When they do not.
     pub fn check(&self) {
         let mut queued = 0;
-        for queue in [&self.probation, &self.protected, &self.aside] {
+        for queue in [&self.resident, &self.aside] {
             let mut clusters = 0;
             for cluster in queue.iter(&self.table) {
                 let place = self.table.node(cluster).place;
@@ -47,7 +47,7 @@ impl Pages {
         let (clean, dirty) = self.leaving_mask(cluster);
         match place {
             Place::Aside => assert_ne!(aside, 0, "cluster {cluster:#x} is not aside"),
-            Place::Nowhere | Place::Probation | Place::Protected => {
+            Place::Nowhere | Place::Resident => {
                 assert_eq!(aside, 0, "cluster {cluster:#x} is aside and in {place:?}");
             }
         }
@@ -59,6 +59,11 @@ impl Pages {
             );
         }
         (u64::from(aside.count_ones()), place != Place::Nowhere)
+    }
+
+    /// The state of a page and its flags as one number: pages with equal ones behave alike.
+    pub fn byte(&self, page: PageIndex) -> u8 {
+        self.table.byte(page.0)
     }
 
     /// True when a thread waits for the end of the page's transfer.

@@ -1,31 +1,26 @@
 //! How pages leave: the replacement queues, and the way to the pager.
+//!
+//! Second chance by moving aside. Clusters leave in the order in which they came; what is dirty is
+//! moved aside first, and what is asked back from there in time starts anew as the youngest. On
+//! recorded traces this beat probation with protection, S3-FIFO and SIEVE
+//! (`bench/trace/README.md`): a policy that sees faults only gains nothing from finer queues.
 
 use super::*;
 
 impl Pages {
     /// Chooses what leaves next. `None` when nothing can.
     pub fn choose(&mut self) -> Option<Victim> {
-        loop {
-            let (queue, cluster) = self.next_candidate()?;
+        while let Some(cluster) = self.resident.oldest() {
+            self.resident.remove(&mut self.table, cluster);
             let first = u64::from(cluster) * CLUSTER_PAGES;
             let granted = self.mask(cluster, |state| state == State::Granted);
             if granted != 0 {
-                self.take(queue, cluster);
                 let page = PageIndex(first + u64::from(granted.trailing_zeros()));
                 let run = self.stretch(page, block_range(first), State::Granted);
                 return Some(Victim::Granted(run));
             }
-            if queue == Place::Protected && self.table.node(cluster).warmth > 0 {
-                self.take(queue, cluster);
-                self.table.node_mut(cluster).warmth -= 1;
-                self.protected.push_newest(&mut self.table, cluster);
-                continue;
-            }
-            self.take(queue, cluster);
             let (clean, dirty) = self.leaving_mask(cluster);
             if (clean, dirty) != (0, 0) {
-                self.left = self.left.wrapping_add(1).max(1);
-                self.table.node_mut(cluster).left_at = self.left;
                 return Some(Victim::Cluster {
                     first: PageIndex(first),
                     clean,
@@ -33,16 +28,7 @@ impl Pages {
                 });
             }
         }
-    }
-
-    fn next_candidate(&self) -> Option<(Place, u32)> {
-        let probation = self.probation.oldest().map(|c| (Place::Probation, c));
-        let protected = self.protected.oldest().map(|c| (Place::Protected, c));
-        if self.probation.clusters * 4 >= self.protected.clusters {
-            probation.or(protected)
-        } else {
-            protected.or(probation)
-        }
+        None
     }
 
     /// A clean page of a chosen cluster left the program without being written.
@@ -160,34 +146,24 @@ impl Pages {
             || self.mask(cluster, |state| state == State::Granted) != 0
     }
 
-    /// True when a cluster left and came back before as many others had left as there are here:
-    /// with twice the memory it would have stayed. It is wanted more than what passes once.
-    fn left_lately(&self, cluster: u32) -> bool {
-        let left_at = self.table.node(cluster).left_at;
-        let since = u64::from(self.left.wrapping_sub(left_at));
-        left_at != 0 && since <= self.clusters_queued()
-    }
-
-    /// Puts a cluster into the queue that its pages justify: aside when one is aside, else its own
-    /// or probation when something can leave, else none.
+    /// Puts a cluster into the queue that its pages justify: aside when one is aside, else that of
+    /// the resident ones when something can leave, else none.
     pub(super) fn settle(&mut self, cluster: u32) {
         let place = self.table.node(cluster).place;
-        let aside = self.mask(cluster, |state| state == State::Aside) != 0;
-        let right = match place {
-            _ if aside => Place::Aside,
-            _ if !self.leaves(cluster) => Place::Nowhere,
-            Place::Probation | Place::Protected => place,
-            Place::Nowhere if self.left_lately(cluster) => Place::Protected,
-            Place::Aside | Place::Nowhere => Place::Probation,
+        let right = if self.mask(cluster, |state| state == State::Aside) != 0 {
+            Place::Aside
+        } else if self.leaves(cluster) {
+            Place::Resident
+        } else {
+            Place::Nowhere
         };
         if place == right {
             return;
         }
-        self.take(place, cluster);
+        self.unqueue(cluster);
         match right {
             Place::Aside => self.aside.push_newest(&mut self.table, cluster),
-            Place::Probation => self.probation.push_newest(&mut self.table, cluster),
-            Place::Protected => self.protected.push_newest(&mut self.table, cluster),
+            Place::Resident => self.resident.push_newest(&mut self.table, cluster),
             Place::Nowhere => {}
         }
     }
@@ -198,16 +174,11 @@ impl Pages {
         }
     }
 
-    fn take(&mut self, place: Place, cluster: u32) {
-        match place {
-            Place::Probation => self.probation.remove(&mut self.table, cluster),
-            Place::Protected => self.protected.remove(&mut self.table, cluster),
+    pub(super) fn unqueue(&mut self, cluster: u32) {
+        match self.table.node(cluster).place {
+            Place::Resident => self.resident.remove(&mut self.table, cluster),
             Place::Aside => self.aside.remove(&mut self.table, cluster),
             Place::Nowhere => {}
         }
-    }
-
-    pub(super) fn unqueue(&mut self, cluster: u32) {
-        self.take(self.table.node(cluster).place, cluster);
     }
 }

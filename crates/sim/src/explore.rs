@@ -1,0 +1,418 @@
+//! Every order of events of a very small world: a few pages of one cluster, two threads.
+//!
+//! Lock sections are atomic here, transfers are not. A world is rebuilt from its history to be
+//! expanded, so that only histories are kept.
+
+use std::collections::HashSet;
+
+use farpage_abi::{PageIndex, PageRange};
+use farpage_object::{Answer, Filled, Pages, State, Victim};
+
+const FIRST: u64 = 512;
+const THREADS: usize = 2;
+
+/// Something that may happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Access {
+        thread: usize,
+        page: u64,
+        write: bool,
+    },
+    Handle {
+        thread: usize,
+    },
+    Evict {
+        most: u64,
+    },
+    Begin,
+    Out {
+        page: u64,
+    },
+    OutZero {
+        page: u64,
+    },
+    OutFailed {
+        page: u64,
+    },
+    Put {
+        page: u64,
+        clean: bool,
+    },
+    Told {
+        page: u64,
+    },
+    NotSupplied {
+        page: u64,
+    },
+    Discard {
+        page: u64,
+    },
+    Wire {
+        wired: bool,
+    },
+}
+
+/// A copy of a page: true when it is what the program last wrote.
+type Copy = Option<bool>;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+struct Place {
+    program: Copy,
+    protected: bool,
+    aside: Copy,
+    pager: Copy,
+    /// Holds zeros.
+    zero: bool,
+    /// Put into the program by a page-in that was not told; true: clean.
+    put: Option<bool>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Thread {
+    Runs,
+    /// Its message is on its way.
+    Faulted {
+        page: u64,
+        protection: bool,
+    },
+    /// The handler said that it has to wait.
+    Waits {
+        page: u64,
+    },
+}
+
+struct World {
+    pages: Pages,
+    places: Vec<Place>,
+    threads: [Thread; THREADS],
+}
+
+fn one(page: u64) -> PageRange {
+    PageRange::new(FIRST + page, FIRST + page + 1)
+}
+
+fn index(page: u64) -> PageIndex {
+    PageIndex(FIRST + page)
+}
+
+impl World {
+    fn new(count: usize) -> Self {
+        Self {
+            pages: Pages::new(),
+            places: vec![
+                Place {
+                    zero: true,
+                    ..Place::default()
+                };
+                count
+            ],
+            threads: [Thread::Runs; THREADS],
+        }
+    }
+
+    fn replay(count: usize, history: &[Action]) -> Self {
+        let mut world = Self::new(count);
+        history.iter().for_each(|&action| world.act(action));
+        world
+    }
+
+    fn count(&self) -> u64 {
+        self.places.len() as u64
+    }
+
+    fn state(&self, page: u64) -> State {
+        self.pages.state(index(page))
+    }
+
+    fn key(&self) -> (Vec<(u8, Place)>, [Thread; THREADS], u64) {
+        let bytes = (0..self.count()).map(|p| (self.pages.byte(index(p)), self.places[p as usize]));
+        (bytes.collect(), self.threads, self.pages.clusters_queued())
+    }
+
+    fn actions(&self) -> Vec<Action> {
+        let mut all = vec![
+            Action::Begin,
+            Action::Evict { most: 1 },
+            Action::Evict { most: 16 },
+        ];
+        all.extend([true, false].map(|wired| Action::Wire { wired }));
+        for (thread, at) in self.threads.iter().enumerate() {
+            match at {
+                Thread::Runs => {
+                    for page in 0..self.count() {
+                        let both = [true, false];
+                        all.extend(both.map(|write| Action::Access {
+                            thread,
+                            page,
+                            write,
+                        }));
+                    }
+                }
+                Thread::Faulted { .. } => all.push(Action::Handle { thread }),
+                Thread::Waits { .. } => {}
+            }
+        }
+        for page in 0..self.count() {
+            let place = &self.places[page as usize];
+            match self.state(page) {
+                State::PagingOut | State::PagingOutMapped => {
+                    all.extend([Action::Out { page }, Action::OutFailed { page }]);
+                    if place.zero {
+                        all.push(Action::OutZero { page });
+                    }
+                }
+                State::PagingIn if place.put.is_some() => all.push(Action::Told { page }),
+                State::PagingIn => {
+                    all.extend([true, false].map(|clean| Action::Put { page, clean }));
+                    all.push(Action::NotSupplied { page });
+                }
+                _ => all.push(Action::Discard { page }),
+            }
+        }
+        all
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Access {
+                thread,
+                page,
+                write,
+            } => self.access(thread, page, write),
+            Action::Handle { thread } => self.handle(thread),
+            Action::Evict { most } => self.evict(most),
+            Action::Begin => {
+                self.pages.page_out_begins();
+            }
+            Action::Out { page } => {
+                let place = &mut self.places[page as usize];
+                place.pager = place.aside.take();
+                let (_, awaited) = self.pages.paged_out(index(page));
+                if awaited {
+                    self.wake(page);
+                }
+            }
+            Action::OutZero { page } => {
+                if self.pages.paged_out_zero(index(page)) {
+                    self.places[page as usize].aside = None;
+                }
+            }
+            Action::OutFailed { page } => {
+                if self.pages.page_out_failed(index(page)) {
+                    self.places[page as usize].aside = None;
+                    self.places[page as usize].protected = false;
+                    self.wake(page);
+                }
+            }
+            Action::Put { page, clean } => {
+                let place = &mut self.places[page as usize];
+                place.program = place.pager;
+                place.protected = clean;
+                place.put = Some(clean);
+                self.wake(page);
+            }
+            Action::Told { page } => self.told(page),
+            Action::NotSupplied { page } => {
+                if self.pages.page_in_ends(one(page)) {
+                    self.wake(page);
+                }
+            }
+            Action::Discard { page } => {
+                self.places[page as usize] = Place {
+                    zero: true,
+                    ..Place::default()
+                };
+                self.pages.discard(one(page));
+                self.wake(page);
+            }
+            Action::Wire { wired } => self.pages.wire(one(0), wired),
+        }
+    }
+
+    fn told(&mut self, page: u64) {
+        let clean = self.places[page as usize].put.take();
+        let clean = clean.expect("only what was put is told");
+        if !clean {
+            self.places[page as usize].pager = None;
+        }
+        if self.pages.paged_in(one(page), clean) {
+            self.wake(page);
+        }
+    }
+
+    fn wake(&mut self, woken: u64) {
+        for thread in &mut self.threads {
+            match *thread {
+                Thread::Faulted { page, .. } | Thread::Waits { page } if page == woken => {
+                    *thread = Thread::Runs;
+                }
+                Thread::Runs | Thread::Faulted { .. } | Thread::Waits { .. } => {}
+            }
+        }
+    }
+
+    fn access(&mut self, thread: usize, page: u64, write: bool) {
+        let place = &mut self.places[page as usize];
+        let Some(current) = place.program else {
+            self.threads[thread] = Thread::Faulted {
+                page,
+                protection: false,
+            };
+            return;
+        };
+        assert!(current, "page {page} is not what was last written");
+        if write && place.protected {
+            self.threads[thread] = Thread::Faulted {
+                page,
+                protection: true,
+            };
+        } else if write {
+            place.zero = false;
+            place.aside = place.aside.map(|_| false);
+            place.pager = place.pager.map(|_| false);
+        }
+    }
+
+    fn handle(&mut self, thread: usize) {
+        let Thread::Faulted { page, protection } = self.threads[thread] else {
+            unreachable!("only faults are handled");
+        };
+        let limits = PageRange::new(FIRST, FIRST + self.count());
+        // Asked again, so that the history of streams does not matter.
+        match self.pages.fault(index(page), protection, limits, true) {
+            Answer::Wake => {
+                let place = &self.places[page as usize];
+                let works = place.program.is_some() && !(protection && place.protected);
+                assert!(works, "woken for nothing");
+                self.wake(page);
+            }
+            Answer::Wait => self.threads[thread] = Thread::Waits { page },
+            Answer::Zero(pages) => {
+                self.each(pages, |place| place.program = Some(true));
+                self.pages.filled(pages, Filled::Zero);
+            }
+            Answer::Restore(pages) => {
+                self.each(pages, |place| place.program = place.aside.take());
+                self.pages.restored(pages);
+            }
+            Answer::CopyBack(at) => {
+                let place = &mut self.places[page as usize];
+                place.program = place.aside;
+                place.protected = true;
+                self.pages.copied_back(at);
+                self.wake(page);
+            }
+            Answer::PageIn { pages, .. } => {
+                self.pages.page_in_begins(pages, Some(index(page)));
+                self.threads[thread] = Thread::Waits { page };
+            }
+            Answer::Unprotect(pages) => {
+                self.each(pages, |place| {
+                    place.protected = false;
+                    place.pager = None;
+                });
+                self.pages.dirtied(pages);
+            }
+            answer @ (Answer::Grant(_) | Answer::Unlock(_) | Answer::Fail) => {
+                panic!("{answer:?} in a small mapping")
+            }
+        }
+    }
+
+    fn each(&mut self, pages: PageRange, change: impl Fn(&mut Place)) {
+        for page in pages.iter() {
+            change(&mut self.places[(page.0 - FIRST) as usize]);
+            self.wake(page.0 - FIRST);
+        }
+    }
+
+    fn evict(&mut self, most: u64) {
+        let Some(Victim::Cluster {
+            first,
+            clean,
+            dirty,
+        }) = self.pages.choose()
+        else {
+            return;
+        };
+        let mut moved = 0;
+        for page in 0..self.count() {
+            let place = &mut self.places[page as usize];
+            if clean >> page & 1 == 1 {
+                *place = Place {
+                    pager: place.pager,
+                    zero: place.zero,
+                    ..Place::default()
+                };
+                self.pages.dropped(index(page));
+            } else if dirty >> page & 1 == 1 && moved < most {
+                moved += 1;
+                place.aside = place.program.take();
+                self.pages.moved_aside(index(page));
+            }
+        }
+        self.pages.requeue(first);
+    }
+
+    /// What holds after every action.
+    fn check(&self) {
+        self.pages.check();
+        for (page, place) in self.places.iter().enumerate() {
+            let good = Some(true);
+            let held = (place.program, place.aside, place.pager);
+            let state = self.state(page as u64);
+            let fine = match state {
+                State::Absent => held == (None, None, None) && place.zero,
+                State::Resident => held == (good, None, None) && !place.protected,
+                State::Clean => held == (good, None, good) && place.protected,
+                State::Aside | State::PagingOut => held == (None, good, None),
+                State::PagingOutMapped => held == (good, good, None) && place.protected,
+                State::PagingIn if place.put.is_some() => place.program == good,
+                State::PagingIn | State::Out => held == (None, None, good),
+                State::Granted | State::Failed => false,
+            };
+            assert!(fine, "page {page} is {state:?} and lies at {held:?}");
+        }
+        for thread in &self.threads {
+            if let Thread::Waits { page } = *thread {
+                let comes = matches!(self.state(page), State::PagingIn | State::PagingOutMapped);
+                assert!(comes, "a thread waits for ever for page {page}");
+            }
+        }
+    }
+}
+
+/// Explores every history of `pages` pages and returns how many different worlds there are.
+///
+/// # Panics
+/// When a law is broken; the message before says by which history.
+pub fn explore(pages: usize, report: &mut dyn FnMut(String)) -> usize {
+    let mut seen = HashSet::new();
+    let mut frontier: Vec<Vec<Action>> = vec![Vec::new()];
+    seen.insert(World::new(pages).key());
+    while !frontier.is_empty() {
+        let mut next = Vec::new();
+        for history in frontier {
+            for action in World::replay(pages, &history).actions() {
+                let mut longer = history.clone();
+                longer.push(action);
+                let tried = std::panic::catch_unwind(|| {
+                    let world = World::replay(pages, &longer);
+                    world.check();
+                    world.key()
+                });
+                let Ok(key) = tried else {
+                    report(format!("broken by {longer:?}"));
+                    panic!("a law is broken after {} actions", longer.len());
+                };
+                if seen.insert(key) {
+                    next.push(longer);
+                }
+            }
+        }
+        report(format!("{} worlds", seen.len()));
+        frontier = next;
+    }
+    seen.len()
+}

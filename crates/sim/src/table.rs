@@ -1,0 +1,117 @@
+//! The comparison of policies, as tables.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use farpage_sim::policy::{Costs, Kind, Setup, Trace, decode, run};
+
+/// Memory, in hundredths of what the program touches.
+const MEMORY: [usize; 2] = [50, 25];
+const TIERS: [(Costs, &str); 2] = [(Costs::COMPRESSED, "compressed"), (Costs::DISK, "disk")];
+/// Parts of memory that may lie aside: one in so many.
+const ASIDE: [usize; 4] = [4, 8, 16, 32];
+
+struct Named {
+    name: String,
+    trace: Trace,
+}
+
+/// Prints the tables for some trace files.
+pub fn print(files: &[String]) -> ExitCode {
+    let mut traces = Vec::new();
+    for file in files {
+        let bytes = match std::fs::read(file) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                eprintln!("cannot read {file}: {error}");
+                return ExitCode::FAILURE;
+            }
+        };
+        let name = Path::new(file).file_stem().unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
+        match decode(&bytes) {
+            Ok(trace) => traces.push(Named { name, trace }),
+            Err(error) => {
+                eprintln!("{file}: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    for (costs, tier) in TIERS {
+        for percent in MEMORY {
+            println!("\n{tier} tier, memory {percent}% of the footprint, 1/8 aside; ms");
+            table(&traces, costs, percent);
+        }
+    }
+    println!("\nmeans against FIFO over both tiers and memories, by the part that may lie aside");
+    summary(&traces);
+    ExitCode::SUCCESS
+}
+
+fn cost_ms(trace: &Trace, costs: &Costs, kind: Kind, percent: usize, how: (usize, bool)) -> f64 {
+    let memory = trace.footprint * percent / 100;
+    let setup = Setup {
+        kind,
+        memory,
+        aside: memory / how.0,
+        clean_aside: how.1,
+    };
+    run(trace, setup).cost_ms(costs)
+}
+
+fn header(first: &str) {
+    print!("{first:24}");
+    for kind in Kind::ALL {
+        print!("{:>12}", kind.name());
+    }
+    println!();
+}
+
+fn table(traces: &[Named], costs: Costs, percent: usize) {
+    header("trace, pages touched");
+    let mut logs = [0.0; Kind::ALL.len()];
+    for Named { name, trace } in traces {
+        print!("{name:16}{:>8}", trace.footprint);
+        for (sum, kind) in logs.iter_mut().zip(Kind::ALL) {
+            let ms = cost_ms(trace, &costs, kind, percent, (8, false));
+            *sum += ms.ln();
+            print!("{ms:>12.1}");
+        }
+        println!();
+    }
+    means("mean against FIFO", &logs, logs[0], traces.len());
+}
+
+fn means(first: &str, logs: &[f64], base: f64, count: usize) {
+    print!("{first:24}");
+    for sum in logs {
+        print!("{:>12.3}", ((sum - base) / count as f64).exp());
+    }
+    println!();
+}
+
+fn summary(traces: &[Named]) {
+    header("");
+    for clean_aside in [false, true] {
+        for aside in ASIDE {
+            let mut logs = [0.0; Kind::ALL.len()];
+            for (sum, kind) in logs.iter_mut().zip(Kind::ALL) {
+                for Named { trace, .. } in traces {
+                    for (costs, _) in TIERS {
+                        for percent in MEMORY {
+                            let how = (aside, clean_aside);
+                            *sum += cost_ms(trace, &costs, kind, percent, how).ln();
+                        }
+                    }
+                }
+            }
+            let clean = if clean_aside {
+                "clean too"
+            } else {
+                "dirty only"
+            };
+            let cells = traces.len() * TIERS.len() * MEMORY.len();
+            means(&format!("1/{aside}, {clean}"), &logs, logs[0], cells);
+        }
+    }
+}
