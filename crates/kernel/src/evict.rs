@@ -27,7 +27,7 @@ impl Kernel {
     /// Makes room for `pages`, or waits a while for somebody else to.
     pub(crate) fn make_room(&self, pages: u64) {
         let excess = self.account.excess(pages) / PAGE_BYTES as u64 + 1;
-        if self.evict(excess.max(64)) > 0 || self.account.excess(pages) == 0 {
+        if self.evict(excess.max(64), true) > 0 || self.account.excess(pages) == 0 {
             return;
         }
         let seen = self.account.control().memory_freed.load(Ordering::Acquire);
@@ -35,8 +35,9 @@ impl Kernel {
         self.account.wait_for_memory(seen, 10_000_000);
     }
 
-    /// Frees about `wanted` pages of this task. Returns how many it did.
-    pub(crate) fn evict(&self, wanted: u64) -> u64 {
+    /// Frees about `wanted` pages of this task. Returns how many it did. When it is `urgent` a
+    /// thread waits for them: paging space that takes no more is the end.
+    pub(crate) fn evict(&self, wanted: u64, urgent: bool) -> u64 {
         let mut freed = 0;
         while freed < wanted {
             let (dropped, chosen) = self.move_aside();
@@ -46,7 +47,7 @@ impl Kernel {
             } else {
                 0
             };
-            let written = self.page_out_to(target);
+            let written = self.page_out_to(target, urgent);
             freed += written;
             if !chosen && written == 0 {
                 break;
@@ -235,7 +236,7 @@ impl Kernel {
     }
 
     /// Second step: hands clusters to their pagers until no more than `target` pages lie aside.
-    fn page_out_to(&self, target: u64) -> u64 {
+    fn page_out_to(&self, target: u64, urgent: bool) -> u64 {
         let mut freed = 0;
         loop {
             let mut state = self.state.lock();
@@ -247,7 +248,7 @@ impl Kernel {
             };
             state.in_flight += 1;
             drop(state);
-            let written = self.write(&leaving);
+            let written = self.write(&leaving, urgent);
             freed += written;
             if written == 0 {
                 return freed;
@@ -278,10 +279,10 @@ impl Kernel {
         };
         leaving.clusters[0] = cluster;
         self.state.lock().in_flight += 1;
-        self.write(&leaving) > 0
+        self.write(&leaving, false) > 0
     }
 
-    fn write(&self, leaving: &Leaving) -> u64 {
+    fn write(&self, leaving: &Leaving, urgent: bool) -> u64 {
         const EMPTY: &[u8; PAGE_BYTES] = &[0; PAGE_BYTES];
         let mut out = [PageOut {
             page: PageIndex(0),
@@ -310,7 +311,7 @@ impl Kernel {
             0 => Ok(()),
             _ => source.pager.data_write(source.object, &out[..count]),
         };
-        self.written(leaving, &zeros, result)
+        self.written(leaving, &zeros, result, urgent)
     }
 
     fn written(
@@ -318,6 +319,7 @@ impl Kernel {
         leaving: &Leaving,
         zeros: &[u16; BATCH],
         result: Result<(), PagerError>,
+        urgent: bool,
     ) -> u64 {
         let mut state = self.state.lock();
         let mut freed = 0;
@@ -355,7 +357,10 @@ impl Kernel {
         self.account.uncharge(freed);
         self.settled.notify();
         if let Err(error) = result {
-            self.page_out_trouble(error, leaving.source.temporary);
+            // While nobody waits for memory the pages stay where they are, to be tried again.
+            if urgent && leaving.source.temporary {
+                self.kill(format_args!("cannot page out"), error);
+            }
         }
         if result.is_ok() {
             freed.max(u64::from(rewrite))
@@ -377,13 +382,6 @@ impl Kernel {
         unsafe { drop_shadow(at, PAGE_BYTES) };
         self.account.uncharge(1);
         true
-    }
-
-    fn page_out_trouble(&self, error: PagerError, temporary: bool) {
-        // While there is room the page stays where it is; it is tried again when there is not.
-        if temporary && self.account.excess(0) > 0 {
-            self.kill(format_args!("cannot page out"), error)
-        }
     }
 }
 

@@ -346,8 +346,12 @@ impl Kernel {
             let asked = object_pages(source, rest);
             let request = DataRequest::new(source.object, asked, needed, access, space);
             match source.pager.data_request(request) {
+                Ok(supplied) if supplied.pages == 0 || supplied.pages > rest.pages() => {
+                    failed = Some(PagerError::Violation);
+                    break;
+                }
                 Ok(supplied) => {
-                    let count = supplied.pages.clamp(1, rest.pages());
+                    let count = supplied.pages;
                     self.install(PageRange::new(at, at + count), supplied, buffer);
                     at += count;
                 }

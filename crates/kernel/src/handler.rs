@@ -144,7 +144,7 @@ impl Kernel {
             let excess = self.account.excess(reserve) / PAGE_BYTES as u64;
             let room = match excess.max(asked) {
                 0 => true,
-                wanted => self.evict(wanted.max(64)) > 0,
+                wanted => self.evict(wanted.max(64), false) > 0,
             };
             if self.account.inherited() > 0 {
                 self.look_at_inherited(&mut looked_at);

@@ -44,7 +44,10 @@ fn advice(error: PagerError) -> (Death, &'static str) {
             Death::Corrupt,
             "the disk under the paging file returns wrong bytes: use another with --spill DIR",
         ),
-        PagerError::Read(_) | PagerError::Unavailable | PagerError::Dead => (
+        PagerError::Read(_)
+        | PagerError::Unavailable
+        | PagerError::Dead
+        | PagerError::Violation => (
             Death::ReadError,
             "check the disk under the paging file, or use another with --spill DIR",
         ),

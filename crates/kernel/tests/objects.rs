@@ -179,3 +179,48 @@ fn mistakes_are_refused() {
     drop(memory);
     object.map().expect("mapped again");
 }
+
+/// Supplies nothing, or more than it is asked for.
+struct Liar(u64);
+
+impl Pager for Liar {
+    fn data_request(&self, _: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        Ok(Supplied::clean(self.0))
+    }
+
+    fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
+        Ok(())
+    }
+}
+
+/// Run in a process of its own: the page that is lost raises SIGBUS there.
+#[test]
+fn a_lying_pager_raises_sigbus_and_shows_nothing() {
+    const PAGES: &str = "FARPAGE_TEST_LIAR";
+    if let Ok(pages) = std::env::var(PAGES) {
+        let kernel = Embedded::start(8 << 20).expect("a kernel");
+        let liar = Arc::new(Liar(pages.parse().expect("a number")));
+        let object = kernel.object(liar, 1 << 20).expect("an object");
+        let memory = object.map().expect("mapped");
+        println!("read {}", number(&memory, 0));
+        return;
+    }
+    for pages in ["0", "1000000"] {
+        let own = std::env::current_exe().expect("a path");
+        let mut again = std::process::Command::new(own);
+        again.args([
+            "--exact",
+            "a_lying_pager_raises_sigbus_and_shows_nothing",
+            "--nocapture",
+        ]);
+        let output = again.env(PAGES, pages).output().expect("started");
+        let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(signal, Some(7), "{said}");
+        assert!(
+            said.contains("supplied no page, or more than it was asked for"),
+            "{said}"
+        );
+        assert!(!String::from_utf8_lossy(&output.stdout).contains("read "));
+    }
+}

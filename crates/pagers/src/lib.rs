@@ -48,8 +48,7 @@ pub trait Pager: Send + Sync {
     /// answers for them; the kernel forgets its copy.
     ///
     /// # Errors
-    /// Why they could not be taken: the kernel keeps the pages and tries again, or, when memory
-    /// must be freed at once, gives them to the default pager.
+    /// Why they could not be taken: the kernel keeps the pages and tries again later.
     fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError>;
 
     /// A thread wants to write to a page that was supplied locked against writing
@@ -219,6 +218,8 @@ pub enum PagerError {
     Write(i32),
     /// The pager is gone.
     Dead,
+    /// The pager broke the protocol: it supplied no page, or more than it was asked for.
+    Violation,
 }
 
 impl fmt::Display for PagerError {
@@ -230,6 +231,12 @@ impl fmt::Display for PagerError {
             Self::Read(errno) => write!(f, "reading failed with system error {errno}"),
             Self::Write(errno) => write!(f, "writing failed with system error {errno}"),
             Self::Dead => write!(f, "the pager is gone"),
+            Self::Violation => {
+                write!(
+                    f,
+                    "the pager supplied no page, or more than it was asked for"
+                )
+            }
         }
     }
 }

@@ -19,18 +19,6 @@ pub fn seccomp_trap() -> Result<()> {
     unsafe { syscall!(g::__NR_seccomp, args.0, args.1, args.2) }.map(drop)
 }
 
-/// Whether this process may make an `io_uring`.
-///
-/// # Errors
-/// As `io_uring_setup(2)`: `EPERM` where it is turned off, `ENOSYS` without it.
-pub fn io_uring() -> Result<()> {
-    let mut params = [0u8; 120];
-    // SAFETY: `params` is as large as `struct io_uring_params`.
-    let made = unsafe { syscall!(g::__NR_io_uring_setup, 1, params.as_mut_ptr()) }?;
-    file::close(Fd(made as i32));
-    Ok(())
-}
-
 /// Whether the kernel has `PAGEMAP_SCAN`.
 ///
 /// # Errors

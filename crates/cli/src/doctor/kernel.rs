@@ -143,11 +143,9 @@ pub(super) fn features(found: &Userfaultfd) -> Vec<Check> {
 /// Other calls.
 pub(super) fn calls() -> Vec<Check> {
     let scope = number("/proc/sys/kernel/yama/ptrace_scope");
-    let io_uring_off = number("/proc/sys/kernel/io_uring_disabled").unwrap_or(0) != 0;
     let mut checks = vec![
         seccomp(probe::seccomp_trap(), sandboxed()),
         pagemap_scan(probe::pagemap_scan()),
-        io_uring(probe::io_uring(), io_uring_off),
     ];
     checks.extend(try_ptrace().map(|result| ptrace(result, scope)));
     checks
@@ -191,27 +189,9 @@ fn pagemap_scan(result: Result<(), Errno>) -> Check {
     }
 }
 
-fn io_uring(result: Result<(), Errno>, turned_off: bool) -> Check {
-    let check = |state, text: &str| Check::new(KERNEL, "io_uring", state, text);
-    let slower = "paging files are read and written one request at a time, which is slower";
-    match result {
-        Ok(()) => check(State::Ok, "yes"),
-        Err(_) if turned_off => check(State::Warn, &format!("turned off: {slower}"))
-            .improve("sudo sysctl kernel.io_uring_disabled=0"),
-        Err(Errno::ENOSYS) => check(State::Warn, &format!("not in this kernel: {slower}")),
-        Err(errno) => check(
-            State::Warn,
-            &format!(
-                "refused ({}), by a sandbox or a limit: {slower}",
-                errno.name()
-            ),
-        ),
-    }
-}
-
 fn ptrace(result: Result<(), Errno>, yama_scope: Option<u64>) -> Check {
     let check = |state, text: &str| Check::new(KERNEL, "ptrace", state, text);
-    let unmanaged = "static programs (Go, for one) run, but unmanaged";
+    let unmanaged = "static programs (Go, for one) cannot be executed under farpage";
     match (result, yama_scope) {
         (Ok(()), _) => check(State::Ok, "permitted, so static programs are managed too"),
         (Err(_), Some(3)) => check(
@@ -316,8 +296,6 @@ mod tests {
         assert_eq!(seccomp(Err(Errno::ENOSYS), false).state, State::Fail);
         assert_eq!(pagemap_scan(Err(Errno::ENOTTY)).state, State::Warn);
         assert_eq!(pagemap_scan(Err(Errno::EACCES)).state, State::Fail);
-        let off = io_uring(Err(Errno::EPERM), true);
-        assert_eq!(off.improve, ["sudo sysctl kernel.io_uring_disabled=0"]);
         let yama = ptrace(Err(Errno::EPERM), Some(2));
         assert_eq!(yama.improve, ["sudo sysctl kernel.yama.ptrace_scope=1"]);
         assert_eq!(ptrace(Ok(()), Some(1)).state, State::Ok);
