@@ -2,7 +2,7 @@
 
 use linux_raw_sys::general as g;
 
-use crate::file::{self, Fd};
+use crate::file;
 use crate::raw::{Errno, Result};
 use crate::{pagemap, syscall};
 
