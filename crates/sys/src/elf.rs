@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 
 use crate::file::{self, Fd};
-use crate::raw::{Errno, Result};
+use crate::raw::Result;
 
 /// What executing a file means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,20 +108,18 @@ fn program(fd: Fd, head: &[u8]) -> Result<Image> {
     if u16_at(head, 54) as usize != ENTRY_BYTES || entries > ENTRIES_MAX {
         return Ok(Image::Unknown);
     }
+    let mut bytes = [0; ENTRY_BYTES * ENTRIES_MAX];
+    let bytes = &mut bytes[..ENTRY_BYTES * entries];
+    if file::pread(fd, bytes, table)? != bytes.len() {
+        return Ok(Image::Unknown);
+    }
     let mut image = Image::Static;
-    for index in 0..entries {
-        let mut entry = [0; ENTRY_BYTES];
-        let at = table
-            .checked_add((index * ENTRY_BYTES) as u64)
-            .ok_or(Errno::ENOEXEC)?;
-        if file::pread(fd, &mut entry, at)? != ENTRY_BYTES {
-            return Ok(Image::Unknown);
-        }
-        match u32_at(&entry, 0) {
-            PT_INTERP if is_glibc(fd, u64_at(&entry, 8), u64_at(&entry, 32))? => {
+    for entry in bytes.chunks_exact(ENTRY_BYTES) {
+        match u32_at(entry, 0) {
+            PT_INTERP if is_glibc(fd, u64_at(entry, 8), u64_at(entry, 32))? => {
                 image = Image::Dynamic;
             }
-            PT_TLS if u64_at(&entry, 40) > TLS_MAX_BYTES => return Ok(Image::Static),
+            PT_TLS if u64_at(entry, 40) > TLS_MAX_BYTES => return Ok(Image::Static),
             _ => {}
         }
     }

@@ -32,9 +32,9 @@ use rustix::process::{
 use crate::options::{Casualty, Prepared};
 use tasks::Tasks;
 
-/// Highest number that Farpage's descriptors take in a program: not so high that programs which
-/// close all descriptors up to their limit would take long.
-const DESCRIPTORS_END: u64 = 4096;
+/// End of the numbers that Farpage's descriptors take in a program: out of the way, and no higher
+/// than that, for every fork copies the table up to the highest.
+const DESCRIPTORS_END: u64 = 1024;
 /// Descriptors that a program should at least have for itself.
 const DESCRIPTORS_LEFT: u64 = 32;
 
