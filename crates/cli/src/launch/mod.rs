@@ -140,9 +140,7 @@ fn describe(step: Step) -> &'static str {
         Step::Fork => "cannot make a process",
         Step::Places => "cannot give it Farpage's descriptors",
         Step::Filter => "cannot install the system call filter (needs seccomp)",
-        Step::Trace => {
-            "it is a static program, and ptrace, which brings the agent into those, is forbidden here"
-        }
+        Step::Trace => "it is a static program, and ptrace, which those need, is forbidden here",
         Step::Execute => "cannot execute it",
     }
 }
