@@ -151,7 +151,7 @@ impl Account {
     fn headroom(&self, budget: u64) -> u64 {
         let segments = self.tasks.load(Ordering::Relaxed) << 20;
         (budget / 32)
-            .clamp(1 << 20, 4 << 20)
+            .clamp(2 << 20, 4 << 20)
             .max(segments)
             .min(budget / 4)
     }

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use farpage_abi::{Access, PAGE_BYTES, PageIndex, PageRange, TraceEvent, TraceKind};
-use farpage_object::{Answer, Filled, State as PageState};
+use farpage_object::{Answer, CLUSTER_PAGES, Filled, State as PageState};
 use farpage_pagers::{DataRequest, PagerError, Supplied};
 use farpage_sys::uffd::Fault;
 use farpage_sys::{Errno, time};
@@ -129,7 +129,7 @@ impl Kernel {
                 self.request(state, page, pages, None, source)
             }
             Answer::Zero(pages) => self.zero(state, page, pages),
-            Answer::Grant(pages) => self.grant(state, page, pages),
+            Answer::Grant(pages) => self.grant(state, page, pages, again),
             Answer::Restore(pages) => self.restore(state, page, pages),
             Answer::CopyBack(page) => self.copy_back(state, page),
             Answer::Unprotect(pages) => self.unprotect(state, pages, &source),
@@ -184,8 +184,19 @@ impl Kernel {
         }
     }
 
-    fn grant(&self, mut state: StateGuard<'_>, page: PageIndex, pages: PageRange) -> Step {
+    fn grant(
+        &self,
+        mut state: StateGuard<'_>,
+        page: PageIndex,
+        pages: PageRange,
+        again: bool,
+    ) -> Step {
         if !self.account.charge(pages.pages()) {
+            if again {
+                // No room for a whole block: a cluster will do.
+                let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
+                return self.zero(state, page, PageRange::new(start, start + CLUSTER_PAGES));
+            }
             return Step::Room(pages.pages());
         }
         // SAFETY: the automaton says that these pages have no contents anywhere: zeros are right.
@@ -196,8 +207,8 @@ impl Kernel {
         if given.is_err() {
             // Too many mappings: fill it ourselves.
             self.account.uncharge(pages.pages());
-            let start = page.0 / 16 * 16;
-            return self.zero(state, page, PageRange::new(start, start + 16));
+            let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
+            return self.zero(state, page, PageRange::new(start, start + CLUSTER_PAGES));
         }
         state.pages.filled(pages, Filled::Granted);
         drop(state);

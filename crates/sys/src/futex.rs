@@ -85,7 +85,9 @@ impl<T> Mutex<T> {
     /// Only in a forked child, for a mutex whose holder was a thread that the child does not have
     /// and whose value is whole.
     pub unsafe fn reset(&self) {
-        self.word.store(FREE, Ordering::Release);
+        if self.word.swap(FREE, Ordering::Release) == CONTENDED {
+            wake(&self.word, i32::MAX as u32);
+        }
     }
 }
 
@@ -170,6 +172,21 @@ mod tests {
             }
         });
         assert_eq!(*count.lock(), 80_000);
+    }
+
+    #[test]
+    fn a_reset_lets_the_waiters_go_on() {
+        let mutex = Mutex::new(());
+        core::mem::forget(mutex.lock());
+        std::thread::scope(|s| {
+            let waiter = s.spawn(|| drop(mutex.lock()));
+            while mutex.word.load(Ordering::Relaxed) != CONTENDED {
+                std::thread::yield_now();
+            }
+            // SAFETY: the value is whole; nobody uses the guard that was forgotten.
+            unsafe { mutex.reset() };
+            waiter.join().expect("no panic");
+        });
     }
 
     #[test]
