@@ -11,6 +11,9 @@ use crate::state::{CLUSTER_PAGES, State};
 use crate::stream::{Plan, Streams};
 use crate::table::{BLOCK_PAGES, Table};
 
+/// Pages that come in together where accesses are near each other but in no run.
+const NEIGHBOURS: u64 = 4;
+
 /// What a fault needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -279,15 +282,15 @@ impl Pages {
     }
 
     /// What is asked for with an out page. A page alone is asked for alone, unless a neighbour came
-    /// in before: then the rest of the cluster is likely to be wanted too, and costs little more.
+    /// in before: then those beside it are likely to be wanted too, and cost little more.
     fn wanted_with(&self, page: PageIndex, plan: Plan, limits: PageRange) -> PageRange {
         let near = self.mask(cluster_of(page.0), |state| {
             matches!(state, State::Resident | State::Clean | State::PagingIn)
         });
         if plan == Plan::Alone && near != 0 {
-            let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
-            let cluster = PageRange::new(start, start + CLUSTER_PAGES).intersect(limits);
-            return self.stretch(page, cluster, State::Out);
+            let start = page.0 / NEIGHBOURS * NEIGHBOURS;
+            let near = PageRange::new(start, start + NEIGHBOURS).intersect(limits);
+            return self.stretch(page, near, State::Out);
         }
         self.run(page, plan, limits, State::Out)
     }

@@ -97,8 +97,8 @@ fn plan(stream: &Stream) -> Plan {
     let grown = |first: u64| (first << stream.hits.min(9)).min(WINDOW_MAX);
     match stream.step {
         _ if stream.hits == 0 => Plan::Alone,
-        1 => Plan::Forward(grown(4)),
-        -1 => Plan::Backward(grown(4)),
+        1 => Plan::Forward(grown(2)),
+        -1 => Plan::Backward(grown(2)),
         stride if stream.hits >= 2 => Plan::Strided {
             stride,
             count: u64::from(stream.hits).min(16),

@@ -91,7 +91,7 @@ pub(crate) const JOBS: &[Job] = &[
         Input::Lines,
         job(
             "sort",
-            [64, 1024],
+            [48, 1024],
             "sort -S {mib}M --parallel=2 -T . -o sorted {in}/lines-{mib}",
         ),
     ),

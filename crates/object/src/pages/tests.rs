@@ -176,7 +176,7 @@ fn out_pages_are_asked_for_in_runs() {
     assert_eq!(pages.fault(page(512), false, ALL, false), Answer::Wait);
     assert!(!pages.paged_in(PageRange::new(512, 513), true));
     let run = Answer::PageIn {
-        pages: PageRange::new(513, 521),
+        pages: PageRange::new(513, 517),
         also: None,
     };
     assert_eq!(pages.fault(page(513), false, ALL, false), run);
