@@ -43,18 +43,27 @@ pub fn print(files: &[String]) -> ExitCode {
             table(&traces, costs, percent);
         }
     }
-    println!("\nmeans against FIFO over both tiers and memories, by the part that may lie aside");
-    summary(&traces);
+    for (costs, tier) in TIERS {
+        println!("\n{tier} tier, means over both memories, against FIFO that asks for pages alone");
+        summary(&traces, costs);
+    }
     ExitCode::SUCCESS
 }
 
-fn cost_ms(trace: &Trace, costs: &Costs, kind: Kind, percent: usize, how: (usize, bool)) -> f64 {
+fn cost_ms(
+    trace: &Trace,
+    costs: &Costs,
+    kind: Kind,
+    percent: usize,
+    how: (usize, bool, bool),
+) -> f64 {
     let memory = trace.footprint * percent / 100;
     let setup = Setup {
         kind,
         memory,
         aside: memory / how.0,
         clean_aside: how.1,
+        neighbours: how.2,
     };
     run(trace, setup).cost_ms(costs)
 }
@@ -73,7 +82,7 @@ fn table(traces: &[Named], costs: Costs, percent: usize) {
     for Named { name, trace } in traces {
         print!("{name:16}{:>8}", trace.footprint);
         for (sum, kind) in logs.iter_mut().zip(Kind::ALL) {
-            let ms = cost_ms(trace, &costs, kind, percent, (8, false));
+            let ms = cost_ms(trace, &costs, kind, percent, (8, false, true));
             *sum += ms.ln();
             print!("{ms:>12.1}");
         }
@@ -90,28 +99,25 @@ fn means(first: &str, logs: &[f64], base: f64, count: usize) {
     println!();
 }
 
-fn summary(traces: &[Named]) {
+fn summary(traces: &[Named], costs: Costs) {
     header("");
-    for clean_aside in [false, true] {
+    let mut base = None;
+    for (clean_aside, neighbours) in [(false, false), (false, true), (true, false), (true, true)] {
         for aside in ASIDE {
             let mut logs = [0.0; Kind::ALL.len()];
             for (sum, kind) in logs.iter_mut().zip(Kind::ALL) {
                 for Named { trace, .. } in traces {
-                    for (costs, _) in TIERS {
-                        for percent in MEMORY {
-                            let how = (aside, clean_aside);
-                            *sum += cost_ms(trace, &costs, kind, percent, how).ln();
-                        }
+                    for percent in MEMORY {
+                        let how = (aside, clean_aside, neighbours);
+                        *sum += cost_ms(trace, &costs, kind, percent, how).ln();
                     }
                 }
             }
-            let clean = if clean_aside {
-                "clean too"
-            } else {
-                "dirty only"
-            };
-            let cells = traces.len() * TIERS.len() * MEMORY.len();
-            means(&format!("1/{aside}, {clean}"), &logs, logs[0], cells);
+            let clean = if clean_aside { "all" } else { "dirty" };
+            let with = if neighbours { "near" } else { "alone" };
+            let base = *base.get_or_insert(logs[0]);
+            let cells = traces.len() * MEMORY.len();
+            means(&format!("1/{aside}, {clean}, {with}"), &logs, base, cells);
         }
     }
 }

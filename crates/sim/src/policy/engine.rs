@@ -50,6 +50,8 @@ pub struct Setup {
     pub aside: usize,
     /// Clean pages are moved aside too, instead of being dropped at once.
     pub clean_aside: bool,
+    /// A page asked for alone brings the rest of its cluster, if a neighbour is there.
+    pub neighbours: bool,
 }
 
 /// What a run came to.
@@ -192,6 +194,16 @@ impl Engine {
         let mut start = at;
         while start > at.saturating_sub(below.min(window)) && out(start - 1) {
             start -= 1;
+        }
+        let cluster = pages_of(at as u32 / CLUSTER_PAGES as u32);
+        let near = |page: usize| matches!(self.pages[page], Page::Resident { .. });
+        if self.setup.neighbours && (start, end) == (at, at + 1) && cluster.clone().any(near) {
+            while end < cluster.end && out(end) {
+                end += 1;
+            }
+            while start > cluster.start && out(start - 1) {
+                start -= 1;
+            }
         }
         self.room(end - start);
         self.outcome.requests += 1;

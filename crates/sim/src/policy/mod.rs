@@ -22,6 +22,8 @@ pub enum Kind {
     /// Probation, protected and warmth, as `object::Pages` had it first: what comes back from
     /// aside is protected.
     Warmth,
+    /// The same, and what comes back soon after it left is protected too.
+    Returning,
     /// S3-FIFO: a small queue for what is new, a ghost for what left it, aside as the visited bit.
     S3Fifo,
     /// S3-FIFO that fills the main queue first, while there is room.
@@ -36,10 +38,11 @@ pub enum Kind {
 
 impl Kind {
     /// Every policy, in the order of the table.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Fifo,
         Self::SecondChance,
         Self::Warmth,
+        Self::Returning,
         Self::S3Fifo,
         Self::S3FifoFilled,
         Self::Sieve,
@@ -53,6 +56,7 @@ impl Kind {
             Self::Fifo => "FIFO",
             Self::SecondChance => "2nd-chance",
             Self::Warmth => "warmth",
+            Self::Returning => "returning",
             Self::S3Fifo => "S3-FIFO",
             Self::S3FifoFilled => "S3-filled",
             Self::Sieve => "SIEVE",

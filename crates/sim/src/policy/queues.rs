@@ -49,9 +49,12 @@ impl Queues {
     /// True when what is chosen is moved aside first.
     pub(super) fn moves_aside(&self) -> bool {
         match self.kind {
-            Kind::SecondChance | Kind::Warmth | Kind::S3Fifo | Kind::S3FifoFilled | Kind::Sieve => {
-                true
-            }
+            Kind::SecondChance
+            | Kind::Warmth
+            | Kind::Returning
+            | Kind::S3Fifo
+            | Kind::S3FifoFilled
+            | Kind::Sieve => true,
             Kind::Fifo | Kind::Lru | Kind::Min => false,
         }
     }
@@ -61,6 +64,7 @@ impl Queues {
         if self.small.contains(cluster) || self.main.contains(cluster) {
             return;
         }
+        let queued = (self.small.len() + self.main.len()) as u64;
         let mark = &mut self.marks[cluster as usize];
         if self.kind == Kind::Min {
             self.by_next_use.insert((mark.next_use, cluster));
@@ -69,6 +73,7 @@ impl Queues {
         let ghost = mark.left_at != 0 && away <= self.capacity as u64;
         mark.main = match self.kind {
             Kind::S3Fifo => ghost,
+            Kind::Returning => mark.left_at != 0 && away <= queued,
             Kind::S3FifoFilled => ghost || self.main.len() < self.capacity * 9 / 10,
             Kind::Fifo
             | Kind::SecondChance
@@ -89,7 +94,7 @@ impl Queues {
         let mark = &mut self.marks[cluster as usize];
         match self.kind {
             Kind::Sieve => mark.warmth = 1,
-            Kind::Warmth => {
+            Kind::Warmth | Kind::Returning => {
                 mark.warmth = (mark.warmth + 1).min(3);
                 self.small.remove(cluster);
                 self.main.remove(cluster);
@@ -126,6 +131,7 @@ impl Queues {
             Kind::Fifo
             | Kind::SecondChance
             | Kind::Warmth
+            | Kind::Returning
             | Kind::S3Fifo
             | Kind::S3FifoFilled
             | Kind::Sieve => {}
@@ -136,7 +142,7 @@ impl Queues {
     pub(super) fn choose(&mut self, aside: impl Fn(u32) -> bool) -> Option<u32> {
         match self.kind {
             Kind::Fifo | Kind::SecondChance | Kind::Lru => self.small.pop(),
-            Kind::Warmth => self.choose_by_warmth(),
+            Kind::Warmth | Kind::Returning => self.choose_by_warmth(),
             Kind::S3Fifo | Kind::S3FifoFilled => {
                 if self.small.len() * 10 >= self.capacity || self.main.len() == 0 {
                     self.small.pop()
