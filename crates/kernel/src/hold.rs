@@ -17,8 +17,8 @@ const HOLDS_MAX: usize = 512;
 pub enum Holder {
     /// `mlock`, until `munlock`.
     Lock,
-    /// A signal stack, until it is unmapped.
-    SignalStack,
+    /// Linux was told of it (a signal stack, a thread's rseq area) and uses it when it likes.
+    Linux,
     /// The system call that this thread is making, until it makes the next.
     Call(u32),
 }

@@ -43,11 +43,15 @@ struct Message {
 /// As the call that the program made.
 pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
     let args = frame.arguments();
-    if number == g::__NR_sigaltstack
-        && let Some(kernel) = memory::kernel()
-    {
-        // Before memory is managed too: the stack stays in use.
-        signal_stack(kernel, args[0]);
+    if let Some(kernel) = memory::kernel() {
+        // Before memory is managed too: what Linux is told of here stays in use.
+        match number {
+            g::__NR_sigaltstack => signal_stack(kernel, args[0]),
+            g::__NR_rseq => lasting(kernel, args[0], args[1]),
+            g::__NR_set_robust_list => lasting(kernel, args[0], args[1]),
+            g::__NR_set_tid_address => lasting(kernel, args[0], size_of::<u32>()),
+            _ => {}
+        }
     }
     let Some(kernel) = memory::active() else {
         return Outcome::Reissue;
@@ -322,9 +326,15 @@ fn signal_stack(kernel: &Kernel, at: usize) {
     // struct { address, flags, bytes }
     if at != 0
         && let Ok([start, _, bytes]) = program::read::<[usize; 3]>(at)
-        && let Some(end) = start.checked_add(bytes)
     {
+        lasting(kernel, start, bytes);
+    }
+}
+
+/// Memory that Linux reads and writes when it likes.
+fn lasting(kernel: &Kernel, start: usize, bytes: usize) {
+    if let Some(end) = start.checked_add(bytes) {
         // SAFETY: a trapped call's thread holds no lock.
-        unsafe { kernel.hold(Holder::SignalStack, start, end, true) };
+        unsafe { kernel.hold(Holder::Linux, start, end, true) };
     }
 }

@@ -5,7 +5,7 @@ use linux_raw_sys::general as g;
 
 /// Calls and their pointer arguments (bit n: argument n). Arguments that are pointers only for some
 /// requests are listed: a trap too many is only slow. Left out are calls that get no pointer, and
-/// those that only take addresses (`shmat`, `set_robust_list`).
+/// those that only take addresses (`shmat`).
 #[rustfmt::skip]
 pub(super) const DIRECT: &[(u32, u8)] = &[
     (g::__NR_read, 0b10), (g::__NR_write, 0b10), (g::__NR_open, 0b1), (g::__NR_stat, 0b11),
@@ -65,6 +65,7 @@ pub(super) const DIRECT: &[(u32, u8)] = &[
     (g::__NR_open_by_handle_at, 0b10), (g::__NR_clock_adjtime, 0b10), (g::__NR_getcpu, 0b11),
     (g::__NR_finit_module, 0b10), (g::__NR_sched_setattr, 0b10), (g::__NR_sched_getattr, 0b10),
     (g::__NR_renameat2, 0b1010), (g::__NR_getrandom, 0b1), (g::__NR_memfd_create, 0b1),
+    (g::__NR_rseq, 0b1), (g::__NR_set_robust_list, 0b1), (g::__NR_set_tid_address, 0b1),
     (g::__NR_bpf, 0b10), (g::__NR_copy_file_range, 0b1010), (g::__NR_statx, 0b10010),
     (g::__NR_pidfd_send_signal, 0b100), (g::__NR_open_tree, 0b10), (g::__NR_move_mount, 0b1010),
     (g::__NR_fsopen, 0b1), (g::__NR_fsconfig, 0b1100), (g::__NR_fspick, 0b10),
