@@ -82,29 +82,22 @@ fn factor_of(unit: &str) -> Option<u64> {
 
 /// `bytes` for people: three digits and a binary unit.
 pub fn human(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let digits = match value {
-        _ if unit == 0 => 0,
-        v if v < 9.995 => 2,
-        v if v < 99.95 => 1,
-        _ => 0,
-    };
-    format!("{value:.digits$} {}", UNITS[unit])
+    let (number, unit) = scaled(bytes, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB", "PiB"]);
+    format!("{number} {unit}")
 }
 
 /// A count for people: `950`, `12.3k`, `4.56M`.
 pub fn human_count(count: u64) -> String {
-    const UNITS: [&str; 4] = ["", "k", "M", "G"];
-    let mut value = count as f64;
+    let (number, unit) = scaled(count, 1000.0, &["", "k", "M", "G"]);
+    format!("{number}{unit}")
+}
+
+/// `value` in the unit that leaves it at most three digits before the point.
+fn scaled(value: u64, step: f64, units: &[&'static str]) -> (String, &'static str) {
+    let mut value = value as f64;
     let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
+    while value >= 999.5 && unit + 1 < units.len() {
+        value /= step;
         unit += 1;
     }
     let digits = match value {
@@ -113,7 +106,7 @@ pub fn human_count(count: u64) -> String {
         v if v < 99.95 => 1,
         _ => 0,
     };
-    format!("{value:.digits$}{}", UNITS[unit])
+    (format!("{value:.digits$}"), units[unit])
 }
 
 /// A duration for people: `12 ms`, `3.45 s`, `2 min 05 s`, `1 h 02 min`.

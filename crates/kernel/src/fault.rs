@@ -142,7 +142,7 @@ impl Kernel {
         }
     }
 
-    fn zero(&self, mut state: StateGuard<'_>, page: PageIndex, mut pages: PageRange) -> Step {
+    fn zero(&self, state: StateGuard<'_>, page: PageIndex, mut pages: PageRange) -> Step {
         if !self.account.charge(pages.pages()) {
             pages = PageRange::one(page);
             if !self.account.charge(1) {
@@ -155,7 +155,11 @@ impl Kernel {
         if progress.stopped.is_some() {
             self.zero_one_by_one(pages);
         }
-        state.pages.filled(pages, Filled::Zero);
+        self.filled(state, pages, Filled::Zero)
+    }
+
+    fn filled(&self, mut state: StateGuard<'_>, pages: PageRange, how: Filled) -> Step {
+        state.pages.filled(pages, how);
         drop(state);
         self.account
             .counters()
@@ -184,18 +188,13 @@ impl Kernel {
         }
     }
 
-    fn grant(
-        &self,
-        mut state: StateGuard<'_>,
-        page: PageIndex,
-        pages: PageRange,
-        again: bool,
-    ) -> Step {
+    fn grant(&self, state: StateGuard<'_>, page: PageIndex, pages: PageRange, again: bool) -> Step {
+        let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
+        let cluster = PageRange::new(start, start + CLUSTER_PAGES);
         if !self.account.charge(pages.pages()) {
             if again {
                 // No room for a whole block: a cluster will do.
-                let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
-                return self.zero(state, page, PageRange::new(start, start + CLUSTER_PAGES));
+                return self.zero(state, page, cluster);
             }
             return Step::Room(pages.pages());
         }
@@ -207,17 +206,9 @@ impl Kernel {
         if given.is_err() {
             // Too many mappings: fill it ourselves.
             self.account.uncharge(pages.pages());
-            let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
-            return self.zero(state, page, PageRange::new(start, start + CLUSTER_PAGES));
+            return self.zero(state, page, cluster);
         }
-        state.pages.filled(pages, Filled::Granted);
-        drop(state);
-        self.account
-            .counters()
-            .zero_fills
-            .fetch_add(pages.pages(), Ordering::Relaxed);
-        self.trace(TraceKind::ZeroFill, pages);
-        Step::Done
+        self.filled(state, pages, Filled::Granted)
     }
 
     fn restore(&self, mut state: StateGuard<'_>, page: PageIndex, pages: PageRange) -> Step {

@@ -122,11 +122,6 @@ impl Kernel {
         }
     }
 
-    /// Waits until page-out has something to do, or `timeout_ns`.
-    fn page_out_waits(&self, seen: u32, timeout_ns: u64) {
-        self.page_out.wait(seen, Some(timeout_ns));
-    }
-
     /// Keeps memory free ahead of faults, for ever. Runs on a thread of its own. `tick` is called
     /// often (at least ten times a second): the embedder starts handlers there when
     /// [`Kernel::wants_handler`], and lets the default pager tidy up.
@@ -150,7 +145,7 @@ impl Kernel {
                 self.look_at_inherited(&mut looked_at);
             }
             if !room || excess == 0 {
-                self.page_out_waits(seen, 20_000_000);
+                self.page_out.wait(seen, Some(20_000_000));
             }
         }
     }

@@ -173,6 +173,29 @@ pub fn offered(device: Option<Fd>) -> Result<u64> {
     asked.map(|_| api.features)
 }
 
+/// Repeats `step`, which is told how many bytes are done and tells its result and how far it came,
+/// until `bytes` are done or it fails: EAGAIN means that it was interrupted.
+fn in_steps(bytes: usize, mut step: impl FnMut(usize) -> (Result<usize>, i64)) -> Progress {
+    let mut done = 0;
+    while done < bytes {
+        match step(done) {
+            (Ok(_), _) => done = bytes,
+            (Err(Errno::EAGAIN), came) if came > 0 => done += came as usize,
+            (Err(Errno::EAGAIN), _) => core::hint::spin_loop(),
+            (Err(errno), _) => {
+                return Progress {
+                    bytes: done,
+                    stopped: Some(errno),
+                };
+            }
+        }
+    }
+    Progress {
+        bytes: done,
+        stopped: None,
+    }
+}
+
 impl Uffd {
     /// Agrees with the kernel on `features`. Once per descriptor, before anything else.
     ///
@@ -268,8 +291,7 @@ impl Uffd {
         bytes: usize,
         mode: u64,
     ) -> Progress {
-        let mut done = 0;
-        while done < bytes {
+        in_steps(bytes, |done| {
             let mut arg = Copy {
                 to: (to + done) as u64,
                 from: (from + done) as u64,
@@ -278,22 +300,9 @@ impl Uffd {
                 done: 0,
             };
             // SAFETY: forwarded to the caller.
-            match unsafe { ioctl(self.0, request, &mut arg) } {
-                Ok(_) => done = bytes,
-                Err(Errno::EAGAIN) if arg.done > 0 => done += arg.done as usize,
-                Err(Errno::EAGAIN) => core::hint::spin_loop(),
-                Err(errno) => {
-                    return Progress {
-                        bytes: done,
-                        stopped: Some(errno),
-                    };
-                }
-            }
-        }
-        Progress {
-            bytes: done,
-            stopped: None,
-        }
+            let result = unsafe { ioctl(self.0, request, &mut arg) };
+            (result, arg.done)
+        })
     }
 
     /// Maps the zero page over absent pages of a range and wakes their threads.
@@ -316,8 +325,7 @@ impl Uffd {
     }
 
     unsafe fn fill(self, request: u32, at: usize, bytes: usize) -> Progress {
-        let mut done = 0;
-        while done < bytes {
+        in_steps(bytes, |done| {
             let range = Range {
                 start: (at + done) as u64,
                 bytes: (bytes - done) as u64,
@@ -328,22 +336,9 @@ impl Uffd {
                 done: 0,
             };
             // SAFETY: forwarded to the caller.
-            match unsafe { ioctl(self.0, request, &mut arg) } {
-                Ok(_) => done = bytes,
-                Err(Errno::EAGAIN) if arg.done > 0 => done += arg.done as usize,
-                Err(Errno::EAGAIN) => core::hint::spin_loop(),
-                Err(errno) => {
-                    return Progress {
-                        bytes: done,
-                        stopped: Some(errno),
-                    };
-                }
-            }
-        }
-        Progress {
-            bytes: done,
-            stopped: None,
-        }
+            let result = unsafe { ioctl(self.0, request, &mut arg) };
+            (result, arg.done)
+        })
     }
 
     /// Write-protects the present pages of a range, or lifts that and wakes their threads.
