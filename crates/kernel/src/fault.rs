@@ -133,7 +133,14 @@ impl Kernel {
             Answer::Restore(pages) => self.restore(state, page, pages),
             Answer::CopyBack(page) => self.copy_back(state, page),
             Answer::Unprotect(pages) => self.unprotect(state, pages, &source),
-            Answer::PageIn { pages, also } => self.request(state, page, pages, also, source),
+            Answer::PageIn { mut pages, also } => {
+                let asked = PageIndex(page.0 - source.origin);
+                let alone = pages.pages() == 1 && also.is_none();
+                if alone && !source.pager.is_at_hand(source.object, asked) {
+                    pages = state.pages.neighbourhood(page, limits);
+                }
+                self.request(state, page, pages, also, source)
+            }
             Answer::Unlock(page) => {
                 drop(state);
                 self.ask_to_unlock(page, &source)

@@ -12,7 +12,7 @@ use crate::stream::{Plan, Streams};
 use crate::table::{BLOCK_PAGES, Table};
 
 /// Pages that come in together where accesses are near each other but in no run.
-const NEIGHBOURS: u64 = 4;
+pub const NEIGHBOURS: u64 = 8;
 
 /// What a fault needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,8 @@ pub enum Answer {
     Restore(PageRange),
     /// Copy this page back from aside, write-protected, then tell `copied_back`.
     CopyBack(PageIndex),
-    /// Ask the pager: tell `page_in_begins`, ask, tell `paged_in` or `page_in_failed`.
+    /// Ask the pager: tell `page_in_begins`, ask, tell `paged_in` or `page_in_failed`. When that
+    /// takes long and `pages` is one page, ask for [`Pages::neighbourhood`] instead.
     /// `also` lists single pages further on that will be wanted: (distance in pages, how many).
     PageIn {
         /// Holds the page of the fault.
@@ -190,7 +191,9 @@ impl Pages {
                 } else {
                     self.writes.fault(page.0)
                 };
-                Answer::Unprotect(self.run(page, plan, limits, State::Clean))
+                let pages = self.run(page, plan, limits, State::Clean);
+                self.writes.brought(pages.start.0, pages.end.0);
+                Answer::Unprotect(pages)
             }
             State::Clean => Answer::Wake,
             State::PagingOutMapped if !protection => Answer::Wake,
@@ -210,7 +213,11 @@ impl Pages {
                 } else {
                     self.reads.fault(page.0)
                 };
-                self.fill(page, plan, limits)
+                let answer = self.fill(page, plan, limits);
+                if let Answer::Grant(pages) | Answer::Zero(pages) = answer {
+                    self.reads.brought(pages.start.0, pages.end.0);
+                }
+                answer
             }
             State::Out => {
                 let plan = if again {
@@ -222,10 +229,9 @@ impl Pages {
                     Plan::Strided { stride, count } => Some((stride, count)),
                     Plan::Alone | Plan::Forward(_) | Plan::Backward(_) => None,
                 };
-                Answer::PageIn {
-                    pages: self.wanted_with(page, plan, limits),
-                    also,
-                }
+                let pages = self.run(page, plan, limits, State::Out);
+                self.reads.brought(pages.start.0, pages.end.0);
+                Answer::PageIn { pages, also }
             }
             State::Failed => Answer::Fail,
         }
@@ -281,18 +287,22 @@ impl Pages {
         self.stretch(page, within, state)
     }
 
-    /// What is asked for with an out page. A page alone is asked for alone, unless a neighbour came
-    /// in before: then those beside it are likely to be wanted too, and cost little more.
-    fn wanted_with(&self, page: PageIndex, plan: Plan, limits: PageRange) -> PageRange {
+    /// What to ask for instead of an out page alone when the pager takes its time: that costs
+    /// little more. Those beside it if a neighbour came in before, else the next page, because
+    /// what a program reads seldom ends where a page does.
+    pub fn neighbourhood(&mut self, page: PageIndex, limits: PageRange) -> PageRange {
         let near = self.mask(cluster_of(page.0), |state| {
             matches!(state, State::Resident | State::Clean | State::PagingIn)
         });
-        if plan == Plan::Alone && near != 0 {
+        let around = if near == 0 {
+            PageRange::new(page.0, page.0 + 2)
+        } else {
             let start = page.0 / NEIGHBOURS * NEIGHBOURS;
-            let near = PageRange::new(start, start + NEIGHBOURS).intersect(limits);
-            return self.stretch(page, near, State::Out);
-        }
-        self.run(page, plan, limits, State::Out)
+            PageRange::new(start, start + NEIGHBOURS)
+        };
+        let pages = self.stretch(page, around.intersect(limits), State::Out);
+        self.reads.brought(pages.start.0, pages.end.0);
+        pages
     }
 
     fn aside_run(&self, page: PageIndex, limits: PageRange) -> PageRange {

@@ -25,10 +25,15 @@ pub enum Plan {
 
 #[derive(Clone, Copy, Default)]
 struct Stream {
+    /// What came in with the last fault: first page and one past the last.
+    start: u64,
+    end: u64,
+    /// The page of the last fault.
     last: u64,
-    /// Where the next fault is expected when the prefetched pages are used up.
-    next: u64,
+    /// Distance between faults; 1 and -1 for runs.
     step: i64,
+    /// Where the next fault of a stride is expected.
+    next: u64,
     hits: u32,
     used_at: u64,
 }
@@ -39,71 +44,92 @@ struct Stream {
 pub struct Streams {
     streams: [Stream; STREAMS],
     clock: u64,
+    /// The stream of the last fault.
+    current: usize,
 }
 
 impl Streams {
-    /// Notes a fault on `page` and says what to bring in with it.
+    /// Notes a fault on `page` and says what to bring in with it; [`Streams::brought`] follows.
     pub fn fault(&mut self, page: u64) -> Plan {
         self.clock += 1;
         let Some(at) = self.find(page) else {
             self.start(page);
             return Plan::Alone;
         };
-        let clock = self.clock;
+        self.current = at;
         let stream = &mut self.streams[at];
-        let step = page as i64 - stream.last as i64;
-        let expected = stream.hits > 0 && page == stream.next;
-        stream.used_at = clock;
-        if !expected && step != stream.step {
+        let step = stream.step_to(page);
+        stream.used_at = self.clock;
+        stream.last = page;
+        if step == stream.step {
+            stream.hits = stream.hits.saturating_add(1);
+        } else {
             stream.step = step;
             stream.hits = u32::from(step.unsigned_abs() == 1);
-        } else {
-            stream.hits = stream.hits.saturating_add(1);
         }
-        let plan = plan(stream);
-        let covered = match plan {
-            Plan::Alone => 1,
-            Plan::Forward(count) | Plan::Backward(count) | Plan::Strided { count, .. } => count,
-        };
-        stream.last = page.saturating_add_signed(stream.step * (covered as i64 - 1));
-        stream.next = stream.last.saturating_add_signed(stream.step);
+        let plan = stream.plan();
+        if let Plan::Strided { stride, count } = plan {
+            stream.next = page.saturating_add_signed(stride * count as i64);
+        }
         plan
     }
 
+    /// The last fault brought in the pages from `start` up to `end`: the run goes on beyond them.
+    pub fn brought(&mut self, start: u64, end: u64) {
+        let stream = &mut self.streams[self.current];
+        (stream.start, stream.end) = (start, end);
+    }
+
     fn find(&self, page: u64) -> Option<usize> {
-        let expected = |s: &Stream| s.hits > 0 && s.next == page;
-        let near = |s: &Stream| s.used_at != 0 && s.last != page && s.last.abs_diff(page) <= 64;
-        (0..STREAMS)
-            .find(|&i| expected(&self.streams[i]))
-            .or_else(|| (0..STREAMS).find(|&i| near(&self.streams[i])))
+        let all = |wanted: &dyn Fn(&Stream) -> bool| {
+            (0..STREAMS).find(|&i| self.streams[i].used_at != 0 && wanted(&self.streams[i]))
+        };
+        all(&|s| s.continues_at(page))
+            .or_else(|| all(&|s| s.last != page && s.last.abs_diff(page) <= 64))
     }
 
     fn start(&mut self, page: u64) {
-        let clock = self.clock;
-        let oldest = self.streams.iter_mut().min_by_key(|s| s.used_at);
-        if let Some(slot) = oldest {
-            *slot = Stream {
-                last: page,
-                next: page,
-                step: 0,
-                hits: 0,
-                used_at: clock,
-            };
-        }
+        let oldest = (0..STREAMS).min_by_key(|&i| self.streams[i].used_at);
+        self.current = oldest.unwrap_or(0);
+        self.streams[self.current] = Stream {
+            start: page,
+            end: page + 1,
+            last: page,
+            used_at: self.clock,
+            ..Stream::default()
+        };
     }
 }
 
-fn plan(stream: &Stream) -> Plan {
-    let grown = |first: u64| (first << stream.hits.min(9)).min(WINDOW_MAX);
-    match stream.step {
-        _ if stream.hits == 0 => Plan::Alone,
-        1 => Plan::Forward(grown(2)),
-        -1 => Plan::Backward(grown(2)),
-        stride if stream.hits >= 2 => Plan::Strided {
-            stride,
-            count: u64::from(stream.hits).min(16),
-        },
-        _ => Plan::Alone,
+impl Stream {
+    fn continues_at(&self, page: u64) -> bool {
+        page == self.end || page + 1 == self.start || self.hits > 1 && page == self.next
+    }
+
+    fn step_to(&self, page: u64) -> i64 {
+        if page == self.end || (self.last + 1..self.end).contains(&page) {
+            1
+        } else if page + 1 == self.start || (self.start..self.last).contains(&page) {
+            -1
+        } else if self.hits > 1 && page == self.next {
+            self.step
+        } else {
+            page as i64 - self.last as i64
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        let doubled = (2 * (self.end - self.start)).clamp(4, WINDOW_MAX);
+        match self.step {
+            _ if self.hits == 0 => Plan::Alone,
+            1 => Plan::Forward(doubled),
+            -1 => Plan::Backward(doubled),
+            stride if self.hits >= 2 => Plan::Strided {
+                stride,
+                count: u64::from(self.hits).min(16),
+            },
+            _ => Plan::Alone,
+        }
     }
 }
 
@@ -111,34 +137,55 @@ fn plan(stream: &Stream) -> Plan {
 mod tests {
     use super::*;
 
+    /// A fault that brings in all that is planned. Returns what.
+    fn fault(streams: &mut Streams, page: u64) -> (u64, u64) {
+        let (start, end) = match streams.fault(page) {
+            Plan::Alone | Plan::Strided { .. } => (page, page + 1),
+            Plan::Forward(count) => (page, page + count),
+            Plan::Backward(count) => (page + 1 - count, page + 1),
+        };
+        streams.brought(start, end);
+        (start, end)
+    }
+
     #[test]
     fn a_forward_run_grows_to_two_mebibytes() {
         let mut streams = Streams::default();
-        let (mut page, mut windows) = (1000, 0);
+        let (mut page, mut faults) = (1000, 0);
         loop {
-            match streams.fault(page) {
-                Plan::Alone => page += 1,
-                Plan::Forward(count) => {
-                    page += count;
-                    windows += 1;
-                    if count == WINDOW_MAX {
-                        break;
-                    }
-                }
-                other => panic!("{other:?}"),
+            let (_, end) = fault(&mut streams, page);
+            faults += 1;
+            assert!(faults < 20);
+            if end - page == WINDOW_MAX {
+                break;
             }
-            assert!(windows < 20);
+            page = end;
         }
+    }
+
+    #[test]
+    fn a_run_goes_on_beyond_neighbours_that_came_along() {
+        let mut streams = Streams::default();
+        assert_eq!(streams.fault(1003), Plan::Alone);
+        streams.brought(1000, 1008);
+        assert_eq!(streams.fault(1008), Plan::Forward(16));
+    }
+
+    #[test]
+    fn a_run_that_came_in_shorter_than_planned_goes_on_where_it_ends() {
+        let mut streams = Streams::default();
+        for page in [1000, 1001] {
+            fault(&mut streams, page);
+        }
+        assert!(matches!(streams.fault(1003), Plan::Forward(_)));
     }
 
     #[test]
     fn random_pages_stay_alone() {
         let mut streams = Streams::default();
         for i in 0..1000u64 {
-            assert_eq!(
-                streams.fault(i.wrapping_mul(2_654_435_761) % (1 << 30) * 100),
-                Plan::Alone
-            );
+            let page = i.wrapping_mul(2_654_435_761) % (1 << 30) * 100;
+            assert_eq!(fault(&mut streams, page), (page, page + 1));
         }
     }
 
@@ -147,9 +194,14 @@ mod tests {
         let mut streams = Streams::default();
         let mut page = 5000;
         for _ in 0..3 {
-            assert_eq!(streams.fault(page), Plan::Alone);
+            assert_eq!(fault(&mut streams, page), (page, page + 1));
             page += 7;
         }
+        let Plan::Strided { stride: 7, count } = streams.fault(page) else {
+            panic!("no stride at page {page}");
+        };
+        streams.brought(page, page + 1);
+        page += 7 * count;
         assert!(matches!(
             streams.fault(page),
             Plan::Strided { stride: 7, .. }
@@ -160,26 +212,20 @@ mod tests {
     fn two_runs_at_a_time() {
         let mut streams = Streams::default();
         let (mut a, mut b) = (0u64, 1 << 20);
-        let mut windows = 0;
         for _ in 0..20 {
             for page in [&mut a, &mut b] {
-                match streams.fault(*page) {
-                    Plan::Forward(count) => {
-                        *page += count;
-                        windows += 1;
-                    }
-                    Plan::Alone => *page += 1,
-                    other => panic!("{other:?}"),
-                }
+                (_, *page) = fault(&mut streams, *page);
             }
         }
-        assert!(windows > 30);
+        assert!(a > 5000, "{a} pages in 20 faults");
     }
 
     #[test]
     fn backwards_is_recognised() {
         let mut streams = Streams::default();
-        streams.fault(9000);
-        assert!(matches!(streams.fault(8999), Plan::Backward(_)));
+        fault(&mut streams, 9000);
+        let (start, end) = fault(&mut streams, 8999);
+        assert_eq!((start, end), (8996, 9000));
+        assert_eq!(streams.fault(8995), Plan::Backward(8));
     }
 }

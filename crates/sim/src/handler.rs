@@ -148,6 +148,15 @@ fn decide(core: &mut Core, proc: usize, actor: ActorId, fault: Fault, again: boo
     };
     let pages = &mut core.procs[proc].pages;
     let mut answer = pages.fault(PageIndex(page), fault.protection, limits, again);
+    if let Answer::PageIn {
+        pages: alone,
+        also: None,
+    } = &mut answer
+        && alone.pages() == 1
+        && core.rng.chance(500)
+    {
+        *alone = pages.neighbourhood(PageIndex(page), limits);
+    }
     let mut charged = wanted(&answer);
     if !core.budget.take(charged) {
         answer = alone(answer, page);

@@ -182,6 +182,26 @@ fn out_pages_are_asked_for_in_runs() {
     assert_eq!(pages.fault(page(513), false, ALL, false), run);
 }
 
+#[test]
+fn a_page_from_far_brings_the_next_and_later_those_beside_it() {
+    let mut pages = Pages::new();
+    let all = PageRange::new(512, 528);
+    pages.page_in_begins(all, None);
+    assert!(!pages.page_in_ends(all));
+    let pair = pages.neighbourhood(page(513), ALL);
+    assert_eq!(pair, PageRange::new(513, 515));
+    pages.page_in_begins(pair, Some(page(513)));
+    assert!(!pages.paged_in(pair, true));
+    let beside = pages.neighbourhood(page(517), ALL);
+    assert_eq!(
+        beside,
+        PageRange::new(515, 520),
+        "what is out of 512 to 520"
+    );
+    let end = PageRange::new(527, 528);
+    assert_eq!(pages.neighbourhood(page(527), end), end);
+}
+
 /// What `choose` gives until it gives nothing; granted runs are taken back with all pages there.
 fn drain(pages: &mut Pages) -> alloc::vec::Vec<Victim> {
     let mut victims = alloc::vec::Vec::new();

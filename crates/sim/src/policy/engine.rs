@@ -3,10 +3,12 @@
 
 use std::collections::VecDeque;
 
-use farpage_object::{CLUSTER_PAGES, Plan, Streams};
+use farpage_object::{CLUSTER_PAGES, NEIGHBOURS, Plan, Streams};
 
 use super::queues::Queues;
 use super::{Kind, Trace};
+
+const GROUP: usize = NEIGHBOURS as usize;
 
 /// What things cost, microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +52,7 @@ pub struct Setup {
     pub aside: usize,
     /// Clean pages are moved aside too, instead of being dropped at once.
     pub clean_aside: bool,
-    /// A page asked for alone brings the rest of its cluster, if a neighbour is there.
+    /// A page asked for alone brings those beside it, as from a disk in `object`.
     pub neighbours: bool,
 }
 
@@ -195,16 +197,16 @@ impl Engine {
         while start > at.saturating_sub(below.min(window)) && out(start - 1) {
             start -= 1;
         }
-        let cluster = pages_of(at as u32 / CLUSTER_PAGES as u32);
-        let near = |page: usize| matches!(self.pages[page], Page::Resident { .. });
-        if self.setup.neighbours && (start, end) == (at, at + 1) && cluster.clone().any(near) {
-            while end < cluster.end && out(end) {
+        if self.setup.neighbours && (start, end) == (at, at + 1) {
+            let (below, above) = self.neighbourhood(at);
+            while end < above && out(end) {
                 end += 1;
             }
-            while start > cluster.start && out(start - 1) {
+            while start > below && out(start - 1) {
                 start -= 1;
             }
         }
+        self.streams.brought(start as u64, end as u64);
         self.room(end - start);
         self.outcome.requests += 1;
         for page in start..end {
@@ -214,6 +216,16 @@ impl Engine {
             self.outcome.unprotected += u64::from(dirty);
             self.pages[page] = Page::Resident { dirty };
             self.queues.came(page as u32 / CLUSTER_PAGES as u32);
+        }
+    }
+
+    /// As `object::Pages::neighbourhood`.
+    fn neighbourhood(&self, at: usize) -> (usize, usize) {
+        let near = |page: usize| matches!(self.pages[page], Page::Resident { .. });
+        if pages_of(at as u32 / CLUSTER_PAGES as u32).any(near) {
+            (at / GROUP * GROUP, (at / GROUP + 1) * GROUP)
+        } else {
+            (at, at + 2)
         }
     }
 
