@@ -11,7 +11,7 @@ static size_t word_count;
 static void *worker(void *arg)
 {
     uint64_t state = (uint64_t)(size_t)arg * 1000003;
-    for (size_t i = 0; i < word_count / 64 * ROUNDS; i++) {
+    for (size_t i = 0; i < word_count / 1024 * ROUNDS; i++) {
         size_t at = rng(&state) % word_count;
         atomic_fetch_add_explicit(&words[at], 1, memory_order_relaxed);
     }
@@ -36,7 +36,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < word_count; i++)
         added += atomic_load_explicit(&words[i], memory_order_relaxed) - mix(i);
     printf("added %llu of %llu\n", (unsigned long long)added,
-           (unsigned long long)(THREADS * (word_count / 64 * ROUNDS + pages)));
+           (unsigned long long)(THREADS * (word_count / 1024 * ROUNDS + pages)));
     printf("memory %016llx\n", (unsigned long long)digest((void *)words, pages * PAGE, 0));
     return 0;
 }

@@ -17,6 +17,9 @@ use crate::regions::{Source, address_of};
 const TIMED_EVERY: u64 = 16;
 /// After this long without room a fault takes memory above the budget: progress comes first.
 const STARVED_NS: u64 = 2_000_000_000;
+/// The same when it has done so less than [`STARVED_NS`] ago: what must be resident at one time does
+/// not fit, and waiting longer for each page of it would not change that.
+const STARVED_AGAIN_NS: u64 = 50_000_000;
 
 /// What is left to do after the lock was given up.
 pub(crate) enum Step {
@@ -58,7 +61,10 @@ impl Kernel {
                     let now = time::now_ns();
                     slow_since = if slow_since == 0 { now } else { slow_since };
                     self.make_room(pages);
-                    starved = now - slow_since > STARVED_NS;
+                    let last = self.overdrawn_ns.load(Ordering::Relaxed);
+                    let lately = last != 0 && now.saturating_sub(last) < STARVED_NS;
+                    let patience = if lately { STARVED_AGAIN_NS } else { STARVED_NS };
+                    starved = now - slow_since > patience;
                 }
                 Step::PageIn {
                     pages,
@@ -116,6 +122,7 @@ impl Kernel {
         if starved {
             // Nobody can give anything: a working set below which nothing runs.
             self.account.overdraw(self.account.window());
+            self.overdrawn_ns.store(time::now_ns(), Ordering::Relaxed);
         }
         match state.pages.fault(page, fault.protection, limits, again) {
             Answer::Wake => {

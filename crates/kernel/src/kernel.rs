@@ -1,7 +1,7 @@
 //! The kernel's state and how it is made.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use farpage_abi::{Control, ObjectId, PageRange};
 use farpage_object::Pages;
@@ -64,6 +64,8 @@ pub struct Kernel {
     pub(crate) lead: Mutex<Follower>,
     pub(crate) handlers: AtomicU32,
     pub(crate) waiting_to_lead: AtomicU32,
+    /// When a fault last took memory above the budget; 0: never.
+    pub(crate) overdrawn_ns: AtomicU64,
 }
 
 /// What the lock protects.
@@ -109,6 +111,7 @@ impl Kernel {
             lead: Mutex::new(Follower::new()),
             handlers: AtomicU32::new(0),
             waiting_to_lead: AtomicU32::new(0),
+            overdrawn_ns: AtomicU64::new(0),
         }
     }
 

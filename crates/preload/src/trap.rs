@@ -17,6 +17,8 @@ pub(crate) enum Outcome {
     Done(Result<usize>),
     /// The program makes it itself, from the gate, with the arguments now in the frame.
     Reissue,
+    /// It makes this call instead.
+    ReissueAs(u32),
 }
 
 /// The handler: moves to a stack of ours and goes on there. What [`handle`] returns is 0 or the
@@ -99,6 +101,7 @@ extern "C" fn handle(info: *mut Info, frame: *mut Frame, own: Option<&Stack>) ->
             };
         }
         Outcome::Reissue => reissue(number, context),
+        Outcome::ReissueAs(number) => reissue(number, context),
     }
     0
 }

@@ -16,6 +16,9 @@ use crate::{memory, program};
 /// What is held of an argument whose size is not known: a path, or a structure.
 const PATH_BYTES: usize = 4096;
 const IOV_MAX: usize = 1024;
+const SOL_SOCKET: usize = 1;
+const SO_TYPE: usize = 3;
+const SOCK_STREAM: u32 = 1;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -68,6 +71,20 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
             // SAFETY: forwarded.
             Outcome::Done(unsafe { help.pieces_whole(number, args) })
         }
+        g::__NR_preadv2 | g::__NR_pwritev2 if args[5] == 0 && is_file(args[0]) => {
+            // SAFETY: forwarded.
+            Outcome::Done(unsafe { help.pieces_whole(number, args) })
+        }
+        g::__NR_process_vm_readv | g::__NR_process_vm_writev if args[5] == 0 => {
+            // SAFETY: forwarded.
+            Outcome::Done(unsafe { help.between_processes(number, args) })
+        }
+        g::__NR_readv | g::__NR_writev | g::__NR_sendmsg | g::__NR_recvmsg
+            if help.shorten(number, frame) =>
+        {
+            // SAFETY: the program's call, in part; what it transfers is no vector any more.
+            unsafe { call(frame.rax as u32, frame) }
+        }
         _ => {
             if let Some((at, bytes)) = transfer(number, args) {
                 // A transfer that may be short is made as long as can be held.
@@ -76,7 +93,7 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
             }
             help.vectors(number, args);
             help.arguments(number, args);
-            Outcome::Reissue
+            Outcome::ReissueAs(number)
         }
     }
 }
@@ -136,6 +153,7 @@ fn frame_length(number: u32, frame: &mut Frame, bytes: usize) {
     match number {
         g::__NR_getrandom => frame.rsi = bytes,
         g::__NR_read | g::__NR_write | g::__NR_pread64 | g::__NR_pwrite64 => frame.rdx = bytes,
+        g::__NR_recvfrom | g::__NR_sendto if is_stream(frame.rdi) => frame.rdx = bytes,
         _ => {}
     }
 }
@@ -185,6 +203,15 @@ fn is_file(fd: usize) -> bool {
     let asked = unsafe { syscall!(g::__NR_fstat, fd, status.as_mut_ptr()) };
     let mode = status[3] as u32 & FORMAT;
     asked.is_ok() && (mode == REGULAR || mode == BLOCK)
+}
+
+/// True when `fd` is a stream socket: what it takes or gives at a time has no meaning.
+fn is_stream(fd: usize) -> bool {
+    let (mut kind, mut bytes) = (0u32, 4u32);
+    let (at, size) = (&raw mut kind, &raw mut bytes);
+    // SAFETY: Linux writes the socket's type, four bytes.
+    let asked = unsafe { syscall!(g::__NR_getsockopt, fd, SOL_SOCKET, SO_TYPE, at, size) };
+    asked.is_ok() && kind == SOCK_STREAM
 }
 
 struct Help {
@@ -258,6 +285,11 @@ impl Help {
             g::__NR_readv => (g::__NR_read, false),
             g::__NR_writev => (g::__NR_write, false),
             g::__NR_preadv => (g::__NR_pread64, true),
+            g::__NR_pwritev => (g::__NR_pwrite64, true),
+            // Their offset -1 means where the file stands.
+            g::__NR_preadv2 if offset == usize::MAX => (g::__NR_read, false),
+            g::__NR_pwritev2 if offset == usize::MAX => (g::__NR_write, false),
+            g::__NR_preadv2 => (g::__NR_pread64, true),
             _ => (g::__NR_pwrite64, true),
         };
         let mut done = 0;
@@ -279,6 +311,84 @@ impl Help {
         Ok(done)
     }
 
+    /// `process_vm_readv` and its like, piece by piece. Memory of this process is brought in on
+    /// both sides; what another one has paged out is `EFAULT`.
+    unsafe fn between_processes(&self, number: u32, args: [usize; 6]) -> Result<usize> {
+        let [pid, local, locals, remote, remotes, _] = args;
+        if locals > IOV_MAX || remotes > IOV_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let here = pid == process::id() as usize;
+        let write = number == g::__NR_process_vm_readv;
+        let (mut near, mut far) = (Cursor::new(local, locals), Cursor::new(remote, remotes));
+        let mut done = 0;
+        while let (Some(to), Some(from)) = (near.rest()?, far.rest()?) {
+            let bytes = to.bytes.min(from.bytes).min(self.kernel.hold_limit() / 2);
+            let pieces = [to, from].map(|piece| Piece { bytes, ..piece });
+            self.kernel.release(self.thread);
+            self.hold(to.at, bytes, write);
+            if here {
+                self.hold(from.at, bytes, !write);
+            }
+            let [to, from] = [&raw const pieces[0], &raw const pieces[1]].map(|at| at as usize);
+            // SAFETY: the program's own call, in part.
+            match unsafe { farpage_sys::raw::syscall(number, [pid, to, 1, from, 1, 0]) } {
+                Ok(count) => {
+                    done += count;
+                    near.done += count;
+                    far.done += count;
+                    if count < bytes {
+                        break;
+                    }
+                }
+                Err(errno) if done == 0 => {
+                    self.kernel.release(self.thread);
+                    return Err(errno);
+                }
+                Err(_) => break,
+            }
+        }
+        self.kernel.release(self.thread);
+        Ok(done)
+    }
+
+    /// A vector for a pipe or a stream, with more in it than can be held at a time, becomes a plain
+    /// transfer of its first piece: such a call may be short. False when it stays as it is.
+    fn shorten(&self, number: u32, frame: &mut Frame) -> bool {
+        let [fd, at, count, ..] = frame.arguments();
+        let message = matches!(number, g::__NR_sendmsg | g::__NR_recvmsg);
+        let (at, count) = match program::read::<Message>(at) {
+            Ok(m) if message && m.control_bytes == 0 && m.name == 0 && is_stream(fd) => {
+                (m.pieces, m.count)
+            }
+            _ if message => return false,
+            _ => (at, count),
+        };
+        let mut pieces = Cursor::new(at, count);
+        let Ok(Some(first)) = pieces.rest() else {
+            return false;
+        };
+        if pieces.bytes(IOV_MAX) <= self.kernel.hold_limit() {
+            return false;
+        }
+        let bytes = first.bytes.min(self.kernel.hold_limit());
+        let number = match number {
+            g::__NR_readv => g::__NR_read,
+            g::__NR_writev => g::__NR_write,
+            g::__NR_sendmsg => g::__NR_sendto,
+            _ => g::__NR_recvfrom,
+        };
+        if message {
+            let flags = frame.rdx;
+            if number == g::__NR_recvfrom {
+                let _ = program::write(frame.rsi + core::mem::offset_of!(Message, flags), &0u32);
+            }
+            (frame.r10, frame.r8, frame.r9) = (flags, 0, 0);
+        }
+        (frame.rax, frame.rsi, frame.rdx) = (number as usize, first.at, bytes);
+        true
+    }
+
     /// What a vector of pieces, or a message, names.
     fn vectors(&self, number: u32, args: [usize; 6]) {
         let write = !only_reads(number);
@@ -296,8 +406,6 @@ impl Help {
                     self.message(args[1] + i * (size_of::<Message>() + 8), write);
                 }
             }
-            g::__NR_process_vm_readv => self.pieces(args[1], args[2], true),
-            g::__NR_process_vm_writev => self.pieces(args[1], args[2], false),
             _ => {}
         }
     }
@@ -318,6 +426,40 @@ impl Help {
             self.hold(message.control, message.control_bytes, write);
             self.pieces(message.pieces, message.count, write);
         }
+    }
+}
+
+/// How far a vector of pieces was gone through.
+struct Cursor {
+    at: usize,
+    left: usize,
+    /// Bytes of the first piece that are done.
+    done: usize,
+}
+
+impl Cursor {
+    fn new(at: usize, left: usize) -> Self {
+        Self { at, left, done: 0 }
+    }
+
+    /// The first piece that is not done, without what is.
+    fn rest(&mut self) -> Result<Option<Piece>> {
+        while self.left > 0 {
+            let piece = program::read::<Piece>(self.at)?;
+            if self.done < piece.bytes {
+                let (at, bytes) = (piece.at.wrapping_add(self.done), piece.bytes - self.done);
+                return Ok(Some(Piece { at, bytes }));
+            }
+            *self = Self::new(self.at + size_of::<Piece>(), self.left - 1);
+        }
+        Ok(None)
+    }
+
+    /// Bytes of the first `most` pieces.
+    fn bytes(&self, most: usize) -> usize {
+        let piece = |i| program::read::<Piece>(self.at + i * size_of::<Piece>());
+        let pieces = (0..self.left.min(most)).map_while(|i| piece(i).ok());
+        pieces.fold(0, |sum, piece| sum.saturating_add(piece.bytes))
     }
 }
 
