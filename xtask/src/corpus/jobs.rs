@@ -42,7 +42,7 @@ const fn with(input: Input, job: Job) -> Job {
 }
 
 /// Seconds that one run may take, quick and full.
-pub(crate) const LIMIT_S: [u64; 2] = [120, 5400];
+pub(crate) const LIMIT_S: [u64; 2] = [600, 5400];
 
 pub(crate) const JOBS: &[Job] = &[
     job(
