@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use farpage_abi::{Control, ObjectId, PageRange};
 use farpage_object::Pages;
 use farpage_pagers::Pager;
-use farpage_sys::file::Fd;
+use farpage_sys::file::{self, Fd};
 use farpage_sys::futex::{Event, Mutex};
 use farpage_sys::uffd::{self, Uffd, features};
 use farpage_sys::{Errno, mem};
@@ -56,6 +56,8 @@ pub struct Kernel {
     pagemap: AtomicI32,
     /// Faults are answered: userfaultfd is open.
     pub(crate) active: AtomicBool,
+    /// The program has locked all its memory, by `mlockall`.
+    pub(crate) all_locked: AtomicBool,
     pub(crate) state: Mutex<State>,
     /// Something that was busy is not any more.
     pub(crate) settled: Event,
@@ -97,6 +99,7 @@ impl Kernel {
             uffd: AtomicI32::new(-1),
             pagemap: AtomicI32::new(-1),
             active: AtomicBool::new(false),
+            all_locked: AtomicBool::new(false),
             state: Mutex::new(State {
                 pages: Pages::new(),
                 regions: Regions::default(),
@@ -132,17 +135,19 @@ impl Kernel {
 
     /// Opens userfaultfd and pagemap.
     pub(crate) fn open(&self) -> Result<(), Errno> {
-        let (uffd, _) = uffd::open(self.device)?;
         let offered = uffd::offered(self.device)?;
         let wanted =
             features::FAULT_FLAG_WP | features::THREAD_ID | features::MOVE | features::POISON;
-        uffd.enable(offered & wanted)?;
-        let pagemap = farpage_sys::pagemap::open()?;
+        let (uffd, _) = uffd::open(self.device)?;
+        let opened = uffd
+            .enable(offered & wanted)
+            .and_then(|()| farpage_sys::pagemap::open());
+        let pagemap = opened.inspect_err(|_| file::close(uffd.0))?;
         let (uffd, pagemap) = match self.fixed_fds {
             None => (uffd.0, pagemap),
             Some((uffd_at, pagemap_at)) => (
-                farpage_sys::file::move_to(uffd.0, uffd_at, true)?,
-                farpage_sys::file::move_to(pagemap, pagemap_at, true)?,
+                file::keep_at(uffd.0, uffd_at),
+                file::keep_at(pagemap, pagemap_at),
             ),
         };
         self.uffd.store(uffd.0, Ordering::Relaxed);

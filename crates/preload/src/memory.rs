@@ -10,7 +10,7 @@ use farpage_kernel::{Buffer, Config, Kernel, OnLoss};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
-use farpage_sys::{Errno, Result, futex, mem, process, thread, time};
+use farpage_sys::{Result, futex, mem, process, thread, time};
 
 use crate::{own_threads, start, trap};
 
@@ -325,34 +325,46 @@ pub(crate) unsafe fn mprotect(number: u32, args: [usize; 6]) -> Result<usize> {
     changed.map(|()| 0)
 }
 
-pub(crate) unsafe fn mlock(at: usize, bytes: usize, flags: u32) -> Result<usize> {
-    let Some(kernel) = kernel() else {
-        return Err(Errno::ENOMEM);
+pub(crate) unsafe fn mlock(number: u32, args: [usize; 6]) -> Result<usize> {
+    let [at, bytes, flags, ..] = args;
+    let flags = if number == g::__NR_mlock2 {
+        flags as u32
+    } else {
+        0
     };
     // SAFETY: forwarded.
-    unsafe { kernel.mlock(at, bytes, flags) }.map(|()| 0)
-}
-
-pub(crate) unsafe fn munlock(at: usize, bytes: usize) -> Result<usize> {
-    let Some(kernel) = kernel() else {
-        return Err(Errno::ENOMEM);
-    };
-    // SAFETY: forwarded.
-    unsafe { kernel.munlock(at, bytes) }.map(|()| 0)
-}
-
-/// Locking everything there is and will be contradicts a budget: refused once memory is managed.
-pub(crate) unsafe fn mlockall(flags: u32) -> Result<usize> {
-    if kernel().is_some_and(Kernel::is_active) {
-        return Err(Errno::ENOMEM);
+    unsafe {
+        match kernel() {
+            Some(kernel) => kernel.mlock(at, bytes, flags).map(|()| 0),
+            None => trap::pass(number, args),
+        }
     }
-    // SAFETY: forwarded.
-    unsafe { trap::pass(g::__NR_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }
 }
 
-pub(crate) unsafe fn munlockall() -> Result<usize> {
+pub(crate) unsafe fn munlock(args: [usize; 6]) -> Result<usize> {
     // SAFETY: forwarded.
-    unsafe { trap::pass(g::__NR_munlockall, [0; 6]) }
+    unsafe {
+        match kernel() {
+            Some(kernel) => kernel.munlock(args[0], args[1]).map(|()| 0),
+            None => trap::pass(g::__NR_munlock, args),
+        }
+    }
+}
+
+pub(crate) unsafe fn mlockall(args: [usize; 6]) -> Result<usize> {
+    match kernel() {
+        Some(kernel) => kernel.mlockall(args[0] as u32).map(|()| 0),
+        // SAFETY: forwarded.
+        None => unsafe { trap::pass(g::__NR_mlockall, args) },
+    }
+}
+
+pub(crate) unsafe fn munlockall(args: [usize; 6]) -> Result<usize> {
+    match kernel() {
+        Some(kernel) => kernel.munlockall().map(|()| 0),
+        // SAFETY: forwarded.
+        None => unsafe { trap::pass(g::__NR_munlockall, args) },
+    }
 }
 
 pub(crate) unsafe fn brk(to: usize) -> usize {
