@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 
 use farpage_abi::{PageIndex, PageRange};
 use farpage_object::State as PageState;
-use farpage_sys::Errno;
+use farpage_sys::{Errno, file};
 
 use crate::hold::Holder;
 use crate::kernel::{Kernel, State, StateGuard};
@@ -72,6 +72,9 @@ impl Kernel {
         if !self.is_active() {
             return Ok(());
         }
+        // The parent's: a program that has used all its descriptor numbers has no others for its own.
+        file::close(self.uffd().0);
+        file::close(self.pagemap());
         self.open()?;
         self.register_all(&state)
     }

@@ -56,6 +56,8 @@ pub struct Kernel {
     pagemap: AtomicI32,
     /// Faults are answered: userfaultfd is open.
     pub(crate) active: AtomicBool,
+    /// Linux may fill whole blocks by itself.
+    pub(crate) granting: AtomicBool,
     /// The program has locked all its memory, by `mlockall`.
     pub(crate) all_locked: AtomicBool,
     pub(crate) state: Mutex<State>,
@@ -99,6 +101,7 @@ impl Kernel {
             uffd: AtomicI32::new(-1),
             pagemap: AtomicI32::new(-1),
             active: AtomicBool::new(false),
+            granting: AtomicBool::new(true),
             all_locked: AtomicBool::new(false),
             state: Mutex::new(State {
                 pages: Pages::new(),
@@ -135,24 +138,29 @@ impl Kernel {
 
     /// Opens userfaultfd and pagemap.
     pub(crate) fn open(&self) -> Result<(), Errno> {
-        let offered = uffd::offered(self.device)?;
-        let wanted =
-            features::FAULT_FLAG_WP | features::THREAD_ID | features::MOVE | features::POISON;
-        let (uffd, _) = uffd::open(self.device)?;
-        let opened = uffd
-            .enable(offered & wanted)
-            .and_then(|()| farpage_sys::pagemap::open());
-        let pagemap = opened.inspect_err(|_| file::close(uffd.0))?;
+        let (uffd, pagemap) = file::with_room(|| self.open_both())?;
         let (uffd, pagemap) = match self.fixed_fds {
-            None => (uffd.0, pagemap),
+            None => (uffd, pagemap),
             Some((uffd_at, pagemap_at)) => (
-                file::keep_at(uffd.0, uffd_at),
+                file::keep_at(uffd, uffd_at),
                 file::keep_at(pagemap, pagemap_at),
             ),
         };
         self.uffd.store(uffd.0, Ordering::Relaxed);
         self.pagemap.store(pagemap.0, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn open_both(&self) -> Result<(Fd, Fd), Errno> {
+        let offered = uffd::offered(self.device)?;
+        let wanted =
+            features::FAULT_FLAG_WP | features::THREAD_ID | features::MOVE | features::POISON;
+        let (uffd, _) = uffd::open(self.device)?;
+        let pagemap = uffd
+            .enable(offered & wanted)
+            .and_then(|()| farpage_sys::pagemap::open())
+            .inspect_err(|_| file::close(uffd.0))?;
+        Ok((uffd.0, pagemap))
     }
 
     /// Maps the shadow of a region and registers both.

@@ -297,6 +297,11 @@ impl Kernel {
         now
     }
 
+    /// True when anything is managed, or noted to be when it must.
+    pub fn has_memory(&self) -> bool {
+        self.state.lock().regions.iter().next().is_some()
+    }
+
     /// True when the tree's demand has come near the budget and this task's memory is not managed
     /// yet: call [`Kernel::activate`].
     pub fn must_activate(&self) -> bool {
@@ -329,6 +334,18 @@ impl Kernel {
         control.pressure.fetch_add(1, Ordering::AcqRel);
         farpage_sys::futex::wake(&control.pressure, i32::MAX as u32);
         Ok(true)
+    }
+
+    /// From now on Linux fills no block by itself, and what it was given is taken back: the calls
+    /// that the program makes about its memory then need userfaultfd no more, but for `mremap`.
+    pub fn stop_granting(&self) {
+        let mut state = self.state.lock();
+        self.granting.store(false, Ordering::Relaxed);
+        let regions: alloc::vec::Vec<Region> = state.regions.iter().cloned().collect();
+        for region in &regions {
+            // What cannot be taken back stays granted.
+            let _ = self.take_granted(&mut state, region.start, region.end);
+        }
     }
 
     /// Registers a region that was not managed before and notes what Linux has of it.

@@ -16,6 +16,11 @@ use crate::{own_threads, start, trap};
 
 /// Tasks that have mapped less are not asked to manage it before they must themselves.
 const WATCHED_BYTES: u64 = 32 << 20;
+/// Time between two looks of the page-out thread at the demand, before memory is managed: while the
+/// program's threads look as well, and when they cannot.
+const LOOK_NS: u64 = 1_000_000_000;
+/// See [`LOOK_NS`].
+const ALONE_NS: u64 = 20_000_000;
 /// Time between two looks at paging files that are being removed.
 const TIDY_NS: u64 = 100_000_000;
 
@@ -106,9 +111,30 @@ pub(crate) fn init() {
     KERNEL.store(Box::into_raw(Box::new(made)), Ordering::Release);
 }
 
-/// From now on new mappings are left to Linux.
-pub(crate) fn sandboxed() {
-    SANDBOXED.store(true, Ordering::Relaxed);
+/// The program is about to forbid its threads something: new mappings are left to Linux from now
+/// on. What managing the others will take is done by a thread that is not one of them; it must exist
+/// before, for threads inherit what is forbidden. Returns whether it was so before.
+pub(crate) fn begin_sandbox() -> bool {
+    let was = SANDBOXED.swap(true, Ordering::AcqRel);
+    if let Some(kernel) = kernel()
+        && !was
+        && kernel.has_memory()
+    {
+        watch(kernel);
+        // It may be asleep for long.
+        futex::wake(&kernel.account().control().pressure, i32::MAX as u32);
+        kernel.stop_granting();
+    }
+    was
+}
+
+/// It was not forbidden after all.
+pub(crate) fn no_sandbox() {
+    SANDBOXED.store(false, Ordering::Release);
+}
+
+fn is_sandboxed() -> bool {
+    SANDBOXED.load(Ordering::Relaxed)
 }
 
 fn give_up(what: &[u8]) -> ! {
@@ -121,6 +147,10 @@ fn give_up(what: &[u8]) -> ! {
 
 /// After a call that may have raised demand: starts what has become necessary.
 fn look(kernel: &'static Kernel) {
+    if is_sandboxed() && WATCHED.load(Ordering::Acquire) {
+        // The page-out thread looks by itself: this one may not be allowed to.
+        return;
+    }
     if kernel.must_activate() {
         activate(kernel);
     }
@@ -172,7 +202,9 @@ extern "C" fn page_out_thread(kernel: usize) -> ! {
             activate(kernel);
             break;
         }
-        futex::wait(&control.pressure, before, None);
+        own_threads::end_with_the_program();
+        let step_ns = if is_sandboxed() { ALONE_NS } else { LOOK_NS };
+        futex::wait(&control.pressure, before, Some(step_ns));
     }
     kernel.page_out_for_ever(|| tick(kernel))
 }
@@ -186,6 +218,7 @@ fn tick(kernel: &'static Kernel) {
     if now - TIDIED_NS.load(Ordering::Relaxed) > TIDY_NS {
         TIDIED_NS.store(now, Ordering::Relaxed);
         while pager().is_some_and(DefaultPager::drain) {}
+        own_threads::end_with_the_program();
     }
 }
 
@@ -249,7 +282,7 @@ pub(crate) unsafe fn after_fork_in_child(slot: usize) {
 
 /// The kernel, unless the program's own sandbox forbids managing more.
 fn manager() -> Option<&'static Kernel> {
-    kernel().filter(|_| !SANDBOXED.load(Ordering::Relaxed))
+    kernel().filter(|_| !is_sandboxed())
 }
 
 /// # Safety

@@ -83,6 +83,19 @@ fn limit() -> Result<[u64; 2]> {
     Ok(limit)
 }
 
+/// Makes `call`; where no descriptor number is left, with a few more allowed meanwhile, if they can
+/// be.
+///
+/// # Errors
+/// As `call`.
+pub fn with_room<T>(call: impl Fn() -> Result<T>) -> Result<T> {
+    const MORE: u64 = 4;
+    match call() {
+        Err(Errno::EMFILE) => with_higher_limit(limit()?[0] + MORE, call),
+        other => other,
+    }
+}
+
 /// Makes `call` while `wanted` descriptor numbers are allowed, if they can be.
 fn with_higher_limit<T>(wanted: u64, call: impl Fn() -> Result<T>) -> Result<T> {
     let before = limit()?;
@@ -98,6 +111,17 @@ fn with_higher_limit<T>(wanted: u64, call: impl Fn() -> Result<T>) -> Result<T> 
     // Where the limit was raised by privilege this lowers it again.
     let _ = set(before);
     done
+}
+
+/// A pipe, closed on exec: the end to read from and the end to write to.
+///
+/// # Errors
+/// As `pipe2(2)`.
+pub fn pipe() -> Result<[Fd; 2]> {
+    let mut ends = [0i32; 2];
+    // SAFETY: the call writes two numbers.
+    unsafe { syscall!(g::__NR_pipe2, ends.as_mut_ptr(), g::O_CLOEXEC) }?;
+    Ok(ends.map(Fd))
 }
 
 /// The inode number of what `path` names.
