@@ -197,3 +197,13 @@ fn static_programs_after_the_end_are_refused_with_the_reason() {
     );
     assert!(said.contains("has ended or does not answer"), "{said}");
 }
+
+#[test]
+fn locked_memory_stays_while_it_is_locked() {
+    for program in [
+        compile("locked.c", "locked", &[]),
+        compile("locked.c", "locked-static", &["-static"]),
+    ] {
+        expect_within("24M", &[&program], 0);
+    }
+}

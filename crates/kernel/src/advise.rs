@@ -17,7 +17,8 @@ impl Kernel {
     /// As the call that the program made.
     ///
     /// # Errors
-    /// As `madvise(2)`; `EINVAL` for `MADV_GUARD_INSTALL` of managed memory, as on Linux before 6.13.
+    /// As `madvise(2)`; `EINVAL` for `MADV_GUARD_INSTALL` of managed memory, as on Linux before
+    /// 6.13.
     pub unsafe fn madvise(&self, at: usize, bytes: usize, advice: u32) -> Result<(), Errno> {
         // SAFETY: the program's own call.
         let plain = || unsafe { mem::advise(at, bytes, advice) };

@@ -72,7 +72,7 @@ impl Kernel {
         if !self.is_active() {
             return Ok(());
         }
-        // The parent's: a program that has used all its descriptor numbers has no others for its own.
+        // The parent's: a program may have used all descriptor numbers but these.
         file::close(self.uffd().0);
         file::close(self.pagemap());
         self.open()?;

@@ -112,8 +112,8 @@ pub(crate) fn init() {
 }
 
 /// The program is about to forbid its threads something: new mappings are left to Linux from now
-/// on. What managing the others will take is done by a thread that is not one of them; it must exist
-/// before, for threads inherit what is forbidden. Returns whether it was so before.
+/// on. What managing the others will take is done by a thread that is not one of them; it must
+/// exist before, for threads inherit what is forbidden. Returns whether it was so before.
 pub(crate) fn begin_sandbox() -> bool {
     let was = SANDBOXED.swap(true, Ordering::AcqRel);
     if let Some(kernel) = kernel()
@@ -184,10 +184,13 @@ fn spawn(main: thread::Main, kernel: &'static Kernel) {
     // this, and in the threads made here.
     match unsafe { thread::spawn(main, core::ptr::from_ref(kernel) as usize) } {
         Ok(id) => own_threads::add(id),
-        Err(_) => give_up(
-            b"farpage: cannot start a thread in this process: raise the limit on processes \
-              (ulimit -u) or on memory\n",
-        ),
+        Err(errno) => {
+            let line = alloc::format!(
+                "farpage: cannot start a thread in this process ({errno}): raise the limit on \
+                 processes (ulimit -u) or on memory\n"
+            );
+            give_up(line.as_bytes())
+        }
     }
 }
 
