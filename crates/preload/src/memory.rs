@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use farpage_abi::{Death, ObjectId, PageIndex, PageRange, Tier, fds};
 use farpage_default_pager::DefaultPager;
@@ -10,12 +10,14 @@ use farpage_kernel::{Buffer, Config, Kernel, OnLoss};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
-use farpage_sys::{Result, futex, mem, process, thread, time};
+use farpage_sys::{Errno, Result, futex, mem, process, thread, time};
 
 use crate::{own_threads, start, trap};
 
 /// Tasks that have mapped less are not asked to manage it before they must themselves.
 const WATCHED_BYTES: u64 = 32 << 20;
+/// How long it is tried to start a thread.
+const SPAWN_NS: u64 = 2_000_000_000;
 /// Time between two looks of the page-out thread at the demand, before memory is managed: while the
 /// program's threads look as well, and when they cannot.
 const LOOK_NS: u64 = 1_000_000_000;
@@ -180,16 +182,23 @@ fn watch(kernel: &'static Kernel) {
 }
 
 fn spawn(main: thread::Main, kernel: &'static Kernel) {
-    // SAFETY: both mains use nothing of libc; all signals are blocked in the handler that calls
-    // this, and in the threads made here.
-    match unsafe { thread::spawn(main, core::ptr::from_ref(kernel) as usize) } {
-        Ok(id) => own_threads::add(id),
-        Err(errno) => {
-            let line = alloc::format!(
-                "farpage: cannot start a thread in this process ({errno}): raise the limit on \
-                 processes (ulimit -u) or on memory\n"
-            );
-            give_up(line.as_bytes())
+    let until = time::now_ns() + SPAWN_NS;
+    loop {
+        // SAFETY: both mains use nothing of libc; all signals are blocked in the handler that calls
+        // this, and in the threads made here.
+        match unsafe { thread::spawn(main, core::ptr::from_ref(kernel) as usize) } {
+            Ok(id) => return own_threads::add(id),
+            // Others take what there is just now: without the thread the process cannot go on.
+            Err(Errno::EAGAIN | Errno::ENOMEM) if time::now_ns() < until => {
+                futex::wait(&AtomicU32::new(0), 0, Some(SPAWN_NS / 200));
+            }
+            Err(errno) => {
+                let line = alloc::format!(
+                    "farpage: cannot start a thread in this process ({errno}): raise the limit on \
+                     processes (ulimit -u) or on memory\n"
+                );
+                give_up(line.as_bytes())
+            }
         }
     }
 }
