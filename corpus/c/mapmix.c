@@ -127,15 +127,21 @@ static void advise(struct map *m, size_t first, size_t n)
 
 static void forked(struct map *m, size_t first, size_t n)
 {
-    int wipe = rng(&seed) % 2;
-    m->whole = m->whole && !wipe;
+    int kind = rng(&seed) % 3, wipe = kind == 1, leave = kind == 2;
+    m->whole = m->whole && kind == 0;
     if (wipe)
         MUST(madvise(m->at + first * PAGE, n * PAGE, MADV_WIPEONFORK) == 0);
+    if (leave)
+        MUST(madvise(m->at + first * PAGE, n * PAGE, MADV_DONTFORK) == 0);
     pid_t pid = fork();
     MUST(pid >= 0);
     if (pid == 0) {
-        for (size_t i = first; wipe && i < first + n; i++)
+        for (size_t i = first; kind != 0 && i < first + n; i++)
             m->tag[i] = 0;
+        if (leave) /* nothing is there: a new mapping has the place to itself */
+            MUST(mmap(m->at + first * PAGE, n * PAGE, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) ==
+                 m->at + first * PAGE);
         for (int k = 0; k < MAPS; k++)
             if (maps[k].at)
                 check(&maps[k], "child");
@@ -146,6 +152,8 @@ static void forked(struct map *m, size_t first, size_t n)
     wait_ok(pid);
     if (wipe)
         MUST(madvise(m->at + first * PAGE, n * PAGE, MADV_KEEPONFORK) == 0);
+    if (leave)
+        MUST(madvise(m->at + first * PAGE, n * PAGE, MADV_DOFORK) == 0);
 }
 
 static void step(void)

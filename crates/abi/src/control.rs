@@ -116,7 +116,7 @@ pub mod fds {
     pub const UFFD: u32 = 16;
     /// The task's pagemap, closed on exec.
     pub const PAGEMAP: u32 = 17;
-    /// First one free for other uses inside a task, closed on exec.
+    /// First one free for other uses inside a task, closed on exec: held by a child of `CLONE_VFORK`.
     pub const FREE: u32 = 18;
     /// How many there are.
     pub const COUNT: u32 = 32;

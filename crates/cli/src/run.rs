@@ -136,6 +136,8 @@ impl<'a> Watch<'a> {
             self.look();
             self.casualties.extend(running.take_casualties());
             if let Some(status) = ended {
+                // Passes what a writer of the trace that was killed left unfinished.
+                self.look();
                 if let Some(live) = &mut self.live {
                     live.clear();
                 }

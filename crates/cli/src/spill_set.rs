@@ -199,7 +199,10 @@ fn listed(entry: &Entry, file: &SpillFile) -> Listed {
         dir: entry.dir.clone(),
         state: state.to_string(),
         used_bytes: bytes(file.used_segments.load(Ordering::Relaxed)),
-        allocated_bytes: bytes(file.allocated_segments.load(Ordering::Relaxed)),
+        allocated_bytes: match entry.file {
+            Some(_) => bytes(file.allocated_segments.load(Ordering::Relaxed)),
+            None => 0,
+        },
         limit_bytes: ((limit as usize) < SEGMENTS_MAX).then(|| bytes(limit)),
         direct: entry.direct,
         full: file.full.load(Ordering::Relaxed) != 0,
@@ -228,14 +231,19 @@ mod tests {
         control.spill[0].used_segments.store(2, Ordering::Relaxed);
         let refusal = message(set.start_removal(tmp));
         assert!(refusal.contains("the last paging file"), "{refusal}");
+        control.spill[0]
+            .allocated_segments
+            .store(3, Ordering::Relaxed);
         set.add(var_tmp, SEGMENTS_MAX as u32).unwrap();
         let at = set.start_removal(tmp).unwrap();
         assert_eq!(set.left(at), Some(2 << 20));
         assert_eq!(set.list()[0].state, "draining");
+        assert_eq!(set.list()[0].allocated_bytes, 3 << 20);
         control.spill[0].used_segments.store(0, Ordering::Relaxed);
         assert_eq!(set.left(at), Some(0));
         let list = set.list();
         assert_eq!(list[0].state, "removed");
+        assert_eq!(list[0].allocated_bytes, 0, "the disk has it back");
         assert_eq!(list[0].limit_bytes, Some(4 << 20));
         assert_eq!(
             (list[1].state.as_str(), list[1].limit_bytes),

@@ -50,10 +50,10 @@ fn users() -> &'static [&'static [&'static str]] {
     }
 }
 
-fn under_farpage(user: &[&str], program: &[&str]) -> Output {
+fn under_farpage(user: &[&str], ram: &str, program: &[&str]) -> Output {
     let farpage = build_dir().join("farpage").display().to_string();
     let run = [
-        &farpage, "run", "--quiet", "--ram", "256M", "--spill", "/tmp", "--",
+        &farpage, "run", "--quiet", "--ram", ram, "--spill", "/tmp", "--",
     ];
     let line: Vec<&str> = [user, &run, program].concat();
     let mut command = Command::new(line[0]);
@@ -63,8 +63,13 @@ fn under_farpage(user: &[&str], program: &[&str]) -> Output {
 
 /// Runs `program` as each user and expects the exit status `code`.
 fn expect(program: &[&str], code: i32) {
+    expect_within("256M", program, code);
+}
+
+/// As [`expect`], with a budget of its own.
+fn expect_within(ram: &str, program: &[&str], code: i32) {
     for user in users() {
-        let output = under_farpage(user, program);
+        let output = under_farpage(user, ram, program);
         assert!(
             output.status.code() == Some(code),
             "{program:?} as {user:?}: {}\n{}{}",
@@ -154,4 +159,51 @@ fn programs_that_close_everything_keep_the_agent() {
 fn sandboxed_programs_keep_their_sandbox() {
     expect(&[&compile("sandbox.c", "sandbox", &[])], 0);
     expect(&[&compile("sandbox.c", "sandbox-static", &["-static"])], 0);
+}
+
+#[test]
+fn children_get_what_they_should_and_are_waited_for() {
+    for program in [
+        compile("inherit.c", "inherit", &[]),
+        compile("inherit.c", "inherit-static", &["-static"]),
+    ] {
+        expect_within("256M", &[&program, "4"], 0);
+        expect_within("24M", &[&program, "32"], 0);
+    }
+}
+
+#[test]
+fn memory_of_sandboxed_programs_is_managed_by_threads_outside() {
+    for program in [
+        compile("pressed.c", "pressed", &[]),
+        compile("pressed.c", "pressed-static", &["-static"]),
+    ] {
+        expect_within("24M", &[&program], 0);
+        expect_within("24M", &[&program, "managed"], 0);
+    }
+}
+
+#[test]
+fn static_programs_after_the_end_are_refused_with_the_reason() {
+    let fixed = compile("target.c", "late-target-static", &["-static"]);
+    let alive = "grep -qs 'State:.[^Z]' /proc/$PPID/status";
+    let script = format!("(while {alive}; do :; done; {fixed} active; echo $?) &");
+    let run = under_farpage(&[], "256M", &["/bin/sh", "-c", &script]);
+    assert_eq!(String::from_utf8_lossy(&run.stdout), "126\n");
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(
+        said.contains("it is a static program, and farpage run"),
+        "{said}"
+    );
+    assert!(said.contains("has ended or does not answer"), "{said}");
+}
+
+#[test]
+fn locked_memory_stays_while_it_is_locked() {
+    for program in [
+        compile("locked.c", "locked", &[]),
+        compile("locked.c", "locked-static", &["-static"]),
+    ] {
+        expect_within("24M", &[&program], 0);
+    }
 }

@@ -1,6 +1,6 @@
 //! Runs of real programs: exit status, signals, statistics, plots, paging files.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -188,6 +188,87 @@ fn the_same_program_finishes_with_room() {
     let run = output(&["run", "--ram", "64M", "--", "python3", "-c", job]);
     assert!(run.status.success(), "{}", stderr(&run));
     assert_eq!(run.stdout, b"150\n");
+}
+
+/// Keeps more than may stay in memory; checks it and says so when it is told to.
+const KEEPER: &str = "\
+import os, sys
+kept = [os.urandom(1 << 20) for _ in range(150)]
+sums = [hash(part) for part in kept]
+print(os.getpid(), flush=True)
+sys.stdin.readline()
+print('same' if sums == [hash(bytes(memoryview(part))) for part in kept] else 'other', flush=True)
+";
+
+/// Starts it, with pages on the disk in `dir`. Returns the run, its output and the program's id.
+fn keeper(dir: &str) -> (Child, BufReader<std::process::ChildStdout>, u32) {
+    let limits = ["run", "--quiet", "--ram", "64M", "--compressed", "0"];
+    let line = ["--spill", dir, "--", "python3", "-c", KEEPER];
+    let mut run = farpage(&[&limits[..], &line].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(run.stdout.take().unwrap());
+    let mut first = String::new();
+    out.read_line(&mut first).unwrap();
+    let held = open_in(dir);
+    assert!(
+        held.iter().any(|file| blocks(file) > 0),
+        "nothing is on the disk"
+    );
+    (run, out, first.trim().parse().unwrap())
+}
+
+/// The open files of all processes that lie in `dir`.
+fn open_in(dir: &str) -> Vec<PathBuf> {
+    let entries = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let lies_there =
+        |file: &PathBuf| std::fs::read_link(file).is_ok_and(|name| name.starts_with(dir));
+    entries(Path::new("/proc"))
+        .flat_map(|process| entries(&process.path().join("fd")).collect::<Vec<_>>())
+        .map(|fd| fd.path())
+        .filter(lies_there)
+        .collect()
+}
+
+fn blocks(file: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(file).map_or(0, |status| status.blocks())
+}
+
+/// Waits until nobody has a file in `dir` open; none has a name there.
+fn is_left_empty(dir: &str) {
+    while !open_in(dir).is_empty() {
+        std::thread::yield_now();
+    }
+    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
+}
+
+#[test]
+fn nothing_is_left_on_the_disk_when_the_program_is_killed() {
+    let scratch = Scratch::new("killed-program");
+    let dir = scratch.0.display().to_string();
+    let (mut run, _out, program) = keeper(&dir);
+    kill(program, "-KILL");
+    assert_eq!(run.wait().unwrap().signal(), Some(9));
+    is_left_empty(&dir);
+}
+
+#[test]
+fn the_program_goes_on_and_leaves_nothing_when_farpage_is_killed() {
+    let scratch = Scratch::new("killed-run");
+    let dir = scratch.0.display().to_string();
+    let (mut run, mut out, _) = keeper(&dir);
+    let mut stdin = run.stdin.take().unwrap();
+    kill(run.id(), "-KILL");
+    assert_eq!(run.wait().unwrap().signal(), Some(9));
+    stdin.write_all(b"go on\n").unwrap();
+    let mut answer = String::new();
+    out.read_line(&mut answer).unwrap();
+    assert_eq!(answer, "same\n");
+    drop(stdin);
+    is_left_empty(&dir);
 }
 
 #[test]

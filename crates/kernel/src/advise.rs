@@ -1,13 +1,14 @@
-//! `madvise`, `mlock` and `munlock` of an unmodified program.
+//! `madvise` of an unmodified program.
 
-use farpage_abi::PAGE_BYTES;
+use alloc::vec::Vec;
+
+use farpage_object::State as PageState;
 use farpage_sys::linux::general as g;
-use farpage_sys::{Errno, mem, syscall};
+use farpage_sys::{Errno, mem};
 
-use crate::hold::Holder;
-use crate::kernel::Kernel;
-use crate::regions::{Region, pages_of};
-use crate::space::{end_of, whole_pages};
+use crate::kernel::{Kernel, State};
+use crate::regions::{OnFork, Region, pages_of};
+use crate::space::end_of;
 
 impl Kernel {
     /// `madvise(2)`.
@@ -16,128 +17,125 @@ impl Kernel {
     /// As the call that the program made.
     ///
     /// # Errors
-    /// As `madvise(2)`.
+    /// As `madvise(2)`; `EINVAL` for `MADV_GUARD_INSTALL` of managed memory, as on Linux before
+    /// 6.13.
     pub unsafe fn madvise(&self, at: usize, bytes: usize, advice: u32) -> Result<(), Errno> {
         // SAFETY: the program's own call.
         let plain = || unsafe { mem::advise(at, bytes, advice) };
-        if bytes == 0 || !self.is_active() {
+        if bytes == 0 {
             return plain();
         }
         let end = end_of(at, bytes)?;
-        let managed = self.state.lock().regions.within(at, end).next().is_some();
-        if !managed {
+        let parts: Vec<Region> = self.state.lock().regions.within(at, end).collect();
+        if parts.is_empty() {
             return plain();
         }
         match advice {
-            mem::MADV_DONTNEED | mem::MADV_FREE => self.drop_contents(at, end),
-            // A child that may not use the memory does not notice that it could.
-            mem::MADV_DONTFORK | g::MADV_DOFORK | mem::MADV_WILLNEED => Ok(()),
-            // Paging out is our business.
-            g::MADV_COLD | g::MADV_PAGEOUT | mem::MADV_COLLAPSE => Ok(()),
-            // Not carried over to a child's copy.
-            g::MADV_WIPEONFORK => Err(Errno::EINVAL),
+            mem::MADV_DONTFORK | g::MADV_DOFORK | g::MADV_WIPEONFORK | g::MADV_KEEPONFORK => {
+                self.set_on_fork(at, end, advice)
+            }
+            g::MADV_GUARD_INSTALL => Err(Errno::EINVAL),
+            _ if !self.is_active() => plain(),
+            mem::MADV_DONTNEED | mem::MADV_FREE => self.drop_contents(at, end, mem::MADV_DONTNEED),
+            g::MADV_DONTNEED_LOCKED => self.drop_contents(at, end, advice),
+            // Paging in and out is our business.
+            mem::MADV_WILLNEED | g::MADV_COLD | g::MADV_PAGEOUT | mem::MADV_COLLAPSE => Ok(()),
             mem::MADV_POPULATE_READ | mem::MADV_POPULATE_WRITE => {
-                // SAFETY: only reads.
-                unsafe { self.touch(at, end) };
+                for part in &parts {
+                    // SAFETY: a trapped call's thread holds no lock.
+                    unsafe { self.touch_for(part, advice == mem::MADV_POPULATE_WRITE) };
+                }
                 plain()
             }
             _ => plain(),
         }
     }
 
-    fn drop_contents(&self, at: usize, end: usize) -> Result<(), Errno> {
-        let mut state = self.lock_settled(pages_of(at, end));
-        self.ungrant(&state, at, end)?;
-        let parts: alloc::vec::Vec<Region> = state.regions.within(at, end).collect();
-        // SAFETY: the program gave these contents up.
-        unsafe { mem::advise(at, end - at, mem::MADV_DONTNEED) }?;
-        for part in &parts {
-            self.discard(&mut state, part);
+    /// What the child of a fork gets of a range: Linux does it to the program's memory, and
+    /// [`Kernel::after_fork_in_child`] to what lies elsewhere.
+    fn set_on_fork(&self, at: usize, end: usize, advice: u32) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        // SAFETY: changes nothing in this process.
+        unsafe { mem::advise(at, end - at, advice) }?;
+        let parts: Vec<Region> = state.regions.within(at, end).collect();
+        for part in parts {
+            let before = part.on_fork;
+            let on_fork = match advice {
+                g::MADV_WIPEONFORK => OnFork {
+                    wiped: true,
+                    ..before
+                },
+                g::MADV_KEEPONFORK => OnFork {
+                    wiped: false,
+                    ..before
+                },
+                mem::MADV_DONTFORK => OnFork {
+                    left_out: true,
+                    ..before
+                },
+                _ => OnFork {
+                    left_out: false,
+                    ..before
+                },
+            };
+            state.regions.remove(part.start, part.end);
+            state.regions.insert(Region { on_fork, ..part });
         }
-        drop(state);
-        self.account.announce();
         Ok(())
     }
 
-    /// Reads a byte of every managed page of a range, so that all were there at one time.
-    ///
-    /// # Safety
-    /// The range must be readable.
-    pub unsafe fn touch(&self, at: usize, end: usize) {
-        for page in (at..end).step_by(PAGE_BYTES) {
-            // SAFETY: forwarded to the caller.
-            unsafe { core::ptr::read_volatile(page as *const u8) };
+    /// The new place of a region, or its growth, keeps what was advised about its children.
+    pub(crate) fn inherit_on_fork(&self, from: &Region, at: usize, end: usize) {
+        if from.on_fork.wiped {
+            let _ = self.set_on_fork(at, end, g::MADV_WIPEONFORK);
+        }
+        if from.on_fork.left_out {
+            let _ = self.set_on_fork(at, end, mem::MADV_DONTFORK);
         }
     }
 
-    /// `mlock(2)`, `mlock2(2)`: what is locked stays resident.
-    ///
-    /// # Safety
-    /// As the call that the program made.
-    ///
-    /// # Errors
-    /// As `mlock(2)`; `ENOMEM` when it would take more than half of the budget.
-    pub unsafe fn mlock(&self, at: usize, bytes: usize, flags: u32) -> Result<(), Errno> {
-        let start = at / PAGE_BYTES * PAGE_BYTES;
-        let length = whole_pages(bytes + (at - start))?;
-        let end = start + length;
-        // SAFETY: the program's own call.
-        let plain = || unsafe { syscall!(g::__NR_mlock2, at, bytes, flags) }.map(drop);
-        if !self.is_active() {
-            return plain();
+    fn drop_contents(&self, at: usize, end: usize, advice: u32) -> Result<(), Errno> {
+        let pages = pages_of(at, end);
+        let mut state = self.lock_settled(pages);
+        self.take_granted(&mut state, at, end)?;
+        let parts: Vec<Region> = state.regions.within(at, end).collect();
+        // SAFETY: the program gave these contents up.
+        let dropped = unsafe { mem::advise(at, end - at, advice) };
+        for part in &parts {
+            match dropped {
+                // ENOMEM: there are holes, and all else was dropped.
+                Ok(()) | Err(Errno::ENOMEM) => self.discard(&mut state, part),
+                Err(_) => self.discard_dropped(&mut state, part)?,
+            }
         }
-        let readable = {
-            let mut state = self.state.lock();
-            let parts: alloc::vec::Vec<Region> = state.regions.within(start, end).collect();
-            let managed: usize = parts.iter().map(|part| part.end - part.start).sum();
-            let budget = self
-                .account
-                .control()
-                .budget_bytes
-                .load(core::sync::atomic::Ordering::Relaxed);
-            if managed as u64 > budget / 2 {
-                return Err(Errno::ENOMEM);
-            }
-            for part in &parts {
-                self.ungrant(&state, part.start, part.end)?;
-                self.settle_granted(&mut state, part)?;
-                state.hold(Holder::Lock, part.pages());
-            }
-            parts
+        state.wire_held(pages);
+        drop(state);
+        self.account.announce();
+        dropped
+    }
+
+    /// Linux stopped somewhere in the middle (at locked memory, for one): what was in memory and is
+    /// not any more was dropped.
+    fn discard_dropped(&self, state: &mut State, part: &Region) -> Result<(), Errno> {
+        let present = self.present(part.start, part.end)?;
+        let gone = |page: &farpage_abi::PageIndex| {
+            matches!(
+                state.pages.state(*page),
+                PageState::Resident | PageState::Clean
+            ) && !present.iter().any(|run| run.contains(*page))
         };
-        for part in readable
-            .iter()
-            .filter(|part| part.prot & mem::PROT_READ != 0)
-        {
-            // SAFETY: the region is readable.
-            unsafe { self.touch(part.start, part.end) };
-        }
-        let locked = plain();
-        if locked.is_err() {
-            self.unwire(start, end);
-        }
-        locked
-    }
-
-    fn unwire(&self, start: usize, end: usize) {
-        self.state
-            .lock()
-            .release(|hold| hold == Holder::Lock, pages_of(start, end));
-    }
-
-    /// `munlock(2)`.
-    ///
-    /// # Safety
-    /// As the call that the program made.
-    ///
-    /// # Errors
-    /// As `munlock(2)`.
-    pub unsafe fn munlock(&self, at: usize, bytes: usize) -> Result<(), Errno> {
-        // SAFETY: the program's own call.
-        unsafe { syscall!(g::__NR_munlock, at, bytes) }?;
-        if self.is_active() {
-            let start = at / PAGE_BYTES * PAGE_BYTES;
-            self.unwire(start, start + whole_pages(bytes + (at - start))?);
+        let gone: Vec<_> = state.pages.existing(part.pages()).filter(gone).collect();
+        for page in gone {
+            let start = crate::regions::address_of(page.0);
+            let end = start + farpage_abi::PAGE_BYTES;
+            self.discard(
+                state,
+                &Region {
+                    start,
+                    end,
+                    ..part.clone()
+                },
+            );
         }
         Ok(())
     }

@@ -16,6 +16,19 @@ use crate::regions::{Source, address_of};
 /// Clusters that are taken at a time under one hold of the lock.
 const BATCH: usize = 32;
 
+/// What moving a batch aside came to.
+#[derive(Default)]
+struct Step {
+    /// Pages freed at once.
+    freed: u64,
+    /// Victims chosen.
+    chosen: u64,
+    /// Something changed: not everything that was chosen had to stay.
+    moved: bool,
+    /// Clusters that can be chosen now.
+    queued: u64,
+}
+
 /// Clusters of one source on their way to its pager.
 struct Leaving {
     clusters: [PageOuts; BATCH],
@@ -39,17 +52,24 @@ impl Kernel {
     /// thread waits for them: paging space that takes no more is the end.
     pub(crate) fn evict(&self, wanted: u64, urgent: bool) -> u64 {
         let mut freed = 0;
+        let mut in_vain = 0;
         while freed < wanted {
-            let (dropped, chosen) = self.move_aside();
-            freed += dropped;
-            let target = if chosen {
+            let step = self.move_aside();
+            freed += step.freed;
+            let target = if step.chosen > 0 {
                 self.account.aside_target()
             } else {
                 0
             };
             let written = self.page_out_to(target, urgent);
             freed += written;
-            if !chosen && written == 0 {
+            in_vain = if step.moved || written > 0 {
+                0
+            } else {
+                in_vain + step.chosen
+            };
+            // Nothing is left, or nothing of it can leave: devices use it, or Linux has it locked.
+            if written == 0 && (step.chosen == 0 || in_vain > step.queued) {
                 break;
             }
         }
@@ -59,22 +79,23 @@ impl Kernel {
         freed
     }
 
-    /// First step: a batch of clusters leaves the program. Returns the pages freed at once and
-    /// whether anything was chosen.
-    fn move_aside(&self) -> (u64, bool) {
+    /// First step: a batch of clusters leaves the program.
+    fn move_aside(&self) -> Step {
         let mut state = self.state.lock();
+        let mut step = Step::default();
         if state.frozen {
-            return (0, false);
+            return step;
         }
-        let mut freed = 0;
+        let before = state.pages.aside_pages();
         let mut victims = [(PageIndex(0), 0u16); BATCH];
-        let (mut count, mut chosen) = (0, false);
+        let mut count = 0;
         while count < BATCH {
             match state.pages.choose() {
                 None => break,
                 Some(Victim::Granted(pages)) => {
-                    chosen = true;
-                    freed += self.take_back(&mut state, pages);
+                    step.moved = true;
+                    step.chosen += 1;
+                    step.freed += self.take_back(&mut state, pages);
                     break;
                 }
                 Some(Victim::Cluster {
@@ -82,8 +103,8 @@ impl Kernel {
                     clean,
                     dirty,
                 }) => {
-                    chosen = true;
-                    freed += self.drop_clean(&mut state, first, clean);
+                    step.chosen += 1;
+                    step.freed += self.drop_clean(&mut state, first, clean);
                     victims[count] = (first, dirty);
                     count += 1;
                 }
@@ -93,9 +114,11 @@ impl Kernel {
         for (first, _) in &victims[..count] {
             state.pages.requeue(*first);
         }
+        step.moved |= step.freed > 0 || state.pages.aside_pages() > before;
+        step.queued = state.pages.clusters_queued();
         drop(state);
-        self.account.uncharge(freed);
-        (freed, chosen)
+        self.account.uncharge(step.freed);
+        step
     }
 
     /// Takes a granted block back from Linux: registers it again and looks what is there.
@@ -130,18 +153,23 @@ impl Kernel {
 
     /// Drops the clean pages of a cluster: the pager has the same contents.
     fn drop_clean(&self, state: &mut State, first: PageIndex, clean: u16) -> u64 {
-        for run in runs(first, clean) {
+        let mut pages = 0;
+        let drop = |pages: PageRange| {
+            let (at, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
             // SAFETY: write-protected and kept by the pager: no write can be lost.
-            let _ = unsafe {
-                mem::advise(
-                    address_of(run.start.0),
-                    run.bytes() as usize,
-                    mem::MADV_DONTNEED,
-                )
-            };
-            run.iter().for_each(|page| state.pages.dropped(page));
+            unsafe { mem::advise(at, bytes, mem::MADV_DONTNEED) }.is_ok()
+        };
+        for run in runs(first, clean) {
+            let whole = drop(run);
+            // Some of it may be locked: that stays.
+            for page in run
+                .iter()
+                .filter(|page| whole || drop(PageRange::one(*page)))
+            {
+                state.pages.dropped(page);
+                pages += 1;
+            }
         }
-        let pages = u64::from(clean.count_ones());
         self.account
             .counters()
             .page_outs_clean
@@ -231,6 +259,13 @@ impl Kernel {
         }
         // SAFETY: the copy counts from now on.
         let dropped = unsafe { mem::advise(from, PAGE_BYTES, mem::MADV_DONTNEED) };
+        if dropped.is_err() {
+            // Linux has it locked: the page stays, and counts; the copy goes.
+            // SAFETY: nobody was told of the copy.
+            unsafe { drop_shadow(from, PAGE_BYTES) };
+            // SAFETY: lifts what was set above.
+            let _ = unsafe { self.uffd().protect(from, PAGE_BYTES, false) };
+        }
         self.uffd().wake(from, PAGE_BYTES);
         dropped.is_ok()
     }

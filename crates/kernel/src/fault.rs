@@ -205,6 +205,9 @@ impl Kernel {
     fn grant(&self, state: StateGuard<'_>, page: PageIndex, pages: PageRange, again: bool) -> Step {
         let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
         let cluster = PageRange::new(start, start + CLUSTER_PAGES);
+        if !self.granting.load(Ordering::Relaxed) {
+            return self.zero(state, page, cluster);
+        }
         if !self.account.charge(pages.pages()) {
             if again {
                 // No room for a whole block: a cluster will do.

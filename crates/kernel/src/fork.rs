@@ -3,14 +3,16 @@
 //! Everything the kernel keeps lies in ordinary private memory, so Linux copies it with the
 //! program: the page table, the compressed tier, pages aside. Before that, nothing may be on its way.
 
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use farpage_abi::PageIndex;
+use farpage_abi::{PageIndex, PageRange};
 use farpage_object::State as PageState;
-use farpage_sys::Errno;
+use farpage_sys::{Errno, file};
 
-use crate::kernel::{Kernel, StateGuard};
-use crate::regions::{Region, address_of};
+use crate::hold::Holder;
+use crate::kernel::{Kernel, State, StateGuard};
+use crate::regions::{OnFork, Region, address_of};
 
 impl Kernel {
     /// Waits until nothing is on its way and holds everything still. Ends with
@@ -62,11 +64,36 @@ impl Kernel {
         self.account.demand(demand as i64);
         let mut state = self.state.lock();
         state.frozen = false;
+        // Locks and the calls of other threads are not inherited.
+        let all = PageRange::new(0, u64::MAX);
+        state.release(|holder| holder != Holder::Linux, all);
+        self.all_locked.store(false, Ordering::Relaxed);
+        self.drop_uninherited(&mut state);
         if !self.is_active() {
             return Ok(());
         }
+        // The parent's: a program may have used all descriptor numbers but these.
+        file::close(self.uffd().0);
+        file::close(self.pagemap());
         self.open()?;
         self.register_all(&state)
+    }
+
+    /// Linux has left out of the child, or emptied, what the program wanted so.
+    fn drop_uninherited(&self, state: &mut State) {
+        let all = state.regions.iter();
+        let marked: Vec<Region> = all
+            .filter(|region| region.on_fork != OnFork::default())
+            .cloned()
+            .collect();
+        for region in marked {
+            if region.on_fork.left_out {
+                self.forget(state, region.start, region.end);
+            } else {
+                self.discard(state, &region);
+                state.wire_held(region.pages());
+            }
+        }
     }
 
     /// Registers every region but for its granted runs, and protects what is clean.

@@ -31,6 +31,10 @@ pub(crate) struct Holds {
 
 impl State {
     pub(crate) fn hold(&mut self, holder: Holder, pages: PageRange) {
+        if holder == Holder::Lock {
+            // Locks do not nest, and must not pile up.
+            self.holds.cut(|other| other == Holder::Lock, pages);
+        }
         if self.holds.list.len() >= HOLDS_MAX {
             let stale = self
                 .holds
@@ -47,9 +51,38 @@ impl State {
 
     /// Ends the holds of `whose` as far as they lie in `within`.
     pub(crate) fn release(&mut self, whose: impl Fn(Holder) -> bool, within: PageRange) {
+        let ended = self.holds.cut(whose, within);
+        for part in ended {
+            self.pages.wire(part, false);
+            // A page that another holds too stays.
+            self.wire_held(part);
+        }
+    }
+
+    /// The automaton has forgotten who holds what in `within`: tell it again.
+    pub(crate) fn wire_held(&mut self, within: PageRange) {
+        for (_, pages) in &self.holds.list {
+            self.pages.wire(pages.intersect(within), true);
+        }
+    }
+
+    /// What `mlock` holds in `within`.
+    pub(crate) fn locked(&self, within: PageRange) -> Vec<PageRange> {
+        let locks = self.holds.list.iter();
+        locks
+            .filter(|(holder, _)| *holder == Holder::Lock)
+            .map(|(_, pages)| pages.intersect(within))
+            .filter(|pages| !pages.is_empty())
+            .collect()
+    }
+}
+
+impl Holds {
+    /// Takes the parts that lie in `within` out of the holds of `whose`, and returns them.
+    fn cut(&mut self, whose: impl Fn(Holder) -> bool, within: PageRange) -> Vec<PageRange> {
         let mut ended = Vec::new();
         let mut rest = Vec::new();
-        for (holder, pages) in core::mem::take(&mut self.holds.list) {
+        for (holder, pages) in core::mem::take(&mut self.list) {
             let part = pages.intersect(within);
             if !whose(holder) || part.is_empty() {
                 rest.push((holder, pages));
@@ -65,15 +98,8 @@ impl State {
                 }
             }
         }
-        self.holds.list = rest;
-        for part in ended {
-            self.pages.wire(part, false);
-        }
-        for at in 0..self.holds.list.len() {
-            // A page that another holds too stays.
-            let (_, pages) = self.holds.list[at];
-            self.pages.wire(pages, true);
-        }
+        self.list = rest;
+        ended
     }
 }
 
@@ -99,7 +125,11 @@ impl Kernel {
         })
     }
 
-    unsafe fn touch_for(&self, part: &Region, write: bool) -> bool {
+    /// Touches every page of a part, by a write when it is to be written. False when it may not be.
+    ///
+    /// # Safety
+    /// As for [`Kernel::hold`].
+    pub(crate) unsafe fn touch_for(&self, part: &Region, write: bool) -> bool {
         if part.prot & mem::PROT_READ == 0 || write && part.prot & mem::PROT_WRITE == 0 {
             return false;
         }

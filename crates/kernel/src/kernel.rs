@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use farpage_abi::{Control, ObjectId, PageRange};
 use farpage_object::Pages;
 use farpage_pagers::Pager;
-use farpage_sys::file::Fd;
+use farpage_sys::file::{self, Fd};
 use farpage_sys::futex::{Event, Mutex};
 use farpage_sys::uffd::{self, Uffd, features};
 use farpage_sys::{Errno, mem};
@@ -56,6 +56,10 @@ pub struct Kernel {
     pagemap: AtomicI32,
     /// Faults are answered: userfaultfd is open.
     pub(crate) active: AtomicBool,
+    /// Linux may fill whole blocks by itself.
+    pub(crate) granting: AtomicBool,
+    /// The program has locked all its memory, by `mlockall`.
+    pub(crate) all_locked: AtomicBool,
     pub(crate) state: Mutex<State>,
     /// Something that was busy is not any more.
     pub(crate) settled: Event,
@@ -99,6 +103,8 @@ impl Kernel {
             uffd: AtomicI32::new(-1),
             pagemap: AtomicI32::new(-1),
             active: AtomicBool::new(false),
+            granting: AtomicBool::new(true),
+            all_locked: AtomicBool::new(false),
             state: Mutex::new(State {
                 pages: Pages::new(),
                 regions: Regions::default(),
@@ -135,22 +141,29 @@ impl Kernel {
 
     /// Opens userfaultfd and pagemap.
     pub(crate) fn open(&self) -> Result<(), Errno> {
-        let (uffd, _) = uffd::open(self.device)?;
-        let offered = uffd::offered(self.device)?;
-        let wanted =
-            features::FAULT_FLAG_WP | features::THREAD_ID | features::MOVE | features::POISON;
-        uffd.enable(offered & wanted)?;
-        let pagemap = farpage_sys::pagemap::open()?;
+        let (uffd, pagemap) = file::with_room(|| self.open_both())?;
         let (uffd, pagemap) = match self.fixed_fds {
-            None => (uffd.0, pagemap),
+            None => (uffd, pagemap),
             Some((uffd_at, pagemap_at)) => (
-                farpage_sys::file::move_to(uffd.0, uffd_at, true)?,
-                farpage_sys::file::move_to(pagemap, pagemap_at, true)?,
+                file::keep_at(uffd, uffd_at),
+                file::keep_at(pagemap, pagemap_at),
             ),
         };
         self.uffd.store(uffd.0, Ordering::Relaxed);
         self.pagemap.store(pagemap.0, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn open_both(&self) -> Result<(Fd, Fd), Errno> {
+        let offered = uffd::offered(self.device)?;
+        let wanted =
+            features::FAULT_FLAG_WP | features::THREAD_ID | features::MOVE | features::POISON;
+        let (uffd, _) = uffd::open(self.device)?;
+        let pagemap = uffd
+            .enable(offered & wanted)
+            .and_then(|()| farpage_sys::pagemap::open())
+            .inspect_err(|_| file::close(uffd.0))?;
+        Ok((uffd.0, pagemap))
     }
 
     /// Maps the shadow of a region and registers both.

@@ -8,7 +8,7 @@ use farpage_sys::{Errno, mem};
 use crate::fault::Step;
 use crate::kernel::{Kernel, State};
 use crate::layout::shadow_of;
-use crate::regions::{Region, Source, address_of, pages_of};
+use crate::regions::{OnFork, Region, Source, address_of, pages_of};
 
 impl Kernel {
     /// Maps `pages` pages of the object that `source` describes (its `origin` is set here) and
@@ -32,6 +32,7 @@ impl Kernel {
             start,
             end: start + bytes,
             prot,
+            on_fork: OnFork::default(),
             source,
         });
         drop(state);

@@ -19,6 +19,15 @@ pub struct Source {
     pub origin: u64,
 }
 
+/// What the child of a fork gets of a region. Linux keeps the two apart, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnFork {
+    /// Zeros (`MADV_WIPEONFORK`).
+    pub wiped: bool,
+    /// Nothing (`MADV_DONTFORK`), whatever `wiped` says.
+    pub left_out: bool,
+}
+
 /// A run of addresses with one protection and one source.
 #[derive(Clone)]
 pub struct Region {
@@ -28,6 +37,8 @@ pub struct Region {
     pub end: usize,
     /// Protection as the program set it.
     pub prot: u32,
+    /// What a child gets of it.
+    pub on_fork: OnFork,
     /// Who answers.
     pub source: Source,
 }
@@ -41,6 +52,7 @@ impl Region {
     fn continues(&self, next: &Self) -> bool {
         self.end == next.start
             && self.prot == next.prot
+            && self.on_fork == next.on_fork
             && self.source.object == next.source.object
             && self.source.origin == next.source.origin
     }
@@ -196,6 +208,7 @@ mod tests {
             start,
             end,
             prot,
+            on_fork: OnFork::default(),
             source,
         }
     }

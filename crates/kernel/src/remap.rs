@@ -8,6 +8,7 @@ use farpage_sys::{Errno, mem};
 
 use crate::fault::object_pages;
 use crate::kernel::{Kernel, State};
+use crate::layout::manageable;
 use crate::regions::{Region, address_of, pages_of};
 use crate::space::{end_of, whole_pages};
 
@@ -40,10 +41,19 @@ impl Kernel {
         if end > region.end {
             return Err(Errno::EFAULT);
         }
-        if flags & !(MREMAP_MAYMOVE | MREMAP_FIXED) != 0 {
+        let fixed = flags & MREMAP_FIXED != 0;
+        let nowhere = target.checked_add(new).is_none_or(|goal| {
+            !target.is_multiple_of(PAGE_BYTES)
+                || flags & MREMAP_MAYMOVE == 0
+                || target < end && at < goal
+        });
+        if flags & !(MREMAP_MAYMOVE | MREMAP_FIXED) != 0
+            || at.checked_add(new).is_none()
+            || fixed && nowhere
+        {
             return Err(Errno::EINVAL);
         }
-        if flags & MREMAP_FIXED == 0 {
+        if !fixed {
             if at + new <= end {
                 if at + new < end {
                     // SAFETY: the program gives the tail up.
@@ -65,7 +75,7 @@ impl Kernel {
     fn grow_in_place(&self, region: &Region, end: usize, new_end: usize) -> bool {
         let flags =
             mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE | mem::MAP_FIXED_NOREPLACE;
-        if end != region.end || !crate::layout::manageable(end, new_end) {
+        if end != region.end || !manageable(end, new_end) {
             return false;
         }
         // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
@@ -81,6 +91,7 @@ impl Kernel {
         };
         if grown.is_ok() {
             self.manage(end, new_end, region.prot);
+            self.inherit_on_fork(region, end, new_end);
         }
         grown.is_ok()
     }
@@ -105,33 +116,52 @@ impl Kernel {
             to
         };
         let kept = (end - at).min(new);
-        if self.is_active() {
-            if let Err(errno) = self.carry(region, at, kept, to) {
-                // SAFETY: nothing was moved there.
-                unsafe { self.munmap(to, new) }?;
-                return Err(errno);
-            }
-        } else {
-            let fixed = MREMAP_MAYMOVE | MREMAP_FIXED;
-            // SAFETY: the target was mapped just now for this.
-            unsafe { mem::remap(at, kept, kept, fixed, to) }?;
+        // Linux moves no page between locked and other memory.
+        let locked = self.unlock_for_move(at, end);
+        if let Err(errno) = self.carry_all(region, at, kept, to) {
+            self.lock_again(&locked, at, at);
+            // SAFETY: nothing was moved there.
+            unsafe { self.munmap(to, new) }?;
+            return Err(errno);
         }
+        // What cannot be unmapped stays, without contents: the move itself is done.
         // SAFETY: everything that counts was moved.
-        unsafe { self.munmap(at, end - at) }?;
+        let _ = unsafe { self.munmap(at, end - at) };
+        self.inherit_on_fork(region, to, to + new);
+        self.lock_again(&locked, at, to);
         Ok(to)
+    }
+
+    fn carry_all(&self, region: &Region, at: usize, bytes: usize, to: usize) -> Result<(), Errno> {
+        if self.is_active() && manageable(to, to + bytes) {
+            return self.carry(region, at, bytes, to);
+        }
+        if self.is_active() {
+            return self.carry_out(region, at, bytes, to);
+        }
+        let fixed = MREMAP_MAYMOVE | MREMAP_FIXED;
+        // SAFETY: the target was mapped just now for this.
+        unsafe { mem::remap(at, bytes, bytes, fixed, to) }.map(drop)
+    }
+
+    /// Copies to a place of the program's choice where no memory is managed.
+    fn carry_out(&self, region: &Region, at: usize, bytes: usize, to: usize) -> Result<(), Errno> {
+        let open = mem::PROT_READ | mem::PROT_WRITE;
+        // SAFETY: the program gives this range up.
+        unsafe { self.mprotect(at, bytes, open) }?;
+        // SAFETY: mapped just now for this.
+        unsafe { mem::protect(to, bytes, open) }?;
+        // SAFETY: both are mapped and readable and writable, and do not overlap.
+        unsafe { core::ptr::copy_nonoverlapping(at as *const u8, to as *mut u8, bytes) };
+        // SAFETY: as the program has it.
+        unsafe { mem::protect(to, bytes, region.prot) }
     }
 
     /// Moves the pages of `from .. from + bytes` to `to`, where all are absent.
     fn carry(&self, region: &Region, from: usize, bytes: usize, to: usize) -> Result<(), Errno> {
         let (old, new) = (pages_of(from, from + bytes), pages_of(to, to + bytes));
         let mut state = self.lock_settled(old);
-        let part = Region {
-            start: from,
-            end: from + bytes,
-            ..region.clone()
-        };
-        self.ungrant(&state, from, from + bytes)?;
-        self.settle_granted(&mut state, &part)?;
+        self.take_granted(&mut state, from, from + bytes)?;
         self.bring_all_back(&mut state, old);
         let source = &region.source;
         let (asked, start) = (object_pages(source, old), object_pages(source, new).start);

@@ -7,13 +7,15 @@ use core::sync::atomic::Ordering;
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_object::State as PageState;
 use farpage_sys::file::Fd;
-use farpage_sys::linux::general::{MAP_GROWSDOWN, MAP_HUGETLB, MAP_POPULATE, MAP_STACK};
+use farpage_sys::linux::general::{
+    MAP_GROWSDOWN, MAP_HUGETLB, MAP_LOCKED, MAP_POPULATE, MAP_STACK,
+};
 use farpage_sys::{Errno, mem, pagemap};
 
 use crate::fault::object_pages;
 use crate::kernel::{Kernel, State};
 use crate::layout::{LOW_AREA, PLACE_END, PLACE_START, manageable, shadow_of};
-use crate::regions::{Region, address_of, pages_of};
+use crate::regions::{OnFork, Region, address_of, pages_of};
 
 const HUGE_PAGE: usize = 2 << 20;
 /// Smaller mappings start at multiples of this, so that no cluster has two owners.
@@ -68,29 +70,45 @@ impl Kernel {
             && flags & SPECIAL == 0
             && (fixed || length as u64 >= threshold)
             && (!fixed || manageable(at, at.saturating_add(length)));
-        if fixed && flags & mem::MAP_FIXED_NOREPLACE == 0 {
-            self.forget(at, end_of(at, bytes)?);
-        }
-        if !managed {
+        let replaces = fixed && flags & mem::MAP_FIXED_NOREPLACE == 0;
+        let plain = |flags| {
             // SAFETY: the program's own call.
-            return unsafe { mem::map(at, bytes, prot, flags, fd, offset) };
-        }
-        let flags = if self.is_active() {
-            flags & !MAP_POPULATE
-        } else {
-            flags
+            let map = || unsafe { mem::map(at, bytes, prot, flags, fd, offset) };
+            if replaces {
+                self.replace(at, end_of(at, bytes)?, map)
+            } else {
+                map()
+            }
         };
+        if !managed {
+            return plain(flags);
+        }
+        let mut quiet = flags & !MAP_LOCKED;
+        if self.is_active() {
+            quiet &= !MAP_POPULATE;
+        }
         let start = if fixed {
-            // SAFETY: the program's own call.
-            unsafe { mem::map(at, length, prot, flags, fd, offset) }?
+            plain(quiet)?
         } else {
-            match self.place(at, length, prot, flags) {
+            match self.place(at, length, prot, quiet) {
                 Some(start) => start,
-                // SAFETY: the program's own call; the window is full, so it stays unmanaged.
-                None => return unsafe { mem::map(at, bytes, prot, flags, fd, offset) },
+                // The window is full: it stays unmanaged.
+                None => return plain(flags),
             }
         };
         self.manage(start, start + length, prot);
+        if flags & MAP_LOCKED != 0 {
+            // SAFETY: mapped just now.
+            if let Err(errno) = unsafe { self.mlock(start, length, 0) } {
+                // SAFETY: nobody knows it yet.
+                unsafe { self.munmap(start, length) }?;
+                return Err(if errno == Errno::ENOMEM {
+                    Errno::EAGAIN
+                } else {
+                    errno
+                });
+            }
+        }
         Ok(start)
     }
 
@@ -133,6 +151,7 @@ impl Kernel {
             start,
             end,
             prot,
+            on_fork: OnFork::default(),
             source: self.temporary.clone(),
         };
         let mut state = self.state.lock();
@@ -140,14 +159,9 @@ impl Kernel {
         if self.is_active()
             && let Err(errno) = self.register(start, end)
         {
-            // It stays with Linux: better unmanaged than lost.
             state.regions.remove(start, end);
             drop(state);
-            self.say(format_args!(
-                "cannot manage {} bytes at {start:#x} ({errno}): they stay in memory; raise \
-                 vm.max_map_count if this is ENOMEM",
-                end - start
-            ));
+            self.say_unmanaged(start, end, errno);
             return;
         }
         drop(state);
@@ -156,24 +170,44 @@ impl Kernel {
         }
     }
 
-    /// Whatever is managed in `start .. end` is gone: the program unmaps it or maps over it.
-    fn forget(&self, start: usize, end: usize) {
+    /// It stays with Linux: better unmanaged than lost.
+    fn say_unmanaged(&self, start: usize, end: usize, errno: Errno) {
+        self.say(format_args!(
+            "cannot manage {} bytes at {start:#x} ({errno}): they stay in memory; raise \
+             vm.max_map_count if this is ENOMEM",
+            end - start
+        ));
+    }
+
+    /// Makes `call`, which unmaps `start .. end` or maps over it. Whatever is managed there is gone
+    /// when it succeeds, and as it was when it fails.
+    fn replace<T>(
+        &self,
+        start: usize,
+        end: usize,
+        call: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         let mut state = self.lock_settled(pages_of(start, end));
+        let done = call()?;
+        self.forget(&mut state, start, end);
+        Ok(done)
+    }
+
+    /// Whatever is managed in `start .. end` is gone, and nothing there is busy.
+    pub(crate) fn forget(&self, state: &mut State, start: usize, end: usize) {
         let parts: alloc::vec::Vec<Region> = state.regions.within(start, end).collect();
         for part in &parts {
-            self.discard(&mut state, part);
+            state.release(|_| true, part.pages());
+            self.discard(state, part);
             if part.prot & mem::PROT_WRITE != 0 {
                 self.account.demand(-((part.end - part.start) as i64));
             }
-        }
-        state.regions.remove(start, end);
-        drop(state);
-        if self.is_active() {
-            for part in &parts {
+            if self.is_active() {
                 // SAFETY: the shadow is ours, and what lay there was discarded.
                 let _ = unsafe { mem::unmap(shadow_of(part.start), part.end - part.start) };
             }
         }
+        state.regions.remove(start, end);
     }
 
     /// The contents of a part of a region are gone for good.
@@ -200,9 +234,8 @@ impl Kernel {
     /// # Errors
     /// As `munmap(2)`.
     pub unsafe fn munmap(&self, at: usize, bytes: usize) -> Result<(), Errno> {
-        self.forget(at, end_of(at, bytes)?);
         // SAFETY: the program's own call.
-        unsafe { mem::unmap(at, bytes) }?;
+        self.replace(at, end_of(at, bytes)?, || unsafe { mem::unmap(at, bytes) })?;
         self.account.announce();
         Ok(())
     }
@@ -248,7 +281,11 @@ impl Kernel {
         let before = call(0).next_multiple_of(PAGE_BYTES);
         let wanted = to.next_multiple_of(PAGE_BYTES);
         if to != 0 && wanted < before {
-            self.forget(wanted, before);
+            self.forget(
+                &mut self.lock_settled(pages_of(wanted, before)),
+                wanted,
+                before,
+            );
         }
         let now = call(to);
         let end = now.next_multiple_of(PAGE_BYTES);
@@ -260,6 +297,11 @@ impl Kernel {
         now
     }
 
+    /// True when anything is managed, or noted to be when it must.
+    pub fn has_memory(&self) -> bool {
+        self.state.lock().regions.iter().next().is_some()
+    }
+
     /// True when the tree's demand has come near the budget and this task's memory is not managed
     /// yet: call [`Kernel::activate`].
     pub fn must_activate(&self) -> bool {
@@ -267,20 +309,24 @@ impl Kernel {
     }
 
     /// Starts to manage what was only noted so far. The embedder starts a handler and the page-out
-    /// thread when this returns `true` (it was not active before).
+    /// thread when this returns `true` (it was not active before). A mapping that cannot be managed
+    /// stays with Linux.
     ///
     /// # Errors
-    /// When userfaultfd cannot be had.
+    /// When userfaultfd cannot be had; nothing has changed then.
     pub fn activate(&self) -> Result<bool, Errno> {
         let mut state = self.state.lock();
         if self.is_active() {
             return Ok(false);
         }
         self.open()?;
+        self.unlock_all(&state);
         let regions: alloc::vec::Vec<Region> = state.regions.iter().cloned().collect();
         for region in &regions {
-            self.register(region.start, region.end)?;
-            self.adopt(&mut state, region)?;
+            if let Err(errno) = self.adopt(&mut state, region) {
+                self.forget(&mut state, region.start, region.end);
+                self.say_unmanaged(region.start, region.end, errno);
+            }
         }
         self.active.store(true, Ordering::Release);
         drop(state);
@@ -290,40 +336,74 @@ impl Kernel {
         Ok(true)
     }
 
-    /// Notes what Linux has of a region that was not managed before.
-    fn adopt(&self, state: &mut State, region: &Region) -> Result<(), Errno> {
-        let mut found = 0;
-        pagemap::scan(self.pagemap(), region.start, region.end, |from, to| {
-            let pages = pages_of(from, to);
-            state.pages.filled(pages, farpage_object::Filled::Zero);
-            found += pages.pages();
-        })?;
-        self.account.charge_anyway(found);
-        Ok(())
+    /// From now on Linux fills no block by itself, and what it was given is taken back: the calls
+    /// that the program makes about its memory then need userfaultfd no more, but for `mremap`.
+    pub fn stop_granting(&self) {
+        let mut state = self.state.lock();
+        self.granting.store(false, Ordering::Relaxed);
+        let regions: alloc::vec::Vec<Region> = state.regions.iter().cloned().collect();
+        for region in &regions {
+            // What cannot be taken back stays granted.
+            let _ = self.take_granted(&mut state, region.start, region.end);
+        }
     }
 
-    /// What Linux has of granted pages of a part that was registered again is resident now.
-    pub(crate) fn settle_granted(&self, state: &mut State, part: &Region) -> Result<(), Errno> {
-        let granted: alloc::vec::Vec<PageRange> =
-            state.pages.runs(part.pages(), PageState::Granted).collect();
-        for run in granted {
-            let mut present = alloc::vec::Vec::new();
-            let (from, to) = (address_of(run.start.0), address_of(run.end.0));
-            pagemap::scan(self.pagemap(), from, to, |a, b| {
-                present.push(pages_of(a, b))
-            })?;
-            let there = |page| present.iter().any(|run| run.contains(page));
-            let absent = state.pages.ungranted(run, there);
-            self.account.uncharge(absent);
+    /// Registers a region that was not managed before and notes what Linux has of it.
+    fn adopt(&self, state: &mut State, region: &Region) -> Result<(), Errno> {
+        let (start, end) = (region.start, region.end);
+        let present = self
+            .register(start, end)
+            .and_then(|()| self.present(start, end));
+        let present = present.inspect_err(|_| self.let_go(start, end))?;
+        for run in present {
+            state.pages.filled(run, farpage_object::Filled::Zero);
+            self.account.charge_anyway(run.pages());
         }
         Ok(())
     }
 
-    /// Takes granted parts of `start .. end` back, so that what is absent there stays absent until
-    /// a fault says otherwise.
-    pub(crate) fn ungrant(&self, state: &State, start: usize, end: usize) -> Result<(), Errno> {
-        for run in state.pages.runs(pages_of(start, end), PageState::Granted) {
-            self.register(address_of(run.start.0), address_of(run.end.0))?;
+    /// Linux answers the faults of a range again.
+    fn let_go(&self, start: usize, end: usize) {
+        // SAFETY: the automaton knows of no page there that is not in the program.
+        let _ = unsafe { self.uffd().unregister(start, end - start) };
+    }
+
+    /// The runs of pages of a range that Linux has.
+    pub(crate) fn present(
+        &self,
+        start: usize,
+        end: usize,
+    ) -> Result<alloc::vec::Vec<PageRange>, Errno> {
+        let mut present = alloc::vec::Vec::new();
+        pagemap::scan(self.pagemap(), start, end, |from, to| {
+            present.push(pages_of(from, to));
+        })?;
+        Ok(present)
+    }
+
+    /// Takes granted parts of `start .. end` back: what Linux has of them is resident now, and what
+    /// is absent stays so until a fault says otherwise.
+    ///
+    /// # Errors
+    /// As userfaultfd's registration. What could not be taken back is still granted.
+    pub(crate) fn take_granted(
+        &self,
+        state: &mut State,
+        start: usize,
+        end: usize,
+    ) -> Result<(), Errno> {
+        let pages = pages_of(start, end);
+        let granted: alloc::vec::Vec<PageRange> =
+            state.pages.runs(pages, PageState::Granted).collect();
+        for run in granted {
+            let (from, to) = (address_of(run.start.0), address_of(run.end.0));
+            let present = self
+                .register(from, to)
+                .and_then(|()| self.present(from, to));
+            let present = present.inspect_err(|_| self.let_go(from, to))?;
+            let there = |page| present.iter().any(|run| run.contains(page));
+            let absent = state.pages.ungranted(run, there);
+            self.account.uncharge(absent);
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use core::ffi::CStr;
 use farpage_abi::fds;
 use farpage_sys::elf::{self, Image};
 use farpage_sys::file::{self, Fd};
+use farpage_sys::join::NotTraced;
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, join, process, syscall};
 
@@ -193,19 +194,26 @@ fn ask(reader: &mut Reader, call: &Call, visitor: bool) -> Result<usize> {
     } else {
         start::slot()
     };
-    if let Some(slot) = slot
-        && join::ask(control, slot, process::thread_id())
-    {
-        return Ok(slot);
-    }
+    let why = match slot.map(|slot| (slot, join::ask(control, slot, process::thread_id()))) {
+        Some((slot, Ok(()))) => return Ok(slot),
+        Some((_, Err(NotTraced::Refused))) => {
+            "farpage run cannot trace it (a debugger does, or ptrace is forbidden here)"
+        }
+        Some((_, Err(NotTraced::NoAnswer))) => {
+            "farpage run, which must help with that, has ended or does not answer"
+        }
+        None => {
+            "this process is in another namespace of process ids than farpage run, or there are \
+             too many processes"
+        }
+    };
     if let (true, Some(slot)) = (visitor, slot) {
         control.reap(slot);
     }
     let name = reader.string(call.path).unwrap_or(b"?");
     let name = alloc::string::String::from_utf8_lossy(name);
     let line = alloc::format!(
-        "farpage: cannot run '{name}': it is a static program and the supervisor cannot trace it \
-         (a debugger does, or ptrace is forbidden here); run it without farpage\n"
+        "farpage: cannot run '{name}': it is a static program, and {why}; run it without farpage\n"
     );
     file::write_message(start::descriptor(fds::MESSAGES), line.as_bytes());
     Err(Errno::EACCES)

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use farpage_abi::{Death, ObjectId, PageIndex, PageRange, Tier, fds};
 use farpage_default_pager::DefaultPager;
@@ -16,6 +16,13 @@ use crate::{own_threads, start, trap};
 
 /// Tasks that have mapped less are not asked to manage it before they must themselves.
 const WATCHED_BYTES: u64 = 32 << 20;
+/// How long it is tried to start a thread.
+const SPAWN_NS: u64 = 2_000_000_000;
+/// Time between two looks of the page-out thread at the demand, before memory is managed: while the
+/// program's threads look as well, and when they cannot.
+const LOOK_NS: u64 = 1_000_000_000;
+/// See [`LOOK_NS`].
+const ALONE_NS: u64 = 20_000_000;
 /// Time between two looks at paging files that are being removed.
 const TIDY_NS: u64 = 100_000_000;
 
@@ -106,9 +113,30 @@ pub(crate) fn init() {
     KERNEL.store(Box::into_raw(Box::new(made)), Ordering::Release);
 }
 
-/// From now on new mappings are left to Linux.
-pub(crate) fn sandboxed() {
-    SANDBOXED.store(true, Ordering::Relaxed);
+/// The program is about to forbid its threads something: new mappings are left to Linux from now
+/// on. What managing the others will take is done by a thread that is not one of them; it must
+/// exist before, for threads inherit what is forbidden. Returns whether it was so before.
+pub(crate) fn begin_sandbox() -> bool {
+    let was = SANDBOXED.swap(true, Ordering::AcqRel);
+    if let Some(kernel) = kernel()
+        && !was
+        && kernel.has_memory()
+    {
+        watch(kernel);
+        // It may be asleep for long.
+        futex::wake(&kernel.account().control().pressure, i32::MAX as u32);
+        kernel.stop_granting();
+    }
+    was
+}
+
+/// It was not forbidden after all.
+pub(crate) fn no_sandbox() {
+    SANDBOXED.store(false, Ordering::Release);
+}
+
+fn is_sandboxed() -> bool {
+    SANDBOXED.load(Ordering::Relaxed)
 }
 
 fn give_up(what: &[u8]) -> ! {
@@ -121,6 +149,10 @@ fn give_up(what: &[u8]) -> ! {
 
 /// After a call that may have raised demand: starts what has become necessary.
 fn look(kernel: &'static Kernel) {
+    if is_sandboxed() && WATCHED.load(Ordering::Acquire) {
+        // The page-out thread looks by itself: this one may not be allowed to.
+        return;
+    }
     if kernel.must_activate() {
         activate(kernel);
     }
@@ -150,14 +182,24 @@ fn watch(kernel: &'static Kernel) {
 }
 
 fn spawn(main: thread::Main, kernel: &'static Kernel) {
-    // SAFETY: both mains use nothing of libc; all signals are blocked in the handler that calls
-    // this, and in the threads made here.
-    match unsafe { thread::spawn(main, core::ptr::from_ref(kernel) as usize) } {
-        Ok(id) => own_threads::add(id),
-        Err(_) => give_up(
-            b"farpage: cannot start a thread in this process: raise the limit on processes \
-              (ulimit -u) or on memory\n",
-        ),
+    let until = time::now_ns() + SPAWN_NS;
+    loop {
+        // SAFETY: both mains use nothing of libc; all signals are blocked in the handler that calls
+        // this, and in the threads made here.
+        match unsafe { thread::spawn(main, core::ptr::from_ref(kernel) as usize) } {
+            Ok(id) => return own_threads::add(id),
+            // Others take what there is just now: without the thread the process cannot go on.
+            Err(Errno::EAGAIN | Errno::ENOMEM) if time::now_ns() < until => {
+                futex::wait(&AtomicU32::new(0), 0, Some(SPAWN_NS / 200));
+            }
+            Err(errno) => {
+                let line = alloc::format!(
+                    "farpage: cannot start a thread in this process ({errno}): raise the limit on \
+                     processes (ulimit -u) or on memory\n"
+                );
+                give_up(line.as_bytes())
+            }
+        }
     }
 }
 
@@ -172,7 +214,9 @@ extern "C" fn page_out_thread(kernel: usize) -> ! {
             activate(kernel);
             break;
         }
-        futex::wait(&control.pressure, before, None);
+        own_threads::end_with_the_program();
+        let step_ns = if is_sandboxed() { ALONE_NS } else { LOOK_NS };
+        futex::wait(&control.pressure, before, Some(step_ns));
     }
     kernel.page_out_for_ever(|| tick(kernel))
 }
@@ -186,6 +230,7 @@ fn tick(kernel: &'static Kernel) {
     if now - TIDIED_NS.load(Ordering::Relaxed) > TIDY_NS {
         TIDIED_NS.store(now, Ordering::Relaxed);
         while pager().is_some_and(DefaultPager::drain) {}
+        own_threads::end_with_the_program();
     }
 }
 
@@ -249,7 +294,7 @@ pub(crate) unsafe fn after_fork_in_child(slot: usize) {
 
 /// The kernel, unless the program's own sandbox forbids managing more.
 fn manager() -> Option<&'static Kernel> {
-    kernel().filter(|_| !SANDBOXED.load(Ordering::Relaxed))
+    kernel().filter(|_| !is_sandboxed())
 }
 
 /// # Safety
@@ -325,34 +370,46 @@ pub(crate) unsafe fn mprotect(number: u32, args: [usize; 6]) -> Result<usize> {
     changed.map(|()| 0)
 }
 
-pub(crate) unsafe fn mlock(at: usize, bytes: usize, flags: u32) -> Result<usize> {
-    let Some(kernel) = kernel() else {
-        return Err(Errno::ENOMEM);
+pub(crate) unsafe fn mlock(number: u32, args: [usize; 6]) -> Result<usize> {
+    let [at, bytes, flags, ..] = args;
+    let flags = if number == g::__NR_mlock2 {
+        flags as u32
+    } else {
+        0
     };
     // SAFETY: forwarded.
-    unsafe { kernel.mlock(at, bytes, flags) }.map(|()| 0)
-}
-
-pub(crate) unsafe fn munlock(at: usize, bytes: usize) -> Result<usize> {
-    let Some(kernel) = kernel() else {
-        return Err(Errno::ENOMEM);
-    };
-    // SAFETY: forwarded.
-    unsafe { kernel.munlock(at, bytes) }.map(|()| 0)
-}
-
-/// Locking everything there is and will be contradicts a budget: refused once memory is managed.
-pub(crate) unsafe fn mlockall(flags: u32) -> Result<usize> {
-    if kernel().is_some_and(Kernel::is_active) {
-        return Err(Errno::ENOMEM);
+    unsafe {
+        match kernel() {
+            Some(kernel) => kernel.mlock(at, bytes, flags).map(|()| 0),
+            None => trap::pass(number, args),
+        }
     }
-    // SAFETY: forwarded.
-    unsafe { trap::pass(g::__NR_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }
 }
 
-pub(crate) unsafe fn munlockall() -> Result<usize> {
+pub(crate) unsafe fn munlock(args: [usize; 6]) -> Result<usize> {
     // SAFETY: forwarded.
-    unsafe { trap::pass(g::__NR_munlockall, [0; 6]) }
+    unsafe {
+        match kernel() {
+            Some(kernel) => kernel.munlock(args[0], args[1]).map(|()| 0),
+            None => trap::pass(g::__NR_munlock, args),
+        }
+    }
+}
+
+pub(crate) unsafe fn mlockall(args: [usize; 6]) -> Result<usize> {
+    match kernel() {
+        Some(kernel) => kernel.mlockall(args[0] as u32).map(|()| 0),
+        // SAFETY: forwarded.
+        None => unsafe { trap::pass(g::__NR_mlockall, args) },
+    }
+}
+
+pub(crate) unsafe fn munlockall(args: [usize; 6]) -> Result<usize> {
+    match kernel() {
+        Some(kernel) => kernel.munlockall().map(|()| 0),
+        // SAFETY: forwarded.
+        None => unsafe { trap::pass(g::__NR_munlockall, args) },
+    }
 }
 
 pub(crate) unsafe fn brk(to: usize) -> usize {

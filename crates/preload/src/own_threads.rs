@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use farpage_sys::futex::{self, Mutex};
 use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::{Instruction, TRAP_MARK};
-use farpage_sys::{Result, file, process, syscall};
+use farpage_sys::{Errno, Result, file, process, syscall};
 
 use crate::frame::Info;
-use crate::{sandbox, start};
+use crate::{sandbox, signals, start};
 
 const OWN_MAX: usize = 256;
 /// How long a thread may take: it can be stopped, or wait where no signal arrives.
@@ -51,6 +51,54 @@ pub(crate) fn exist() -> bool {
 
 fn is_own(id: u32) -> bool {
     OWN.iter().any(|place| place.load(Ordering::Acquire) == id)
+}
+
+/// Ends the process when the program's last thread has ended by itself (`exit`, not `exit_group`):
+/// the agent's must not keep it alive. Its status is that of the first thread, as without them.
+pub(crate) fn end_with_the_program() {
+    if first_thread_lives() {
+        return;
+    }
+    let first = process::id();
+    let found = threads();
+    if !found.is_empty() && found.iter().all(|id| *id == first || is_own(*id)) {
+        match status().unwrap_or(0) {
+            code if code & 0x7f == 0 => process::exit(code >> 8 & 0xff),
+            signal => signals::die_by(signal & 0x7f),
+        }
+    }
+}
+
+/// A thread that has ended has no memory to read from any more. Asked without a descriptor: the
+/// program may be about to open one of a certain number.
+fn first_thread_lives() -> bool {
+    let mut byte = 0u8;
+    let from = 0u8;
+    let (to, from) = ([&raw mut byte as usize, 1], [&raw const from as usize, 1]);
+    let id = process::id();
+    // SAFETY: both vectors name a byte on this stack.
+    let read = unsafe {
+        syscall!(
+            g::__NR_process_vm_readv,
+            id,
+            to.as_ptr(),
+            1,
+            from.as_ptr(),
+            1,
+            0
+        )
+    };
+    read != Err(Errno::ESRCH)
+}
+
+/// How the first thread ended, as `wait` has it: the last word of `/proc/self/stat`.
+fn status() -> Option<u32> {
+    let mut text = [0u8; 1024];
+    let file = file::open(c"/proc/self/stat", g::O_CLOEXEC, 0).ok()?;
+    let got = file::read(file, &mut text);
+    file::close(file);
+    let text = core::str::from_utf8(text.get(..got.ok()?)?).ok()?;
+    text.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
 /// Has every other thread of the program install `code`, and those that they make meanwhile.
@@ -149,6 +197,12 @@ fn threads() -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_thread_lives_while_it_runs() {
+        assert!(first_thread_lives());
+        assert_eq!(status(), Some(0));
+    }
 
     #[test]
     fn threads_are_found() {

@@ -3,7 +3,8 @@
 //! A filter of the program's own applies to what the agent does in the program's threads as well.
 //! So the agent does little there once there is one, and what it cannot do without, returning from
 //! its signal handler, is allowed in front of the program's filter. The agent's own threads are
-//! not subject to it: they are made before, and `SECCOMP_FILTER_FLAG_TSYNC` is kept from them.
+//! not subject to it: the first is made before, it makes the others, and
+//! `SECCOMP_FILTER_FLAG_TSYNC` is kept from them.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use farpage_sys::linux::ptrace as p;
 use farpage_sys::seccomp::Instruction;
 use farpage_sys::{Errno, Result, raw, syscall};
 
-use crate::{memory, own_threads, program};
+use crate::{memory, own_threads, program, start};
 
 static ON: AtomicBool = AtomicBool::new(false);
 
@@ -113,15 +114,22 @@ fn strict() -> Result<usize> {
 fn set(flags: usize, code: Vec<Instruction>) -> Result<usize> {
     const TSYNC: usize =
         (p::SECCOMP_FILTER_FLAG_TSYNC | p::SECCOMP_FILTER_FLAG_TSYNC_ESRCH) as usize;
-    memory::sandboxed();
-    if flags & TSYNC == 0 || !own_threads::exist() {
+    if start::is_visitor() {
+        // Its memory is that of a parent, whom it does not concern.
         return set_here(flags, &code);
     }
-    let result = set_here(flags & !TSYNC, &code);
-    if result.is_ok() {
+    let was_on = memory::begin_sandbox();
+    let everywhere = flags & TSYNC != 0 && own_threads::exist();
+    let here = if everywhere { flags & !TSYNC } else { flags };
+    let result = set_here(here, &code).inspect_err(|_| {
+        if !was_on {
+            memory::no_sandbox();
+        }
+    })?;
+    if everywhere {
         own_threads::install_everywhere(code);
     }
-    result
+    Ok(result)
 }
 
 /// Installs `code` for the calling thread.

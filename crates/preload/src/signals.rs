@@ -134,14 +134,7 @@ pub(crate) fn forward(by_filter: bool, frame: &mut Frame) -> usize {
     let program = program_action();
     match program.handler {
         IGNORE if !by_filter => 0,
-        DEFAULT | IGNORE => {
-            let default = Action::default();
-            // SAFETY: `default` is what the call expects; the process is about to end.
-            let _ = unsafe { syscall!(g::__NR_rt_sigaction, g::SIGSYS, &raw const default, 0, 8) };
-            let _ = process::kill(process::id(), g::SIGSYS);
-            process::set_signal_mask(0);
-            process::die()
-        }
+        DEFAULT | IGNORE => die_by(g::SIGSYS),
         handler => {
             if program.flags & u64::from(g::SA_RESETHAND) != 0 {
                 PROGRAM[0].store(DEFAULT as u64, Ordering::Relaxed);
@@ -150,4 +143,14 @@ pub(crate) fn forward(by_filter: bool, frame: &mut Frame) -> usize {
             handler
         }
     }
+}
+
+/// Ends the process as `signal` does by default.
+pub(crate) fn die_by(signal: u32) -> ! {
+    let default = Action::default();
+    // SAFETY: `default` is what the call expects; the process is about to end.
+    let _ = unsafe { syscall!(g::__NR_rt_sigaction, signal, &raw const default, 0, 8) };
+    let _ = process::kill(process::id(), signal);
+    process::set_signal_mask(!(1 << (signal - 1)));
+    process::die()
 }

@@ -186,16 +186,18 @@ fn in_supervisors_namespace(control: &Control) -> bool {
 }
 
 fn keep_places() {
-    let control = descriptor(fds::CONTROL);
     for place in PLACES {
-        let to = descriptor(place);
-        // SAFETY: takes no pointer. A number that is taken fails, and so it should.
-        let taken = unsafe { syscall!(g::__NR_fcntl, to.0, g::F_GETFD) };
-        if taken == Err(Errno::EBADF) {
-            // SAFETY: takes no pointer; nobody has the number.
-            let _ = unsafe { syscall!(g::__NR_dup3, control.0, to.0, 0) };
+        if !file::is_open(descriptor(place)) {
+            put_back(place);
         }
     }
+}
+
+/// Makes Farpage's number `place` one that is only kept from others.
+pub(crate) fn put_back(place: u32) {
+    let (control, to) = (descriptor(fds::CONTROL), descriptor(place));
+    // SAFETY: takes no pointer; the number is ours.
+    let _ = unsafe { syscall!(g::__NR_dup3, control.0, to.0, 0) };
 }
 
 fn unblock_sigsys() {

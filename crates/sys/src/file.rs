@@ -31,16 +31,97 @@ pub fn close(fd: Fd) {
 /// Moves `fd` to the number `to`, closed on exec when `cloexec`, and closes the old number.
 ///
 /// # Errors
-/// As `dup3(2)`.
+/// As `dup3(2)`. The limit on numbers is raised meanwhile if it must and can be.
 pub fn move_to(fd: Fd, to: Fd, cloexec: bool) -> Result<Fd> {
     if fd == to {
         return Ok(fd);
     }
     let flags = if cloexec { g::O_CLOEXEC } else { 0 };
     // SAFETY: takes no pointer.
-    unsafe { syscall!(g::__NR_dup3, fd.0, to.0, flags) }?;
+    let duplicate = || unsafe { syscall!(g::__NR_dup3, fd.0, to.0, flags) };
+    match duplicate() {
+        // The program has lowered its limit on descriptors below the number.
+        Err(Errno::EBADF) => with_higher_limit(to.0 as u64 + 1, duplicate)?,
+        other => other?,
+    };
     close(fd);
     Ok(to)
+}
+
+/// Moves `fd` to the number `to`, closed on exec, or, where that is beyond a limit that cannot be
+/// raised, as high as it can be: programs use low numbers, and close what they find there.
+pub fn keep_at(fd: Fd, to: Fd) -> Fd {
+    /// Numbers below the limit that are tried.
+    const LAST: u64 = 32;
+    if let Ok(there) = move_to(fd, to, true) {
+        return there;
+    }
+    let least = limit().map_or(0, |limit| limit[0].saturating_sub(LAST));
+    // SAFETY: takes no pointer.
+    match unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_DUPFD_CLOEXEC, least) } {
+        Ok(high) => {
+            close(fd);
+            Fd(high as i32)
+        }
+        Err(_) => fd,
+    }
+}
+
+/// The limit on descriptor numbers: what holds now, and how far it may be raised.
+fn limit() -> Result<[u64; 2]> {
+    let mut limit = [0u64; 2];
+    // SAFETY: `limit` is a `struct rlimit64`.
+    unsafe {
+        syscall!(
+            g::__NR_prlimit64,
+            0,
+            g::RLIMIT_NOFILE,
+            0,
+            limit.as_mut_ptr()
+        )
+    }?;
+    Ok(limit)
+}
+
+/// Makes `call`; where no descriptor number is left, with a few more allowed meanwhile, if they can
+/// be.
+///
+/// # Errors
+/// As `call`.
+pub fn with_room<T>(call: impl Fn() -> Result<T>) -> Result<T> {
+    const MORE: u64 = 4;
+    match call() {
+        Err(Errno::EMFILE) => with_higher_limit(limit()?[0] + MORE, call),
+        other => other,
+    }
+}
+
+/// Makes `call` while `wanted` descriptor numbers are allowed, if they can be.
+fn with_higher_limit<T>(wanted: u64, call: impl Fn() -> Result<T>) -> Result<T> {
+    let before = limit()?;
+    let set = |limit: [u64; 2]| {
+        // SAFETY: `limit` is a `struct rlimit64`.
+        unsafe { syscall!(g::__NR_prlimit64, 0, g::RLIMIT_NOFILE, limit.as_ptr(), 0) }
+    };
+    if before[0] >= wanted {
+        return Err(Errno::EBADF);
+    }
+    set([wanted, before[1].max(wanted)])?;
+    let done = call();
+    // Where the limit was raised by privilege this lowers it again.
+    let _ = set(before);
+    done
+}
+
+/// A pipe, closed on exec: the end to read from and the end to write to.
+///
+/// # Errors
+/// As `pipe2(2)`.
+pub fn pipe() -> Result<[Fd; 2]> {
+    let mut ends = [0i32; 2];
+    // SAFETY: the call writes two numbers.
+    unsafe { syscall!(g::__NR_pipe2, ends.as_mut_ptr(), g::O_CLOEXEC) }?;
+    Ok(ends.map(Fd))
 }
 
 /// The inode number of what `path` names.

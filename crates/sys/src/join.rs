@@ -8,7 +8,8 @@ use farpage_abi::{Control, Inject, fds};
 use linux_raw_sys::general as g;
 
 use crate::file::Fd;
-use crate::{futex, syscall, time};
+use crate::raw::Errno;
+use crate::{futex, process, syscall, time};
 
 /// The variable that makes glibc's dynamic linker load a library first.
 pub const PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -82,12 +83,27 @@ pub fn agent_is_visible(fd_base: u32) -> bool {
     unsafe { syscall!(g::__NR_faccessat, g::AT_FDCWD, path.as_ptr(), READABLE) }.is_ok()
 }
 
+/// Why a thread is not traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotTraced {
+    /// The supervisor cannot: a debugger traces it, or ptrace is forbidden.
+    Refused,
+    /// There is no supervisor any more, or none that answers.
+    NoAnswer,
+}
+
 /// Asks the supervisor to trace thread `thread` of task `slot`, which will execute a program
-/// without dynamic linker. True when it does: execute now, and call [`cancel`] if that fails.
-pub fn ask(control: &Control, slot: usize, thread: u32) -> bool {
+/// without dynamic linker. When it does: execute now, and call [`cancel`] if that fails.
+///
+/// # Errors
+/// When it does not.
+pub fn ask(control: &Control, slot: usize, thread: u32) -> core::result::Result<(), NotTraced> {
     const PR_SET_PTRACER: usize = 0x5961_6d61;
     let task = &control.tasks[slot];
     let supervisor = control.supervisor_pid.load(Ordering::Relaxed);
+    if process::kill(supervisor, 0) == Err(Errno::ESRCH) {
+        return Err(NotTraced::NoAnswer);
+    }
     // SAFETY: takes no pointer. It fails where there is nothing to allow.
     let _ = unsafe { syscall!(g::__NR_prctl, PR_SET_PTRACER, supervisor, 0, 0, 0) };
     task.inject_tid.store(thread, Ordering::Relaxed);
@@ -97,7 +113,10 @@ pub fn ask(control: &Control, slot: usize, thread: u32) -> bool {
     loop {
         let state = task.inject.load(Ordering::Acquire);
         if state != Inject::Asked as u32 && state != Inject::Taken as u32 {
-            return state == Inject::Ready as u32;
+            return match state == Inject::Ready as u32 {
+                true => Ok(()),
+                false => Err(NotTraced::Refused),
+            };
         }
         let now = time::now_ns();
         if now >= until {
@@ -107,7 +126,7 @@ pub fn ask(control: &Control, slot: usize, thread: u32) -> bool {
                 .inject
                 .compare_exchange(state, cancelled, order, failed)
             {
-                Ok(_) => return false,
+                Ok(_) => return Err(NotTraced::NoAnswer),
                 Err(_) => continue,
             }
         }

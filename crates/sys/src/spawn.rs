@@ -114,9 +114,7 @@ fn start(
     environment: &[*const c_char],
     report: &Report,
 ) -> Result<u32> {
-    let mut pipe = [0i32; 2];
-    // SAFETY: `pipe` takes two numbers.
-    unsafe { syscall!(g::__NR_pipe2, pipe.as_mut_ptr(), g::O_CLOEXEC) }?;
+    let [read, write] = file::pipe()?;
     let blocked = process::set_signal_mask(!0);
     // SAFETY: the child has a copy of this thread and its memory; it allocates nothing, takes no
     // lock and does not come back.
@@ -128,12 +126,12 @@ fn start(
         process::exit(127);
     }
     process::set_signal_mask(blocked);
-    file::close(Fd(pipe[1]));
+    file::close(write);
     if made.is_ok() {
         let mut byte = [0];
-        while file::read(Fd(pipe[0]), &mut byte) == Err(Errno::EINTR) {}
+        while file::read(read, &mut byte) == Err(Errno::EINTR) {}
     }
-    file::close(Fd(pipe[0]));
+    file::close(read);
     made.map(|pid| pid as u32)
 }
 
@@ -157,7 +155,7 @@ fn become_program(
     let mut asked = None;
     if let Some(control) = program.from_outside {
         let slot = control.claim(process::id());
-        asked = slot.filter(|slot| join::ask(control, *slot, process::thread_id()));
+        asked = slot.filter(|slot| join::ask(control, *slot, process::thread_id()).is_ok());
         if asked.is_none() {
             return (Step::Trace, Errno::EPERM);
         }
