@@ -47,6 +47,7 @@ use farpage_sys::file::Fd;
 use farpage_sys::{Errno, control};
 
 use crate::handler::Buffer;
+use crate::in_thread::DESK_HANDLERS;
 use crate::kernel::{Config, Kernel, OnLoss};
 use crate::regions::Source;
 
@@ -200,6 +201,18 @@ impl Embedded {
         })
     }
 
+    fn answer_in_thread(&self) -> Result<(), Error> {
+        let first = self.kernel.answer_in_thread();
+        if first.map_err(system("have faults answered in their thread"))? {
+            for _ in 0..DESK_HANDLERS {
+                let buffer = Buffer::new().map_err(system("map a buffer"))?;
+                let kernel = self.kernel;
+                std::thread::spawn(move || kernel.handle_desk(buffer));
+            }
+        }
+        Ok(())
+    }
+
     /// Bytes resident now, of all objects.
     pub fn resident_bytes(&self) -> u64 {
         self.control.resident_bytes.load(Ordering::Relaxed)
@@ -238,6 +251,67 @@ impl Object {
     /// # Errors
     /// [`Error::Mapped`] while a mapping exists; [`Error::System`] when there is no room.
     pub fn map(&self) -> Result<Mapping<'_>, Error> {
+        self.map_there(false)
+    }
+
+    /// As [`Object::map`], but a fault raises SIGBUS in the thread that faults, and a signal
+    /// handler of the kernel's answers it there: no other thread is woken. Pages come that way when
+    /// they only have to be brought back or unprotected, or when the pager is
+    /// [signal-safe](Pager::is_signal_safe) and has the page at hand; else the signal handler waits
+    /// for the kernel's threads, with all signals blocked.
+    ///
+    /// System calls on pages that are not in memory fail with `EFAULT`: give them other buffers,
+    /// and copy with [`Mapping::read`] and [`Mapping::write`]. The handler takes SIGBUS for the
+    /// whole process when this is first called, and hands on what is not its own to the action that
+    /// was there, on the thread's own stack: install yours before.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use farpage_abi::{ObjectId, PageIndex};
+    /// # use farpage_kernel::embed::Embedded;
+    /// # use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+    /// /// All bytes are 7.
+    /// struct Sevens;
+    ///
+    /// impl Pager for Sevens {
+    ///     fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+    ///         request.buffer().fill(7);
+    ///         Ok(Supplied::clean(request.pages().pages()))
+    ///     }
+    ///
+    ///     fn is_at_hand(&self, _: ObjectId, _: PageIndex) -> bool {
+    ///         true
+    ///     }
+    ///
+    ///     fn is_signal_safe(&self) -> bool {
+    ///         true // it takes no mutex, allocates nothing and does not panic
+    ///     }
+    ///
+    ///     fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
+    ///         Err(PagerError::Write(30)) // read-only
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let kernel = Embedded::start(16 << 20)?;
+    /// let object = kernel.object(Arc::new(Sevens), 1 << 30)?;
+    /// let memory = object.map_in_thread()?;
+    /// let mut bytes = [0; 3];
+    /// memory.read(5_000_000, &mut bytes)?;
+    /// assert_eq!(bytes, [7; 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Object::map`], and [`Error::System`] when Linux does not offer it, or more than 16
+    /// kernels of this process do it.
+    pub fn map_in_thread(&self) -> Result<Mapping<'_>, Error> {
+        self.host.answer_in_thread()?;
+        self.map_there(true)
+    }
+
+    fn map_there(&self, in_thread: bool) -> Result<Mapping<'_>, Error> {
         if self.mapped.swap(true, Ordering::AcqRel) {
             return Err(Error::Mapped);
         }
@@ -247,7 +321,7 @@ impl Object {
             temporary: false,
             origin: 0,
         };
-        match self.host.kernel.map_object(source, self.pages) {
+        match self.host.kernel.map_object(source, self.pages, in_thread) {
             Ok(start) => Ok(Mapping {
                 object: self,
                 start,

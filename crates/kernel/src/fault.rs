@@ -21,6 +21,10 @@ const STARVED_NS: u64 = 2_000_000_000;
 /// What is left to do after the lock was given up.
 pub(crate) enum Step {
     Done,
+    /// A transfer is under way; its end lets the thread go on.
+    Wait,
+    /// The page is locked, and its pager does not unlock it: the thread waits until somebody does.
+    Locked,
     /// Pages of memory are needed first.
     Room(u64),
     /// A fork is under way.
@@ -34,8 +38,8 @@ pub(crate) enum Step {
 }
 
 impl Kernel {
-    /// Answers one fault.
-    pub(crate) fn serve(&self, fault: Fault, lead: &mut Lead<'_>, buffer: &mut Buffer) {
+    /// Answers one fault. False when the page stays locked.
+    pub(crate) fn serve(&self, fault: Fault, lead: &mut Lead<'_>, buffer: &mut Buffer) -> bool {
         let page = PageIndex(fault.address as u64 / PAGE_BYTES as u64);
         let counters = self.account.counters();
         let timed = counters
@@ -43,11 +47,15 @@ impl Kernel {
             .fetch_add(1, Ordering::Relaxed)
             .is_multiple_of(TIMED_EVERY);
         let started = if timed { time::now_ns() } else { 0 };
-        let (mut again, mut slow_since, mut starved) = (false, 0, false);
+        let (mut again, mut slow_since, mut starved, mut locked) = (false, 0, false, false);
         loop {
             let seen = self.settled.seen();
             match self.step(page, fault, again, starved) {
-                Step::Done => break,
+                Step::Done | Step::Wait => break,
+                Step::Locked => {
+                    locked = true;
+                    break;
+                }
                 Step::Lost => {
                     self.lose(page, PagerError::Dead);
                     break;
@@ -83,6 +91,7 @@ impl Kernel {
             again = true;
         }
         self.take_time(started, slow_since);
+        !locked
     }
 
     fn take_time(&self, started: u64, slow_since: u64) {
@@ -103,27 +112,38 @@ impl Kernel {
     }
 
     fn step(&self, page: PageIndex, fault: Fault, again: bool, starved: bool) -> Step {
-        let mut state = self.state.lock();
+        let state = self.state.lock();
+        if starved {
+            // Nobody can give anything: a working set below which nothing runs.
+            self.account.overdraw(self.account.window());
+        }
+        self.step_with(state, page, fault, again)
+    }
+
+    /// What to do about a fault; does what is done with the lock held.
+    pub(crate) fn step_with(
+        &self,
+        mut state: StateGuard<'_>,
+        page: PageIndex,
+        fault: Fault,
+        again: bool,
+    ) -> Step {
         if state.frozen {
             return Step::Frozen;
         }
         let Some(region) = state.region_of_page(page.0) else {
             drop(state);
-            self.uffd().wake(address_of(page.0), PAGE_BYTES);
+            self.wake(address_of(page.0), PAGE_BYTES);
             return Step::Done;
         };
         let (limits, source) = (region.pages(), region.source.clone());
-        if starved {
-            // Nobody can give anything: a working set below which nothing runs.
-            self.account.overdraw(self.account.window());
-        }
         match state.pages.fault(page, fault.protection, limits, again) {
             Answer::Wake => {
                 drop(state);
-                self.uffd().wake(address_of(page.0), PAGE_BYTES);
+                self.wake(address_of(page.0), PAGE_BYTES);
                 Step::Done
             }
-            Answer::Wait => Step::Done,
+            Answer::Wait => Step::Wait,
             Answer::Zero(pages) | Answer::Grant(pages) if !source.temporary => {
                 let pages = PageRange::new(page.0, pages.end.0);
                 self.request(state, page, pages, None, source)
@@ -176,7 +196,7 @@ impl Kernel {
             let progress = unsafe { self.uffd().zero(address_of(page.0), PAGE_BYTES) };
             match progress.stopped {
                 None => {}
-                Some(Errno::EEXIST) => self.uffd().wake(address_of(page.0), PAGE_BYTES),
+                Some(Errno::EEXIST) => self.wake(address_of(page.0), PAGE_BYTES),
                 Some(errno) => self.kill(
                     format_args!(
                         "cannot fill the memory at {:#x} ({errno})",
@@ -214,7 +234,7 @@ impl Kernel {
     fn restore(&self, mut state: StateGuard<'_>, page: PageIndex, pages: PageRange) -> Step {
         let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
         // SAFETY: the pages lie aside, at their shadow, and are absent from the program.
-        let moved = unsafe { self.uffd().move_pages(to, shadow_of(to), bytes) };
+        let moved = unsafe { self.uffd_at(to).move_pages(to, shadow_of(to), bytes) };
         let whole = moved.stopped.is_none();
         if !whole {
             for page in pages.iter() {
@@ -223,7 +243,7 @@ impl Kernel {
         }
         state.pages.restored(pages);
         drop(state);
-        self.uffd().wake(address_of(page.0), PAGE_BYTES);
+        self.wake(address_of(page.0), PAGE_BYTES);
         self.account
             .counters()
             .refaults_aside
@@ -236,12 +256,12 @@ impl Kernel {
     /// of other protection, it cannot be moved.
     pub(crate) fn bring_back(&self, at: usize) {
         // SAFETY: the page lies aside and is absent from the program, or was brought back already.
-        let moved = unsafe { self.uffd().move_pages(at, shadow_of(at), PAGE_BYTES) };
+        let moved = unsafe { self.uffd_at(at).move_pages(at, shadow_of(at), PAGE_BYTES) };
         if matches!(moved.stopped, None | Some(Errno::EEXIST)) {
             return;
         }
         // SAFETY: as above; the shadow is readable.
-        let copied = unsafe { self.uffd().copy(at, shadow_of(at), PAGE_BYTES, false) };
+        let copied = unsafe { self.uffd_at(at).copy(at, shadow_of(at), PAGE_BYTES, false) };
         match copied.stopped {
             None => {
                 // SAFETY: the copy in the program is the one that counts now.
@@ -257,7 +277,7 @@ impl Kernel {
     fn copy_back(&self, mut state: StateGuard<'_>, page: PageIndex) -> Step {
         let at = address_of(page.0);
         // SAFETY: the page is being paged out from its shadow, which stays until that ends.
-        let copied = unsafe { self.uffd().copy(at, shadow_of(at), PAGE_BYTES, true) };
+        let copied = unsafe { self.uffd_at(at).copy(at, shadow_of(at), PAGE_BYTES, true) };
         if let Some(errno) = copied.stopped {
             self.kill(
                 format_args!("cannot give back the memory at {at:#x} ({errno})"),
@@ -276,7 +296,7 @@ impl Kernel {
     fn unprotect(&self, mut state: StateGuard<'_>, pages: PageRange, source: &Source) -> Step {
         let (at, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
         // SAFETY: the pages are registered; that they become dirty is told right below.
-        if let Err(errno) = unsafe { self.uffd().protect(at, bytes, false) } {
+        if let Err(errno) = unsafe { self.uffd_at(at).protect(at, bytes, false) } {
             self.kill(
                 format_args!("cannot let {at:#x} be written ({errno})"),
                 PagerError::Dead,
@@ -326,7 +346,7 @@ impl Kernel {
     }
 
     /// Asks the pager and puts what it supplies into the program.
-    fn page_in(
+    pub(crate) fn page_in(
         &self,
         page: PageIndex,
         pages: PageRange,
@@ -378,12 +398,12 @@ impl Kernel {
         let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
         let protect = clean || supplied.locked == Some(Access::Write);
         // SAFETY: the pages are being paged in: absent, and nobody else fills or unmaps them.
-        let copied = unsafe { self.uffd().copy(to, from, bytes, protect) };
+        let copied = unsafe { self.uffd_at(to).copy(to, from, bytes, protect) };
         let mut done = copied.bytes;
         while done < bytes {
             // SAFETY: as above. Runs that cross mappings go page by page.
             let one = unsafe {
-                self.uffd()
+                self.uffd_at(to)
                     .copy(to + done, from + done, PAGE_BYTES, protect)
             };
             if let Some(errno) = one.stopped {
@@ -403,7 +423,7 @@ impl Kernel {
         drop(state);
         if awaited {
             // It wrote to a page that was there already, but not known to be.
-            self.uffd().wake(to, bytes);
+            self.wake(to, bytes);
         }
     }
 
@@ -428,13 +448,12 @@ impl Kernel {
             self.lose(first, error);
         }
         if awaited || lost.is_some() {
-            self.uffd()
-                .wake(address_of(rest.start.0), rest.bytes() as usize);
+            self.wake(address_of(rest.start.0), rest.bytes() as usize);
         }
         self.settled.notify();
     }
 
-    fn prefetch_strided(
+    pub(crate) fn prefetch_strided(
         &self,
         page: PageIndex,
         also: Option<(i64, u64)>,

@@ -45,7 +45,16 @@ pub(crate) struct Lead<'a> {
     guard: Option<Guard<'a, Follower>>,
 }
 
-impl Lead<'_> {
+impl<'a> Lead<'a> {
+    /// Of a handler that does not wait for faults.
+    #[cfg(feature = "std")]
+    pub(crate) fn none(kernel: &'a Kernel) -> Self {
+        Self {
+            kernel,
+            guard: None,
+        }
+    }
+
     /// Gives up before a page of `source` is waited for, unless only one thread faults lately and
     /// the page is on a local disk at worst: changing the lead would cost more than it saves.
     pub(crate) fn give_up_for(&mut self, source: &Source) {

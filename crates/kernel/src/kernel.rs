@@ -14,7 +14,7 @@ use farpage_sys::{Errno, mem};
 use crate::account::Account;
 use crate::follow::Follower;
 use crate::hold::Holds;
-use crate::layout::shadow_of;
+use crate::layout::{IN_THREAD_AREA, shadow_of};
 use crate::regions::{Region, Regions, Source, address_of};
 
 /// What happens when a page cannot be had.
@@ -25,6 +25,10 @@ pub enum OnLoss {
     /// Accesses to the page raise SIGBUS from then on.
     Poison,
 }
+
+/// Features of userfaultfd that are used where Linux has them.
+pub(crate) const WANTED: u64 =
+    features::FAULT_FLAG_WP | features::THREAD_ID | features::MOVE | features::POISON;
 
 /// How a kernel is made.
 pub struct Config {
@@ -53,6 +57,8 @@ pub struct Kernel {
     pub(crate) fixed_fds: Option<(Fd, Fd)>,
     pub(crate) temporary: Source,
     uffd: AtomicI32,
+    /// The one whose faults raise SIGBUS in the faulting thread; -1 until it is wanted.
+    pub(crate) in_thread: AtomicI32,
     pagemap: AtomicI32,
     /// Faults are answered: userfaultfd is open.
     pub(crate) active: AtomicBool,
@@ -64,6 +70,9 @@ pub struct Kernel {
     pub(crate) lead: Mutex<Follower>,
     pub(crate) handlers: AtomicU32,
     pub(crate) waiting_to_lead: AtomicU32,
+    /// Faults that a thread could not answer itself.
+    #[cfg(feature = "std")]
+    pub(crate) desk: crate::in_thread::Desk,
 }
 
 /// What the lock protects.
@@ -95,6 +104,7 @@ impl Kernel {
             fixed_fds: config.fixed_fds,
             temporary,
             uffd: AtomicI32::new(-1),
+            in_thread: AtomicI32::new(-1),
             pagemap: AtomicI32::new(-1),
             active: AtomicBool::new(false),
             state: Mutex::new(State {
@@ -109,6 +119,8 @@ impl Kernel {
             lead: Mutex::new(Follower::new()),
             handlers: AtomicU32::new(0),
             waiting_to_lead: AtomicU32::new(0),
+            #[cfg(feature = "std")]
+            desk: crate::in_thread::Desk::new(),
         }
     }
 
@@ -126,6 +138,28 @@ impl Kernel {
         Uffd(Fd(self.uffd.load(Ordering::Relaxed)))
     }
 
+    fn is_in_thread(&self, address: usize) -> bool {
+        IN_THREAD_AREA.contains(&address) && self.in_thread.load(Ordering::Relaxed) >= 0
+    }
+
+    /// The userfaultfd that managed memory at `address` is registered with. Shadows belong to
+    /// [`Kernel::uffd`].
+    pub(crate) fn uffd_at(&self, address: usize) -> Uffd {
+        if self.is_in_thread(address) {
+            return Uffd(Fd(self.in_thread.load(Ordering::Relaxed)));
+        }
+        self.uffd()
+    }
+
+    /// Lets threads go on that wait for pages of a range: they try again.
+    pub(crate) fn wake(&self, at: usize, bytes: usize) {
+        if self.is_in_thread(at) {
+            self.settled.notify();
+        } else {
+            self.uffd().wake(at, bytes);
+        }
+    }
+
     pub(crate) fn pagemap(&self) -> Fd {
         Fd(self.pagemap.load(Ordering::Relaxed))
     }
@@ -134,9 +168,7 @@ impl Kernel {
     pub(crate) fn open(&self) -> Result<(), Errno> {
         let (uffd, _) = uffd::open(self.device)?;
         let offered = uffd::offered(self.device)?;
-        let wanted =
-            features::FAULT_FLAG_WP | features::THREAD_ID | features::MOVE | features::POISON;
-        uffd.enable(offered & wanted)?;
+        uffd.enable(offered & WANTED)?;
         let pagemap = farpage_sys::pagemap::open()?;
         let (uffd, pagemap) = match self.fixed_fds {
             None => (uffd.0, pagemap),
@@ -164,7 +196,7 @@ impl Kernel {
         // SAFETY: the shadow is ours; the region's faults are answered from now on.
         unsafe { self.uffd().register(shadow_of(start), bytes) }?;
         // SAFETY: as above.
-        unsafe { self.uffd().register(start, bytes) }
+        unsafe { self.uffd_at(start).register(start, bytes) }
     }
 
     /// Waits, with the lock given up meanwhile, until no page of `pages` is busy.

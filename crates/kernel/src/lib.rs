@@ -19,6 +19,8 @@ mod follow;
 mod fork;
 mod handler;
 mod hold;
+#[cfg(feature = "std")]
+mod in_thread;
 mod kernel;
 mod layout;
 mod loss;

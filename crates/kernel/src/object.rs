@@ -7,20 +7,30 @@ use farpage_sys::{Errno, mem};
 
 use crate::fault::Step;
 use crate::kernel::{Kernel, State};
-use crate::layout::shadow_of;
+use crate::layout::{IN_THREAD_AREA, shadow_of};
 use crate::regions::{Region, Source, address_of, pages_of};
 
 impl Kernel {
     /// Maps `pages` pages of the object that `source` describes (its `origin` is set here) and
-    /// returns the address.
+    /// returns the address. `in_thread`: its faults are answered in the thread that faults.
     ///
     /// # Errors
     /// `ENOMEM` when there is no room, or as userfaultfd's registration.
-    pub fn map_object(&self, mut source: Source, pages: u64) -> Result<usize, Errno> {
+    pub fn map_object(
+        &self,
+        mut source: Source,
+        pages: u64,
+        in_thread: bool,
+    ) -> Result<usize, Errno> {
         let bytes = pages as usize * PAGE_BYTES;
         let prot = mem::PROT_READ | mem::PROT_WRITE;
         let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
-        let start = self.place(0, bytes, prot, flags).ok_or(Errno::ENOMEM)?;
+        let start = if in_thread {
+            self.place_within(IN_THREAD_AREA, bytes, prot, flags)
+        } else {
+            self.place(0, bytes, prot, flags)
+        };
+        let start = start.ok_or(Errno::ENOMEM)?;
         source.origin = pages_of(start, start + bytes).start.0;
         let mut state = self.state.lock();
         if let Err(errno) = self.register(start, start + bytes) {
@@ -72,7 +82,7 @@ impl Kernel {
     fn copy_for_cleaning(&self, state: &mut State, page: PageIndex) {
         let at = address_of(page.0);
         // SAFETY: registered; a writer waits until the page is clean.
-        let protected = unsafe { self.uffd().protect(at, PAGE_BYTES, true) };
+        let protected = unsafe { self.uffd_at(at).protect(at, PAGE_BYTES, true) };
         // SAFETY: the shadow is empty; the page is protected and stays.
         let copied = unsafe { self.uffd().copy(shadow_of(at), at, PAGE_BYTES, false) };
         assert!(
@@ -115,10 +125,10 @@ impl Kernel {
         for run in dirty {
             let at = address_of(run.start.0);
             // SAFETY: registered; the automaton knows that these pages are locked, or not.
-            unsafe { self.uffd().protect(at, run.bytes() as usize, locked) }?;
+            unsafe { self.uffd_at(at).protect(at, run.bytes() as usize, locked) }?;
         }
         drop(state);
-        self.uffd().wake(start, end - start);
+        self.wake(start, end - start);
         Ok(())
     }
 
@@ -130,15 +140,16 @@ impl Kernel {
             .pager
             .data_unlock(source.object, asked, Access::Write)
         {
-            return Step::Done;
+            return Step::Locked;
         }
+        let at = address_of(page.0);
         let mut state = self.state.lock();
         if state.pages.unlocked(page) {
             // SAFETY: the page is dirty and may be written again.
-            let _ = unsafe { self.uffd().protect(address_of(page.0), PAGE_BYTES, false) };
+            let _ = unsafe { self.uffd_at(at).protect(at, PAGE_BYTES, false) };
         }
         drop(state);
-        self.uffd().wake(address_of(page.0), PAGE_BYTES);
+        self.wake(at, PAGE_BYTES);
         Step::Done
     }
 

@@ -14,8 +14,8 @@ use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 
 /// Answers for the contents of memory objects.
 ///
-/// Calls come from the kernel's own threads, several at a time, never from the thread that
-/// faulted. A call must not touch memory that this same pager serves: its own fault would wait for
+/// Calls come from the kernel's own threads, several at a time; from the thread that faulted only
+/// when [`Pager::is_signal_safe`] says that this is right. A call must not touch memory that this same pager serves: its own fault would wait for
 /// itself.
 pub trait Pager: Send + Sync {
     /// The kernel starts to use `object` (`pager_init`). Refusing makes the mapping fail.
@@ -41,6 +41,14 @@ pub trait Pager: Send + Sync {
     /// the fault on the spot; else it first lets another thread take further faults.
     fn is_at_hand(&self, object: ObjectId, page: PageIndex) -> bool {
         let _ = (object, page);
+        false
+    }
+
+    /// True when [`Pager::data_request`] may be called in a signal handler of the thread that
+    /// faulted. For mappings whose faults are answered there: pages that are at hand then come
+    /// without another thread. Such a pager takes no mutex that a thread may hold while it touches
+    /// the mapping, and does not panic.
+    fn is_signal_safe(&self) -> bool {
         false
     }
 
