@@ -454,6 +454,12 @@ impl Mapping<'_> {
             .map_err(system("unlock pages"))
     }
 
+    /// Nobody waits for a page of it any more.
+    fn close(&self) {
+        let end = self.start + self.size();
+        self.object.host.kernel.close(self.start, end);
+    }
+
     /// What it takes now.
     pub fn stats(&self) -> Stats {
         let resident = self
@@ -467,11 +473,13 @@ impl Mapping<'_> {
         }
     }
 
-    /// Writes dirty pages back and unmaps.
+    /// Writes dirty pages back and unmaps. Requests whose [ticket](farpage_pagers::Ticket) has not
+    /// been answered are withdrawn: the answers will go nowhere.
     ///
     /// # Errors
     /// As [`Mapping::clean`]; it is unmapped all the same.
     pub fn unmap(self) -> Result<(), Error> {
+        self.close();
         let cleaned = self.clean(PageRange::new(0, self.object.pages));
         drop(self);
         cleaned
@@ -480,6 +488,7 @@ impl Mapping<'_> {
 
 impl Drop for Mapping<'_> {
     fn drop(&mut self) {
+        self.close();
         // A pager that does not take its pages has been told; `unmap` reports it.
         let _ = self.clean(PageRange::new(0, self.object.pages));
         let end = self.start + self.size();

@@ -2,15 +2,16 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_abi::{Access, PAGE_BYTES, PageIndex, PageRange, TraceEvent, TraceKind};
-use farpage_object::{Answer, CLUSTER_PAGES, Filled, State as PageState};
-use farpage_pagers::{DataRequest, PagerError, Supplied};
+use farpage_abi::{PAGE_BYTES, PageIndex, PageRange, TraceEvent, TraceKind};
+use farpage_object::{Answer, CLUSTER_PAGES, Filled};
+use farpage_pagers::PagerError;
 use farpage_sys::uffd::Fault;
 use farpage_sys::{Errno, time};
 
 use crate::handler::{Buffer, Lead};
 use crate::kernel::{Kernel, StateGuard};
 use crate::layout::shadow_of;
+use crate::page_in::object_pages;
 use crate::regions::{Source, address_of};
 
 /// Faults between two whose time is taken: the clock costs a tenth of a fault.
@@ -39,7 +40,12 @@ pub(crate) enum Step {
 
 impl Kernel {
     /// Answers one fault. False when the page stays locked.
-    pub(crate) fn serve(&self, fault: Fault, lead: &mut Lead<'_>, buffer: &mut Buffer) -> bool {
+    pub(crate) fn serve(
+        &'static self,
+        fault: Fault,
+        lead: &mut Lead<'_>,
+        buffer: &mut Buffer,
+    ) -> bool {
         let page = PageIndex(fault.address as u64 / PAGE_BYTES as u64);
         let counters = self.account.counters();
         let timed = counters
@@ -345,145 +351,6 @@ impl Kernel {
         }
     }
 
-    /// Asks the pager and puts what it supplies into the program.
-    pub(crate) fn page_in(
-        &self,
-        page: PageIndex,
-        pages: PageRange,
-        fault: Fault,
-        source: &Source,
-        buffer: &mut Buffer,
-    ) {
-        let mut at = pages.start.0;
-        let access = if fault.write {
-            Access::Write
-        } else {
-            Access::Read
-        };
-        let mut failed = None;
-        while at < pages.end.0 {
-            let rest = PageRange::new(at, pages.end.0);
-            let needed = if page.0 >= at { page.0 - at + 1 } else { 1 };
-            let space = buffer.bytes(rest.pages() as usize);
-            let asked = object_pages(source, rest);
-            let request = DataRequest::new(source.object, asked, needed, access, space);
-            match source.pager.data_request(request) {
-                Ok(supplied) if supplied.pages == 0 || supplied.pages > rest.pages() => {
-                    failed = Some(PagerError::Violation);
-                    break;
-                }
-                Ok(supplied) => {
-                    let count = supplied.pages;
-                    self.install(PageRange::new(at, at + count), supplied, buffer);
-                    at += count;
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            }
-        }
-        self.page_in_is_over(page, PageRange::new(at, pages.end.0), failed);
-        let came = PageRange::new(pages.start.0, at);
-        let counters = self.account.counters();
-        counters
-            .prefetched
-            .fetch_add(came.pages().saturating_sub(1), Ordering::Relaxed);
-        self.trace(TraceKind::PageIn, came);
-    }
-
-    fn install(&self, pages: PageRange, supplied: Supplied, buffer: &mut Buffer) {
-        let clean = !supplied.precious;
-        let from = buffer.bytes(pages.pages() as usize).as_ptr() as usize;
-        let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
-        let protect = clean || supplied.locked == Some(Access::Write);
-        // SAFETY: the pages are being paged in: absent, and nobody else fills or unmaps them.
-        let copied = unsafe { self.uffd_at(to).copy(to, from, bytes, protect) };
-        let mut done = copied.bytes;
-        while done < bytes {
-            // SAFETY: as above. Runs that cross mappings go page by page.
-            let one = unsafe {
-                self.uffd_at(to)
-                    .copy(to + done, from + done, PAGE_BYTES, protect)
-            };
-            if let Some(errno) = one.stopped {
-                let at = to + done;
-                self.kill(
-                    format_args!("cannot page in at {at:#x} ({errno})"),
-                    PagerError::Dead,
-                );
-            }
-            done += PAGE_BYTES;
-        }
-        let mut state = self.state.lock();
-        let awaited = state.pages.paged_in(pages, clean);
-        if supplied.locked == Some(Access::Write) {
-            state.pages.lock_writes(pages, true);
-        }
-        drop(state);
-        if awaited {
-            // It wrote to a page that was there already, but not known to be.
-            self.wake(to, bytes);
-        }
-    }
-
-    fn page_in_is_over(&self, page: PageIndex, rest: PageRange, failed: Option<PagerError>) {
-        let mut state = self.state.lock();
-        let mut lost = None;
-        let mut rest_from = rest.start.0;
-        if let Some(error) = failed
-            && rest.start <= page
-        {
-            state.pages.page_in_failed(rest.start);
-            lost = Some((rest.start, error));
-            rest_from += 1;
-        }
-        let awaited = state
-            .pages
-            .page_in_ends(PageRange::new(rest_from, rest.end.0));
-        state.in_flight -= 1;
-        drop(state);
-        self.account.uncharge(rest.pages());
-        if let Some((first, error)) = lost {
-            self.lose(first, error);
-        }
-        if awaited || lost.is_some() {
-            self.wake(address_of(rest.start.0), rest.bytes() as usize);
-        }
-        self.settled.notify();
-    }
-
-    pub(crate) fn prefetch_strided(
-        &self,
-        page: PageIndex,
-        also: Option<(i64, u64)>,
-        source: &Source,
-        buffer: &mut Buffer,
-    ) {
-        let Some((stride, count)) = also else { return };
-        for step in 1..count as i64 {
-            let next = PageIndex(page.0.saturating_add_signed(stride * step));
-            let mut state = self.state.lock();
-            let same = state.region_of_page(next.0).is_some_and(|region| {
-                region.source.object == source.object && region.source.origin == source.origin
-            });
-            let out = same && !state.frozen && state.pages.state(next) == PageState::Out;
-            if !out || !self.account.charge(1) {
-                return;
-            }
-            state.pages.page_in_begins(PageRange::one(next), None);
-            state.in_flight += 1;
-            drop(state);
-            let fault = Fault {
-                address: address_of(next.0),
-                write: false,
-                protection: false,
-                thread: 0,
-            };
-            self.page_in(next, PageRange::one(next), fault, source, buffer);
-        }
-    }
-
     pub(crate) fn trace(&self, kind: TraceKind, pages: PageRange) {
         let control = self.account.control();
         if control.trace.load(Ordering::Relaxed) == 0 || pages.is_empty() {
@@ -498,9 +365,4 @@ impl Kernel {
             task: self.account.slot() as u16,
         });
     }
-}
-
-/// The object's own page numbers of a run of virtual pages.
-pub(crate) fn object_pages(source: &Source, pages: PageRange) -> PageRange {
-    PageRange::new(pages.start.0 - source.origin, pages.end.0 - source.origin)
 }

@@ -91,7 +91,7 @@ impl Kernel {
 
     /// Answers faults for ever. Runs on a thread of its own, which the embedder starts after
     /// [`Kernel::handler_starts`].
-    pub fn handle_faults(&self, mut buffer: Buffer) -> ! {
+    pub fn handle_faults(&'static self, mut buffer: Buffer) -> ! {
         let mut own_cpu = None;
         loop {
             self.waiting_to_lead.fetch_add(1, Ordering::AcqRel);
@@ -107,7 +107,12 @@ impl Kernel {
         }
     }
 
-    fn next_fault(&self, lead: &mut Lead<'_>, buffer: &mut Buffer, own_cpu: &mut Option<u32>) {
+    fn next_fault(
+        &'static self,
+        lead: &mut Lead<'_>,
+        buffer: &mut Buffer,
+        own_cpu: &mut Option<u32>,
+    ) {
         let uffd = self.uffd();
         let faults = match uffd.faults::<1>() {
             Ok(faults) => faults,

@@ -3,7 +3,8 @@
 //! A second userfaultfd raises SIGBUS instead of sending a message. What is quick and needs no
 //! pager is done in the signal handler: bring a page back, lift a protection, wait for a transfer.
 //! So is a page-in whose pager says that this is safe and that the page is at hand. All else is laid
-//! on a [`Desk`], for handlers that take it from there, and the thread waits.
+//! on a [`Desk`], for handlers that take it from there, and the thread waits. The end of any transfer
+//! makes all threads look that wait for one: right for tens of them, not for thousands.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -189,7 +190,7 @@ impl Kernel {
     }
 
     /// Answers faults from the desk for ever. Runs on a thread of its own.
-    pub(crate) fn handle_desk(&self, mut buffer: Buffer) -> ! {
+    pub(crate) fn handle_desk(&'static self, mut buffer: Buffer) -> ! {
         loop {
             let (at, fault) = self.desk.next();
             let served = self.serve(fault, &mut Lead::none(self), &mut buffer);
@@ -198,7 +199,7 @@ impl Kernel {
     }
 
     /// Answers a fault of the calling thread. False when it is not ours to answer.
-    fn fault_in_thread(&self, fault: Fault) -> bool {
+    fn fault_in_thread(&'static self, fault: Fault) -> bool {
         let page = PageIndex(fault.address as u64 / PAGE_BYTES as u64);
         let seen = self.settled.seen();
         let state = self.state.lock();
@@ -220,7 +221,7 @@ impl Kernel {
     }
 
     fn answer_in_place(
-        &self,
+        &'static self,
         fault: Fault,
         page: PageIndex,
         seen: u32,

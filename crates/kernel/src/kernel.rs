@@ -15,6 +15,7 @@ use crate::account::Account;
 use crate::follow::Follower;
 use crate::hold::Holds;
 use crate::layout::{IN_THREAD_AREA, shadow_of};
+use crate::outstanding::Outstanding;
 use crate::regions::{Region, Regions, Source, address_of};
 
 /// What happens when a page cannot be had.
@@ -85,6 +86,8 @@ pub(crate) struct State {
     pub(crate) frozen: bool,
     /// Pages that must stay, and for whom.
     pub(crate) holds: Holds,
+    /// Page-ins that pagers answer later.
+    pub(crate) outstanding: Outstanding,
 }
 
 impl Kernel {
@@ -113,6 +116,7 @@ impl Kernel {
                 in_flight: 0,
                 frozen: false,
                 holds: Holds::default(),
+                outstanding: Outstanding::new(),
             }),
             settled: Event::new(),
             page_out: Event::new(),

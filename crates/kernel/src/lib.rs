@@ -25,6 +25,8 @@ mod kernel;
 mod layout;
 mod loss;
 mod object;
+mod outstanding;
+mod page_in;
 mod regions;
 mod remap;
 mod space;

@@ -169,8 +169,8 @@ impl Kernel {
             .count() as u64
     }
 
-    /// Unmaps an object: what is dirty is discarded, so [`Kernel::clean`] it before. The pager is
-    /// told that the kernel has let go.
+    /// Unmaps an object: what is dirty is discarded, so [`Kernel::clean`] it before. What waits for
+    /// its pager is withdrawn. The pager is told that the kernel has let go.
     ///
     /// # Safety
     /// Nobody may use the mapping any more.
@@ -183,6 +183,7 @@ impl Kernel {
         end: usize,
         object: ObjectId,
     ) -> Result<(), Errno> {
+        self.close(start, end);
         let source = self
             .state
             .lock()
@@ -190,7 +191,9 @@ impl Kernel {
             .find(start)
             .map(|region| region.source.clone());
         // SAFETY: forwarded.
-        unsafe { self.munmap(start, end - start) }?;
+        let unmapped = unsafe { self.munmap(start, end - start) };
+        self.closed(start, end);
+        unmapped?;
         if let Some(source) = source {
             source.pager.terminate(object);
         }

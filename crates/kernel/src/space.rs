@@ -11,9 +11,9 @@ use farpage_sys::file::Fd;
 use farpage_sys::linux::general::{MAP_GROWSDOWN, MAP_HUGETLB, MAP_POPULATE, MAP_STACK};
 use farpage_sys::{Errno, mem, pagemap};
 
-use crate::fault::object_pages;
 use crate::kernel::{Kernel, State};
 use crate::layout::{IN_THREAD_AREA, LOW_AREA, PLACE_END, PLACE_START, manageable, shadow_of};
+use crate::page_in::object_pages;
 use crate::regions::{Region, address_of, pages_of};
 
 const HUGE_PAGE: usize = 2 << 20;
