@@ -2,9 +2,9 @@
 //!
 //! A second userfaultfd raises SIGBUS instead of sending a message. What is quick and needs no
 //! pager is done in the signal handler: bring a page back, lift a protection, wait for a transfer.
-//! So is a page-in whose pager says that this is safe and that the page is at hand. All else is laid
-//! on a [`Desk`], for handlers that take it from there, and the thread waits. The end of any transfer
-//! makes all threads look that wait for one: right for tens of them, not for thousands.
+//! So is a page-in whose pager says that this is safe and that the page is at hand. All else is
+//! laid on a [`Desk`], for handlers that take it from there, and the thread waits. The end of any
+//! transfer makes all threads look that wait for one: right for tens of them, not for thousands.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 

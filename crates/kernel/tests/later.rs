@@ -135,7 +135,7 @@ fn threads_of_this_process() -> usize {
 /// One at a time: the bytes of the whole process are counted.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// `faults` threads fault on as many pages, and the pager answers none until all have been asked for.
+/// `faults` threads fault on as many pages; the pager answers none until all were asked for.
 fn many_faults_wait(faults: u64, in_thread: bool) {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let kernel = Embedded::start(64 << 20).expect("a kernel");

@@ -19,8 +19,8 @@ pub use ticket::{Later, Ticket};
 /// Answers for the contents of memory objects.
 ///
 /// Calls come from the kernel's own threads, several at a time; from the thread that faulted only
-/// when [`Pager::is_signal_safe`] says that this is right. A call must not touch memory that this same pager serves: its own fault would wait for
-/// itself.
+/// when [`Pager::is_signal_safe`] says that this is right. A call must not touch memory that this
+/// same pager serves: its own fault would wait for itself.
 pub trait Pager: Send + Sync {
     /// The kernel starts to use `object` (`pager_init`). Refusing makes the mapping fail.
     ///
