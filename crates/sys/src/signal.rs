@@ -159,8 +159,9 @@ extern "C" fn restorer() {
 extern "C" fn on_sigbus(signal: i32, info: *mut Info, context: *mut Context) {
     // SAFETY: Linux passes both; they live until the handler returns.
     let (seen, frame) = unsafe { (&*info, &*context) };
-    let by_access = seen.code > 0;
-    if by_access {
+    // A memory error (BUS_MCEERR_AR) is nobody's to answer: the access would fail for ever.
+    const BUS_ADRERR: i32 = 2;
+    if seen.code == BUS_ADRERR {
         let access = BadAccess {
             address: seen.address,
             write: frame.error & 2 != 0,
@@ -173,7 +174,7 @@ extern "C" fn on_sigbus(signal: i32, info: *mut Info, context: *mut Context) {
             return;
         }
     }
-    forward(signal, by_access, info, context);
+    forward(signal, seen.code > 0, info, context);
 }
 
 /// Does what was done about SIGBUS before.
