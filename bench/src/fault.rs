@@ -24,17 +24,27 @@ impl Pager for Source {
         true
     }
 
+    fn is_signal_safe(&self) -> bool {
+        true
+    }
+
     fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
         Err(PagerError::OutOfSpace)
     }
 }
 
 /// Faults once on each of `pages` pages in random order, by `threads` threads, and prints a line.
-pub fn run(threads: usize, pages: usize) {
+/// `in_thread`: the threads answer their faults themselves.
+pub fn run(threads: usize, pages: usize, in_thread: bool) {
     let bytes = pages * CLUSTER * PAGE_BYTES;
     let kernel = Embedded::start(2 * (pages * PAGE_BYTES) as u64 + (64 << 20)).expect("a kernel");
     let object = kernel.object(Arc::new(Source), bytes).expect("an object");
-    let memory = object.map().expect("mapped");
+    let (memory, name) = if in_thread {
+        (object.map_in_thread(), "farpage_kernel,_in_thread")
+    } else {
+        (object.map(), "farpage_kernel")
+    };
+    let memory = memory.expect("mapped");
     let order = shuffled(pages);
     let begin = Barrier::new(threads + 1);
     let mut latencies = Vec::with_capacity(pages);
@@ -66,7 +76,7 @@ pub fn run(threads: usize, pages: usize) {
     let at = |part: f64| latencies[((latencies.len() - 1) as f64 * part) as usize];
     let rate = pages as f64 / (wall as f64 / 1e9) / 1e3;
     println!(
-        "farpage_kernel {threads} 0 {pages} {} {} {rate:.1}",
+        "{name} {threads} 0 {pages} {} {} {rate:.1}",
         at(0.5),
         at(0.99)
     );

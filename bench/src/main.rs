@@ -28,7 +28,9 @@ fn main() {
             };
             for _ in 0..runs {
                 for &threads in &counts {
-                    fault::run(threads as usize, pages as usize);
+                    for in_thread in [false, true] {
+                        fault::run(threads as usize, pages as usize, in_thread);
+                    }
                 }
             }
         }

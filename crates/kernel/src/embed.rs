@@ -38,17 +38,22 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
+use std::sync::Mutex;
 
-use farpage_abi::{Control, ObjectId, PAGE_BYTES, PageRange};
+use farpage_abi::{Control, ObjectId, PAGE_BYTES};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::file::Fd;
 use farpage_sys::{Errno, control};
 
 use crate::handler::Buffer;
+use crate::in_thread::DESK_HANDLERS;
 use crate::kernel::{Config, Kernel, OnLoss};
-use crate::regions::Source;
+
+mod object;
+
+pub use object::{Mapping, Object, Stats};
 
 /// Budgets below this leave no room for what one fault needs.
 const RAM_MIN: u64 = 4 << 20;
@@ -196,8 +201,20 @@ impl Embedded {
             pager,
             id,
             pages,
-            mapped: AtomicBool::new(false),
+            place: Mutex::default(),
         })
+    }
+
+    fn answer_in_thread(&self) -> Result<(), Error> {
+        let first = self.kernel.answer_in_thread();
+        if first.map_err(system("have faults answered in their thread"))? {
+            for _ in 0..DESK_HANDLERS {
+                let buffer = Buffer::new().map_err(system("map a buffer"))?;
+                let kernel = self.kernel;
+                std::thread::spawn(move || kernel.handle_desk(buffer));
+            }
+        }
+        Ok(())
     }
 
     /// Bytes resident now, of all objects.
@@ -216,208 +233,4 @@ fn start_handler(kernel: &'static Kernel) -> Result<(), Error> {
     kernel.handler_starts();
     std::thread::spawn(move || kernel.handle_faults(buffer));
     Ok(())
-}
-
-/// Memory whose contents are the business of a pager.
-pub struct Object {
-    host: Embedded,
-    pager: Arc<dyn Pager>,
-    id: ObjectId,
-    pages: u64,
-    mapped: AtomicBool,
-}
-
-impl Object {
-    /// What the pager knows this object as.
-    pub fn id(&self) -> ObjectId {
-        self.id
-    }
-
-    /// Maps the whole object into this process. Nothing is read before it is touched.
-    ///
-    /// # Errors
-    /// [`Error::Mapped`] while a mapping exists; [`Error::System`] when there is no room.
-    pub fn map(&self) -> Result<Mapping<'_>, Error> {
-        if self.mapped.swap(true, Ordering::AcqRel) {
-            return Err(Error::Mapped);
-        }
-        let source = Source {
-            object: self.id,
-            pager: Arc::clone(&self.pager),
-            temporary: false,
-            origin: 0,
-        };
-        match self.host.kernel.map_object(source, self.pages) {
-            Ok(start) => Ok(Mapping {
-                object: self,
-                start,
-            }),
-            Err(errno) => {
-                self.mapped.store(false, Ordering::Release);
-                Err(system("map the object")(errno))
-            }
-        }
-    }
-}
-
-/// A mapped object. Dropping it writes dirty pages back and unmaps it.
-pub struct Mapping<'a> {
-    object: &'a Object,
-    start: usize,
-}
-
-/// What a mapping takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stats {
-    /// Pages in memory.
-    pub resident_pages: u64,
-    /// Pages of the object.
-    pub pages: u64,
-}
-
-impl Mapping<'_> {
-    /// Size in bytes: whole pages.
-    pub fn size(&self) -> usize {
-        self.object.pages as usize * PAGE_BYTES
-    }
-
-    /// The first byte. Reading and writing through it faults pages in; a page that its pager
-    /// cannot supply raises SIGBUS.
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.start as *mut u8
-    }
-
-    fn within(&self, offset: usize, bytes: usize) -> Result<usize, Error> {
-        let size = self.size();
-        match offset.checked_add(bytes) {
-            Some(end) if end <= size => Ok(self.start + offset),
-            _ => Err(Error::Outside {
-                offset,
-                bytes,
-                size,
-            }),
-        }
-    }
-
-    /// Copies bytes out of the object.
-    ///
-    /// # Errors
-    /// [`Error::Outside`] beyond its end.
-    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
-        let from = self.within(offset, into.len())?;
-        // SAFETY: inside the mapping; `into` is this caller's alone. Other threads may write to
-        // the object meanwhile, so it is copied through pointers, never seen as a slice.
-        unsafe { core::ptr::copy_nonoverlapping(from as *const u8, into.as_mut_ptr(), into.len()) };
-        Ok(())
-    }
-
-    /// Copies bytes into the object.
-    ///
-    /// # Errors
-    /// [`Error::Outside`] beyond its end.
-    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), Error> {
-        let to = self.within(offset, from.len())?;
-        // SAFETY: as for `read`.
-        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
-        Ok(())
-    }
-
-    fn range(&self, pages: PageRange) -> (usize, usize) {
-        let end = pages.end.0.min(self.object.pages);
-        let at = |page: u64| self.start + page as usize * PAGE_BYTES;
-        (at(pages.start.0.min(end)), at(end))
-    }
-
-    /// Writes dirty pages back to the pager; they stay resident.
-    ///
-    /// # Errors
-    /// [`Error::System`] with `EIO` when the pager did not take a page: it stays dirty.
-    pub fn clean(&self, pages: PageRange) -> Result<(), Error> {
-        let (start, end) = self.range(pages);
-        self.object
-            .host
-            .kernel
-            .clean(start, end, false)
-            .map_err(system("write pages back"))
-    }
-
-    /// Writes dirty pages back and drops the cached copies: the next access asks the pager.
-    ///
-    /// # Errors
-    /// As [`Mapping::clean`].
-    pub fn flush(&self, pages: PageRange) -> Result<(), Error> {
-        let (start, end) = self.range(pages);
-        self.object
-            .host
-            .kernel
-            .clean(start, end, true)
-            .map_err(system("write pages back"))
-    }
-
-    /// Forbids writing until the pager allows it ([`Pager::data_unlock`]) or [`Mapping::unlock`].
-    ///
-    /// # Errors
-    /// [`Error::System`] when the pages cannot be protected.
-    pub fn lock(&self, pages: PageRange) -> Result<(), Error> {
-        let (start, end) = self.range(pages);
-        self.object
-            .host
-            .kernel
-            .lock_writes(start, end, true)
-            .map_err(system("lock pages"))
-    }
-
-    /// Lifts [`Mapping::lock`]; threads that wait to write go on.
-    ///
-    /// # Errors
-    /// [`Error::System`] when the protection cannot be lifted.
-    pub fn unlock(&self, pages: PageRange) -> Result<(), Error> {
-        let (start, end) = self.range(pages);
-        self.object
-            .host
-            .kernel
-            .lock_writes(start, end, false)
-            .map_err(system("unlock pages"))
-    }
-
-    /// What it takes now.
-    pub fn stats(&self) -> Stats {
-        let resident = self
-            .object
-            .host
-            .kernel
-            .resident(self.start, self.start + self.size());
-        Stats {
-            resident_pages: resident,
-            pages: self.object.pages,
-        }
-    }
-
-    /// Writes dirty pages back and unmaps.
-    ///
-    /// # Errors
-    /// As [`Mapping::clean`]; it is unmapped all the same.
-    pub fn unmap(self) -> Result<(), Error> {
-        let cleaned = self.clean(PageRange::new(0, self.object.pages));
-        drop(self);
-        cleaned
-    }
-}
-
-impl Drop for Mapping<'_> {
-    fn drop(&mut self) {
-        // A pager that does not take its pages has been told; `unmap` reports it.
-        let _ = self.clean(PageRange::new(0, self.object.pages));
-        let end = self.start + self.size();
-        // SAFETY: the mapping goes away with this value; addresses got from `as_ptr` are the
-        // caller's responsibility, as with any pointer.
-        let unmapped = unsafe {
-            self.object
-                .host
-                .kernel
-                .unmap_object(self.start, end, self.object.id)
-        };
-        debug_assert!(unmapped.is_ok());
-        self.object.mapped.store(false, Ordering::Release);
-    }
 }

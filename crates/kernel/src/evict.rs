@@ -247,14 +247,14 @@ impl Kernel {
     /// For pages that cannot be moved: shared after a fork, of other protection, older kernels.
     fn copy_aside(&self, from: usize, to: usize) -> bool {
         // SAFETY: the page is registered; a writer waits until it is gone and then faults.
-        if unsafe { self.uffd().protect(from, PAGE_BYTES, true) }.is_err() {
+        if unsafe { self.uffd_at(from).protect(from, PAGE_BYTES, true) }.is_err() {
             return false;
         }
         // SAFETY: the program's page is write-protected and stays until it is dropped below.
         let copied = unsafe { self.uffd().copy(to, from, PAGE_BYTES, false) };
         if copied.stopped.is_some() {
             // SAFETY: lifts what was set above.
-            let _ = unsafe { self.uffd().protect(from, PAGE_BYTES, false) };
+            let _ = unsafe { self.uffd_at(from).protect(from, PAGE_BYTES, false) };
             return false;
         }
         // SAFETY: the copy counts from now on.
@@ -264,9 +264,9 @@ impl Kernel {
             // SAFETY: nobody was told of the copy.
             unsafe { drop_shadow(from, PAGE_BYTES) };
             // SAFETY: lifts what was set above.
-            let _ = unsafe { self.uffd().protect(from, PAGE_BYTES, false) };
+            let _ = unsafe { self.uffd_at(from).protect(from, PAGE_BYTES, false) };
         }
-        self.uffd().wake(from, PAGE_BYTES);
+        self.wake(from, PAGE_BYTES);
         dropped.is_ok()
     }
 
@@ -376,7 +376,7 @@ impl Kernel {
                     let (mapped, awaited) = state.pages.paged_out(page);
                     gone |= 1 << bit;
                     if awaited || mapped {
-                        self.uffd().wake(address_of(page.0), PAGE_BYTES);
+                        self.wake(address_of(page.0), PAGE_BYTES);
                     }
                 }
             }
@@ -412,7 +412,7 @@ impl Kernel {
         }
         let at = address_of(page.0);
         // SAFETY: the page in the program is the one that counts now.
-        let _ = unsafe { self.uffd().protect(at, PAGE_BYTES, false) };
+        let _ = unsafe { self.uffd_at(at).protect(at, PAGE_BYTES, false) };
         // SAFETY: as above.
         unsafe { drop_shadow(at, PAGE_BYTES) };
         self.account.uncharge(1);

@@ -2,15 +2,16 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_abi::{Access, PAGE_BYTES, PageIndex, PageRange, TraceEvent, TraceKind};
-use farpage_object::{Answer, CLUSTER_PAGES, Filled, State as PageState};
-use farpage_pagers::{DataRequest, PagerError, Supplied};
+use farpage_abi::{PAGE_BYTES, PageIndex, PageRange, TraceEvent, TraceKind};
+use farpage_object::{Answer, CLUSTER_PAGES, Filled};
+use farpage_pagers::PagerError;
 use farpage_sys::uffd::Fault;
 use farpage_sys::{Errno, time};
 
 use crate::handler::{Buffer, Lead};
 use crate::kernel::{Kernel, StateGuard};
 use crate::layout::shadow_of;
+use crate::page_in::object_pages;
 use crate::regions::{Source, address_of};
 
 /// Faults between two whose time is taken: the clock costs a tenth of a fault.
@@ -24,6 +25,10 @@ const STARVED_AGAIN_NS: u64 = 50_000_000;
 /// What is left to do after the lock was given up.
 pub(crate) enum Step {
     Done,
+    /// A transfer is under way; its end lets the thread go on.
+    Wait,
+    /// The page is locked, and its pager does not unlock it: the thread waits until somebody does.
+    Locked,
     /// Pages of memory are needed first.
     Room(u64),
     /// A fork is under way.
@@ -37,8 +42,13 @@ pub(crate) enum Step {
 }
 
 impl Kernel {
-    /// Answers one fault.
-    pub(crate) fn serve(&self, fault: Fault, lead: &mut Lead<'_>, buffer: &mut Buffer) {
+    /// Answers one fault. False when the page stays locked.
+    pub(crate) fn serve(
+        &'static self,
+        fault: Fault,
+        lead: &mut Lead<'_>,
+        buffer: &mut Buffer,
+    ) -> bool {
         let page = PageIndex(fault.address as u64 / PAGE_BYTES as u64);
         let counters = self.account.counters();
         let timed = counters
@@ -46,11 +56,15 @@ impl Kernel {
             .fetch_add(1, Ordering::Relaxed)
             .is_multiple_of(TIMED_EVERY);
         let started = if timed { time::now_ns() } else { 0 };
-        let (mut again, mut slow_since, mut starved) = (false, 0, false);
+        let (mut again, mut slow_since, mut starved, mut locked) = (false, 0, false, false);
         loop {
             let seen = self.settled.seen();
             match self.step(page, fault, again, starved) {
-                Step::Done => break,
+                Step::Done | Step::Wait => break,
+                Step::Locked => {
+                    locked = true;
+                    break;
+                }
                 Step::Lost => {
                     self.lose(page, PagerError::Dead);
                     break;
@@ -89,6 +103,7 @@ impl Kernel {
             again = true;
         }
         self.take_time(started, slow_since);
+        !locked
     }
 
     fn take_time(&self, started: u64, slow_since: u64) {
@@ -109,28 +124,39 @@ impl Kernel {
     }
 
     fn step(&self, page: PageIndex, fault: Fault, again: bool, starved: bool) -> Step {
-        let mut state = self.state.lock();
-        if state.frozen {
-            return Step::Frozen;
-        }
-        let Some(region) = state.region_of_page(page.0) else {
-            drop(state);
-            self.uffd().wake(address_of(page.0), PAGE_BYTES);
-            return Step::Done;
-        };
-        let (limits, source) = (region.pages(), region.source.clone());
+        let state = self.state.lock();
         if starved {
             // Nobody can give anything: a working set below which nothing runs.
             self.account.overdraw(self.account.window());
             self.overdrawn_ns.store(time::now_ns(), Ordering::Relaxed);
         }
+        self.step_with(state, page, fault, again)
+    }
+
+    /// What to do about a fault; does what is done with the lock held.
+    pub(crate) fn step_with(
+        &self,
+        mut state: StateGuard<'_>,
+        page: PageIndex,
+        fault: Fault,
+        again: bool,
+    ) -> Step {
+        if state.frozen {
+            return Step::Frozen;
+        }
+        let Some(region) = state.region_of_page(page.0) else {
+            drop(state);
+            self.wake(address_of(page.0), PAGE_BYTES);
+            return Step::Done;
+        };
+        let (limits, source) = (region.pages(), region.source.clone());
         match state.pages.fault(page, fault.protection, limits, again) {
             Answer::Wake => {
                 drop(state);
-                self.uffd().wake(address_of(page.0), PAGE_BYTES);
+                self.wake(address_of(page.0), PAGE_BYTES);
                 Step::Done
             }
-            Answer::Wait => Step::Done,
+            Answer::Wait => Step::Wait,
             Answer::Zero(pages) | Answer::Grant(pages) if !source.temporary => {
                 let pages = PageRange::new(page.0, pages.end.0);
                 self.request(state, page, pages, None, source)
@@ -190,7 +216,7 @@ impl Kernel {
             let progress = unsafe { self.uffd().zero(address_of(page.0), PAGE_BYTES) };
             match progress.stopped {
                 None => {}
-                Some(Errno::EEXIST) => self.uffd().wake(address_of(page.0), PAGE_BYTES),
+                Some(Errno::EEXIST) => self.wake(address_of(page.0), PAGE_BYTES),
                 Some(errno) => self.kill(
                     format_args!(
                         "cannot fill the memory at {:#x} ({errno})",
@@ -231,7 +257,7 @@ impl Kernel {
     fn restore(&self, mut state: StateGuard<'_>, page: PageIndex, pages: PageRange) -> Step {
         let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
         // SAFETY: the pages lie aside, at their shadow, and are absent from the program.
-        let moved = unsafe { self.uffd().move_pages(to, shadow_of(to), bytes) };
+        let moved = unsafe { self.uffd_at(to).move_pages(to, shadow_of(to), bytes) };
         let whole = moved.stopped.is_none();
         if !whole {
             for page in pages.iter() {
@@ -240,7 +266,7 @@ impl Kernel {
         }
         state.pages.restored(pages);
         drop(state);
-        self.uffd().wake(address_of(page.0), PAGE_BYTES);
+        self.wake(address_of(page.0), PAGE_BYTES);
         self.account
             .counters()
             .refaults_aside
@@ -253,12 +279,12 @@ impl Kernel {
     /// of other protection, it cannot be moved.
     pub(crate) fn bring_back(&self, at: usize) {
         // SAFETY: the page lies aside and is absent from the program, or was brought back already.
-        let moved = unsafe { self.uffd().move_pages(at, shadow_of(at), PAGE_BYTES) };
+        let moved = unsafe { self.uffd_at(at).move_pages(at, shadow_of(at), PAGE_BYTES) };
         if matches!(moved.stopped, None | Some(Errno::EEXIST)) {
             return;
         }
         // SAFETY: as above; the shadow is readable.
-        let copied = unsafe { self.uffd().copy(at, shadow_of(at), PAGE_BYTES, false) };
+        let copied = unsafe { self.uffd_at(at).copy(at, shadow_of(at), PAGE_BYTES, false) };
         match copied.stopped {
             None => {
                 // SAFETY: the copy in the program is the one that counts now.
@@ -274,7 +300,7 @@ impl Kernel {
     fn copy_back(&self, mut state: StateGuard<'_>, page: PageIndex) -> Step {
         let at = address_of(page.0);
         // SAFETY: the page is being paged out from its shadow, which stays until that ends.
-        let copied = unsafe { self.uffd().copy(at, shadow_of(at), PAGE_BYTES, true) };
+        let copied = unsafe { self.uffd_at(at).copy(at, shadow_of(at), PAGE_BYTES, true) };
         if let Some(errno) = copied.stopped {
             self.kill(
                 format_args!("cannot give back the memory at {at:#x} ({errno})"),
@@ -293,7 +319,7 @@ impl Kernel {
     fn unprotect(&self, mut state: StateGuard<'_>, pages: PageRange, source: &Source) -> Step {
         let (at, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
         // SAFETY: the pages are registered; that they become dirty is told right below.
-        if let Err(errno) = unsafe { self.uffd().protect(at, bytes, false) } {
+        if let Err(errno) = unsafe { self.uffd_at(at).protect(at, bytes, false) } {
             self.kill(
                 format_args!("cannot let {at:#x} be written ({errno})"),
                 PagerError::Dead,
@@ -342,146 +368,6 @@ impl Kernel {
         }
     }
 
-    /// Asks the pager and puts what it supplies into the program.
-    fn page_in(
-        &self,
-        page: PageIndex,
-        pages: PageRange,
-        fault: Fault,
-        source: &Source,
-        buffer: &mut Buffer,
-    ) {
-        let mut at = pages.start.0;
-        let access = if fault.write {
-            Access::Write
-        } else {
-            Access::Read
-        };
-        let mut failed = None;
-        while at < pages.end.0 {
-            let rest = PageRange::new(at, pages.end.0);
-            let needed = if page.0 >= at { page.0 - at + 1 } else { 1 };
-            let space = buffer.bytes(rest.pages() as usize);
-            let asked = object_pages(source, rest);
-            let request = DataRequest::new(source.object, asked, needed, access, space);
-            match source.pager.data_request(request) {
-                Ok(supplied) if supplied.pages == 0 || supplied.pages > rest.pages() => {
-                    failed = Some(PagerError::Violation);
-                    break;
-                }
-                Ok(supplied) => {
-                    let count = supplied.pages;
-                    self.install(PageRange::new(at, at + count), supplied, buffer);
-                    at += count;
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            }
-        }
-        self.page_in_is_over(page, PageRange::new(at, pages.end.0), failed);
-        let came = PageRange::new(pages.start.0, at);
-        let counters = self.account.counters();
-        counters
-            .prefetched
-            .fetch_add(came.pages().saturating_sub(1), Ordering::Relaxed);
-        self.trace(TraceKind::PageIn, came);
-    }
-
-    fn install(&self, pages: PageRange, supplied: Supplied, buffer: &mut Buffer) {
-        let clean = !supplied.precious;
-        let from = buffer.bytes(pages.pages() as usize).as_ptr() as usize;
-        let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
-        let protect = clean || supplied.locked == Some(Access::Write);
-        // SAFETY: the pages are being paged in: absent, and nobody else fills or unmaps them.
-        let copied = unsafe { self.uffd().copy(to, from, bytes, protect) };
-        let mut done = copied.bytes;
-        while done < bytes {
-            // SAFETY: as above. Runs that cross mappings go page by page.
-            let one = unsafe {
-                self.uffd()
-                    .copy(to + done, from + done, PAGE_BYTES, protect)
-            };
-            if let Some(errno) = one.stopped {
-                let at = to + done;
-                self.kill(
-                    format_args!("cannot page in at {at:#x} ({errno})"),
-                    PagerError::Dead,
-                );
-            }
-            done += PAGE_BYTES;
-        }
-        let mut state = self.state.lock();
-        let awaited = state.pages.paged_in(pages, clean);
-        if supplied.locked == Some(Access::Write) {
-            state.pages.lock_writes(pages, true);
-        }
-        drop(state);
-        if awaited {
-            // It wrote to a page that was there already, but not known to be.
-            self.uffd().wake(to, bytes);
-        }
-    }
-
-    fn page_in_is_over(&self, page: PageIndex, rest: PageRange, failed: Option<PagerError>) {
-        let mut state = self.state.lock();
-        let mut lost = None;
-        let mut rest_from = rest.start.0;
-        if let Some(error) = failed
-            && rest.start <= page
-        {
-            state.pages.page_in_failed(rest.start);
-            lost = Some((rest.start, error));
-            rest_from += 1;
-        }
-        let awaited = state
-            .pages
-            .page_in_ends(PageRange::new(rest_from, rest.end.0));
-        state.in_flight -= 1;
-        drop(state);
-        self.account.uncharge(rest.pages());
-        if let Some((first, error)) = lost {
-            self.lose(first, error);
-        }
-        if awaited || lost.is_some() {
-            self.uffd()
-                .wake(address_of(rest.start.0), rest.bytes() as usize);
-        }
-        self.settled.notify();
-    }
-
-    fn prefetch_strided(
-        &self,
-        page: PageIndex,
-        also: Option<(i64, u64)>,
-        source: &Source,
-        buffer: &mut Buffer,
-    ) {
-        let Some((stride, count)) = also else { return };
-        for step in 1..count as i64 {
-            let next = PageIndex(page.0.saturating_add_signed(stride * step));
-            let mut state = self.state.lock();
-            let same = state.region_of_page(next.0).is_some_and(|region| {
-                region.source.object == source.object && region.source.origin == source.origin
-            });
-            let out = same && !state.frozen && state.pages.state(next) == PageState::Out;
-            if !out || !self.account.charge(1) {
-                return;
-            }
-            state.pages.page_in_begins(PageRange::one(next), None);
-            state.in_flight += 1;
-            drop(state);
-            let fault = Fault {
-                address: address_of(next.0),
-                write: false,
-                protection: false,
-                thread: 0,
-            };
-            self.page_in(next, PageRange::one(next), fault, source, buffer);
-        }
-    }
-
     pub(crate) fn trace(&self, kind: TraceKind, pages: PageRange) {
         let control = self.account.control();
         if control.trace.load(Ordering::Relaxed) == 0 || pages.is_empty() {
@@ -496,9 +382,4 @@ impl Kernel {
             task: self.account.slot() as u16,
         });
     }
-}
-
-/// The object's own page numbers of a run of virtual pages.
-pub(crate) fn object_pages(source: &Source, pages: PageRange) -> PageRange {
-    PageRange::new(pages.start.0 - source.origin, pages.end.0 - source.origin)
 }

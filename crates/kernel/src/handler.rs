@@ -45,7 +45,16 @@ pub(crate) struct Lead<'a> {
     guard: Option<Guard<'a, Follower>>,
 }
 
-impl Lead<'_> {
+impl<'a> Lead<'a> {
+    /// Of a handler that does not wait for faults.
+    #[cfg(feature = "std")]
+    pub(crate) fn none(kernel: &'a Kernel) -> Self {
+        Self {
+            kernel,
+            guard: None,
+        }
+    }
+
     /// Gives up before a page of `source` is waited for, unless only one thread faults lately and
     /// the page is on a local disk at worst: changing the lead would cost more than it saves.
     pub(crate) fn give_up_for(&mut self, source: &Source) {
@@ -82,7 +91,7 @@ impl Kernel {
 
     /// Answers faults for ever. Runs on a thread of its own, which the embedder starts after
     /// [`Kernel::handler_starts`].
-    pub fn handle_faults(&self, mut buffer: Buffer) -> ! {
+    pub fn handle_faults(&'static self, mut buffer: Buffer) -> ! {
         let mut own_cpu = None;
         loop {
             self.waiting_to_lead.fetch_add(1, Ordering::AcqRel);
@@ -98,7 +107,12 @@ impl Kernel {
         }
     }
 
-    fn next_fault(&self, lead: &mut Lead<'_>, buffer: &mut Buffer, own_cpu: &mut Option<u32>) {
+    fn next_fault(
+        &'static self,
+        lead: &mut Lead<'_>,
+        buffer: &mut Buffer,
+        own_cpu: &mut Option<u32>,
+    ) {
         let uffd = self.uffd();
         let faults = match uffd.faults::<1>() {
             Ok(faults) => faults,

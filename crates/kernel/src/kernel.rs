@@ -14,7 +14,8 @@ use farpage_sys::{Errno, mem};
 use crate::account::Account;
 use crate::follow::Follower;
 use crate::hold::Holds;
-use crate::layout::shadow_of;
+use crate::layout::{IN_THREAD_AREA, shadow_of};
+use crate::outstanding::Outstanding;
 use crate::regions::{Region, Regions, Source, address_of};
 
 /// What happens when a page cannot be had.
@@ -25,6 +26,10 @@ pub enum OnLoss {
     /// Accesses to the page raise SIGBUS from then on.
     Poison,
 }
+
+/// Features of userfaultfd that are used where Linux has them.
+pub(crate) const WANTED: u64 =
+    features::FAULT_FLAG_WP | features::THREAD_ID | features::MOVE | features::POISON;
 
 /// How a kernel is made.
 pub struct Config {
@@ -53,6 +58,8 @@ pub struct Kernel {
     pub(crate) fixed_fds: Option<(Fd, Fd)>,
     pub(crate) temporary: Source,
     uffd: AtomicI32,
+    /// The one whose faults raise SIGBUS in the faulting thread; -1 until it is wanted.
+    pub(crate) in_thread: AtomicI32,
     pagemap: AtomicI32,
     /// Faults are answered: userfaultfd is open.
     pub(crate) active: AtomicBool,
@@ -70,6 +77,9 @@ pub struct Kernel {
     pub(crate) waiting_to_lead: AtomicU32,
     /// When a fault last took memory above the budget; 0: never.
     pub(crate) overdrawn_ns: AtomicU64,
+    /// Faults that a thread could not answer itself.
+    #[cfg(feature = "std")]
+    pub(crate) desk: crate::in_thread::Desk,
 }
 
 /// What the lock protects.
@@ -82,6 +92,8 @@ pub(crate) struct State {
     pub(crate) frozen: bool,
     /// Pages that must stay, and for whom.
     pub(crate) holds: Holds,
+    /// Page-ins that pagers answer later.
+    pub(crate) outstanding: Outstanding,
 }
 
 impl Kernel {
@@ -101,6 +113,7 @@ impl Kernel {
             fixed_fds: config.fixed_fds,
             temporary,
             uffd: AtomicI32::new(-1),
+            in_thread: AtomicI32::new(-1),
             pagemap: AtomicI32::new(-1),
             active: AtomicBool::new(false),
             granting: AtomicBool::new(true),
@@ -111,6 +124,7 @@ impl Kernel {
                 in_flight: 0,
                 frozen: false,
                 holds: Holds::default(),
+                outstanding: Outstanding::new(),
             }),
             settled: Event::new(),
             page_out: Event::new(),
@@ -118,6 +132,8 @@ impl Kernel {
             handlers: AtomicU32::new(0),
             waiting_to_lead: AtomicU32::new(0),
             overdrawn_ns: AtomicU64::new(0),
+            #[cfg(feature = "std")]
+            desk: crate::in_thread::Desk::new(),
         }
     }
 
@@ -133,6 +149,28 @@ impl Kernel {
 
     pub(crate) fn uffd(&self) -> Uffd {
         Uffd(Fd(self.uffd.load(Ordering::Relaxed)))
+    }
+
+    fn is_in_thread(&self, address: usize) -> bool {
+        IN_THREAD_AREA.contains(&address) && self.in_thread.load(Ordering::Relaxed) >= 0
+    }
+
+    /// The userfaultfd that managed memory at `address` is registered with. Shadows belong to
+    /// [`Kernel::uffd`].
+    pub(crate) fn uffd_at(&self, address: usize) -> Uffd {
+        if self.is_in_thread(address) {
+            return Uffd(Fd(self.in_thread.load(Ordering::Relaxed)));
+        }
+        self.uffd()
+    }
+
+    /// Lets threads go on that wait for pages of a range: they try again.
+    pub(crate) fn wake(&self, at: usize, bytes: usize) {
+        if self.is_in_thread(at) {
+            self.settled.notify();
+        } else {
+            self.uffd().wake(at, bytes);
+        }
     }
 
     pub(crate) fn pagemap(&self) -> Fd {
@@ -156,11 +194,9 @@ impl Kernel {
 
     fn open_both(&self) -> Result<(Fd, Fd), Errno> {
         let offered = uffd::offered(self.device)?;
-        let wanted =
-            features::FAULT_FLAG_WP | features::THREAD_ID | features::MOVE | features::POISON;
         let (uffd, _) = uffd::open(self.device)?;
         let pagemap = uffd
-            .enable(offered & wanted)
+            .enable(offered & WANTED)
             .and_then(|()| farpage_sys::pagemap::open())
             .inspect_err(|_| file::close(uffd.0))?;
         Ok((uffd.0, pagemap))
@@ -180,7 +216,7 @@ impl Kernel {
         // SAFETY: the shadow is ours; the region's faults are answered from now on.
         unsafe { self.uffd().register(shadow_of(start), bytes) }?;
         // SAFETY: as above.
-        unsafe { self.uffd().register(start, bytes) }
+        unsafe { self.uffd_at(start).register(start, bytes) }
     }
 
     /// Waits, with the lock given up meanwhile, until no page of `pages` is busy.

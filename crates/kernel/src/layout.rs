@@ -17,6 +17,9 @@ pub const LOW_AREA: Range<usize> = 0..0x1_0000_0000;
 pub const PLACE_START: usize = 0x1000_0000_0000;
 /// ... to here. Mappings that the program wants below are left where it wants them.
 pub const PLACE_END: usize = 0x2A00_0000_0000;
+/// Of that, where mappings lie whose faults are answered in the thread that faults. Which way it is
+/// shows in the address alone.
+pub(crate) const IN_THREAD_AREA: Range<usize> = 0x2600_0000_0000..PLACE_END;
 
 const SHADOW: usize = 0x2A00_0000_0000;
 const HEAP_SHADOW: usize = 0x0200_0000_0000;

@@ -19,11 +19,15 @@ mod follow;
 mod fork;
 mod handler;
 mod hold;
+#[cfg(feature = "std")]
+mod in_thread;
 mod kernel;
 mod layout;
 mod lock;
 mod loss;
 mod object;
+mod outstanding;
+mod page_in;
 mod regions;
 mod remap;
 mod space;

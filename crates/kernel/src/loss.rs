@@ -93,8 +93,8 @@ impl Kernel {
                     "cannot page in the memory at {address:#x}: {error}"
                 ));
                 // SAFETY: the page is registered and has no contents any more.
-                unsafe { self.uffd().poison(address, PAGE_BYTES) };
-                self.uffd().wake(address, PAGE_BYTES);
+                unsafe { self.uffd_at(address).poison(address, PAGE_BYTES) };
+                self.wake(address, PAGE_BYTES);
             }
         }
     }

@@ -7,20 +7,30 @@ use farpage_sys::{Errno, mem};
 
 use crate::fault::Step;
 use crate::kernel::{Kernel, State};
-use crate::layout::shadow_of;
+use crate::layout::{IN_THREAD_AREA, shadow_of};
 use crate::regions::{OnFork, Region, Source, address_of, pages_of};
 
 impl Kernel {
     /// Maps `pages` pages of the object that `source` describes (its `origin` is set here) and
-    /// returns the address.
+    /// returns the address. `in_thread`: its faults are answered in the thread that faults.
     ///
     /// # Errors
     /// `ENOMEM` when there is no room, or as userfaultfd's registration.
-    pub fn map_object(&self, mut source: Source, pages: u64) -> Result<usize, Errno> {
+    pub fn map_object(
+        &self,
+        mut source: Source,
+        pages: u64,
+        in_thread: bool,
+    ) -> Result<usize, Errno> {
         let bytes = pages as usize * PAGE_BYTES;
         let prot = mem::PROT_READ | mem::PROT_WRITE;
         let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
-        let start = self.place(0, bytes, prot, flags).ok_or(Errno::ENOMEM)?;
+        let start = if in_thread {
+            self.place_within(IN_THREAD_AREA, bytes, prot, flags)
+        } else {
+            self.place(0, bytes, prot, flags)
+        };
+        let start = start.ok_or(Errno::ENOMEM)?;
         source.origin = pages_of(start, start + bytes).start.0;
         let mut state = self.state.lock();
         if let Err(errno) = self.register(start, start + bytes) {
@@ -73,7 +83,7 @@ impl Kernel {
     fn copy_for_cleaning(&self, state: &mut State, page: PageIndex) {
         let at = address_of(page.0);
         // SAFETY: registered; a writer waits until the page is clean.
-        let protected = unsafe { self.uffd().protect(at, PAGE_BYTES, true) };
+        let protected = unsafe { self.uffd_at(at).protect(at, PAGE_BYTES, true) };
         // SAFETY: the shadow is empty; the page is protected and stays.
         let copied = unsafe { self.uffd().copy(shadow_of(at), at, PAGE_BYTES, false) };
         assert!(
@@ -116,10 +126,10 @@ impl Kernel {
         for run in dirty {
             let at = address_of(run.start.0);
             // SAFETY: registered; the automaton knows that these pages are locked, or not.
-            unsafe { self.uffd().protect(at, run.bytes() as usize, locked) }?;
+            unsafe { self.uffd_at(at).protect(at, run.bytes() as usize, locked) }?;
         }
         drop(state);
-        self.uffd().wake(start, end - start);
+        self.wake(start, end - start);
         Ok(())
     }
 
@@ -131,15 +141,16 @@ impl Kernel {
             .pager
             .data_unlock(source.object, asked, Access::Write)
         {
-            return Step::Done;
+            return Step::Locked;
         }
+        let at = address_of(page.0);
         let mut state = self.state.lock();
         if state.pages.unlocked(page) {
             // SAFETY: the page is dirty and may be written again.
-            let _ = unsafe { self.uffd().protect(address_of(page.0), PAGE_BYTES, false) };
+            let _ = unsafe { self.uffd_at(at).protect(at, PAGE_BYTES, false) };
         }
         drop(state);
-        self.uffd().wake(address_of(page.0), PAGE_BYTES);
+        self.wake(at, PAGE_BYTES);
         Step::Done
     }
 
@@ -159,8 +170,8 @@ impl Kernel {
             .count() as u64
     }
 
-    /// Unmaps an object: what is dirty is discarded, so [`Kernel::clean`] it before. The pager is
-    /// told that the kernel has let go.
+    /// Unmaps an object: what is dirty is discarded, so [`Kernel::clean`] it before. What waits for
+    /// its pager is withdrawn. The pager is told that the kernel has let go.
     ///
     /// # Safety
     /// Nobody may use the mapping any more.
@@ -173,6 +184,7 @@ impl Kernel {
         end: usize,
         object: ObjectId,
     ) -> Result<(), Errno> {
+        self.close(start, end);
         let source = self
             .state
             .lock()
@@ -180,7 +192,9 @@ impl Kernel {
             .find(start)
             .map(|region| region.source.clone());
         // SAFETY: forwarded.
-        unsafe { self.munmap(start, end - start) }?;
+        let unmapped = unsafe { self.munmap(start, end - start) };
+        self.closed(start, end);
+        unmapped?;
         if let Some(source) = source {
             source.pager.terminate(object);
         }

@@ -6,9 +6,9 @@ use farpage_pagers::PagerError;
 use farpage_sys::linux::general::{MREMAP_FIXED, MREMAP_MAYMOVE};
 use farpage_sys::{Errno, mem};
 
-use crate::fault::object_pages;
 use crate::kernel::{Kernel, State};
 use crate::layout::manageable;
+use crate::page_in::object_pages;
 use crate::regions::{Region, address_of, pages_of};
 use crate::space::{end_of, whole_pages};
 

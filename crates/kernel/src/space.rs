@@ -2,6 +2,7 @@
 //!
 //! Each call does to Linux what the program asked, and to the automaton what that means.
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use farpage_abi::{PAGE_BYTES, PageRange};
@@ -12,9 +13,9 @@ use farpage_sys::linux::general::{
 };
 use farpage_sys::{Errno, mem, pagemap};
 
-use crate::fault::object_pages;
 use crate::kernel::{Kernel, State};
-use crate::layout::{LOW_AREA, PLACE_END, PLACE_START, manageable, shadow_of};
+use crate::layout::{IN_THREAD_AREA, LOW_AREA, PLACE_END, PLACE_START, manageable, shadow_of};
+use crate::page_in::object_pages;
 use crate::regions::{OnFork, Region, address_of, pages_of};
 
 const HUGE_PAGE: usize = 2 << 20;
@@ -123,18 +124,32 @@ impl Kernel {
         if hinted && map(hint).is_ok() {
             return Some(hint);
         }
+        self.place_within(PLACE_START..IN_THREAD_AREA.start, bytes, prot, flags)
+    }
+
+    /// Maps anonymous memory at the lowest place in `area` where there is room.
+    pub(crate) fn place_within(
+        &self,
+        area: Range<usize>,
+        bytes: usize,
+        prot: u32,
+        flags: u32,
+    ) -> Option<usize> {
+        let flags = flags | mem::MAP_FIXED_NOREPLACE;
+        // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
+        let map = |at| unsafe { mem::map(at, bytes, prot, flags, Fd(-1), 0) };
         let align = if bytes >= HUGE_PAGE {
             HUGE_PAGE
         } else {
             SMALL_ALIGN
         };
-        let mut from = PLACE_START;
+        let mut from = area.start;
         for attempt in 0..24 {
             let gap = self
                 .state
                 .lock()
                 .regions
-                .gap(from, PLACE_END, bytes, align)?;
+                .gap(from, area.end, bytes, align)?;
             match map(gap) {
                 Ok(at) => return Some(at),
                 // Somebody else's, of unknown size: go further each time.

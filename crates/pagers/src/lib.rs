@@ -8,15 +8,19 @@
 
 extern crate alloc;
 
+mod ticket;
+
 use core::fmt;
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 
+pub use ticket::{Later, Ticket};
+
 /// Answers for the contents of memory objects.
 ///
-/// Calls come from the kernel's own threads, several at a time, never from the thread that
-/// faulted. A call must not touch memory that this same pager serves: its own fault would wait for
-/// itself.
+/// Calls come from the kernel's own threads, several at a time; from the thread that faulted only
+/// when [`Pager::is_signal_safe`] says that this is right. A call must not touch memory that this
+/// same pager serves: its own fault would wait for itself.
 pub trait Pager: Send + Sync {
     /// The kernel starts to use `object` (`pager_init`). Refusing makes the mapping fail.
     ///
@@ -33,14 +37,25 @@ pub trait Pager: Send + Sync {
     /// still needs. `request.needed()` is the number of pages that a thread waits for; the rest is
     /// prefetch.
     ///
+    /// A pager that must wait for something itself keeps a [`Ticket`] with [`DataRequest::later`],
+    /// returns, and answers when it can: no thread is held meanwhile.
+    ///
     /// # Errors
     /// Why the first page cannot be had: the thread that waits gets an error, never zeros.
     fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError>;
 
-    /// True when `page` can be supplied without waiting for anything. The kernel then answers
-    /// the fault on the spot; else it first lets another thread take further faults.
+    /// True when `page` can be supplied, or a ticket kept, without waiting for anything. The kernel
+    /// then answers the fault on the spot; else it first lets another thread take further faults.
     fn is_at_hand(&self, object: ObjectId, page: PageIndex) -> bool {
         let _ = (object, page);
+        false
+    }
+
+    /// True when [`Pager::data_request`] may be called in a signal handler of the thread that
+    /// faulted. For mappings whose faults are answered there: pages that are at hand then come
+    /// without another thread. Such a pager takes no mutex that a thread may hold while it touches
+    /// the mapping, and does not panic.
+    fn is_signal_safe(&self) -> bool {
         false
     }
 
@@ -95,7 +110,11 @@ pub struct DataRequest<'a> {
     needed: u64,
     access: Access,
     buffer: &'a mut [u8],
+    later: Option<MakeTicket<'a>>,
 }
+
+/// Who takes the late answer, and what gives its number.
+type MakeTicket<'a> = (&'static dyn Later, &'a (dyn Fn() -> u64 + Sync));
 
 impl<'a> DataRequest<'a> {
     /// A request for `pages`, of which the first `needed` are waited for. Made by kernels and by
@@ -125,7 +144,62 @@ impl<'a> DataRequest<'a> {
             needed,
             access,
             buffer,
+            later: None,
         }
+    }
+
+    /// The request may be answered later, to `kernel`, under the number that `number` gives when
+    /// the pager decides so. Used by kernels and by tests of pagers.
+    pub fn or_later(
+        self,
+        kernel: &'static dyn Later,
+        number: &'a (dyn Fn() -> u64 + Sync),
+    ) -> Self {
+        Self {
+            later: Some((kernel, number)),
+            ..self
+        }
+    }
+
+    /// The pager answers later: `keep` puts the ticket where it is found again, and what this
+    /// returns is returned from [`Pager::data_request`]. The ticket may be answered at once, by
+    /// another thread or in `keep`.
+    ///
+    /// ```
+    /// use std::sync::mpsc::Sender;
+    ///
+    /// use farpage_abi::ObjectId;
+    /// use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
+    ///
+    /// /// Leaves requests to whoever holds the other end: `ticket.supply(&bytes)` answers one.
+    /// struct Remote(Sender<Ticket>);
+    ///
+    /// impl Pager for Remote {
+    ///     fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+    ///         // Without anybody there the ticket is dropped, and the access fails.
+    ///         Ok(request.later(|ticket| drop(self.0.send(ticket))))
+    ///     }
+    ///
+    ///     fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
+    ///         Err(PagerError::Write(30)) // read-only
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Panics
+    /// When the request was made without [`DataRequest::or_later`]; kernels make none such.
+    pub fn later(self, keep: impl FnOnce(Ticket)) -> Supplied {
+        let (kernel, number) = self.later.expect("a request that can be answered later");
+        let (object, access, pages) = (self.object, self.access, self.pages);
+        keep(Ticket::new(
+            kernel,
+            number(),
+            object,
+            access,
+            self.needed,
+            pages,
+        ));
+        Supplied::clean(0)
     }
 
     /// The object.
@@ -174,7 +248,7 @@ impl<'a> DataRequest<'a> {
 /// What a pager put into a request's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Supplied {
-    /// Pages filled, from the first; at least 1.
+    /// Pages filled, from the first; at least 1. (0 from [`DataRequest::later`] only.)
     pub pages: u64,
     /// The pager keeps no copy: the pages must come back even if nobody writes to them.
     pub precious: bool,

@@ -1,0 +1,378 @@
+//! Objects and their mappings.
+
+use alloc::sync::Arc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
+use farpage_pagers::Pager;
+
+use super::{Embedded, Error, system};
+use crate::regions::Source;
+
+/// Memory whose contents are the business of a pager.
+pub struct Object {
+    pub(super) host: Embedded,
+    pub(super) pager: Arc<dyn Pager>,
+    pub(super) id: ObjectId,
+    pub(super) pages: u64,
+    pub(super) place: Mutex<Place>,
+}
+
+/// Where an object is in memory.
+#[derive(Default)]
+pub(super) struct Place {
+    /// A [`Mapping`] exists.
+    mapped: bool,
+    /// Its pages outlive the mapping.
+    cached: bool,
+    /// They do: it is mapped at this address, for nobody.
+    kept: Option<Kept>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Kept {
+    start: usize,
+    in_thread: bool,
+}
+
+impl Object {
+    /// What the pager knows this object as.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// Maps the whole object into this process. Nothing is read before it is touched.
+    ///
+    /// # Errors
+    /// [`Error::Mapped`] while a mapping exists; [`Error::System`] when there is no room.
+    pub fn map(&self) -> Result<Mapping<'_>, Error> {
+        self.map_there(false)
+    }
+
+    /// As [`Object::map`], but a fault raises SIGBUS in the thread that faults, and a signal
+    /// handler of the kernel's answers it there: no other thread is woken. Pages come that way when
+    /// they only have to be brought back or unprotected, or when the pager is
+    /// [signal-safe](Pager::is_signal_safe) and has the page at hand; else the signal handler waits
+    /// for the kernel's threads, with all signals blocked.
+    ///
+    /// System calls on pages that are not in memory fail with `EFAULT`: give them other buffers,
+    /// and copy with [`Mapping::read`] and [`Mapping::write`]. The handler takes SIGBUS for the
+    /// whole process when this is first called, and hands on what is not its own to the action that
+    /// was there, on the thread's own stack: install yours before.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use farpage_abi::{ObjectId, PageIndex};
+    /// # use farpage_kernel::embed::Embedded;
+    /// # use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+    /// /// All bytes are 7.
+    /// struct Sevens;
+    ///
+    /// impl Pager for Sevens {
+    ///     fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+    ///         request.buffer().fill(7);
+    ///         Ok(Supplied::clean(request.pages().pages()))
+    ///     }
+    ///
+    ///     fn is_at_hand(&self, _: ObjectId, _: PageIndex) -> bool {
+    ///         true
+    ///     }
+    ///
+    ///     fn is_signal_safe(&self) -> bool {
+    ///         true // it takes no mutex, allocates nothing and does not panic
+    ///     }
+    ///
+    ///     fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
+    ///         Err(PagerError::Write(30)) // read-only
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let kernel = Embedded::start(16 << 20)?;
+    /// let object = kernel.object(Arc::new(Sevens), 1 << 30)?;
+    /// let memory = object.map_in_thread()?;
+    /// let mut bytes = [0; 3];
+    /// memory.read(5_000_000, &mut bytes)?;
+    /// assert_eq!(bytes, [7; 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Object::map`], and [`Error::System`] when Linux does not offer it, or more than 16
+    /// kernels of this process do it.
+    pub fn map_in_thread(&self) -> Result<Mapping<'_>, Error> {
+        self.host.answer_in_thread()?;
+        self.map_there(true)
+    }
+
+    fn map_there(&self, in_thread: bool) -> Result<Mapping<'_>, Error> {
+        let mut place = self.place();
+        if place.mapped {
+            return Err(Error::Mapped);
+        }
+        let start = match place.kept.take() {
+            Some(kept) if kept.in_thread == in_thread => kept.start,
+            other => {
+                if let Some(kept) = other {
+                    // As when a mapping is dropped: a pager that refuses has been told.
+                    let _ = self.let_go(kept.start);
+                }
+                let source = Source {
+                    object: self.id,
+                    pager: Arc::clone(&self.pager),
+                    temporary: false,
+                    origin: 0,
+                };
+                let mapped = self.host.kernel.map_object(source, self.pages, in_thread);
+                mapped.map_err(system("map the object"))?
+            }
+        };
+        place.mapped = true;
+        drop(place);
+        Ok(Mapping {
+            object: self,
+            start,
+            in_thread,
+        })
+    }
+
+    /// Whether pages outlive the mapping (`pager_cache`). They stay in memory then, within the
+    /// budget, and leave like all others when room is needed: clean ones are dropped, modified ones
+    /// written back. The next [`Object::map`] finds the rest without asking the pager, if faults
+    /// are answered as before ([`Object::map_in_thread`] or not). With `false`, or when the object
+    /// is dropped, what an earlier mapping left is written back and let go; then the pager is told
+    /// by [`Pager::terminate`].
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use farpage_abi::ObjectId;
+    /// # use farpage_kernel::embed::Embedded;
+    /// # use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+    /// # struct Words;
+    /// # impl Pager for Words {
+    /// #     fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+    /// #         Ok(request.supply(b"far away"))
+    /// #     }
+    /// #     fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
+    /// #         Ok(())
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let kernel = Embedded::start(16 << 20)?;
+    /// let object = kernel.object(Arc::new(Words), 1 << 20)?;
+    /// object.cache(true)?;
+    /// let memory = object.map()?;
+    /// memory.read(0, &mut [0; 8])?;
+    /// memory.unmap()?;
+    /// assert!(object.map()?.stats().resident_pages > 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Mapping::unmap`], when there is something to write back; it is let go all the same.
+    pub fn cache(&self, cached: bool) -> Result<(), Error> {
+        let mut place = self.place();
+        place.cached = cached;
+        match place.kept.take_if(|_| !cached) {
+            Some(kept) => self.let_go(kept.start),
+            None => Ok(()),
+        }
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, start: usize) -> usize {
+        start + self.pages as usize * PAGE_BYTES
+    }
+
+    /// Writes dirty pages back and unmaps.
+    fn let_go(&self, start: usize) -> Result<(), Error> {
+        let (kernel, end) = (self.host.kernel, self.end(start));
+        kernel.close(start, end);
+        let cleaned = kernel.clean(start, end, false);
+        // SAFETY: the mapping belongs to a value that goes away, or to nobody; addresses got from
+        // `as_ptr` are the caller's responsibility, as with any pointer.
+        let unmapped = unsafe { kernel.unmap_object(start, end, self.id) };
+        debug_assert!(unmapped.is_ok());
+        cleaned.map_err(system("write pages back"))
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        if let Some(kept) = self.place().kept.take() {
+            // A pager that does not take its pages has been told; `cache` reports it.
+            let _ = self.let_go(kept.start);
+        }
+    }
+}
+
+/// A mapped object. Dropping it writes dirty pages back and unmaps it, unless the object is
+/// [cached](Object::cache).
+pub struct Mapping<'a> {
+    object: &'a Object,
+    start: usize,
+    in_thread: bool,
+}
+
+/// What a mapping takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Pages in memory.
+    pub resident_pages: u64,
+    /// Pages of the object.
+    pub pages: u64,
+}
+
+impl Mapping<'_> {
+    /// Size in bytes: whole pages.
+    pub fn size(&self) -> usize {
+        self.object.pages as usize * PAGE_BYTES
+    }
+
+    /// The first byte. Reading and writing through it faults pages in; a page that its pager
+    /// cannot supply raises SIGBUS.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start as *mut u8
+    }
+
+    fn within(&self, offset: usize, bytes: usize) -> Result<usize, Error> {
+        let size = self.size();
+        match offset.checked_add(bytes) {
+            Some(end) if end <= size => Ok(self.start + offset),
+            _ => Err(Error::Outside {
+                offset,
+                bytes,
+                size,
+            }),
+        }
+    }
+
+    /// Copies bytes out of the object.
+    ///
+    /// # Errors
+    /// [`Error::Outside`] beyond its end.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
+        let from = self.within(offset, into.len())?;
+        // SAFETY: inside the mapping; `into` is this caller's alone. Other threads may write to
+        // the object meanwhile, so it is copied through pointers, never seen as a slice.
+        unsafe { core::ptr::copy_nonoverlapping(from as *const u8, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes into the object.
+    ///
+    /// # Errors
+    /// [`Error::Outside`] beyond its end.
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), Error> {
+        let to = self.within(offset, from.len())?;
+        // SAFETY: as for `read`.
+        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
+        Ok(())
+    }
+
+    fn range(&self, pages: PageRange) -> (usize, usize) {
+        let end = pages.end.0.min(self.object.pages);
+        let at = |page: u64| self.start + page as usize * PAGE_BYTES;
+        (at(pages.start.0.min(end)), at(end))
+    }
+
+    /// Writes dirty pages back to the pager; they stay resident.
+    ///
+    /// # Errors
+    /// [`Error::System`] with `EIO` when the pager did not take a page: it stays dirty.
+    pub fn clean(&self, pages: PageRange) -> Result<(), Error> {
+        let (start, end) = self.range(pages);
+        self.object
+            .host
+            .kernel
+            .clean(start, end, false)
+            .map_err(system("write pages back"))
+    }
+
+    /// Writes dirty pages back and drops the cached copies: the next access asks the pager.
+    ///
+    /// # Errors
+    /// As [`Mapping::clean`].
+    pub fn flush(&self, pages: PageRange) -> Result<(), Error> {
+        let (start, end) = self.range(pages);
+        self.object
+            .host
+            .kernel
+            .clean(start, end, true)
+            .map_err(system("write pages back"))
+    }
+
+    /// Forbids writing until the pager allows it ([`Pager::data_unlock`]) or [`Mapping::unlock`].
+    ///
+    /// # Errors
+    /// [`Error::System`] when the pages cannot be protected.
+    pub fn lock(&self, pages: PageRange) -> Result<(), Error> {
+        let (start, end) = self.range(pages);
+        self.object
+            .host
+            .kernel
+            .lock_writes(start, end, true)
+            .map_err(system("lock pages"))
+    }
+
+    /// Lifts [`Mapping::lock`]; threads that wait to write go on.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the protection cannot be lifted.
+    pub fn unlock(&self, pages: PageRange) -> Result<(), Error> {
+        let (start, end) = self.range(pages);
+        self.object
+            .host
+            .kernel
+            .lock_writes(start, end, false)
+            .map_err(system("unlock pages"))
+    }
+
+    /// What it takes now.
+    pub fn stats(&self) -> Stats {
+        let resident = self
+            .object
+            .host
+            .kernel
+            .resident(self.start, self.start + self.size());
+        Stats {
+            resident_pages: resident,
+            pages: self.object.pages,
+        }
+    }
+
+    /// Writes dirty pages back and unmaps; of a [cached](Object::cache) object the pages stay.
+    /// Requests whose [ticket](farpage_pagers::Ticket) has not been answered are withdrawn: the
+    /// answers will go nowhere.
+    ///
+    /// # Errors
+    /// As [`Mapping::clean`]; it is unmapped all the same.
+    pub fn unmap(self) -> Result<(), Error> {
+        let kernel = self.object.host.kernel;
+        kernel.close(self.start, self.object.end(self.start));
+        let cleaned = self.clean(PageRange::new(0, self.object.pages));
+        drop(self);
+        cleaned
+    }
+}
+
+impl Drop for Mapping<'_> {
+    fn drop(&mut self) {
+        let (object, start) = (self.object, self.start);
+        let mut place = object.place();
+        if place.cached {
+            let in_thread = self.in_thread;
+            place.kept = Some(Kept { start, in_thread });
+            object.host.kernel.closed(start, object.end(start));
+        } else {
+            // A pager that does not take its pages has been told; `unmap` reports it.
+            let _ = object.let_go(start);
+        }
+        place.mapped = false;
+    }
+}

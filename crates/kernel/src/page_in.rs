@@ -1,0 +1,201 @@
+//! Page-in: ask the pager, put what it supplies into the program.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use farpage_abi::{Access, PAGE_BYTES, PageIndex, PageRange, TraceKind};
+use farpage_object::State as PageState;
+use farpage_pagers::{DataRequest, PagerError, Supplied};
+use farpage_sys::uffd::Fault;
+
+use crate::handler::Buffer;
+use crate::kernel::Kernel;
+use crate::outstanding::NO_TICKET;
+use crate::regions::{Source, address_of};
+
+impl Kernel {
+    /// Asks the pager and puts what it supplies into the program. What the pager answers later is
+    /// left to its ticket.
+    pub(crate) fn page_in(
+        &'static self,
+        page: PageIndex,
+        pages: PageRange,
+        fault: Fault,
+        source: &Source,
+        buffer: &mut Buffer,
+    ) {
+        let mut at = pages.start.0;
+        let mut failed = None;
+        while at < pages.end.0 {
+            let rest = PageRange::new(at, pages.end.0);
+            let Some(answer) = self.ask(page, rest, fault.write, source, buffer) else {
+                self.came_in(PageRange::new(pages.start.0, at));
+                return;
+            };
+            match answer {
+                Ok(supplied) if supplied.pages == 0 || supplied.pages > rest.pages() => {
+                    failed = Some(PagerError::Violation);
+                    break;
+                }
+                Ok(supplied) => {
+                    let came = PageRange::new(at, at + supplied.pages);
+                    let from = buffer.bytes(came.pages() as usize).as_ptr() as usize;
+                    self.install(came, supplied, from);
+                    at = came.end.0;
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        self.page_in_is_over(page, PageRange::new(at, pages.end.0), failed);
+        self.came_in(PageRange::new(pages.start.0, at));
+    }
+
+    /// Asks the pager for `rest`. `None`: a ticket has been made of the request, and answers it.
+    fn ask(
+        &'static self,
+        page: PageIndex,
+        rest: PageRange,
+        write: bool,
+        source: &Source,
+        buffer: &mut Buffer,
+    ) -> Option<Result<Supplied, PagerError>> {
+        let needed = if page >= rest.start {
+            page.0 - rest.start.0 + 1
+        } else {
+            1
+        };
+        let access = if write { Access::Write } else { Access::Read };
+        let space = buffer.bytes(rest.pages() as usize);
+        let asked = object_pages(source, rest);
+        let ticket = AtomicU64::new(NO_TICKET);
+        let make = || {
+            let id = self.stays_outstanding(rest, page);
+            ticket.store(id, Ordering::Relaxed);
+            id
+        };
+        let request = DataRequest::new(source.object, asked, needed, access, space);
+        let answer = source.pager.data_request(request.or_later(self, &make));
+        let id = ticket.load(Ordering::Relaxed);
+        if id == NO_TICKET {
+            return Some(answer);
+        }
+        let later = matches!(answer, Ok(supplied) if supplied.pages == 0);
+        // A pager that made a ticket and answers as well: what came first counts.
+        (!later && self.state.lock().outstanding.take(id).is_some()).then_some(answer)
+    }
+
+    /// Notes pages that a page-in brought.
+    pub(crate) fn came_in(&self, pages: PageRange) {
+        let counters = self.account.counters();
+        counters
+            .prefetched
+            .fetch_add(pages.pages().saturating_sub(1), Ordering::Relaxed);
+        self.trace(TraceKind::PageIn, pages);
+    }
+
+    /// Puts the contents at `from` into pages that are being paged in.
+    pub(crate) fn install(&self, pages: PageRange, supplied: Supplied, from: usize) {
+        let clean = !supplied.precious;
+        let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
+        let protect = clean || supplied.locked == Some(Access::Write);
+        // SAFETY: the pages are being paged in: absent, and nobody else fills or unmaps them.
+        let copied = unsafe { self.uffd_at(to).copy(to, from, bytes, protect) };
+        let mut done = copied.bytes;
+        while done < bytes {
+            // SAFETY: as above. Runs that cross mappings go page by page.
+            let one = unsafe {
+                self.uffd_at(to)
+                    .copy(to + done, from + done, PAGE_BYTES, protect)
+            };
+            if let Some(errno) = one.stopped {
+                let at = to + done;
+                self.kill(
+                    format_args!("cannot page in at {at:#x} ({errno})"),
+                    PagerError::Dead,
+                );
+            }
+            done += PAGE_BYTES;
+        }
+        let mut state = self.state.lock();
+        let awaited = state.pages.paged_in(pages, clean);
+        if supplied.locked == Some(Access::Write) {
+            state.pages.lock_writes(pages, true);
+        }
+        drop(state);
+        if awaited {
+            // It wrote to a page that was there already, but not known to be.
+            self.wake(to, bytes);
+        }
+    }
+
+    /// A page-in ends: `rest` was not supplied, because its first page cannot be had when it
+    /// `failed`.
+    pub(crate) fn page_in_is_over(
+        &self,
+        page: PageIndex,
+        rest: PageRange,
+        failed: Option<PagerError>,
+    ) {
+        let mut state = self.state.lock();
+        let mut lost = None;
+        let mut rest_from = rest.start.0;
+        if let Some(error) = failed
+            && rest.start <= page
+        {
+            state.pages.page_in_failed(rest.start);
+            lost = Some((rest.start, error));
+            rest_from += 1;
+        }
+        let awaited = state
+            .pages
+            .page_in_ends(PageRange::new(rest_from, rest.end.0));
+        state.in_flight -= 1;
+        drop(state);
+        self.account.uncharge(rest.pages());
+        if let Some((first, error)) = lost {
+            self.lose(first, error);
+        }
+        if awaited || lost.is_some() {
+            self.wake(address_of(rest.start.0), rest.bytes() as usize);
+        }
+        self.settled.notify();
+    }
+
+    pub(crate) fn prefetch_strided(
+        &'static self,
+        page: PageIndex,
+        also: Option<(i64, u64)>,
+        source: &Source,
+        buffer: &mut Buffer,
+    ) {
+        let Some((stride, count)) = also else { return };
+        for step in 1..count as i64 {
+            let next = PageIndex(page.0.saturating_add_signed(stride * step));
+            let mut state = self.state.lock();
+            let same = state.region_of_page(next.0).is_some_and(|region| {
+                region.source.object == source.object && region.source.origin == source.origin
+            });
+            let out = same && !state.frozen && state.pages.state(next) == PageState::Out;
+            if !out || !self.account.charge(1) {
+                return;
+            }
+            state.pages.page_in_begins(PageRange::one(next), None);
+            state.in_flight += 1;
+            drop(state);
+            let fault = Fault {
+                address: address_of(next.0),
+                write: false,
+                protection: false,
+                thread: 0,
+            };
+            self.page_in(next, PageRange::one(next), fault, source, buffer);
+        }
+    }
+}
+
+/// The object's own page numbers of a run of virtual pages.
+pub(crate) fn object_pages(source: &Source, pages: PageRange) -> PageRange {
+    PageRange::new(pages.start.0 - source.origin, pages.end.0 - source.origin)
+}
