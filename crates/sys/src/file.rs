@@ -43,6 +43,15 @@ pub fn move_to(fd: Fd, to: Fd, cloexec: bool) -> Result<Fd> {
     Ok(to)
 }
 
+/// Makes the number `to` another name of `fd`, kept by exec; what had the number is closed.
+///
+/// # Errors
+/// As `dup3(2)`.
+pub fn put_at(fd: Fd, to: Fd) -> Result<()> {
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_dup3, fd.0, to.0, 0) }.map(drop)
+}
+
 /// The inode number of what `path` names.
 ///
 /// # Errors
