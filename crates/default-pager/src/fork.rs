@@ -44,6 +44,8 @@ impl DefaultPager {
             state.settle(&self.shared, id);
         }
         drop(state);
+        let rings = &self.shared.rings;
+        self.readers.each(|reader| reader.ring.abandon(rings));
         self.gate.open();
     }
 

@@ -21,14 +21,16 @@ mod gauges;
 mod location;
 mod page_in;
 mod page_out;
+mod plan;
 mod pool;
 mod record;
+mod rings;
 mod room;
 mod segments;
 mod slots;
 mod table;
 
-use farpage_abi::{Control, ObjectId, PageIndex, PageRange, SEGMENT_BYTES};
+use farpage_abi::{Control, ObjectId, PAGE_BYTES, PageIndex, PageRange, SEGMENT_BYTES};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::arena::Arena;
 use farpage_sys::futex::Mutex;
@@ -41,7 +43,9 @@ use crate::files::Files;
 use crate::gauges::Gauges;
 use crate::page_in::Reader;
 use crate::page_out::{CHUNK_PAGES, Chunk, Writer};
+use crate::plan::Wanted;
 use crate::pool::Pool;
+use crate::rings::Permission;
 use crate::segments::{Shared, State};
 
 /// Page-outs that compress at the same time.
@@ -85,6 +89,7 @@ impl DefaultPager {
         let shared = Shared {
             gauges: Gauges::new(control, slot),
             files: Files::new(control),
+            rings: Permission::new(control),
             arena: Arena::new(slots, SEGMENT_BYTES).ok()?,
         };
         Some(Self {
@@ -94,10 +99,16 @@ impl DefaultPager {
             evictor: Mutex::new(Evictor::new()?),
             growing: Mutex::new(()),
             drain: Mutex::new(Drain::new()?),
-            writers: Pool::new(WRITERS, Writer::new)?,
+            writers: Pool::new(WRITERS, |_| Writer::new())?,
             readers: Pool::new(READERS, Reader::new)?,
             misses: Misses::new(),
         })
+    }
+
+    /// From now on paging files are read and written by plain system calls: a filter of the
+    /// program's own, installed next, may not know others.
+    pub fn withdraw_rings(&self) {
+        self.shared.rings.withdraw();
     }
 
     /// True when this pager has contents for `page`; also for a page that the kernel has too, when
@@ -116,6 +127,23 @@ impl Pager for DefaultPager {
     fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
         let _inside = self.gate.enter();
         self.request(request)
+    }
+
+    fn data_request_strided(
+        &self,
+        object: ObjectId,
+        first: PageIndex,
+        stride: i64,
+        buffer: &mut [u8],
+    ) -> Result<Supplied, PagerError> {
+        let _inside = self.gate.enter();
+        let wanted = Wanted {
+            object,
+            first: first.0,
+            stride,
+            pages: buffer.len() / PAGE_BYTES,
+        };
+        self.supply(wanted, buffer)
     }
 
     /// On an error some of the pages may have been taken: writing them again does no harm. A

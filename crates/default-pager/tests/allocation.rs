@@ -60,3 +60,24 @@ fn page_out_allocates_nothing_for_records_and_little_for_raw_segments() {
         );
     }
 }
+
+#[test]
+fn reads_from_many_places_allocate_nothing() {
+    let (_control, _file, pager) = with_file(0, 64);
+    for page in (0..64).step_by(2).chain((1..64).step_by(2)) {
+        write(&pager, OBJECT, &[(page, contents(3, page))], true).unwrap();
+    }
+    let mut buffer = farpage_sys::buffer::Buffer::new(16 * 4096).unwrap();
+    let mut read = |first| {
+        let supplied = pager.data_request_strided(OBJECT, PageIndex(first), 1, &mut buffer);
+        assert_eq!(supplied.map(|supplied| supplied.pages), Ok(16));
+    };
+    let before = COUNT.get();
+    (0..4).for_each(|part| read(part * 16));
+    assert_eq!(COUNT.get(), before);
+}
+
+#[test]
+fn all_of_this_holds_without_rings() {
+    again_without_rings();
+}

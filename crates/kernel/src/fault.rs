@@ -354,7 +354,8 @@ impl Kernel {
                 }
                 Ok(supplied) => {
                     let count = supplied.pages;
-                    self.install(PageRange::new(at, at + count), supplied, buffer);
+                    let from = buffer.bytes(count as usize).as_ptr() as usize;
+                    self.install(PageRange::new(at, at + count), supplied, from);
                     at += count;
                 }
                 Err(error) => {
@@ -372,9 +373,9 @@ impl Kernel {
         self.trace(TraceKind::PageIn, came);
     }
 
-    fn install(&self, pages: PageRange, supplied: Supplied, buffer: &mut Buffer) {
+    /// Puts pages whose contents lie at `from`, in a handler's buffer, into the program.
+    fn install(&self, pages: PageRange, supplied: Supplied, from: usize) {
         let clean = !supplied.precious;
-        let from = buffer.bytes(pages.pages() as usize).as_ptr() as usize;
         let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
         let protect = clean || supplied.locked == Some(Access::Write);
         // SAFETY: the pages are being paged in: absent, and nobody else fills or unmaps them.
@@ -434,6 +435,7 @@ impl Kernel {
         self.settled.notify();
     }
 
+    /// Brings in what a thread that goes through memory in steps will want next.
     fn prefetch_strided(
         &self,
         page: PageIndex,
@@ -442,27 +444,63 @@ impl Kernel {
         buffer: &mut Buffer,
     ) {
         let Some((stride, count)) = also else { return };
-        for step in 1..count as i64 {
-            let next = PageIndex(page.0.saturating_add_signed(stride * step));
-            let mut state = self.state.lock();
+        let nth = |step: u64| PageIndex(page.0.saturating_add_signed(stride * step as i64));
+        let mut end = 1;
+        let mut state = self.state.lock();
+        while end < count {
+            let next = nth(end);
             let same = state.region_of_page(next.0).is_some_and(|region| {
                 region.source.object == source.object && region.source.origin == source.origin
             });
             let out = same && !state.frozen && state.pages.state(next) == PageState::Out;
             if !out || !self.account.charge(1) {
-                return;
+                break;
             }
             state.pages.page_in_begins(PageRange::one(next), None);
-            state.in_flight += 1;
-            drop(state);
-            let fault = Fault {
-                address: address_of(next.0),
-                write: false,
-                protection: false,
-                thread: 0,
-            };
-            self.page_in(next, PageRange::one(next), fault, source, buffer);
+            end += 1;
         }
+        if end == 1 {
+            return;
+        }
+        state.in_flight += 1;
+        drop(state);
+        let mut at = 1;
+        while at < end {
+            let first = PageIndex(nth(at).0 - source.origin);
+            let space = buffer.bytes((end - at) as usize);
+            let from = space.as_ptr() as usize;
+            let asked = (source.object, first, stride);
+            let supplied = source
+                .pager
+                .data_request_strided(asked.0, asked.1, asked.2, space);
+            let Some(supplied) = supplied.ok().filter(|s| (1..=end - at).contains(&s.pages)) else {
+                break;
+            };
+            for index in 0..supplied.pages {
+                let next = PageRange::one(nth(at + index));
+                self.install(next, supplied, from + index as usize * PAGE_BYTES);
+                self.trace(TraceKind::PageIn, next);
+            }
+            at += supplied.pages;
+        }
+        self.prefetch_is_over(at - 1, (at..end).map(nth));
+    }
+
+    /// Ends a prefetch: `came` pages are there. The others stay out; why, whoever wants them finds.
+    fn prefetch_is_over(&self, came: u64, others: impl Iterator<Item = PageIndex>) {
+        let mut state = self.state.lock();
+        for page in others {
+            let awaited = state.pages.page_in_ends(PageRange::one(page));
+            self.account.uncharge(1);
+            if awaited {
+                self.uffd().wake(address_of(page.0), PAGE_BYTES);
+            }
+        }
+        state.in_flight -= 1;
+        drop(state);
+        self.settled.notify();
+        let prefetched = &self.account.counters().prefetched;
+        prefetched.fetch_add(came, Ordering::Relaxed);
     }
 
     pub(crate) fn trace(&self, kind: TraceKind, pages: PageRange) {

@@ -3,10 +3,10 @@
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use farpage_abi::{CONTROL_MAGIC, Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_abi::{Access, CONTROL_MAGIC, Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_kernel::{Buffer, Config, Kernel, OnLoss};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::file::Fd;
@@ -17,7 +17,13 @@ use farpage_sys::mem;
 struct Store {
     pages: Mutex<BTreeMap<u64, Box<[u8; PAGE_BYTES]>>>,
     clean: bool,
+    /// Pages supplied together although they lie apart, and requests for such refused.
+    together: AtomicU64,
+    refused: AtomicU64,
 }
+
+/// More are not supplied together.
+const TOGETHER_MAX: usize = 5;
 
 impl Pager for Store {
     fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
@@ -42,6 +48,36 @@ impl Pager for Store {
             n if self.clean => Ok(Supplied::clean(n)),
             n => Ok(Supplied::precious(n)),
         }
+    }
+
+    fn data_request_strided(
+        &self,
+        object: ObjectId,
+        first: PageIndex,
+        stride: i64,
+        buffer: &mut [u8],
+    ) -> Result<Supplied, PagerError> {
+        if self.together.load(Ordering::Relaxed) > 20 * self.refused.load(Ordering::Relaxed) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(PagerError::Dead);
+        }
+        let mut supplied = Supplied::clean(0);
+        for (step, space) in (0..).zip(buffer.chunks_exact_mut(PAGE_BYTES).take(TOGETHER_MAX)) {
+            let pages = PageRange::one(PageIndex(first.0.wrapping_add_signed(stride * step)));
+            let request = DataRequest::new(object, pages, 1, Access::Read, space);
+            match self.data_request(request) {
+                Ok(one) => {
+                    supplied = Supplied {
+                        pages: supplied.pages + 1,
+                        ..one
+                    }
+                }
+                Err(error) if step == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        self.together.fetch_add(supplied.pages, Ordering::Relaxed);
+        Ok(supplied)
     }
 
     fn data_write(&self, _: ObjectId, out: &[PageOut<'_>]) -> Result<(), PagerError> {
@@ -91,13 +127,18 @@ fn control(budget: u64) -> &'static Control {
 }
 
 fn kernel(budget: u64, clean: bool) -> &'static Kernel {
+    let store = Store {
+        clean,
+        ..Store::default()
+    };
+    kernel_of(budget, Arc::new(store))
+}
+
+fn kernel_of(budget: u64, store: Arc<Store>) -> &'static Kernel {
     let kernel = Box::leak(Box::new(Kernel::new(Config {
         control: control(budget),
         slot: 0,
-        default_pager: Arc::new(Store {
-            clean,
-            ..Store::default()
-        }),
+        default_pager: store,
         on_loss: OnLoss::Kill,
         device: None,
         messages: Fd(2),
@@ -168,6 +209,32 @@ fn four_times_the_budget_precious() {
 #[test]
 fn four_times_the_budget_clean() {
     fill_and_check(true);
+}
+
+#[test]
+fn memory_read_in_steps_is_asked_for_together_and_what_was_not_supplied_comes_alone() {
+    for clean in [false, true] {
+        let store = Arc::new(Store {
+            clean,
+            ..Store::default()
+        });
+        let kernel = kernel_of(16 << 20, store.clone());
+        let bytes = 64 << 20;
+        let memory = words(map(kernel, bytes), bytes);
+        for (i, word) in memory.iter_mut().enumerate() {
+            *word = mixed(i as u64);
+        }
+        for from in 0..24 {
+            for i in (from * 512..memory.len()).step_by(24 * 512) {
+                assert_eq!(memory[i], mixed(i as u64), "word {i}");
+            }
+        }
+        let together = store.together.load(Ordering::Relaxed);
+        let refused = store.refused.load(Ordering::Relaxed);
+        assert!(together > 1000 && refused > 50, "{together}, {refused}");
+        let prefetched = &kernel.account().counters().prefetched;
+        assert!(prefetched.load(Ordering::Relaxed) >= together);
+    }
 }
 
 #[test]

@@ -37,6 +37,25 @@ pub trait Pager: Send + Sync {
     /// Why the first page cannot be had: the thread that waits gets an error, never zeros.
     fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError>;
 
+    /// Pages that lie apart are wanted: `first`, `first + stride` and so on, as many as `buffer` has
+    /// room for. Fill any of them from the first on; nobody waits for them. A pager that can have
+    /// several on their way at once does better here than one at a time, which is what it does
+    /// otherwise.
+    ///
+    /// # Errors
+    /// Why the first page cannot be had.
+    fn data_request_strided(
+        &self,
+        object: ObjectId,
+        first: PageIndex,
+        stride: i64,
+        buffer: &mut [u8],
+    ) -> Result<Supplied, PagerError> {
+        let (_, buffer) = (stride, &mut buffer[..PAGE_BYTES]);
+        let pages = PageRange::one(first);
+        self.data_request(DataRequest::new(object, pages, 1, Access::Read, buffer))
+    }
+
     /// True when `page` can be supplied without waiting for anything. The kernel then answers
     /// the fault on the spot; else it first lets another thread take further faults.
     fn is_at_hand(&self, object: ObjectId, page: PageIndex) -> bool {

@@ -42,7 +42,11 @@ fn make_pager() -> core::result::Result<(), PagerError> {
     let (Some(control), Some(slot), None) = (start::control(), start::slot(), pager()) else {
         return Ok(());
     };
-    let made = Box::into_raw(Box::new(DefaultPager::new(control, slot)?));
+    let made = Box::new(DefaultPager::new(control, slot)?);
+    if SANDBOXED.load(Ordering::Relaxed) {
+        made.withdraw_rings();
+    }
+    let made = Box::into_raw(made);
     PAGER.store(made, Ordering::Release);
     Ok(())
 }
@@ -50,6 +54,16 @@ fn make_pager() -> core::result::Result<(), PagerError> {
 impl Pager for Paging {
     fn data_request(&self, request: DataRequest<'_>) -> core::result::Result<Supplied, PagerError> {
         made()?.data_request(request)
+    }
+
+    fn data_request_strided(
+        &self,
+        object: ObjectId,
+        first: PageIndex,
+        stride: i64,
+        buffer: &mut [u8],
+    ) -> core::result::Result<Supplied, PagerError> {
+        made()?.data_request_strided(object, first, stride, buffer)
     }
 
     fn is_at_hand(&self, object: ObjectId, page: PageIndex) -> bool {
@@ -106,9 +120,12 @@ pub(crate) fn init() {
     KERNEL.store(Box::into_raw(Box::new(made)), Ordering::Release);
 }
 
-/// From now on new mappings are left to Linux.
+/// From now on new mappings are left to Linux, and paging files are used by calls that filters know.
 pub(crate) fn sandboxed() {
     SANDBOXED.store(true, Ordering::Relaxed);
+    if let Some(pager) = pager() {
+        pager.withdraw_rings();
+    }
 }
 
 fn give_up(what: &[u8]) -> ! {
