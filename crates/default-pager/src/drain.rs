@@ -41,9 +41,11 @@ impl DefaultPager {
     /// for which there is no room elsewhere stay where they are.
     pub fn drain(&self) -> bool {
         let _inside = self.gate.enter();
+        self.look_behind();
         if !self.shared.files.any_draining() {
             return false;
         }
+        self.settle_behind();
         let mut drain = self.drain.lock();
         let found = {
             let mut state = self.state.lock();

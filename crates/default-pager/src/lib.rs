@@ -5,13 +5,14 @@
 //! whole. The paging files and the limits are shared by a tree of processes through
 //! [`farpage_abi::Control`]; everything else belongs to one process.
 //!
-//! Locks: calls enter the gate (fork closes it); whoever makes room holds `evictor`, whoever starts
+//! Locks: calls enter the gate (fork closes it); whoever makes room holds `room`, whoever starts
 //! a raw segment `growing`, both across I/O; `state` is taken last and never held across I/O or
 //! compression. A page-in takes `state` only, so it never waits for a page-out's I/O.
 #![no_std]
 
 extern crate alloc;
 
+mod behind;
 mod codec;
 mod dense;
 mod drain;
@@ -37,7 +38,6 @@ use farpage_sys::futex::Mutex;
 use farpage_sys::gate::Gate;
 
 use crate::codec::Misses;
-use crate::dense::Evictor;
 use crate::drain::Drain;
 use crate::files::Files;
 use crate::gauges::Gauges;
@@ -46,6 +46,7 @@ use crate::page_out::{CHUNK_PAGES, Chunk, Writer};
 use crate::plan::Wanted;
 use crate::pool::Pool;
 use crate::rings::Permission;
+use crate::room::Room;
 use crate::segments::{Shared, State};
 
 /// Page-outs that compress at the same time.
@@ -62,7 +63,7 @@ pub struct DefaultPager {
     shared: Shared,
     gate: Gate,
     state: Mutex<State>,
-    evictor: Mutex<Evictor>,
+    room: Mutex<Room>,
     growing: Mutex<()>,
     drain: Mutex<Drain>,
     writers: Pool<Writer>,
@@ -96,7 +97,7 @@ impl DefaultPager {
             shared,
             gate: Gate::new(),
             state: Mutex::new(State::new(slots)?),
-            evictor: Mutex::new(Evictor::new()?),
+            room: Mutex::new(Room::new(READERS)?),
             growing: Mutex::new(()),
             drain: Mutex::new(Drain::new()?),
             writers: Pool::new(WRITERS, |_| Writer::new())?,
@@ -108,7 +109,9 @@ impl DefaultPager {
     /// From now on paging files are read and written by plain system calls: a filter of the
     /// program's own, installed next, may not know others.
     pub fn withdraw_rings(&self) {
+        let _inside = self.gate.enter();
         self.shared.rings.withdraw();
+        self.settle_behind();
     }
 
     /// True when this pager has contents for `page`; also for a page that the kernel has too, when
@@ -172,10 +175,12 @@ impl Pager for DefaultPager {
                 from = to;
             }
         }
+        self.look_behind();
         self.tidy();
     }
 
     fn terminate(&self, object: ObjectId) {
+        self.settle_behind();
         self.discard(object, PageRange::new(0, 1 << 41));
     }
 }
@@ -183,6 +188,7 @@ impl Pager for DefaultPager {
 impl Drop for DefaultPager {
     /// Gives back what is held in the control block.
     fn drop(&mut self) {
+        self.settle_behind();
         self.state.lock().forget_all(&self.shared);
         self.tidy();
     }

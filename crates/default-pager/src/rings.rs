@@ -1,4 +1,5 @@
-//! Rings (`io_uring`): reads that lie in several places of the paging files go out together.
+//! Rings (`io_uring`): reads that lie in several places of the paging files go out together, and
+//! segments are written behind (`behind`).
 //!
 //! Measured on a virtual disk, ext4, O_DIRECT, 2 cores, µs a read (median of 15, quartiles), one
 //! `pread` after another, then in batches of 16: 4 KiB 91 (79..109) and 18 (18..20); 16 KiB 85
@@ -73,7 +74,8 @@ impl Lazy {
         }
     }
 
-    fn ring(&mut self, permission: &Permission) -> Option<&mut Ring> {
+    /// The ring, if one may be used and can be made.
+    pub(crate) fn ring(&mut self, permission: &Permission) -> Option<&mut Ring> {
         if !permission.given() {
             return None;
         }
@@ -81,6 +83,11 @@ impl Lazy {
             let made = Ring::new(permission.descriptor(fds::RING + self.number));
             self.state = made.map_or(Made::Refused, Made::Yes);
         }
+        self.made()
+    }
+
+    /// The ring, if it was made.
+    pub(crate) fn made(&mut self) -> Option<&mut Ring> {
         match &mut self.state {
             Made::Yes(ring) => Some(ring),
             Made::NotYet | Made::Refused => None,

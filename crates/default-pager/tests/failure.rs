@@ -274,6 +274,35 @@ fn pages_before_a_changed_one_elsewhere_are_supplied() {
 }
 
 #[test]
+fn segments_that_a_full_file_does_not_take_stay_in_the_tier() {
+    let (control, file, pager) = with_file(4 * MIB, 256);
+    let mut taken = 0;
+    let fill = |taken: &mut u64, until: u64| {
+        while *taken < until {
+            write(&pager, OBJECT, &pages(2, *taken..*taken + 64), true)?;
+            *taken += 64;
+        }
+        Ok(())
+    };
+    fill(&mut taken, 4096).unwrap();
+    let before = held(control);
+    assert!(before > 4, "segments leave");
+    let number = control.fd_base.load(Ordering::Relaxed) + farpage_abi::fds::SPILL;
+    let put = |file: &File| {
+        let from = std::os::fd::IntoRawFd::into_raw_fd(file.try_clone().unwrap());
+        let fd = |number| farpage_sys::file::Fd(number);
+        farpage_sys::file::move_to(fd(from), fd(number as i32), true).unwrap();
+    };
+    let mut options = File::options();
+    put(&options.read(true).write(true).open("/dev/full").unwrap());
+    assert_eq!(fill(&mut taken, 1 << 20), Err(PagerError::OutOfSpace));
+    put(&file);
+    read_all(&pager, 2, 0..taken);
+    pager.terminate(OBJECT);
+    check_empty(control, 1);
+}
+
+#[test]
 fn a_file_added_while_running_is_opened() {
     let (control, _first, pager) = with_file(0, 1);
     write(&pager, OBJECT, &pages(3, 0..256), true).unwrap();

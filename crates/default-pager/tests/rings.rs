@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use farpage_abi::{Control, RINGS, fds};
 use farpage_default_pager::DefaultPager;
+use farpage_pagers::Pager;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, probe, syscall};
@@ -134,6 +135,36 @@ fn several_threads_have_rings_of_their_own() {
             scope.spawn(|| (0..20).for_each(|_| read_all(&pager)));
         }
     });
+}
+
+#[test]
+fn segments_are_written_behind_and_nothing_is_lost_when_the_writes_are_in_doubt() {
+    if !possible() {
+        return;
+    }
+    let (control, _file, pager) = with_file(2 * MIB, 256);
+    let ring = ring_of(control, RINGS as u32 - 1);
+    let number = |part: u64| part * 64..(part + 1) * 64;
+    for part in 0..200 {
+        let pages: Vec<_> = number(part).map(|page| (page, contents(2, page))).collect();
+        write(&pager, OBJECT, &pages, true).unwrap();
+        match part {
+            100 => assert_eq!(rings_made(control), 1),
+            130 => file::close(ring),
+            160 => pager.withdraw_rings(),
+            _ => {}
+        }
+    }
+    let mut page = 0;
+    while page < 200 * 64 {
+        let (_, got) = request(&pager, OBJECT, page, 64).unwrap();
+        for bytes in got {
+            assert!(bytes == contents(2, page), "page {page}");
+            page += 1;
+        }
+    }
+    pager.terminate(OBJECT);
+    check_empty(control, 1);
 }
 
 /// Makes system calls `refused` fail in this thread.

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as g;
 use linux_raw_sys::io_uring as u;
 
+use crate::arena::{Arena, Kept, Reading};
 use crate::file::{self, Fd};
 use crate::raw::{Errno, Result};
 use crate::{mem, syscall, time};
@@ -42,6 +43,8 @@ pub struct Ring {
     queues_bytes: usize,
     entries: usize,
     offsets: u::io_uring_params,
+    /// What a write on its way reads.
+    writing: Option<Kept>,
 }
 
 impl Ring {
@@ -73,6 +76,7 @@ impl Ring {
             queues_bytes: completions.max(array),
             entries: 0,
             offsets,
+            writing: None,
         };
         if offsets.features & u::IORING_FEAT_SINGLE_MMAP == 0 {
             return Err(Errno::EINVAL);
@@ -104,7 +108,7 @@ impl Ring {
     /// when this returns.
     ///
     /// # Panics
-    /// When there are more than [`DEPTH`].
+    /// When there are more than [`DEPTH`], or a write is on its way.
     pub fn read_all(&mut self, reads: &mut [Read<'_>]) {
         assert!(reads.len() <= DEPTH, "a full ring");
         for (index, read) in reads.iter_mut().enumerate() {
@@ -130,6 +134,50 @@ impl Ring {
                 self.wait();
             }
         }
+    }
+
+    /// Starts to write `bytes` at `offset`; they are kept until [`Ring::end_write`]. False when Linux
+    /// does not take the write.
+    ///
+    /// # Panics
+    /// When a write is on its way already.
+    pub fn begin_write(&mut self, fd: Fd, bytes: Reading<'_>, offset: u64) -> bool {
+        assert!(self.writing.is_none(), "a write is on its way");
+        let (at, length) = (bytes.as_ptr() as usize, bytes.len());
+        self.push(
+            u::io_uring_op::IORING_OP_WRITE,
+            (fd, offset),
+            at,
+            length,
+            length,
+        );
+        let begun = self.submit() == 1;
+        if begun {
+            self.writing = Some(bytes.keep());
+        }
+        begun
+    }
+
+    /// True when the write on its way, if there is one, has ended.
+    pub fn has_written(&self) -> bool {
+        let offsets = &self.offsets.cq_off;
+        let ended = self.word(offsets.tail).load(Ordering::Acquire);
+        self.writing.is_none() || ended != self.word(offsets.head).load(Ordering::Relaxed)
+    }
+
+    /// Waits for the write on its way, out of `arena`. True when all was written.
+    pub fn end_write(&mut self, arena: &Arena) -> bool {
+        let Some(kept) = self.writing.take() else {
+            return false;
+        };
+        let (length, result) = loop {
+            match self.next_completion() {
+                Some(ended) => break ended,
+                None => self.wait(),
+            }
+        };
+        arena.release(kept);
+        usize::try_from(result) == Ok(length)
     }
 
     /// Queues a transfer of `bytes` bytes at `address`.

@@ -196,10 +196,13 @@ fn pagemap_scan(result: Result<(), Errno>) -> Check {
 fn io_uring(result: Result<(), Errno>, disabled: Option<u64>) -> Check {
     let check = |state, text: &str| Check::new(KERNEL, "io_uring", state, text);
     match result {
-        Ok(()) => check(State::Ok, "yes: pages that lie apart are read together"),
+        Ok(()) => check(
+            State::Ok,
+            "yes: paging files are read and written several transfers at a time",
+        ),
         Err(errno) => {
             let text = format!(
-                "no ({}): pages that lie apart are read one after another",
+                "no ({}): paging files are read and written one transfer after another",
                 errno.name()
             );
             let found = check(State::Info, &text);
