@@ -5,6 +5,9 @@
 //! after the other 3.26 (3.16..3.70), overlapped 2.95 (2.77..3.13), with two on their way 2.83
 //! (2.68..3.07). Slower disks gain more; one write on its way is all that this takes.
 //!
+//! Where a file grows, Linux has a thread of its own do the write, one for each thread that asks, and
+//! keeps it. So only one asks: the page-out thread, which is known by its calls of `drain`.
+//!
 //! A segment on its way stays in the tier, and is read from there, until the write has succeeded.
 //! A write that does not is forgotten: the segment is written again, by a plain system call, when
 //! its room is needed, and the error of that call counts.
@@ -44,7 +47,7 @@ impl Behind {
 impl DefaultPager {
     /// Starts to write the oldest segment of the tier, where that can be done in a ring.
     pub(crate) fn write_behind(&self, behind: &mut Behind) {
-        if behind.leaving.is_some() {
+        if behind.leaving.is_some() || !self.shared.rings.writes_here() {
             return;
         }
         let Some(ring) = behind.ring.ring(&self.shared.rings) else {

@@ -46,6 +46,7 @@ impl DefaultPager {
         }
         drop(state);
         let rings = &self.shared.rings;
+        rings.forget_writer();
         self.readers.each(|reader| reader.ring.abandon(rings));
         self.room.lock().behind.ring.abandon(rings);
         self.gate.open();

@@ -10,16 +10,19 @@
 //! exec and replaced in a forked child, which makes its own when it needs one. Where none can be
 //! made, or a filter of the program's own could forbid its use, the reads are made one by one.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use farpage_abi::{Control, fds};
 use farpage_sys::file::Fd;
+use farpage_sys::process;
 use farpage_sys::ring::{Read, Ring};
 
 /// Whether rings may be used here.
 pub(crate) struct Permission {
     control: &'static Control,
     withdrawn: AtomicBool,
+    /// The thread that writes behind, 0 when none is known.
+    writer: AtomicU32,
 }
 
 impl Permission {
@@ -27,12 +30,28 @@ impl Permission {
         Self {
             control,
             withdrawn: AtomicBool::new(false),
+            writer: AtomicU32::new(0),
         }
     }
 
     /// For good, and in forked children.
     pub(crate) fn withdraw(&self) {
         self.withdrawn.store(true, Ordering::Relaxed);
+    }
+
+    /// The calling thread writes behind from now on.
+    pub(crate) fn write_here(&self) {
+        self.writer.store(process::thread_id(), Ordering::Relaxed);
+    }
+
+    /// True in the thread that writes behind.
+    pub(crate) fn writes_here(&self) -> bool {
+        self.given() && self.writer.load(Ordering::Relaxed) == process::thread_id()
+    }
+
+    /// In a forked child, which does not have the thread.
+    pub(crate) fn forget_writer(&self) {
+        self.writer.store(0, Ordering::Relaxed);
     }
 
     fn given(&self) -> bool {

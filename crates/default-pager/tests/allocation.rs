@@ -64,6 +64,7 @@ fn page_out_allocates_nothing_for_records_and_little_for_raw_segments() {
 #[test]
 fn page_out_to_a_file_allocates_nothing_for_records() {
     let (control, _file, pager) = with_file(2 * MIB, 256);
+    pager.drain();
     let half = |page| {
         let mut bytes = contents(3, page);
         bytes[2048..].fill(0);

@@ -276,6 +276,7 @@ fn pages_before_a_changed_one_elsewhere_are_supplied() {
 #[test]
 fn segments_that_a_full_file_does_not_take_stay_in_the_tier() {
     let (control, file, pager) = with_file(4 * MIB, 256);
+    pager.drain();
     let mut taken = 0;
     let fill = |taken: &mut u64, until: u64| {
         while *taken < until {

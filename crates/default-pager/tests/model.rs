@@ -259,6 +259,9 @@ fn several_threads_page_in_and_out() {
             let pager = &pager;
             s.spawn(move || {
                 let object = ObjectId(10 + thread);
+                if thread == 0 {
+                    pager.drain();
+                }
                 for round in 0..40u64 {
                     let kind = (round % 4) as u8;
                     let pages: Vec<_> = (0..200)

@@ -149,6 +149,14 @@ fn segments_are_written_behind_and_nothing_is_lost_when_the_writes_are_in_doubt(
         let pages: Vec<_> = number(part).map(|page| (page, contents(2, page))).collect();
         write(&pager, OBJECT, &pages, true).unwrap();
         match part {
+            60 => {
+                assert_eq!(
+                    rings_made(control),
+                    0,
+                    "only the page-out thread writes behind"
+                );
+                pager.drain();
+            }
             100 => assert_eq!(rings_made(control), 1),
             130 => file::close(ring),
             160 => pager.withdraw_rings(),
