@@ -5,8 +5,8 @@
 //! after the other 3.26 (3.16..3.70), overlapped 2.95 (2.77..3.13), with two on their way 2.83
 //! (2.68..3.07). Slower disks gain more; one write on its way is all that this takes.
 //!
-//! Where a file grows, Linux has a thread of its own do the write, one for each thread that asks, and
-//! keeps it. So only one asks: the page-out thread, which is known by its calls of `drain`.
+//! Where a file grows, Linux has a thread of its own do the write, one for each thread that asks,
+//! and keeps it. So only one asks: the page-out thread, which is known by its calls of `drain`.
 //!
 //! A segment on its way stays in the tier, and is read from there, until the write has succeeded.
 //! A write that does not is forgotten: the segment is written again, by a plain system call, when

@@ -225,7 +225,7 @@ impl DefaultPager {
         Ok(count)
     }
 
-    /// Reads the bytes of all parts: of slots into `buffer`, of records into `bounce`, side by side.
+    /// Reads the bytes of all parts: of slots into `buffer`, of records into `bounce` in a row.
     /// Returns the first part that cannot be read, and why.
     fn fetch(
         &self,

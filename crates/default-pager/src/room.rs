@@ -175,7 +175,7 @@ impl DefaultPager {
         }
     }
 
-    /// Chooses the oldest segment of the tier, if it has `live_min` bytes alive, and a place for it.
+    /// Chooses the oldest segment of the tier, if `live_min` bytes of it are alive, and a place.
     pub(crate) fn choose_oldest(
         &self,
         avoid: u32,

@@ -136,8 +136,8 @@ impl Ring {
         }
     }
 
-    /// Starts to write `bytes` at `offset`; they are kept until [`Ring::end_write`]. False when Linux
-    /// does not take the write.
+    /// Starts to write `bytes` at `offset`; they are kept until [`Ring::end_write`]. False when
+    /// Linux does not take the write.
     ///
     /// # Panics
     /// When a write is on its way already.
