@@ -23,6 +23,10 @@ pub const SEGMENTS_MAX: usize = 1 << 20;
 /// Tasks that can hold one segment by name; one more makes the segment stay until the tree ends.
 pub const HOLDERS: usize = 30;
 
+/// Rings (`io_uring`) that one task has at most.
+pub const RINGS: usize = 9;
+const _: () = assert!(fds::RING as usize + RINGS <= fds::FREE as usize);
+
 /// How userfaultfd was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -116,8 +120,12 @@ pub mod fds {
     pub const UFFD: u32 = 16;
     /// The task's pagemap, closed on exec.
     pub const PAGEMAP: u32 = 17;
+    /// The first of the task's rings ([`RINGS`] at most), closed on exec.
+    ///
+    /// [`RINGS`]: super::RINGS
+    pub const RING: u32 = 18;
     /// First one free for other uses inside a task, closed on exec: held by a child of `CLONE_VFORK`.
-    pub const FREE: u32 = 18;
+    pub const FREE: u32 = 27;
     /// How many there are.
     pub const COUNT: u32 = 32;
 }
@@ -280,6 +288,8 @@ pub struct Control {
     pub fd_base: AtomicU32,
     /// 1 when the trace ring is wanted.
     pub trace: AtomicU32,
+    /// 1 when tasks may use io_uring: the supervisor has tried.
+    pub io_uring: AtomicU32,
     /// Futex: bumped when `resident + compressed` falls, so that waiting faults look again.
     pub memory_freed: AtomicU32,
     /// Futex: bumped when every task must start managing its memory (demand passed the budget).

@@ -9,9 +9,9 @@ mod page;
 mod trace;
 
 pub use control::{
-    CONTROL_MAGIC, CONTROL_VERSION, Control, Counters, Death, HOLDERS, Inject, SEGMENT_BYTES,
-    SEGMENTS_MAX, SPILL_FILES_MAX, SegmentLine, SpillFile, SpillState, TASKS_MAX, TaskSlot, Tier,
-    fds,
+    CONTROL_MAGIC, CONTROL_VERSION, Control, Counters, Death, HOLDERS, Inject, RINGS,
+    SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SegmentLine, SpillFile, SpillState, TASKS_MAX,
+    TaskSlot, Tier, fds,
 };
 pub use page::{Access, ObjectId, PAGE_BYTES, PAGE_SHIFT, PageIndex, PageRange};
 pub use trace::{TRACE_EVENTS, TraceEvent, TraceKind, TraceRing};

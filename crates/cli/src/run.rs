@@ -94,6 +94,8 @@ fn fill(control: &Control, options: &RunOptions) -> Result<()> {
     set(&control.threshold_bytes, options.threshold_bytes);
     set(&control.started_ns, farpage_sys::time::now_ns());
     control.tier.store(found.tier as u32, Ordering::Relaxed);
+    let rings = farpage_sys::probe::io_uring().is_ok();
+    control.io_uring.store(rings.into(), Ordering::Relaxed);
     control
         .supervisor_pid
         .store(std::process::id(), Ordering::Relaxed);

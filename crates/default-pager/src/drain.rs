@@ -39,11 +39,16 @@ impl DefaultPager {
     /// Moves some of this task's pages out of paging files that are being removed. True while some
     /// are left: call it again, now and then, from a page-out thread. Pages that cannot be read or
     /// for which there is no room elsewhere stay where they are.
+    ///
+    /// The thread that calls this is the one that writes segments behind, where rings can be made.
     pub fn drain(&self) -> bool {
         let _inside = self.gate.enter();
+        self.shared.rings.write_here();
+        self.look_behind();
         if !self.shared.files.any_draining() {
             return false;
         }
+        self.settle_behind();
         let mut drain = self.drain.lock();
         let found = {
             let mut state = self.state.lock();

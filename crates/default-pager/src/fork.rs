@@ -20,6 +20,7 @@ impl DefaultPager {
     /// one of the `after_fork` calls must follow in each process.
     pub fn before_fork(&self, child_slot: usize) {
         self.gate.close();
+        self.settle_behind();
         self.each_place(|files, place| files.share(place, child_slot));
     }
 
@@ -44,6 +45,10 @@ impl DefaultPager {
             state.settle(&self.shared, id);
         }
         drop(state);
+        let rings = &self.shared.rings;
+        rings.forget_writer();
+        self.readers.each(|reader| reader.ring.abandon(rings));
+        self.room.lock().behind.ring.abandon(rings);
         self.gate.open();
     }
 
@@ -71,6 +76,7 @@ impl DefaultPager {
         let target = PageRange::new(to.0, to.0 + from.pages());
         assert!(from.intersect(target).is_empty(), "moving onto itself");
         self.gate.close();
+        self.settle_behind();
         let mut state = self.state.lock();
         let moved = self.move_range(&mut state, object, from, target);
         drop(state);

@@ -5,13 +5,14 @@
 //! whole. The paging files and the limits are shared by a tree of processes through
 //! [`farpage_abi::Control`]; everything else belongs to one process.
 //!
-//! Locks: calls enter the gate (fork closes it); whoever makes room holds `evictor`, whoever starts
+//! Locks: calls enter the gate (fork closes it); whoever makes room holds `room`, whoever starts
 //! a raw segment `growing`, both across I/O; `state` is taken last and never held across I/O or
 //! compression. A page-in takes `state` only, so it never waits for a page-out's I/O.
 #![no_std]
 
 extern crate alloc;
 
+mod behind;
 mod codec;
 mod dense;
 mod drain;
@@ -21,27 +22,31 @@ mod gauges;
 mod location;
 mod page_in;
 mod page_out;
+mod plan;
 mod pool;
 mod record;
+mod rings;
 mod room;
 mod segments;
 mod slots;
 mod table;
 
-use farpage_abi::{Control, ObjectId, PageIndex, PageRange, SEGMENT_BYTES};
+use farpage_abi::{Control, ObjectId, PAGE_BYTES, PageIndex, PageRange, SEGMENT_BYTES};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::arena::Arena;
 use farpage_sys::futex::Mutex;
 use farpage_sys::gate::Gate;
 
 use crate::codec::Misses;
-use crate::dense::Evictor;
 use crate::drain::Drain;
 use crate::files::Files;
 use crate::gauges::Gauges;
 use crate::page_in::Reader;
 use crate::page_out::{CHUNK_PAGES, Chunk, Writer};
+use crate::plan::Wanted;
 use crate::pool::Pool;
+use crate::rings::Permission;
+use crate::room::Room;
 use crate::segments::{Shared, State};
 
 /// Page-outs that compress at the same time.
@@ -58,7 +63,7 @@ pub struct DefaultPager {
     shared: Shared,
     gate: Gate,
     state: Mutex<State>,
-    evictor: Mutex<Evictor>,
+    room: Mutex<Room>,
     growing: Mutex<()>,
     drain: Mutex<Drain>,
     writers: Pool<Writer>,
@@ -85,19 +90,28 @@ impl DefaultPager {
         let shared = Shared {
             gauges: Gauges::new(control, slot),
             files: Files::new(control),
+            rings: Permission::new(control),
             arena: Arena::new(slots, SEGMENT_BYTES).ok()?,
         };
         Some(Self {
             shared,
             gate: Gate::new(),
             state: Mutex::new(State::new(slots)?),
-            evictor: Mutex::new(Evictor::new()?),
+            room: Mutex::new(Room::new(READERS)?),
             growing: Mutex::new(()),
             drain: Mutex::new(Drain::new()?),
-            writers: Pool::new(WRITERS, Writer::new)?,
+            writers: Pool::new(WRITERS, |_| Writer::new())?,
             readers: Pool::new(READERS, Reader::new)?,
             misses: Misses::new(),
         })
+    }
+
+    /// From now on paging files are read and written by plain system calls: a filter of the
+    /// program's own, installed next, may not know others.
+    pub fn withdraw_rings(&self) {
+        let _inside = self.gate.enter();
+        self.shared.rings.withdraw();
+        self.settle_behind();
     }
 
     /// True when this pager has contents for `page`; also for a page that the kernel has too, when
@@ -116,6 +130,23 @@ impl Pager for DefaultPager {
     fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
         let _inside = self.gate.enter();
         self.request(request)
+    }
+
+    fn data_request_strided(
+        &self,
+        object: ObjectId,
+        first: PageIndex,
+        stride: i64,
+        buffer: &mut [u8],
+    ) -> Result<Supplied, PagerError> {
+        let _inside = self.gate.enter();
+        let wanted = Wanted {
+            object,
+            first: first.0,
+            stride,
+            pages: buffer.len() / PAGE_BYTES,
+        };
+        self.supply(wanted, buffer)
     }
 
     /// On an error some of the pages may have been taken: writing them again does no harm. A
@@ -144,10 +175,12 @@ impl Pager for DefaultPager {
                 from = to;
             }
         }
+        self.look_behind();
         self.tidy();
     }
 
     fn terminate(&self, object: ObjectId) {
+        self.settle_behind();
         self.discard(object, PageRange::new(0, 1 << 41));
     }
 }
@@ -155,6 +188,7 @@ impl Pager for DefaultPager {
 impl Drop for DefaultPager {
     /// Gives back what is held in the control block.
     fn drop(&mut self) {
+        self.settle_behind();
         self.state.lock().forget_all(&self.shared);
         self.tidy();
     }

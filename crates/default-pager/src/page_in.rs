@@ -1,81 +1,60 @@
 //! `data_request`: what is asked for is looked up under the lock and read without it.
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
+use farpage_abi::PAGE_BYTES;
 use farpage_pagers::{DataRequest, PagerError, Supplied};
 use farpage_sys::buffer::Buffer;
-use farpage_sys::{Errno, crc32c, file};
+use farpage_sys::file::{self, Fd};
+use farpage_sys::ring::{DEPTH, Read};
+use farpage_sys::{Errno, crc32c};
 
 use crate::DefaultPager;
 use crate::codec::{Decoder, decode_fast, decode_stored};
 use crate::files::Place;
 use crate::gauges::add;
 use crate::location::{At, Location};
-use crate::record::{Coding, HEADER, Header, record_bytes};
-use crate::segments::{Kind, State};
+use crate::plan::{BOUNCE_BYTES, Part, RUN_PAGES, Run, Source, Wanted, plan};
+use crate::record::{Coding, Header};
+use crate::rings::Lazy;
 
-/// Pages in one answer, at most.
-const RUN_PAGES: usize = 256;
-/// Bytes read from a packed segment at once, at most.
-pub(crate) const BOUNCE_BYTES: usize = 256 << 10;
-/// Bytes between two records that are read rather than asked for separately.
-const GAP_BYTES: usize = 16 << 10;
-
-/// What one read needs.
+/// What one request needs.
 pub(crate) struct Reader {
     bounce: Buffer,
     decoder: Decoder,
+    pub(crate) ring: Lazy,
 }
 
 impl Reader {
-    pub(crate) fn new() -> Option<Self> {
+    pub(crate) fn new(number: usize) -> Option<Self> {
         Some(Self {
             bounce: Buffer::new(BOUNCE_BYTES).ok()?,
             decoder: Decoder::new()?,
+            ring: Lazy::new(number),
         })
     }
 }
 
-/// Where a run of pages comes from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    /// Zeros, and records of a segment in RAM once one is met.
-    Memory { segment: Option<u32> },
-    /// Consecutive slots of a raw segment.
-    Slots { segment: u32, place: Place },
-    /// Records of a packed segment in a paging file, all within `start .. end`.
-    Records {
-        segment: u32,
-        place: Place,
-        start: usize,
-        end: usize,
-    },
-}
-
-impl Source {
-    fn segment(self) -> Option<u32> {
-        match self {
-            Self::Memory { segment } => segment,
-            Self::Slots { segment, .. } | Self::Records { segment, .. } => Some(segment),
+impl Wanted {
+    fn of(request: &DataRequest<'_>) -> Self {
+        let range = request.pages();
+        Self {
+            object: request.object(),
+            first: range.start.0,
+            stride: 1,
+            pages: range.pages() as usize,
         }
     }
 }
 
-/// Pages that one read supplies.
-struct Run {
-    object: ObjectId,
-    first: u64,
-    count: usize,
-    source: Source,
-    locations: [Location; RUN_PAGES],
-    crc: [u32; RUN_PAGES],
-}
-
 impl DefaultPager {
     pub(crate) fn request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
-        let run = self.begin(request.object(), request.pages())?;
-        let buffer = &mut request.buffer()[..run.count * PAGE_BYTES];
-        let read = self.read(&run, buffer);
-        let memory = matches!(run.source, Source::Memory { .. });
+        self.supply(Wanted::of(&request), request.buffer())
+    }
+
+    /// Puts the first of the pages that are wanted into `buffer`.
+    pub(crate) fn supply(&self, wanted: Wanted, buffer: &mut [u8]) -> Result<Supplied, PagerError> {
+        let run = self.begin(wanted, buffer)?;
+        let read = self.read(&run, &mut buffer[..run.count * PAGE_BYTES]);
+        let memory = run.is_in_memory();
         let given = if memory {
             *read.as_ref().unwrap_or(&0)
         } else {
@@ -96,45 +75,50 @@ impl DefaultPager {
 
     /// Copies pages for the pager's own use: nothing is given away. Returns how many.
     pub(crate) fn copy_out(&self, mut request: DataRequest<'_>) -> Result<usize, PagerError> {
-        let run = self.begin(request.object(), request.pages())?;
+        let wanted = Wanted::of(&request);
+        let run = self.begin(wanted, request.buffer())?;
         let read = self.read(&run, &mut request.buffer()[..run.count * PAGE_BYTES]);
         self.finish(&run, 0);
         read
     }
 
     /// Looks up where pages are and keeps that from being freed until `finish`.
-    fn begin(&self, object: ObjectId, range: PageRange) -> Result<Run, PagerError> {
-        let pages = (range.pages() as usize).min(RUN_PAGES);
+    fn begin(&self, wanted: Wanted, buffer: &[u8]) -> Result<Run, PagerError> {
+        let pages = wanted.pages.min(RUN_PAGES);
+        // What is not aligned is read through one buffer of ours, one after another.
+        let parts_max = if is_aligned(buffer) { DEPTH } else { 1 };
         let mut state = self.state.lock();
-        let run = plan(&state, object, range.start.0, pages)?;
-        if let Some(id) = run.source.segment() {
+        let run = plan(&state, Wanted { pages, ..wanted }, parts_max)?;
+        for id in run.segments() {
             state.segment(id).readers += 1;
         }
         Ok(run)
     }
 
     fn read(&self, run: &Run, buffer: &mut [u8]) -> Result<usize, PagerError> {
-        match run.source {
+        match run.parts()[0].source {
             Source::Memory { segment } => self.read_memory(run, segment, buffer),
-            Source::Slots { place, .. } => self.read_slots(run, place, buffer),
-            Source::Records {
-                place, start, end, ..
-            } => self.read_records(run, place, start, end, buffer),
+            Source::Slots { place, first, .. } if !is_aligned(buffer) => {
+                self.read_slots_through(place, first, buffer)?;
+                self.check_slots(run, &run.parts()[0], buffer)
+            }
+            Source::Slots { .. } | Source::Records { .. } => self.read_parts(run, buffer),
         }
     }
 
     /// Ends the read; the first `given` pages are the kernel's alone now.
     fn finish(&self, run: &Run, given: usize) {
         let mut state = self.state.lock();
-        if let Some(id) = run.source.segment() {
+        for id in run.segments() {
             state.segment(id).readers -= 1;
         }
-        for (page, &location) in (run.first..).zip(&run.locations[..given]) {
+        for (index, &location) in run.locations[..given].iter().enumerate() {
+            let page = run.page(index);
             if state.table.get(run.object, page) == location {
                 state.place_page(&self.shared, run.object, page, Location::NOWHERE);
             }
         }
-        if let Some(id) = run.source.segment() {
+        for id in run.segments() {
             state.settle(&self.shared, id);
         }
     }
@@ -148,28 +132,29 @@ impl DefaultPager {
         let slot = segment.and_then(|id| self.state.lock().segment(id).ram);
         let reading = slot.map(|ram| self.shared.arena.read(ram.slot));
         let bytes = reading.as_deref().unwrap_or(&[]);
-        self.decode_run(run, bytes, 0, &mut None, buffer)
+        self.decode_part(run, &run.parts()[0], (bytes, 0), &mut None, buffer)
     }
 
-    /// Decodes the pages of `run` from `bytes`, which begin at `base` of their segment. Stops at
+    /// Decodes the pages of `part` from bytes, which begin at `base` of their segment. Stops at
     /// the first that is not whole.
-    fn decode_run(
+    fn decode_part(
         &self,
         run: &Run,
-        bytes: &[u8],
-        base: usize,
+        part: &Part,
+        (bytes, base): (&[u8], usize),
         decoder: &mut Option<&mut Decoder>,
         buffer: &mut [u8],
     ) -> Result<usize, PagerError> {
         let mut count = 0;
         for page in buffer.chunks_exact_mut(PAGE_BYTES) {
-            let done = match run.locations[count].at() {
+            let index = part.first + count;
+            let done = match run.locations[index].at() {
                 At::Zero => {
                     page.fill(0);
                     Ok(())
                 }
                 At::Packed { offset, .. } => {
-                    self.decode(run, count, bytes, offset - base, decoder, page)
+                    self.decode(run, index, bytes, offset - base, decoder, page)
                 }
                 At::Nowhere | At::Raw { .. } => Err(PagerError::Corrupt),
             };
@@ -192,7 +177,7 @@ impl DefaultPager {
         page: &mut [u8],
     ) -> Result<(), PagerError> {
         let (header, bytes) = Header::checked(bytes, offset).ok_or(PagerError::Corrupt)?;
-        let named = header.object == run.object && header.page == run.first + index as u64;
+        let named = header.object == run.object && header.page == run.page(index);
         if !named && !run.locations[index].is_moved() {
             return Err(PagerError::Corrupt);
         }
@@ -204,47 +189,115 @@ impl DefaultPager {
         }
     }
 
-    fn read_slots(&self, run: &Run, place: Place, buffer: &mut [u8]) -> Result<usize, PagerError> {
-        let At::Raw { slot, .. } = run.locations[0].at() else {
-            return Err(PagerError::Corrupt);
-        };
-        let offset = place.offset() + (slot * PAGE_BYTES) as u64;
-        if (buffer.as_ptr() as usize).is_multiple_of(PAGE_BYTES) {
-            self.read_file(place, buffer, offset)?;
-        } else {
-            let mut reader = self.readers.lend();
-            let bounce = &mut reader.bounce;
-            for (step, part) in (0u64..).zip(buffer.chunks_mut(bounce.len())) {
-                let there = &mut bounce[..part.len()];
-                self.read_file(place, there, offset + step * BOUNCE_BYTES as u64)?;
-                part.copy_from_slice(there);
+    /// Reads all parts at once. Stops at the first page that cannot be had.
+    fn read_parts(&self, run: &Run, buffer: &mut [u8]) -> Result<usize, PagerError> {
+        let mut reader = self.readers.lend();
+        let Reader {
+            bounce,
+            decoder,
+            ring,
+        } = &mut *reader;
+        let failed = self.fetch(run, bounce, ring, buffer);
+        let (mut count, mut bounced) = (0, 0);
+        for (index, part) in run.parts().iter().enumerate() {
+            if let Some((at, error)) = failed
+                && at == index
+            {
+                return if count == 0 { Err(error) } else { Ok(count) };
+            }
+            let pages = &mut buffer[part.first * PAGE_BYTES..][..part.count * PAGE_BYTES];
+            let bytes = &bounce[bounced..bounced + part.source.bounced()];
+            bounced += bytes.len();
+            let whole = match part.source {
+                Source::Records { start, .. } => {
+                    self.decode_part(run, part, (bytes, start), &mut Some(&mut *decoder), pages)
+                }
+                Source::Slots { .. } => self.check_slots(run, part, pages),
+                Source::Memory { .. } => Err(PagerError::Corrupt),
+            };
+            match whole {
+                Ok(whole) if whole == part.count => count += whole,
+                Ok(whole) => return Ok(count + whole),
+                Err(error) if count == 0 => return Err(error),
+                Err(_) => break,
             }
         }
+        Ok(count)
+    }
+
+    /// Reads the bytes of all parts: of slots into `buffer`, of records into `bounce` in a row.
+    /// Returns the first part that cannot be read, and why.
+    fn fetch(
+        &self,
+        run: &Run,
+        mut bounce: &mut [u8],
+        ring: &mut Lazy,
+        mut buffer: &mut [u8],
+    ) -> Option<(usize, PagerError)> {
+        let mut reads: [Read<'_>; DEPTH] = core::array::from_fn(|_| Read {
+            fd: Fd(-1),
+            offset: 0,
+            buffer: &mut [],
+            whole: false,
+        });
+        let reads = &mut reads[..run.parts().len()];
+        for (read, part) in reads.iter_mut().zip(run.parts()) {
+            let (pages, rest) = buffer.split_at_mut(part.count * PAGE_BYTES);
+            buffer = rest;
+            let (bytes, rest) = bounce.split_at_mut(part.source.bounced());
+            bounce = rest;
+            let (place, from, into) = match part.source {
+                Source::Slots { place, first, .. } => (place, first * PAGE_BYTES, pages),
+                Source::Records { place, start, .. } => (place, start, bytes),
+                Source::Memory { .. } => continue,
+            };
+            *read = Read {
+                fd: self.shared.files.fd(place.file).unwrap_or(Fd(-1)),
+                offset: place.offset() + from as u64,
+                buffer: into,
+                whole: false,
+            };
+        }
+        if reads.len() > 1 {
+            ring.read_all(&self.shared.rings, reads);
+        }
+        // What did not come together is read alone: its error counts.
+        for (index, (read, part)) in reads.iter_mut().zip(run.parts()).enumerate() {
+            if let (false, Some(place)) = (read.whole, part.source.place())
+                && let Err(error) = self.read_file(place, read.buffer, read.offset)
+            {
+                return Some((index, error));
+            }
+        }
+        None
+    }
+
+    /// Reads the slots from `first` on into memory that is not aligned.
+    fn read_slots_through(
+        &self,
+        place: Place,
+        first: usize,
+        buffer: &mut [u8],
+    ) -> Result<(), PagerError> {
+        let offset = place.offset() + (first * PAGE_BYTES) as u64;
+        let mut reader = self.readers.lend();
+        let bounce = &mut reader.bounce;
+        for (step, part) in (0u64..).zip(buffer.chunks_mut(bounce.len())) {
+            let there = &mut bounce[..part.len()];
+            self.read_file(place, there, offset + step * BOUNCE_BYTES as u64)?;
+            part.copy_from_slice(there);
+        }
+        Ok(())
+    }
+
+    /// How many pages of a part are as they were written, from the first on.
+    fn check_slots(&self, run: &Run, part: &Part, pages: &[u8]) -> Result<usize, PagerError> {
+        let pages = pages.chunks_exact(PAGE_BYTES);
         let whole = |(page, crc): &(&[u8], &u32)| crc32c(page) == **crc;
-        match buffer
-            .chunks_exact(PAGE_BYTES)
-            .zip(&run.crc)
-            .take_while(whole)
-            .count()
-        {
+        match pages.zip(&run.crc[part.first..]).take_while(whole).count() {
             0 => Err(PagerError::Corrupt),
             count => Ok(count),
         }
-    }
-
-    fn read_records(
-        &self,
-        run: &Run,
-        place: Place,
-        start: usize,
-        end: usize,
-        buffer: &mut [u8],
-    ) -> Result<usize, PagerError> {
-        let mut reader = self.readers.lend();
-        let Reader { bounce, decoder } = &mut *reader;
-        let bytes = &mut bounce[..end - start];
-        self.read_file(place, bytes, place.offset() + start as u64)?;
-        self.decode_run(run, bytes, start, &mut Some(decoder), buffer)
     }
 
     /// Reads all of `buffer` or fails.
@@ -259,109 +312,6 @@ impl DefaultPager {
     }
 }
 
-/// The longest run from `first` on that one read can supply.
-fn plan(state: &State, object: ObjectId, first: u64, pages: usize) -> Result<Run, PagerError> {
-    let mut run = Run {
-        object,
-        first,
-        count: 0,
-        source: Source::Memory { segment: None },
-        locations: [Location::NOWHERE; RUN_PAGES],
-        crc: [0; RUN_PAGES],
-    };
-    for (page, index) in (first..).zip(0..pages) {
-        let location = state.table.get(object, page);
-        let Some((source, crc)) = extend(state, &run, index, location) else {
-            break;
-        };
-        run.source = source;
-        run.locations[index] = location;
-        run.crc[index] = crc;
-        run.count = index + 1;
-    }
-    if run.count == 0 {
-        return Err(PagerError::Unavailable);
-    }
-    Ok(run)
-}
-
-/// What `run` reads when the page at `location` follows as number `index`; `None` when that takes
-/// another read.
-fn extend(state: &State, run: &Run, index: usize, location: Location) -> Option<(Source, u32)> {
-    match location.at() {
-        At::Nowhere => None,
-        At::Zero => matches!(run.source, Source::Memory { .. }).then_some((run.source, 0)),
-        At::Raw { segment: id, slot } => {
-            let segment = &state.segments[id as usize];
-            let (Kind::Raw(slots), Some(place)) = (&segment.kind, segment.place) else {
-                return None;
-            };
-            let source = Source::Slots { segment: id, place };
-            let follows = index == 0
-                || run.source == source
-                    && run.locations[index - 1] == Location::raw(id, slot.wrapping_sub(1));
-            follows.then_some((source, slots.crc[slot]))
-        }
-        At::Packed {
-            segment: id,
-            offset,
-            length,
-        } => {
-            let segment = &state.segments[id as usize];
-            let source = match segment.place {
-                None => in_memory(run, id),
-                Some(place) => in_file(run, index, id, place, offset, length),
-            };
-            source.map(|source| (source, 0))
-        }
-    }
-}
-
-fn in_memory(run: &Run, id: u32) -> Option<Source> {
-    match run.source {
-        Source::Memory { segment } if segment.is_none_or(|other| other == id) => {
-            Some(Source::Memory { segment: Some(id) })
-        }
-        _ => None,
-    }
-}
-
-fn in_file(
-    run: &Run,
-    index: usize,
-    id: u32,
-    place: Place,
-    offset: usize,
-    length: usize,
-) -> Option<Source> {
-    let record_end = offset + record_bytes(length).max(HEADER);
-    let aligned_end = record_end.next_multiple_of(PAGE_BYTES);
-    if index == 0 {
-        return Some(Source::Records {
-            segment: id,
-            place,
-            start: offset / PAGE_BYTES * PAGE_BYTES,
-            end: aligned_end,
-        });
-    }
-    match run.source {
-        Source::Records {
-            segment,
-            place,
-            start,
-            end,
-        } if segment == id
-            && offset >= start
-            && offset <= end + GAP_BYTES
-            && aligned_end.max(end) - start <= BOUNCE_BYTES =>
-        {
-            Some(Source::Records {
-                segment,
-                place,
-                start,
-                end: end.max(aligned_end),
-            })
-        }
-        _ => None,
-    }
+fn is_aligned(buffer: &[u8]) -> bool {
+    (buffer.as_ptr() as usize).is_multiple_of(PAGE_BYTES)
 }

@@ -12,17 +12,24 @@ pub(crate) struct Pool<T> {
 }
 
 impl<T> Pool<T> {
-    /// `count` things; `None` when one cannot be made.
-    pub(crate) fn new(count: usize, make: impl Fn() -> Option<T>) -> Option<Self> {
+    /// `count` things, made from their numbers; `None` when one cannot be made.
+    pub(crate) fn new(count: usize, make: impl Fn(usize) -> Option<T>) -> Option<Self> {
         let mut items = Vec::new();
         items.try_reserve_exact(count).ok()?;
-        for _ in 0..count {
-            items.push(Mutex::new(make()?));
+        for number in 0..count {
+            items.push(Mutex::new(make(number)?));
         }
         Some(Self {
             items,
             turn: AtomicUsize::new(0),
         })
+    }
+
+    /// Visits each, waiting for those that are lent out.
+    pub(crate) fn each(&self, mut visit: impl FnMut(&mut T)) {
+        for item in &self.items {
+            visit(&mut item.lock());
+        }
     }
 
     /// One that is free, else waits for one. The first are preferred: their memory is warm.

@@ -5,22 +5,40 @@ use farpage_pagers::PagerError;
 use farpage_sys::{Errno, file};
 
 use crate::DefaultPager;
+use crate::behind::{Behind, Leaving};
+use crate::dense::Evictor;
 use crate::files::Place;
-use crate::gauges::add;
 use crate::location::Location;
 use crate::record::{Header, record_bytes};
 use crate::segments::{Growth, State};
 
 /// A segment with less alive than this is packed rather than written out.
-const SPARSE_BYTES: usize = SEGMENT_BYTES / 10 * 6;
+pub(crate) const SPARSE_BYTES: usize = SEGMENT_BYTES / 10 * 6;
 /// Records moved while the lock is held once.
 const MOVE_RECORDS: usize = 32;
+
+/// What only the one thread that makes room uses.
+pub(crate) struct Room {
+    evictor: Evictor,
+    pub(crate) behind: Behind,
+}
+
+impl Room {
+    /// With the ring of that `number`.
+    pub(crate) fn new(number: usize) -> Option<Self> {
+        Some(Self {
+            evictor: Evictor::new()?,
+            behind: Behind::new(number),
+        })
+    }
+}
 
 impl DefaultPager {
     /// Sees to it that the open segment has room. False when the tier can give none: then pages
     /// go to a paging file as they are.
     pub(crate) fn make_room(&self) -> Result<bool, PagerError> {
-        let mut evictor = self.evictor.lock();
+        let mut room = self.room.lock();
+        let Room { evictor, behind } = &mut *room;
         {
             let mut state = self.state.lock();
             if let Some(id) = state.open_packed {
@@ -32,12 +50,16 @@ impl DefaultPager {
                 self.seal(&mut state, id);
             }
         }
+        let mut wrote = false;
         loop {
             if self.open_new(Growth::InBudget) || self.pack_sparse() {
+                if wrote {
+                    self.write_behind(behind);
+                }
                 return Ok(true);
             }
-            match self.write_oldest() {
-                Ok(true) => {}
+            match self.write_oldest(behind) {
+                Ok(true) => wrote = true,
                 Ok(false) => return Ok(false),
                 Err(PagerError::OutOfSpace) => {
                     return Ok(self.open_new(Growth::InLimit) || evictor.make_dense(self));
@@ -130,50 +152,56 @@ impl DefaultPager {
         }
     }
 
-    /// Writes the oldest segment of the tier to a paging file. False when this task has none.
+    /// Writes the oldest segment of the tier to a paging file, unless one is on its way already.
+    /// False when this task has none.
     ///
     /// # Errors
     /// `OutOfSpace` when no paging file takes it.
-    fn write_oldest(&self) -> Result<bool, PagerError> {
+    fn write_oldest(&self, behind: &mut Behind) -> Result<bool, PagerError> {
+        if self.end_write_behind(behind) {
+            return Ok(true);
+        }
+        let mut avoid = 0;
+        loop {
+            let Some(leaving) = self.choose_oldest(avoid, 0)? else {
+                return Ok(false);
+            };
+            let written = self.write_segment(leaving.slot, leaving.place);
+            self.leave(&leaving, written.is_ok());
+            match written {
+                Ok(()) => return Ok(true),
+                Err(errno) => avoid = self.excuse(leaving.place, errno, avoid)?,
+            }
+        }
+    }
+
+    /// Chooses the oldest segment of the tier, if `live_min` bytes of it are alive, and a place.
+    pub(crate) fn choose_oldest(
+        &self,
+        avoid: u32,
+        live_min: usize,
+    ) -> Result<Option<Leaving>, PagerError> {
         if !self.shared.files.any() {
             return Err(PagerError::OutOfSpace);
         }
-        let own = self.shared.gauges.slot();
-        let mut avoid = 0;
-        loop {
-            let (id, slot) = {
-                let mut state = self.state.lock();
-                let oldest = state.movable().min_by_key(|(_, segment)| segment.age);
-                let Some((id, segment)) = oldest else {
-                    return Ok(false);
-                };
-                let slot = segment.ram.map_or(0, |ram| ram.slot);
-                state.segment(id).readers += 1;
-                (id, slot)
-            };
-            let written = match self.shared.files.claim(own, avoid) {
-                Err(error) => Err((None, error)),
-                Ok(place) => match self.write_segment(slot, place) {
-                    Ok(()) => Ok(place),
-                    Err(errno) => {
-                        self.shared.files.release(place, own);
-                        Err((Some((place, errno)), PagerError::Write(errno.0)))
-                    }
-                },
-            };
+        let (id, slot) = {
             let mut state = self.state.lock();
-            state.segment(id).readers -= 1;
-            if let Ok(place) = written {
-                let pages = state.segment(id).live as u64;
-                state.written(&self.shared, id, place);
-                add(&self.shared.gauges.counters().page_outs_spilled, pages);
-            }
-            state.settle(&self.shared, id);
-            drop(state);
-            match written {
-                Ok(_) => return Ok(true),
-                Err((Some((place, errno)), _)) => avoid = self.excuse(place, errno, avoid)?,
-                Err((None, error)) => return Err(error),
+            let oldest = state.movable().min_by_key(|(_, segment)| segment.age);
+            let Some((id, segment)) = oldest.filter(|(_, s)| s.live_bytes >= live_min) else {
+                return Ok(None);
+            };
+            let slot = segment.ram.map_or(0, |ram| ram.slot);
+            state.segment(id).readers += 1;
+            (id, slot)
+        };
+        let own = self.shared.gauges.slot();
+        match self.shared.files.claim(own, avoid) {
+            Ok(place) => Ok(Some(Leaving { id, slot, place })),
+            Err(error) => {
+                let mut state = self.state.lock();
+                state.segment(id).readers -= 1;
+                state.settle(&self.shared, id);
+                Err(error)
             }
         }
     }

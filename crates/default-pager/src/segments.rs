@@ -10,6 +10,7 @@ use crate::files::{Files, Place};
 use crate::gauges::Gauges;
 use crate::location::{At, Location};
 use crate::record::record_bytes;
+use crate::rings::Permission;
 use crate::table::Table;
 
 /// Pages in a raw segment.
@@ -19,6 +20,7 @@ pub(crate) const RAW_SLOTS: usize = SEGMENT_BYTES / farpage_abi::PAGE_BYTES;
 pub(crate) struct Shared {
     pub(crate) gauges: Gauges,
     pub(crate) files: Files,
+    pub(crate) rings: Permission,
     pub(crate) arena: Arena,
 }
 

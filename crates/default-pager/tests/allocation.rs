@@ -60,3 +60,50 @@ fn page_out_allocates_nothing_for_records_and_little_for_raw_segments() {
         );
     }
 }
+
+#[test]
+fn page_out_to_a_file_allocates_nothing_for_records() {
+    let (control, _file, pager) = with_file(2 * MIB, 256);
+    pager.drain();
+    let half = |page| {
+        let mut bytes = contents(3, page);
+        bytes[2048..].fill(0);
+        bytes
+    };
+    let pages: Vec<_> = (0..8192).map(half).collect();
+    let outs = pages.iter().zip(0..).map(|(bytes, page)| PageOut {
+        page: PageIndex(page),
+        bytes,
+    });
+    let outs: Vec<PageOut<'_>> = outs.collect();
+    for _ in 0..3 {
+        pager.data_write(OBJECT, &outs).unwrap();
+    }
+    assert!(held(control) > 10, "segments leave");
+    let before = COUNT.get();
+    for _ in 0..3 {
+        pager.data_write(OBJECT, &outs).unwrap();
+    }
+    assert_eq!(COUNT.get(), before);
+}
+
+#[test]
+fn reads_from_many_places_allocate_nothing() {
+    let (_control, _file, pager) = with_file(0, 64);
+    for page in (0..64).step_by(2).chain((1..64).step_by(2)) {
+        write(&pager, OBJECT, &[(page, contents(3, page))], true).unwrap();
+    }
+    let mut buffer = farpage_sys::buffer::Buffer::new(16 * 4096).unwrap();
+    let mut read = |first| {
+        let supplied = pager.data_request_strided(OBJECT, PageIndex(first), 1, &mut buffer);
+        assert_eq!(supplied.map(|supplied| supplied.pages), Ok(16));
+    };
+    let before = COUNT.get();
+    (0..4).for_each(|part| read(part * 16));
+    assert_eq!(COUNT.get(), before);
+}
+
+#[test]
+fn all_of_this_holds_without_rings() {
+    again_without_rings();
+}

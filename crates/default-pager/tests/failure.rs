@@ -241,6 +241,69 @@ fn a_read_that_fails_is_an_error() {
 }
 
 #[test]
+fn pages_before_one_that_cannot_be_read_are_supplied() {
+    let (control, _file, pager) = with_file(0, 1);
+    write(&pager, OBJECT, &pages(3, 0..256), true).unwrap();
+    let _second = add_file(control, 1, unlinked(&std::env::temp_dir()), 1);
+    write(&pager, OBJECT, &pages(3, 256..512), true).unwrap();
+    let number = control.fd_base.load(Ordering::Relaxed) + farpage_abi::fds::SPILL + 1;
+    let directory = std::os::fd::IntoRawFd::into_raw_fd(File::open("/").unwrap());
+    let fd = |number| farpage_sys::file::Fd(number);
+    farpage_sys::file::move_to(fd(directory), fd(number as i32), true).unwrap();
+    let (supplied, got) = request(&pager, OBJECT, 250, 12).unwrap();
+    assert_eq!(supplied.pages, 6);
+    assert!(got[5] == contents(3, 255));
+    let read = request(&pager, OBJECT, 256, 6);
+    assert!(matches!(read, Err(PagerError::Read(_))), "{read:?}");
+}
+
+#[test]
+fn pages_before_a_changed_one_elsewhere_are_supplied() {
+    let (_, file, pager) = with_file(0, 16);
+    for page in [0, 2, 4, 1, 3, 5] {
+        write(&pager, OBJECT, &pages(3, page..page + 1), true).unwrap();
+    }
+    let mut block = Buffer::new(4096).unwrap();
+    let slot_of_page_3 = 4 * 4096;
+    file.read_at(&mut block, slot_of_page_3).unwrap();
+    block[100] ^= 1;
+    file.write_at(&block, slot_of_page_3).unwrap();
+    assert_eq!(request(&pager, OBJECT, 0, 6).unwrap().0.pages, 3);
+    assert_eq!(request(&pager, OBJECT, 3, 3), Err(PagerError::Corrupt));
+    assert_eq!(request(&pager, OBJECT, 4, 2).unwrap().0.pages, 2);
+}
+
+#[test]
+fn segments_that_a_full_file_does_not_take_stay_in_the_tier() {
+    let (control, file, pager) = with_file(4 * MIB, 256);
+    pager.drain();
+    let mut taken = 0;
+    let fill = |taken: &mut u64, until: u64| {
+        while *taken < until {
+            write(&pager, OBJECT, &pages(2, *taken..*taken + 64), true)?;
+            *taken += 64;
+        }
+        Ok(())
+    };
+    fill(&mut taken, 4096).unwrap();
+    let before = held(control);
+    assert!(before > 4, "segments leave");
+    let number = control.fd_base.load(Ordering::Relaxed) + farpage_abi::fds::SPILL;
+    let put = |file: &File| {
+        let from = std::os::fd::IntoRawFd::into_raw_fd(file.try_clone().unwrap());
+        let fd = |number| farpage_sys::file::Fd(number);
+        farpage_sys::file::move_to(fd(from), fd(number as i32), true).unwrap();
+    };
+    let mut options = File::options();
+    put(&options.read(true).write(true).open("/dev/full").unwrap());
+    assert_eq!(fill(&mut taken, 1 << 20), Err(PagerError::OutOfSpace));
+    put(&file);
+    read_all(&pager, 2, 0..taken);
+    pager.terminate(OBJECT);
+    check_empty(control, 1);
+}
+
+#[test]
 fn a_file_added_while_running_is_opened() {
     let (control, _first, pager) = with_file(0, 1);
     write(&pager, OBJECT, &pages(3, 0..256), true).unwrap();
@@ -338,4 +401,9 @@ fn dropping_the_pager_gives_everything_back() {
     write(&pager, OBJECT, &pages(2, 0..3000), true).unwrap();
     drop(pager);
     check_empty(control, 1);
+}
+
+#[test]
+fn all_of_this_holds_without_rings() {
+    again_without_rings();
 }

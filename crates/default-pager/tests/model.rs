@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use farpage_abi::{Control, ObjectId, PageIndex, PageRange, SpillState};
 use farpage_default_pager::DefaultPager;
-use farpage_pagers::{Pager, PagerError};
+use farpage_pagers::{Pager, PagerError, Supplied};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 use support::*;
@@ -26,6 +26,11 @@ enum Step {
         first: u64,
         count: u64,
         aligned: bool,
+    },
+    Strided {
+        first: u64,
+        count: usize,
+        stride: i64,
     },
     Discard {
         first: u64,
@@ -51,6 +56,9 @@ fn step() -> impl Strategy<Value = Step> {
         ),
         8 => (page.clone(), 1..300u64, any::<bool>()).prop_map(|(first, count, aligned)| {
             Step::Request { first, count, aligned }
+        }),
+        3 => (page.clone(), 1..40usize, -40..40i64).prop_map(|(first, count, stride)| {
+            Step::Strided { first, count, stride: if stride == 0 { 1 } else { stride } }
         }),
         2 => (page.clone(), 1..900u64).prop_map(|(first, count)| Step::Discard { first, count }),
         2 => (0..1000u64, 1..500u64, 1500..3000u64).prop_map(|(from, count, to)| Step::Move {
@@ -84,7 +92,18 @@ fn apply(control: &Control, pager: &DefaultPager, oracle: &mut Oracle, step: &St
             first,
             count,
             aligned,
-        } => take(pager, oracle, first, count, aligned),
+        } => {
+            let got = request_at(pager, OBJECT, first, count, aligned);
+            take(pager, oracle, (first, 1), got);
+        }
+        Step::Strided {
+            first,
+            count,
+            stride,
+        } => {
+            let got = request_strided(pager, OBJECT, first, stride, count);
+            take(pager, oracle, (first, stride), got);
+        }
         Step::Discard { first, count } => {
             pager.discard(OBJECT, PageRange::new(first, first + count));
             oracle.retain(|&page, _| page < first || page >= first + count);
@@ -117,16 +136,22 @@ fn apply(control: &Control, pager: &DefaultPager, oracle: &mut Oracle, step: &St
     }
 }
 
-/// Requests pages and compares; what is given away is forgotten by the oracle too.
-fn take(pager: &DefaultPager, oracle: &mut Oracle, first: u64, count: u64, aligned: bool) {
-    match request_at(pager, OBJECT, first, count, aligned) {
+/// Compares the pages that were supplied; what is given away is forgotten by the oracle too.
+fn take(
+    pager: &DefaultPager,
+    oracle: &mut Oracle,
+    (first, stride): (u64, i64),
+    got: Result<(Supplied, Vec<Page>), PagerError>,
+) {
+    match got {
         Err(error) => {
             assert_eq!(error, PagerError::Unavailable);
             assert!(!oracle.contains_key(&first), "page {first} is lost");
             assert!(!pager.contains(OBJECT, PageIndex(first)));
         }
         Ok((supplied, pages)) => {
-            for (page, bytes) in (first..).zip(&pages) {
+            for (index, bytes) in (0i64..).zip(&pages) {
+                let page = first.wrapping_add_signed(index * stride);
                 let (kind, seed) = oracle[&page];
                 assert!(*bytes == contents(kind, seed), "page {page} differs");
                 assert_eq!(pager.contains(OBJECT, PageIndex(page)), !supplied.precious);
@@ -191,7 +216,8 @@ fn check_all(pager: &DefaultPager, oracle: &mut Oracle) {
     let pages: Vec<u64> = oracle.keys().copied().collect();
     for page in pages {
         if oracle.contains_key(&page) {
-            take(pager, oracle, page, 64, true);
+            let got = request_at(pager, OBJECT, page, 64, true);
+            take(pager, oracle, (page, 1), got);
         }
     }
 }
@@ -233,6 +259,9 @@ fn several_threads_page_in_and_out() {
             let pager = &pager;
             s.spawn(move || {
                 let object = ObjectId(10 + thread);
+                if thread == 0 {
+                    pager.drain();
+                }
                 for round in 0..40u64 {
                     let kind = (round % 4) as u8;
                     let pages: Vec<_> = (0..200)
@@ -257,4 +286,9 @@ fn several_threads_page_in_and_out() {
         }
     });
     check_empty(control, 1);
+}
+
+#[test]
+fn all_of_this_holds_without_rings() {
+    again_without_rings();
 }

@@ -163,6 +163,7 @@ impl Kernel {
         self.settled.notify();
     }
 
+    /// Brings in what a thread that goes through memory in steps will want next.
     pub(crate) fn prefetch_strided(
         &'static self,
         page: PageIndex,
@@ -171,19 +172,56 @@ impl Kernel {
         buffer: &mut Buffer,
     ) {
         let Some((stride, count)) = also else { return };
-        for step in 1..count as i64 {
-            let next = PageIndex(page.0.saturating_add_signed(stride * step));
-            let mut state = self.state.lock();
+        let nth = |step: u64| PageIndex(page.0.saturating_add_signed(stride * step as i64));
+        let end = self.prefetch_begins(source, (1..count).map(nth)) + 1;
+        if end == 1 {
+            return;
+        }
+        let (mut at, mut one_by_one) = (1, false);
+        while at < end {
+            let first = PageIndex(nth(at).0 - source.origin);
+            let space = buffer.bytes((end - at) as usize);
+            let from = space.as_ptr() as usize;
+            let (pager, object) = (&source.pager, source.object);
+            let answer = pager.data_request_strided(object, first, stride, space);
+            one_by_one = at == 1 && answer.is_ok_and(|supplied| supplied.pages == 0);
+            let Some(supplied) = answer.ok().filter(|s| (1..=end - at).contains(&s.pages)) else {
+                break;
+            };
+            for index in 0..supplied.pages {
+                let next = PageRange::one(nth(at + index));
+                self.install(next, supplied, from + index as usize * PAGE_BYTES);
+                self.trace(TraceKind::PageIn, next);
+            }
+            at += supplied.pages;
+        }
+        self.prefetch_is_over(at - 1, (at..end).map(nth));
+        if one_by_one {
+            (1..end).for_each(|step| self.prefetch_one(nth(step), source, buffer));
+        }
+    }
+
+    /// Starts to page in as many of `pages`, from the first, as are out. Returns how many.
+    fn prefetch_begins(&self, source: &Source, pages: impl Iterator<Item = PageIndex>) -> u64 {
+        let mut state = self.state.lock();
+        let mut begun = 0;
+        for next in pages {
             let same = state.region_of_page(next.0).is_some_and(|region| {
                 region.source.object == source.object && region.source.origin == source.origin
             });
             let out = same && !state.frozen && state.pages.state(next) == PageState::Out;
             if !out || !self.account.charge(1) {
-                return;
+                break;
             }
             state.pages.page_in_begins(PageRange::one(next), None);
-            state.in_flight += 1;
-            drop(state);
+            begun += 1;
+        }
+        state.in_flight += u32::from(begun > 0);
+        begun
+    }
+
+    fn prefetch_one(&'static self, next: PageIndex, source: &Source, buffer: &mut Buffer) {
+        if self.prefetch_begins(source, core::iter::once(next)) == 1 {
             let fault = Fault {
                 address: address_of(next.0),
                 write: false,
@@ -192,6 +230,23 @@ impl Kernel {
             };
             self.page_in(next, PageRange::one(next), fault, source, buffer);
         }
+    }
+
+    /// Ends a prefetch: `came` pages are there. The others stay out; why, whoever wants them finds.
+    fn prefetch_is_over(&self, came: u64, others: impl Iterator<Item = PageIndex>) {
+        let mut state = self.state.lock();
+        for page in others {
+            let awaited = state.pages.page_in_ends(PageRange::one(page));
+            self.account.uncharge(1);
+            if awaited {
+                self.wake(address_of(page.0), PAGE_BYTES);
+            }
+        }
+        state.in_flight -= 1;
+        drop(state);
+        self.settled.notify();
+        let prefetched = &self.account.counters().prefetched;
+        prefetched.fetch_add(came, Ordering::Relaxed);
     }
 }
 

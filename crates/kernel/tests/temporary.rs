@@ -4,10 +4,11 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use farpage_sys::mem;
-use support::{kernel, map, mixed, words};
+use support::{Store, activate, dormant_of, kernel, map, mixed, words};
 
 fn fill_and_check(clean: bool) {
     let kernel = kernel(16 << 20, clean);
@@ -49,6 +50,33 @@ fn four_times_the_budget_precious() {
 #[test]
 fn four_times_the_budget_clean() {
     fill_and_check(true);
+}
+
+#[test]
+fn memory_read_in_steps_is_asked_for_together_and_what_was_not_supplied_comes_alone() {
+    for clean in [false, true] {
+        let store = Arc::new(Store {
+            clean,
+            ..Store::default()
+        });
+        let kernel = dormant_of(16 << 20, store.clone());
+        activate(kernel);
+        let bytes = 64 << 20;
+        let memory = words(map(kernel, bytes), bytes);
+        for (i, word) in memory.iter_mut().enumerate() {
+            *word = mixed(i as u64);
+        }
+        for from in 0..24 {
+            for i in (from * 512..memory.len()).step_by(24 * 512) {
+                assert_eq!(memory[i], mixed(i as u64), "word {i}");
+            }
+        }
+        let together = store.together.load(Ordering::Relaxed);
+        let refused = store.refused.load(Ordering::Relaxed);
+        assert!(together > 1000 && refused > 50, "{together}, {refused}");
+        let prefetched = &kernel.account().counters().prefetched;
+        assert!(prefetched.load(Ordering::Relaxed) >= together);
+    }
 }
 
 #[test]

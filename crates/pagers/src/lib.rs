@@ -44,6 +44,23 @@ pub trait Pager: Send + Sync {
     /// Why the first page cannot be had: the thread that waits gets an error, never zeros.
     fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError>;
 
+    /// Pages that lie apart are wanted: `first`, `first + stride` and so on, as many as `buffer` has
+    /// room for. Fill any of them from the first on; nobody waits for them. For pagers that can have
+    /// several on their way at once; 0 pages, which is what others supply, say: one at a time.
+    ///
+    /// # Errors
+    /// Why the first page cannot be had.
+    fn data_request_strided(
+        &self,
+        object: ObjectId,
+        first: PageIndex,
+        stride: i64,
+        buffer: &mut [u8],
+    ) -> Result<Supplied, PagerError> {
+        let _ = (object, first, stride, buffer);
+        Ok(Supplied::clean(0))
+    }
+
     /// True when `page` can be supplied, or a ticket kept, without waiting for anything. The kernel
     /// then answers the fault on the spot; else it first lets another thread take further faults.
     fn is_at_hand(&self, object: ObjectId, page: PageIndex) -> bool {

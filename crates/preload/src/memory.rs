@@ -49,7 +49,11 @@ fn make_pager() -> core::result::Result<(), PagerError> {
     let (Some(control), Some(slot), None) = (start::control(), start::slot(), pager()) else {
         return Ok(());
     };
-    let made = Box::into_raw(Box::new(DefaultPager::new(control, slot)?));
+    let made = Box::new(DefaultPager::new(control, slot)?);
+    if SANDBOXED.load(Ordering::Relaxed) {
+        made.withdraw_rings();
+    }
+    let made = Box::into_raw(made);
     PAGER.store(made, Ordering::Release);
     Ok(())
 }
@@ -57,6 +61,16 @@ fn make_pager() -> core::result::Result<(), PagerError> {
 impl Pager for Paging {
     fn data_request(&self, request: DataRequest<'_>) -> core::result::Result<Supplied, PagerError> {
         made()?.data_request(request)
+    }
+
+    fn data_request_strided(
+        &self,
+        object: ObjectId,
+        first: PageIndex,
+        stride: i64,
+        buffer: &mut [u8],
+    ) -> core::result::Result<Supplied, PagerError> {
+        made()?.data_request_strided(object, first, stride, buffer)
     }
 
     fn is_at_hand(&self, object: ObjectId, page: PageIndex) -> bool {
@@ -126,6 +140,10 @@ pub(crate) fn begin_sandbox() -> bool {
         // It may be asleep for long.
         futex::wake(&kernel.account().control().pressure, i32::MAX as u32);
         kernel.stop_granting();
+    }
+    // Paging files are used from now on by calls that filters know.
+    if let Some(pager) = pager() {
+        pager.withdraw_rings();
     }
     was
 }

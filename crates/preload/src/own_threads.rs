@@ -3,6 +3,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use farpage_sys::futex::{self, Mutex};
@@ -61,7 +62,11 @@ pub(crate) fn end_with_the_program() {
     }
     let first = process::id();
     let found = threads();
-    if !found.is_empty() && found.iter().all(|id| *id == first || is_own(*id)) {
+    if !found.is_empty()
+        && found
+            .iter()
+            .all(|&id| id == first || is_own(id) || is_of_ring(id))
+    {
         match status().unwrap_or(0) {
             code if code & 0x7f == 0 => process::exit(code >> 8 & 0xff),
             signal => signals::die_by(signal & 0x7f),
@@ -101,6 +106,20 @@ fn status() -> Option<u32> {
     text.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
+/// Linux works on a ring's transfers in threads that it lists among the process's own, and that run
+/// nothing of the program's and take no signal.
+fn is_of_ring(id: u32) -> bool {
+    let path = alloc::format!("/proc/self/task/{id}/comm\0");
+    let path = CStr::from_bytes_until_nul(path.as_bytes()).unwrap_or_default();
+    let Ok(fd) = file::open(path, g::O_CLOEXEC, 0) else {
+        return false;
+    };
+    let mut name = [0; 16];
+    let read = file::read(fd, &mut name);
+    file::close(fd);
+    read.is_ok() && name.starts_with(b"iou-wrk-")
+}
+
 /// Has every other thread of the program install `code`, and those that they make meanwhile.
 pub(crate) fn install_everywhere(code: Vec<Instruction>) {
     let _guard = ONE_AT_A_TIME.lock();
@@ -109,7 +128,7 @@ pub(crate) fn install_everywhere(code: Vec<Instruction>) {
     let mut told = Vec::from([process::thread_id()]);
     loop {
         let mut new = threads();
-        new.retain(|id| !told.contains(id) && !is_own(*id));
+        new.retain(|id| !told.contains(id) && !is_own(*id) && !is_of_ring(*id));
         if new.is_empty() {
             return;
         }
@@ -196,6 +215,9 @@ fn threads() -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use farpage_sys::file::Fd;
+    use farpage_sys::ring::{Read, Ring};
+
     use super::*;
 
     #[test]
@@ -213,5 +235,25 @@ mod tests {
         assert!(is_own(own) && exist());
         after_fork();
         assert!(!exist());
+    }
+
+    #[test]
+    fn a_thread_that_works_for_a_ring_is_known() {
+        let Ok(mut ring) = Ring::new(Fd(400)) else {
+            return;
+        };
+        assert!(!threads().into_iter().any(is_of_ring));
+        // What cannot be read without waiting is left to such a thread.
+        let fd = file::open(c"/proc/self/status", g::O_CLOEXEC, 0).unwrap();
+        let mut buffer = [0; 64];
+        ring.read_all(&mut [Read {
+            fd,
+            offset: 0,
+            buffer: &mut buffer,
+            whole: false,
+        }]);
+        file::close(fd);
+        assert!(buffer.starts_with(b"Name:"));
+        assert!(threads().into_iter().any(is_of_ring));
     }
 }

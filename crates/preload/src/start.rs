@@ -2,6 +2,7 @@
 
 use core::arch::naked_asm;
 use core::mem::offset_of;
+use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use farpage_abi::{Control, TaskSlot, fds};
@@ -27,7 +28,7 @@ const FOREIGN: u32 = 1 << 31;
 /// In `TaskSlot::pid`: a process that is being forked. Nobody watches it, as with [`FOREIGN`].
 const UNNAMED: u32 = u32::MAX;
 /// Farpage's numbers that no descriptor may take meanwhile: some were closed by exec.
-const PLACES: [u32; 4] = [fds::UFFD, fds::PAGEMAP, fds::FREE, fds::FREE + 1];
+const PLACES: Range<u32> = fds::UFFD..fds::COUNT;
 
 /// Runs before anything else of the program: called by the dynamic linker, or by
 /// [`farpage_agent_entry`]. Does nothing where the agent has started already, or where there is no

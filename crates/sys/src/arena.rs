@@ -96,6 +96,12 @@ impl Arena {
         }
     }
 
+    /// Undoes [`Reading::keep`] of a slot of this arena.
+    pub fn release(&self, kept: Kept) {
+        let before = self.words[kept.slot].fetch_sub(PIN, Ordering::Release);
+        assert!(before >= PIN, "a slot that nobody kept");
+    }
+
     /// Empties a slot; with `give_back` its memory goes to the system. False when it is in use.
     pub fn clear(&self, slot: usize, give_back: bool) -> bool {
         if self.hide(slot).is_none() {
@@ -168,6 +174,21 @@ impl Deref for Reading<'_> {
     }
 }
 
+impl Reading<'_> {
+    /// Keeps the bytes as they are, and the memory, until [`Arena::release`].
+    pub fn keep(self) -> Kept {
+        let slot = self.slot;
+        core::mem::forget(self);
+        Kept { slot }
+    }
+}
+
+/// A slot that stays as it is.
+#[must_use]
+pub struct Kept {
+    slot: usize,
+}
+
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
         self.arena.words[self.slot].fetch_sub(PIN, Ordering::Release);
@@ -192,6 +213,16 @@ mod tests {
         assert_eq!(&*arena.read(1), b"xbcdef");
         assert!(arena.clear(1, true));
         assert_eq!(arena.filled(1), 0);
+    }
+
+    #[test]
+    fn a_kept_slot_is_not_cleared_before_it_is_released() {
+        let arena = Arena::new(1, 4096).unwrap();
+        arena.append(0, &[b"ab"]);
+        let kept = arena.read(0).keep();
+        assert!(!arena.clear(0, true));
+        arena.release(kept);
+        assert!(arena.clear(0, true));
     }
 
     #[test]

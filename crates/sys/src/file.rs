@@ -124,6 +124,15 @@ pub fn pipe() -> Result<[Fd; 2]> {
     Ok(ends.map(Fd))
 }
 
+/// Makes the number `to` another name of `fd`, kept by exec; what had the number is closed.
+///
+/// # Errors
+/// As `dup3(2)`.
+pub fn put_at(fd: Fd, to: Fd) -> Result<()> {
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_dup3, fd.0, to.0, 0) }.map(drop)
+}
+
 /// The inode number of what `path` names.
 ///
 /// # Errors

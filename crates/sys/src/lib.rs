@@ -21,6 +21,7 @@ pub mod probe;
 pub mod process;
 pub mod ptrace;
 pub mod raw;
+pub mod ring;
 pub mod seccomp;
 pub mod signal;
 pub mod spawn;

@@ -4,6 +4,7 @@ use linux_raw_sys::general as g;
 
 use crate::file;
 use crate::raw::{Errno, Result};
+use crate::ring::Ring;
 use crate::{pagemap, syscall};
 
 /// Whether seccomp filters may answer a call with SIGSYS (`SECCOMP_RET_TRAP`).
@@ -28,6 +29,18 @@ pub fn pagemap_scan() -> Result<()> {
     let answer = pagemap::probe_scan(fd);
     file::close(fd);
     answer
+}
+
+/// Whether rings can be made.
+///
+/// # Errors
+/// As `io_uring_setup(2)`: `ENOSYS` or `EPERM` where a sandbox or `kernel.io_uring_disabled`
+/// forbids it; `EINVAL` before Linux 5.4.
+pub fn io_uring() -> Result<()> {
+    let place = file::memfd(c"ring", 1)?;
+    Ring::new(place)
+        .map(drop)
+        .inspect_err(|_| file::close(place))
 }
 
 /// Whether this process may trace process `pid`, its child. It stays attached: kill the child.

@@ -146,6 +146,10 @@ pub(super) fn calls() -> Vec<Check> {
     let mut checks = vec![
         seccomp(probe::seccomp_trap(), sandboxed()),
         pagemap_scan(probe::pagemap_scan()),
+        io_uring(
+            probe::io_uring(),
+            number("/proc/sys/kernel/io_uring_disabled"),
+        ),
     ];
     checks.extend(try_ptrace().map(|result| ptrace(result, scope)));
     checks
@@ -186,6 +190,28 @@ fn pagemap_scan(result: Result<(), Errno>) -> Check {
                 errno.name()
             ),
         ),
+    }
+}
+
+fn io_uring(result: Result<(), Errno>, disabled: Option<u64>) -> Check {
+    let check = |state, text: &str| Check::new(KERNEL, "io_uring", state, text);
+    match result {
+        Ok(()) => check(
+            State::Ok,
+            "yes: paging files are read and written several transfers at a time",
+        ),
+        Err(errno) => {
+            let text = format!(
+                "no ({}): paging files are read and written one transfer after another",
+                errno.name()
+            );
+            let found = check(State::Info, &text);
+            if disabled.is_some_and(|level| level > 0) {
+                found.improve("sudo sysctl kernel.io_uring_disabled=0")
+            } else {
+                found
+            }
+        }
     }
 }
 
@@ -296,6 +322,11 @@ mod tests {
         assert_eq!(seccomp(Err(Errno::ENOSYS), false).state, State::Fail);
         assert_eq!(pagemap_scan(Err(Errno::ENOTTY)).state, State::Warn);
         assert_eq!(pagemap_scan(Err(Errno::EACCES)).state, State::Fail);
+        assert_eq!(io_uring(Ok(()), Some(2)).state, State::Ok);
+        let refused = io_uring(Err(Errno::EPERM), Some(2));
+        assert_eq!(refused.state, State::Info);
+        assert_eq!(refused.improve.len(), 1);
+        assert!(io_uring(Err(Errno::ENOSYS), None).improve.is_empty());
         let yama = ptrace(Err(Errno::EPERM), Some(2));
         assert_eq!(yama.improve, ["sudo sysctl kernel.yama.ptrace_scope=1"]);
         assert_eq!(ptrace(Ok(()), Some(1)).state, State::Ok);

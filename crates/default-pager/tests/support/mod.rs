@@ -18,8 +18,9 @@ pub const OBJECT: ObjectId = ObjectId(1);
 pub const MIB: u64 = 1 << 20;
 
 /// A control block of a tree of one supervisor, this process, with a tier of `tier` bytes.
+/// Rings may be used unless [`again_without_rings`] runs the tests.
 pub fn control(tier: u64) -> &'static Control {
-    static BASE: AtomicU32 = AtomicU32::new(200);
+    static BASE: AtomicU32 = AtomicU32::new(512);
     let bytes = size_of::<Control>();
     let fd = file::memfd(c"control", 0).unwrap();
     file::set_size(fd, bytes as u64).unwrap();
@@ -27,7 +28,10 @@ pub fn control(tier: u64) -> &'static Control {
     file::close(fd);
     // SAFETY: zero bytes are a valid control block; it stays mapped for good.
     let control: &'static Control = unsafe { &*(at as *const Control) };
-    let base = BASE.fetch_add(16, Ordering::Relaxed);
+    many_descriptors();
+    let rings = std::env::var_os(WITHOUT_RINGS).is_none();
+    control.io_uring.store(rings.into(), Ordering::Relaxed);
+    let base = BASE.fetch_add(fds::COUNT, Ordering::Relaxed);
     control.fd_base.store(base, Ordering::Relaxed);
     control
         .supervisor_pid
@@ -36,6 +40,36 @@ pub fn control(tier: u64) -> &'static Control {
     control.compressed_max_bytes.store(tier, Ordering::Relaxed);
     control.compressed_base_bytes.store(tier, Ordering::Relaxed);
     control
+}
+
+const WITHOUT_RINGS: &str = "FARPAGE_TEST_WITHOUT_RINGS";
+
+/// Runs all tests of this file once more, where no ring may be used.
+pub fn again_without_rings() {
+    if std::env::var_os(WITHOUT_RINGS).is_some() {
+        return;
+    }
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = again.env(WITHOUT_RINGS, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "without rings:\n{text}");
+}
+
+/// Raises the limit on descriptors: each control block has numbers of its own.
+fn many_descriptors() {
+    let mut limit = [0u64; 2];
+    let (own, kind, at) = (
+        0,
+        farpage_sys::linux::general::RLIMIT_NOFILE,
+        &raw mut limit,
+    );
+    let nr = farpage_sys::linux::general::__NR_prlimit64;
+    // SAFETY: `limit` has the 16 bytes that the call fills.
+    unsafe { farpage_sys::syscall!(nr, own, kind, 0, at) }.unwrap();
+    limit[0] = limit[1];
+    let at = &raw const limit;
+    // SAFETY: `limit` has the 16 bytes that the call reads.
+    unsafe { farpage_sys::syscall!(nr, own, kind, at, 0) }.unwrap();
 }
 
 /// Makes `opened` paging file `index`, of at most `limit` segments.
@@ -156,6 +190,21 @@ pub fn request_at(
     let request = DataRequest::new(object, range, 1, Access::Read, bytes);
     let supplied = pager.data_request(request)?;
     let pages = bytes.as_chunks().0[..supplied.pages as usize].to_vec();
+    Ok((supplied, pages))
+}
+
+/// One request for as many pages as `count`, `stride` apart.
+pub fn request_strided(
+    pager: &DefaultPager,
+    object: ObjectId,
+    first: u64,
+    stride: i64,
+    count: usize,
+) -> Result<(Supplied, Vec<Page>), PagerError> {
+    let mut buffer = Buffer::new(count * PAGE_BYTES).unwrap();
+    let first = PageIndex(first);
+    let supplied = pager.data_request_strided(object, first, stride, &mut buffer)?;
+    let pages = buffer.as_chunks().0[..supplied.pages as usize].to_vec();
     Ok((supplied, pages))
 }
 

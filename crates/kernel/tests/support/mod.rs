@@ -4,10 +4,10 @@
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use farpage_abi::{CONTROL_MAGIC, Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_abi::{Access, CONTROL_MAGIC, Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_kernel::{Buffer, Config, Kernel, OnLoss};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::file::Fd;
@@ -18,10 +18,16 @@ pub const MIB: usize = 1 << 20;
 
 /// Keeps pages in ordinary memory. `clean`: keeps its copy of what it supplies.
 #[derive(Default)]
-struct Store {
-    pages: Mutex<BTreeMap<u64, Box<[u8; PAGE_BYTES]>>>,
-    clean: bool,
+pub struct Store {
+    pub pages: Mutex<BTreeMap<u64, Box<[u8; PAGE_BYTES]>>>,
+    pub clean: bool,
+    /// Pages supplied together although they lie apart, and requests for such refused.
+    pub together: AtomicU64,
+    pub refused: AtomicU64,
 }
+
+/// More are not supplied together.
+const TOGETHER_MAX: usize = 5;
 
 impl Pager for Store {
     fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
@@ -46,6 +52,36 @@ impl Pager for Store {
             n if self.clean => Ok(Supplied::clean(n)),
             n => Ok(Supplied::precious(n)),
         }
+    }
+
+    fn data_request_strided(
+        &self,
+        object: ObjectId,
+        first: PageIndex,
+        stride: i64,
+        buffer: &mut [u8],
+    ) -> Result<Supplied, PagerError> {
+        if self.together.load(Ordering::Relaxed) > 20 * self.refused.load(Ordering::Relaxed) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(PagerError::Dead);
+        }
+        let mut supplied = Supplied::clean(0);
+        for (step, space) in (0..).zip(buffer.chunks_exact_mut(PAGE_BYTES).take(TOGETHER_MAX)) {
+            let pages = PageRange::one(PageIndex(first.0.wrapping_add_signed(stride * step)));
+            let request = DataRequest::new(object, pages, 1, Access::Read, space);
+            match self.data_request(request) {
+                Ok(one) => {
+                    supplied = Supplied {
+                        pages: supplied.pages + 1,
+                        ..one
+                    }
+                }
+                Err(error) if step == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        self.together.fetch_add(supplied.pages, Ordering::Relaxed);
+        Ok(supplied)
     }
 
     fn data_write(&self, _: ObjectId, out: &[PageOut<'_>]) -> Result<(), PagerError> {
@@ -101,13 +137,18 @@ pub fn kernel(budget: u64, clean: bool) -> &'static Kernel {
 }
 
 pub fn dormant(budget: u64, clean: bool) -> &'static Kernel {
+    let store = Store {
+        clean,
+        ..Store::default()
+    };
+    dormant_of(budget, Arc::new(store))
+}
+
+pub fn dormant_of(budget: u64, store: Arc<Store>) -> &'static Kernel {
     Box::leak(Box::new(Kernel::new(Config {
         control: control(budget),
         slot: 0,
-        default_pager: Arc::new(Store {
-            clean,
-            ..Store::default()
-        }),
+        default_pager: store,
         on_loss: OnLoss::Kill,
         device: None,
         messages: Fd(2),
