@@ -197,6 +197,7 @@ impl Embedded {
             id,
             pages,
             mapped: AtomicBool::new(false),
+            begun: AtomicBool::new(true),
         })
     }
 
@@ -225,6 +226,8 @@ pub struct Object {
     id: ObjectId,
     pages: u64,
     mapped: AtomicBool,
+    /// The pager knows of the object (`init`), and not yet that it is let go (`terminate`).
+    begun: AtomicBool,
 }
 
 impl Object {
@@ -236,10 +239,18 @@ impl Object {
     /// Maps the whole object into this process. Nothing is read before it is touched.
     ///
     /// # Errors
-    /// [`Error::Mapped`] while a mapping exists; [`Error::System`] when there is no room.
+    /// [`Error::Mapped`] while a mapping exists; [`Error::Refused`] when the object was unmapped
+    /// and its pager does not want it again; [`Error::System`] when there is no room.
     pub fn map(&self) -> Result<Mapping<'_>, Error> {
         if self.mapped.swap(true, Ordering::AcqRel) {
             return Err(Error::Mapped);
+        }
+        if !self.begun.load(Ordering::Acquire) {
+            if let Err(error) = self.pager.init(self.id, self.pages) {
+                self.mapped.store(false, Ordering::Release);
+                return Err(Error::Refused(error));
+            }
+            self.begun.store(true, Ordering::Release);
         }
         let source = Source {
             object: self.id,
@@ -257,6 +268,19 @@ impl Object {
                 Err(system("map the object")(errno))
             }
         }
+    }
+
+    /// Tells the pager, if it has not been told, that the kernel has let go.
+    fn end(&self) {
+        if self.begun.swap(false, Ordering::AcqRel) {
+            self.pager.terminate(self.id);
+        }
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -411,13 +435,9 @@ impl Drop for Mapping<'_> {
         let end = self.start + self.size();
         // SAFETY: the mapping goes away with this value; addresses got from `as_ptr` are the
         // caller's responsibility, as with any pointer.
-        let unmapped = unsafe {
-            self.object
-                .host
-                .kernel
-                .unmap_object(self.start, end, self.object.id)
-        };
+        let unmapped = unsafe { self.object.host.kernel.unmap_object(self.start, end) };
         debug_assert!(unmapped.is_ok());
+        self.object.end();
         self.object.mapped.store(false, Ordering::Release);
     }
 }

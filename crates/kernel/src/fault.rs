@@ -30,6 +30,8 @@ pub(crate) enum Step {
         also: Option<(i64, u64)>,
         source: Source,
     },
+    /// The pager is to be asked whether a locked page may be written.
+    Unlock(PageIndex, Source),
     Lost,
 }
 
@@ -50,6 +52,11 @@ impl Kernel {
                 Step::Done => break,
                 Step::Lost => {
                     self.lose(page, PagerError::Dead);
+                    break;
+                }
+                Step::Unlock(page, source) => {
+                    lead.give_up();
+                    self.ask_to_unlock(page, &source);
                     break;
                 }
                 Step::Frozen => self.settled.wait(seen, Some(100_000_000)),
@@ -131,12 +138,14 @@ impl Kernel {
             Answer::Zero(pages) => self.zero(state, page, pages),
             Answer::Grant(pages) => self.grant(state, page, pages, again),
             Answer::Restore(pages) => self.restore(state, page, pages),
+            Answer::RestoreLocked(page) => self.restore_locked(state, page),
             Answer::CopyBack(page) => self.copy_back(state, page),
             Answer::Unprotect(pages) => self.unprotect(state, pages, &source),
             Answer::PageIn { pages, also } => self.request(state, page, pages, also, source),
             Answer::Unlock(page) => {
-                drop(state);
-                self.ask_to_unlock(page, &source)
+                state.pages.unlock_begins(page);
+                state.in_flight += 1;
+                Step::Unlock(page, source)
             }
             Answer::Fail => Step::Lost,
         }
@@ -211,16 +220,25 @@ impl Kernel {
         self.filled(state, pages, Filled::Granted)
     }
 
-    fn restore(&self, mut state: StateGuard<'_>, page: PageIndex, pages: PageRange) -> Step {
+    fn restore(&self, state: StateGuard<'_>, page: PageIndex, pages: PageRange) -> Step {
         let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
         // SAFETY: the pages lie aside, at their shadow, and are absent from the program.
         let moved = unsafe { self.uffd().move_pages(to, shadow_of(to), bytes) };
         let whole = moved.stopped.is_none();
         if !whole {
             for page in pages.iter() {
-                self.bring_back(address_of(page.0));
+                self.bring_back(address_of(page.0), false);
             }
         }
+        self.restored(state, page, pages)
+    }
+
+    fn restore_locked(&self, state: StateGuard<'_>, page: PageIndex) -> Step {
+        self.bring_back(address_of(page.0), true);
+        self.restored(state, page, PageRange::one(page))
+    }
+
+    fn restored(&self, mut state: StateGuard<'_>, page: PageIndex, pages: PageRange) -> Step {
         state.pages.restored(pages);
         drop(state);
         self.uffd().wake(address_of(page.0), PAGE_BYTES);
@@ -233,15 +251,18 @@ impl Kernel {
     }
 
     /// Brings one page back from its shadow by the way that works: shared with a forked child, or
-    /// of other protection, it cannot be moved.
-    pub(crate) fn bring_back(&self, at: usize) {
-        // SAFETY: the page lies aside and is absent from the program, or was brought back already.
-        let moved = unsafe { self.uffd().move_pages(at, shadow_of(at), PAGE_BYTES) };
-        if matches!(moved.stopped, None | Some(Errno::EEXIST)) {
-            return;
+    /// of other protection, it cannot be moved; and to be `protected` from the first moment it must
+    /// be copied.
+    pub(crate) fn bring_back(&self, at: usize, protected: bool) {
+        if !protected {
+            // SAFETY: the page lies aside and is absent from the program, or was brought back.
+            let moved = unsafe { self.uffd().move_pages(at, shadow_of(at), PAGE_BYTES) };
+            if matches!(moved.stopped, None | Some(Errno::EEXIST)) {
+                return;
+            }
         }
         // SAFETY: as above; the shadow is readable.
-        let copied = unsafe { self.uffd().copy(at, shadow_of(at), PAGE_BYTES, false) };
+        let copied = unsafe { self.uffd().copy(at, shadow_of(at), PAGE_BYTES, protected) };
         match copied.stopped {
             None => {
                 // SAFETY: the copy in the program is the one that counts now.
@@ -348,7 +369,7 @@ impl Kernel {
             let asked = object_pages(source, rest);
             let request = DataRequest::new(source.object, asked, needed, access, space);
             match source.pager.data_request(request) {
-                Ok(supplied) if supplied.pages == 0 || supplied.pages > rest.pages() => {
+                Ok(supplied) if !is_valid(supplied, rest) => {
                     failed = Some(PagerError::Violation);
                     break;
                 }
@@ -376,7 +397,9 @@ impl Kernel {
         let clean = !supplied.precious;
         let from = buffer.bytes(pages.pages() as usize).as_ptr() as usize;
         let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
-        let protect = clean || supplied.locked == Some(Access::Write);
+        // A page keeps the lock that it left with; a run with a locked page is that page alone.
+        let protect =
+            clean || supplied.locked.is_some() || self.state.lock().pages.is_locked(pages.start);
         // SAFETY: the pages are being paged in: absent, and nobody else fills or unmaps them.
         let copied = unsafe { self.uffd().copy(to, from, bytes, protect) };
         let mut done = copied.bytes;
@@ -397,7 +420,7 @@ impl Kernel {
         }
         let mut state = self.state.lock();
         let awaited = state.pages.paged_in(pages, clean);
-        if supplied.locked == Some(Access::Write) {
+        if supplied.locked.is_some() {
             state.pages.lock_writes(pages, true);
         }
         drop(state);
@@ -479,6 +502,12 @@ impl Kernel {
             task: self.account.slot() as u16,
         });
     }
+}
+
+/// True when a pager supplied something that it may supply for `asked`.
+fn is_valid(supplied: Supplied, asked: PageRange) -> bool {
+    let lock = matches!(supplied.locked, None | Some(Access::Write));
+    lock && 0 < supplied.pages && supplied.pages <= asked.pages()
 }
 
 /// The object's own page numbers of a run of virtual pages.

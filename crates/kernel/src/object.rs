@@ -1,11 +1,10 @@
 //! Memory objects with pagers of their own: mapping them, and what a pager may ask of the kernel
 //! (the calls of table 4-3: lock, flush, clean).
 
-use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_abi::{Access, PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::State as PageState;
 use farpage_sys::{Errno, mem};
 
-use crate::fault::Step;
 use crate::kernel::{Kernel, State};
 use crate::layout::shadow_of;
 use crate::regions::{Region, Source, address_of, pages_of};
@@ -108,7 +107,6 @@ impl Kernel {
     pub fn lock_writes(&self, start: usize, end: usize, locked: bool) -> Result<(), Errno> {
         let pages = pages_of(start, end);
         let mut state = self.lock_settled(pages);
-        self.bring_all_back(&mut state, pages);
         state.pages.lock_writes(pages, locked);
         let dirty: alloc::vec::Vec<PageRange> =
             state.pages.runs(pages, PageState::Resident).collect();
@@ -123,23 +121,22 @@ impl Kernel {
     }
 
     /// A thread wants to write to a locked page: its pager decides. When it refuses, the thread
-    /// waits until the lock is lifted.
-    pub(crate) fn ask_to_unlock(&self, page: PageIndex, source: &Source) -> Step {
+    /// waits until the lock is lifted. The automaton knows that the pager is asked.
+    pub(crate) fn ask_to_unlock(&self, page: PageIndex, source: &Source) {
+        let (pager, object) = (&source.pager, source.object);
         let asked = PageIndex(page.0 - source.origin);
-        if !source
-            .pager
-            .data_unlock(source.object, asked, Access::Write)
-        {
-            return Step::Done;
-        }
+        let allowed = pager.data_unlock(object, asked, Access::Write);
         let mut state = self.state.lock();
-        if state.pages.unlocked(page) {
+        if state.pages.unlock_ends(page, allowed) {
             // SAFETY: the page is dirty and may be written again.
             let _ = unsafe { self.uffd().protect(address_of(page.0), PAGE_BYTES, false) };
         }
+        state.in_flight -= 1;
         drop(state);
-        self.uffd().wake(address_of(page.0), PAGE_BYTES);
-        Step::Done
+        if allowed {
+            self.uffd().wake(address_of(page.0), PAGE_BYTES);
+        }
+        self.settled.notify();
     }
 
     /// Pages of `start .. end` that are in the program.
@@ -158,31 +155,18 @@ impl Kernel {
             .count() as u64
     }
 
-    /// Unmaps an object: what is dirty is discarded, so [`Kernel::clean`] it before. The pager is
-    /// told that the kernel has let go.
+    /// Unmaps an object: what is dirty is lost, so [`Kernel::clean`] it before.
     ///
     /// # Safety
     /// Nobody may use the mapping any more.
     ///
     /// # Errors
     /// As `munmap(2)`.
-    pub unsafe fn unmap_object(
-        &self,
-        start: usize,
-        end: usize,
-        object: ObjectId,
-    ) -> Result<(), Errno> {
-        let source = self
-            .state
-            .lock()
-            .regions
-            .find(start)
-            .map(|region| region.source.clone());
+    pub unsafe fn unmap_object(&self, start: usize, end: usize) -> Result<(), Errno> {
         // SAFETY: forwarded.
         unsafe { self.munmap(start, end - start) }?;
-        if let Some(source) = source {
-            source.pager.terminate(object);
-        }
+        // A writer that the pager refused would wait for ever.
+        self.uffd().wake(start, end - start);
         Ok(())
     }
 }
