@@ -450,7 +450,7 @@ impl Pages {
         self.settle_all(pages);
     }
 
-    /// True while a transfer of one of these pages is under way, or its pager is asked to unlock it.
+    /// True while a transfer of one of these pages is under way, or its pager is asked about one.
     pub fn busy(&self, pages: PageRange) -> bool {
         self.existing(pages).any(|page| self.is_busy(page))
     }

@@ -33,15 +33,17 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// True when the call has begun something that must end, though the program ends.
-    pub(crate) fn goes_on(&self) -> bool {
+    fn has_lock(&self) -> bool {
         match self {
             Self::Registered { .. } | Self::Dropped { .. } | Self::Restoring { .. } => true,
-            Self::Fork | Self::Exit => true,
-            Self::Map { .. } | Self::Discard { .. } | Self::Remap { .. } | Self::Wire { .. } => {
-                false
-            }
+            Self::Map { .. } | Self::Discard { .. } | Self::Remap { .. } => false,
+            Self::Wire { .. } | Self::Fork | Self::Exit => false,
         }
+    }
+
+    /// True when the call has begun something that must end, though the program ends.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.has_lock() || matches!(self, Self::Fork | Self::Exit)
     }
 }
 
@@ -133,19 +135,11 @@ fn free_range(core: &mut Core, proc: usize) -> Option<PageRange> {
 
 /// One step of a call; `None` when it has returned.
 pub(crate) fn step(core: &mut Core, proc: usize, actor: ActorId, call: Call) -> Option<Call> {
-    match call {
-        Call::Registered { .. } | Call::Dropped { .. } | Call::Restoring { .. } => {}
-        Call::Map { .. }
-        | Call::Discard { .. }
-        | Call::Remap { .. }
-        | Call::Wire { .. }
-        | Call::Fork
-        | Call::Exit => {
-            if !core.lock(proc, actor) {
-                return Some(call);
-            }
-            say!(core, "p{proc} t{actor} {call:?}");
+    if !call.has_lock() {
+        if !core.lock(proc, actor) {
+            return Some(call);
         }
+        say!(core, "p{proc} t{actor} {call:?}");
     }
     match call {
         Call::Map { pages } => map(core, proc, pages),

@@ -110,8 +110,8 @@ fn check_lock(process: &Proc, number: usize, page: u64) {
     );
 }
 
-/// Every thread that sleeps has a message on its way, or waits for the end of a transfer, or for its
-/// pager to lift a lock.
+/// Every thread that sleeps has a message on its way, or waits for the end of a transfer, or for
+/// its pager to lift a lock.
 fn check_sleepers(process: &Proc, number: usize) {
     for &(thread, page) in &process.space.sleepers {
         let queued = process.space.queue.iter().any(|m| m.page == page);

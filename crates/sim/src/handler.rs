@@ -206,12 +206,7 @@ fn act(
         Answer::Wait => return finish(core, proc, actor, fault),
         Answer::Unlock(page) => {
             core.procs[proc].pages.unlock_begins(page);
-            core.procs[proc].in_flight += 1;
-            let delay = core.store.delay(&mut core.rng);
-            core.spawned.push(Actor {
-                proc,
-                machine: Machine::Question(Question::Asked { page, delay }),
-            });
+            begin_question(core, proc, page);
             return finish(core, proc, actor, fault);
         }
         Answer::Fail => {
@@ -220,9 +215,8 @@ fn act(
             return finish(core, proc, actor, fault);
         }
         Answer::PageIn { pages, also } => {
-            core.procs[proc]
-                .pages
-                .page_in_begins(pages, Some(PageIndex(fault.page)));
+            let waited = Some(PageIndex(fault.page));
+            core.procs[proc].pages.page_in_begins(pages, waited);
             begin_page_in(core, proc, pages);
             strided(core, proc, fault.page, also);
             return finish(core, proc, actor, fault);
@@ -333,6 +327,15 @@ fn tell(
     } else {
         retry(core, proc, actor, fault)
     }
+}
+
+fn begin_question(core: &mut Core, proc: usize, page: PageIndex) {
+    core.procs[proc].in_flight += 1;
+    let delay = core.store.delay(&mut core.rng);
+    core.spawned.push(Actor {
+        proc,
+        machine: Machine::Question(Question::Asked { page, delay }),
+    });
 }
 
 fn begin_page_in(core: &mut Core, proc: usize, pages: PageRange) {

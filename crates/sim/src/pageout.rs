@@ -46,11 +46,7 @@ pub(crate) fn evict(core: &mut Core, proc: usize, actor: ActorId, at: Evictor) -
     match at {
         Evictor::Idle => {
             let wanted = core.budget.is_tight() || core.trouble(core.settings.eager);
-            if !wanted || !core.lock(proc, actor) {
-                return at;
-            }
-            if core.procs[proc].frozen {
-                core.unlock(proc, actor);
+            if !wanted || !core.lock_to_begin(proc, actor) {
                 return at;
             }
             choose(core, proc, actor)
@@ -233,11 +229,7 @@ pub(crate) fn write(core: &mut Core, proc: usize, actor: ActorId, at: Writer) ->
     match at {
         Writer::Idle => {
             let wanted = core.budget.is_tight() || core.trouble(core.settings.eager);
-            if !wanted || !core.lock(proc, actor) {
-                return at;
-            }
-            if core.procs[proc].frozen {
-                core.unlock(proc, actor);
+            if !wanted || !core.lock_to_begin(proc, actor) {
                 return at;
             }
             let outs = core.procs[proc].pages.page_out_begins();
@@ -254,13 +246,7 @@ pub(crate) fn write(core: &mut Core, proc: usize, actor: ActorId, at: Writer) ->
             zero_refused,
         } => {
             let page = first.0 + u64::from(left.trailing_zeros());
-            let value = core.procs[proc].space.shadow(page);
-            let outcome = if value == 0 && !zero_refused && !core.is_own(page) {
-                Outcome::Zero
-            } else {
-                let slot = core.store.write(value, &mut core.rng);
-                slot.map_or(Outcome::Refused, Outcome::Taken)
-            };
+            let outcome = hand_over(core, proc, page, zero_refused);
             Writer::Written {
                 first,
                 left,
@@ -290,20 +276,29 @@ pub(crate) fn write(core: &mut Core, proc: usize, actor: ActorId, at: Writer) ->
             say!(core, "p{proc} w{actor} page {}: {outcome:?}", page.0);
             let zero_refused = !conclude(core, proc, page, outcome);
             let rest = left & (left - 1);
-            let over = rest == 0 && !zero_refused;
-            core.procs[proc].in_flight -= u64::from(over);
+            core.procs[proc].in_flight -= u64::from(rest == 0 && !zero_refused);
             core.unlock(proc, actor);
-            if zero_refused {
-                return Writer::Writing {
-                    first,
-                    left,
-                    delay: 0,
-                    zero_refused,
-                };
+            if !zero_refused {
+                return next(core, first, rest);
             }
-            next(core, first, rest)
+            Writer::Writing {
+                first,
+                left,
+                delay: 0,
+                zero_refused,
+            }
         }
     }
+}
+
+/// The pager takes a page or does not; temporary memory that is zero needs no pager.
+fn hand_over(core: &mut Core, proc: usize, page: u64, zero_refused: bool) -> Outcome {
+    let value = core.procs[proc].space.shadow(page);
+    if value == 0 && !zero_refused && !core.is_own(page) {
+        return Outcome::Zero;
+    }
+    let slot = core.store.write(value, &mut core.rng);
+    slot.map_or(Outcome::Refused, Outcome::Taken)
 }
 
 /// These pages of a cluster are on their way to the pager.

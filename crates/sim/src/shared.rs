@@ -136,6 +136,11 @@ impl Core {
         free
     }
 
+    /// The same for somebody who begins something new: not while a fork is under way.
+    pub(crate) fn lock_to_begin(&mut self, proc: usize, actor: ActorId) -> bool {
+        !self.procs[proc].frozen && self.lock(proc, actor)
+    }
+
     pub(crate) fn unlock(&mut self, proc: usize, actor: ActorId) {
         let lock = &mut self.procs[proc].lock;
         assert_eq!(*lock, Some(actor), "unlocked by another");
