@@ -214,20 +214,24 @@ impl Kernel {
             state.pages.moved_aside(page);
         }
         for page in PageRange::new(split, pages.end.0).iter() {
-            if self.move_one(address_of(page.0)) {
+            if self.move_one(address_of(page.0), state.pages.is_locked(page)) {
                 state.pages.moved_aside(page);
             }
         }
     }
 
     /// Moves or copies one page aside. False when it must stay: a device may be using it.
-    fn move_one(&self, from: usize) -> bool {
+    fn move_one(&self, from: usize, locked: bool) -> bool {
         let to = shadow_of(from);
         // SAFETY: as for a run.
         let mut moved = unsafe { self.uffd().move_pages(to, from, PAGE_BYTES) };
         let exclusive =
             || pagemap::count_exclusive(self.pagemap(), from, from + PAGE_BYTES).unwrap_or(1) == 1;
         if moved.stopped == Some(Errno::EBUSY) && exclusive() {
+            if locked {
+                // The write below would wait for the pager.
+                return false;
+            }
             // Once shared with a child that is gone: a write makes it movable again.
             // SAFETY: populating changes no contents.
             let _ = unsafe { mem::advise(from, PAGE_BYTES, mem::MADV_POPULATE_WRITE) };
@@ -240,12 +244,12 @@ impl Kernel {
         match moved.stopped {
             None => true,
             Some(Errno::EEXIST) => false,
-            Some(_) => self.copy_aside(from, to),
+            Some(_) => self.copy_aside(from, to, locked),
         }
     }
 
     /// For pages that cannot be moved: shared after a fork, of other protection, older kernels.
-    fn copy_aside(&self, from: usize, to: usize) -> bool {
+    fn copy_aside(&self, from: usize, to: usize, locked: bool) -> bool {
         // SAFETY: the page is registered; a writer waits until it is gone and then faults.
         if unsafe { self.uffd_at(from).protect(from, PAGE_BYTES, true) }.is_err() {
             return false;
@@ -253,8 +257,10 @@ impl Kernel {
         // SAFETY: the program's page is write-protected and stays until it is dropped below.
         let copied = unsafe { self.uffd().copy(to, from, PAGE_BYTES, false) };
         if copied.stopped.is_some() {
-            // SAFETY: lifts what was set above.
-            let _ = unsafe { self.uffd_at(from).protect(from, PAGE_BYTES, false) };
+            if !locked {
+                // SAFETY: lifts what was set above.
+                let _ = unsafe { self.uffd_at(from).protect(from, PAGE_BYTES, false) };
+            }
             return false;
         }
         // SAFETY: the copy counts from now on.
@@ -411,8 +417,12 @@ impl Kernel {
             return false;
         }
         let at = address_of(page.0);
-        // SAFETY: the page in the program is the one that counts now.
-        let _ = unsafe { self.uffd_at(at).protect(at, PAGE_BYTES, false) };
+        if state.pages.is_locked(page) {
+            self.wake(at, PAGE_BYTES);
+        } else {
+            // SAFETY: the page in the program is the one that counts now.
+            let _ = unsafe { self.uffd_at(at).protect(at, PAGE_BYTES, false) };
+        }
         // SAFETY: as above.
         unsafe { drop_shadow(at, PAGE_BYTES) };
         self.account.uncharge(1);

@@ -27,8 +27,6 @@ pub(crate) enum Step {
     Done,
     /// A transfer is under way; its end lets the thread go on.
     Wait,
-    /// The page is locked, and its pager does not unlock it: the thread waits until somebody does.
-    Locked,
     /// Pages of memory are needed first.
     Room(u64),
     /// A fork is under way.
@@ -38,6 +36,8 @@ pub(crate) enum Step {
         also: Option<(i64, u64)>,
         source: Source,
     },
+    /// The pager is to be asked whether a locked page may be written.
+    Unlock(PageIndex, Source),
     Lost,
 }
 
@@ -61,12 +61,13 @@ impl Kernel {
             let seen = self.settled.seen();
             match self.step(page, fault, again, starved) {
                 Step::Done | Step::Wait => break,
-                Step::Locked => {
-                    locked = true;
-                    break;
-                }
                 Step::Lost => {
                     self.lose(page, PagerError::Dead);
+                    break;
+                }
+                Step::Unlock(page, source) => {
+                    lead.give_up();
+                    locked = !self.ask_to_unlock(page, &source);
                     break;
                 }
                 Step::Frozen => self.settled.wait(seen, Some(100_000_000)),
@@ -164,6 +165,7 @@ impl Kernel {
             Answer::Zero(pages) => self.zero(state, page, pages),
             Answer::Grant(pages) => self.grant(state, page, pages, again),
             Answer::Restore(pages) => self.restore(state, page, pages),
+            Answer::RestoreLocked(page) => self.restore_locked(state, page),
             Answer::CopyBack(page) => self.copy_back(state, page),
             Answer::Unprotect(pages) => self.unprotect(state, pages, &source),
             Answer::PageIn { mut pages, also } => {
@@ -175,8 +177,9 @@ impl Kernel {
                 self.request(state, page, pages, also, source)
             }
             Answer::Unlock(page) => {
-                drop(state);
-                self.ask_to_unlock(page, &source)
+                state.pages.unlock_begins(page);
+                state.in_flight += 1;
+                Step::Unlock(page, source)
             }
             Answer::Fail => Step::Lost,
         }
@@ -254,16 +257,25 @@ impl Kernel {
         self.filled(state, pages, Filled::Granted)
     }
 
-    fn restore(&self, mut state: StateGuard<'_>, page: PageIndex, pages: PageRange) -> Step {
+    fn restore(&self, state: StateGuard<'_>, page: PageIndex, pages: PageRange) -> Step {
         let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
         // SAFETY: the pages lie aside, at their shadow, and are absent from the program.
         let moved = unsafe { self.uffd_at(to).move_pages(to, shadow_of(to), bytes) };
         let whole = moved.stopped.is_none();
         if !whole {
             for page in pages.iter() {
-                self.bring_back(address_of(page.0));
+                self.bring_back(address_of(page.0), false);
             }
         }
+        self.restored(state, page, pages)
+    }
+
+    fn restore_locked(&self, state: StateGuard<'_>, page: PageIndex) -> Step {
+        self.bring_back(address_of(page.0), true);
+        self.restored(state, page, PageRange::one(page))
+    }
+
+    fn restored(&self, mut state: StateGuard<'_>, page: PageIndex, pages: PageRange) -> Step {
         state.pages.restored(pages);
         drop(state);
         self.wake(address_of(page.0), PAGE_BYTES);
@@ -276,15 +288,21 @@ impl Kernel {
     }
 
     /// Brings one page back from its shadow by the way that works: shared with a forked child, or
-    /// of other protection, it cannot be moved.
-    pub(crate) fn bring_back(&self, at: usize) {
-        // SAFETY: the page lies aside and is absent from the program, or was brought back already.
-        let moved = unsafe { self.uffd_at(at).move_pages(at, shadow_of(at), PAGE_BYTES) };
-        if matches!(moved.stopped, None | Some(Errno::EEXIST)) {
-            return;
+    /// of other protection, it cannot be moved; and to be `protected` from the first moment it must
+    /// be copied.
+    pub(crate) fn bring_back(&self, at: usize, protected: bool) {
+        if !protected {
+            // SAFETY: the page lies aside and is absent from the program, or was brought back.
+            let moved = unsafe { self.uffd_at(at).move_pages(at, shadow_of(at), PAGE_BYTES) };
+            if matches!(moved.stopped, None | Some(Errno::EEXIST)) {
+                return;
+            }
         }
         // SAFETY: as above; the shadow is readable.
-        let copied = unsafe { self.uffd_at(at).copy(at, shadow_of(at), PAGE_BYTES, false) };
+        let copied = unsafe {
+            self.uffd_at(at)
+                .copy(at, shadow_of(at), PAGE_BYTES, protected)
+        };
         match copied.stopped {
             None => {
                 // SAFETY: the copy in the program is the one that counts now.

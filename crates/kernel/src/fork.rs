@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use farpage_abi::{PageIndex, PageRange};
+use farpage_abi::PageRange;
 use farpage_object::State as PageState;
 use farpage_sys::{Errno, file};
 
@@ -96,7 +96,7 @@ impl Kernel {
         }
     }
 
-    /// Registers every region but for its granted runs, and protects what is clean.
+    /// Registers every region but for its granted runs, and protects what is clean or locked.
     fn register_all(&self, state: &StateGuard<'_>) -> Result<(), Errno> {
         for region in state.regions.iter() {
             self.register_ungranted(state, region)?;
@@ -119,9 +119,9 @@ impl Kernel {
                 None => break,
             }
         }
-        for run in state.pages.runs(pages, PageState::Clean) {
-            let at = address_of(PageIndex(run.start.0).0);
-            // SAFETY: clean pages are write-protected by definition; the copy lost that.
+        for run in state.pages.protected_runs(pages) {
+            let at = address_of(run.start.0);
+            // SAFETY: these pages are write-protected by definition; the copy lost that.
             unsafe { self.uffd().protect(at, run.bytes() as usize, true) }?;
         }
         Ok(())

@@ -242,7 +242,8 @@ impl Kernel {
         match self.step_with(state, page, fault, false) {
             Step::Done => {}
             Step::Wait | Step::Frozen => self.settled.wait(seen, Some(LOOK_AGAIN_NS)),
-            Step::Room(_) | Step::Locked => self.ask_at_desk(fault, page),
+            Step::Room(_) => self.ask_at_desk(fault, page),
+            Step::Unlock(..) => unreachable!("a locked page goes to the desk"),
             Step::Lost => return false,
             Step::PageIn {
                 pages,

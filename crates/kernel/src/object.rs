@@ -1,11 +1,10 @@
 //! Memory objects with pagers of their own: mapping them, and what a pager may ask of the kernel
 //! (the calls of table 4-3: lock, flush, clean).
 
-use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_abi::{Access, PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::State as PageState;
 use farpage_sys::{Errno, mem};
 
-use crate::fault::Step;
 use crate::kernel::{Kernel, State};
 use crate::layout::{IN_THREAD_AREA, shadow_of};
 use crate::regions::{OnFork, Region, Source, address_of, pages_of};
@@ -119,7 +118,6 @@ impl Kernel {
     pub fn lock_writes(&self, start: usize, end: usize, locked: bool) -> Result<(), Errno> {
         let pages = pages_of(start, end);
         let mut state = self.lock_settled(pages);
-        self.bring_all_back(&mut state, pages);
         state.pages.lock_writes(pages, locked);
         let dirty: alloc::vec::Vec<PageRange> =
             state.pages.runs(pages, PageState::Resident).collect();
@@ -134,24 +132,25 @@ impl Kernel {
     }
 
     /// A thread wants to write to a locked page: its pager decides. When it refuses, the thread
-    /// waits until the lock is lifted.
-    pub(crate) fn ask_to_unlock(&self, page: PageIndex, source: &Source) -> Step {
+    /// waits until the lock is lifted. The automaton knows that the pager is asked.
+    /// False when it refuses.
+    pub(crate) fn ask_to_unlock(&self, page: PageIndex, source: &Source) -> bool {
+        let (pager, object) = (&source.pager, source.object);
         let asked = PageIndex(page.0 - source.origin);
-        if !source
-            .pager
-            .data_unlock(source.object, asked, Access::Write)
-        {
-            return Step::Locked;
-        }
         let at = address_of(page.0);
+        let allowed = pager.data_unlock(object, asked, Access::Write);
         let mut state = self.state.lock();
-        if state.pages.unlocked(page) {
+        if state.pages.unlock_ends(page, allowed) {
             // SAFETY: the page is dirty and may be written again.
             let _ = unsafe { self.uffd_at(at).protect(at, PAGE_BYTES, false) };
         }
+        state.in_flight -= 1;
         drop(state);
-        self.wake(at, PAGE_BYTES);
-        Step::Done
+        if allowed {
+            self.wake(at, PAGE_BYTES);
+        }
+        self.settled.notify();
+        allowed
     }
 
     /// Pages of `start .. end` that are in the program.
@@ -170,34 +169,22 @@ impl Kernel {
             .count() as u64
     }
 
-    /// Unmaps an object: what is dirty is discarded, so [`Kernel::clean`] it before. What waits for
-    /// its pager is withdrawn. The pager is told that the kernel has let go.
+    /// Unmaps an object: what is dirty is lost, so [`Kernel::clean`] it before. What waits for its
+    /// pager is withdrawn.
     ///
     /// # Safety
     /// Nobody may use the mapping any more.
     ///
     /// # Errors
     /// As `munmap(2)`.
-    pub unsafe fn unmap_object(
-        &self,
-        start: usize,
-        end: usize,
-        object: ObjectId,
-    ) -> Result<(), Errno> {
+    pub unsafe fn unmap_object(&self, start: usize, end: usize) -> Result<(), Errno> {
         self.close(start, end);
-        let source = self
-            .state
-            .lock()
-            .regions
-            .find(start)
-            .map(|region| region.source.clone());
         // SAFETY: forwarded.
         let unmapped = unsafe { self.munmap(start, end - start) };
         self.closed(start, end);
         unmapped?;
-        if let Some(source) = source {
-            source.pager.terminate(object);
-        }
+        // A writer that the pager refused would wait for ever.
+        self.wake(start, end - start);
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::{Later, PagerError, Supplied};
 
 use crate::kernel::{Kernel, StateGuard};
+use crate::page_in::is_valid;
 use crate::regions::pages_of;
 
 /// Not the number of a ticket.
@@ -138,6 +139,10 @@ impl Later for Kernel {
         let Some((pages, page)) = self.state.lock().outstanding.take(id) else {
             return false;
         };
+        if !is_valid(supplied, pages.pages()) {
+            self.page_in_is_over(page, pages, Some(PagerError::Violation));
+            return true;
+        }
         let whole = bytes.len() / PAGE_BYTES;
         let split = pages.start.0 + whole as u64;
         if whole > 0 {

@@ -32,7 +32,7 @@ impl Kernel {
                 return;
             };
             match answer {
-                Ok(supplied) if supplied.pages == 0 || supplied.pages > rest.pages() => {
+                Ok(supplied) if !is_valid(supplied, rest.pages()) => {
                     failed = Some(PagerError::Violation);
                     break;
                 }
@@ -99,7 +99,9 @@ impl Kernel {
     pub(crate) fn install(&self, pages: PageRange, supplied: Supplied, from: usize) {
         let clean = !supplied.precious;
         let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
-        let protect = clean || supplied.locked == Some(Access::Write);
+        // A page keeps the lock that it left with; a run with a locked page is that page alone.
+        let protect =
+            clean || supplied.locked.is_some() || self.state.lock().pages.is_locked(pages.start);
         // SAFETY: the pages are being paged in: absent, and nobody else fills or unmaps them.
         let copied = unsafe { self.uffd_at(to).copy(to, from, bytes, protect) };
         let mut done = copied.bytes;
@@ -120,7 +122,7 @@ impl Kernel {
         }
         let mut state = self.state.lock();
         let awaited = state.pages.paged_in(pages, clean);
-        if supplied.locked == Some(Access::Write) {
+        if supplied.locked.is_some() {
             state.pages.lock_writes(pages, true);
         }
         drop(state);
@@ -185,7 +187,7 @@ impl Kernel {
             let (pager, object) = (&source.pager, source.object);
             let answer = pager.data_request_strided(object, first, stride, space);
             one_by_one = at == 1 && answer.is_ok_and(|supplied| supplied.pages == 0);
-            let Some(supplied) = answer.ok().filter(|s| (1..=end - at).contains(&s.pages)) else {
+            let Some(supplied) = answer.ok().filter(|s| is_valid(*s, end - at)) else {
                 break;
             };
             for index in 0..supplied.pages {
@@ -248,6 +250,12 @@ impl Kernel {
         let prefetched = &self.account.counters().prefetched;
         prefetched.fetch_add(came, Ordering::Relaxed);
     }
+}
+
+/// True when a pager supplied something that it may supply where `asked` pages were asked for.
+pub(crate) fn is_valid(supplied: Supplied, asked: u64) -> bool {
+    let lock = matches!(supplied.locked, None | Some(Access::Write));
+    lock && 0 < supplied.pages && supplied.pages <= asked
 }
 
 /// The object's own page numbers of a run of virtual pages.

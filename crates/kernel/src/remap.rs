@@ -214,7 +214,7 @@ impl Kernel {
         let aside: alloc::vec::Vec<PageRange> = state.pages.runs(pages, PageState::Aside).collect();
         for run in aside {
             for page in run.iter() {
-                self.bring_back(address_of(page.0));
+                self.bring_back(address_of(page.0), state.pages.is_locked(page));
                 state.pages.restored(PageRange::one(page));
             }
         }

@@ -213,7 +213,12 @@ impl Kernel {
         let parts: alloc::vec::Vec<Region> = state.regions.within(start, end).collect();
         for part in &parts {
             state.release(|_| true, part.pages());
-            self.discard(state, part);
+            if part.source.temporary {
+                self.discard(state, part);
+            } else {
+                // The contents are its pager's, and stay with it.
+                self.drop_pages(state, part);
+            }
             if part.prot & mem::PROT_WRITE != 0 {
                 self.account.demand(-((part.end - part.start) as i64));
             }
@@ -227,16 +232,19 @@ impl Kernel {
 
     /// The contents of a part of a region are gone for good.
     pub(crate) fn discard(&self, state: &mut State, part: &Region) {
-        let pages = part.pages();
-        let held = state.pages.discard(pages);
+        self.drop_pages(state, part);
+        if self.is_active() {
+            let pages = object_pages(&part.source, part.pages());
+            part.source.pager.discard(part.source.object, pages);
+        }
+    }
+
+    /// The kernel forgets the pages of a part of a region, without a word to their pager.
+    fn drop_pages(&self, state: &mut State, part: &Region) {
+        let held = state.pages.discard(part.pages());
         if held.aside {
             // SAFETY: the automaton has forgotten these pages.
             unsafe { crate::kernel::drop_shadow(part.start, part.end - part.start) };
-        }
-        if self.is_active() {
-            part.source
-                .pager
-                .discard(part.source.object, object_pages(&part.source, pages));
         }
         self.account.uncharge(held.charged);
     }

@@ -18,6 +18,7 @@ struct Numbers {
     unlocks: AtomicU64,
     refuses: AtomicBool,
     locks: bool,
+    precious: bool,
 }
 
 impl Pager for Numbers {
@@ -40,6 +41,7 @@ impl Pager for Numbers {
         let locked = self.locks.then_some(Access::Write);
         Ok(Supplied {
             locked,
+            precious: self.precious,
             ..Supplied::clean(pages.pages())
         })
     }
@@ -180,12 +182,113 @@ fn mistakes_are_refused() {
     object.map().expect("mapped again");
 }
 
-/// Supplies nothing, or more than it is asked for.
-struct Liar(u64);
+/// Notes what it is told, in order.
+#[derive(Default)]
+struct Noting {
+    told: Mutex<Vec<&'static str>>,
+    numbers: Numbers,
+    unwilling: AtomicBool,
+}
+
+impl Noting {
+    fn note(&self, what: &'static str) {
+        self.told.lock().expect("no panic").push(what);
+    }
+
+    fn told(&self) -> Vec<&'static str> {
+        self.told.lock().expect("no panic").clone()
+    }
+}
+
+impl Pager for Noting {
+    fn init(&self, _: ObjectId, pages: u64) -> Result<(), PagerError> {
+        assert_eq!(pages, 256);
+        if self.unwilling.load(Ordering::Relaxed) {
+            return Err(PagerError::OutOfSpace);
+        }
+        self.note("init");
+        Ok(())
+    }
+
+    fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        self.numbers.data_request(request)
+    }
+
+    fn data_write(&self, object: ObjectId, out: &[PageOut<'_>]) -> Result<(), PagerError> {
+        self.note("data_write");
+        self.numbers.data_write(object, out)
+    }
+
+    fn discard(&self, _: ObjectId, _: PageRange) {
+        self.note("discard");
+    }
+
+    fn terminate(&self, _: ObjectId) {
+        self.note("terminate");
+    }
+}
+
+#[test]
+fn init_may_refuse_the_object() {
+    let kernel = Embedded::start(8 << 20).expect("a kernel");
+    let pager = Arc::new(Noting::default());
+    pager.unwilling.store(true, Ordering::Relaxed);
+    let refused = kernel.object(pager.clone(), 1 << 20);
+    assert!(matches!(
+        refused,
+        Err(Error::Refused(PagerError::OutOfSpace))
+    ));
+    drop(refused);
+    assert_eq!(pager.told(), [""; 0], "what was refused does not end");
+}
+
+#[test]
+fn an_object_ends_once_and_unmapping_discards_nothing() {
+    let kernel = Embedded::start(8 << 20).expect("a kernel");
+    let pager = Arc::new(Noting::default());
+    let object = kernel.object(pager.clone(), 1 << 20).expect("an object");
+    let memory = object.map().expect("mapped");
+    memory.write(0, &[7; 8]).expect("inside");
+    memory.unmap().expect("written back");
+    let first = ["init", "data_write", "terminate"];
+    assert_eq!(pager.told(), first);
+    let memory = object.map().expect("mapped again");
+    assert_eq!(number(&memory, 0), u64::from_le_bytes([7; 8]), "it is kept");
+    drop(memory);
+    drop(object);
+    assert_eq!(pager.told()[3..], ["init", "terminate"]);
+}
+
+#[test]
+fn an_object_that_was_never_mapped_ends_too() {
+    let kernel = Embedded::start(8 << 20).expect("a kernel");
+    let pager = Arc::new(Noting::default());
+    drop(kernel.object(pager.clone(), 1 << 20).expect("an object"));
+    assert_eq!(pager.told(), ["init", "terminate"]);
+}
+
+#[test]
+fn mapping_again_may_be_refused() {
+    let kernel = Embedded::start(8 << 20).expect("a kernel");
+    let pager = Arc::new(Noting::default());
+    let object = kernel.object(pager.clone(), 1 << 20).expect("an object");
+    drop(object.map().expect("mapped"));
+    pager.unwilling.store(true, Ordering::Relaxed);
+    assert!(matches!(object.map(), Err(Error::Refused(_))));
+    pager.unwilling.store(false, Ordering::Relaxed);
+    object.map().expect("mapped again");
+}
+
+/// Supplies a good second page; of the others nothing, or what it may not.
+struct Liar(Result<Supplied, PagerError>);
 
 impl Pager for Liar {
-    fn data_request(&self, _: DataRequest<'_>) -> Result<Supplied, PagerError> {
-        Ok(Supplied::clean(self.0))
+    fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        request.buffer().fill(1);
+        if request.pages().start == PageIndex(1) {
+            return Ok(Supplied::clean(1));
+        }
+        self.0
     }
 
     fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
@@ -193,34 +296,186 @@ impl Pager for Liar {
     }
 }
 
+const LIES: [(&str, &str); 5] = [
+    ("nothing", "supplied no page, or more than it was asked for"),
+    ("much", "supplied no page, or more than it was asked for"),
+    ("locked", "a lock that is not against writing"),
+    ("unavailable", "has no contents at this place"),
+    ("broken", "reading failed with system error 5"),
+];
+
+fn lie(name: &str) -> Result<Supplied, PagerError> {
+    match name {
+        "nothing" => Ok(Supplied::clean(0)),
+        "much" => Ok(Supplied::clean(1_000_000)),
+        "locked" => Ok(Supplied {
+            locked: Some(Access::Read),
+            ..Supplied::clean(1)
+        }),
+        "unavailable" => Err(PagerError::Unavailable),
+        "broken" => Err(PagerError::Read(5)),
+        other => panic!("no lie {other}"),
+    }
+}
+
 /// Run in a process of its own: the page that is lost raises SIGBUS there.
 #[test]
-fn a_lying_pager_raises_sigbus_and_shows_nothing() {
-    const PAGES: &str = "FARPAGE_TEST_LIAR";
-    if let Ok(pages) = std::env::var(PAGES) {
+fn a_page_that_cannot_be_had_raises_sigbus_and_shows_nothing() {
+    const LIE: &str = "FARPAGE_TEST_LIE";
+    if let Ok(name) = std::env::var(LIE) {
         let kernel = Embedded::start(8 << 20).expect("a kernel");
-        let liar = Arc::new(Liar(pages.parse().expect("a number")));
+        let liar = Arc::new(Liar(lie(&name)));
         let object = kernel.object(liar, 1 << 20).expect("an object");
         let memory = object.map().expect("mapped");
+        println!("good {:#x}", number(&memory, 1));
         println!("read {}", number(&memory, 0));
         return;
     }
-    for pages in ["0", "1000000"] {
+    for (name, message) in LIES {
         let own = std::env::current_exe().expect("a path");
         let mut again = std::process::Command::new(own);
         again.args([
             "--exact",
-            "a_lying_pager_raises_sigbus_and_shows_nothing",
+            "a_page_that_cannot_be_had_raises_sigbus_and_shows_nothing",
             "--nocapture",
         ]);
-        let output = again.env(PAGES, pages).output().expect("started");
+        let output = again.env(LIE, name).output().expect("started");
         let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(signal, Some(7), "{said}");
-        assert!(
-            said.contains("supplied no page, or more than it was asked for"),
-            "{said}"
-        );
-        assert!(!String::from_utf8_lossy(&output.stdout).contains("read "));
+        assert_eq!(signal, Some(7), "{name}: {said}");
+        assert!(said.contains("cannot page in the memory at"), "{said}");
+        assert!(said.contains(message), "{name}: {said}");
+        let saw = String::from_utf8_lossy(&output.stdout);
+        assert!(saw.contains("good 0x101010101010101"), "{name}: {saw}");
+        assert!(!saw.contains("read "), "{name}: {saw}");
+    }
+}
+
+/// Locks what it supplies, and answers whether it may be written as it is told.
+struct Guard {
+    asked: std::sync::mpsc::SyncSender<u64>,
+    answers: Mutex<std::sync::mpsc::Receiver<bool>>,
+    numbers: Numbers,
+}
+
+impl Guard {
+    fn new() -> (
+        Arc<Self>,
+        std::sync::mpsc::Receiver<u64>,
+        std::sync::mpsc::SyncSender<bool>,
+    ) {
+        let (asked, questions) = std::sync::mpsc::sync_channel(16);
+        let (answer, answers) = std::sync::mpsc::sync_channel(16);
+        let numbers = Numbers {
+            locks: true,
+            ..Numbers::default()
+        };
+        let guard = Self {
+            asked,
+            answers: Mutex::new(answers),
+            numbers,
+        };
+        (Arc::new(guard), questions, answer)
+    }
+}
+
+impl Pager for Guard {
+    fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        self.numbers.data_request(request)
+    }
+
+    fn data_write(&self, object: ObjectId, out: &[PageOut<'_>]) -> Result<(), PagerError> {
+        self.numbers.data_write(object, out)
+    }
+
+    fn data_unlock(&self, _: ObjectId, page: PageIndex, access: Access) -> bool {
+        assert_eq!(access, Access::Write);
+        self.asked.send(page.0).expect("the test runs");
+        let answers = self.answers.lock().expect("no panic");
+        answers.recv().expect("the test runs")
+    }
+}
+
+#[test]
+fn a_refused_writer_waits_until_the_lock_is_lifted() {
+    let kernel = Embedded::start(8 << 20).expect("a kernel");
+    let (pager, questions, answer) = Guard::new();
+    let object = kernel.object(pager, 1 << 20).expect("an object");
+    let memory = object.map().expect("mapped");
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| memory.write(3 * PAGE_BYTES, &[9; 8]).expect("inside"));
+        answer.send(false).expect("the pager lives");
+        assert_eq!(questions.recv(), Ok(3));
+        // This waits until the answer is told.
+        memory.clean(PageRange::new(3, 4)).expect("nothing dirty");
+        assert_eq!(number(&memory, 3), 3, "nothing was written");
+        assert!(!writer.is_finished());
+        memory.unlock(PageRange::new(3, 4)).expect("unlocked");
+        writer.join().expect("it went on");
+    });
+    assert_eq!(number(&memory, 3), u64::from_le_bytes([9; 8]));
+    assert!(questions.try_recv().is_err(), "asked once");
+}
+
+#[test]
+fn a_pager_that_thinks_about_a_lock_holds_up_nobody_else() {
+    let kernel = Embedded::start(8 << 20).expect("a kernel");
+    let (pager, questions, answer) = Guard::new();
+    let object = kernel.object(pager, 1 << 20).expect("an object");
+    let memory = object.map().expect("mapped");
+    std::thread::scope(|scope| {
+        let writers = [1, 1, 2].map(|page| {
+            let memory = &memory;
+            scope.spawn(move || memory.write(page * PAGE_BYTES, &[9; 8]).expect("inside"))
+        });
+        questions.recv().expect("asked");
+        assert_eq!(number(&memory, 77), 77, "a fault is answered meanwhile");
+        (0..3).for_each(|_| answer.send(true).expect("the pager lives"));
+        for writer in writers {
+            writer.join().expect("it went on");
+        }
+    });
+    for page in [1, 2] {
+        assert_eq!(number(&memory, page), u64::from_le_bytes([9; 8]));
+    }
+}
+
+/// Pages go aside, come back, go to the pager and come back: dirty, clean and precious ones.
+#[test]
+fn a_page_keeps_its_lock_wherever_it_goes() {
+    (0..2).for_each(|kind| keeps_its_lock(kind == 1));
+}
+
+fn keeps_its_lock(precious: bool) {
+    const PAGES: usize = 16384;
+    let kernel = Embedded::start(48 << 20).expect("a kernel");
+    let pager = Arc::new(Numbers {
+        precious,
+        ..Numbers::default()
+    });
+    let object = kernel
+        .object(pager.clone(), PAGES * PAGE_BYTES)
+        .expect("an object");
+    let memory = object.map().expect("mapped");
+    for page in 0..PAGES {
+        let word = (page as u64 + 1_000_000).to_le_bytes();
+        memory.write(page * PAGE_BYTES, &word).expect("inside");
+    }
+    memory.lock(ALL).expect("locked");
+    let mut at = 1u64;
+    for _ in 0..2 * PAGES {
+        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let page = (at >> 33) as usize % PAGES;
+        assert_eq!(number(&memory, page), page as u64 + 1_000_000);
+    }
+    assert_eq!(pager.unlocks.load(Ordering::Relaxed), 0);
+    for page in 0..PAGES {
+        let word = (page as u64 + 2_000_000).to_le_bytes();
+        memory.write(page * PAGE_BYTES, &word).expect("inside");
+        let unlocks = pager.unlocks.load(Ordering::Relaxed);
+        assert_eq!(unlocks, page as u64 + 1, "no write without a question");
+    }
+    for page in 0..PAGES {
+        assert_eq!(number(&memory, page), page as u64 + 2_000_000);
     }
 }

@@ -27,6 +27,9 @@ pub enum Answer {
     Grant(PageRange),
     /// Move these pages back from aside, then tell `restored`.
     Restore(PageRange),
+    /// Copy this page back from aside, write-protected for it is locked; the copy aside goes. Then
+    /// tell `restored`.
+    RestoreLocked(PageIndex),
     /// Copy this page back from aside, write-protected, then tell `copied_back`.
     CopyBack(PageIndex),
     /// Ask the pager: tell `page_in_begins`, ask, tell `paged_in` or `page_in_failed`. When that
@@ -40,7 +43,7 @@ pub enum Answer {
     },
     /// Allow writing to these clean pages, then tell `dirtied`.
     Unprotect(PageRange),
-    /// The pager has forbidden writing: ask it, then tell `unlocked`.
+    /// The pager has forbidden writing: tell `unlock_begins`, ask it, tell `unlock_ends`.
     Unlock(PageIndex),
     /// The page is lost.
     Fail,
@@ -181,6 +184,9 @@ impl Pages {
     ) -> Answer {
         let state = self.state(page);
         if protection && self.is_locked(page) && state.can_leave() {
+            if self.is_asked(page) {
+                return Answer::Wait;
+            }
             return Answer::Unlock(page);
         }
         match state {
@@ -206,6 +212,7 @@ impl Pages {
                 Answer::Wait
             }
             State::PagingOut => Answer::CopyBack(page),
+            State::Aside if self.is_locked(page) => Answer::RestoreLocked(page),
             State::Aside => Answer::Restore(self.aside_run(page, limits)),
             State::Absent => {
                 let plan = if again {
@@ -261,12 +268,16 @@ impl Pages {
         }
     }
 
-    /// The longest run of pages in `state` around `page` inside `within`.
+    /// The longest run of pages in `state` around `page` inside `within`. A locked page is in no
+    /// run: it is treated otherwise than its neighbours.
     fn stretch(&self, page: PageIndex, within: PageRange, state: State) -> PageRange {
         let same = |p: u64| {
             State::of(self.table.byte(p)) == state && self.table.byte(p) & State::LOCKED == 0
         };
         let (mut start, mut end) = (page.0, page.0 + 1);
+        if self.is_locked(page) {
+            return PageRange::one(page);
+        }
         while start > within.start.0 && same(start - 1) {
             start -= 1;
         }
@@ -449,14 +460,17 @@ impl Pages {
         self.settle_all(pages);
     }
 
-    /// True while a transfer of one of these pages is under way.
+    /// True while a transfer of one of these pages is under way, or its pager is asked about one.
     pub fn busy(&self, pages: PageRange) -> bool {
-        self.any(pages, |state| {
-            matches!(
-                state,
-                State::PagingIn | State::PagingOut | State::PagingOutMapped
-            )
-        })
+        self.existing(pages).any(|page| self.is_busy(page))
+    }
+
+    fn is_busy(&self, page: PageIndex) -> bool {
+        let transfer = matches!(
+            self.state(page),
+            State::PagingIn | State::PagingOut | State::PagingOutMapped
+        );
+        transfer || self.is_asked(page)
     }
 
     /// True when one of these pages is in a state that `wanted` accepts.
@@ -477,9 +491,30 @@ impl Pages {
 
     /// The runs of pages in `state` within `pages`.
     pub fn runs(&self, pages: PageRange, state: State) -> impl Iterator<Item = PageRange> {
-        let mut found = self
-            .existing(pages)
-            .filter(move |page| self.state(*page) == state);
+        self.runs_of(pages, move |page| self.state(page) == state)
+    }
+
+    /// The runs of pages that lie in the program and must be write-protected there.
+    pub fn protected_runs(&self, pages: PageRange) -> impl Iterator<Item = PageRange> {
+        self.runs_of(pages, |page| match self.state(page) {
+            State::Clean | State::PagingOutMapped => true,
+            State::Resident => self.is_locked(page),
+            State::Absent
+            | State::Granted
+            | State::Aside
+            | State::PagingOut
+            | State::PagingIn
+            | State::Out
+            | State::Failed => false,
+        })
+    }
+
+    fn runs_of(
+        &self,
+        pages: PageRange,
+        wanted: impl Fn(PageIndex) -> bool,
+    ) -> impl Iterator<Item = PageRange> {
+        let mut found = self.existing(pages).filter(move |page| wanted(*page));
         let mut pending: Option<PageRange> = None;
         core::iter::from_fn(move || {
             loop {
@@ -522,10 +557,7 @@ impl Pages {
         for page in pages.iter() {
             let state = self.state(page);
             assert!(
-                !matches!(
-                    state,
-                    State::PagingIn | State::PagingOut | State::PagingOutMapped
-                ),
+                !self.is_busy(page),
                 "page {page:?} discarded while {state:?}"
             );
             held.charged += u64::from(state.is_charged());

@@ -34,7 +34,8 @@ impl State {
     pub(crate) const MASK: u8 = 0x0f;
     /// A thread waits for the page's transfer to end.
     pub(crate) const AWAITED: u8 = 0x10;
-    /// A thread waits to write to a page that came in and was not told yet.
+    /// A thread waits to write: to a page that came in and was not told yet, or, if the page is in
+    /// the program, to a locked one whose pager is being asked.
     pub(crate) const WRITER: u8 = 0x40;
     /// Writing is forbidden until the pager allows it.
     pub(crate) const LOCKED: u8 = 0x80;

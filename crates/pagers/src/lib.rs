@@ -22,7 +22,8 @@ pub use ticket::{Later, Ticket};
 /// when [`Pager::is_signal_safe`] says that this is right. A call must not touch memory that this
 /// same pager serves: its own fault would wait for itself.
 pub trait Pager: Send + Sync {
-    /// The kernel starts to use `object` (`pager_init`). Refusing makes the mapping fail.
+    /// The kernel starts to use `object` (`pager_init`): when it is made, or mapped again after
+    /// [`Pager::terminate`]. Refusing makes that fail.
     ///
     /// # Errors
     /// A [`PagerError`], handed to whoever created the object.
@@ -83,14 +84,16 @@ pub trait Pager: Send + Sync {
     /// Why they could not be taken: the kernel keeps the pages and tries again later.
     fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError>;
 
-    /// A thread wants to write to a page that was supplied locked against writing
-    /// (`pager_data_unlock`). Return `true` to let it.
+    /// A thread wants to write to a page that is locked against writing (`pager_data_unlock`).
+    /// Return `true` to let it: the page is not locked any more. After `false` the thread waits
+    /// until the lock is lifted. The page stays in memory while the call lasts.
     fn data_unlock(&self, object: ObjectId, page: PageIndex, access: Access) -> bool {
         let _ = (object, page, access);
         true
     }
 
-    /// The contents of `pages` are gone for good (unmapped or discarded by the program).
+    /// The contents of `pages` are gone for good: the program dropped them, or unmapped temporary
+    /// memory. An object of a pager's own that is unmapped keeps its contents.
     fn discard(&self, object: ObjectId, pages: PageRange) {
         let _ = (object, pages);
     }
@@ -105,7 +108,8 @@ pub trait Pager: Send + Sync {
         Ok(())
     }
 
-    /// The kernel has let go of the object (`port death`, in Mach).
+    /// The kernel has let go of the object (`port death`, in Mach): once for each [`Pager::init`],
+    /// after what was modified was handed back.
     fn terminate(&self, object: ObjectId) {
         let _ = object;
     }
@@ -270,7 +274,8 @@ pub struct Supplied {
     /// The pager keeps no copy: the pages must come back even if nobody writes to them.
     pub precious: bool,
     /// Accesses forbidden until the pager is asked (`data_unlock`): `Some(Write)` supplies
-    /// read-only.
+    /// read-only, whether it is the first supply or the page was locked before. Other locks are not
+    /// implemented: supplying one is a [`PagerError::Violation`]. `None` leaves a lock as it is.
     pub locked: Option<Access>,
 }
 
@@ -309,7 +314,8 @@ pub enum PagerError {
     Write(i32),
     /// The pager is gone.
     Dead,
-    /// The pager broke the protocol: it supplied no page, or more than it was asked for.
+    /// The pager broke the protocol: it supplied no page, or more than it was asked for, or a lock
+    /// other than one against writing.
     Violation,
 }
 
@@ -325,7 +331,8 @@ impl fmt::Display for PagerError {
             Self::Violation => {
                 write!(
                     f,
-                    "the pager supplied no page, or more than it was asked for"
+                    "the pager supplied no page, or more than it was asked for, or a lock that is not \
+                     against writing"
                 )
             }
         }

@@ -28,6 +28,23 @@ pub(crate) enum Call {
     Wire { pages: PageRange, wired: bool },
     /// fork.
     Fork,
+    /// exit: waits until nothing is busy, then all memory goes.
+    Exit,
+}
+
+impl Call {
+    fn has_lock(&self) -> bool {
+        match self {
+            Self::Registered { .. } | Self::Dropped { .. } | Self::Restoring { .. } => true,
+            Self::Map { .. } | Self::Discard { .. } | Self::Remap { .. } => false,
+            Self::Wire { .. } | Self::Fork | Self::Exit => false,
+        }
+    }
+
+    /// True when the call has begun something that must end, though the program ends.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.has_lock() || matches!(self, Self::Fork | Self::Exit)
+    }
 }
 
 /// Maps something before the program starts.
@@ -42,20 +59,24 @@ pub(crate) fn begin(core: &mut Core, proc: usize) -> Option<Call> {
     if core.procs.len() < 3 && core.rng.chance(core.settings.forks) {
         return Some(Call::Fork);
     }
+    if core.rng.chance(core.settings.exits) {
+        return Some(Call::Exit);
+    }
     let maps = core.procs[proc].maps.clone();
     if maps.is_empty() || core.rng.chance(300) {
         return free_range(core, proc).map(|pages| Call::Map { pages });
     }
     let map = maps[core.rng.below(maps.len() as u64) as usize];
     let pages = part_of(core, map);
+    let own = core.is_own(map.start.0);
     match core.rng.below(4) {
         0 => Some(Call::Discard { pages, unmap: true }),
-        1 => Some(Call::Discard {
-            pages,
-            unmap: false,
-        }),
+        1 => Some(Call::Discard { pages, unmap: own }),
         2 => {
             let to = free_range(core, proc)?;
+            if own || core.is_own(to.start.0) {
+                return None;
+            }
             let length = to.pages().min(pages.pages());
             let from = PageRange::new(pages.start.0, pages.start.0 + length);
             let to = to.start.0;
@@ -76,7 +97,7 @@ pub(crate) fn begin(core: &mut Core, proc: usize) -> Option<Call> {
     }
 }
 
-fn part_of(core: &mut Core, map: PageRange) -> PageRange {
+pub(crate) fn part_of(core: &mut Core, map: PageRange) -> PageRange {
     let mut start = map.start.0 + core.rng.below(map.pages());
     let mut end = start + 1 + core.rng.below(map.end.0 - start);
     if core.rng.chance(300) {
@@ -97,7 +118,16 @@ fn free_range(core: &mut Core, proc: usize) -> Option<PageRange> {
     };
     let length = core.rng.pick(&[3, 100, 512, 700, 1024]);
     let next = core.procs[proc].maps.iter().map(|m| m.start.0);
-    let next = next.filter(|&at| at >= start).min().unwrap_or(WINDOW);
+    let border = if core.is_own(start) {
+        WINDOW
+    } else {
+        core.settings.own_from
+    };
+    let next = next
+        .filter(|&at| at >= start)
+        .min()
+        .unwrap_or(border)
+        .min(border);
     let end = next.min(start + length).min(WINDOW);
     let free = core.procs[proc].mapping(start).is_none() && end > start;
     free.then(|| PageRange::new(start, end))
@@ -105,18 +135,11 @@ fn free_range(core: &mut Core, proc: usize) -> Option<PageRange> {
 
 /// One step of a call; `None` when it has returned.
 pub(crate) fn step(core: &mut Core, proc: usize, actor: ActorId, call: Call) -> Option<Call> {
-    match call {
-        Call::Registered { .. } | Call::Dropped { .. } | Call::Restoring { .. } => {}
-        Call::Map { .. }
-        | Call::Discard { .. }
-        | Call::Remap { .. }
-        | Call::Wire { .. }
-        | Call::Fork => {
-            if !core.lock(proc, actor) {
-                return Some(call);
-            }
-            say!(core, "p{proc} t{actor} {call:?}");
+    if !call.has_lock() {
+        if !core.lock(proc, actor) {
+            return Some(call);
         }
+        say!(core, "p{proc} t{actor} {call:?}");
     }
     match call {
         Call::Map { pages } => map(core, proc, pages),
@@ -125,7 +148,7 @@ pub(crate) fn step(core: &mut Core, proc: usize, actor: ActorId, call: Call) -> 
                 core.unlock(proc, actor);
                 return None;
             }
-            if core.procs[proc].pages.busy(pages) {
+            if core.procs[proc].frozen || core.procs[proc].pages.busy(pages) {
                 core.note(Event::DiscardWaits);
                 core.unlock(proc, actor);
                 return Some(call);
@@ -142,7 +165,7 @@ pub(crate) fn step(core: &mut Core, proc: usize, actor: ActorId, call: Call) -> 
             let target = PageRange::new(to, to + from.pages());
             let process = &core.procs[proc];
             let possible = is_mapped(process, from) && is_free(process, target);
-            if possible && !process.pages.busy(from) {
+            if possible && !process.frozen && !process.pages.busy(from) {
                 return Some(Call::Restoring { from, to });
             }
             core.unlock(proc, actor);
@@ -162,19 +185,23 @@ pub(crate) fn step(core: &mut Core, proc: usize, actor: ActorId, call: Call) -> 
             }
         }
         Call::Fork => {
-            let busy = core.procs[proc].pages.busy(PageRange::new(0, WINDOW));
-            if busy && core.settings.unlocked {
+            if !fork::fork(core, proc) {
                 core.unlock(proc, actor);
                 return Some(call);
             }
-            fork::fork(core, proc);
+        }
+        Call::Exit => {
+            if !exit(core, proc) {
+                core.unlock(proc, actor);
+                return Some(call);
+            }
         }
     }
     core.unlock(proc, actor);
     None
 }
 
-fn is_mapped(process: &Proc, pages: PageRange) -> bool {
+pub(crate) fn is_mapped(process: &Proc, pages: PageRange) -> bool {
     let map = process.mapping(pages.start.0);
     map.is_some_and(|map| map.intersect(pages) == pages)
 }
@@ -183,7 +210,7 @@ fn is_free(process: &Proc, pages: PageRange) -> bool {
     pages.end.0 <= WINDOW && process.maps.iter().all(|m| m.intersect(pages).is_empty())
 }
 
-fn is_wired(core: &Core, proc: usize, pages: PageRange) -> bool {
+pub(crate) fn is_wired(core: &Core, proc: usize, pages: PageRange) -> bool {
     let wired = &core.procs[proc].program.wired;
     pages.iter().any(|page| wired[page.0 as usize])
 }
@@ -211,9 +238,19 @@ fn map(core: &mut Core, proc: usize, pages: PageRange) {
     if !is_free(&core.procs[proc], pages) {
         return;
     }
-    let adopted = core.rng.chance(core.settings.adopted);
+    let own = core.is_own(pages.start.0);
+    let adopted = !own && core.rng.chance(core.settings.adopted);
     core.procs[proc].space.map(pages, !adopted);
     add_map(&mut core.procs[proc], pages);
+    if own {
+        for page in pages.iter().map(|page| page.0) {
+            // Never zero: a page of zeros would be an invented one.
+            let value = core.now * WINDOW + page + 1;
+            let slot = core.store.own(value, &mut core.rng);
+            core.procs[proc].slots[page as usize] = Some(slot);
+            core.procs[proc].program.values[page as usize] = value;
+        }
+    }
     if !adopted {
         return;
     }
@@ -251,7 +288,7 @@ fn discarded(core: &mut Core, proc: usize, pages: PageRange, unmap: bool) {
     if held.aside {
         process.space.aside[range.clone()].fill(None);
     }
-    if held.with_pager {
+    if held.with_pager || core.is_own(pages.start.0) {
         for page in pages.iter() {
             core.release_slot(proc, page.0);
         }
@@ -313,16 +350,37 @@ fn rename(core: &mut Core, proc: usize, from: PageRange, to: u64) {
         program.wired[new] = core::mem::take(&mut program.wired[old]);
         program.pinned[new] = core::mem::take(&mut program.pinned[old]);
     }
-    protect_clean(process, target);
+    protect_again(process, target);
 }
 
 /// Write-protects again what must be: the program does not run there yet.
-pub(crate) fn protect_clean(process: &mut Proc, pages: PageRange) {
-    for page in pages.iter() {
-        if process.pages.state(page) == State::Clean {
-            process.space.pte(page.0).protected = true;
-        }
+pub(crate) fn protect_again(process: &mut Proc, pages: PageRange) {
+    for page in process
+        .pages
+        .protected_runs(pages)
+        .flat_map(|run| run.iter())
+    {
+        process.space.pte(page.0).protected = true;
     }
+}
+
+/// The program ends; false while something is busy. Nothing may be left of it.
+fn exit(core: &mut Core, proc: usize) -> bool {
+    let process = &mut core.procs[proc];
+    process.exited = true;
+    if process.frozen || process.in_flight > 0 {
+        core.note(Event::ExitWaits);
+        return false;
+    }
+    for map in core.procs[proc].maps.clone() {
+        drop_contents(core, proc, map, true);
+        discarded(core, proc, map, true);
+        core.note(Event::Exited);
+    }
+    let pages = &core.procs[proc].pages;
+    let known = pages.existing(PageRange::new(0, WINDOW)).next();
+    assert_eq!(known, None, "a page of a program that has ended");
+    true
 }
 
 fn wire(process: &mut Proc, pages: PageRange, wired: bool) {

@@ -70,13 +70,47 @@ pub enum Event {
     Wired,
     /// fork.
     Forked,
-    /// fork while pages were in transit.
-    ForkedBusy,
+    /// fork waited for transfers.
+    ForkWaits,
+    /// A fault waited for a fork.
+    Frozen,
+    /// A program ended.
+    Exited,
+    /// Its end waited for transfers.
+    ExitWaits,
+    /// A page was lost that had left.
+    Lost,
+    /// The pager of an object was asked for a page that nobody had touched.
+    OwnAsked,
+    /// It supplied fewer than it was asked for, and a thread waited for one.
+    OwnShort,
+    /// It could not supply one.
+    OwnLost,
+    /// It supplied pages that may not be written to.
+    SuppliedLocked,
+    /// It locked pages.
+    Locked,
+    /// It unlocked pages.
+    Unlocked,
+    /// A thread wanted to write to a locked page.
+    Unlock,
+    /// The pager allowed it.
+    Allowed,
+    /// The pager did not.
+    Forbidden,
+    /// A locked page was copied back.
+    RestoreLocked,
+    /// Dirty pages were written back and stayed.
+    Cleaned,
+    /// Clean pages were dropped because the pager wished it.
+    Flushed,
+    /// A shared page could not be copied aside.
+    SharedStays,
 }
 
 impl Event {
     /// Every event.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 50] = [
         Self::Wake,
         Self::Wait,
         Self::Zero,
@@ -109,7 +143,24 @@ impl Event {
         Self::Renamed,
         Self::Wired,
         Self::Forked,
-        Self::ForkedBusy,
+        Self::ForkWaits,
+        Self::Frozen,
+        Self::Exited,
+        Self::ExitWaits,
+        Self::Lost,
+        Self::OwnAsked,
+        Self::OwnShort,
+        Self::OwnLost,
+        Self::SuppliedLocked,
+        Self::Locked,
+        Self::Unlocked,
+        Self::Unlock,
+        Self::Allowed,
+        Self::Forbidden,
+        Self::RestoreLocked,
+        Self::Cleaned,
+        Self::Flushed,
+        Self::SharedStays,
     ];
 }
 

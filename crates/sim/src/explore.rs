@@ -1,4 +1,5 @@
-//! Every order of events of a very small world: a few pages of one cluster, two threads.
+//! Every order of events of a very small world: a few pages of one cluster, two threads. They are
+//! temporary memory; or the first page belongs to an object with its own pager, which locks it.
 //!
 //! Lock sections are atomic here, transfers are not. A world is rebuilt from its history to be
 //! expanded, so that only histories are kept.
@@ -51,6 +52,14 @@ enum Action {
     Wire {
         wired: bool,
     },
+    /// The pager locks or unlocks the first page.
+    Lock {
+        locked: bool,
+    },
+    /// The pager answers whether the first page may be written.
+    Answer {
+        allowed: bool,
+    },
 }
 
 /// A copy of a page: true when it is what the program last wrote.
@@ -66,6 +75,8 @@ struct Place {
     zero: bool,
     /// Put into the program by a page-in that was not told; true: clean.
     put: Option<bool>,
+    /// Its pager has forbidden writing.
+    locked: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,9 +91,15 @@ enum Thread {
     Waits {
         page: u64,
     },
+    /// The pager did not allow it to write.
+    Refused {
+        page: u64,
+    },
 }
 
 struct World {
+    /// The first page belongs to an object with its own pager.
+    own: bool,
     pages: Pages,
     places: Vec<Place>,
     threads: [Thread; THREADS],
@@ -97,22 +114,33 @@ fn index(page: u64) -> PageIndex {
 }
 
 impl World {
-    fn new(count: usize) -> Self {
-        Self {
+    fn new(count: usize, own: bool) -> Self {
+        let mut world = Self {
+            own,
             pages: Pages::new(),
-            places: vec![
-                Place {
-                    zero: true,
-                    ..Place::default()
-                };
-                count
-            ],
+            places: vec![Place::default(); count],
             threads: [Thread::Runs; THREADS],
+        };
+        (0..count as u64).for_each(|page| world.places[page as usize] = world.untouched(page));
+        world
+    }
+
+    fn is_own(&self, page: u64) -> bool {
+        self.own && page == 0
+    }
+
+    /// A page that nobody has touched: the pager has it, or it is zeros and nowhere.
+    fn untouched(&self, page: u64) -> Place {
+        let own = self.is_own(page);
+        Place {
+            pager: own.then_some(true),
+            zero: !own,
+            ..Place::default()
         }
     }
 
-    fn replay(count: usize, history: &[Action]) -> Self {
-        let mut world = Self::new(count);
+    fn replay(count: usize, own: bool, history: &[Action]) -> Self {
+        let mut world = Self::new(count, own);
         history.iter().for_each(|&action| world.act(action));
         world
     }
@@ -150,8 +178,14 @@ impl World {
                     }
                 }
                 Thread::Faulted { .. } => all.push(Action::Handle { thread }),
-                Thread::Waits { .. } => {}
+                Thread::Waits { .. } | Thread::Refused { .. } => {}
             }
+        }
+        if self.pages.asked(index(0)) {
+            all.extend([true, false].map(|allowed| Action::Answer { allowed }));
+        } else if self.own && !self.pages.busy(one(0)) {
+            let locked = !self.places[0].locked;
+            all.push(Action::Lock { locked });
         }
         for page in 0..self.count() {
             let place = &self.places[page as usize];
@@ -167,6 +201,7 @@ impl World {
                     all.extend([true, false].map(|clean| Action::Put { page, clean }));
                     all.push(Action::NotSupplied { page });
                 }
+                _ if self.pages.busy(one(page)) => {}
                 _ => all.push(Action::Discard { page }),
             }
         }
@@ -201,14 +236,15 @@ impl World {
             Action::OutFailed { page } => {
                 if self.pages.page_out_failed(index(page)) {
                     self.places[page as usize].aside = None;
-                    self.places[page as usize].protected = false;
+                    let locked = self.pages.is_locked(index(page));
+                    self.places[page as usize].protected = locked;
                     self.wake(page);
                 }
             }
             Action::Put { page, clean } => {
                 let place = &mut self.places[page as usize];
                 place.program = place.pager;
-                place.protected = clean;
+                place.protected = clean || place.locked;
                 place.put = Some(clean);
                 self.wake(page);
             }
@@ -219,13 +255,21 @@ impl World {
                 }
             }
             Action::Discard { page } => {
-                self.places[page as usize] = Place {
-                    zero: true,
-                    ..Place::default()
-                };
+                self.places[page as usize] = self.untouched(page);
                 self.pages.discard(one(page));
+                self.lifted(page);
                 self.wake(page);
             }
+            Action::Lock { locked } => {
+                self.pages.lock_writes(one(0), locked);
+                self.places[0].locked = locked;
+                if self.state(0) == State::Resident {
+                    self.places[0].protected = locked;
+                }
+                self.lifted(0);
+                self.wake(0);
+            }
+            Action::Answer { allowed } => self.answer(allowed),
             Action::Wire { wired } => self.pages.wire(one(0), wired),
         }
     }
@@ -241,13 +285,42 @@ impl World {
         }
     }
 
+    fn answer(&mut self, allowed: bool) {
+        if self.pages.unlock_ends(index(0), allowed) {
+            self.places[0].protected = false;
+        }
+        if allowed {
+            self.places[0].locked = false;
+            self.lifted(0);
+            self.wake(0);
+            return;
+        }
+        for thread in &mut self.threads {
+            if *thread == (Thread::Waits { page: 0 }) {
+                *thread = Thread::Refused { page: 0 };
+            }
+        }
+    }
+
+    /// A lock is lifted, or set anew: writers that were refused ask again.
+    fn lifted(&mut self, page: u64) {
+        for thread in &mut self.threads {
+            if *thread == (Thread::Refused { page }) {
+                *thread = Thread::Runs;
+            }
+        }
+    }
+
     fn wake(&mut self, woken: u64) {
         for thread in &mut self.threads {
             match *thread {
                 Thread::Faulted { page, .. } | Thread::Waits { page } if page == woken => {
                     *thread = Thread::Runs;
                 }
-                Thread::Runs | Thread::Faulted { .. } | Thread::Waits { .. } => {}
+                Thread::Runs
+                | Thread::Faulted { .. }
+                | Thread::Waits { .. }
+                | Thread::Refused { .. } => {}
             }
         }
     }
@@ -268,6 +341,7 @@ impl World {
                 protection: true,
             };
         } else if write {
+            assert!(!place.locked, "page {page} is written though it is locked");
             place.zero = false;
             place.aside = place.aside.map(|_| false);
             place.pager = place.pager.map(|_| false);
@@ -278,7 +352,12 @@ impl World {
         let Thread::Faulted { page, protection } = self.threads[thread] else {
             unreachable!("only faults are handled");
         };
-        let limits = PageRange::new(FIRST, FIRST + self.count());
+        let whole = PageRange::new(FIRST, FIRST + self.count());
+        let limits = match (self.own, page) {
+            (false, _) => whole,
+            (true, 0) => one(0),
+            (true, _) => PageRange::new(FIRST + 1, whole.end.0),
+        };
         // Asked again, so that the history of streams does not matter.
         match self.pages.fault(index(page), protection, limits, true) {
             Answer::Wake => {
@@ -288,6 +367,10 @@ impl World {
                 self.wake(page);
             }
             Answer::Wait => self.threads[thread] = Thread::Waits { page },
+            Answer::Zero(_) if self.is_own(page) => {
+                self.pages.page_in_begins(one(page), Some(index(page)));
+                self.threads[thread] = Thread::Waits { page };
+            }
             Answer::Zero(pages) => {
                 self.each(pages, |place| place.program = Some(true));
                 self.pages.filled(pages, Filled::Zero);
@@ -295,6 +378,17 @@ impl World {
             Answer::Restore(pages) => {
                 self.each(pages, |place| place.program = place.aside.take());
                 self.pages.restored(pages);
+            }
+            Answer::RestoreLocked(at) => {
+                self.each(PageRange::one(at), |place| {
+                    place.program = place.aside.take();
+                    place.protected = true;
+                });
+                self.pages.restored(PageRange::one(at));
+            }
+            Answer::Unlock(at) => {
+                self.pages.unlock_begins(at);
+                self.threads[thread] = Thread::Waits { page };
             }
             Answer::CopyBack(at) => {
                 let place = &mut self.places[page as usize];
@@ -314,9 +408,7 @@ impl World {
                 });
                 self.pages.dirtied(pages);
             }
-            answer @ (Answer::Grant(_) | Answer::Unlock(_) | Answer::Fail) => {
-                panic!("{answer:?} in a small mapping")
-            }
+            answer @ (Answer::Grant(_) | Answer::Fail) => panic!("{answer:?} in a small mapping"),
         }
     }
 
@@ -343,12 +435,14 @@ impl World {
                 *place = Place {
                     pager: place.pager,
                     zero: place.zero,
+                    locked: place.locked,
                     ..Place::default()
                 };
                 self.pages.dropped(index(page));
             } else if dirty >> page & 1 == 1 && moved < most {
                 moved += 1;
                 place.aside = place.program.take();
+                place.protected = false;
                 self.pages.moved_aside(index(page));
             }
         }
@@ -363,8 +457,11 @@ impl World {
             let held = (place.program, place.aside, place.pager);
             let state = self.state(page as u64);
             let fine = match state {
-                State::Absent => held == (None, None, None) && place.zero,
-                State::Resident => held == (good, None, None) && !place.protected,
+                State::Absent => {
+                    let pager = self.is_own(page as u64).then_some(true);
+                    held == (None, None, pager) && (place.zero || pager.is_some())
+                }
+                State::Resident => held == (good, None, None) && place.protected == place.locked,
                 State::Clean => held == (good, None, good) && place.protected,
                 State::Aside | State::PagingOut => held == (None, good, None),
                 State::PagingOutMapped => held == (good, good, None) && place.protected,
@@ -373,32 +470,42 @@ impl World {
                 State::Granted | State::Failed => false,
             };
             assert!(fine, "page {page} is {state:?} and lies at {held:?}");
+            assert_eq!(self.pages.is_locked(index(page as u64)), place.locked);
         }
         for thread in &self.threads {
             if let Thread::Waits { page } = *thread {
                 let comes = matches!(self.state(page), State::PagingIn | State::PagingOutMapped);
+                let comes = comes || self.pages.asked(index(page));
                 assert!(comes, "a thread waits for ever for page {page}");
+            }
+            if let Thread::Refused { page } = *thread {
+                let locked = self.places[page as usize].locked;
+                assert!(
+                    locked,
+                    "a thread waits to write to page {page}, which is not locked"
+                );
             }
         }
     }
 }
 
-/// Explores every history of `pages` pages and returns how many different worlds there are.
+/// Explores every history of `pages` pages, of which the first may belong to an object with its
+/// own pager, and returns how many different worlds there are.
 ///
 /// # Panics
 /// When a law is broken; the message before says by which history.
-pub fn explore(pages: usize, report: &mut dyn FnMut(String)) -> usize {
+pub fn explore(pages: usize, own: bool, report: &mut dyn FnMut(String)) -> usize {
     let mut seen = HashSet::new();
     let mut frontier: Vec<Vec<Action>> = vec![Vec::new()];
-    seen.insert(World::new(pages).key());
+    seen.insert(World::new(pages, own).key());
     while !frontier.is_empty() {
         let mut next = Vec::new();
         for history in frontier {
-            for action in World::replay(pages, &history).actions() {
+            for action in World::replay(pages, own, &history).actions() {
                 let mut longer = history.clone();
                 longer.push(action);
                 let tried = std::panic::catch_unwind(|| {
-                    let world = World::replay(pages, &longer);
+                    let world = World::replay(pages, own, &longer);
                     world.check();
                     world.key()
                 });

@@ -1,16 +1,24 @@
-//! fork: the child goes on with a copy of everything, without the transfers that were under way.
+//! fork: the child goes on with a copy of everything. Before, all is held still until nothing is on
+//! its way.
 
-use farpage_abi::{PageIndex, PageRange};
-use farpage_object::State;
+use farpage_abi::PageRange;
 
-use crate::calls::protect_clean;
+use crate::calls::protect_again;
 use crate::coverage::Event;
 use crate::linux::WINDOW;
 use crate::shared::{Core, Proc, say};
 use crate::world;
 
-/// Makes the child of `proc`, whose lock is held.
-pub(crate) fn fork(core: &mut Core, proc: usize) {
+/// Makes the child of `proc`, whose lock is held and where nothing is on its way; or holds the
+/// process still and returns false.
+pub(crate) fn fork(core: &mut Core, proc: usize) -> bool {
+    let window = PageRange::new(0, WINDOW);
+    let process = &mut core.procs[proc];
+    process.frozen = process.in_flight > 0;
+    if process.frozen {
+        core.note(Event::ForkWaits);
+        return false;
+    }
     let parent = &mut core.procs[proc];
     let mut child = Proc {
         pages: parent.pages.clone(),
@@ -20,22 +28,25 @@ pub(crate) fn fork(core: &mut Core, proc: usize) {
         slots: parent.slots.clone(),
         program: parent.program.clone(),
         in_hand: Vec::new(),
+        in_flight: 0,
+        frozen: false,
+        exited: false,
     };
+    assert!(
+        !child.pages.busy(window),
+        "a child with transfers that nobody ends"
+    );
     for slot in child.slots.iter().flatten() {
         core.store.hold(*slot);
     }
-    let window = PageRange::new(0, WINDOW);
     core.note(Event::Forked);
-    if child.pages.busy(window) {
-        core.note(Event::ForkedBusy);
-    }
-    end_transfers(&mut child);
-    protect_clean(&mut child, window);
+    protect_again(&mut child, window);
     for page in 0..WINDOW {
         if child.program.wired[page as usize] {
             child.pages.wire(PageRange::new(page, page + 1), false);
         }
     }
+    child.program.refused.fill(false);
     child.program.wired.fill(false);
     child.program.pinned.fill(false);
     let charged = child.charged();
@@ -44,29 +55,5 @@ pub(crate) fn fork(core: &mut Core, proc: usize) {
     let number = core.procs.len() - 1;
     say!(core, "p{proc} forks p{number}, which holds {charged} pages");
     world::staff(core, number);
-}
-
-/// In the child nobody ends the parent's transfers.
-fn end_transfers(child: &mut Proc) {
-    for page in (0..WINDOW).map(PageIndex) {
-        match child.pages.state(page) {
-            State::PagingOut => {
-                child.pages.page_out_failed(page);
-            }
-            State::PagingOutMapped => {
-                child.pages.page_out_failed(page);
-                child.space.drop_shadow(page.0);
-            }
-            State::PagingIn => {
-                let _nobody = child.pages.page_in_ends(PageRange::one(page));
-            }
-            State::Absent
-            | State::Granted
-            | State::Resident
-            | State::Clean
-            | State::Aside
-            | State::Out
-            | State::Failed => {}
-        }
-    }
+    true
 }

@@ -5,6 +5,7 @@ use farpage_object::{Answer, Filled, State};
 
 use crate::coverage::Event;
 use crate::linux::{Errno, Fault};
+use crate::locks::Question;
 use crate::pagein::PageIn;
 use crate::shared::{ActorId, Core, say};
 use crate::world::{Actor, Machine};
@@ -107,11 +108,12 @@ fn event_of(answer: &Answer) -> Event {
         Answer::Zero(_) => Event::Zero,
         Answer::Grant(_) => Event::Grant,
         Answer::Restore(_) => Event::Restore,
+        Answer::RestoreLocked(_) => Event::RestoreLocked,
         Answer::CopyBack(_) => Event::CopyBack,
         Answer::PageIn { .. } => Event::PageIn,
         Answer::Unprotect(_) => Event::Unprotect,
         Answer::Fail => Event::Fail,
-        Answer::Unlock(_) => unreachable!("the simulated pagers lock nothing"),
+        Answer::Unlock(_) => Event::Unlock,
     }
 }
 
@@ -123,6 +125,7 @@ fn wanted(answer: &Answer) -> u64 {
         | Answer::Restore(_)
         | Answer::CopyBack(_)
         | Answer::Unprotect(_)
+        | Answer::RestoreLocked(_)
         | Answer::Unlock(_)
         | Answer::Fail => 0,
     }
@@ -140,6 +143,11 @@ fn alone(answer: Answer, page: u64) -> Answer {
 
 fn decide(core: &mut Core, proc: usize, actor: ActorId, fault: Fault, again: bool) -> Handler {
     let page = fault.page;
+    if core.procs[proc].frozen {
+        core.note(Event::Frozen);
+        core.unlock(proc, actor);
+        return Handler::Taken { fault, again: true };
+    }
     let Some(limits) = core.procs[proc].mapping(page) else {
         core.procs[proc]
             .space
@@ -156,6 +164,12 @@ fn decide(core: &mut Core, proc: usize, actor: ActorId, fault: Fault, again: boo
         && core.rng.chance(500)
     {
         *alone = pages.neighbourhood(PageIndex(page), limits);
+    }
+    if let (true, Answer::Zero(run) | Answer::Grant(run)) = (core.is_own(page), answer) {
+        // The pager is asked for what nobody has touched.
+        let pages = PageRange::new(page, run.end.0);
+        answer = Answer::PageIn { pages, also: None };
+        core.note(Event::OwnAsked);
     }
     let mut charged = wanted(&answer);
     if !core.budget.take(charged) {
@@ -199,16 +213,19 @@ fn act(
             return finish(core, proc, actor, fault);
         }
         Answer::Wait => return finish(core, proc, actor, fault),
-        Answer::Unlock(_) => unreachable!("the simulated pagers lock nothing"),
+        Answer::Unlock(page) => {
+            core.procs[proc].pages.unlock_begins(page);
+            begin_question(core, proc, page);
+            return finish(core, proc, actor, fault);
+        }
         Answer::Fail => {
             space.pte(fault.page).poisoned = true;
             space.wake(here, rng);
             return finish(core, proc, actor, fault);
         }
         Answer::PageIn { pages, also } => {
-            core.procs[proc]
-                .pages
-                .page_in_begins(pages, Some(PageIndex(fault.page)));
+            let waited = Some(PageIndex(fault.page));
+            core.procs[proc].pages.page_in_begins(pages, waited);
             begin_page_in(core, proc, pages);
             strided(core, proc, fault.page, also);
             return finish(core, proc, actor, fault);
@@ -219,6 +236,7 @@ fn act(
         }
         Answer::Zero(pages) => space.zero(pages, rng),
         Answer::Restore(pages) => restore(core, proc, pages),
+        Answer::RestoreLocked(page) => restore_locked(core, proc, page),
         Answer::CopyBack(page) => {
             let value = space.shadow(page.0);
             space.copy(page.0, value, true, rng)
@@ -262,6 +280,15 @@ pub(crate) fn restore(core: &mut Core, proc: usize, pages: PageRange) -> Result<
     }
 }
 
+/// Copies a locked page back: what is moved loses its protection.
+pub(crate) fn restore_locked(core: &mut Core, proc: usize, page: PageIndex) -> Result<u64, Errno> {
+    let space = &mut core.procs[proc].space;
+    let value = space.shadow(page.0);
+    let done = space.copy(page.0, value, true, &mut core.rng)?;
+    space.drop_shadow(page.0);
+    Ok(done)
+}
+
 fn tell(
     core: &mut Core,
     proc: usize,
@@ -284,6 +311,7 @@ fn tell(
                 core.release_slot(proc, page.0);
             }
         }
+        Answer::RestoreLocked(page) => automaton.restored(PageRange::one(page)),
         Answer::Wake | Answer::Wait | Answer::Fail | Answer::Unlock(_) | Answer::PageIn { .. } => {
             unreachable!("nothing to tell")
         }
@@ -310,7 +338,17 @@ fn tell(
     }
 }
 
+fn begin_question(core: &mut Core, proc: usize, page: PageIndex) {
+    core.procs[proc].in_flight += 1;
+    let delay = core.store.delay(&mut core.rng);
+    core.spawned.push(Actor {
+        proc,
+        machine: Machine::Question(Question::Asked { page, delay }),
+    });
+}
+
 fn begin_page_in(core: &mut Core, proc: usize, pages: PageRange) {
+    core.procs[proc].in_flight += 1;
     let delay = core.store.delay(&mut core.rng);
     core.spawned.push(Actor {
         proc,

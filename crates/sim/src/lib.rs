@@ -6,9 +6,14 @@
 //! program's threads run between any two of these steps.
 //!
 //! The first phase injects trouble: calls cut short, events that block calls, stale and duplicate
-//! messages, failing and slow transfers, forks. Then the world is healed, and everything must come
-//! to rest. The laws (`check`): no page lost, none invented, one place that counts, every sleeping
-//! thread has an answer coming, what is charged is what is there, queues and pages agree.
+//! messages, failing, short and slow transfers, pagers that lock pages and refuse to unlock them,
+//! forks, programs that exit. Then the world is healed, and everything must come to rest. The laws
+//! (`check`): no page lost, none invented, one place that counts, no write to a locked page before
+//! its pager allowed it, every sleeping thread has an answer coming, what is charged is what is
+//! there, queues and pages agree.
+//!
+//! Memory below [`settings`]' `own_from` is temporary; above, it belongs to an object with a pager
+//! of its own: its pages are asked for, never filled with zeros.
 
 mod calls;
 mod check;
@@ -18,6 +23,7 @@ mod explore;
 mod fork;
 mod handler;
 mod linux;
+mod locks;
 mod pagein;
 mod pageout;
 pub mod policy;

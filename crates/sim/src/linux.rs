@@ -319,6 +319,13 @@ impl Space {
         Ok(())
     }
 
+    /// The same for one page, repeated until it works: it cannot be left half done.
+    pub(crate) fn unprotect_until_done(&mut self, page: u64, rng: &mut Rng) {
+        while self.unprotect(PageRange::new(page, page + 1), rng).is_err() {
+            self.event = false;
+        }
+    }
+
     /// MADV_DONTNEED.
     pub(crate) fn drop_pages(&mut self, pages: PageRange) {
         for page in pages.iter() {

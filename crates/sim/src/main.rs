@@ -30,8 +30,15 @@ fn main() -> ExitCode {
         return table::print(&args[1..]);
     }
     if let Some(pages) = number("--explore") {
-        let worlds = explore(pages as usize, &mut |line| println!("{line}"));
-        println!("{worlds} worlds of {pages} pages and two threads, no law broken");
+        for own in [false, true] {
+            let worlds = explore(pages as usize, own, &mut |line| println!("{line}"));
+            let whose = if own {
+                "first page of an own pager"
+            } else {
+                "temporary"
+            };
+            println!("{worlds} worlds of {pages} pages ({whose}), two threads, no law broken");
+        }
         return ExitCode::SUCCESS;
     }
     let Some(seeds) = number("--seeds") else {

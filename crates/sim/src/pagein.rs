@@ -29,6 +29,8 @@ pub(crate) struct Supply {
     values: Vec<u64>,
     /// It keeps its copies.
     clean: bool,
+    /// They may not be written to.
+    locked: bool,
     /// The page after the prefix cannot be had.
     failed: bool,
 }
@@ -68,6 +70,7 @@ fn ask(core: &mut Core, proc: usize, pages: PageRange) -> Supply {
     let mut supply = Supply {
         values: Vec::new(),
         clean: !core.rng.chance(core.settings.precious),
+        locked: core.is_own(pages.start.0) && core.trouble(core.settings.locked),
         failed: false,
     };
     for page in pages.iter().take(most as usize) {
@@ -95,8 +98,10 @@ fn put_one(
 ) -> PageIn {
     let page = pages.start.0 + put;
     if put < supply.values.len() as u64 {
-        let (space, rng) = (&mut core.procs[proc].space, &mut core.rng);
-        match space.copy(page, supply.values[put as usize], supply.clean, rng) {
+        let (process, rng) = (&mut core.procs[proc], &mut core.rng);
+        let locked = supply.locked || process.pages.is_locked(pages.start);
+        let value = supply.values[put as usize];
+        match process.space.copy(page, value, supply.clean || locked, rng) {
             Ok(_) => {
                 return PageIn::Putting {
                     pages,
@@ -108,12 +113,7 @@ fn put_one(
                 return PageIn::Putting { pages, supply, put };
             }
             Err(Errno::Again) => {
-                told(
-                    core,
-                    proc,
-                    PageRange::new(pages.start.0, page),
-                    supply.clean,
-                );
+                told(core, proc, PageRange::new(pages.start.0, page), &supply);
                 core.unlock(proc, actor);
                 supply.values.drain(..put as usize);
                 let pages = PageRange::new(page, pages.end.0);
@@ -125,18 +125,15 @@ fn put_one(
     if core.settings.unlocked && !core.lock(proc, actor) {
         return PageIn::Putting { pages, supply, put };
     }
-    told(
-        core,
-        proc,
-        PageRange::new(pages.start.0, page),
-        supply.clean,
-    );
+    told(core, proc, PageRange::new(pages.start.0, page), &supply);
     end(core, proc, PageRange::new(page, pages.end.0), supply.failed);
+    core.procs[proc].in_flight -= 1;
     core.unlock(proc, actor);
     PageIn::Over
 }
 
-fn told(core: &mut Core, proc: usize, pages: PageRange, clean: bool) {
+fn told(core: &mut Core, proc: usize, pages: PageRange, supply: &Supply) {
+    let clean = supply.clean;
     say!(
         core,
         "p{proc} paged in {}..{} clean={clean}",
@@ -146,6 +143,11 @@ fn told(core: &mut Core, proc: usize, pages: PageRange, clean: bool) {
     if core.procs[proc].pages.paged_in(pages, clean) {
         core.procs[proc].space.wake(pages, &mut core.rng);
         core.note(Event::WriterCame);
+    }
+    if supply.locked && !pages.is_empty() {
+        core.procs[proc].pages.lock_writes(pages, true);
+        core.procs[proc].program.set_locked(pages, true);
+        core.note(Event::SuppliedLocked);
     }
     if !clean && !pages.is_empty() {
         core.note(Event::Precious);
@@ -159,10 +161,12 @@ fn told(core: &mut Core, proc: usize, pages: PageRange, clean: bool) {
 fn end(core: &mut Core, proc: usize, rest: PageRange, failed: bool) {
     core.budget.give(rest.pages());
     let mut rest = rest;
+    let own = core.is_own(rest.start.0);
     if failed {
         say!(core, "p{proc} page {} is lost", rest.start.0);
         let one = PageRange::one(rest.start);
         core.procs[proc].pages.page_in_failed(rest.start);
+        core.note(if own { Event::OwnLost } else { Event::Lost });
         core.procs[proc].space.wake(one, &mut core.rng);
         rest = PageRange {
             start: PageIndex(rest.start.0 + 1),
@@ -170,7 +174,7 @@ fn end(core: &mut Core, proc: usize, rest: PageRange, failed: bool) {
         };
     }
     if core.procs[proc].pages.page_in_ends(rest) {
-        core.note(Event::Short);
+        core.note(if own { Event::OwnShort } else { Event::Short });
         core.procs[proc].space.wake(rest, &mut core.rng);
     }
 }

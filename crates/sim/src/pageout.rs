@@ -46,7 +46,7 @@ pub(crate) fn evict(core: &mut Core, proc: usize, actor: ActorId, at: Evictor) -
     match at {
         Evictor::Idle => {
             let wanted = core.budget.is_tight() || core.trouble(core.settings.eager);
-            if !wanted || !core.lock(proc, actor) {
+            if !wanted || !core.lock_to_begin(proc, actor) {
                 return at;
             }
             choose(core, proc, actor)
@@ -84,6 +84,14 @@ pub(crate) fn evict(core: &mut Core, proc: usize, actor: ActorId, at: Evictor) -
                 clean,
                 dirty,
             }
+        }
+        Evictor::Shared { first, page, .. } if core.trouble(core.settings.partial) => {
+            let process = &mut core.procs[proc];
+            if !process.pages.is_locked(page) {
+                process.space.unprotect_until_done(page.0, &mut core.rng);
+            }
+            core.note(Event::SharedStays);
+            stop(core, proc, actor, first)
         }
         Evictor::Shared { first, dirty, page } => {
             let space = &mut core.procs[proc].space;
@@ -221,13 +229,15 @@ pub(crate) fn write(core: &mut Core, proc: usize, actor: ActorId, at: Writer) ->
     match at {
         Writer::Idle => {
             let wanted = core.budget.is_tight() || core.trouble(core.settings.eager);
-            if !wanted || !core.lock(proc, actor) {
+            if !wanted || !core.lock_to_begin(proc, actor) {
                 return at;
             }
             let outs = core.procs[proc].pages.page_out_begins();
             core.unlock(proc, actor);
             say!(core, "p{proc} w{actor} begins {outs:?}");
-            outs.map_or(Writer::Idle, |outs| next(core, outs.first, outs.pages))
+            outs.map_or(Writer::Idle, |outs| {
+                begin(core, proc, outs.first, outs.pages)
+            })
         }
         Writer::Writing {
             first,
@@ -236,13 +246,7 @@ pub(crate) fn write(core: &mut Core, proc: usize, actor: ActorId, at: Writer) ->
             zero_refused,
         } => {
             let page = first.0 + u64::from(left.trailing_zeros());
-            let value = core.procs[proc].space.shadow(page);
-            let outcome = if value == 0 && !zero_refused {
-                Outcome::Zero
-            } else {
-                let slot = core.store.write(value, &mut core.rng);
-                slot.map_or(Outcome::Refused, Outcome::Taken)
-            };
+            let outcome = hand_over(core, proc, page, zero_refused);
             Writer::Written {
                 first,
                 left,
@@ -271,18 +275,36 @@ pub(crate) fn write(core: &mut Core, proc: usize, actor: ActorId, at: Writer) ->
             let page = PageIndex(first.0 + u64::from(left.trailing_zeros()));
             say!(core, "p{proc} w{actor} page {}: {outcome:?}", page.0);
             let zero_refused = !conclude(core, proc, page, outcome);
+            let rest = left & (left - 1);
+            core.procs[proc].in_flight -= u64::from(rest == 0 && !zero_refused);
             core.unlock(proc, actor);
-            if zero_refused {
-                return Writer::Writing {
-                    first,
-                    left,
-                    delay: 0,
-                    zero_refused,
-                };
+            if !zero_refused {
+                return next(core, first, rest);
             }
-            next(core, first, left & (left - 1))
+            Writer::Writing {
+                first,
+                left,
+                delay: 0,
+                zero_refused,
+            }
         }
     }
+}
+
+/// The pager takes a page or does not; temporary memory that is zero needs no pager.
+fn hand_over(core: &mut Core, proc: usize, page: u64, zero_refused: bool) -> Outcome {
+    let value = core.procs[proc].space.shadow(page);
+    if value == 0 && !zero_refused && !core.is_own(page) {
+        return Outcome::Zero;
+    }
+    let slot = core.store.write(value, &mut core.rng);
+    slot.map_or(Outcome::Refused, Outcome::Taken)
+}
+
+/// These pages of a cluster are on their way to the pager.
+pub(crate) fn begin(core: &mut Core, proc: usize, first: PageIndex, pages: u16) -> Writer {
+    core.procs[proc].in_flight += u64::from(pages != 0);
+    next(core, first, pages)
 }
 
 fn next(core: &mut Core, first: PageIndex, left: u16) -> Writer {
@@ -330,9 +352,10 @@ fn conclude(core: &mut Core, proc: usize, page: PageIndex, outcome: Outcome) -> 
         Outcome::Refused => {
             if process.pages.page_out_failed(page) {
                 process.space.drop_shadow(page.0);
-                // The call cannot be left half done: it is repeated until it works.
-                while process.space.unprotect(one, &mut core.rng).is_err() {
-                    process.space.event = false;
+                if process.pages.is_locked(page) {
+                    process.space.wake(one, &mut core.rng);
+                } else {
+                    process.space.unprotect_until_done(page.0, &mut core.rng);
                 }
                 core.note(Event::RefusedMapped);
             } else {

@@ -15,6 +15,10 @@ pub(crate) struct Program {
     pub(crate) wired: Vec<bool>,
     /// Wired pages that have been seen in memory since: they must stay.
     pub(crate) pinned: Vec<bool>,
+    /// Pages that the pager has forbidden to write to, and has not allowed since.
+    pub(crate) locked: Vec<bool>,
+    /// Locked pages for which a thread was refused: it waits until the lock is lifted.
+    pub(crate) refused: Vec<bool>,
     /// Reads still to be made before the program ends.
     pub(crate) checks_left: u64,
 }
@@ -25,6 +29,8 @@ impl Program {
             values: vec![0; WINDOW as usize],
             wired: vec![false; WINDOW as usize],
             pinned: vec![false; WINDOW as usize],
+            locked: vec![false; WINDOW as usize],
+            refused: vec![false; WINDOW as usize],
             checks_left: 0,
         }
     }
@@ -35,6 +41,15 @@ impl Program {
             self.values[page] = 0;
             self.wired[page] = false;
             self.pinned[page] = false;
+        }
+        self.set_locked(pages, false);
+    }
+
+    /// The pager's lock on a range holds, or is gone.
+    pub(crate) fn set_locked(&mut self, pages: PageRange, locked: bool) {
+        for page in pages.start.0 as usize..pages.end.0 as usize {
+            self.locked[page] = locked;
+            self.refused[page] &= locked;
         }
     }
 
@@ -78,6 +93,10 @@ impl Thread {
 
     pub(crate) fn step(&mut self, core: &mut Core, proc: usize, actor: ActorId) {
         let at = core::mem::replace(&mut self.at, At::Over);
+        // A program that ends ends all its threads, but for calls that hold something.
+        if core.procs[proc].exited && !matches!(&at, At::Call(call) if call.goes_on()) {
+            return;
+        }
         self.at = match at {
             At::Ready => self.begin(core, proc),
             At::Access { page, write } => access(core, proc, actor, page, write),
@@ -179,6 +198,11 @@ fn access(core: &mut Core, proc: usize, actor: ActorId, page: u64, write: Option
                 "page {page} of process {proc}: what the program sees"
             );
             if let Some(value) = write {
+                let allowed = !program.locked[page as usize];
+                assert!(
+                    allowed,
+                    "page {page} of process {proc} is written though locked"
+                );
                 program.values[page as usize] = value;
             }
             program.pinned[page as usize] |= program.wired[page as usize];

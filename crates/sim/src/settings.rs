@@ -1,5 +1,6 @@
 //! How hostile and how small one run's world is; follows from the seed.
 
+use crate::linux::WINDOW;
 use crate::rng::Rng;
 use crate::store::Troubles;
 
@@ -26,6 +27,16 @@ pub(crate) struct Settings {
     pub(crate) calls: u64,
     /// One of those calls is a fork.
     pub(crate) forks: u64,
+    /// One of those calls is an exit.
+    pub(crate) exits: u64,
+    /// From this page on memory belongs to an object with its own pager.
+    pub(crate) own_from: u64,
+    /// That pager locks, unlocks, cleans, flushes.
+    pub(crate) locks: u64,
+    /// It supplies a page locked.
+    pub(crate) locked: u64,
+    /// It does not let a thread write.
+    pub(crate) refuses: u64,
     /// The pager gives a page away when it supplies it.
     pub(crate) precious: u64,
     /// What the pager supplied is put into the program without the lock.
@@ -51,6 +62,7 @@ impl Settings {
         let (write_fails, damages, slow) = (maybe(200), maybe(50), maybe(300));
         let (partial, events, spurious) = (maybe(100), maybe(20), maybe(30));
         let (calls, forks, precious) = (maybe(40), maybe(150), maybe(500));
+        let (exits, locks, locked, refuses) = (maybe(10), maybe(50), maybe(300), maybe(600));
         Self {
             budget: rng.pick(&[24, 40, 100, 300, 700, 1300, 1300]),
             store_pages: rng.pick(&[64, 600, 20_000, 20_000]),
@@ -69,6 +81,11 @@ impl Settings {
             spurious,
             calls,
             forks,
+            exits,
+            own_from: rng.pick(&[0, 1024, 1536, 1536, WINDOW, WINDOW, WINDOW]),
+            locks,
+            locked,
+            refuses,
             precious,
             unlocked: rng.chance(500),
             eager: rng.pick(&[0, 10, 100]),

@@ -59,6 +59,12 @@ pub(crate) struct Proc {
     pub(crate) program: Program,
     /// Messages that handlers have taken and not answered.
     pub(crate) in_hand: Vec<u64>,
+    /// Transfers and questions to a pager that are under way.
+    pub(crate) in_flight: u64,
+    /// A fork is under way: nothing new may start.
+    pub(crate) frozen: bool,
+    /// The program has ended.
+    pub(crate) exited: bool,
 }
 
 impl Proc {
@@ -71,6 +77,9 @@ impl Proc {
             slots: vec![None; WINDOW as usize],
             program: Program::new(),
             in_hand: Vec::new(),
+            in_flight: 0,
+            frozen: false,
+            exited: false,
         }
     }
 
@@ -112,6 +121,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// True when `page` belongs to an object with its own pager.
+    pub(crate) fn is_own(&self, page: u64) -> bool {
+        page >= self.settings.own_from
+    }
+
     /// Takes the lock of a process, if it is free.
     pub(crate) fn lock(&mut self, proc: usize, actor: ActorId) -> bool {
         let lock = &mut self.procs[proc].lock;
@@ -120,6 +134,11 @@ impl Core {
             *lock = Some(actor);
         }
         free
+    }
+
+    /// The same for somebody who begins something new: not while a fork is under way.
+    pub(crate) fn lock_to_begin(&mut self, proc: usize, actor: ActorId) -> bool {
+        !self.procs[proc].frozen && self.lock(proc, actor)
     }
 
     pub(crate) fn unlock(&mut self, proc: usize, actor: ActorId) {

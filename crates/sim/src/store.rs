@@ -53,6 +53,16 @@ impl Store {
         if self.used() >= self.capacity || rng.chance(self.troubles.write_fails) {
             return None;
         }
+        Some(self.keep(value, rng))
+    }
+
+    /// What an object holds from the start; there is room for all of it.
+    pub(crate) fn own(&mut self, value: u64, rng: &mut Rng) -> Slot {
+        self.capacity = self.capacity.saturating_add(1);
+        self.keep(value, rng)
+    }
+
+    fn keep(&mut self, value: u64, rng: &mut Rng) -> Slot {
         let kept = Some(Kept {
             value,
             holders: 1,
@@ -66,7 +76,7 @@ impl Store {
             }
         };
         self.slots[at] = kept;
-        Some(Slot(at))
+        Slot(at)
     }
 
     fn kept(&mut self, slot: Slot) -> &mut Kept {

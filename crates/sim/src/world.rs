@@ -7,6 +7,7 @@ use crate::check;
 use crate::coverage::Coverage;
 use crate::handler::{self, Handler};
 use crate::linux::WINDOW;
+use crate::locks::{self, Locker, Question};
 use crate::pagein::{self, PageIn};
 use crate::pageout::{self, Evictor, Writer};
 use crate::program::Thread;
@@ -34,11 +35,16 @@ pub(crate) enum Machine {
     Evictor(Evictor),
     Writer(Writer),
     PageIn(PageIn),
+    Question(Question),
+    Locker(Locker),
 }
 
 impl Machine {
     fn is_gone(&self) -> bool {
-        matches!(self, Self::PageIn(PageIn::Over))
+        matches!(
+            self,
+            Self::PageIn(PageIn::Over) | Self::Question(Question::Over)
+        )
     }
 
     fn is_idle(&self) -> bool {
@@ -48,6 +54,8 @@ impl Machine {
             Self::Evictor(at) => matches!(at, Evictor::Idle),
             Self::Writer(at) => matches!(at, Writer::Idle),
             Self::PageIn(at) => matches!(at, PageIn::Over),
+            Self::Question(at) => matches!(at, Question::Over),
+            Self::Locker(at) => matches!(at, Locker::Idle),
         }
     }
 }
@@ -164,6 +172,8 @@ impl World {
                 let before = core::mem::replace(now, PageIn::Over);
                 *now = pagein::step(core, proc, at, before);
             }
+            Machine::Question(now) => *now = locks::ask(core, proc, at, *now),
+            Machine::Locker(now) => *now = locks::step(core, proc, at, *now),
         }
         if !self.core.spawned.is_empty() {
             self.take_in();
@@ -193,6 +203,8 @@ impl World {
             }
             Machine::Handler(_) | Machine::Evictor(_) | Machine::Writer(_) => false,
             Machine::PageIn(now) => matches!(now, PageIn::Over),
+            Machine::Question(now) => matches!(now, Question::Over),
+            Machine::Locker(now) => matches!(now, Locker::Idle) && self.core.settings.locks == 0,
         }
     }
 
@@ -244,6 +256,8 @@ impl World {
             Machine::Evictor(at) => format!("p{} {at:?}; ", a.proc),
             Machine::Writer(at) => format!("p{} {at:?}; ", a.proc),
             Machine::PageIn(at) => format!("p{} {at:?}; ", a.proc),
+            Machine::Question(at) => format!("p{} {at:?}; ", a.proc),
+            Machine::Locker(at) => format!("p{} {at:?}; ", a.proc),
         });
         lines.collect()
     }
@@ -255,6 +269,7 @@ impl World {
             let held = core.procs[proc].pages.discard(PageRange::new(0, WINDOW));
             core.budget.give(held.charged);
             core.procs[proc].pages.check();
+            assert_eq!(core.procs[proc].in_flight, 0, "transfers that nobody ends");
             assert_eq!(
                 core.procs[proc].pages.clusters_queued(),
                 0,
@@ -282,4 +297,5 @@ pub(crate) fn staff(core: &mut Core, proc: usize) {
         add(Machine::Evictor(Evictor::Idle));
         add(Machine::Writer(Writer::Idle));
     }
+    add(Machine::Locker(Locker::Idle));
 }

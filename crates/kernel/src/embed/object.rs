@@ -27,6 +27,9 @@ pub(super) struct Place {
     cached: bool,
     /// They do: it is mapped at this address, for nobody.
     kept: Option<Kept>,
+    /// The pager has been told that it is let go (`terminate`), and not again of the object
+    /// (`init`).
+    ended: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,7 +47,8 @@ impl Object {
     /// Maps the whole object into this process. Nothing is read before it is touched.
     ///
     /// # Errors
-    /// [`Error::Mapped`] while a mapping exists; [`Error::System`] when there is no room.
+    /// [`Error::Mapped`] while a mapping exists; [`Error::Refused`] when the object was unmapped
+    /// and its pager does not want it again; [`Error::System`] when there is no room.
     pub fn map(&self) -> Result<Mapping<'_>, Error> {
         self.map_there(false)
     }
@@ -116,7 +120,12 @@ impl Object {
             other => {
                 if let Some(kept) = other {
                     // As when a mapping is dropped: a pager that refuses has been told.
-                    let _ = self.let_go(kept.start);
+                    let _ = self.let_go(&mut place, kept.start);
+                }
+                if place.ended {
+                    let begun = self.pager.init(self.id, self.pages);
+                    begun.map_err(Error::Refused)?;
+                    place.ended = false;
                 }
                 let source = Source {
                     object: self.id,
@@ -176,7 +185,7 @@ impl Object {
         let mut place = self.place();
         place.cached = cached;
         match place.kept.take_if(|_| !cached) {
-            Some(kept) => self.let_go(kept.start),
+            Some(kept) => self.let_go(&mut place, kept.start),
             None => Ok(()),
         }
     }
@@ -189,25 +198,37 @@ impl Object {
         start + self.pages as usize * PAGE_BYTES
     }
 
-    /// Writes dirty pages back and unmaps.
-    fn let_go(&self, start: usize) -> Result<(), Error> {
+    /// Writes dirty pages back, unmaps, and tells the pager.
+    fn let_go(&self, place: &mut Place, start: usize) -> Result<(), Error> {
         let (kernel, end) = (self.host.kernel, self.end(start));
         kernel.close(start, end);
         let cleaned = kernel.clean(start, end, false);
         // SAFETY: the mapping belongs to a value that goes away, or to nobody; addresses got from
         // `as_ptr` are the caller's responsibility, as with any pointer.
-        let unmapped = unsafe { kernel.unmap_object(start, end, self.id) };
+        let unmapped = unsafe { kernel.unmap_object(start, end) };
         debug_assert!(unmapped.is_ok());
+        self.ends(place);
         cleaned.map_err(system("write pages back"))
+    }
+}
+
+impl Object {
+    /// Tells the pager, if it has not been told, that the kernel has let go.
+    fn ends(&self, place: &mut Place) {
+        if !core::mem::replace(&mut place.ended, true) {
+            self.pager.terminate(self.id);
+        }
     }
 }
 
 impl Drop for Object {
     fn drop(&mut self) {
-        if let Some(kept) = self.place().kept.take() {
+        let mut place = self.place();
+        if let Some(kept) = place.kept.take() {
             // A pager that does not take its pages has been told; `cache` reports it.
-            let _ = self.let_go(kept.start);
+            let _ = self.let_go(&mut place, kept.start);
         }
+        self.ends(&mut place);
     }
 }
 
@@ -371,7 +392,7 @@ impl Drop for Mapping<'_> {
             object.host.kernel.closed(start, object.end(start));
         } else {
             // A pager that does not take its pages has been told; `unmap` reports it.
-            let _ = object.let_go(start);
+            let _ = object.let_go(&mut place, start);
         }
         place.mapped = false;
     }

@@ -66,8 +66,13 @@ impl Pages {
         self.table.byte(page.0)
     }
 
-    /// True when a thread waits for the end of the page's transfer.
+    /// True when a thread waits for the end of the page's transfer, or for its pager's answer.
     pub fn awaited(&self, page: PageIndex) -> bool {
-        self.table.byte(page.0) & State::AWAITED != 0
+        self.is_busy(page) && self.table.byte(page.0) & State::AWAITED != 0 || self.is_asked(page)
+    }
+
+    /// True while the pager of a locked page is asked to let a thread write to it.
+    pub fn asked(&self, page: PageIndex) -> bool {
+        self.is_asked(page)
     }
 }

@@ -103,7 +103,7 @@ impl Pages {
     }
 
     /// The pager did not take a page. True when it is in the program, where it must be made
-    /// writable again; else it lies aside as before.
+    /// writable again unless it is locked, and its waiters be woken; else it lies aside as before.
     pub fn page_out_failed(&mut self, page: PageIndex) -> bool {
         self.expect(page.0, &[State::PagingOut, State::PagingOutMapped]);
         let mapped = self.state(page) == State::PagingOutMapped;
@@ -132,7 +132,8 @@ impl Pages {
             .enumerate()
         {
             let state = State::of(byte);
-            if state.can_leave() && byte & State::WIRED == 0 {
+            // While its pager is asked to unlock it, a page stays: WRITER is set.
+            if state.can_leave() && byte & (State::WIRED | State::WRITER) == 0 {
                 clean |= u16::from(state == State::Clean) << i;
                 dirty |= u16::from(state == State::Resident) << i;
             }

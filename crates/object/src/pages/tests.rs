@@ -362,7 +362,8 @@ fn a_locked_page_asks_its_pager_before_it_is_written() {
         pages.fault(page(602), true, ALL, false),
         Answer::Unlock(page(602))
     );
-    assert!(!pages.unlocked(page(602)));
+    pages.unlock_begins(page(602));
+    assert!(!pages.unlock_ends(page(602), true));
     assert!(matches!(
         pages.fault(page(602), true, ALL, false),
         Answer::Unprotect(_)
@@ -376,4 +377,82 @@ fn a_cleaned_page_stays_and_is_clean() {
     assert_eq!(pages.fault(page(515), true, ALL, false), Answer::Wait);
     assert_eq!(pages.paged_out(page(515)), (true, true));
     assert_eq!(pages.state(page(515)), State::Clean);
+}
+
+/// Page 512 in the program, dirty and locked.
+fn locked() -> Pages {
+    let mut pages = resident();
+    pages.lock_writes(PageRange::new(512, 513), true);
+    pages
+}
+
+#[test]
+fn a_locked_page_comes_back_from_aside_alone_and_protected() {
+    let mut pages = locked();
+    move_all_aside(&mut pages);
+    let answer = pages.fault(page(512), false, ALL, false);
+    assert_eq!(answer, Answer::RestoreLocked(page(512)));
+    let answer = pages.fault(page(513), false, ALL, false);
+    assert_eq!(answer, Answer::Restore(PageRange::new(513, 528)));
+    pages.restored(PageRange::new(512, 513));
+    assert_eq!(
+        pages.fault(page(512), true, ALL, false),
+        Answer::Unlock(page(512))
+    );
+    let mut protected = pages.protected_runs(ALL);
+    assert_eq!(protected.next(), Some(PageRange::new(512, 513)));
+    assert_eq!(protected.next(), None);
+}
+
+#[test]
+fn nothing_happens_to_a_page_whose_pager_is_asked() {
+    let mut pages = locked();
+    pages.unlock_begins(page(512));
+    assert!(pages.busy(PageRange::new(512, 513)));
+    assert_eq!(pages.fault(page(512), true, ALL, false), Answer::Wait);
+    assert_eq!(pages.fault(page(512), false, ALL, false), Answer::Wake);
+    let victim = Victim::Cluster {
+        first: page(512),
+        clean: 0,
+        dirty: 0xfffe,
+    };
+    assert_eq!(pages.choose(), Some(victim));
+    pages.requeue(page(512));
+    assert!(pages.unlock_ends(page(512), true));
+    assert!(!pages.busy(ALL) && !pages.is_locked(page(512)));
+    move_all_aside(&mut pages);
+}
+
+#[test]
+fn a_refused_writer_is_asked_about_again_and_the_lock_stays() {
+    let mut pages = locked();
+    pages.unlock_begins(page(512));
+    assert!(!pages.unlock_ends(page(512), false));
+    assert_eq!(
+        pages.fault(page(512), true, ALL, false),
+        Answer::Unlock(page(512))
+    );
+    pages.lock_writes(ALL, false);
+    assert_eq!(pages.fault(page(512), true, ALL, false), Answer::Wake);
+}
+
+#[test]
+fn a_page_keeps_its_lock_while_it_is_with_its_pager() {
+    let mut pages = locked();
+    move_all_aside(&mut pages);
+    pages.page_out_begins().expect("a cluster is aside");
+    for n in 512..528 {
+        pages.paged_out(page(n));
+    }
+    let alone = Answer::PageIn {
+        pages: PageRange::new(512, 513),
+        also: None,
+    };
+    assert_eq!(pages.fault(page(512), true, ALL, false), alone);
+    pages.page_in_begins(PageRange::new(512, 513), Some(page(512)));
+    assert!(!pages.paged_in(PageRange::new(512, 513), false));
+    assert_eq!(
+        pages.fault(page(512), true, ALL, false),
+        Answer::Unlock(page(512))
+    );
 }
