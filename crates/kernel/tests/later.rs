@@ -270,8 +270,8 @@ fn unmapping_withdraws_what_is_outstanding() {
     // Reading on in the same steps has the next pages asked for ahead; those are not answered.
     pager.answers.store(false, Ordering::Release);
     std::thread::scope(|scope| {
-        scope.spawn(|| read_strided(&memory, 0..100));
-        for page in (0..100).step_by(20) {
+        scope.spawn(|| read_strided(&memory, 0..101));
+        for page in (0..101).step_by(20) {
             pager.wait_for(&[page]);
             let mut kept = pager.kept.lock().expect("no panic");
             let waited = |ticket: &mut Ticket| ticket.pages().start.0 <= page;
@@ -282,7 +282,7 @@ fn unmapping_withdraws_what_is_outstanding() {
                 .for_each(|ticket| assert!(supply(ticket)));
         }
     });
-    pager.wait_for(&[100]);
+    pager.wait_for(&[120]);
     assert_eq!(pager.terminated.load(Ordering::Relaxed), 0);
     memory
         .unmap()
