@@ -184,8 +184,13 @@ impl Account {
 
     /// True when the tree has mapped more than the budget: memory must be managed.
     pub(crate) fn is_tight(&self) -> bool {
+        self.is_tight_with(0)
+    }
+
+    /// The same, once `bytes` more are mapped.
+    pub(crate) fn is_tight_with(&self, bytes: u64) -> bool {
         let budget = self.control.budget_bytes.load(Ordering::Relaxed);
-        self.control.demand_bytes.load(Ordering::Relaxed) > budget - budget / 16
+        self.control.demand_bytes.load(Ordering::Relaxed) + bytes > budget - budget / 16
     }
 
     /// Notes that the task's demand changed by `bytes`.

@@ -29,15 +29,15 @@ impl Kernel {
     /// As the call that the program made.
     ///
     /// # Errors
-    /// As `mlock(2)`; `ENOMEM` when memory is managed and it would take more than half of the
-    /// budget.
+    /// As `mlock(2)`; `ENOMEM` when memory is managed, or must be, and it would take more than half
+    /// of the budget.
     pub unsafe fn mlock(&self, at: usize, bytes: usize, flags: u32) -> Result<(), Errno> {
         // SAFETY: the program's own call.
         let plain = || unsafe { lock_plainly(at, bytes, flags) };
         let Some((start, end)) = span(at, bytes) else {
             return plain();
         };
-        if !self.is_active() {
+        if !self.is_active() && !self.account.is_tight() {
             plain()?;
             hold_all(&mut self.state.lock(), start, end);
             return Ok(());

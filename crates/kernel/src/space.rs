@@ -85,7 +85,8 @@ impl Kernel {
             return plain(flags);
         }
         let mut quiet = flags & !MAP_LOCKED;
-        if self.is_active() {
+        if self.is_active() || self.account.is_tight_with(length as u64) {
+            // All at once is too much.
             quiet &= !MAP_POPULATE;
         }
         let start = if fixed {

@@ -69,6 +69,26 @@ fn more_than_half_of_the_budget_is_not_locked() {
 }
 
 #[test]
+fn the_mapping_that_fills_the_budget_is_not_filled_at_once() {
+    let kernel = dormant(16 << 20, true);
+    let bytes = 64 * MIB;
+    let mapped = |more: u32| {
+        let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | more;
+        let prot = mem::PROT_READ | mem::PROT_WRITE;
+        // SAFETY: a fresh mapping.
+        unsafe { kernel.mmap(0, bytes, prot, flags, Fd(-1), 0) }
+    };
+    assert_eq!(mapped(g::MAP_LOCKED), Err(Errno::EAGAIN));
+    let at = mapped(g::MAP_POPULATE).expect("a mapping");
+    assert_eq!(in_memory(at, bytes), 0);
+    activate(kernel);
+    fill(at, bytes, 3);
+    let peak = &kernel.account().control().resident_bytes;
+    assert!(peak.load(std::sync::atomic::Ordering::Relaxed) <= 16 << 20);
+    check(at, bytes, 3);
+}
+
+#[test]
 fn a_lock_ends_with_its_mapping() {
     let kernel = kernel(16 << 20, true);
     let at = map(kernel, 4 * MIB);
