@@ -3,7 +3,7 @@
 //! Measured on a virtual disk, ext4, O_DIRECT, 2 cores, segments filled by lz4 at 2:1, ms a segment
 //! (median of 11, quartiles): filling alone 2.74 (2.50..2.95), writing alone 0.50 (0.43..0.56), one
 //! after the other 3.26 (3.16..3.70), overlapped 2.95 (2.77..3.13), with two on their way 2.83
-//! (2.68..3.07). Slower disks gain more; one write on its way is all that this takes.
+//! (2.68..3.07). One write on its way is all that this takes.
 //!
 //! Where a file grows, Linux has a thread of its own do the write, one for each thread that asks,
 //! and keeps it. So only one asks: the page-out thread, which is known by its calls of `drain`.

@@ -76,21 +76,17 @@ impl Account {
     pub(crate) fn charge(&self, pages: u64) -> bool {
         let bytes = pages * PAGE_BYTES as u64;
         let budget = self.control.budget_bytes.load(Ordering::Relaxed);
-        let before = self
-            .control
-            .resident_bytes
-            .fetch_add(bytes, Ordering::AcqRel);
         let compressed = self.control.compressed_bytes.load(Ordering::Relaxed);
-        if before + bytes + compressed + self.headroom(budget) > budget {
-            self.control
+        let taken = compressed + self.headroom(budget);
+        let more = |resident: u64| Some(resident + bytes).filter(|all| all + taken <= budget);
+        let resident = &self.control.resident_bytes;
+        let charged = resident.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
+        if charged.is_ok() {
+            self.counters()
                 .resident_bytes
-                .fetch_sub(bytes, Ordering::AcqRel);
-            return false;
+                .fetch_add(bytes, Ordering::AcqRel);
         }
-        self.counters()
-            .resident_bytes
-            .fetch_add(bytes, Ordering::AcqRel);
-        true
+        charged.is_ok()
     }
 
     /// Raises the budget by `pages` if it must: progress comes before a budget that is too small

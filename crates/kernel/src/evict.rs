@@ -87,7 +87,8 @@ impl Kernel {
             return step;
         }
         let before = state.pages.aside_pages();
-        let mut victims = [(PageIndex(0), 0u16); BATCH];
+        let mut clean_pages = [(PageIndex(0), 0u16); BATCH];
+        let mut dirty_pages = clean_pages;
         let mut count = 0;
         while count < BATCH {
             match state.pages.choose() {
@@ -104,14 +105,19 @@ impl Kernel {
                     dirty,
                 }) => {
                     step.chosen += 1;
-                    step.freed += self.drop_clean(&mut state, first, clean);
-                    victims[count] = (first, dirty);
+                    clean_pages[count] = (first, clean);
+                    dirty_pages[count] = (first, dirty);
                     count += 1;
                 }
             }
         }
-        self.move_batch(&mut state, &mut victims[..count]);
-        for (first, _) in &victims[..count] {
+        each_run(&mut state, &mut clean_pages[..count], |state, run| {
+            step.freed += self.drop_clean(state, run);
+        });
+        each_run(&mut state, &mut dirty_pages[..count], |state, run| {
+            self.move_run(state, run);
+        });
+        for (first, _) in &dirty_pages[..count] {
             state.pages.requeue(*first);
         }
         step.moved |= step.freed > 0 || state.pages.aside_pages() > before;
@@ -151,24 +157,20 @@ impl Kernel {
         state.pages.ungranted(pages, there)
     }
 
-    /// Drops the clean pages of a cluster: the pager has the same contents.
-    fn drop_clean(&self, state: &mut State, first: PageIndex, clean: u16) -> u64 {
+    /// Drops clean pages: the pager has the same contents.
+    fn drop_clean(&self, state: &mut State, run: PageRange) -> u64 {
         let mut pages = 0;
         let drop = |pages: PageRange| {
             let (at, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
             // SAFETY: write-protected and kept by the pager: no write can be lost.
             unsafe { mem::advise(at, bytes, mem::MADV_DONTNEED) }.is_ok()
         };
-        for run in runs(first, clean) {
-            let whole = drop(run);
-            // Some of it may be locked: that stays.
-            for page in run
-                .iter()
-                .filter(|page| whole || drop(PageRange::one(*page)))
-            {
-                state.pages.dropped(page);
-                pages += 1;
-            }
+        let whole = drop(run);
+        // Some of it may be locked: that stays.
+        let gone = |page: &PageIndex| whole || drop(PageRange::one(*page));
+        for page in run.iter().filter(gone) {
+            state.pages.dropped(page);
+            pages += 1;
         }
         self.account
             .counters()
@@ -177,32 +179,8 @@ impl Kernel {
         pages
     }
 
-    /// Moves the dirty pages of a batch aside, neighbours together.
-    fn move_batch(&self, state: &mut State, victims: &mut [(PageIndex, u16)]) {
-        victims.sort_unstable_by_key(|(first, _)| *first);
-        let mut pending = PageRange::new(0, 0);
-        for (first, dirty) in victims.iter() {
-            for run in runs(*first, *dirty) {
-                let joins = pending.end == run.start
-                    && state
-                        .region_of_page(pending.start.0)
-                        .map(|region| region.start)
-                        == state.region_of_page(run.start.0).map(|region| region.start);
-                if joins {
-                    pending.end = run.end;
-                } else {
-                    self.move_run(state, pending);
-                    pending = run;
-                }
-            }
-        }
-        self.move_run(state, pending);
-    }
-
+    /// Moves dirty pages aside.
     fn move_run(&self, state: &mut State, pages: PageRange) {
-        if pages.is_empty() {
-            return;
-        }
         let from = address_of(pages.start.0);
         // SAFETY: the pages are the program's, registered, and their shadow is empty.
         let moved = unsafe {
@@ -365,7 +343,9 @@ impl Kernel {
         let mut state = self.state.lock();
         let mut freed = 0;
         let mut rewrite = false;
-        for (cluster, zero) in leaving.clusters[..leaving.count].iter().zip(zeros) {
+        let mut left = [(PageIndex(0), 0u16); BATCH];
+        let clusters = leaving.clusters[..leaving.count].iter().zip(zeros);
+        for ((cluster, zero), left) in clusters.zip(&mut left) {
             let mut gone = 0u16;
             for bit in bits(cluster.pages) {
                 let page = PageIndex(cluster.first.0 + bit);
@@ -386,13 +366,14 @@ impl Kernel {
                     }
                 }
             }
-            for run in runs(cluster.first, gone) {
-                // SAFETY: the pager has these contents, or they are zeros.
-                unsafe { drop_shadow(address_of(run.start.0), run.bytes() as usize) };
-                freed += run.pages();
-                self.trace(TraceKind::PageOut, run);
-            }
+            *left = (cluster.first, gone);
         }
+        each_run(&mut state, &mut left[..leaving.count], |_, run| {
+            // SAFETY: the pager has these contents, or they are zeros.
+            unsafe { drop_shadow(address_of(run.start.0), run.bytes() as usize) };
+            freed += run.pages();
+            self.trace(TraceKind::PageOut, run);
+        });
         state.in_flight -= 1;
         drop(state);
         self.account.uncharge(freed);
@@ -471,6 +452,35 @@ fn is_zero(bytes: &[u8; PAGE_BYTES]) -> bool {
 /// The numbers of the set bits.
 fn bits(mask: u16) -> impl Iterator<Item = u64> {
     (0..CLUSTER_PAGES).filter(move |bit| mask >> bit & 1 == 1)
+}
+
+/// Calls `act` with the runs of pages of a batch of clusters, neighbours in one region together:
+/// each run is one call to Linux, and an interrupt to every other processor that runs the program.
+fn each_run(
+    state: &mut State,
+    batch: &mut [(PageIndex, u16)],
+    mut act: impl FnMut(&mut State, PageRange),
+) {
+    batch.sort_unstable_by_key(|(first, _)| *first);
+    let region = |state: &State, page: PageIndex| {
+        let region = state.region_of_page(page.0);
+        region.map(|region| region.start)
+    };
+    let mut pending = PageRange::new(0, 0);
+    for run in batch.iter().flat_map(|(first, mask)| runs(*first, *mask)) {
+        let follows = pending.end == run.start && !pending.is_empty();
+        if follows && region(state, pending.start) == region(state, run.start) {
+            pending.end = run.end;
+            continue;
+        }
+        if !pending.is_empty() {
+            act(state, pending);
+        }
+        pending = run;
+    }
+    if !pending.is_empty() {
+        act(state, pending);
+    }
 }
 
 /// The runs of set bits, as pages.

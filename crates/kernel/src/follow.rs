@@ -6,16 +6,20 @@ use linux::general::O_CLOEXEC;
 
 use farpage_sys::linux;
 
-/// Faults of one thread between two looks at the processor it runs on.
-const LOOK_EVERY: u32 = 64;
+/// Faults of one thread between two looks at the processor it runs on: few after it has moved, more
+/// and more while it stays. A look takes as long as a fault, and the next fault waits for it.
+const LOOK_EVERY: core::ops::RangeInclusive<u64> = 16..=512;
 /// Faults that the last change of thread must lie back before the handler follows.
-const ALONE_AFTER: u32 = 8;
+const ALONE_AFTER: u64 = 8;
 
 /// Which thread faults and where it runs.
 pub(crate) struct Follower {
     thread: u32,
-    faults: u32,
+    faults: u64,
     cpu: Option<u32>,
+    /// The fault after which to look where it runs.
+    look_at: u64,
+    interval: u64,
 }
 
 impl Follower {
@@ -24,27 +28,36 @@ impl Follower {
             thread: 0,
             faults: 0,
             cpu: None,
+            look_at: ALONE_AFTER,
+            interval: *LOOK_EVERY.start(),
         }
     }
 
     /// Notes a fault of `thread`; called after it was answered.
     pub(crate) fn note(&mut self, thread: u32, own_cpu: &mut Option<u32>) {
         if thread != self.thread {
-            *self = Self {
-                thread,
-                faults: 0,
-                cpu: None,
-            };
+            *self = Self::new();
+            self.thread = thread;
             return;
         }
         self.faults += 1;
-        if self.faults == ALONE_AFTER || self.faults.is_multiple_of(LOOK_EVERY) {
-            self.cpu = cpu_of(thread);
+        if self.faults == self.look_at {
+            self.look();
         }
         if self.faults >= ALONE_AFTER && self.cpu.is_some() && *own_cpu != self.cpu {
             let moved = self.cpu.is_some_and(|cpu| thread::run_on(cpu).is_ok());
             *own_cpu = if moved { self.cpu } else { None };
         }
+    }
+
+    fn look(&mut self) {
+        let cpu = cpu_of(self.thread);
+        self.interval = match cpu == self.cpu {
+            true => (self.interval * 2).min(*LOOK_EVERY.end()),
+            false => *LOOK_EVERY.start(),
+        };
+        self.look_at = self.faults + self.interval;
+        self.cpu = cpu;
     }
 
     /// True when one thread alone faults lately.
@@ -87,6 +100,20 @@ fn field_39(stat: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_stays_is_looked_at_less_and_less() {
+        let mut follower = Follower::new();
+        let thread = farpage_sys::process::thread_id();
+        let mut looks = 0;
+        for _ in 0..10_000 {
+            let before = follower.look_at;
+            follower.note(thread, &mut None);
+            looks += u32::from(follower.look_at != before);
+        }
+        // It may have been moved meanwhile, but not every time.
+        assert!((10_000 / 512..200).contains(&looks), "{looks} looks");
+    }
 
     #[test]
     fn finds_the_processor_of_this_thread() {
