@@ -33,11 +33,15 @@ impl Pager for Source {
     }
 }
 
+/// A kernel with room for `pages` pages.
+pub fn kernel(pages: usize) -> Embedded {
+    Embedded::start(2 * (pages * PAGE_BYTES) as u64 + (64 << 20)).expect("a kernel")
+}
+
 /// Faults once on each of `pages` pages in random order, by `threads` threads, and prints a line.
 /// `in_thread`: the threads answer their faults themselves.
-pub fn run(threads: usize, pages: usize, in_thread: bool) {
+pub fn run(kernel: Embedded, threads: usize, pages: usize, in_thread: bool) {
     let bytes = pages * CLUSTER * PAGE_BYTES;
-    let kernel = Embedded::start(2 * (pages * PAGE_BYTES) as u64 + (64 << 20)).expect("a kernel");
     let object = kernel.object(Arc::new(Source), bytes).expect("an object");
     let (memory, name) = if in_thread {
         (object.map_in_thread(), "farpage_kernel,_in_thread")

@@ -26,10 +26,11 @@ fn main() {
             } else {
                 vec![threads]
             };
+            let kernel = fault::kernel(pages as usize);
             for _ in 0..runs {
                 for &threads in &counts {
                     for in_thread in [false, true] {
-                        fault::run(threads as usize, pages as usize, in_thread);
+                        fault::run(kernel, threads as usize, pages as usize, in_thread);
                     }
                 }
             }

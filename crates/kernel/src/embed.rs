@@ -175,6 +175,7 @@ impl Embedded {
         });
         let kernel: &'static Kernel = Box::leak(Box::new(kernel));
         kernel.activate().map_err(system("open userfaultfd"))?;
+        kernel.learn_threads();
         start_handler(kernel)?;
         std::thread::spawn(move || {
             kernel.page_out_for_ever(|| {

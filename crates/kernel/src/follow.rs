@@ -8,7 +8,10 @@ use farpage_sys::linux;
 
 /// Faults of one thread between two looks at the processor it runs on: few after it has moved, more
 /// and more while it stays. A look takes as long as a fault, and the next fault waits for it.
-const LOOK_EVERY: core::ops::RangeInclusive<u64> = 16..=512;
+const LOOK_EVERY: core::ops::RangeInclusive<u64> = 16..=64;
+/// The same where it can be read from the thread's own memory. At every fault is too often: handler
+/// and thread then chase each other (thousand faults a second: 31 to 38, at every fourth 41 to 94).
+const READ_EVERY: u64 = 4;
 /// Faults that the last change of thread must lie back before the handler follows.
 const ALONE_AFTER: u64 = 8;
 
@@ -33,15 +36,24 @@ impl Follower {
         }
     }
 
-    /// Notes a fault of `thread`; called after it was answered.
-    pub(crate) fn note(&mut self, thread: u32, own_cpu: &mut Option<u32>) {
+    /// True when it is time to read where `thread` runs, while it waits for its fault.
+    pub(crate) fn wants_to_read(&self, thread: u32) -> bool {
+        self.thread == thread && self.alone() && self.faults.is_multiple_of(READ_EVERY)
+    }
+
+    /// Notes a fault of `thread`; called after it was answered. `cpu`: where it ran, if that was
+    /// read.
+    pub(crate) fn note(&mut self, thread: u32, cpu: Option<u32>, own_cpu: &mut Option<u32>) {
         if thread != self.thread {
             *self = Self::new();
             self.thread = thread;
             return;
         }
         self.faults += 1;
-        if self.faults == self.look_at {
+        if cpu.is_some() {
+            self.cpu = cpu;
+            self.look_at = self.faults + 2 * READ_EVERY;
+        } else if self.faults == self.look_at {
             self.look();
         }
         if self.faults >= ALONE_AFTER && self.cpu.is_some() && *own_cpu != self.cpu {
@@ -108,11 +120,11 @@ mod tests {
         let mut looks = 0;
         for _ in 0..10_000 {
             let before = follower.look_at;
-            follower.note(thread, &mut None);
+            follower.note(thread, None, &mut None);
             looks += u32::from(follower.look_at != before);
         }
         // It may have been moved meanwhile, but not every time.
-        assert!((10_000 / 512..200).contains(&looks), "{looks} looks");
+        assert!((10_000 / 64..800).contains(&looks), "{looks} looks");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use farpage_sys::{Errno, mem, time};
 
 use crate::follow::Follower;
 use crate::kernel::Kernel;
+use crate::layout::WINDOW;
 use crate::regions::Source;
 
 /// Handlers that exist at most.
@@ -126,14 +127,40 @@ impl Kernel {
                 .guard
                 .as_ref()
                 .is_some_and(|follower| !follower.alone());
+            let reads = lead.guard.as_ref();
+            let reads = reads.is_some_and(|follower| follower.wants_to_read(fault.thread));
+            let cpu = if reads {
+                self.cpu_by_rseq(fault.thread)
+            } else {
+                None
+            };
             self.serve(*fault, lead, buffer);
             if let Some(follower) = lead.guard.as_mut() {
-                follower.note(fault.thread, own_cpu);
+                follower.note(fault.thread, cpu, own_cpu);
                 if together && self.waiting_to_lead.load(Ordering::Relaxed) > 0 {
                     lead.guard = None;
                 }
             }
         }
+    }
+
+    /// Learns where glibc's threads keep the number of their processor. To be called in one of
+    /// them; without it a handler follows its thread less closely.
+    pub fn learn_threads(&self) {
+        let learned = farpage_sys::symbol::rseq_offset().map(farpage_sys::thread::rseq_from_list);
+        if let Some(Ok(distance)) = learned {
+            self.rseq_from_list.store(distance, Ordering::Relaxed);
+        }
+    }
+
+    /// The processor of a thread that waits for its fault.
+    fn cpu_by_rseq(&self, thread: u32) -> Option<u32> {
+        let distance = self.rseq_from_list.load(Ordering::Relaxed);
+        // Never in managed memory, where reading could fault.
+        let area = WINDOW[1].end..usize::MAX;
+        (distance != 0)
+            .then(|| farpage_sys::thread::cpu_by_rseq(thread, distance, area))
+            .flatten()
     }
 
     /// Keeps memory free ahead of faults, for ever. Runs on a thread of its own. `tick` is called

@@ -1,7 +1,7 @@
 //! The kernel's state and how it is made.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicIsize, AtomicU32, AtomicU64, Ordering};
 
 use farpage_abi::{Control, ObjectId, PageRange};
 use farpage_object::Pages;
@@ -75,6 +75,8 @@ pub struct Kernel {
     pub(crate) lead: Mutex<Follower>,
     pub(crate) handlers: AtomicU32,
     pub(crate) waiting_to_lead: AtomicU32,
+    /// How far a thread's restartable-sequences area lies from its robust list; 0: not known.
+    pub(crate) rseq_from_list: AtomicIsize,
     /// When a fault last took memory above the budget; 0: never.
     pub(crate) overdrawn_ns: AtomicU64,
     /// Faults that a thread could not answer itself.
@@ -131,6 +133,7 @@ impl Kernel {
             lead: Mutex::new(Follower::new()),
             handlers: AtomicU32::new(0),
             waiting_to_lead: AtomicU32::new(0),
+            rseq_from_list: AtomicIsize::new(0),
             overdrawn_ns: AtomicU64::new(0),
             #[cfg(feature = "std")]
             desk: crate::in_thread::Desk::new(),

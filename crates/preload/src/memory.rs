@@ -195,6 +195,7 @@ fn activate(kernel: &'static Kernel) {
 
 fn watch(kernel: &'static Kernel) {
     if !WATCHED.swap(true, Ordering::AcqRel) {
+        kernel.learn_threads();
         spawn(page_out_thread, kernel);
     }
 }

@@ -25,6 +25,7 @@ pub mod ring;
 pub mod seccomp;
 pub mod signal;
 pub mod spawn;
+pub mod symbol;
 pub mod thread;
 pub mod time;
 pub mod uffd;

@@ -92,6 +92,61 @@ pub fn current_cpu() -> u32 {
     cpu
 }
 
+/// Where thread `thread` of this process keeps its list of robust mutexes; 0 for the calling one.
+///
+/// # Errors
+/// As `get_robust_list(2)`.
+pub fn robust_list(thread: u32) -> Result<usize> {
+    let (mut head, mut bytes) = (0usize, 0usize);
+    let (at, size) = (&raw mut head, &raw mut bytes);
+    // SAFETY: both are valid for a write.
+    unsafe { syscall!(g::__NR_get_robust_list, thread, at, size) }?;
+    Ok(head)
+}
+
+/// The calling thread's pointer (register `fs`): where its thread-local storage lies.
+///
+/// # Errors
+/// As `arch_prctl(2)`.
+pub fn pointer() -> Result<usize> {
+    const ARCH_GET_FS: usize = 0x1003;
+    let mut at = 0usize;
+    // SAFETY: `at` is valid for a write.
+    unsafe { syscall!(g::__NR_arch_prctl, ARCH_GET_FS, &raw mut at) }?;
+    Ok(at)
+}
+
+/// How far a thread's restartable-sequences area, in which Linux keeps the number of the processor
+/// that it runs on, lies from its robust list. Of the calling thread, and so of all that glibc made;
+/// `offset` is glibc's `__rseq_offset`.
+///
+/// # Errors
+/// As [`robust_list`] and [`pointer`].
+pub fn rseq_from_list(offset: isize) -> Result<isize> {
+    let list = robust_list(0)?;
+    Ok(pointer()?.wrapping_add_signed(offset).wrapping_sub(list) as isize)
+}
+
+/// The processor of thread `thread`, which must not run just now, by its area (see
+/// [`rseq_from_list`]). `None` when there is none, or it does not lie `within` these addresses.
+pub fn cpu_by_rseq(thread: u32, from_list: isize, within: core::ops::Range<usize>) -> Option<u32> {
+    const CPU_ID: usize = 4;
+    let list = robust_list(thread).ok().filter(|list| *list != 0)?;
+    let at = list.wrapping_add_signed(from_list).wrapping_add(CPU_ID);
+    if !within.contains(&at) {
+        return None;
+    }
+    let mut cpu = -1i32;
+    let into = [&raw mut cpu as usize, size_of::<i32>()];
+    let from = [at, size_of::<i32>()];
+    let own = crate::process::id();
+    let (to, from) = (into.as_ptr(), from.as_ptr());
+    // SAFETY: both vectors name four bytes; where `at` is no memory the call fails.
+    let read = unsafe { syscall!(g::__NR_process_vm_readv, own, to, 1, from, 1, 0) };
+    read.ok()?;
+    u32::try_from(cpu).ok()
+}
+
 /// Ends the calling thread only.
 pub fn exit() -> ! {
     loop {
