@@ -1,8 +1,7 @@
 //! A memory cgroup at its limit, a full budget, several threads: page-out must not need what it is
 //! there to give.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -71,19 +70,17 @@ fn a_program_finishes_where_no_memory_is_left() {
             .expect("cc is there")
             .success()
     );
-    let mut file = File::create(&cache).expect("a file");
-    for _ in 0..128 {
-        file.write_all(&vec![1; MIB as usize]).expect("room");
-    }
-    drop(file);
     let line = format!(
-        "echo $$ > {}/cgroup.procs && exec {} run --quiet --ram 64M --spill {} -- {} {}",
+        "echo $$ > {}/cgroup.procs && dd if=/dev/zero of={} bs=1M count=128 2>/dev/null && \
+         exec {} run --quiet --ram 64M --spill {} -- {} {}",
         cgroup.dir.display(),
+        cache.display(),
         env!("CARGO_BIN_EXE_farpage"),
         dir.display(),
         program.display(),
         cache.display(),
     );
+    // Written in the cgroup, the file's cache counts there.
     let output = Command::new("sh")
         .args(["-c", &line])
         .output()
