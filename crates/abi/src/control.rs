@@ -306,8 +306,6 @@ pub struct Control {
     pub budget_bytes: AtomicU64,
     /// Largest size of the compressed tier, part of the budget, bytes.
     pub compressed_max_bytes: AtomicU64,
-    /// What it may have at any rate; beyond this it grows only as far as it pays.
-    pub compressed_base_bytes: AtomicU64,
     /// Anonymous private mappings below this size are left alone, bytes.
     pub threshold_bytes: AtomicU64,
     /// Sum over tasks of their resident bytes; the budget is checked against this.

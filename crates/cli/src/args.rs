@@ -75,7 +75,7 @@ pub struct RunArgs {
     pub ram: Option<String>,
     /// Part of it that may hold compressed pages; 0 turns compression off
     ///
-    /// A percentage is of --ram. [default: 25%, and up to 60% where pages compress well]
+    /// A percentage is of --ram. [default: 25%]
     #[arg(long, value_name = "SIZE")]
     pub compressed: Option<String>,
     /// Directory for a paging file; give it again for more than one

@@ -20,8 +20,6 @@ pub struct RunOptions {
     pub ram_bytes: u64,
     /// `--compressed`: largest size of the compressed tier, part of `ram_bytes`. 0: no such tier.
     pub compressed_max_bytes: u64,
-    /// What it may have even if pages hardly compress.
-    pub compressed_base_bytes: u64,
     /// Mappings below this size are left alone, bytes.
     pub threshold_bytes: u64,
     /// `--spill`: directories of paging files, checked: each takes a file. One file per entry.
@@ -88,7 +86,6 @@ mod tests {
         RunOptions {
             ram_bytes: 1 << 30,
             compressed_max_bytes: 1 << 28,
-            compressed_base_bytes: 1 << 28,
             threshold_bytes: THRESHOLD_BYTES,
             spill_dirs: vec![PathBuf::from("/var/tmp"); dirs],
             spill_limit_bytes: limit,

@@ -20,7 +20,7 @@ const RESIDENT_MIN_BYTES: u64 = RAM_MIN_BYTES / 2;
 /// The first thing that can't be done as asked, and what to write instead.
 pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
     let ram_bytes = ram(args, limit)?;
-    let (compressed_base_bytes, compressed_max_bytes) = compressed(args, ram_bytes)?;
+    let compressed_max_bytes = compressed(args, ram_bytes)?;
     let spill_dirs = if args.spill.is_empty() {
         vec![spill_file::default_dir()]
     } else {
@@ -32,7 +32,6 @@ pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
     Ok(RunOptions {
         ram_bytes,
         compressed_max_bytes,
-        compressed_base_bytes,
         threshold_bytes: absolute("--threshold", args.threshold.as_deref())?
             .unwrap_or(THRESHOLD_BYTES),
         spill_limit_bytes: spill_limit(args, spill_dirs.len())?,
@@ -84,24 +83,23 @@ fn ram(args: &RunArgs, limit: &MemoryLimit) -> Result<u64> {
     Ok(bytes)
 }
 
-/// What the compressed tier may have at any rate, and at most: the same when the user says so.
-fn compressed(args: &RunArgs, ram_bytes: u64) -> Result<(u64, u64)> {
-    let most = ram_bytes - RESIDENT_MIN_BYTES;
-    let Some(text) = &args.compressed else {
-        let part = |percent| (Size::Percent(percent).of(ram_bytes) / PAGE * PAGE).min(most);
-        return Ok((part(25.0), part(60.0)));
+fn compressed(args: &RunArgs, ram_bytes: u64) -> Result<u64> {
+    let (size, shown) = match &args.compressed {
+        Some(text) => (Size::parse("--compressed", text)?, text.as_str()),
+        None => (Size::Percent(25.0), "25%"),
     };
-    let bytes = Size::parse("--compressed", text)?.of(ram_bytes) / PAGE * PAGE;
+    let bytes = size.of(ram_bytes) / PAGE * PAGE;
+    let most = ram_bytes - RESIDENT_MIN_BYTES;
     if bytes > most {
         bail!(
-            "cannot run with --compressed {text}: it is part of --ram ({}), of which {} must \
+            "cannot run with --compressed {shown}: it is part of --ram ({}), of which {} must \
              stay for pages in use; give at most {}",
             human(ram_bytes),
             human(RESIDENT_MIN_BYTES),
             human(most)
         );
     }
-    Ok((bytes, bytes))
+    Ok(bytes)
 }
 
 fn spill_limit(args: &RunArgs, files: usize) -> Result<Option<u64>> {
@@ -168,11 +166,7 @@ mod tests {
     fn defaults_follow_from_the_memory_limit() {
         let options = prepare(&["--spill", "/tmp"]).unwrap();
         assert_eq!(options.ram_bytes, 8 << 30);
-        assert_eq!(options.compressed_base_bytes, 2 << 30);
-        assert_eq!(
-            options.compressed_max_bytes,
-            (8 << 30) / 10 * 6 / PAGE * PAGE
-        );
+        assert_eq!(options.compressed_max_bytes, 2 << 30);
         assert_eq!(options.spill_dirs, [Path::new("/tmp")]);
         assert_eq!(options.spill_limit_bytes, None);
         assert_eq!(options.threshold_bytes, 128 << 10);
@@ -195,7 +189,6 @@ mod tests {
     fn the_compressed_tier_must_fit_into_the_budget() {
         let fits = prepare(&["--ram", "1G", "--compressed", "50%"]).unwrap();
         assert_eq!(fits.compressed_max_bytes, 512 << 20);
-        assert_eq!(fits.compressed_base_bytes, 512 << 20);
         let off = prepare(&["--compressed", "0"]).unwrap();
         assert_eq!(off.compressed_max_bytes, 0);
         let message = refusal(&["--ram", "1G", "--compressed", "1G"]);

@@ -87,10 +87,6 @@ fn fill(control: &Control, options: &RunOptions) -> Result<()> {
     let set = |word: &std::sync::atomic::AtomicU64, value| word.store(value, Ordering::Relaxed);
     set(&control.budget_bytes, options.ram_bytes);
     set(&control.compressed_max_bytes, options.compressed_max_bytes);
-    set(
-        &control.compressed_base_bytes,
-        options.compressed_base_bytes,
-    );
     set(&control.threshold_bytes, options.threshold_bytes);
     set(&control.started_ns, farpage_sys::time::now_ns());
     control.tier.store(found.tier as u32, Ordering::Relaxed);

@@ -171,7 +171,6 @@ mod tests {
         RunOptions {
             ram_bytes: 1 << 30,
             compressed_max_bytes: 1 << 28,
-            compressed_base_bytes: 1 << 28,
             threshold_bytes: THRESHOLD_BYTES,
             spill_dirs: vec!["/var/tmp".into(), "/mnt/fast".into()],
             spill_limit_bytes: Some(4 << 30),

@@ -33,31 +33,11 @@ impl Gauges {
         &self.control.tasks[self.slot()].counters
     }
 
-    /// How large the tier may grow while paging files take what does not fit, bytes. The better
-    /// pages compress, the more of the budget is worth more there: pages that shrink to a third
-    /// get half of it, those that shrink to a fifth two thirds.
-    fn limit(&self) -> u64 {
-        let relaxed = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        let base = relaxed(&self.control.compressed_base_bytes);
-        let max = relaxed(&self.control.compressed_max_bytes);
-        let counters = self.counters();
-        let from = relaxed(&counters.compress_in_bytes);
-        let to = relaxed(&counters.compress_out_bytes);
-        let budget = relaxed(&self.control.budget_bytes);
-        let saved = u128::from(from.saturating_sub(to));
-        let pays = u128::from(budget) * saved / u128::from(from + to).max(1);
-        (pays as u64).max(base).min(max)
-    }
-
     /// Charges one segment of RAM if the tier's limit and, with `in_budget`, the budget allow. The
     /// budget may be passed by one segment: the pages that go into it are given back right after.
     pub(crate) fn try_charge(&self, in_budget: bool) -> bool {
         let control = self.control;
-        let max = if in_budget {
-            self.limit()
-        } else {
-            control.compressed_max_bytes.load(Ordering::Relaxed)
-        };
+        let max = control.compressed_max_bytes.load(Ordering::Relaxed);
         let tier = control
             .compressed_bytes
             .fetch_add(SEGMENT, Ordering::AcqRel)
@@ -77,7 +57,8 @@ impl Gauges {
 
     /// True when the tier is not above its limit.
     pub(crate) fn within_limit(&self) -> bool {
-        self.control.compressed_bytes.load(Ordering::Relaxed) <= self.limit()
+        let max = self.control.compressed_max_bytes.load(Ordering::Relaxed);
+        self.control.compressed_bytes.load(Ordering::Relaxed) <= max
     }
 
     /// Charges one segment without asking.

@@ -25,7 +25,6 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
         options: RunOptions {
             ram_bytes: 256 << 20,
             compressed_max_bytes: 0,
-            compressed_base_bytes: 0,
             threshold_bytes: THRESHOLD_BYTES,
             spill_dirs: Vec::new(),
             spill_limit_bytes: None,

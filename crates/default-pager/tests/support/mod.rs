@@ -38,7 +38,6 @@ pub fn control(tier: u64) -> &'static Control {
         .store(std::process::id(), Ordering::Relaxed);
     control.budget_bytes.store(1 << 40, Ordering::Relaxed);
     control.compressed_max_bytes.store(tier, Ordering::Relaxed);
-    control.compressed_base_bytes.store(tier, Ordering::Relaxed);
     control
 }
 
