@@ -71,7 +71,7 @@ fn a_program_finishes_where_no_memory_is_left() {
             .success()
     );
     let line = format!(
-        "echo $$ > {}/cgroup.procs && dd if=/dev/zero of={} bs=1M count=128 2>/dev/null && \
+        "echo $$ > {}/cgroup.procs && dd if=/dev/zero of={} bs=1M count=128 conv=fsync 2>/dev/null && \
          exec {} run --quiet --ram 64M --spill {} -- {} {}",
         cgroup.dir.display(),
         cache.display(),
