@@ -3,12 +3,12 @@
 use core::sync::atomic::Ordering;
 
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange, TraceEvent, TraceKind};
-use farpage_object::{Answer, CLUSTER_PAGES, Filled};
+use farpage_object::{Answer, CLUSTER_PAGES, Filled, Mapping};
 use farpage_pagers::PagerError;
 use farpage_sys::uffd::Fault;
 use farpage_sys::{Errno, time};
 
-use crate::handler::{Buffer, Lead};
+use crate::handler::{Buffer, Watch};
 use crate::kernel::{Kernel, StateGuard};
 use crate::layout::shadow_of;
 use crate::page_in::object_pages;
@@ -46,7 +46,7 @@ impl Kernel {
     pub(crate) fn serve(
         &'static self,
         fault: Fault,
-        lead: &mut Lead<'_>,
+        watch: &mut Watch<'_>,
         buffer: &mut Buffer,
     ) -> bool {
         let page = PageIndex(fault.address as u64 / PAGE_BYTES as u64);
@@ -66,13 +66,13 @@ impl Kernel {
                     break;
                 }
                 Step::Unlock(page, source) => {
-                    lead.give_up();
+                    watch.give_up();
                     locked = !self.ask_to_unlock(page, &source);
                     break;
                 }
                 Step::Frozen => self.settled.wait(seen, Some(100_000_000)),
                 Step::Room(pages) => {
-                    lead.give_up();
+                    watch.give_up();
                     let now = time::now_ns();
                     slow_since = if slow_since == 0 { now } else { slow_since };
                     self.make_room(pages);
@@ -94,7 +94,7 @@ impl Kernel {
                         } else {
                             slow_since
                         };
-                        lead.give_up_for(&source);
+                        watch.give_up_for(&source);
                     }
                     self.page_in(page, pages, fault, &source, buffer);
                     self.prefetch_strided(page, also, &source, buffer);
@@ -151,17 +151,17 @@ impl Kernel {
             return Step::Done;
         };
         let (limits, source) = (region.pages(), region.source.clone());
-        match state.pages.fault(page, fault.protection, limits, again) {
+        let mapping = Mapping {
+            pages: limits,
+            temporary: source.temporary,
+        };
+        match state.pages.fault(page, fault.protection, mapping, again) {
             Answer::Wake => {
                 drop(state);
                 self.wake(address_of(page.0), PAGE_BYTES);
                 Step::Done
             }
             Answer::Wait => Step::Wait,
-            Answer::Zero(pages) | Answer::Grant(pages) if !source.temporary => {
-                let pages = PageRange::new(page.0, pages.end.0);
-                self.request(state, page, pages, None, source)
-            }
             Answer::Zero(pages) => self.zero(state, page, pages),
             Answer::Grant(pages) => self.grant(state, page, pages, again),
             Answer::Restore(pages) => self.restore(state, page, pages),

@@ -6,75 +6,55 @@ use linux::general::O_CLOEXEC;
 
 use farpage_sys::linux;
 
-/// Faults of one thread between two looks at the processor it runs on: few after it has moved, more
-/// and more while it stays. A look takes as long as a fault, and the next fault waits for it.
-const LOOK_EVERY: core::ops::RangeInclusive<u64> = 16..=64;
-/// The same where it can be read from the thread's own memory. At every fault is too often: handler
-/// and thread then chase each other (thousand faults a second: 31 to 38, at every fourth 41 to 94).
-const READ_EVERY: u64 = 4;
-/// Faults that the last change of thread must lie back before the handler follows.
-const ALONE_AFTER: u64 = 8;
+use crate::kernel::Kernel;
 
-/// Which thread faults and where it runs.
+/// Faults that a handler answers between two looks at the processor that the thread ran on: few
+/// after it was where no watch is, more and more while it is where one is. A look takes a quarter
+/// of a fault, or a whole one where it must be read from `/proc`.
+const LOOK_EVERY: core::ops::RangeInclusive<u32> = 4..=64;
+
+/// Where a handler runs, and when it looks where it should.
 pub(crate) struct Follower {
-    thread: u32,
-    faults: u64,
-    cpu: Option<u32>,
-    /// The fault after which to look where it runs.
-    look_at: u64,
-    interval: u64,
+    until_look: u32,
+    interval: u32,
+    own_cpu: Option<u32>,
 }
 
 impl Follower {
     pub(crate) const fn new() -> Self {
         Self {
-            thread: 0,
-            faults: 0,
-            cpu: None,
-            look_at: ALONE_AFTER,
+            until_look: *LOOK_EVERY.start(),
             interval: *LOOK_EVERY.start(),
+            own_cpu: None,
         }
     }
 
-    /// True when it is time to read where `thread` runs, while it waits for its fault.
-    pub(crate) fn wants_to_read(&self, thread: u32) -> bool {
-        self.thread == thread && self.alone() && self.faults.is_multiple_of(READ_EVERY)
+    /// The processor of `thread`, which waits for its fault, if it is time to look.
+    pub(crate) fn look(&mut self, kernel: &Kernel, thread: u32) -> Option<u32> {
+        self.until_look -= 1;
+        if self.until_look > 0 {
+            return None;
+        }
+        self.interval = (self.interval * 2).min(*LOOK_EVERY.end());
+        self.until_look = self.interval;
+        kernel.cpu_by_rseq(thread).or_else(|| cpu_of(thread))
     }
 
-    /// Notes a fault of `thread`; called after it was answered. `cpu`: where it ran, if that was
-    /// read.
-    pub(crate) fn note(&mut self, thread: u32, cpu: Option<u32>, own_cpu: &mut Option<u32>) {
-        if thread != self.thread {
-            *self = Self::new();
-            self.thread = thread;
-            return;
-        }
-        self.faults += 1;
-        if cpu.is_some() {
-            self.cpu = cpu;
-            self.look_at = self.faults + 2 * READ_EVERY;
-        } else if self.faults == self.look_at {
-            self.look();
-        }
-        if self.faults >= ALONE_AFTER && self.cpu.is_some() && *own_cpu != self.cpu {
-            let moved = self.cpu.is_some_and(|cpu| thread::run_on(cpu).is_ok());
-            *own_cpu = if moved { self.cpu } else { None };
-        }
-    }
-
-    fn look(&mut self) {
-        let cpu = cpu_of(self.thread);
-        self.interval = match cpu == self.cpu {
-            true => (self.interval * 2).min(*LOOK_EVERY.end()),
-            false => *LOOK_EVERY.start(),
+    /// The thread was where no watch is.
+    pub(crate) fn look_again(&mut self) {
+        *self = Self {
+            own_cpu: self.own_cpu,
+            ..Self::new()
         };
-        self.look_at = self.faults + self.interval;
-        self.cpu = cpu;
     }
 
-    /// True when one thread alone faults lately.
-    pub(crate) fn alone(&self) -> bool {
-        self.faults >= ALONE_AFTER
+    /// Goes to a processor that was looked up.
+    pub(crate) fn go_to(&mut self, cpu: Option<u32>) {
+        if let Some(there) = cpu
+            && self.own_cpu != cpu
+        {
+            self.own_cpu = cpu.filter(|_| thread::run_on(there).is_ok());
+        }
     }
 }
 
@@ -114,17 +94,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_stays_is_looked_at_less_and_less() {
-        let mut follower = Follower::new();
-        let thread = farpage_sys::process::thread_id();
-        let mut looks = 0;
-        for _ in 0..10_000 {
-            let before = follower.look_at;
-            follower.note(thread, None, &mut None);
-            looks += u32::from(follower.look_at != before);
-        }
-        // It may have been moved meanwhile, but not every time.
-        assert!((10_000 / 64..800).contains(&looks), "{looks} looks");
+    fn a_handler_goes_where_the_thread_was() {
+        std::thread::spawn(|| {
+            let mut follower = Follower::new();
+            let me = farpage_sys::process::thread_id();
+            let here = cpu_of(me).expect("a processor");
+            follower.go_to(Some(here));
+            assert_eq!((follower.own_cpu, cpu_of(me)), (Some(here), Some(here)));
+            follower.go_to(None);
+            follower.go_to(Some(u32::MAX));
+            assert_eq!(follower.own_cpu, None, "no such processor");
+        })
+        .join()
+        .expect("no panic");
     }
 
     #[test]

@@ -53,11 +53,8 @@ impl Kernel {
     pub unsafe fn after_fork_in_child(&self, slot: usize) -> Result<(), Errno> {
         // SAFETY: the holder is this thread's twin; the value is whole.
         unsafe { self.state.reset() };
-        // SAFETY: its holder, if any, is a thread that the child does not have; a follower is
-        // always whole.
-        unsafe { self.lead.reset() };
         self.handlers.store(0, Ordering::Relaxed);
-        self.waiting_to_lead.store(0, Ordering::Relaxed);
+        self.watches.reset();
         let demand = self.account.counters().demand_bytes.load(Ordering::Relaxed);
         let inherited = self.account.pages_held();
         self.account.inherit(slot, inherited);

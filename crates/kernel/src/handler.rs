@@ -1,12 +1,11 @@
 //! The threads that answer faults and the thread that pages out.
 //!
-//! One handler leads: it alone waits for faults. Before it does something slow (a disk, waiting for
-//! memory) it lets another lead.
+//! A few handlers are on watch: they wait for faults. Before one does something slow (a disk, waiting
+//! for memory) it lets another watch.
 
 use core::sync::atomic::Ordering;
 
 use farpage_abi::PAGE_BYTES;
-use farpage_sys::futex::Guard;
 use farpage_sys::{Errno, mem, time};
 
 use crate::follow::Follower;
@@ -41,81 +40,78 @@ impl Buffer {
 }
 
 /// The right to wait for faults; given up before something slow.
-pub(crate) struct Lead<'a> {
+pub(crate) struct Watch<'a> {
     kernel: &'a Kernel,
-    guard: Option<Guard<'a, Follower>>,
+    number: Option<usize>,
 }
 
-impl<'a> Lead<'a> {
+impl<'a> Watch<'a> {
     /// Of a handler that does not wait for faults.
     #[cfg(feature = "std")]
     pub(crate) fn none(kernel: &'a Kernel) -> Self {
-        Self {
-            kernel,
-            guard: None,
-        }
+        let number = None;
+        Self { kernel, number }
     }
 
-    /// Gives up before a page of `source` is waited for, unless only one thread faults lately and
-    /// the page is on a local disk at worst: changing the lead would cost more than it saves.
+    fn take(kernel: &'a Kernel) -> Self {
+        let number = Some(kernel.watches.take());
+        Self { kernel, number }
+    }
+
+    /// Gives up before a page of `source` is waited for, unless somebody else is on watch and the
+    /// page is on a local disk at worst: changing the watch would cost more than it saves.
     pub(crate) fn give_up_for(&mut self, source: &Source) {
-        let alone = self.guard.as_ref().is_some_and(|follower| follower.alone());
-        if !(source.temporary && alone) {
+        if !(source.temporary && self.kernel.watches.is_kept()) {
             self.give_up();
         }
     }
 
-    /// Lets another handler lead while this one is busy. Calls `spawn` when there is none.
+    /// Lets another handler watch while this one is busy. Has one made when there is none.
     pub(crate) fn give_up(&mut self) {
-        if self.guard.take().is_some()
-            && self.kernel.waiting_to_lead.load(Ordering::Acquire) == 0
-            && self.kernel.handlers.load(Ordering::Acquire) < HANDLERS_MAX
-        {
-            // A new handler is made by the page-out thread: this one is in a hurry.
-            self.kernel.page_out.notify();
+        if let Some(number) = self.number.take() {
+            self.kernel.watches.give_back(number);
+            if self.kernel.wants_handler() {
+                // By the page-out thread: this one is in a hurry.
+                self.kernel.page_out.notify();
+            }
         }
     }
 }
 
 impl Kernel {
-    /// True when all handlers are busy and another would help.
+    /// True when another handler would help.
     pub fn wants_handler(&self) -> bool {
-        let handlers = self.handlers.load(Ordering::Acquire);
-        handlers == 0
-            || (handlers < HANDLERS_MAX && self.waiting_to_lead.load(Ordering::Acquire) == 0)
+        self.handlers.load(Ordering::Acquire) < HANDLERS_MAX && self.watches.wants_another()
     }
 
     /// Counts a handler that is about to be started, so that it is not started twice.
     pub fn handler_starts(&self) {
         self.handlers.fetch_add(1, Ordering::AcqRel);
+        self.watches.comes();
     }
 
     /// Answers faults for ever. Runs on a thread of its own, which the embedder starts after
     /// [`Kernel::handler_starts`].
     pub fn handle_faults(&'static self, mut buffer: Buffer) -> ! {
-        let mut own_cpu = None;
+        let mut follower = Follower::new();
         loop {
-            self.waiting_to_lead.fetch_add(1, Ordering::AcqRel);
-            let guard = self.lead.lock();
-            self.waiting_to_lead.fetch_sub(1, Ordering::AcqRel);
-            let mut lead = Lead {
-                kernel: self,
-                guard: Some(guard),
-            };
-            while lead.guard.is_some() {
-                self.next_fault(&mut lead, &mut buffer, &mut own_cpu);
+            let mut watch = Watch::take(self);
+            while let Some(number) = watch.number {
+                follower.go_to(self.watches.cpu(number));
+                self.next_fault(&mut watch, &mut buffer, &mut follower);
             }
+            self.watches.comes();
         }
     }
 
     fn next_fault(
         &'static self,
-        lead: &mut Lead<'_>,
+        watch: &mut Watch<'_>,
         buffer: &mut Buffer,
-        own_cpu: &mut Option<u32>,
+        follower: &mut Follower,
     ) {
         let uffd = self.uffd();
-        let faults = match uffd.faults::<1>() {
+        let faults = match self.watches.idle(|| uffd.faults::<1>()) {
             Ok(faults) => faults,
             Err(errno) => self.kill(
                 format_args!("userfaultfd cannot be read ({errno})"),
@@ -123,22 +119,15 @@ impl Kernel {
             ),
         };
         for fault in faults.as_slice() {
-            let together = lead
-                .guard
-                .as_ref()
-                .is_some_and(|follower| !follower.alone());
-            let reads = lead.guard.as_ref();
-            let reads = reads.is_some_and(|follower| follower.wants_to_read(fault.thread));
-            let cpu = if reads {
-                self.cpu_by_rseq(fault.thread)
-            } else {
-                None
-            };
-            self.serve(*fault, lead, buffer);
-            if let Some(follower) = lead.guard.as_mut() {
-                follower.note(fault.thread, cpu, own_cpu);
-                if together && self.waiting_to_lead.load(Ordering::Relaxed) > 0 {
-                    lead.guard = None;
+            // Read while the thread waits, and acted on when it runs again.
+            let cpu = follower.look(self, fault.thread);
+            self.serve(*fault, watch, buffer);
+            if let (Some(cpu), Some(number)) = (cpu, watch.number)
+                && self.watches.seen_on(cpu, number)
+            {
+                follower.look_again();
+                if self.wants_handler() {
+                    self.page_out.notify();
                 }
             }
         }
@@ -154,7 +143,7 @@ impl Kernel {
     }
 
     /// The processor of a thread that waits for its fault.
-    fn cpu_by_rseq(&self, thread: u32) -> Option<u32> {
+    pub(crate) fn cpu_by_rseq(&self, thread: u32) -> Option<u32> {
         let distance = self.rseq_from_list.load(Ordering::Relaxed);
         // Never in managed memory, where reading could fault.
         let area = WINDOW[1].end..usize::MAX;

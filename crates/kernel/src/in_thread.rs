@@ -16,7 +16,7 @@ use farpage_sys::uffd::{self, Fault, features};
 use farpage_sys::{Errno, process};
 
 use crate::fault::Step;
-use crate::handler::{Buffer, Lead};
+use crate::handler::{Buffer, Watch};
 use crate::kernel::{Kernel, State, WANTED};
 use crate::layout::IN_THREAD_AREA;
 
@@ -193,7 +193,7 @@ impl Kernel {
     pub(crate) fn handle_desk(&'static self, mut buffer: Buffer) -> ! {
         loop {
             let (at, fault) = self.desk.next();
-            let served = self.serve(fault, &mut Lead::none(self), &mut buffer);
+            let served = self.serve(fault, &mut Watch::none(self), &mut buffer);
             self.desk.answer(at, !served);
         }
     }

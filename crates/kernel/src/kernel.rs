@@ -12,11 +12,11 @@ use farpage_sys::uffd::{self, Uffd, features};
 use farpage_sys::{Errno, mem};
 
 use crate::account::Account;
-use crate::follow::Follower;
 use crate::hold::Holds;
 use crate::layout::{IN_THREAD_AREA, shadow_of};
 use crate::outstanding::Outstanding;
 use crate::regions::{Region, Regions, Source, address_of};
+use crate::watch::Watches;
 
 /// What happens when a page cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +72,8 @@ pub struct Kernel {
     pub(crate) settled: Event,
     /// Page-out has something to do.
     pub(crate) page_out: Event,
-    pub(crate) lead: Mutex<Follower>,
+    pub(crate) watches: Watches,
     pub(crate) handlers: AtomicU32,
-    pub(crate) waiting_to_lead: AtomicU32,
     /// How far a thread's restartable-sequences area lies from its robust list; 0: not known.
     pub(crate) rseq_from_list: AtomicIsize,
     /// When a fault last took memory above the budget; 0: never.
@@ -130,9 +129,8 @@ impl Kernel {
             }),
             settled: Event::new(),
             page_out: Event::new(),
-            lead: Mutex::new(Follower::new()),
+            watches: Watches::new(),
             handlers: AtomicU32::new(0),
-            waiting_to_lead: AtomicU32::new(0),
             rseq_from_list: AtomicIsize::new(0),
             overdrawn_ns: AtomicU64::new(0),
             #[cfg(feature = "std")]

@@ -31,6 +31,7 @@ mod page_in;
 mod regions;
 mod remap;
 mod space;
+mod watch;
 
 pub use account::Account;
 pub use handler::Buffer;

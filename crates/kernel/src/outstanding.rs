@@ -143,23 +143,25 @@ impl Later for Kernel {
             self.page_in_is_over(page, pages, Some(PagerError::Violation));
             return true;
         }
-        let whole = bytes.len() / PAGE_BYTES;
-        let split = pages.start.0 + whole as u64;
-        if whole > 0 {
-            let from = bytes.as_ptr() as usize;
-            self.install(PageRange::new(pages.start.0, split), supplied, from);
+        let came = PageRange::new(pages.start.0, pages.start.0 + supplied.pages);
+        let rest = PageRange::new(came.end.0, pages.end.0);
+        self.came_in(came, page);
+        let (whole, part) = bytes.split_at(bytes.len() / PAGE_BYTES * PAGE_BYTES);
+        let split = pages.start.0 + (whole.len() / PAGE_BYTES) as u64;
+        let ends = |at: u64| at == pages.end.0;
+        if !whole.is_empty() {
+            let pages = PageRange::new(pages.start.0, split);
+            self.install(pages, supplied, whole.as_ptr() as usize, ends(split));
         }
-        let mut end = split;
-        let (_, part) = bytes.split_at(whole * PAGE_BYTES);
         if !part.is_empty() {
             let mut last = [0; PAGE_BYTES];
             last[..part.len()].copy_from_slice(part);
             let page = PageRange::one(PageIndex(split));
-            self.install(page, supplied, last.as_ptr() as usize);
-            end += 1;
+            self.install(page, supplied, last.as_ptr() as usize, ends(split + 1));
         }
-        self.page_in_is_over(page, PageRange::new(end, pages.end.0), None);
-        self.came_in(PageRange::new(pages.start.0, end));
+        if !rest.is_empty() {
+            self.page_in_is_over(page, rest, None);
+        }
         true
     }
 

@@ -12,6 +12,9 @@ use crate::kernel::Kernel;
 use crate::outstanding::NO_TICKET;
 use crate::regions::{Source, address_of};
 
+/// Pages that are put into the program with the lock held.
+const INSTALL_PAGES: u64 = 64;
+
 impl Kernel {
     /// Asks the pager and puts what it supplies into the program. What the pager answers later is
     /// left to its ticket.
@@ -23,33 +26,22 @@ impl Kernel {
         source: &Source,
         buffer: &mut Buffer,
     ) {
-        let mut at = pages.start.0;
-        let mut failed = None;
-        while at < pages.end.0 {
-            let rest = PageRange::new(at, pages.end.0);
+        let mut rest = pages;
+        while !rest.is_empty() {
             let Some(answer) = self.ask(page, rest, fault.write, source, buffer) else {
-                self.came_in(PageRange::new(pages.start.0, at));
                 return;
             };
-            match answer {
-                Ok(supplied) if !is_valid(supplied, rest.pages()) => {
-                    failed = Some(PagerError::Violation);
-                    break;
-                }
-                Ok(supplied) => {
-                    let came = PageRange::new(at, at + supplied.pages);
-                    let from = buffer.bytes(came.pages() as usize).as_ptr() as usize;
-                    self.install(came, supplied, from);
-                    at = came.end.0;
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            }
+            let supplied = match answer {
+                Ok(supplied) if is_valid(supplied, rest.pages()) => supplied,
+                Ok(_) => return self.page_in_is_over(page, rest, Some(PagerError::Violation)),
+                Err(error) => return self.page_in_is_over(page, rest, Some(error)),
+            };
+            let came = PageRange::new(rest.start.0, rest.start.0 + supplied.pages);
+            rest = PageRange::new(came.end.0, pages.end.0);
+            let from = buffer.bytes(came.pages() as usize).as_ptr() as usize;
+            self.came_in(came, page);
+            self.install(came, supplied, from, rest.is_empty());
         }
-        self.page_in_is_over(page, PageRange::new(at, pages.end.0), failed);
-        self.came_in(PageRange::new(pages.start.0, at));
     }
 
     /// Asks the pager for `rest`. `None`: a ticket has been made of the request, and answers it.
@@ -86,22 +78,51 @@ impl Kernel {
         (!later && self.state.lock().outstanding.take(id).is_some()).then_some(answer)
     }
 
-    /// Notes pages that a page-in brought.
-    pub(crate) fn came_in(&self, pages: PageRange) {
-        let counters = self.account.counters();
-        counters
-            .prefetched
-            .fetch_add(pages.pages().saturating_sub(1), Ordering::Relaxed);
+    /// Counts pages that a page-in for `page` brought.
+    pub(crate) fn came_in(&self, pages: PageRange, page: PageIndex) {
+        let unasked = pages.pages() - u64::from(pages.contains(page));
+        let prefetched = &self.account.counters().prefetched;
+        prefetched.fetch_add(unasked, Ordering::Relaxed);
         self.trace(TraceKind::PageIn, pages);
     }
 
-    /// Puts the contents at `from` into pages that are being paged in.
-    pub(crate) fn install(&self, pages: PageRange, supplied: Supplied, from: usize) {
+    /// Puts the contents at `from` into pages that are being paged in. `last` when the transfer
+    /// ends with them.
+    pub(crate) fn install(&self, pages: PageRange, supplied: Supplied, from: usize, last: bool) {
+        let mut at = pages.start.0;
+        while at < pages.end.0 {
+            let piece = PageRange::new(at, pages.end.0.min(at + INSTALL_PAGES));
+            let done = (at - pages.start.0) as usize * PAGE_BYTES;
+            at = piece.end.0;
+            self.install_piece(piece, supplied, from + done, last && at == pages.end.0);
+        }
+        if last {
+            self.settled.notify();
+        }
+    }
+
+    /// Copying is what wakes the thread that waits. It comes last: on this processor the thread
+    /// runs when the handler sleeps, and what the handler does until then makes Linux move it away.
+    fn install_piece(&self, pages: PageRange, supplied: Supplied, from: usize, last: bool) {
         let clean = !supplied.precious;
-        let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
+        let mut state = self.state.lock();
         // A page keeps the lock that it left with; a run with a locked page is that page alone.
-        let protect =
-            clean || supplied.locked.is_some() || self.state.lock().pages.is_locked(pages.start);
+        let protect = clean || supplied.locked.is_some() || state.pages.is_locked(pages.start);
+        let awaited = state.pages.paged_in(pages, clean);
+        if supplied.locked.is_some() {
+            state.pages.lock_writes(pages, true);
+        }
+        state.in_flight -= u32::from(last);
+        self.put(pages, from, protect);
+        drop(state);
+        if awaited {
+            // It wrote to a page that was there already, but not known to be.
+            self.wake(address_of(pages.start.0), pages.bytes() as usize);
+        }
+    }
+
+    fn put(&self, pages: PageRange, from: usize, protect: bool) {
+        let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
         // SAFETY: the pages are being paged in: absent, and nobody else fills or unmaps them.
         let copied = unsafe { self.uffd_at(to).copy(to, from, bytes, protect) };
         let mut done = copied.bytes;
@@ -120,20 +141,10 @@ impl Kernel {
             }
             done += PAGE_BYTES;
         }
-        let mut state = self.state.lock();
-        let awaited = state.pages.paged_in(pages, clean);
-        if supplied.locked.is_some() {
-            state.pages.lock_writes(pages, true);
-        }
-        drop(state);
-        if awaited {
-            // It wrote to a page that was there already, but not known to be.
-            self.wake(to, bytes);
-        }
     }
 
-    /// A page-in ends: `rest` was not supplied, because its first page cannot be had when it
-    /// `failed`.
+    /// A page-in ends before its end: `rest` was not supplied, because its first page cannot be had
+    /// when it `failed`.
     pub(crate) fn page_in_is_over(
         &self,
         page: PageIndex,
@@ -192,7 +203,7 @@ impl Kernel {
             };
             for index in 0..supplied.pages {
                 let next = PageRange::one(nth(at + index));
-                self.install(next, supplied, from + index as usize * PAGE_BYTES);
+                self.install(next, supplied, from + index as usize * PAGE_BYTES, false);
                 self.trace(TraceKind::PageIn, next);
             }
             at += supplied.pages;
@@ -211,8 +222,12 @@ impl Kernel {
             let same = state.region_of_page(next.0).is_some_and(|region| {
                 region.source.object == source.object && region.source.origin == source.origin
             });
-            let out = same && !state.frozen && state.pages.state(next) == PageState::Out;
-            if !out || !self.account.charge(1) {
+            let out = match state.pages.state(next) {
+                PageState::Out => true,
+                PageState::Absent => !source.temporary,
+                _ => false,
+            };
+            if !(same && out) || state.frozen || !self.account.charge(1) {
                 break;
             }
             state.pages.page_in_begins(PageRange::one(next), None);

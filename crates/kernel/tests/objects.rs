@@ -104,6 +104,26 @@ fn pages_come_from_the_pager_and_go_back_to_it() {
 }
 
 #[test]
+fn a_pager_is_asked_for_what_is_read_and_a_run_for_more_and_more() {
+    let kernel = Embedded::start(32 << 20).expect("a kernel");
+    let pager = Arc::new(Numbers::default());
+    let object = kernel.object(pager.clone(), 64 << 20).expect("an object");
+    let memory = object.map().expect("mapped");
+    // Far from each other, and one at the start of a 2 MiB block.
+    for page in [512, 9000, 3001, 14_000, 7777] {
+        assert_eq!(number(&memory, page), page as u64);
+    }
+    assert!(memory.stats().resident_pages <= 10);
+    let before = pager.requests.load(Ordering::Relaxed);
+    assert_eq!(before, 5);
+    for page in 10_000..12_000 {
+        assert_eq!(number(&memory, page), page as u64);
+    }
+    let for_run = pager.requests.load(Ordering::Relaxed) - before;
+    assert!(for_run < 100, "{for_run} requests for 2,000 pages in a row");
+}
+
+#[test]
 fn clean_writes_back_and_keeps() {
     let kernel = Embedded::start(8 << 20).expect("a kernel");
     let pager = Arc::new(Numbers::default());

@@ -17,7 +17,7 @@ mod state;
 mod stream;
 mod table;
 
-pub use pages::{Answer, Discarded, Filled, NEIGHBOURS, PageOuts, Pages, Victim};
+pub use pages::{Answer, Discarded, Filled, Mapping, NEIGHBOURS, PageOuts, Pages, Victim};
 pub use queue::Place;
 pub use state::{CLUSTER_PAGES, State};
 pub use stream::{Plan, Streams};

@@ -58,6 +58,15 @@ pub enum Filled {
     Granted,
 }
 
+/// The mapping that a fault lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its pages.
+    pub pages: PageRange,
+    /// What nobody has touched is zeros; else it is with the pager.
+    pub temporary: bool,
+}
+
 /// What leaves next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
@@ -173,13 +182,13 @@ impl Pages {
         );
     }
 
-    /// What a fault on `page` needs, a write-protection fault if `protection`. `limits` are the
-    /// pages of the mapping. `again` marks a fault that was asked about before.
+    /// What a fault on `page` needs, a write-protection fault if `protection`, in
+    /// `mapping`. `again` marks a fault that was asked about before.
     pub fn fault(
         &mut self,
         page: PageIndex,
         protection: bool,
-        limits: PageRange,
+        mapping: Mapping,
         again: bool,
     ) -> Answer {
         let state = self.state(page);
@@ -197,7 +206,7 @@ impl Pages {
                 } else {
                     self.writes.fault(page.0)
                 };
-                let pages = self.run(page, plan, limits, State::Clean);
+                let pages = self.run(page, plan, mapping.pages, State::Clean);
                 self.writes.brought(pages.start.0, pages.end.0);
                 Answer::Unprotect(pages)
             }
@@ -213,20 +222,20 @@ impl Pages {
             }
             State::PagingOut => Answer::CopyBack(page),
             State::Aside if self.is_locked(page) => Answer::RestoreLocked(page),
-            State::Aside => Answer::Restore(self.aside_run(page, limits)),
-            State::Absent => {
+            State::Aside => Answer::Restore(self.aside_run(page, mapping.pages)),
+            State::Absent if mapping.temporary => {
                 let plan = if again {
                     Plan::Alone
                 } else {
                     self.reads.fault(page.0)
                 };
-                let answer = self.fill(page, plan, limits);
+                let answer = self.fill(page, plan, mapping.pages);
                 if let Answer::Grant(pages) | Answer::Zero(pages) = answer {
                     self.reads.brought(pages.start.0, pages.end.0);
                 }
                 answer
             }
-            State::Out => {
+            State::Absent | State::Out => {
                 let plan = if again {
                     Plan::Alone
                 } else {
@@ -236,7 +245,7 @@ impl Pages {
                     Plan::Strided { stride, count } => Some((stride, count)),
                     Plan::Alone | Plan::Forward(_) | Plan::Backward(_) => None,
                 };
-                let pages = self.run(page, plan, limits, State::Out);
+                let pages = self.run(page, plan, mapping.pages, state);
                 self.reads.brought(pages.start.0, pages.end.0);
                 Answer::PageIn { pages, also }
             }
@@ -311,7 +320,7 @@ impl Pages {
             let start = page.0 / NEIGHBOURS * NEIGHBOURS;
             PageRange::new(start, start + NEIGHBOURS)
         };
-        let pages = self.stretch(page, around.intersect(limits), State::Out);
+        let pages = self.stretch(page, around.intersect(limits), self.state(page));
         self.reads.brought(pages.start.0, pages.end.0);
         pages
     }
@@ -320,15 +329,6 @@ impl Pages {
         let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
         let cluster = PageRange::new(start, start + CLUSTER_PAGES).intersect(limits);
         self.stretch(page, cluster, State::Aside)
-    }
-
-    /// The pages of `wanted` from its start that are out and follow each other; for prefetch.
-    pub fn out_prefix(&self, wanted: PageRange) -> PageRange {
-        let out = wanted
-            .iter()
-            .take_while(|&p| self.state(p) == State::Out)
-            .count() as u64;
-        PageRange::new(wanted.start.0, wanted.start.0 + out)
     }
 
     /// Absent pages were filled.

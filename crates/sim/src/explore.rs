@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use farpage_abi::{PageIndex, PageRange};
-use farpage_object::{Answer, Filled, Pages, State, Victim};
+use farpage_object::{Answer, Filled, Mapping, Pages, State, Victim};
 
 const FIRST: u64 = 512;
 const THREADS: usize = 2;
@@ -358,8 +358,12 @@ impl World {
             (true, 0) => one(0),
             (true, _) => PageRange::new(FIRST + 1, whole.end.0),
         };
+        let mapping = Mapping {
+            pages: limits,
+            temporary: !self.is_own(page),
+        };
         // Asked again, so that the history of streams does not matter.
-        match self.pages.fault(index(page), protection, limits, true) {
+        match self.pages.fault(index(page), protection, mapping, true) {
             Answer::Wake => {
                 let place = &self.places[page as usize];
                 let works = place.program.is_some() && !(protection && place.protected);
@@ -367,10 +371,6 @@ impl World {
                 self.wake(page);
             }
             Answer::Wait => self.threads[thread] = Thread::Waits { page },
-            Answer::Zero(_) if self.is_own(page) => {
-                self.pages.page_in_begins(one(page), Some(index(page)));
-                self.threads[thread] = Thread::Waits { page };
-            }
             Answer::Zero(pages) => {
                 self.each(pages, |place| place.program = Some(true));
                 self.pages.filled(pages, Filled::Zero);

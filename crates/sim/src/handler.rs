@@ -1,7 +1,7 @@
 //! A thread of the agent that answers faults: lock; ask; do; tell; unlock.
 
 use farpage_abi::{PageIndex, PageRange};
-use farpage_object::{Answer, Filled, State};
+use farpage_object::{Answer, Filled, Mapping, State};
 
 use crate::coverage::Event;
 use crate::linux::{Errno, Fault};
@@ -154,8 +154,16 @@ fn decide(core: &mut Core, proc: usize, actor: ActorId, fault: Fault, again: boo
             .wake(PageRange::new(page, page + 1), &mut core.rng);
         return finish(core, proc, actor, fault);
     };
+    let own = core.is_own(page);
+    if own && core.procs[proc].state(page) == State::Absent {
+        core.note(Event::OwnAsked);
+    }
     let pages = &mut core.procs[proc].pages;
-    let mut answer = pages.fault(PageIndex(page), fault.protection, limits, again);
+    let mapping = Mapping {
+        pages: limits,
+        temporary: !own,
+    };
+    let mut answer = pages.fault(PageIndex(page), fault.protection, mapping, again);
     if let Answer::PageIn {
         pages: alone,
         also: None,
@@ -164,12 +172,6 @@ fn decide(core: &mut Core, proc: usize, actor: ActorId, fault: Fault, again: boo
         && core.rng.chance(500)
     {
         *alone = pages.neighbourhood(PageIndex(page), limits);
-    }
-    if let (true, Answer::Zero(run) | Answer::Grant(run)) = (core.is_own(page), answer) {
-        // The pager is asked for what nobody has touched.
-        let pages = PageRange::new(page, run.end.0);
-        answer = Answer::PageIn { pages, also: None };
-        core.note(Event::OwnAsked);
     }
     let mut charged = wanted(&answer);
     if !core.budget.take(charged) {
@@ -368,8 +370,12 @@ fn strided(core: &mut Core, proc: usize, page: u64, also: Option<(i64, u64)>) {
         };
         let one = PageRange::new(next, next + 1);
         let inside = limits.contains(PageIndex(next));
-        let out = inside && !core.procs[proc].pages.out_prefix(one).is_empty();
-        if out && core.budget.take(1) {
+        let out = match core.procs[proc].state(next) {
+            State::Out => true,
+            State::Absent => core.is_own(next),
+            _ => false,
+        };
+        if inside && out && core.budget.take(1) {
             core.procs[proc].pages.page_in_begins(one, None);
             begin_page_in(core, proc, one);
             core.note(Event::Strided);

@@ -1,9 +1,17 @@
 use super::*;
 
-const ALL: PageRange = PageRange {
+const ALL: Mapping = temporary(EVERYTHING);
+const EVERYTHING: PageRange = PageRange {
     start: PageIndex(0),
     end: PageIndex(1 << 20),
 };
+
+const fn temporary(pages: PageRange) -> Mapping {
+    Mapping {
+        pages,
+        temporary: true,
+    }
+}
 
 fn page(n: u64) -> PageIndex {
     PageIndex(n)
@@ -55,7 +63,12 @@ fn first_touch_at_a_block_start_grants_the_block() {
 #[test]
 fn a_mapping_smaller_than_a_block_is_filled_by_clusters() {
     let mut pages = Pages::new();
-    let answer = pages.fault(page(1030), false, PageRange::new(1028, 1100), false);
+    let answer = pages.fault(
+        page(1030),
+        false,
+        temporary(PageRange::new(1028, 1100)),
+        false,
+    );
     assert_eq!(answer, Answer::Zero(PageRange::new(1028, 1040)));
 }
 
@@ -183,16 +196,41 @@ fn out_pages_are_asked_for_in_runs() {
 }
 
 #[test]
+fn a_pager_is_asked_for_the_touched_page_where_nothing_was_touched() {
+    let mut pages = Pages::new();
+    let own = Mapping {
+        temporary: false,
+        ..ALL
+    };
+    for at in [527, 512, 5000] {
+        let alone = Answer::PageIn {
+            pages: PageRange::one(page(at)),
+            also: None,
+        };
+        assert_eq!(pages.fault(page(at), false, own, false), alone);
+        pages.page_in_begins(PageRange::one(page(at)), Some(page(at)));
+        assert!(!pages.paged_in(PageRange::one(page(at)), true));
+    }
+    let run = Answer::PageIn {
+        pages: PageRange::new(513, 517),
+        also: None,
+    };
+    assert_eq!(pages.fault(page(513), false, own, false), run);
+    let beside = pages.neighbourhood(page(530), EVERYTHING);
+    assert_eq!(beside, PageRange::new(530, 532));
+}
+
+#[test]
 fn a_page_from_far_brings_the_next_and_later_those_beside_it() {
     let mut pages = Pages::new();
     let all = PageRange::new(512, 528);
     pages.page_in_begins(all, None);
     assert!(!pages.page_in_ends(all));
-    let pair = pages.neighbourhood(page(513), ALL);
+    let pair = pages.neighbourhood(page(513), EVERYTHING);
     assert_eq!(pair, PageRange::new(513, 515));
     pages.page_in_begins(pair, Some(page(513)));
     assert!(!pages.paged_in(pair, true));
-    let beside = pages.neighbourhood(page(517), ALL);
+    let beside = pages.neighbourhood(page(517), EVERYTHING);
     assert_eq!(
         beside,
         PageRange::new(515, 520),
@@ -399,7 +437,7 @@ fn a_locked_page_comes_back_from_aside_alone_and_protected() {
         pages.fault(page(512), true, ALL, false),
         Answer::Unlock(page(512))
     );
-    let mut protected = pages.protected_runs(ALL);
+    let mut protected = pages.protected_runs(EVERYTHING);
     assert_eq!(protected.next(), Some(PageRange::new(512, 513)));
     assert_eq!(protected.next(), None);
 }
@@ -419,7 +457,7 @@ fn nothing_happens_to_a_page_whose_pager_is_asked() {
     assert_eq!(pages.choose(), Some(victim));
     pages.requeue(page(512));
     assert!(pages.unlock_ends(page(512), true));
-    assert!(!pages.busy(ALL) && !pages.is_locked(page(512)));
+    assert!(!pages.busy(EVERYTHING) && !pages.is_locked(page(512)));
     move_all_aside(&mut pages);
 }
 
@@ -432,7 +470,7 @@ fn a_refused_writer_is_asked_about_again_and_the_lock_stays() {
         pages.fault(page(512), true, ALL, false),
         Answer::Unlock(page(512))
     );
-    pages.lock_writes(ALL, false);
+    pages.lock_writes(EVERYTHING, false);
     assert_eq!(pages.fault(page(512), true, ALL, false), Answer::Wake);
 }
 
