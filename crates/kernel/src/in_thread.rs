@@ -10,10 +10,10 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use farpage_abi::{PAGE_BYTES, PageIndex};
 use farpage_object::State as PageState;
+use farpage_sys::Errno;
 use farpage_sys::futex::{Event, Mutex};
 use farpage_sys::signal::{self, BadAccess};
 use farpage_sys::uffd::{self, Fault, features};
-use farpage_sys::{Errno, process};
 
 use crate::fault::Step;
 use crate::handler::{Buffer, Watch};
@@ -286,7 +286,8 @@ fn answer(access: BadAccess) -> bool {
         address: access.address,
         write: access.write,
         protection: access.protection,
-        thread: process::thread_id(),
+        // Nobody needs to know: to ask would be a system call.
+        thread: 0,
     };
     let errno = errno();
     let known = KERNELS
