@@ -41,6 +41,37 @@ pub(crate) enum Step {
     Lost,
 }
 
+/// The time that a thread waits for its page.
+pub(crate) struct Stall {
+    /// Since when, if it is taken at all.
+    since: Option<u64>,
+    /// For how many faults it stands.
+    weight: u64,
+}
+
+impl Stall {
+    /// One that is not timed, unless it becomes slow.
+    pub(crate) fn new() -> Self {
+        Self {
+            since: None,
+            weight: TIMED_EVERY,
+        }
+    }
+
+    fn timed() -> Self {
+        Self {
+            since: Some(time::now_ns()),
+            ..Self::new()
+        }
+    }
+
+    /// It takes long: then it stands for itself. Returns since when it lasts.
+    fn is_slow(&mut self) -> u64 {
+        self.weight = 1;
+        *self.since.get_or_insert_with(time::now_ns)
+    }
+}
+
 impl Kernel {
     /// Answers one fault. False when the page stays locked.
     pub(crate) fn serve(
@@ -55,8 +86,8 @@ impl Kernel {
             .faults
             .fetch_add(1, Ordering::Relaxed)
             .is_multiple_of(TIMED_EVERY);
-        let started = if timed { time::now_ns() } else { 0 };
-        let (mut again, mut slow_since, mut starved, mut locked) = (false, 0, false, false);
+        let mut stall = if timed { Stall::timed() } else { Stall::new() };
+        let (mut again, mut starved, mut locked) = (false, false, false);
         loop {
             let seen = self.settled.seen();
             match self.step(page, fault, again, starved) {
@@ -73,13 +104,13 @@ impl Kernel {
                 Step::Frozen => self.settled.wait(seen, Some(100_000_000)),
                 Step::Room(pages) => {
                     watch.give_up();
+                    let since = stall.is_slow();
                     let now = time::now_ns();
-                    slow_since = if slow_since == 0 { now } else { slow_since };
                     self.make_room(pages);
                     let last = self.overdrawn_ns.load(Ordering::Relaxed);
                     let lately = last != 0 && now.saturating_sub(last) < STARVED_NS;
                     let patience = if lately { STARVED_AGAIN_NS } else { STARVED_NS };
-                    starved = now - slow_since > patience;
+                    starved = now - since > patience;
                 }
                 Step::PageIn {
                     pages,
@@ -89,38 +120,31 @@ impl Kernel {
                     let asked = PageIndex(page.0 - source.origin);
                     let at_hand = source.pager.is_at_hand(source.object, asked);
                     if !at_hand {
-                        slow_since = if slow_since == 0 {
-                            time::now_ns()
-                        } else {
-                            slow_since
-                        };
                         watch.give_up_for(&source);
                     }
-                    self.page_in(page, pages, fault, &source, buffer);
+                    if !at_hand || pages.pages() > 1 {
+                        stall.is_slow();
+                    }
+                    self.page_in(page, pages, fault, &source, buffer, &mut stall);
                     self.prefetch_strided(page, also, &source, buffer);
                     break;
                 }
             }
             again = true;
         }
-        self.take_time(started, slow_since);
+        self.stall_is_over(&mut stall);
         !locked
     }
 
-    fn take_time(&self, started: u64, slow_since: u64) {
-        if started == 0 && slow_since == 0 {
+    /// Counts a stall, once.
+    pub(crate) fn stall_is_over(&self, stall: &mut Stall) {
+        let Some(since) = stall.since.take() else {
             return;
-        }
-        let counters = self.account.counters();
-        let now = time::now_ns();
-        let (took, weight) = if slow_since != 0 {
-            (now - slow_since, 1)
-        } else {
-            (now - started, TIMED_EVERY)
         };
-        counters
-            .stall_ns
-            .fetch_add(took * weight, Ordering::Relaxed);
+        let took = time::now_ns() - since;
+        let counters = self.account.counters();
+        let all = &counters.stall_ns;
+        all.fetch_add(took * stall.weight, Ordering::Relaxed);
         counters.stall_ns_max.fetch_max(took, Ordering::Relaxed);
     }
 

@@ -15,7 +15,7 @@ use farpage_sys::futex::{Event, Mutex};
 use farpage_sys::signal::{self, BadAccess};
 use farpage_sys::uffd::{self, Fault, features};
 
-use crate::fault::Step;
+use crate::fault::{Stall, Step};
 use crate::handler::{Buffer, Watch};
 use crate::kernel::{Kernel, State, WANTED};
 use crate::layout::IN_THREAD_AREA;
@@ -251,7 +251,7 @@ impl Kernel {
                 source,
             } => {
                 let buffer = buffer.expect("only a page that needs its pager is asked for");
-                self.page_in(page, pages, fault, &source, buffer);
+                self.page_in(page, pages, fault, &source, buffer, &mut Stall::new());
                 self.prefetch_strided(page, also, &source, buffer);
             }
         }

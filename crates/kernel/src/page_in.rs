@@ -7,6 +7,7 @@ use farpage_object::State as PageState;
 use farpage_pagers::{DataRequest, PagerError, Supplied};
 use farpage_sys::uffd::Fault;
 
+use crate::fault::Stall;
 use crate::handler::Buffer;
 use crate::kernel::Kernel;
 use crate::outstanding::NO_TICKET;
@@ -25,6 +26,7 @@ impl Kernel {
         fault: Fault,
         source: &Source,
         buffer: &mut Buffer,
+        stall: &mut Stall,
     ) {
         let mut rest = pages;
         while !rest.is_empty() {
@@ -40,7 +42,21 @@ impl Kernel {
             rest = PageRange::new(came.end.0, pages.end.0);
             let from = buffer.bytes(came.pages() as usize).as_ptr() as usize;
             self.came_in(came, page);
-            self.install(came, supplied, from, rest.is_empty());
+            // The thread goes on when its page is there, whatever else comes.
+            let split = came
+                .end
+                .0
+                .min(came.start.0.max(page.0 + 1) + INSTALL_PAGES - 1);
+            let first = PageRange::new(came.start.0, split);
+            let after = PageRange::new(split, came.end.0);
+            self.install(first, supplied, from, rest.is_empty() && after.is_empty());
+            if came.contains(page) {
+                self.stall_is_over(stall);
+            }
+            if !after.is_empty() {
+                let from = from + first.bytes() as usize;
+                self.install(after, supplied, from, rest.is_empty());
+            }
         }
     }
 
@@ -245,7 +261,8 @@ impl Kernel {
                 protection: false,
                 thread: 0,
             };
-            self.page_in(next, PageRange::one(next), fault, source, buffer);
+            let (one, untimed) = (PageRange::one(next), &mut Stall::new());
+            self.page_in(next, one, fault, source, buffer, untimed);
         }
     }
 
