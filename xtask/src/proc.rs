@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::guard::Guard;
+
 /// How a program ended.
 pub(crate) struct Outcome {
     pub(crate) status: ExitStatus,
@@ -38,6 +40,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration, watch: bool) -> Result
         .spawn()
         .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
     let pid = child.id();
+    let group = Guard::new("kill -KILL -- -$1 2>/dev/null", &[&pid.to_string()])?;
     let (ended, end) = mpsc::channel();
     thread::spawn(move || ended.send((child.wait(), began.elapsed())));
     let mut outcome = (0, false); // peak, timed out
@@ -55,7 +58,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration, watch: bool) -> Result
             wait
         }) {
             Ok((status, wall)) => {
-                kill_group(pid);
+                drop(group);
                 let status = status?;
                 let (peak_anon_bytes, timed_out) = outcome;
                 return Ok(Outcome {

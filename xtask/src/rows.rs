@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub(crate) fn rows(world: &World, mut args: Args) -> Result<()> {
         .filter(|r| named.is_empty() || named.contains(&r.name))
     {
         let claims = row.state.starts_with("done");
+        print!("{:4} {:45} ", row.name, row.what);
+        std::io::stdout().flush()?;
         let verdict = if !claims && named.is_empty() {
             row.state.clone()
         } else if row.command.is_empty() {
@@ -59,7 +62,7 @@ pub(crate) fn rows(world: &World, mut args: Args) -> Result<()> {
                 }
             }
         };
-        println!("{:4} {:45} {verdict}", row.name, row.what);
+        println!("{verdict}");
     }
     if bad > 0 {
         bail!("{bad} rows lack something");

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-/// Gives programs more memory than they may use.
+/// Runs programs with as much memory as they ask for.
 #[derive(Parser, Debug)]
 #[command(
     name = "farpage",
     version,
-    about = "Gives a program more memory than the machine may spend on it",
+    about = "Runs a program with as much memory as it asks for, and little of it in RAM",
     long_about = "Farpage runs an unmodified program with as much memory as it asks for, keeps at \
         most a budget of it in RAM, and pages the rest to a compressed tier and to paging files. \
         No root, no swap, no daemon, no change to the program, no kernel module.",
@@ -63,7 +63,8 @@ pub enum Command {
     that of PROGRAM; by the same signal when a signal ended it\n  \
     125  farpage could not do its part\n  \
     126  PROGRAM could not be executed\n  \
-    127  PROGRAM was not found\n\n\
+    127  PROGRAM was not found\n  \
+    2    the command line is wrong\n\n\
     Sizes:\n  \
     512M, 1.5G, 1GiB (powers of 1024), 500MB (powers of 1000), 1073741824 (bytes), 50%")]
 pub struct RunArgs {
@@ -107,6 +108,16 @@ pub struct RunArgs {
         allow_hyphen_values = true
     )]
     pub program: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// True when what is taken for the program is more likely a mistyped option: it begins with
+    /// `-`, and no `--` among `words` says that options end.
+    pub fn takes_an_option_for_the_program(&self, words: impl Iterator<Item = OsString>) -> bool {
+        let program = &self.program[0];
+        let before = words.take_while(|word| word != program);
+        program.as_encoded_bytes().starts_with(b"-") && !before.into_iter().any(|word| word == "--")
+    }
 }
 
 /// Say what works on this machine and how to improve it

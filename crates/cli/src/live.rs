@@ -101,10 +101,11 @@ fn line(now: &Sample, before: &Sample, ram_bytes: u64, columns: usize) -> String
     );
     let shorter = [
         format!(
-            "farpage  resident {resident}  compressed {compressed}  paged out {out}  \
-             {ins} in/s  stalled {stalled}%"
+            "farpage  resident {resident} of {}  paged out {out}  {ins} page-ins/s  \
+             stalled {stalled}%",
+            human(ram_bytes)
         ),
-        format!("farpage  {resident} + {compressed} comp + {out} out  {ins} in/s  {stalled}%"),
+        format!("farpage  {resident} in RAM, {out} out, {ins} page-ins/s, stalled {stalled}%"),
         format!("{resident} in RAM, {out} out, stalled {stalled}%"),
         format!("{out} out, {stalled}%"),
     ];

@@ -23,9 +23,11 @@ mod stats;
 mod summary;
 mod userfaultfd;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
 
@@ -34,6 +36,9 @@ const RUN_FAILED: u8 = 125;
 
 fn main() -> ExitCode {
     let (result, failed) = match Cli::parse().command {
+        Command::Run(args) if args.takes_an_option_for_the_program(std::env::args_os()) => {
+            unknown_option(&args.program[0])
+        }
         Command::Run(args) => match run::main(&args) {
             Ok(status) => signals::end_like(status),
             Err(error) => (Err(error), RUN_FAILED),
@@ -61,4 +66,16 @@ fn main() -> ExitCode {
     eprintln!("farpage: {error:#}");
     let unusable = error.downcast_ref::<program::Unusable>();
     ExitCode::from(unusable.map_or(failed, program::Unusable::exit_code))
+}
+
+fn unknown_option(word: &OsStr) -> ! {
+    let word = word.display();
+    let message = format!(
+        "unknown option '{word}'\n\nTo run a program of that name: farpage run [OPTIONS] -- {word}"
+    );
+    let mut command = Cli::command();
+    command.build();
+    let run = command.find_subcommand_mut("run");
+    let run = run.expect("there is a command `run`");
+    run.error(ErrorKind::UnknownArgument, message).exit()
 }

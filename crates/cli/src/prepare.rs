@@ -52,16 +52,18 @@ pub fn warnings(options: &RunOptions, limit: &MemoryLimit) -> Vec<String> {
     {
         warnings.push(format!(
             "warning: --ram {} is no less than this cgroup's limit of {} ({}), so Linux may kill \
-             the program first; give at most 80%",
+             the program first; give at most 80% of it, {}",
             human(options.ram_bytes),
             human(cgroup.bytes),
-            cgroup.file.display()
+            cgroup.file.display(),
+            human(cgroup.bytes / 5 * 4)
         ));
     } else if options.ram_bytes > limit.total && limit.total > 0 {
         warnings.push(format!(
-            "warning: --ram {} is more than the {} of this machine; give at most 80%",
+            "warning: --ram {} is more than the {} of this machine; give at most 80% of it, {}",
             human(options.ram_bytes),
-            human(limit.total)
+            human(limit.total),
+            human(limit.total / 5 * 4)
         ));
     }
     warnings

@@ -134,6 +134,7 @@ fn absolute_dir(dir: &Path) -> Result<PathBuf> {
 fn table(files: &[Listed]) -> String {
     let rows: Vec<[String; 5]> = files
         .iter()
+        .filter(|file| file.state != "removed")
         .map(|file| {
             let limit = file.limit_bytes.map_or("none".to_string(), human);
             let mut state = file.state.clone();

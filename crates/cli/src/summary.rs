@@ -62,7 +62,9 @@ pub fn text(outcome: &Outcome) -> String {
         ("paged in", paged_in(outcome)),
     ];
     if let Some(ratio) = outcome.compression_ratio() {
-        lines.push(("compression", format!("{ratio:.1} to 1")));
+        let bytes = |name| human(outcome.totals.get(name));
+        let (from, to) = (bytes("compress_in_bytes"), bytes("compress_out_bytes"));
+        lines.push(("compression", format!("{ratio:.1} to 1: {from} took {to}")));
     }
     lines.push((
         "stalled",
@@ -229,7 +231,7 @@ mod tests {
 farpage: demand       3.00 GiB at most; in RAM 800 MiB and 200 MiB compressed, of 1.00 GiB
          paged out    2.67 GiB: 1.53 GiB compressed, 1.14 GiB to disk, 3.91 MiB clean or zero
          paged in     1.14 GiB: 781 MiB decompressed, 391 MiB from disk; 195 MiB ahead of need
-         compression  3.1 to 1
+         compression  3.1 to 1: 310 B took 100 B
          stalled      12.3 s in 123k faults, the longest 9 ms
          time         58.2 s, 21% of it stalled
 ";

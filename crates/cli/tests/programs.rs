@@ -151,8 +151,12 @@ fn programs_that_close_everything_keep_the_agent() {
     let program = compile("descriptors.c", "descriptors", &[]);
     expect(&[&program, &target], 3);
     expect(&[&program, &fixed], 3);
-    let limited = format!("ulimit -n 100; exec {program} {target}");
-    expect(&["/bin/sh", "-c", &limited], 3);
+    for target in [target, fixed] {
+        for limit in ["-n 100", "-Sn 100"] {
+            let limited = format!("ulimit {limit}; exec {program} {target}");
+            expect(&["/bin/sh", "-c", &limited], 3);
+        }
+    }
 }
 
 #[test]

@@ -115,20 +115,25 @@ pub(crate) fn clean(stack: &Stack) {
 fn image_of(reader: &mut Reader, call: &Call) -> Result<Image> {
     let path = reader.string(call.path)?;
     let in_dir = path.is_empty() && call.flags & AT_EMPTY_PATH != 0;
-    let dir = if in_dir {
-        // The descriptor may be good for nothing but executing: look at the file anew.
-        let mut name = alloc::format!("/proc/self/fd/{}", call.dir).into_bytes();
-        name.push(0);
-        CStr::from_bytes_until_nul(&name).map_or(Err(Errno::EBADF), |n| file::open(n, CLOEXEC, 0))
-    } else {
-        open_at(call.dir, call.path)
-    };
-    match dir {
+    let opened = file::with_room(|| {
+        if in_dir {
+            // The descriptor may be good for nothing but executing: look at the file anew.
+            let mut name = alloc::format!("/proc/self/fd/{}", call.dir).into_bytes();
+            name.push(0);
+            CStr::from_bytes_until_nul(&name)
+                .map_or(Err(Errno::EBADF), |n| file::open(n, CLOEXEC, 0))
+        } else {
+            open_at(call.dir, call.path)
+        }
+    });
+    match opened {
         Ok(fd) => {
             let image = elf::inspect(fd);
             file::close(fd);
             Ok(image)
         }
+        // No number is left to look with. What is mapped from outside gets into any program.
+        Err(Errno::EMFILE | Errno::ENFILE) => Ok(Image::Static),
         // Most likely a program that may be executed and not read; or the execution fails, too.
         Err(_) => Ok(Image::Unknown),
     }

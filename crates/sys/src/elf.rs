@@ -63,7 +63,7 @@ pub fn inspect(fd: Fd) -> Image {
             return Image::Unknown;
         };
         let flags = linux_raw_sys::general::O_CLOEXEC;
-        let Ok(interpreter) = file::open(name, flags, 0) else {
+        let Ok(interpreter) = file::with_room(|| file::open(name, flags, 0)) else {
             return Image::Unknown;
         };
         start = look(interpreter, &mut head);

@@ -106,7 +106,7 @@ fn with_higher_limit<T>(wanted: u64, call: impl Fn() -> Result<T>) -> Result<T> 
     if before[0] >= wanted {
         return Err(Errno::EBADF);
     }
-    set([wanted, before[1].max(wanted)])?;
+    set([wanted, before[1].max(wanted)]).map_err(|_| Errno::EMFILE)?;
     let done = call();
     // Where the limit was raised by privilege this lowers it again.
     let _ = set(before);

@@ -101,8 +101,11 @@ function sampleAt(ms) {
 
 // Memory, stacked: the two lowest layers are RAM and stay below the budget.
 const saved = S.compressed_from_bytes.map((from, i) => Math.max(0, from - S.compressed_bytes[i]));
+// What is nowhere but on disk: paging files also hold copies of pages that are in RAM.
+const away = S.spilled_bytes.map((spilled, i) => Math.max(0, Math.min(spilled,
+  S.demand_bytes[i] - S.resident_bytes[i] - S.compressed_from_bytes[i])));
 const LAYERS = [["--resident", 1, S.resident_bytes], ["--compressed", 1, S.compressed_bytes],
-  ["--compressed", .38, saved], ["--spilled", 1, S.spilled_bytes]];
+  ["--compressed", .38, saved], ["--spilled", 1, away]];
 function drawMemory() {
   const c = prepare("memory"), { g, x } = c;
   const budget = D.settings.ram_bytes;
@@ -133,7 +136,7 @@ function drawMemory() {
     ["--resident", "", "resident", at(S.resident_bytes, D.peaks.resident_bytes)],
     ["--compressed", "", "compressed", at(S.compressed_bytes, D.peaks.compressed_bytes)],
     ["--compressed", "pale", "saved by it", at(saved, Math.max(0, ...saved))],
-    ["--spilled", "", "paged out", at(S.spilled_bytes, D.peaks.spilled_bytes)],
+    ["--spilled", "", "only on disk", at(away, Math.max(0, ...away))],
     ["--demand", "line", "mapped", at(S.demand_bytes, D.peaks.demand_bytes)],
     ["--budget", "dash", "budget", bytes(budget)],
   ], i < 0 ? "peaks" : "at " + time(hover));
@@ -319,10 +322,12 @@ function fillPage() {
   $("facts").textContent = [`${exit} after ${time(D.wall_s * 1000)}`, `Linux ${D.kernel}`,
     `userfaultfd: ${D.tier}`, `farpage ${D.farpage}`].join("  ·  ");
   const C = D.counters, ins = C.page_ins_compressed + C.page_ins_spilled;
+  const outs = C.page_outs_compressed + C.page_outs_spilled + C.page_outs_clean +
+    C.zero_pages_dropped;
   const tiles = [
     [bytes(D.peaks.demand_bytes), "peak demand"],
     [bytes(D.peaks.used_bytes), "peak RAM of " + bytes(D.settings.ram_bytes)],
-    [bytes((C.page_outs_compressed + C.page_outs_spilled) * PAGE), "paged out"],
+    [bytes(outs * PAGE), "paged out"],
     [bytes(ins * PAGE), "paged in"],
     [D.compression_ratio ? D.compression_ratio.toFixed(1) + " : 1" : "none", "compression"],
     [percent(D.stalled_share), "of the time stalled"],
