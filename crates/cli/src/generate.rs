@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 use clap::CommandFactory;
 use clap_complete::Shell;
 
@@ -20,9 +20,9 @@ pub fn completions(shell: Shell) {
 /// # Errors
 /// When `dir` is no directory that can be written.
 pub fn man(dir: &Path) -> Result<()> {
-    clap_mangen::generate_to(Cli::command(), dir).with_context(|| {
-        format!(
-            "cannot write manual pages to '{}'; give a directory that exists and is yours",
+    clap_mangen::generate_to(Cli::command(), dir).map_err(|error| {
+        anyhow!(
+            "cannot write manual pages to '{}': {error}; give a directory that exists and is yours",
             dir.display()
         )
     })

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Seek, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use serde::{Deserialize, Serialize};
 
 use crate::heat::HeatJson;
@@ -156,8 +156,10 @@ impl Output {
             .create(true)
             .truncate(false)
             .open(path)
-            .with_context(|| {
-                format!("cannot write statistics to '{shown}'; give another path with --stats")
+            .map_err(|error| {
+                anyhow!(
+                    "cannot write statistics to '{shown}': {error}; give another path with --stats"
+                )
             })?;
         Ok(Self { file, shown })
     }

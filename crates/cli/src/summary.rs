@@ -125,7 +125,7 @@ pub fn casualty(casualty: &Casualty, options: &RunOptions, dirs: &[PathBuf]) -> 
         .map(|dir| format!("'{}'", dir.display()))
         .collect();
     let cause = cause(casualty.cause, options, &shown.join(", "));
-    format!("farpage: {who} was ended: {cause}\n")
+    format!("farpage: {who} was killed: {cause}\n")
 }
 
 fn cause(cause: Death, options: &RunOptions, dirs: &str) -> String {
@@ -248,7 +248,7 @@ farpage: demand       3.00 GiB at most; in RAM 800 MiB and 200 MiB compressed, o
         let dirs = options().spill_dirs;
         let message = casualty(&dead(Death::OutOfSpace), &options(), &dirs);
         for part in [
-            "farpage: python3 (process 77) was ended",
+            "farpage: python3 (process 77) was killed",
             "'/var/tmp', '/mnt/fast' (limited to 4.00 GiB by --spill-limit)",
             "farpage spill add DIR",
         ] {

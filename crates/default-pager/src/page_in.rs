@@ -258,7 +258,7 @@ impl DefaultPager {
                 whole: false,
             };
         }
-        if reads.len() > 1 {
+        if reads.iter().any(|read| !read.buffer.is_empty()) {
             ring.read_all(&self.shared.rings, reads);
         }
         // What did not come together is read alone: its error counts.

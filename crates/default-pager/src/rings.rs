@@ -4,7 +4,8 @@
 //! Measured on a virtual disk, ext4, O_DIRECT, 2 cores, µs a read (median of 15, quartiles), one
 //! `pread` after another, then in batches of 16: 4 KiB 91 (79..109) and 18 (18..20); 16 KiB 85
 //! (79..101) and 26 (24..32); 64 KiB 126 (96..179) and 71 (67..79). Alone in its batch a read costs
-//! the same either way (82), so a single read stays a `pread`.
+//! the same either way (82) as long as the thread sleeps. Small reads are looked for instead, for a
+//! while: 20,000 random reads of a program take 2.0 s, not 2.5.
 //!
 //! A ring belongs to one process: its memory is not copied by fork, its descriptor is closed by
 //! exec and replaced in a forked child, which makes its own when it needs one. Where none can be

@@ -147,6 +147,12 @@ pub fn cpu_by_rseq(thread: u32, from_list: isize, within: core::ops::Range<usize
     u32::try_from(cpu).ok()
 }
 
+/// Lets another thread have the processor, if one wants it.
+pub fn let_others_run() {
+    // SAFETY: takes no pointer.
+    let _ = unsafe { syscall!(g::__NR_sched_yield) };
+}
+
 /// Ends the calling thread only.
 pub fn exit() -> ! {
     loop {

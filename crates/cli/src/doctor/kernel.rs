@@ -16,8 +16,8 @@ const KERNEL: &str = "kernel";
 
 /// Who asks, from where.
 pub(super) struct Caller {
-    /// Group id, for `chgrp`.
-    pub(super) group: u32,
+    /// Name of the group, or its number, for `chgrp`.
+    pub(super) group: String,
     /// Inside a container, where the device must come from outside.
     pub(super) container: bool,
 }
@@ -28,10 +28,21 @@ impl Caller {
             .iter()
             .any(|file| fs::exists(file).unwrap_or(false));
         Self {
-            group: rustix::process::getgid().as_raw(),
+            group: group_name(rustix::process::getgid().as_raw()),
             container,
         }
     }
+}
+
+/// As `/etc/group` has it; the number where it has none.
+fn group_name(id: u32) -> String {
+    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+    let named = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == id.to_string()).then(|| name.to_string())
+    });
+    named.unwrap_or_else(|| id.to_string())
 }
 
 /// How userfaultfd can be had.
@@ -76,7 +87,7 @@ pub(super) fn userfaultfd(found: &Userfaultfd, caller: &Caller) -> Vec<Check> {
 
 /// Adds the lines that give this user a better tier.
 fn better_tier(check: Check, device: Device, caller: &Caller) -> Check {
-    let group = caller.group;
+    let group = &caller.group;
     match device {
         Device::Missing if caller.container => check
             .improve("docker run --device /dev/userfaultfd ...    # when starting the container"),
@@ -270,10 +281,12 @@ pub(super) fn number(path: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const HERE: Caller = Caller {
-        group: 1000,
-        container: false,
-    };
+    fn here() -> Caller {
+        Caller {
+            group: "users".to_string(),
+            container: false,
+        }
+    }
 
     fn found(tier: Tier, device: Device, features: u64) -> Userfaultfd {
         Userfaultfd {
@@ -291,17 +304,17 @@ mod tests {
 
     #[test]
     fn a_lesser_tier_names_the_line_that_gives_a_better_one() {
-        let best = userfaultfd(&found(Tier::Device, Device::Usable, 0), &HERE);
+        let best = userfaultfd(&found(Tier::Device, Device::Usable, 0), &here());
         assert_eq!(best[0].state, State::Ok);
-        let denied = userfaultfd(&found(Tier::UserModeOnly, Device::Denied, 0), &HERE);
+        let denied = userfaultfd(&found(Tier::UserModeOnly, Device::Denied, 0), &here());
         assert_eq!(denied[0].state, State::Warn);
-        assert!(denied[0].improve[0].starts_with("sudo chgrp 1000 /dev/userfaultfd"));
-        let old = userfaultfd(&found(Tier::UserModeOnly, Device::Missing, 0), &HERE);
+        assert!(denied[0].improve[0].starts_with("sudo chgrp users /dev/userfaultfd"));
+        let old = userfaultfd(&found(Tier::UserModeOnly, Device::Missing, 0), &here());
         assert_eq!(
             old[0].improve,
             ["sudo sysctl vm.unprivileged_userfaultfd=1"]
         );
-        let none = userfaultfd(&found(Tier::None, Device::Missing, 0), &HERE);
+        let none = userfaultfd(&found(Tier::None, Device::Missing, 0), &here());
         assert_eq!(none[0].state, State::Fail);
         assert!(features(&found(Tier::None, Device::Missing, 0)).is_empty());
     }

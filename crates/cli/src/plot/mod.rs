@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::args::PlotArgs;
 use crate::stats::{FORMAT, Stats};
@@ -19,17 +19,17 @@ const SCRIPT: &str = include_str!("page.js");
 /// When the statistics can't be read or have no trace, or the page can't be written.
 pub fn main(args: &PlotArgs) -> Result<()> {
     let shown = args.stats.display();
-    let text = fs::read_to_string(&args.stats).with_context(|| {
-        format!("cannot read '{shown}'; give the file of farpage run --trace --stats FILE")
+    let text = fs::read_to_string(&args.stats).map_err(|error| {
+        anyhow!("cannot read '{shown}': {error}; give the file of farpage run --trace --stats FILE")
     })?;
     let page = page(&shown.to_string(), &text)?;
     if args.output == Path::new("-") {
         std::io::stdout().write_all(page.as_bytes())?;
         return Ok(());
     }
-    fs::write(&args.output, page).with_context(|| {
-        format!(
-            "cannot write '{}'; give another path with -o",
+    fs::write(&args.output, page).map_err(|error| {
+        anyhow!(
+            "cannot write '{}': {error}; give another path with -o",
             args.output.display()
         )
     })?;

@@ -340,7 +340,7 @@ function fillPage() {
   }
   $("deaths").hidden = !D.casualties.length;
   for (const dead of D.casualties) {
-    text("div", `${dead.name} (process ${dead.pid}) was ended by Farpage: ${dead.cause}`,
+    text("div", `${dead.name} (process ${dead.pid}) was killed by Farpage: ${dead.cause}`,
       $("deaths"));
   }
   const table = (object) => {
