@@ -22,7 +22,7 @@ const BUDGET: &str = "384M";
 pub(crate) fn demo(world: &World) -> Result<()> {
     let probe = Cgroup::new("demo-probe", LIMIT_BYTES, false);
     drop(probe.context("the demo needs a memory limit that kills")?);
-    setup::venv(world, |package| package.starts_with("numpy"))?;
+    setup::numpy(world)?;
     println!("building farpage, which takes minutes the first time ...");
     let farpage = world.farpage()?;
     let dir = world.scratch("demo")?;

@@ -93,8 +93,13 @@ fn debian(world: &World) -> Result<()> {
     }
 }
 
+/// Makes `.venv` with NumPy: all that the demo and the NumPy bench need.
+pub(crate) fn numpy(world: &World) -> Result<()> {
+    venv(world, |package| package.starts_with("numpy"))
+}
+
 /// Makes `.venv` with the pinned packages that are `wanted`; does nothing when it has them already.
-pub(crate) fn venv(world: &World, wanted: impl Fn(&str) -> bool) -> Result<()> {
+fn venv(world: &World, wanted: impl Fn(&str) -> bool) -> Result<()> {
     let all = fs::read_to_string(world.root.join("xtask/requirements.txt"))?;
     let wanted: Vec<&str> = all.lines().filter(|line| wanted(line)).collect();
     let stamp = world.venv().join("farpage-requirements.txt");

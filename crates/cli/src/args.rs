@@ -115,8 +115,8 @@ impl RunArgs {
     /// `-`, and no `--` among `words` says that options end.
     pub fn takes_an_option_for_the_program(&self, words: impl Iterator<Item = OsString>) -> bool {
         let program = &self.program[0];
-        let before = words.take_while(|word| word != program);
-        program.as_encoded_bytes().starts_with(b"-") && !before.into_iter().any(|word| word == "--")
+        let mut before = words.take_while(|word| word != program);
+        program.as_encoded_bytes().starts_with(b"-") && !before.any(|word| word == "--")
     }
 }
 

@@ -70,10 +70,7 @@ impl<'a> Watch<'a> {
     pub(crate) fn give_up(&mut self) {
         if let Some(number) = self.number.take() {
             self.kernel.watches.give_back(number);
-            if self.kernel.wants_handler() {
-                // By the page-out thread: this one is in a hurry.
-                self.kernel.page_out.notify();
-            }
+            self.kernel.have_handler_made();
         }
     }
 }
@@ -82,6 +79,13 @@ impl Kernel {
     /// True when another handler would help.
     pub fn wants_handler(&self) -> bool {
         self.handlers.load(Ordering::Acquire) < HANDLERS_MAX && self.watches.wants_another()
+    }
+
+    /// If another handler would help, the page-out thread makes it: a handler is in a hurry.
+    fn have_handler_made(&self) {
+        if self.wants_handler() {
+            self.page_out.notify();
+        }
     }
 
     /// Counts a handler that is about to be started, so that it is not started twice.
@@ -126,9 +130,7 @@ impl Kernel {
                 && self.watches.seen_on(cpu, number)
             {
                 follower.look_again();
-                if self.wants_handler() {
-                    self.page_out.notify();
-                }
+                self.have_handler_made();
             }
         }
     }

@@ -3,7 +3,6 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_abi::{Access, PAGE_BYTES, PageIndex, PageRange, TraceKind};
-use farpage_object::State as PageState;
 use farpage_pagers::{DataRequest, PagerError, Supplied};
 use farpage_sys::uffd::Fault;
 
@@ -238,11 +237,7 @@ impl Kernel {
             let same = state.region_of_page(next.0).is_some_and(|region| {
                 region.source.object == source.object && region.source.origin == source.origin
             });
-            let out = match state.pages.state(next) {
-                PageState::Out => true,
-                PageState::Absent => !source.temporary,
-                _ => false,
-            };
+            let out = state.pages.is_with_pager(next, source.temporary);
             if !(same && out) || state.frozen || !self.account.charge(1) {
                 break;
             }

@@ -155,6 +155,16 @@ impl Pages {
         State::of(self.table.byte(page.0))
     }
 
+    /// True when the pager has `page`, and nobody else: it may be asked for before it is touched.
+    /// `temporary` as in [`Mapping`].
+    pub fn is_with_pager(&self, page: PageIndex, temporary: bool) -> bool {
+        match self.state(page) {
+            State::Out => true,
+            State::Absent => !temporary,
+            _ => false,
+        }
+    }
+
     /// Pages that lie aside and are not being paged out.
     pub fn aside_pages(&self) -> u64 {
         self.aside_pages

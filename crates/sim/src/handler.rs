@@ -370,11 +370,8 @@ fn strided(core: &mut Core, proc: usize, page: u64, also: Option<(i64, u64)>) {
         };
         let one = PageRange::new(next, next + 1);
         let inside = limits.contains(PageIndex(next));
-        let out = match core.procs[proc].state(next) {
-            State::Out => true,
-            State::Absent => core.is_own(next),
-            _ => false,
-        };
+        let pages = &core.procs[proc].pages;
+        let out = pages.is_with_pager(PageIndex(next), !core.is_own(next));
         if inside && out && core.budget.take(1) {
             core.procs[proc].pages.page_in_begins(one, None);
             begin_page_in(core, proc, one);

@@ -68,7 +68,7 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     if !world.is_root() {
         bail!("bench run makes a cgroup, a swap file and a zram device: run it as root");
     }
-    setup::venv(world, |package| package.starts_with("numpy"))?;
+    setup::numpy(world)?;
     let farpage = variants
         .contains(&"farpage")
         .then(|| world.farpage())

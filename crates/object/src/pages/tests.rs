@@ -208,7 +208,9 @@ fn a_pager_is_asked_for_the_touched_page_where_nothing_was_touched() {
             also: None,
         };
         assert_eq!(pages.fault(page(at), false, own, false), alone);
+        assert!(pages.is_with_pager(page(at), false) && !pages.is_with_pager(page(at), true));
         pages.page_in_begins(PageRange::one(page(at)), Some(page(at)));
+        assert!(!pages.is_with_pager(page(at), false), "it is on its way");
         assert!(!pages.paged_in(PageRange::one(page(at)), true));
     }
     let run = Answer::PageIn {
