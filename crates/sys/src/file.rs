@@ -180,6 +180,27 @@ pub fn pread(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     Ok(done)
 }
 
+/// Reads at `offset` what the page cache has, without waiting for a disk; returns how much.
+///
+/// # Errors
+/// As `preadv2(2)` with `RWF_NOWAIT`: `EAGAIN` when the cache has nothing of it, `EOPNOTSUPP`
+/// where the file system does not know the flag.
+pub fn pread_cached(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    let part = [buffer.as_mut_ptr() as usize, buffer.len()];
+    // SAFETY: `part` is a `struct iovec` for `buffer`, valid for writes of its length.
+    unsafe {
+        syscall!(
+            g::__NR_preadv2,
+            fd.0,
+            part.as_ptr(),
+            1,
+            offset,
+            0,
+            g::RWF_NOWAIT
+        )
+    }
+}
+
 /// Writes all of `buffer` at `offset`.
 ///
 /// # Errors

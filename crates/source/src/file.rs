@@ -1,0 +1,320 @@
+//! Local files.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use farpage_abi::PAGE_BYTES;
+use farpage_sys::file::{self, Fd};
+use farpage_sys::{Errno, linux};
+
+use crate::{Source, SourceError};
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Reading, of a file that is there.
+    Read,
+    /// Reading and writing, of a file that is there.
+    Write,
+    /// Reading and writing, of a new file; what a file of that name held is lost.
+    Create,
+}
+
+/// A local file. What the page cache has is read from there; the rest is read past it
+/// (`O_DIRECT`), so that it does not take memory twice.
+pub struct FileSource {
+    name: String,
+    path: PathBuf,
+    file: File,
+    /// The same file, read past the page cache. `None` where the file system does not offer it.
+    direct: Option<File>,
+    size: u64,
+    /// What a file that is only read looked like when it was opened.
+    pinned: Option<Stamp>,
+    writable: bool,
+}
+
+/// What tells one version of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    size: u64,
+    modified_ns: i128,
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            size: metadata.len(),
+            modified_ns: i128::from(metadata.mtime()) * 1_000_000_000
+                + i128::from(metadata.mtime_nsec()),
+        }
+    }
+
+    fn text(self) -> String {
+        format!("{} bytes of {} ns", self.size, self.modified_ns)
+    }
+}
+
+impl FileSource {
+    /// Opens `path`. `size`: with [`OpenMode::Create`] the size of the file, in bytes; with
+    /// [`OpenMode::Write`] what it must have at least: a shorter one grows, by a hole.
+    ///
+    /// # Errors
+    /// [`SourceError::NotFound`], [`SourceError::Denied`], [`SourceError::Io`];
+    /// [`SourceError::Unsupported`] for what is no file (a pipe, a directory), and for a new file
+    /// without a size.
+    pub fn open(path: &Path, mode: OpenMode, size: Option<u64>) -> Result<Self, SourceError> {
+        let name = path.display().to_string();
+        let fails = |error: io::Error| opening(&name, &error);
+        if mode == OpenMode::Create && size.is_none() {
+            return Err(unsupported(&name, "a new file needs a size", "give one"));
+        }
+        if mode == OpenMode::Read && size.is_some() {
+            let cause = "a size is for files that are written";
+            return Err(unsupported(
+                &name,
+                cause,
+                "leave it out, or open for writing",
+            ));
+        }
+        let writable = mode != OpenMode::Read;
+        // Without O_NONBLOCK a pipe would be waited for.
+        let file = OpenOptions::new()
+            .read(true)
+            .write(writable)
+            .create(mode == OpenMode::Create)
+            .truncate(mode == OpenMode::Create)
+            .custom_flags(linux::general::O_NONBLOCK as i32)
+            .open(path)
+            .map_err(fails)?;
+        let metadata = file.metadata().map_err(fails)?;
+        let length = length_of(&file, &metadata, &name)?;
+        if let Some(size) = size.filter(|size| *size > length) {
+            file.set_len(size)
+                .map_err(|e| io_error(&name, "grow", length, &e))?;
+        }
+        if mode == OpenMode::Create {
+            // Its name is durable before its contents can be.
+            let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+            let folder = File::open(folder.unwrap_or(Path::new(".")));
+            folder.and_then(|f| f.sync_all()).map_err(fails)?;
+        }
+        let direct = OpenOptions::new()
+            .read(true)
+            .custom_flags(linux::general::O_DIRECT as i32)
+            .open(path)
+            .ok()
+            .filter(|other| is_same(other, &metadata));
+        let metadata = file.metadata().map_err(fails)?;
+        Ok(Self {
+            path: path.into(),
+            direct,
+            size: size.map_or(length, |size| size.max(length)),
+            pinned: (!writable).then(|| Stamp::of(&metadata)),
+            writable,
+            name,
+            file,
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn fd(&self) -> Fd {
+        Fd(self.file.as_raw_fd())
+    }
+
+    /// Reads what the page cache has, then past it what can be, then the rest. Returns how much.
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let cached = file::pread_cached(self.fd(), buffer, offset).unwrap_or(0);
+        let mut done = cached / PAGE_BYTES * PAGE_BYTES;
+        if cached == buffer.len() {
+            return Ok(cached);
+        }
+        let rest = &mut buffer[done..];
+        let aligned = rest.as_ptr().addr().is_multiple_of(PAGE_BYTES)
+            && (offset + done as u64).is_multiple_of(PAGE_BYTES as u64);
+        let whole = rest.len() / PAGE_BYTES * PAGE_BYTES;
+        if let Some(direct) = self.direct.as_ref().filter(|_| aligned && whole > 0) {
+            let fd = Fd(direct.as_raw_fd());
+            let got = file::pread(fd, &mut rest[..whole], offset + done as u64);
+            done += got.unwrap_or(0);
+        }
+        let rest = &mut buffer[done..];
+        Ok(done + file::pread(self.fd(), rest, offset + done as u64)?)
+    }
+
+    /// That the file is still what was opened.
+    fn check(&self, offset: u64, bytes: usize) -> Result<(), SourceError> {
+        let Some(pinned) = self.pinned else {
+            return Ok(());
+        };
+        let now = self.file.metadata();
+        let now = now.map_err(|error| io_error(&self.name, "read", offset, &error))?;
+        let is = Stamp::of(&now);
+        if is == pinned {
+            return Ok(());
+        }
+        if is.size < offset + bytes as u64 {
+            return Err(self.short(offset, bytes, is.size));
+        }
+        Err(SourceError::Changed {
+            name: self.name.clone(),
+            was: pinned.text(),
+            is: is.text(),
+        })
+    }
+
+    fn short(&self, offset: u64, bytes: usize, end: u64) -> SourceError {
+        SourceError::Short {
+            name: self.name.clone(),
+            offset,
+            bytes: bytes as u64,
+            end,
+        }
+    }
+
+    /// Writes a run of pages that are all zeros (a hole, where the file system has holes) or not.
+    fn write_run(&self, offset: u64, bytes: &[u8], zeros: bool) -> io::Result<()> {
+        if zeros && file::punch(self.fd(), offset, bytes.len() as u64).is_ok() {
+            return Ok(());
+        }
+        self.file.write_all_at(bytes, offset)
+    }
+}
+
+impl Source for FileSource {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn version(&self) -> Option<String> {
+        self.pinned.map(Stamp::text)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+        let got = self.read(offset, buffer).map_err(|errno| {
+            let error = io::Error::from_raw_os_error(errno.0);
+            io_error(&self.name, "read", offset, &error)
+        })?;
+        // After reading: what came is then known to be of this version.
+        self.check(offset, buffer.len())?;
+        if got < buffer.len() {
+            return Err(self.short(offset, buffer.len(), offset + got as u64));
+        }
+        Ok(())
+    }
+
+    fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), SourceError> {
+        if !self.writable {
+            return Err(SourceError::ReadOnly {
+                name: self.name.clone(),
+            });
+        }
+        let end = offset.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > self.size) {
+            return Err(self.short(offset, bytes.len(), self.size));
+        }
+        let aligned = offset.is_multiple_of(PAGE_BYTES as u64);
+        let is_zero =
+            |page: &[u8]| aligned && page.len() == PAGE_BYTES && page.iter().all(|byte| *byte == 0);
+        let mut done = 0;
+        let runs = bytes
+            .chunks(PAGE_BYTES)
+            .map(|page| (is_zero(page), page.len()));
+        let mut runs = runs.peekable();
+        while let Some((zeros, mut length)) = runs.next() {
+            while let Some((_, more)) = runs.next_if(|(next, _)| *next == zeros) {
+                length += more;
+            }
+            let (at, run) = (offset + done as u64, &bytes[done..done + length]);
+            let written = self.write_run(at, run, zeros);
+            written.map_err(|error| io_error(&self.name, "write", at, &error))?;
+            done += length;
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), SourceError> {
+        let synced = self.file.sync_data();
+        synced.map_err(|error| io_error(&self.name, "write", 0, &error))
+    }
+}
+
+fn is_same(file: &File, as_this: &Metadata) -> bool {
+    let other = file.metadata();
+    other.is_ok_and(|m| (m.dev(), m.ino()) == (as_this.dev(), as_this.ino()))
+}
+
+/// The length of a file or a block device.
+fn length_of(file: &File, metadata: &Metadata, name: &str) -> Result<u64, SourceError> {
+    let kind = metadata.file_type();
+    if kind.is_file() {
+        return Ok(metadata.len());
+    }
+    if kind.is_block_device() {
+        let mut seek = file;
+        let end = io::Seek::seek(&mut seek, io::SeekFrom::End(0));
+        return end.map_err(|error| opening(name, &error));
+    }
+    let cause = match () {
+        () if kind.is_dir() => "it is a directory",
+        () if kind.is_fifo() => "it is a pipe",
+        () => "it is a device or a socket",
+    };
+    Err(unsupported(name, cause, "name a file"))
+}
+
+fn unsupported(name: &str, cause: &str, remedy: &str) -> SourceError {
+    SourceError::Unsupported {
+        name: name.into(),
+        cause: cause.into(),
+        remedy: remedy.into(),
+    }
+}
+
+fn opening(name: &str, error: &io::Error) -> SourceError {
+    let (name, cause) = (name.to_owned(), error.to_string());
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            SourceError::NotFound { name, cause }
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            SourceError::Denied {
+                name,
+                cause,
+                remedy: "ask its owner for permission, or open it for reading only",
+            }
+        }
+        io::ErrorKind::IsADirectory => unsupported(&name, "it is a directory", "name a file"),
+        _ => io_error(&name, "open", 0, error),
+    }
+}
+
+fn io_error(name: &str, what: &'static str, offset: u64, error: &io::Error) -> SourceError {
+    let remedy = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free disk space",
+        io::ErrorKind::FileTooLarge => "the file system takes no larger files: use another",
+        _ => "check the disk under it",
+    };
+    SourceError::Io {
+        name: name.into(),
+        what,
+        offset,
+        cause: error.to_string(),
+        remedy,
+    }
+}

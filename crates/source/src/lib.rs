@@ -1,0 +1,122 @@
+//! Where the contents of memory objects come from.
+//!
+//! A [`Source`] is bytes at offsets: a local file, a part of another source, several one after
+//! another, something compressed or far away. [`SourcePager`] is the pager that makes memory of
+//! one.
+
+mod error;
+mod file;
+mod parts;
+
+pub use error::SourceError;
+pub use file::{FileSource, OpenMode};
+pub use parts::{Concat, Slice};
+
+/// How far away the bytes of a source are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// In this machine: memory, a disk, a computation. Read in the thread that asks.
+    Near,
+    /// Behind a network. Several reads at a time are worth while, and they are retried.
+    Far,
+}
+
+/// Bytes at offsets, somewhere.
+///
+/// What was opened is one version: a source whose contents are exchanged, or end earlier than when
+/// it was opened, reports that ([`SourceError::Changed`], [`SourceError::Short`]) and never mixes
+/// two versions. Several threads read at a time.
+pub trait Source: Send + Sync {
+    /// What messages call it. Never holds credentials.
+    fn name(&self) -> &str;
+
+    /// Its size in bytes.
+    fn size(&self) -> u64;
+
+    /// What tells this version from others of the same name: an entity tag, say. `None` when
+    /// nothing does.
+    fn version(&self) -> Option<String> {
+        None
+    }
+
+    /// How far away it is.
+    fn reach(&self) -> Reach {
+        Reach::Near
+    }
+
+    /// True when these bytes can be read without waiting for anything far away. For sources that
+    /// are [`Reach::Far`] and keep copies nearby.
+    fn is_at_hand(&self, offset: u64, bytes: u64) -> bool {
+        let _ = (offset, bytes);
+        self.reach() == Reach::Near
+    }
+
+    /// Fills `buffer` with the bytes from `offset` on, all of it.
+    ///
+    /// # Errors
+    /// Why not; what `buffer` holds then is unspecified. [`SourceError::Short`] beyond the end.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError>;
+
+    /// True when [`Source::write_at`] can work.
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    /// Replaces the bytes from `offset` on, within its size. They are durable after
+    /// [`Source::sync`].
+    ///
+    /// # Errors
+    /// Why not; how much was written is unspecified. [`SourceError::ReadOnly`] without this method.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), SourceError> {
+        let _ = (offset, bytes);
+        Err(SourceError::ReadOnly {
+            name: self.name().into(),
+        })
+    }
+
+    /// Returns when all that was written is durable.
+    ///
+    /// # Errors
+    /// Why it may not be.
+    fn sync(&self) -> Result<(), SourceError> {
+        Ok(())
+    }
+}
+
+impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+
+    fn version(&self) -> Option<String> {
+        (**self).version()
+    }
+
+    fn reach(&self) -> Reach {
+        (**self).reach()
+    }
+
+    fn is_at_hand(&self, offset: u64, bytes: u64) -> bool {
+        (**self).is_at_hand(offset, bytes)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+        (**self).read_at(offset, buffer)
+    }
+
+    fn is_writable(&self) -> bool {
+        (**self).is_writable()
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), SourceError> {
+        (**self).write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> Result<(), SourceError> {
+        (**self).sync()
+    }
+}
