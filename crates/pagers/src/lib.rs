@@ -45,6 +45,21 @@ pub trait Pager: Send + Sync {
     /// Why the first page cannot be had: the thread that waits gets an error, never zeros.
     fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError>;
 
+    /// Says in words why `page` cannot be had: what, why, and what to do. Asked when a request for
+    /// it has failed and a thread needs it. False, with nothing written: nothing is known but the
+    /// error itself.
+    fn explain(&self, object: ObjectId, page: PageIndex, into: &mut dyn fmt::Write) -> bool {
+        let _ = (object, page, into);
+        false
+    }
+
+    /// How many pages, a power of two, are worth bringing in where one is needed alone: as many as
+    /// take hardly longer than one. 1 from pagers that do not know; the kernel then decides.
+    fn cluster_pages(&self, object: ObjectId) -> u64 {
+        let _ = object;
+        1
+    }
+
     /// Pages that lie apart are wanted: `first`, `first + stride` and so on, as many as `buffer` has
     /// room for. Fill any of them from the first on; nobody waits for them. For pagers that can have
     /// several on their way at once; 0 pages, which is what others supply, say: one at a time.
@@ -130,6 +145,7 @@ pub struct DataRequest<'a> {
     pages: PageRange,
     needed: u64,
     access: Access,
+    ahead: bool,
     buffer: &'a mut [u8],
     later: Option<MakeTicket<'a>>,
 }
@@ -164,8 +180,17 @@ impl<'a> DataRequest<'a> {
             pages,
             needed,
             access,
+            ahead: false,
             buffer,
             later: None,
+        }
+    }
+
+    /// Nobody waits for the pages yet. Used by kernels and by tests of pagers.
+    pub fn ahead_of_need(self) -> Self {
+        Self {
+            ahead: true,
+            ..self
         }
     }
 
@@ -236,6 +261,11 @@ impl<'a> DataRequest<'a> {
     /// How many of them, from the first, a thread waits for; at least 1.
     pub fn needed(&self) -> u64 {
         self.needed
+    }
+
+    /// True when nobody waits yet: what others wait for may come first.
+    pub fn is_ahead_of_need(&self) -> bool {
+        self.ahead
     }
 
     /// What the waiting thread wants to do.

@@ -5,11 +5,19 @@
 //! one.
 
 mod error;
+mod fetch;
 mod file;
+mod link;
+mod pager;
 mod parts;
+mod plan;
+#[allow(unsafe_code)]
+mod pool;
+mod retry;
 
 pub use error::SourceError;
 pub use file::{FileSource, OpenMode};
+pub use pager::{OnFailure, Options, SourcePager};
 pub use parts::{Concat, Slice};
 
 /// How far away the bytes of a source are.

@@ -1,0 +1,224 @@
+//! Reads of a far source: carries out what the plan says, and answers tickets.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
+use farpage_pagers::Ticket;
+
+use crate::pager::{Failures, pager_error};
+use crate::plan::{Answer, Plan, ReadId, Start};
+use crate::retry::Patience;
+use crate::{Options, Source, SourceError, pool};
+
+/// Buffers that are kept for the next reads.
+const SPARE_BUFFERS: usize = 16;
+
+/// All reads of one object.
+pub(crate) struct Fetch {
+    source: Arc<dyn Source>,
+    patience: Patience,
+    zeros: bool,
+    failures: Failures,
+    closed: AtomicBool,
+    began: Instant,
+    state: Mutex<State>,
+}
+
+struct State {
+    plan: Plan<Ticket>,
+    /// What was read and may be asked for.
+    contents: HashMap<ReadId, Arc<Vec<u8>>>,
+    spare: Vec<Vec<u8>>,
+}
+
+/// Somebody's ticket and where its bytes are.
+struct Supply {
+    ticket: Ticket,
+    pages: PageRange,
+    parts: Vec<(Arc<Vec<u8>>, PageRange)>,
+}
+
+impl Fetch {
+    pub(crate) fn new(source: Arc<dyn Source>, options: &Options, failures: Failures) -> Arc<Self> {
+        let pages = source.size().div_ceil(PAGE_BYTES as u64);
+        let extent = |bytes: &std::ops::Range<u64>| {
+            let page = PAGE_BYTES as u64;
+            PageRange::new(bytes.start / page, bytes.end.div_ceil(page))
+        };
+        let extents = options.extents.iter().map(extent).collect();
+        let ahead = (options.ahead_bytes / PAGE_BYTES as u64).max(2);
+        Arc::new(Self {
+            patience: options.patience(),
+            zeros: options.on_failure == crate::OnFailure::Zero,
+            failures,
+            closed: AtomicBool::new(false),
+            began: Instant::now(),
+            state: Mutex::new(State {
+                plan: Plan::new(pages, ahead, extents),
+                contents: HashMap::new(),
+                spare: Vec::new(),
+            }),
+            source,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pages that take hardly longer than one.
+    pub(crate) fn cluster_pages(&self) -> u64 {
+        self.lock().plan.link().cluster_pages()
+    }
+
+    /// The ticket's pages are wanted; `ahead` when nobody waits for them yet.
+    pub(crate) fn request(self: &Arc<Self>, ticket: Ticket, ahead: bool) {
+        let (pages, needed) = (ticket.pages(), ticket.needed());
+        let mut state = self.lock();
+        let answer = if ahead {
+            state.plan.prefetched(pages, ticket)
+        } else {
+            state.plan.wanted(pages, needed, ticket)
+        };
+        let supply = answer.map(|answer| state.find(answer));
+        self.go_on(state);
+        if let Some(supply) = supply {
+            self.supply(supply);
+        }
+    }
+
+    /// `pages` are being written to, or were.
+    pub(crate) fn written(&self, pages: PageRange) {
+        let mut state = self.lock();
+        state.plan.written(pages);
+        state.forget();
+    }
+
+    /// Nobody will ask any more.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        let dropped = self.lock().plan.abandon();
+        drop(dropped);
+    }
+
+    /// Begins what is to be read now.
+    fn go_on(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        let starts: Vec<Start> = std::iter::from_fn(|| state.plan.start()).collect();
+        state.forget();
+        let mut buffers: Vec<Vec<u8>> = Vec::with_capacity(starts.len());
+        buffers.extend((0..starts.len()).map(|_| state.spare.pop().unwrap_or_default()));
+        drop(state);
+        for (start, buffer) in starts.into_iter().zip(buffers) {
+            let fetch = Arc::clone(self);
+            pool::spawn(move || fetch.read(start, buffer));
+        }
+    }
+
+    fn bytes(&self, pages: PageRange) -> (u64, usize) {
+        let offset = pages.start.0 * PAGE_BYTES as u64;
+        let end = (pages.end.0 * PAGE_BYTES as u64).min(self.source.size());
+        (offset, end.saturating_sub(offset) as usize)
+    }
+
+    fn read(self: &Arc<Self>, start: Start, mut buffer: Vec<u8>) {
+        let (offset, bytes) = self.bytes(start.pages);
+        buffer.resize(bytes, 0);
+        let began = Instant::now();
+        let result = self.read_patiently(offset, &mut buffer);
+        let (now, took) = (self.began.elapsed(), began.elapsed());
+        let mut state = self.lock();
+        let Err(error) = result else {
+            state.contents.insert(start.id, Arc::new(buffer));
+            let (now, took) = (now.as_nanos() as u64, took.as_nanos() as u64);
+            let answers = state.plan.ended(start.id, now, took);
+            let supplies: Vec<Supply> = answers.into_iter().map(|a| state.find(a)).collect();
+            self.go_on(state);
+            supplies.into_iter().for_each(|supply| self.supply(supply));
+            return;
+        };
+        let tickets = state.plan.failed(start.id);
+        self.go_on(state);
+        for ticket in tickets {
+            self.fail(ticket, start.pages, &error);
+        }
+    }
+
+    fn read_patiently(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+        let given_up = || self.closed.load(Ordering::Acquire);
+        self.patience.read(&*self.source, offset, buffer, given_up)
+    }
+
+    /// A read for the ticket has failed. What is needed of it may be had all the same: a source
+    /// that was cut is short at its end only.
+    fn fail(&self, ticket: Ticket, read: PageRange, error: &SourceError) {
+        let pages = ticket.pages();
+        let needed = PageRange::new(pages.start.0, pages.start.0 + ticket.needed());
+        let (offset, bytes) = self.bytes(needed);
+        if needed.pages() < read.pages() && !self.closed.load(Ordering::Acquire) {
+            let mut buffer = vec![0; bytes];
+            if self.source.read_at(offset, &mut buffer).is_ok() {
+                ticket.supply(&buffer);
+                return;
+            }
+        }
+        if self.zeros {
+            self.failures.zeros_supplied(error);
+            ticket.supply(&vec![0; bytes.max(1)]);
+            return;
+        }
+        self.failures.note(PageIndex(pages.start.0), error);
+        ticket.fail(pager_error(error));
+    }
+
+    fn supply(&self, supply: Supply) {
+        let (offset, bytes) = self.bytes(supply.pages);
+        let of = |pages: PageRange| (pages.start.0 * PAGE_BYTES as u64) as i64 - offset as i64;
+        if let [(contents, pages)] = supply.parts.as_slice() {
+            let from = -of(*pages) as usize;
+            supply.ticket.supply(&contents[from..from + bytes]);
+        } else {
+            let mut whole = Vec::with_capacity(bytes);
+            for (contents, pages) in &supply.parts {
+                let from = (whole.len() as i64 - of(*pages)) as usize;
+                let to = contents.len().min(from + bytes - whole.len());
+                whole.extend_from_slice(&contents[from..to]);
+            }
+            supply.ticket.supply(&whole);
+        }
+        let mut state = self.lock();
+        supply
+            .parts
+            .into_iter()
+            .for_each(|(contents, _)| state.recycle(contents));
+    }
+}
+
+impl State {
+    fn find(&self, answer: Answer<Ticket>) -> Supply {
+        let part = |(id, pages)| (Arc::clone(&self.contents[&id]), pages);
+        Supply {
+            ticket: answer.ticket,
+            pages: answer.pages,
+            parts: answer.parts.into_iter().map(part).collect(),
+        }
+    }
+
+    /// Lets go of what nobody may ask for any more.
+    fn forget(&mut self) {
+        let plan = &self.plan;
+        let gone = self.contents.extract_if(|id, _| !plan.is_kept(*id));
+        let gone: Vec<Arc<Vec<u8>>> = gone.map(|(_, contents)| contents).collect();
+        gone.into_iter().for_each(|contents| self.recycle(contents));
+    }
+
+    fn recycle(&mut self, contents: Arc<Vec<u8>>) {
+        if self.spare.len() < SPARE_BUFFERS
+            && let Ok(buffer) = Arc::try_unwrap(contents)
+        {
+            self.spare.push(buffer);
+        }
+    }
+}

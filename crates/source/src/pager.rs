@@ -1,0 +1,301 @@
+//! The pager that makes memory of a source.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+
+use crate::fetch::Fetch;
+use crate::retry::Patience;
+use crate::{Reach, Source, SourceError};
+
+/// Failures that are remembered, for messages.
+const FAILURES_MAX: usize = 256;
+/// Pages that are written to the source at a time at most.
+const WRITE_PAGES: usize = 256;
+
+/// What happens when bytes cannot be had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The access fails, after [`Options::deadline`] where the failure may pass.
+    #[default]
+    Error,
+    /// The access waits as long as the failure may pass; what cannot pass fails.
+    Wait,
+    /// The access reads zeros. For those who know that this is harmless.
+    Zero,
+}
+
+/// How a source is read.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What happens when bytes cannot be had.
+    pub on_failure: OnFailure,
+    /// How long a read of a far source is tried again.
+    pub deadline: Duration,
+    /// Bytes that may be read ahead and kept until they are asked for, of a far source. They come
+    /// on top of the kernel's budget.
+    pub ahead_bytes: u64,
+    /// Ranges of bytes that are wanted whole as soon as a part of one is: arrays, say.
+    pub extents: Vec<Range<u64>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            on_failure: OnFailure::default(),
+            deadline: Duration::from_secs(60),
+            ahead_bytes: 64 << 20,
+            extents: Vec::new(),
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn patience(&self) -> Patience {
+        match self.on_failure {
+            OnFailure::Wait => Patience::endless(self.deadline),
+            OnFailure::Error | OnFailure::Zero => Patience::until(self.deadline),
+        }
+    }
+}
+
+/// What is done with pages that are about to be written to the source: see
+/// [`SourcePager::with_barrier`].
+type Barrier = Box<dyn Fn(&[PageOut<'_>]) -> Result<(), SourceError> + Send + Sync>;
+
+/// Makes memory of a [`Source`].
+pub struct SourcePager {
+    source: Arc<dyn Source>,
+    fetch: Arc<Fetch>,
+    zeros: bool,
+    failures: Failures,
+    barrier: Option<Barrier>,
+}
+
+impl SourcePager {
+    /// A pager of `source`.
+    pub fn new(source: Arc<dyn Source>, options: &Options) -> Self {
+        let failures = Failures::default();
+        Self {
+            fetch: Fetch::new(Arc::clone(&source), options, failures.clone()),
+            zeros: options.on_failure == OnFailure::Zero,
+            source,
+            failures,
+            barrier: None,
+        }
+    }
+
+    /// Has `barrier` called with the pages that are about to leave memory, before any of them is
+    /// written to the source. They are written when it returns `Ok`, and stay in memory otherwise.
+    /// That is what a write-ahead log needs: the barrier forces the log as far as these pages
+    /// depend on it. It must not touch memory that this pager serves.
+    #[must_use]
+    pub fn with_barrier(
+        mut self,
+        barrier: impl Fn(&[PageOut<'_>]) -> Result<(), SourceError> + Send + Sync + 'static,
+    ) -> Self {
+        self.barrier = Some(Box::new(barrier));
+        self
+    }
+
+    /// The source.
+    pub fn source(&self) -> &Arc<dyn Source> {
+        &self.source
+    }
+
+    /// The failure that was noted last.
+    pub fn last_failure(&self) -> Option<SourceError> {
+        self.failures.last()
+    }
+
+    fn read(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        let mut request = request;
+        let (pages, needed) = (request.pages(), request.needed());
+        let offset = pages.start.0 * PAGE_BYTES as u64;
+        let rest = self.source.size().saturating_sub(offset);
+        let buffer = request.buffer();
+        let bytes = buffer
+            .len()
+            .min(usize::try_from(rest).unwrap_or(usize::MAX));
+        buffer[bytes..].fill(0);
+        let Err(error) = self.source.read_at(offset, &mut buffer[..bytes]) else {
+            return Ok(Supplied::clean(pages.pages()));
+        };
+        // What is needed of it may be had all the same.
+        let least = bytes.min(needed as usize * PAGE_BYTES);
+        if least < bytes && self.source.read_at(offset, &mut buffer[..least]).is_ok() {
+            return Ok(Supplied::clean(needed));
+        }
+        if self.zeros {
+            self.failures.zeros_supplied(&error);
+            buffer.fill(0);
+            return Ok(Supplied::clean(needed));
+        }
+        self.failures.note(pages.start, &error);
+        Err(pager_error(&error))
+    }
+
+    fn write_run(&self, run: &[PageOut<'_>]) -> Result<(), SourceError> {
+        let offset = run[0].page.0 * PAGE_BYTES as u64;
+        let rest = self.source.size().saturating_sub(offset) as usize;
+        let mut bytes = Vec::with_capacity(run.len() * PAGE_BYTES);
+        run.iter()
+            .for_each(|page| bytes.extend_from_slice(page.bytes));
+        bytes.truncate(rest);
+        self.source.write_at(offset, &bytes)
+    }
+
+    fn write(&self, pages: &[PageOut<'_>]) -> Result<(), SourceError> {
+        if let Some(barrier) = &self.barrier {
+            barrier(pages)?;
+        }
+        let follows = |a: &PageOut<'_>, b: &PageOut<'_>| b.page.0 == a.page.0 + 1;
+        for run in pages
+            .chunk_by(follows)
+            .flat_map(|run| run.chunks(WRITE_PAGES))
+        {
+            let range = PageRange::new(run[0].page.0, run[0].page.0 + run.len() as u64);
+            // Before: reads under way may have the old bytes. After: those begun meanwhile.
+            self.fetch.written(range);
+            let written = self.write_run(run);
+            self.fetch.written(range);
+            written?;
+        }
+        Ok(())
+    }
+}
+
+impl Pager for SourcePager {
+    fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        let pages = request.pages();
+        let offset = pages.start.0 * PAGE_BYTES as u64;
+        let bytes = request.needed() * PAGE_BYTES as u64;
+        let bytes = bytes.min(self.source.size().saturating_sub(offset));
+        if self.source.reach() == Reach::Near {
+            return self.read(request);
+        }
+        if self.source.is_at_hand(offset, bytes) {
+            return self.read_at_hand(request);
+        }
+        let ahead = request.is_ahead_of_need();
+        Ok(request.later(|ticket| self.fetch.request(ticket, ahead)))
+    }
+
+    fn is_at_hand(&self, _: ObjectId, _: PageIndex) -> bool {
+        // Keeping a ticket takes no time, and neither does what is kept nearby.
+        self.source.reach() == Reach::Far
+    }
+
+    fn cluster_pages(&self, _: ObjectId) -> u64 {
+        match self.source.reach() {
+            Reach::Near => 1,
+            Reach::Far => self.fetch.cluster_pages(),
+        }
+    }
+
+    fn explain(&self, _: ObjectId, page: PageIndex, into: &mut dyn fmt::Write) -> bool {
+        let error = self.failures.of(page).or_else(|| self.failures.last());
+        error.is_some_and(|error| write!(into, "{error}").is_ok())
+    }
+
+    fn data_write(&self, _: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
+        self.write(pages).map_err(|error| {
+            self.failures.note(pages[0].page, &error);
+            match pager_error(&error) {
+                PagerError::Read(errno) => PagerError::Write(errno),
+                other => other,
+            }
+        })
+    }
+
+    fn terminate(&self, _: ObjectId) {
+        self.fetch.close();
+    }
+}
+
+impl SourcePager {
+    /// Reads what is near of a far source, as far as it is near.
+    fn read_at_hand(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        let pages = request.pages();
+        let offset = pages.start.0 * PAGE_BYTES as u64;
+        let rest = self.source.size().saturating_sub(offset);
+        let mut near = pages.pages();
+        while near > request.needed()
+            && !self
+                .source
+                .is_at_hand(offset, rest.min(near * PAGE_BYTES as u64))
+        {
+            near = (near / 2).max(request.needed());
+        }
+        let bytes = rest.min(near * PAGE_BYTES as u64) as usize;
+        let buffer = request.buffer();
+        buffer[bytes..].fill(0);
+        match self.source.read_at(offset, &mut buffer[..bytes]) {
+            Ok(()) => Ok(Supplied::clean(near)),
+            // It went away meanwhile, or never was right.
+            Err(_) => {
+                let ahead = request.is_ahead_of_need();
+                Ok(request.later(|ticket| self.fetch.request(ticket, ahead)))
+            }
+        }
+    }
+}
+
+/// What failed lately, and where.
+#[derive(Clone, Default)]
+pub(crate) struct Failures(Arc<Mutex<VecDeque<(PageIndex, SourceError)>>>);
+
+impl Failures {
+    pub(crate) fn note(&self, page: PageIndex, error: &SourceError) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(other, _)| *other != page);
+        if all.len() == FAILURES_MAX {
+            all.pop_front();
+        }
+        all.push_back((page, error.clone()));
+    }
+
+    fn of(&self, page: PageIndex) -> Option<SourceError> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = all.iter().find(|(other, _)| *other == page);
+        found.map(|(_, error)| error.clone())
+    }
+
+    fn last(&self) -> Option<SourceError> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.back().map(|(_, error)| error.clone())
+    }
+
+    /// Says once that zeros were supplied, as was asked for.
+    pub(crate) fn zeros_supplied(&self, error: &SourceError) {
+        if self.last().is_none() {
+            eprintln!("farpage: {error}; zeros are read instead, as was asked for");
+        }
+        self.note(PageIndex(u64::MAX), error);
+    }
+}
+
+/// The number that stands for an error in the protocol.
+pub(crate) fn pager_error(error: &SourceError) -> PagerError {
+    const EIO: i32 = 5;
+    const EACCES: i32 = 13;
+    match error {
+        SourceError::Corrupt { .. } => PagerError::Corrupt,
+        SourceError::Short { .. } | SourceError::NotFound { .. } => PagerError::Unavailable,
+        SourceError::Denied { .. } => PagerError::Read(EACCES),
+        SourceError::ReadOnly { .. } => PagerError::Write(30),
+        SourceError::Changed { .. }
+        | SourceError::WrongRange { .. }
+        | SourceError::Unreachable { .. }
+        | SourceError::TimedOut { .. }
+        | SourceError::Io { .. }
+        | SourceError::Unsupported { .. }
+        | SourceError::NotExact { .. }
+        | SourceError::Callback { .. } => PagerError::Read(EIO),
+    }
+}

@@ -1,0 +1,99 @@
+//! The threads that read from far sources, for all objects of the process.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Threads at most.
+const THREADS_MAX: usize = 64;
+/// After this long without work a thread ends.
+const IDLE: Duration = Duration::from_secs(10);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+struct Pool {
+    /// Threads do not survive a fork: the child makes a pool of its own.
+    process: u32,
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Has `job` done by one of the threads. Jobs begin in order.
+pub(crate) fn spawn(job: impl FnOnce() + Send + 'static) {
+    let pool = pool();
+    let mut state = pool.lock();
+    state.jobs.push_back(Box::new(job));
+    if state.jobs.len() > state.idle && state.threads < THREADS_MAX {
+        let made = std::thread::Builder::new()
+            .name("farpage-fetch".into())
+            .stack_size(256 << 10)
+            .spawn(|| pool.work());
+        // Without memory for one more, those that there are go on; the first must be.
+        assert!(made.is_ok() || state.threads > 0, "no thread can be made");
+        state.threads += usize::from(made.is_ok());
+    }
+    drop(state);
+    pool.work.notify_one();
+}
+
+fn pool() -> &'static Pool {
+    let process = std::process::id();
+    loop {
+        let now = POOL.load(Ordering::Acquire);
+        // SAFETY: null, or leaked below and never changed.
+        if let Some(pool) = unsafe { now.as_ref() }
+            && pool.process == process
+        {
+            return pool;
+        }
+        let new = Box::into_raw(Box::new(Pool {
+            process,
+            state: Mutex::default(),
+            work: Condvar::new(),
+        }));
+        if POOL
+            .compare_exchange(now, new, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            // SAFETY: made above, and nobody has seen it.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+}
+
+impl Pool {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                job();
+                state = self.lock();
+                continue;
+            }
+            state.idle += 1;
+            let waited = self.work.wait_timeout(state, IDLE);
+            let (next, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            state.idle -= 1;
+            if timed_out.timed_out() && state.jobs.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
