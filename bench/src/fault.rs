@@ -86,7 +86,7 @@ pub fn run(kernel: Embedded, threads: usize, pages: usize, in_thread: bool) {
     );
 }
 
-fn touch(memory: &Mapping<'_>, page: usize) -> u64 {
+fn touch(memory: &Mapping, page: usize) -> u64 {
     let mut word = [0; 8];
     let started = Instant::now();
     memory.read(page * PAGE_BYTES, &mut word).expect("inside");

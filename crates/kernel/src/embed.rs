@@ -40,7 +40,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
-use std::sync::Mutex;
+use std::time::Duration;
 
 use farpage_abi::{Control, ObjectId, PAGE_BYTES};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
@@ -185,6 +185,7 @@ impl Embedded {
                 }
             })
         });
+        std::thread::spawn(move || clean_for_ever(kernel));
         Ok(Self { kernel, control })
     }
 
@@ -197,13 +198,7 @@ impl Embedded {
         let pages = bytes.div_ceil(PAGE_BYTES).max(1) as u64;
         let id = ObjectId(NEXT.fetch_add(1, Ordering::Relaxed));
         pager.init(id, pages).map_err(Error::Refused)?;
-        Ok(Object {
-            host: *self,
-            pager,
-            id,
-            pages,
-            place: Mutex::default(),
-        })
+        Ok(Object::new(*self, pager, id, pages))
     }
 
     fn answer_in_thread(&self) -> Result<(), Error> {
@@ -221,6 +216,27 @@ impl Embedded {
     /// Bytes resident now, of all objects.
     pub fn resident_bytes(&self) -> u64 {
         self.control.resident_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Writes dirty pages back when they become many, so that a flush, or a need for memory, finds
+/// little to write.
+fn clean_for_ever(kernel: &'static Kernel) -> ! {
+    const DIRTY_MAX: u64 = 256 << 20;
+    let (mut cursor, mut written) = (0, 0);
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+        let counter = &kernel.account.counters().write_faults;
+        let now = counter.load(Ordering::Relaxed);
+        if core::mem::replace(&mut written, now) != now {
+            let budget = kernel
+                .account
+                .control()
+                .budget_bytes
+                .load(Ordering::Relaxed);
+            let limit = (budget / 4).min(DIRTY_MAX) / PAGE_BYTES as u64;
+            kernel.clean_beyond(limit, &mut cursor);
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::layout::shadow_of;
 use crate::regions::{Source, address_of};
 
 /// Clusters that are taken at a time under one hold of the lock.
-const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 32;
 
 /// What moving a batch aside came to.
 #[derive(Default)]
@@ -275,28 +275,26 @@ impl Kernel {
         }
     }
 
-    /// Hands one page that is being paged out to its pager. False when it was not taken.
-    pub(crate) fn write_one(&self, page: PageIndex) -> bool {
-        let state = self.state.lock();
-        let Some(source) = state
-            .region_of_page(page.0)
-            .map(|region| region.source.clone())
-        else {
-            return false;
+    /// Hands pages that are being paged out to their pager, `runs` of one object in order. False
+    /// when they were not taken.
+    pub(crate) fn write_runs(&self, runs: &[PageRange], source: Source) -> bool {
+        let none = PageOuts {
+            first: PageIndex(0),
+            pages: 0,
         };
-        drop(state);
-        let first = PageIndex(page.0 / CLUSTER_PAGES * CLUSTER_PAGES);
-        let cluster = PageOuts {
-            first,
-            pages: 1 << (page.0 - first.0),
-        };
-        let none = PageOuts { first, pages: 0 };
         let mut leaving = Leaving {
             clusters: [none; BATCH],
-            count: 1,
+            count: 0,
             source,
         };
-        leaving.clusters[0] = cluster;
+        for page in runs.iter().flat_map(|run| run.iter()) {
+            let first = PageIndex(page.0 / CLUSTER_PAGES * CLUSTER_PAGES);
+            if leaving.count == 0 || leaving.clusters[leaving.count - 1].first != first {
+                leaving.clusters[leaving.count] = PageOuts { first, pages: 0 };
+                leaving.count += 1;
+            }
+            leaving.clusters[leaving.count - 1].pages |= 1 << (page.0 - first.0);
+        }
         self.state.lock().in_flight += 1;
         self.write(&leaving, false) > 0
     }

@@ -194,9 +194,13 @@ impl Kernel {
             Answer::Unprotect(pages) => self.unprotect(state, pages, &source),
             Answer::PageIn { mut pages, also } => {
                 let asked = PageIndex(page.0 - source.origin);
-                let alone = pages.pages() == 1 && also.is_none();
-                if alone && !source.pager.is_at_hand(source.object, asked) {
-                    pages = state.pages.neighbourhood(page, limits);
+                if pages.pages() == 1 && also.is_none() {
+                    let cluster = source.pager.cluster_pages(source.object);
+                    if cluster > 1 {
+                        pages = state.pages.cluster(page, limits, source.origin, cluster);
+                    } else if !source.pager.is_at_hand(source.object, asked) {
+                        pages = state.pages.neighbourhood(page, limits);
+                    }
                 }
                 self.request(state, page, pages, also, source)
             }

@@ -34,8 +34,15 @@ impl Buffer {
 
     pub(crate) fn bytes(&mut self, pages: usize) -> &mut [u8] {
         assert!(pages <= BUFFER_PAGES, "a page-in larger than the buffer");
-        // SAFETY: the mapping has BUFFER_PAGES pages, lives for ever, and is this buffer's alone.
+        // SAFETY: the mapping has BUFFER_PAGES pages, lives as long as this buffer, and is its alone.
         unsafe { core::slice::from_raw_parts_mut(self.address as *mut u8, pages * PAGE_BYTES) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: this buffer's own, and nobody borrows it any more.
+        let _ = unsafe { mem::unmap(self.address, BUFFER_PAGES * PAGE_BYTES) };
     }
 }
 

@@ -12,6 +12,8 @@ extern crate std;
 mod account;
 mod advise;
 #[cfg(feature = "std")]
+mod clean;
+#[cfg(feature = "std")]
 pub mod embed;
 mod evict;
 mod fault;
@@ -28,6 +30,8 @@ mod loss;
 mod object;
 mod outstanding;
 mod page_in;
+#[cfg(feature = "std")]
+mod prefetch;
 mod regions;
 mod remap;
 mod space;

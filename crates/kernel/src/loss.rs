@@ -7,18 +7,18 @@ use farpage_pagers::PagerError;
 use farpage_sys::{file, process};
 
 use crate::kernel::{Kernel, OnLoss};
-use crate::regions::address_of;
+use crate::regions::{Source, address_of};
 
 /// A message on the stack: longer ones are cut.
 pub(crate) struct Message {
-    bytes: [u8; 512],
+    bytes: [u8; 1024],
     length: usize,
 }
 
 impl Message {
     pub(crate) const fn new() -> Self {
         Self {
-            bytes: [0; 512],
+            bytes: [0; 1024],
             length: 0,
         }
     }
@@ -89,13 +89,38 @@ impl Kernel {
                 error,
             ),
             OnLoss::Poison => {
-                self.say(format_args!(
-                    "cannot page in the memory at {address:#x}: {error}"
-                ));
+                self.say_why_lost(page, error);
                 // SAFETY: the page is registered and has no contents any more.
                 unsafe { self.uffd_at(address).poison(address, PAGE_BYTES) };
                 self.wake(address, PAGE_BYTES);
             }
         }
+    }
+
+    /// In the pager's words, if it has any.
+    fn say_why_lost(&self, page: PageIndex, error: PagerError) {
+        let address = address_of(page.0);
+        let region = self.state.lock().region_of_page(page.0).cloned();
+        let mut why = Message::new();
+        if let Some(Source {
+            object,
+            pager,
+            origin,
+            ..
+        }) = region.map(|region| region.source)
+        {
+            let asked = PageIndex(page.0 - origin);
+            if pager.explain(object, asked, &mut why) {
+                let offset = asked.0 * PAGE_BYTES as u64;
+                let why = core::str::from_utf8(&why.bytes[..why.length]).unwrap_or_default();
+                self.say(format_args!(
+                    "the page at byte {offset} cannot be had: {why}"
+                ));
+                return;
+            }
+        }
+        self.say(format_args!(
+            "cannot page in the memory at {address:#x}: {error}"
+        ));
     }
 }

@@ -5,8 +5,8 @@ use farpage_abi::{Access, PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::State as PageState;
 use farpage_sys::{Errno, mem};
 
-use crate::kernel::{Kernel, State};
-use crate::layout::{IN_THREAD_AREA, shadow_of};
+use crate::kernel::Kernel;
+use crate::layout::IN_THREAD_AREA;
 use crate::regions::{OnFork, Region, Source, address_of, pages_of};
 
 impl Kernel {
@@ -47,68 +47,6 @@ impl Kernel {
         drop(state);
         self.account.demand(bytes as i64);
         Ok(start)
-    }
-
-    /// Hands every dirty page of `start .. end` to its pager; with `drop_cached` no page stays in
-    /// memory. Returns when the pager has taken them.
-    ///
-    /// # Errors
-    /// `EIO` when the pager did not take a page: it stays dirty.
-    pub fn clean(&self, start: usize, end: usize, drop_cached: bool) -> Result<(), Errno> {
-        let pages = pages_of(start, end);
-        let mut state = self.lock_settled(pages);
-        self.bring_all_back(&mut state, pages);
-        let dirty: alloc::vec::Vec<PageRange> =
-            state.pages.runs(pages, PageState::Resident).collect();
-        state.in_flight += 1;
-        for page in dirty.iter().flat_map(|run| run.iter()) {
-            self.copy_for_cleaning(&mut state, page);
-        }
-        drop(state);
-        let mut failed = false;
-        for page in dirty.iter().flat_map(|run| run.iter()) {
-            failed |= !self.write_one(page);
-        }
-        let mut state = self.state.lock();
-        state.in_flight -= 1;
-        drop(state);
-        self.settled.notify();
-        if drop_cached {
-            self.drop_cached(pages);
-        }
-        if failed { Err(Errno::EIO) } else { Ok(()) }
-    }
-
-    fn copy_for_cleaning(&self, state: &mut State, page: PageIndex) {
-        let at = address_of(page.0);
-        // SAFETY: registered; a writer waits until the page is clean.
-        let protected = unsafe { self.uffd_at(at).protect(at, PAGE_BYTES, true) };
-        // SAFETY: the shadow is empty; the page is protected and stays.
-        let copied = unsafe { self.uffd().copy(shadow_of(at), at, PAGE_BYTES, false) };
-        assert!(
-            protected.is_ok() && copied.stopped.is_none(),
-            "a resident page is not there"
-        );
-        self.account.charge_anyway(1);
-        state.pages.clean_begins(page);
-    }
-
-    fn drop_cached(&self, pages: PageRange) {
-        let mut state = self.lock_settled(pages);
-        let clean: alloc::vec::Vec<PageRange> = state.pages.runs(pages, PageState::Clean).collect();
-        for run in clean {
-            // SAFETY: write-protected, and the pager has the same contents.
-            let _ = unsafe {
-                mem::advise(
-                    address_of(run.start.0),
-                    run.bytes() as usize,
-                    mem::MADV_DONTNEED,
-                )
-            };
-            run.iter().for_each(|page| state.pages.dropped(page));
-            state.pages.requeue_all(run);
-            self.account.uncharge(run.pages());
-        }
     }
 
     /// Forbids writing to `start .. end` until the pager allows it (`data_unlock`), or lifts that.
@@ -156,17 +94,15 @@ impl Kernel {
     /// Pages of `start .. end` that are in the program.
     pub fn resident(&self, start: usize, end: usize) -> u64 {
         let state = self.state.lock();
-        let there = |page: &PageIndex| {
-            matches!(
-                state.pages.state(*page),
-                PageState::Resident | PageState::Clean | PageState::PagingOutMapped
-            )
-        };
-        state
-            .pages
-            .existing(pages_of(start, end))
-            .filter(there)
-            .count() as u64
+        let runs = state.pages.resident_runs(pages_of(start, end));
+        runs.map(|run| run.pages()).sum()
+    }
+
+    /// Which they are.
+    #[cfg(feature = "std")]
+    pub(crate) fn resident_runs(&self, start: usize, end: usize) -> alloc::vec::Vec<PageRange> {
+        let state = self.state.lock();
+        state.pages.resident_runs(pages_of(start, end)).collect()
     }
 
     /// Unmaps an object: what is dirty is lost, so [`Kernel::clean`] it before. What waits for its

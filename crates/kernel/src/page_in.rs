@@ -14,6 +14,8 @@ use crate::regions::{Source, address_of};
 
 /// Pages that are put into the program with the lock held.
 const INSTALL_PAGES: u64 = 64;
+/// Instead of the page that a thread waits for: nobody waits.
+pub(crate) const NOBODY: PageIndex = PageIndex(0);
 
 impl Kernel {
     /// Asks the pager and puts what it supplies into the program. What the pager answers later is
@@ -82,7 +84,10 @@ impl Kernel {
             ticket.store(id, Ordering::Relaxed);
             id
         };
-        let request = DataRequest::new(source.object, asked, needed, access, space);
+        let mut request = DataRequest::new(source.object, asked, needed, access, space);
+        if page == NOBODY {
+            request = request.ahead_of_need();
+        }
         let answer = source.pager.data_request(request.or_later(self, &make));
         let id = ticket.load(Ordering::Relaxed);
         if id == NO_TICKET {
@@ -191,6 +196,22 @@ impl Kernel {
         self.settled.notify();
     }
 
+    /// Brings in pages that nobody waits for. What fails stays out.
+    pub(crate) fn page_in_ahead(
+        &'static self,
+        pages: PageRange,
+        source: &Source,
+        buffer: &mut Buffer,
+    ) {
+        let fault = Fault {
+            address: address_of(pages.start.0),
+            write: false,
+            protection: false,
+            thread: 0,
+        };
+        self.page_in(NOBODY, pages, fault, source, buffer, &mut Stall::new());
+    }
+
     /// Brings in what a thread that goes through memory in steps will want next.
     pub(crate) fn prefetch_strided(
         &'static self,
@@ -250,14 +271,7 @@ impl Kernel {
 
     fn prefetch_one(&'static self, next: PageIndex, source: &Source, buffer: &mut Buffer) {
         if self.prefetch_begins(source, core::iter::once(next)) == 1 {
-            let fault = Fault {
-                address: address_of(next.0),
-                write: false,
-                protection: false,
-                thread: 0,
-            };
-            let (one, untimed) = (PageRange::one(next), &mut Stall::new());
-            self.page_in(next, one, fault, source, buffer, untimed);
+            self.page_in_ahead(PageRange::one(next), source, buffer);
         }
     }
 

@@ -61,7 +61,7 @@ fn object(kernel: &Embedded, pages: usize) -> (Arc<Counted>, Object) {
     (pager, object.expect("an object"))
 }
 
-fn number(memory: &Mapping<'_>, page: u64) -> u64 {
+fn number(memory: &Mapping, page: u64) -> u64 {
     let mut word = [0; 8];
     memory
         .read(page as usize * PAGE_BYTES, &mut word)
@@ -69,7 +69,7 @@ fn number(memory: &Mapping<'_>, page: u64) -> u64 {
     u64::from_le_bytes(word)
 }
 
-fn write(memory: &Mapping<'_>, page: u64, value: u64) {
+fn write(memory: &Mapping, page: u64, value: u64) {
     memory
         .write(page as usize * PAGE_BYTES, &value.to_le_bytes())
         .expect("inside");

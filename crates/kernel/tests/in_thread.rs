@@ -80,7 +80,7 @@ impl Pager for Numbers {
     }
 }
 
-fn number(memory: &Mapping<'_>, page: u64) -> u64 {
+fn number(memory: &Mapping, page: u64) -> u64 {
     let mut word = [0; 8];
     memory
         .read(page as usize * PAGE_BYTES, &mut word)

@@ -120,7 +120,7 @@ const ALL: PageRange = PageRange {
     end: PageIndex(u64::MAX),
 };
 
-fn number(memory: &Mapping<'_>, page: u64) -> u64 {
+fn number(memory: &Mapping, page: u64) -> u64 {
     let mut word = [0; 8];
     memory
         .read(page as usize * PAGE_BYTES, &mut word)
@@ -251,7 +251,7 @@ fn flush_and_lock_wait_for_outstanding_pages() {
 }
 
 /// Reads every 20th page of `pages`.
-fn read_strided(memory: &Mapping<'_>, pages: std::ops::Range<u64>) {
+fn read_strided(memory: &Mapping, pages: std::ops::Range<u64>) {
     for page in pages.step_by(20) {
         assert_eq!(number(memory, page), page, "a wrong page");
     }

@@ -68,7 +68,7 @@ const ALL: PageRange = PageRange {
     end: PageIndex(u64::MAX),
 };
 
-fn number(memory: &farpage_kernel::embed::Mapping<'_>, page: usize) -> u64 {
+fn number(memory: &farpage_kernel::embed::Mapping, page: usize) -> u64 {
     let mut word = [0; 8];
     memory.read(page * PAGE_BYTES, &mut word).expect("inside");
     u64::from_le_bytes(word)

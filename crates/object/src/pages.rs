@@ -335,6 +335,23 @@ impl Pages {
         pages
     }
 
+    /// What to ask for instead of a page alone when the pager says that `count` pages (a power of
+    /// two) take hardly longer than one: those of its aligned cluster, counted from `origin`, that
+    /// are not here either.
+    pub fn cluster(
+        &mut self,
+        page: PageIndex,
+        limits: PageRange,
+        origin: u64,
+        count: u64,
+    ) -> PageRange {
+        let start = origin + (page.0 - origin) / count * count;
+        let around = PageRange::new(start, start + count).intersect(limits);
+        let pages = self.stretch(page, around, self.state(page));
+        self.reads.brought(pages.start.0, pages.end.0);
+        pages
+    }
+
     fn aside_run(&self, page: PageIndex, limits: PageRange) -> PageRange {
         let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
         let cluster = PageRange::new(start, start + CLUSTER_PAGES).intersect(limits);
@@ -502,6 +519,17 @@ impl Pages {
     /// The runs of pages in `state` within `pages`.
     pub fn runs(&self, pages: PageRange, state: State) -> impl Iterator<Item = PageRange> {
         self.runs_of(pages, move |page| self.state(page) == state)
+    }
+
+    /// The runs of pages that lie in the program.
+    pub fn resident_runs(&self, pages: PageRange) -> impl Iterator<Item = PageRange> {
+        self.runs_of(pages, |page| {
+            let state = self.state(page);
+            matches!(
+                state,
+                State::Resident | State::Clean | State::PagingOutMapped
+            )
+        })
     }
 
     /// The runs of pages that lie in the program and must be write-protected there.

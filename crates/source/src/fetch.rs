@@ -1,13 +1,14 @@
 //! Reads of a far source: carries out what the plan says, and answers tickets.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::Ticket;
 
+use crate::link::Link;
 use crate::pager::{Failures, pager_error};
 use crate::plan::{Answer, Plan, ReadId, Start};
 use crate::retry::Patience;
@@ -23,6 +24,8 @@ pub(crate) struct Fetch {
     zeros: bool,
     failures: Failures,
     closed: AtomicBool,
+    /// What the link says, to be had without the lock.
+    cluster_pages: AtomicU64,
     began: Instant,
     state: Mutex<State>,
 }
@@ -55,6 +58,7 @@ impl Fetch {
             zeros: options.on_failure == crate::OnFailure::Zero,
             failures,
             closed: AtomicBool::new(false),
+            cluster_pages: AtomicU64::new(Link::default().cluster_pages()),
             began: Instant::now(),
             state: Mutex::new(State {
                 plan: Plan::new(pages, ahead, extents),
@@ -71,7 +75,7 @@ impl Fetch {
 
     /// Pages that take hardly longer than one.
     pub(crate) fn cluster_pages(&self) -> u64 {
-        self.lock().plan.link().cluster_pages()
+        self.cluster_pages.load(Ordering::Relaxed)
     }
 
     /// The ticket's pages are wanted; `ahead` when nobody waits for them yet.
@@ -95,6 +99,11 @@ impl Fetch {
         let mut state = self.lock();
         state.plan.written(pages);
         state.forget();
+    }
+
+    /// Somebody will ask.
+    pub(crate) fn open(&self) {
+        self.closed.store(false, Ordering::Release);
     }
 
     /// Nobody will ask any more.
@@ -134,6 +143,8 @@ impl Fetch {
             state.contents.insert(start.id, Arc::new(buffer));
             let (now, took) = (now.as_nanos() as u64, took.as_nanos() as u64);
             let answers = state.plan.ended(start.id, now, took);
+            let cluster = state.plan.link().cluster_pages();
+            self.cluster_pages.store(cluster, Ordering::Relaxed);
             let supplies: Vec<Supply> = answers.into_iter().map(|a| state.find(a)).collect();
             self.go_on(state);
             supplies.into_iter().for_each(|supply| self.supply(supply));

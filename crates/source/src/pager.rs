@@ -171,6 +171,11 @@ impl SourcePager {
 }
 
 impl Pager for SourcePager {
+    fn init(&self, _: ObjectId, _: u64) -> Result<(), PagerError> {
+        self.fetch.open();
+        Ok(())
+    }
+
     fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
         let pages = request.pages();
         let offset = pages.start.0 * PAGE_BYTES as u64;

@@ -1,26 +1,34 @@
 //! Objects and their mappings.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_pagers::Pager;
 
 use super::{Embedded, Error, system};
+use crate::handler::Buffer;
 use crate::regions::Source;
 
-/// Memory whose contents are the business of a pager.
-pub struct Object {
-    pub(super) host: Embedded,
-    pub(super) pager: Arc<dyn Pager>,
-    pub(super) id: ObjectId,
-    pub(super) pages: u64,
-    pub(super) place: Mutex<Place>,
+/// Bytes that one step of [`Mapping::prefetch`] looks at.
+const PREFETCH_BYTES: usize = 8 << 20;
+
+/// Memory whose contents are the business of a pager. A [`Mapping`] keeps it alive.
+pub struct Object(Arc<Inner>);
+
+struct Inner {
+    host: Embedded,
+    pager: Arc<dyn Pager>,
+    id: ObjectId,
+    pages: u64,
+    place: Mutex<Place>,
 }
 
 /// Where an object is in memory.
 #[derive(Default)]
-pub(super) struct Place {
+struct Place {
     /// A [`Mapping`] exists.
     mapped: bool,
     /// Its pages outlive the mapping.
@@ -39,9 +47,19 @@ struct Kept {
 }
 
 impl Object {
+    pub(super) fn new(host: Embedded, pager: Arc<dyn Pager>, id: ObjectId, pages: u64) -> Self {
+        Self(Arc::new(Inner {
+            host,
+            pager,
+            id,
+            pages,
+            place: Mutex::default(),
+        }))
+    }
+
     /// What the pager knows this object as.
     pub fn id(&self) -> ObjectId {
-        self.id
+        self.0.id
     }
 
     /// Maps the whole object into this process. Nothing is read before it is touched.
@@ -49,8 +67,8 @@ impl Object {
     /// # Errors
     /// [`Error::Mapped`] while a mapping exists; [`Error::Refused`] when the object was unmapped
     /// and its pager does not want it again; [`Error::System`] when there is no room.
-    pub fn map(&self) -> Result<Mapping<'_>, Error> {
-        self.map_there(false)
+    pub fn map(&self) -> Result<Mapping, Error> {
+        Inner::map(&self.0, false)
     }
 
     /// As [`Object::map`], but a fault raises SIGBUS in the thread that faults, and a signal
@@ -105,45 +123,9 @@ impl Object {
     /// # Errors
     /// As [`Object::map`], and [`Error::System`] when Linux does not offer it, or more than 16
     /// kernels of this process do it.
-    pub fn map_in_thread(&self) -> Result<Mapping<'_>, Error> {
-        self.host.answer_in_thread()?;
-        self.map_there(true)
-    }
-
-    fn map_there(&self, in_thread: bool) -> Result<Mapping<'_>, Error> {
-        let mut place = self.place();
-        if place.mapped {
-            return Err(Error::Mapped);
-        }
-        let start = match place.kept.take() {
-            Some(kept) if kept.in_thread == in_thread => kept.start,
-            other => {
-                if let Some(kept) = other {
-                    // As when a mapping is dropped: a pager that refuses has been told.
-                    let _ = self.let_go(&mut place, kept.start);
-                }
-                if place.ended {
-                    let begun = self.pager.init(self.id, self.pages);
-                    begun.map_err(Error::Refused)?;
-                    place.ended = false;
-                }
-                let source = Source {
-                    object: self.id,
-                    pager: Arc::clone(&self.pager),
-                    temporary: false,
-                    origin: 0,
-                };
-                let mapped = self.host.kernel.map_object(source, self.pages, in_thread);
-                mapped.map_err(system("map the object"))?
-            }
-        };
-        place.mapped = true;
-        drop(place);
-        Ok(Mapping {
-            object: self,
-            start,
-            in_thread,
-        })
+    pub fn map_in_thread(&self) -> Result<Mapping, Error> {
+        self.0.host.answer_in_thread()?;
+        Inner::map(&self.0, true)
     }
 
     /// Whether pages outlive the mapping (`pager_cache`). They stay in memory then, within the
@@ -182,12 +164,50 @@ impl Object {
     /// # Errors
     /// As [`Mapping::unmap`], when there is something to write back; it is let go all the same.
     pub fn cache(&self, cached: bool) -> Result<(), Error> {
-        let mut place = self.place();
+        let mut place = self.0.place();
         place.cached = cached;
         match place.kept.take_if(|_| !cached) {
-            Some(kept) => self.let_go(&mut place, kept.start),
+            Some(kept) => self.0.let_go(&mut place, kept.start),
             None => Ok(()),
         }
+    }
+}
+
+impl Inner {
+    fn map(this: &Arc<Self>, in_thread: bool) -> Result<Mapping, Error> {
+        let mut place = this.place();
+        if place.mapped {
+            return Err(Error::Mapped);
+        }
+        let start = match place.kept.take() {
+            Some(kept) if kept.in_thread == in_thread => kept.start,
+            other => {
+                if let Some(kept) = other {
+                    // As when a mapping is dropped: a pager that refuses has been told.
+                    let _ = this.let_go(&mut place, kept.start);
+                }
+                if place.ended {
+                    let begun = this.pager.init(this.id, this.pages);
+                    begun.map_err(Error::Refused)?;
+                    place.ended = false;
+                }
+                let source = Source {
+                    object: this.id,
+                    pager: Arc::clone(&this.pager),
+                    temporary: false,
+                    origin: 0,
+                };
+                let mapped = this.host.kernel.map_object(source, this.pages, in_thread);
+                mapped.map_err(system("map the object"))?
+            }
+        };
+        place.mapped = true;
+        drop(place);
+        Ok(Mapping {
+            object: Arc::clone(this),
+            start,
+            in_thread,
+        })
     }
 
     fn place(&self) -> MutexGuard<'_, Place> {
@@ -212,7 +232,7 @@ impl Object {
     }
 }
 
-impl Object {
+impl Inner {
     /// Tells the pager, if it has not been told, that the kernel has let go.
     fn ends(&self, place: &mut Place) {
         if !core::mem::replace(&mut place.ended, true) {
@@ -221,7 +241,7 @@ impl Object {
     }
 }
 
-impl Drop for Object {
+impl Drop for Inner {
     fn drop(&mut self) {
         let mut place = self.place();
         if let Some(kept) = place.kept.take() {
@@ -234,8 +254,8 @@ impl Drop for Object {
 
 /// A mapped object. Dropping it writes dirty pages back and unmaps it, unless the object is
 /// [cached](Object::cache).
-pub struct Mapping<'a> {
-    object: &'a Object,
+pub struct Mapping {
+    object: Arc<Inner>,
     start: usize,
     in_thread: bool,
 }
@@ -249,7 +269,7 @@ pub struct Stats {
     pub pages: u64,
 }
 
-impl Mapping<'_> {
+impl Mapping {
     /// Size in bytes: whole pages.
     pub fn size(&self) -> usize {
         self.object.pages as usize * PAGE_BYTES
@@ -328,6 +348,58 @@ impl Mapping<'_> {
             .map_err(system("write pages back"))
     }
 
+    /// Asks for the pages that are not in memory, in order, before anybody touches them; pages used
+    /// longer ago leave for them. Waits until they are there, and calls `progress` with the number
+    /// of pages that have come, ten times a second at least. Never asks for more than half of the
+    /// kernel's budget: the first pages would leave before the last came.
+    ///
+    /// Returns the number of pages of the range that are in memory afterwards. They are fewer than
+    /// asked for when the budget is too small, or the pager could not supply them; it is asked again
+    /// for those when they are touched.
+    ///
+    /// # Errors
+    /// [`Error::System`] when there is no memory for a buffer.
+    pub fn prefetch(&self, pages: PageRange, mut progress: impl FnMut(u64)) -> Result<u64, Error> {
+        const STEP_NS: u64 = 50_000_000;
+        let (start, end) = self.range(pages);
+        let kernel = self.object.host.kernel;
+        let mut buffer = Buffer::new().map_err(system("map a buffer"))?;
+        let budget = self
+            .object
+            .host
+            .control
+            .budget_bytes
+            .load(Ordering::Relaxed);
+        let most = budget / 2 / PAGE_BYTES as u64;
+        // In steps, so that progress shows, and what comes first is asked for first.
+        let (mut asked, mut at) = (0, start);
+        while at < end && asked < most {
+            let to = end.min(at + PREFETCH_BYTES);
+            asked += kernel.prefetch(at, to, most - asked, &mut buffer);
+            progress(asked.saturating_sub(kernel.prefetched(start, to, 0)));
+            at = to;
+        }
+        loop {
+            let under_way = kernel.prefetched(start, at, STEP_NS);
+            progress(asked.saturating_sub(under_way));
+            if under_way == 0 {
+                return Ok(kernel.resident(start, end));
+            }
+        }
+    }
+
+    /// Which pages are in memory: runs of page numbers of the object, in order.
+    pub fn residency(&self) -> Vec<PageRange> {
+        let origin = self.start as u64 / PAGE_BYTES as u64;
+        let runs = self
+            .object
+            .host
+            .kernel
+            .resident_runs(self.start, self.start + self.size());
+        let own = |run: PageRange| PageRange::new(run.start.0 - origin, run.end.0 - origin);
+        runs.into_iter().map(own).collect()
+    }
+
     /// Forbids writing until the pager allows it ([`Pager::data_unlock`]) or [`Mapping::unlock`].
     ///
     /// # Errors
@@ -382,9 +454,9 @@ impl Mapping<'_> {
     }
 }
 
-impl Drop for Mapping<'_> {
+impl Drop for Mapping {
     fn drop(&mut self) {
-        let (object, start) = (self.object, self.start);
+        let (object, start) = (&self.object, self.start);
         let mut place = object.place();
         if place.cached {
             let in_thread = self.in_thread;

@@ -1,0 +1,349 @@
+//! Sources as memory.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_kernel::embed::{Embedded, Mapping, Object};
+use farpage_source::{
+    FileSource, OnFailure, OpenMode, Options, Reach, Source, SourceError, SourcePager,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// What byte `at` of every test source is.
+fn byte(at: u64) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// A source behind a network: each read takes a while, and may fail as told.
+#[derive(Default)]
+struct Remote {
+    size: u64,
+    /// Reads under way, and the most that were.
+    under_way: AtomicU64,
+    most: AtomicU64,
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    /// Reads that fail before one succeeds, as may pass.
+    failing: AtomicU64,
+    /// Reads of bytes from here on fail for good.
+    cut_at: AtomicU64,
+    /// All reads fail, as may pass, until it is cleared.
+    down: AtomicBool,
+    order: Mutex<Vec<u64>>,
+}
+
+impl Remote {
+    fn new(size: u64) -> Arc<Self> {
+        Arc::new(Self {
+            size,
+            cut_at: AtomicU64::new(u64::MAX),
+            ..Self::default()
+        })
+    }
+}
+
+impl Source for Remote {
+    fn name(&self) -> &str {
+        "test://remote"
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Far
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+        let now = self.under_way.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(now, Ordering::Relaxed);
+        self.order.lock().unwrap().push(offset);
+        std::thread::sleep(Duration::from_millis(2));
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+        let fails = self
+            .failing
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        if fails.is_ok() || self.down.load(Ordering::Relaxed) {
+            return Err(SourceError::Unreachable {
+                name: self.name().into(),
+                cause: "connection refused".into(),
+            });
+        }
+        let (bytes, end) = (buffer.len() as u64, self.cut_at.load(Ordering::Relaxed));
+        if offset + bytes > end.min(self.size) {
+            let name = self.name().into();
+            return Err(SourceError::Short {
+                name,
+                offset,
+                bytes,
+                end,
+            });
+        }
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        for (at, into) in (offset..).zip(buffer) {
+            *into = byte(at);
+        }
+        Ok(())
+    }
+}
+
+fn object(source: Arc<dyn Source>, options: &Options, ram: u64) -> (Object, Arc<SourcePager>) {
+    let size = source.size() as usize;
+    let pager = Arc::new(SourcePager::new(source, options));
+    let kernel = Embedded::start(ram).unwrap();
+    (kernel.object(pager.clone(), size).unwrap(), pager)
+}
+
+fn check(memory: &Mapping, offset: u64, bytes: usize) {
+    let mut got = vec![0; bytes];
+    memory.read(offset as usize, &mut got).unwrap();
+    let wrong = (offset..).zip(&got).find(|(at, got)| **got != byte(*at));
+    assert_eq!(wrong, None, "of {bytes} from {offset}");
+}
+
+fn pages(bytes: std::ops::Range<u64>) -> PageRange {
+    let page = PAGE_BYTES as u64;
+    PageRange::new(bytes.start / page, bytes.end.div_ceil(page))
+}
+
+#[test]
+fn a_far_source_reads_right_forward_backward_and_anywhere() {
+    let remote = Remote::new(40 * MIB + 123);
+    let (object, _) = object(remote.clone(), &Options::default(), 16 * MIB);
+    let memory = object.map().unwrap();
+    check(&memory, 0, remote.size as usize);
+    assert!(remote.most.load(Ordering::Relaxed) > 2, "several at a time");
+    for at in (0..26).rev().map(|step| step * 3 * MIB / 2) {
+        check(&memory, at, 5000);
+    }
+    for i in 0..200u64 {
+        check(&memory, i.wrapping_mul(0x9e37_79b9) % (39 * MIB), 100);
+    }
+}
+
+#[test]
+fn prefetch_brings_pages_and_says_how_far_it_is() {
+    let remote = Remote::new(32 * MIB);
+    let (object, _) = object(remote.clone(), &Options::default(), 64 * MIB);
+    let memory = object.map().unwrap();
+    let mut seen = Vec::new();
+    let came = memory
+        .prefetch(pages(4 * MIB..20 * MIB), |done| seen.push(done))
+        .unwrap();
+    assert_eq!(came, 16 * MIB / PAGE_BYTES as u64);
+    assert_eq!(memory.residency(), [pages(4 * MIB..20 * MIB)]);
+    assert!(seen.is_sorted() && seen.last() == Some(&came), "{seen:?}");
+    let reads = remote.reads.load(Ordering::Relaxed);
+    check(&memory, 4 * MIB, 16 * MIB as usize);
+    assert_eq!(
+        remote.reads.load(Ordering::Relaxed),
+        reads,
+        "nothing is read twice"
+    );
+    assert!(remote.most.load(Ordering::Relaxed) >= 4);
+}
+
+#[test]
+fn prefetch_of_more_than_half_of_the_budget_stops_there() {
+    let remote = Remote::new(64 * MIB);
+    let (object, _) = object(remote, &Options::default(), 16 * MIB);
+    let memory = object.map().unwrap();
+    let came = memory.prefetch(pages(0..64 * MIB), |_| ()).unwrap();
+    let half = 8 * MIB / PAGE_BYTES as u64;
+    assert!((half / 2..=half + 512).contains(&came), "{came} of {half}");
+    assert!(memory.residency()[0].start.0 == 0, "the first ones stay");
+    check(&memory, 0, 64 * MIB as usize);
+}
+
+#[test]
+fn an_extent_comes_whole_when_it_is_touched() {
+    let remote = Remote::new(32 * MIB);
+    let options = Options {
+        extents: vec![0..8 * MIB, 8 * MIB..9 * MIB],
+        ..Options::default()
+    };
+    let (object, _) = object(remote.clone(), &options, 64 * MIB);
+    let memory = object.map().unwrap();
+    check(&memory, 3 * MIB, 10);
+    check(&memory, 7 * MIB, 10);
+    while remote.under_way.load(Ordering::Relaxed) > 0 {
+        std::thread::yield_now();
+    }
+    let read = remote.read_bytes.load(Ordering::Relaxed);
+    assert!(
+        (5 * MIB..=6 * MIB).contains(&read),
+        "{read}: its rest, and nothing of the next"
+    );
+}
+
+#[test]
+fn what_may_pass_is_tried_again() {
+    let remote = Remote::new(MIB);
+    remote.failing.store(3, Ordering::Relaxed);
+    let (object, pager) = object(remote, &Options::default(), 16 * MIB);
+    check(&object.map().unwrap(), 0, MIB as usize);
+    assert_eq!(pager.last_failure(), None);
+}
+
+#[test]
+fn a_server_that_stays_away_times_out_and_prefetch_says_so() {
+    let remote = Remote::new(MIB);
+    remote.down.store(true, Ordering::Relaxed);
+    let options = Options {
+        deadline: Duration::from_millis(200),
+        ..Options::default()
+    };
+    let (object, pager) = object(remote.clone(), &options, 16 * MIB);
+    let memory = object.map().unwrap();
+    assert_eq!(memory.prefetch(pages(0..MIB), |_| ()).unwrap(), 0);
+    let failure = pager.last_failure().unwrap();
+    assert!(matches!(failure, SourceError::TimedOut { .. }), "{failure}");
+    // A prefetch that failed poisons nothing.
+    remote.down.store(false, Ordering::Relaxed);
+    check(&memory, 0, MIB as usize);
+}
+
+#[test]
+fn who_waits_gets_it_when_the_server_is_back() {
+    let remote = Remote::new(MIB);
+    remote.down.store(true, Ordering::Relaxed);
+    let options = Options {
+        on_failure: OnFailure::Wait,
+        deadline: Duration::from_millis(100),
+        ..Options::default()
+    };
+    let (object, _) = object(remote.clone(), &options, 16 * MIB);
+    let memory = object.map().unwrap();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| check(&memory, 0, 1000));
+        while remote.order.lock().unwrap().len() < 4 {
+            std::thread::yield_now();
+        }
+        assert!(!reader.is_finished(), "beyond the deadline");
+        remote.down.store(false, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn zeros_are_read_where_they_were_asked_for() {
+    let remote = Remote::new(4 * MIB);
+    remote.cut_at.store(MIB + 5000, Ordering::Relaxed);
+    let options = Options {
+        on_failure: OnFailure::Zero,
+        ..Options::default()
+    };
+    let (object, pager) = object(remote, &options, 16 * MIB);
+    let memory = object.map().unwrap();
+    check(&memory, 0, MIB as usize);
+    let mut lost = [1; 100];
+    memory.read(3 * MIB as usize, &mut lost).unwrap();
+    assert_eq!(lost, [0; 100]);
+    assert!(matches!(
+        pager.last_failure(),
+        Some(SourceError::Short { .. })
+    ));
+}
+
+#[test]
+fn a_source_that_was_cut_reads_up_to_there() {
+    let remote = Remote::new(4 * MIB);
+    remote.cut_at.store(MIB + 4096, Ordering::Relaxed);
+    let (object, pager) = object(remote, &Options::default(), 16 * MIB);
+    let memory = object.map().unwrap();
+    check(&memory, 0, MIB as usize + 4096);
+    assert_eq!(
+        memory.prefetch(pages(MIB + 8192..2 * MIB), |_| ()).unwrap(),
+        0
+    );
+    assert!(matches!(
+        pager.last_failure(),
+        Some(SourceError::Short { .. })
+    ));
+}
+
+#[test]
+fn what_is_written_to_a_file_is_there_after_flush_and_drop() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = folder.path().join("file");
+    let size = 48 * MIB + 77;
+    let source = Arc::new(FileSource::open(&path, OpenMode::Create, Some(size)).unwrap());
+    let (object, _) = object(source, &Options::default(), 16 * MIB);
+    let memory = object.map().unwrap();
+    let all: Vec<u8> = (0..size).map(byte).collect();
+    memory.write(0, &all).unwrap();
+    check(&memory, 0, size as usize);
+    memory.unmap().unwrap();
+    assert!(std::fs::read(&path).unwrap() == all);
+}
+
+#[test]
+fn the_barrier_sees_every_page_before_the_file_does() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = folder.path().join("file");
+    let size = 24 * MIB;
+    let source = Arc::new(FileSource::open(&path, OpenMode::Create, Some(size)).unwrap());
+    // What the file may hold: for each page what went through the barrier last.
+    let log: Arc<Mutex<HashMap<u64, [u8; PAGE_BYTES]>>> = Arc::default();
+    let (watch, logged) = (path.clone(), Arc::clone(&log));
+    let early = Arc::new(AtomicU64::new(0));
+    let seen_early = Arc::clone(&early);
+    let pager = SourcePager::new(source, &Options::default()).with_barrier(move |pages| {
+        let file = std::fs::File::open(&watch).unwrap();
+        let mut logged = logged.lock().unwrap();
+        for out in pages {
+            let mut before = [1; PAGE_BYTES];
+            let offset = out.page.0 * PAGE_BYTES as u64;
+            std::os::unix::fs::FileExt::read_exact_at(&file, &mut before, offset).unwrap();
+            let last = logged.insert(out.page.0, *out.bytes);
+            let as_logged = last.unwrap_or([0; PAGE_BYTES]) == before;
+            seen_early.fetch_add(u64::from(!as_logged), Ordering::Relaxed);
+        }
+        Ok(())
+    });
+    let kernel = Embedded::start(8 * MIB).unwrap();
+    let object = kernel.object(Arc::new(pager), size as usize).unwrap();
+    let memory = object.map().unwrap();
+    memory.write(0, &vec![7; size as usize]).unwrap();
+    memory.unmap().unwrap();
+    assert_eq!(
+        early.load(Ordering::Relaxed),
+        0,
+        "written before the barrier"
+    );
+    assert_eq!(log.lock().unwrap().len() as u64, size / PAGE_BYTES as u64);
+    assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn while_the_barrier_refuses_nothing_is_written_and_nothing_lost() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = folder.path().join("file");
+    let source = Arc::new(FileSource::open(&path, OpenMode::Create, Some(MIB)).unwrap());
+    let open = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&open);
+    let pager = SourcePager::new(source, &Options::default()).with_barrier(move |pages| {
+        if gate.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(SourceError::Callback {
+            name: "log".into(),
+            offset: pages[0].page.0,
+            cause: "the log is full".into(),
+        })
+    });
+    let kernel = Embedded::start(8 * MIB).unwrap();
+    let object = kernel.object(Arc::new(pager), MIB as usize).unwrap();
+    let memory = object.map().unwrap();
+    memory.write(0, &[7; 100]).unwrap();
+    assert!(memory.clean(pages(0..MIB)).is_err());
+    assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 0));
+    open.store(true, Ordering::Relaxed);
+    memory.clean(pages(0..MIB)).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap()[..100], [7; 100]);
+}
