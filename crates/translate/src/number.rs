@@ -34,18 +34,27 @@ pub(crate) fn f16_in(bits: u16) -> u32 {
 pub(crate) fn f16_out(bits: u32) -> (u16, u32) {
     let sign = bits >> 16 & 0x8000;
     let rest = bits & 0x7fff_ffff;
-    // In units of 2^-24, the last place of 0.5.
-    let tiny = (f32::from_bits(rest) + 0.5)
-        .to_bits()
-        .wrapping_sub(0x3f00_0000);
-    let bias = if rest < 0x7f80_0000 {
-        112 << 23
+    // In units of 2^-24, the last place of 0.5; what does not fit there is rounded away.
+    let moved = f32::from_bits(rest) + 0.5;
+    let tiny = moved.to_bits().wrapping_sub(0x3f00_0000);
+    let tiny_lost = (moved - 0.5).to_bits() ^ rest;
+    let (bias, finite) = if rest < 0x7f80_0000 {
+        (112 << 23, 1)
     } else {
-        224 << 23
+        (224 << 23, 0)
     };
     let usual = rest.wrapping_sub(bias) >> 13;
-    let half = sign | 0x7fff & if rest < 0x3880_0000 { tiny } else { usual };
-    (half as u16, f16_in(half as u16) ^ bits)
+    let large = if rest < 0x4780_0000 { 0 } else { finite };
+    let is_tiny = rest < 0x3880_0000;
+    let half = sign | 0x7fff & if is_tiny { tiny } else { usual };
+    (
+        half as u16,
+        if is_tiny {
+            tiny_lost
+        } else {
+            rest & 0x1fff | large
+        },
+    )
 }
 
 /// The types whose fraction has as many bits as in IEEE, and whose exponent is 2 more: F beside
