@@ -48,6 +48,7 @@ use farpage_format::{Dtype, Order};
 use thiserror::Error;
 
 use step::Step;
+use wide::Vectors;
 
 /// How the numbers of a file become those of memory, and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +168,7 @@ impl Translation {
     /// When `from` or `to` is not a whole number of elements, or they are not as many.
     pub fn translate_in(&self, from: &[u8], to: &mut [u8]) -> bool {
         same_count(from.len(), self.from_size(), to.len(), self.to_size());
-        wide::translate_in(self.step, from, to) == 0
+        Vectors::best().run_in(self.step, from, to) == 0
     }
 
     /// Translates bytes of memory into bytes of the file.
@@ -180,7 +181,7 @@ impl Translation {
     /// When `from` or `to` is not a whole number of elements, or they are not as many.
     pub fn translate_out(&self, from: &[u8], to: &mut [u8]) -> Result<(), NotExact> {
         same_count(from.len(), self.to_size(), to.len(), self.from_size());
-        if wide::translate_out(self.step, from, to) == 0 {
+        if Vectors::best().run_out(self.step, from, to) == 0 {
             return Ok(());
         }
         let pairs = from
