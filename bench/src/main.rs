@@ -1,10 +1,15 @@
 //! Figures of Farpage's own parts, in the form that `cargo xtask bench` puts beside its peers'.
 
 mod fault;
+mod translate;
 
 const HELP: &str = "farpage-bench fault [--runs N] [--pages N] [--threads N]
     faults on absent pages of a memory object whose pager supplies them from memory
-prints lines: name threads pin faults p50_ns p99_ns thousand_faults_per_s";
+prints lines: name threads pin faults p50_ns p99_ns thousand_faults_per_s
+
+farpage-bench translate [--runs N] [--mib N]
+    numbers of other formats into those of memory and back, beside copies of the same length
+prints lines: name direction bytes_read bytes_written ns ns_of_a_copy_of_as_many_bytes_written";
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -34,6 +39,9 @@ fn main() {
                     }
                 }
             }
+        }
+        Some("translate") => {
+            translate::run(number("--runs", 5) as usize, number("--mib", 64) as usize);
         }
         Some("--help") => println!("{HELP}"),
         _ => {

@@ -35,6 +35,8 @@ cargo xtask COMMAND
                              page faults beside the bare kernel primitive and a minimal handler
   bench fits [--runs 5] [--mib 1024]
                              a program that fits into its budget, bare against farpage
+  bench translate [--runs 5] [--mib 64]
+                             numbers of other formats on page-in and page-out, beside memcpy
   demo                       a job that dies under a memory limit, and finishes with farpage
   rows [ROW]...              runs the command behind each row of docs/ROWS.md
 

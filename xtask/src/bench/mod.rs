@@ -4,6 +4,7 @@ mod fault;
 mod fits;
 mod job;
 mod swap;
+mod translate;
 
 use anyhow::{Result, bail};
 
@@ -17,7 +18,11 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         Some("run") => job::bench(world, args),
         Some("fault") => fault::bench(world, args),
         Some("fits") => fits::bench(world, args),
-        other => bail!("bench run, fault or fits, not {:?}", other.unwrap_or("")),
+        Some("translate") => translate::bench(world, args),
+        other => bail!(
+            "bench run, fault, fits or translate, not {:?}",
+            other.unwrap_or("")
+        ),
     }
 }
 
