@@ -7,10 +7,12 @@
 mod error;
 mod file;
 mod parts;
+mod retry;
 
 pub use error::SourceError;
 pub use file::{FileSource, OpenMode};
 pub use parts::{Concat, Slice};
+pub use retry::Retry;
 
 /// How far away the bytes of a source are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
