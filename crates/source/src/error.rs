@@ -1,5 +1,7 @@
 //! What can go wrong with a source.
 
+use std::time::Duration;
+
 /// Why bytes could not be read or written. Each says what, why, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -70,6 +72,8 @@ pub enum SourceError {
         name: String,
         /// What happened.
         cause: String,
+        /// How long the server asked to be left alone, where it did.
+        retry_after: Option<Duration>,
     },
     /// It was tried again until the deadline.
     #[error(
@@ -163,6 +167,26 @@ impl SourceError {
             | Self::ReadOnly { .. }
             | Self::NotExact { .. }
             | Self::Callback { .. } => false,
+        }
+    }
+
+    /// How long the server asked to be left alone before the next try.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Unreachable { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// The same failure after it was tried again for `deadline`.
+    pub fn timed_out(self, deadline: Duration) -> Self {
+        match self {
+            Self::Unreachable { name, cause, .. } => Self::TimedOut {
+                name,
+                seconds: deadline.as_secs(),
+                cause,
+            },
+            other => other,
         }
     }
 }

@@ -10,8 +10,8 @@ use farpage_pagers::Ticket;
 
 use crate::link::Link;
 use crate::pager::{Failures, pager_error};
+use crate::patience::Patience;
 use crate::plan::{Answer, Plan, ReadId, Start};
-use crate::retry::Patience;
 use crate::{Options, Source, SourceError, pool};
 
 /// Buffers that are kept for the next reads.
@@ -54,7 +54,7 @@ impl Fetch {
         let extents = options.extents.iter().map(extent).collect();
         let ahead = (options.ahead_bytes / PAGE_BYTES as u64).max(2);
         Arc::new(Self {
-            patience: options.patience(),
+            patience: Patience::new(options),
             zeros: options.on_failure == crate::OnFailure::Zero,
             failures,
             closed: AtomicBool::new(false),

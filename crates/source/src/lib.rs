@@ -10,6 +10,7 @@ mod file;
 mod link;
 mod pager;
 mod parts;
+mod patience;
 mod plan;
 #[allow(unsafe_code)]
 mod pool;
@@ -19,6 +20,7 @@ pub use error::SourceError;
 pub use file::{FileSource, OpenMode};
 pub use pager::{OnFailure, Options, SourcePager};
 pub use parts::{Concat, Slice};
+pub use retry::Retry;
 
 /// How far away the bytes of a source are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,6 @@ use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 
 use crate::fetch::Fetch;
-use crate::retry::Patience;
 use crate::{Reach, Source, SourceError};
 
 /// Failures that are remembered, for messages.
@@ -51,15 +50,6 @@ impl Default for Options {
             deadline: Duration::from_secs(60),
             ahead_bytes: 64 << 20,
             extents: Vec::new(),
-        }
-    }
-}
-
-impl Options {
-    pub(crate) fn patience(&self) -> Patience {
-        match self.on_failure {
-            OnFailure::Wait => Patience::endless(self.deadline),
-            OnFailure::Error | OnFailure::Zero => Patience::until(self.deadline),
         }
     }
 }

@@ -72,6 +72,7 @@ impl Source for Remote {
             return Err(SourceError::Unreachable {
                 name: self.name().into(),
                 cause: "connection refused".into(),
+                retry_after: None,
             });
         }
         let (bytes, end) = (buffer.len() as u64, self.cut_at.load(Ordering::Relaxed));

@@ -1,0 +1,188 @@
+//! Whether an answer is the one to the question.
+
+use std::time::SystemTime;
+
+use farpage_source::SourceError;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED};
+use http::header::{HeaderMap, HeaderName, IF_MATCH, IF_UNMODIFIED_SINCE, RETRY_AFTER};
+use http::{HeaderValue, StatusCode};
+
+use crate::headers::{self, ContentRange, EntityTag};
+
+/// What tells one version of a file from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    tag: Option<EntityTag>,
+    modified: Option<String>,
+    pub(crate) size: u64,
+}
+
+impl Version {
+    pub(crate) fn of(headers: &HeaderMap, size: u64) -> Self {
+        let tag = text(headers, ETAG).and_then(headers::entity_tag);
+        Self {
+            tag,
+            modified: text(headers, LAST_MODIFIED).map(str::to_owned),
+            size,
+        }
+    }
+
+    /// `None` when only the size is known.
+    pub(crate) fn text(&self) -> Option<String> {
+        let tag = self.tag.as_ref().map(|tag| tag.text.clone());
+        let size = self.size;
+        tag.or_else(|| {
+            self.modified
+                .as_ref()
+                .map(|date| format!("{size} bytes of {date}"))
+        })
+    }
+
+    fn shown(&self) -> String {
+        self.text().unwrap_or(format!("{} bytes", self.size))
+    }
+
+    /// The header that asks for this version or nothing. `If-Match`, for it is answered without a
+    /// body when it fails; with `If-Range` the whole new file would come. A weak tag never
+    /// matches, so there the date is asked for.
+    pub(crate) fn condition(&self) -> Option<(HeaderName, HeaderValue)> {
+        match (&self.tag, &self.modified) {
+            (Some(tag), _) if !tag.weak => Some((IF_MATCH, HeaderValue::from_str(&tag.text).ok()?)),
+            (_, Some(date)) => Some((IF_UNMODIFIED_SINCE, HeaderValue::from_str(date).ok()?)),
+            _ => None,
+        }
+    }
+
+    /// Whether `other` may be this version. A server that sent a tag must go on sending it.
+    fn is(&self, other: &Self) -> bool {
+        match &self.tag {
+            Some(_) => self.tag == other.tag && self.size == other.size,
+            None => self == other,
+        }
+    }
+}
+
+/// A question that was asked, for the answer to be checked against.
+pub(crate) struct Question<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) version: &'a Version,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Question<'_> {
+    /// Accepts the head of an answer when its body must be the bytes asked for.
+    pub(crate) fn check(&self, status: StatusCode, headers: &HeaderMap) -> Result<(), SourceError> {
+        let range = text(headers, CONTENT_RANGE).and_then(headers::content_range);
+        let size = self.version.size;
+        match status {
+            StatusCode::PARTIAL_CONTENT => self.partial(headers, range),
+            StatusCode::OK => {
+                let length = text(headers, CONTENT_LENGTH).and_then(|l| l.parse().ok());
+                self.same(headers, length.unwrap_or(size))?;
+                Err(self.wrong("all of the file, as if no range had been asked for"))
+            }
+            StatusCode::PRECONDITION_FAILED => {
+                let now = text(headers, ETAG).unwrap_or("another version");
+                Err(self.changed(now.into()))
+            }
+            StatusCode::RANGE_NOT_SATISFIABLE => {
+                let end = range.and_then(|range| range.total).unwrap_or(size);
+                self.same(headers, end)?;
+                Err(self.wrong("that it has no such bytes (status 416)"))
+            }
+            other => Err(refusal(self.name, other, headers)),
+        }
+    }
+
+    fn partial(&self, headers: &HeaderMap, range: Option<ContentRange>) -> Result<(), SourceError> {
+        if let Some(coding) = text(headers, CONTENT_ENCODING).filter(|c| *c != "identity") {
+            return Err(self.wrong(&format!("bytes in the coding '{coding}'")));
+        }
+        let Some(range) = range else {
+            return Err(self.wrong("a part without saying which (no valid Content-Range)"));
+        };
+        self.same(headers, range.total.unwrap_or(self.version.size))?;
+        let wanted = (self.offset, self.offset + self.bytes - 1);
+        match range.range {
+            Some(got) if got == wanted => {}
+            Some((first, last)) => {
+                let end = u128::from(last) + 1;
+                return Err(self.wrong(&format!("bytes {first} to {end}")));
+            }
+            None => return Err(self.wrong("a part that is none")),
+        }
+        match text(headers, CONTENT_LENGTH) {
+            Some(length) if length.parse() != Ok(self.bytes) => {
+                Err(self.wrong(&format!("a body of {length} bytes")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// That the version is the one asked for.
+    fn same(&self, headers: &HeaderMap, size: u64) -> Result<(), SourceError> {
+        let now = Version::of(headers, size);
+        match self.version.is(&now) {
+            true => Ok(()),
+            false => Err(self.changed(now.shown())),
+        }
+    }
+
+    fn changed(&self, is: String) -> SourceError {
+        SourceError::Changed {
+            name: self.name.into(),
+            was: self.version.shown(),
+            is,
+        }
+    }
+
+    pub(crate) fn wrong(&self, answer: &str) -> SourceError {
+        SourceError::WrongRange {
+            name: self.name.into(),
+            offset: self.offset,
+            bytes: self.bytes,
+            answer: answer.into(),
+        }
+    }
+}
+
+/// What a status that brings no bytes means.
+pub(crate) fn refusal(name: &str, status: StatusCode, headers: &HeaderMap) -> SourceError {
+    let name = name.to_owned();
+    let cause = format!("the server answered with status {status}");
+    let now = SystemTime::now();
+    match status.as_u16() {
+        404 | 410 => SourceError::NotFound { name, cause },
+        401 => SourceError::Denied {
+            name,
+            cause,
+            remedy: "give credentials: user and password in its address, or a header",
+        },
+        403 => SourceError::Denied {
+            name,
+            cause,
+            remedy: "use credentials that may read it, or an address that has not expired",
+        },
+        407 => SourceError::Denied {
+            name,
+            cause,
+            remedy: "give user and password of the proxy in HTTPS_PROXY",
+        },
+        408 | 425 | 429 | 500 | 502..=504 | 506..=599 => SourceError::Unreachable {
+            name,
+            cause,
+            retry_after: text(headers, RETRY_AFTER).and_then(|t| headers::retry_after(t, now)),
+        },
+        _ => SourceError::Unsupported {
+            name,
+            cause,
+            remedy: "check its address; if a browser can read it, download it".into(),
+        },
+    }
+}
+
+/// A header as text. What is not text is as good as missing.
+pub(crate) fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}

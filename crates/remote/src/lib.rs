@@ -1,0 +1,65 @@
+//! Sources behind a network: files on HTTP servers and objects in object stores.
+//!
+//! [`open`] takes an address. What was opened is one version, told by its entity tag, and every
+//! answer is checked to be the bytes asked for, of that version. A read is one request in the
+//! thread that makes it; it is never repeated here: what may succeed later is reported as
+//! [`SourceError::Unreachable`], and who reads decides ([`Retry`]). Credentials never appear in
+//! messages, nor do query strings, which may hold some.
+
+mod address;
+mod check;
+mod client;
+#[doc(hidden)]
+pub mod headers;
+mod http_source;
+mod resolver;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farpage_source::{Retry, Source, SourceError};
+
+pub use http_source::HttpSource;
+
+/// How servers are talked to.
+#[derive(Clone)]
+pub struct Options {
+    /// Headers of each request to an HTTP server, say `Authorization`. They are not sent to other
+    /// servers that it redirects to.
+    pub headers: Vec<(String, String)>,
+    /// A connection that is not made by then has failed.
+    pub connect_timeout: Duration,
+    /// A server that is silent for so long has failed.
+    pub silence_timeout: Duration,
+    /// How long opening is tried.
+    pub open: Retry,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            headers: Vec::new(),
+            connect_timeout: Duration::from_secs(10),
+            silence_timeout: Duration::from_secs(30),
+            open: Retry {
+                deadline: Duration::from_secs(20),
+            },
+        }
+    }
+}
+
+/// Opens what `url` names: `http://` and `https://`.
+///
+/// # Errors
+/// Those of [`HttpSource::open`]; [`SourceError::Unsupported`] for another scheme.
+pub fn open(url: &str, options: &Options) -> Result<Arc<dyn Source>, SourceError> {
+    let address = address::parse(url)?;
+    match address.scheme() {
+        "http" | "https" => Ok(Arc::new(HttpSource::open(url, options)?)),
+        other => Err(SourceError::Unsupported {
+            cause: format!("there is no way to read '{other}://'"),
+            remedy: "use http, https, s3, gs, az or abfs, or the path of a local file".into(),
+            name: address::shown(&address),
+        }),
+    }
+}
