@@ -286,7 +286,7 @@ fn unsupported(name: &str, cause: &str, remedy: &str) -> SourceError {
     }
 }
 
-fn opening(name: &str, error: &io::Error) -> SourceError {
+pub(crate) fn opening(name: &str, error: &io::Error) -> SourceError {
     let (name, cause) = (name.to_owned(), error.to_string());
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {

@@ -4,10 +4,12 @@
 //! another, something compressed or far away. [`SourcePager`] is the pager that makes memory of
 //! one.
 
+mod cache;
 mod error;
 mod file;
 mod parts;
 
+pub use cache::{Cache, CacheUsage};
 pub use error::SourceError;
 pub use file::{FileSource, OpenMode};
 pub use parts::{Concat, Slice};
