@@ -5,11 +5,15 @@
 //! one.
 
 mod cache;
+mod compressed;
 mod error;
 mod file;
 mod parts;
 
 pub use cache::{Cache, CacheUsage};
+#[doc(hidden)]
+pub use compressed::parse;
+pub use compressed::{Compression, decompress, is_compressed};
 pub use error::SourceError;
 pub use file::{FileSource, OpenMode};
 pub use parts::{Concat, Slice};
