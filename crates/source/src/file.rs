@@ -286,7 +286,7 @@ fn unsupported(name: &str, cause: &str, remedy: &str) -> SourceError {
     }
 }
 
-fn opening(name: &str, error: &io::Error) -> SourceError {
+pub(crate) fn opening(name: &str, error: &io::Error) -> SourceError {
     let (name, cause) = (name.to_owned(), error.to_string());
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
@@ -304,7 +304,12 @@ fn opening(name: &str, error: &io::Error) -> SourceError {
     }
 }
 
-fn io_error(name: &str, what: &'static str, offset: u64, error: &io::Error) -> SourceError {
+pub(crate) fn io_error(
+    name: &str,
+    what: &'static str,
+    offset: u64,
+    error: &io::Error,
+) -> SourceError {
     let remedy = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free disk space",
         io::ErrorKind::FileTooLarge => "the file system takes no larger files: use another",

@@ -4,6 +4,8 @@
 //! another, something compressed or far away. [`SourcePager`] is the pager that makes memory of
 //! one.
 
+mod cache;
+mod compressed;
 mod error;
 mod fetch;
 mod file;
@@ -16,6 +18,10 @@ mod plan;
 mod pool;
 mod retry;
 
+pub use cache::{Cache, CacheUsage};
+#[doc(hidden)]
+pub use compressed::parse;
+pub use compressed::{Compression, decompress, is_compressed};
 pub use error::SourceError;
 pub use file::{FileSource, OpenMode};
 pub use pager::{OnFailure, Options, SourcePager};
