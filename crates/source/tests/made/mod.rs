@@ -70,6 +70,7 @@ impl Source for Made {
             return Err(SourceError::Unreachable {
                 name: self.name.clone(),
                 cause: "it is down".into(),
+                retry_after: None,
             });
         }
         self.reads.lock().unwrap().push(offset..end);
