@@ -213,6 +213,21 @@ impl Embedded {
         Ok(())
     }
 
+    /// Changes the budget. What is resident beyond it leaves soon.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] below 4 MiB.
+    pub fn set_ram(&self, ram_bytes: u64) -> Result<(), Error> {
+        if ram_bytes < RAM_MIN {
+            return Err(Error::Budget { bytes: ram_bytes });
+        }
+        self.control
+            .budget_bytes
+            .store(ram_bytes, Ordering::Relaxed);
+        self.kernel.page_out.notify();
+        Ok(())
+    }
+
     /// Bytes resident now, of all objects.
     pub fn resident_bytes(&self) -> u64 {
         self.control.resident_bytes.load(Ordering::Relaxed)

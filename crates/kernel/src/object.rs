@@ -6,20 +6,22 @@ use farpage_object::State as PageState;
 use farpage_sys::{Errno, mem};
 
 use crate::kernel::Kernel;
-use crate::layout::IN_THREAD_AREA;
+use crate::layout::{IN_THREAD_AREA, shadow_of};
 use crate::regions::{OnFork, Region, Source, address_of, pages_of};
 
 impl Kernel {
     /// Maps `pages` pages of the object that `source` describes (its `origin` is set here) and
-    /// returns the address. `in_thread`: its faults are answered in the thread that faults.
+    /// returns the address; at `at`, if one is given. `in_thread`: its faults are answered in the
+    /// thread that faults.
     ///
     /// # Errors
-    /// `ENOMEM` when there is no room, or as userfaultfd's registration.
+    /// `ENOMEM` when there is no room, or not at `at`, or as userfaultfd's registration.
     pub fn map_object(
         &self,
         mut source: Source,
         pages: u64,
         in_thread: bool,
+        at: Option<usize>,
     ) -> Result<usize, Errno> {
         let bytes = pages as usize * PAGE_BYTES;
         let prot = mem::PROT_READ | mem::PROT_WRITE;
@@ -27,9 +29,14 @@ impl Kernel {
         let start = if in_thread {
             self.place_within(IN_THREAD_AREA, bytes, prot, flags)
         } else {
-            self.place(0, bytes, prot, flags)
+            self.place(at.unwrap_or(0), bytes, prot, flags)
         };
         let start = start.ok_or(Errno::ENOMEM)?;
+        if at.is_some_and(|at| at != start) {
+            // SAFETY: nobody knows the mapping yet.
+            let _ = unsafe { mem::unmap(start, bytes) };
+            return Err(Errno::ENOMEM);
+        }
         source.origin = pages_of(start, start + bytes).start.0;
         let mut state = self.state.lock();
         if let Err(errno) = self.register(start, start + bytes) {
@@ -37,11 +44,19 @@ impl Kernel {
             let _ = unsafe { mem::unmap(start, bytes) };
             return Err(errno);
         }
+        // A child of fork has no userfaultfd and would read zeros.
+        for part in [start, shadow_of(start)] {
+            // SAFETY: changes nothing in this process.
+            let _ = unsafe { mem::advise(part, bytes, mem::MADV_DONTFORK) };
+        }
         state.regions.insert(Region {
             start,
             end: start + bytes,
             prot,
-            on_fork: OnFork::default(),
+            on_fork: OnFork {
+                wiped: false,
+                left_out: true,
+            },
             source,
         });
         drop(state);

@@ -499,3 +499,20 @@ fn keeps_its_lock(precious: bool) {
         assert_eq!(number(&memory, page), page as u64 + 2_000_000);
     }
 }
+
+#[test]
+fn a_smaller_budget_takes_effect_on_what_is_resident() {
+    let kernel = Embedded::start(64 << 20).unwrap();
+    let object = kernel
+        .object(Arc::new(Numbers::default()), 32 << 20)
+        .unwrap();
+    let memory = object.map().unwrap();
+    (0..8192).for_each(|page| assert_eq!(number(&memory, page), page as u64));
+    assert!(kernel.resident_bytes() > 20 << 20);
+    assert!(kernel.set_ram(1 << 20).is_err());
+    kernel.set_ram(8 << 20).unwrap();
+    while kernel.resident_bytes() > 8 << 20 {
+        std::thread::yield_now();
+    }
+    (0..8192).for_each(|page| assert_eq!(number(&memory, page), page as u64));
+}

@@ -68,7 +68,16 @@ impl Object {
     /// [`Error::Mapped`] while a mapping exists; [`Error::Refused`] when the object was unmapped
     /// and its pager does not want it again; [`Error::System`] when there is no room.
     pub fn map(&self) -> Result<Mapping, Error> {
-        Inner::map(&self.0, false)
+        Inner::map(&self.0, false, None)
+    }
+
+    /// As [`Object::map`], at `address`. A child of fork has no mappings of objects; it makes them
+    /// anew, with a kernel of its own, where its parent had them, so that pointers stay right.
+    ///
+    /// # Errors
+    /// As [`Object::map`]; [`Error::System`] also when something else lies there.
+    pub fn map_at(&self, address: usize) -> Result<Mapping, Error> {
+        Inner::map(&self.0, false, Some(address))
     }
 
     /// As [`Object::map`], but a fault raises SIGBUS in the thread that faults, and a signal
@@ -125,7 +134,7 @@ impl Object {
     /// kernels of this process do it.
     pub fn map_in_thread(&self) -> Result<Mapping, Error> {
         self.0.host.answer_in_thread()?;
-        Inner::map(&self.0, true)
+        Inner::map(&self.0, true, None)
     }
 
     /// Whether pages outlive the mapping (`pager_cache`). They stay in memory then, within the
@@ -174,13 +183,13 @@ impl Object {
 }
 
 impl Inner {
-    fn map(this: &Arc<Self>, in_thread: bool) -> Result<Mapping, Error> {
+    fn map(this: &Arc<Self>, in_thread: bool, at: Option<usize>) -> Result<Mapping, Error> {
         let mut place = this.place();
         if place.mapped {
             return Err(Error::Mapped);
         }
         let start = match place.kept.take() {
-            Some(kept) if kept.in_thread == in_thread => kept.start,
+            Some(kept) if kept.in_thread == in_thread && at.is_none() => kept.start,
             other => {
                 if let Some(kept) = other {
                     // As when a mapping is dropped: a pager that refuses has been told.
@@ -197,7 +206,10 @@ impl Inner {
                     temporary: false,
                     origin: 0,
                 };
-                let mapped = this.host.kernel.map_object(source, this.pages, in_thread);
+                let mapped = this
+                    .host
+                    .kernel
+                    .map_object(source, this.pages, in_thread, at);
                 mapped.map_err(system("map the object"))?
             }
         };
