@@ -82,6 +82,12 @@ impl PageRange {
         Self::new(start, end)
     }
 
+    /// Runs of at most `pages` pages, in order.
+    pub fn chunks(self, pages: u64) -> impl Iterator<Item = Self> {
+        let starts = (self.start.0..self.end.0).step_by(pages as usize);
+        starts.map(move |start| Self::new(start, self.end.0.min(start + pages)))
+    }
+
     /// Each page, in order.
     pub fn iter(self) -> impl DoubleEndedIterator<Item = PageIndex> {
         (self.start.0..self.end.0).map(PageIndex)

@@ -7,7 +7,7 @@ mod generate;
 mod heat;
 mod launch;
 mod live;
-mod memory_limit;
+
 mod options;
 mod plot;
 mod prepare;

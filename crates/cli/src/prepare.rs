@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use crate::args::RunArgs;
-use crate::memory_limit::MemoryLimit;
 use crate::options::{RAM_MIN_BYTES, RunOptions, THRESHOLD_BYTES};
 use crate::size::{Size, human};
 use crate::{program, spill_file};
+use farpage::memory_limit::MemoryLimit;
 
 const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
 /// What `--ram` must leave for resident pages beside the compressed tier.
@@ -214,7 +214,7 @@ mod tests {
         assert!(warnings(&options, &limit).is_empty());
         options.ram_bytes = 20 << 30;
         assert!(warnings(&options, &limit)[0].contains("of this machine"));
-        limit.cgroup = Some(crate::memory_limit::CgroupLimit {
+        limit.cgroup = Some(farpage::memory_limit::CgroupLimit {
             bytes: 1 << 30,
             file: PathBuf::from("/sys/fs/cgroup/memory.max"),
         });

@@ -15,7 +15,6 @@ use crate::control_socket::Server;
 use crate::heat::HeatMap;
 use crate::launch::{self, Running};
 use crate::live::Live;
-use crate::memory_limit::MemoryLimit;
 use crate::options::{Casualty, Prepared, RunOptions};
 use crate::sampler::{SERIES_STEP_NS, Sampler};
 use crate::spill_set::SpillSet;
@@ -23,6 +22,7 @@ use crate::stats::{self, CasualtyJson, Exit, SeriesJson, Settings, Stats, Trace}
 use crate::summary::{self, Outcome};
 use crate::userfaultfd::{self, tier_name};
 use crate::{prepare, signals};
+use farpage::memory_limit::MemoryLimit;
 
 /// Longest time between two looks at the control block.
 const STEP: Duration = Duration::from_nanos(SERIES_STEP_NS);

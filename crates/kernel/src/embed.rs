@@ -77,6 +77,15 @@ pub enum Error {
     Refused(PagerError),
     /// The object is mapped already.
     Mapped,
+    /// More would have to stay in memory than may.
+    Wired {
+        /// Bytes that were to be wired.
+        bytes: u64,
+        /// Bytes that are.
+        wired: u64,
+        /// Bytes that may be.
+        most: u64,
+    },
     /// An offset or length beyond the object.
     Outside {
         /// First byte.
@@ -102,6 +111,11 @@ impl core::fmt::Display for Error {
                 "cannot {what}: {errno}; `farpage doctor` says what this user may do here"
             ),
             Self::Refused(error) => write!(f, "the pager refused the object: {error}"),
+            Self::Wired { bytes, wired, most } => write!(
+                f,
+                "cannot keep {bytes} bytes in memory: {wired} are kept already, and {most}, half of \
+                 the budget, may be; keep less, or raise the budget"
+            ),
             Self::Mapped => write!(f, "the object is mapped already; unmap it first"),
             Self::Outside {
                 offset,
@@ -226,6 +240,11 @@ impl Embedded {
             .store(ram_bytes, Ordering::Relaxed);
         self.kernel.page_out.notify();
         Ok(())
+    }
+
+    /// The budget.
+    pub fn ram_bytes(&self) -> u64 {
+        self.control.budget_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes resident now, of all objects.

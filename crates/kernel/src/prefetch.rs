@@ -4,6 +4,7 @@ use farpage_abi::{PageIndex, PageRange};
 use farpage_object::State as PageState;
 
 use crate::handler::{BUFFER_PAGES, Buffer};
+use crate::hold::Holder;
 use crate::kernel::Kernel;
 use crate::regions::{Source, pages_of};
 
@@ -77,5 +78,30 @@ impl Kernel {
         }
         self.settled.wait(seen, Some(nanoseconds));
         under_way(&mut seen)
+    }
+
+    /// Keeps the pages of `start .. end` in memory once they are there.
+    ///
+    /// # Errors
+    /// The bytes that are kept already, when with these they would be more than `bytes_max`.
+    pub(crate) fn wire(&self, start: usize, end: usize, bytes_max: u64) -> Result<(), u64> {
+        let pages = pages_of(start, end);
+        let mut state = self.state.lock();
+        let all = state.locked(PageRange::new(0, u64::MAX));
+        let here: u64 = state.locked(pages).iter().map(|run| run.bytes()).sum();
+        let wired: u64 = all.iter().map(|run| run.bytes()).sum();
+        if wired - here + pages.bytes() > bytes_max {
+            return Err(wired);
+        }
+        state.hold(Holder::Lock, pages);
+        Ok(())
+    }
+
+    /// They may leave again.
+    pub(crate) fn unwire(&self, start: usize, end: usize) {
+        let pages = pages_of(start, end);
+        self.state
+            .lock()
+            .release(|holder| holder == Holder::Lock, pages);
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Fetch {
     closed: AtomicBool,
     /// What the link says, to be had without the lock.
     cluster_pages: AtomicU64,
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
     began: Instant,
     state: Mutex<State>,
 }
@@ -58,6 +60,8 @@ impl Fetch {
             zeros: options.on_failure == crate::OnFailure::Zero,
             failures,
             closed: AtomicBool::new(false),
+            reads: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
             cluster_pages: AtomicU64::new(Link::default().cluster_pages()),
             began: Instant::now(),
             state: Mutex::new(State {
@@ -76,6 +80,18 @@ impl Fetch {
     /// Pages that take hardly longer than one.
     pub(crate) fn cluster_pages(&self) -> u64 {
         self.cluster_pages.load(Ordering::Relaxed)
+    }
+
+    /// A read that brought `bytes`.
+    pub(crate) fn count(&self, bytes: u64) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Reads, and bytes that they brought.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (of(&self.reads), of(&self.read_bytes))
     }
 
     /// The ticket's pages are wanted; `ahead` when nobody waits for them yet.
@@ -140,6 +156,7 @@ impl Fetch {
         let (now, took) = (self.began.elapsed(), began.elapsed());
         let mut state = self.lock();
         let Err(error) = result else {
+            self.count(bytes as u64);
             state.contents.insert(start.id, Arc::new(buffer));
             let (now, took) = (now.as_nanos() as u64, took.as_nanos() as u64);
             let answers = state.plan.ended(start.id, now, took);

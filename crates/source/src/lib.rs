@@ -24,7 +24,7 @@ pub use compressed::parse;
 pub use compressed::{Compression, decompress, is_compressed};
 pub use error::SourceError;
 pub use file::{FileSource, OpenMode};
-pub use pager::{OnFailure, Options, SourcePager};
+pub use pager::{Counts, OnFailure, Options, SourcePager};
 pub use parts::{Concat, Slice};
 pub use retry::Retry;
 

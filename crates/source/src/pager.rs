@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
@@ -65,6 +66,25 @@ pub struct SourcePager {
     zeros: bool,
     failures: Failures,
     barrier: Option<Barrier>,
+    watcher: OnceLock<Watcher>,
+    written_bytes: AtomicU64,
+}
+
+/// Told of every request.
+type Watcher = Box<dyn Fn(PageRange) + Send + Sync>;
+
+/// What a pager has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Reads of the source that succeeded.
+    pub reads: u64,
+    /// Bytes that they brought.
+    pub read_bytes: u64,
+    /// Bytes that were written.
+    pub written_bytes: u64,
+    /// Reads and writes that failed for good.
+    pub failures: u64,
 }
 
 impl SourcePager {
@@ -77,6 +97,8 @@ impl SourcePager {
             source,
             failures,
             barrier: None,
+            watcher: OnceLock::new(),
+            written_bytes: AtomicU64::new(0),
         }
     }
 
@@ -98,6 +120,24 @@ impl SourcePager {
         &self.source
     }
 
+    /// Has `watcher` told of the pages of every request from now on, prefetches too. The first
+    /// watcher stays.
+    pub fn watch_requests(&self, watcher: impl Fn(PageRange) + Send + Sync + 'static) {
+        // A second one is nobody's: traces are recorded once.
+        let _ = self.watcher.set(Box::new(watcher));
+    }
+
+    /// What it has done.
+    pub fn counts(&self) -> Counts {
+        let (reads, read_bytes) = self.fetch.counts();
+        Counts {
+            reads,
+            read_bytes,
+            written_bytes: self.written_bytes.load(Ordering::Relaxed),
+            failures: self.failures.count(),
+        }
+    }
+
     /// The failure that was noted last.
     pub fn last_failure(&self) -> Option<SourceError> {
         self.failures.last()
@@ -114,6 +154,7 @@ impl SourcePager {
             .min(usize::try_from(rest).unwrap_or(usize::MAX));
         buffer[bytes..].fill(0);
         let Err(error) = self.source.read_at(offset, &mut buffer[..bytes]) else {
+            self.fetch.count(bytes as u64);
             return Ok(Supplied::clean(pages.pages()));
         };
         // What is needed of it may be had all the same.
@@ -137,7 +178,10 @@ impl SourcePager {
         run.iter()
             .for_each(|page| bytes.extend_from_slice(page.bytes));
         bytes.truncate(rest);
-        self.source.write_at(offset, &bytes)
+        self.source.write_at(offset, &bytes)?;
+        self.written_bytes
+            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
     }
 
     fn write(&self, pages: &[PageOut<'_>]) -> Result<(), SourceError> {
@@ -168,6 +212,9 @@ impl Pager for SourcePager {
 
     fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
         let pages = request.pages();
+        if let Some(watcher) = self.watcher.get() {
+            watcher(pages);
+        }
         let offset = pages.start.0 * PAGE_BYTES as u64;
         let bytes = request.needed() * PAGE_BYTES as u64;
         let bytes = bytes.min(self.source.size().saturating_sub(offset));
@@ -231,7 +278,10 @@ impl SourcePager {
         let buffer = request.buffer();
         buffer[bytes..].fill(0);
         match self.source.read_at(offset, &mut buffer[..bytes]) {
-            Ok(()) => Ok(Supplied::clean(near)),
+            Ok(()) => {
+                self.fetch.count(bytes as u64);
+                Ok(Supplied::clean(near))
+            }
             // It went away meanwhile, or never was right.
             Err(_) => {
                 let ahead = request.is_ahead_of_need();
@@ -243,26 +293,37 @@ impl SourcePager {
 
 /// What failed lately, and where.
 #[derive(Clone, Default)]
-pub(crate) struct Failures(Arc<Mutex<VecDeque<(PageIndex, SourceError)>>>);
+pub(crate) struct Failures(Arc<Noted>);
+
+#[derive(Default)]
+struct Noted {
+    all: Mutex<VecDeque<(PageIndex, SourceError)>>,
+    count: AtomicU64,
+}
 
 impl Failures {
     pub(crate) fn note(&self, page: PageIndex, error: &SourceError) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(other, _)| *other != page);
         if all.len() == FAILURES_MAX {
             all.pop_front();
         }
         all.push_back((page, error.clone()));
+        self.0.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count(&self) -> u64 {
+        self.0.count.load(Ordering::Relaxed)
     }
 
     fn of(&self, page: PageIndex) -> Option<SourceError> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.all.lock().unwrap_or_else(PoisonError::into_inner);
         let found = all.iter().find(|(other, _)| *other == page);
         found.map(|(_, error)| error.clone())
     }
 
     fn last(&self) -> Option<SourceError> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.back().map(|(_, error)| error.clone())
     }
 

@@ -135,7 +135,7 @@ fn prefetch_brings_pages_and_says_how_far_it_is() {
     let memory = object.map().unwrap();
     let mut seen = Vec::new();
     let came = memory
-        .prefetch(pages(4 * MIB..20 * MIB), |done| seen.push(done))
+        .prefetch([pages(4 * MIB..20 * MIB)], |done| seen.push(done))
         .unwrap();
     assert_eq!(came, 16 * MIB / PAGE_BYTES as u64);
     assert_eq!(memory.residency(), [pages(4 * MIB..20 * MIB)]);
@@ -155,7 +155,7 @@ fn prefetch_of_more_than_half_of_the_budget_stops_there() {
     let remote = Remote::new(64 * MIB);
     let (object, _) = object(remote, &Options::default(), 16 * MIB);
     let memory = object.map().unwrap();
-    let came = memory.prefetch(pages(0..64 * MIB), |_| ()).unwrap();
+    let came = memory.prefetch([pages(0..64 * MIB)], |_| ()).unwrap();
     let half = 8 * MIB / PAGE_BYTES as u64;
     assert!((half / 2..=half + 512).contains(&came), "{came} of {half}");
     assert!(memory.residency()[0].start.0 == 0, "the first ones stay");
@@ -202,7 +202,7 @@ fn a_server_that_stays_away_times_out_and_prefetch_says_so() {
     };
     let (object, pager) = object(remote.clone(), &options, 16 * MIB);
     let memory = object.map().unwrap();
-    assert_eq!(memory.prefetch(pages(0..MIB), |_| ()).unwrap(), 0);
+    assert_eq!(memory.prefetch([pages(0..MIB)], |_| ()).unwrap(), 0);
     let failure = pager.last_failure().unwrap();
     assert!(matches!(failure, SourceError::TimedOut { .. }), "{failure}");
     // A prefetch that failed poisons nothing.
@@ -259,7 +259,9 @@ fn a_source_that_was_cut_reads_up_to_there() {
     let memory = object.map().unwrap();
     check(&memory, 0, MIB as usize + 4096);
     assert_eq!(
-        memory.prefetch(pages(MIB + 8192..2 * MIB), |_| ()).unwrap(),
+        memory
+            .prefetch([pages(MIB + 8192..2 * MIB)], |_| ())
+            .unwrap(),
         0
     );
     assert!(matches!(

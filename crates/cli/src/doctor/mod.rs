@@ -12,9 +12,9 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
-use crate::memory_limit::MemoryLimit;
 use crate::userfaultfd::{self, tier_name};
 use crate::{run, spill_file};
+use farpage::memory_limit::MemoryLimit;
 
 /// How one thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -2,18 +2,20 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_pagers::Pager;
+use farpage_sys::mem;
 
 use super::{Embedded, Error, system};
 use crate::handler::Buffer;
 use crate::regions::Source;
 
-/// Bytes that one step of [`Mapping::prefetch`] looks at.
-const PREFETCH_BYTES: usize = 8 << 20;
+/// Pages that one step of [`Mapping::prefetch`] asks for.
+const PREFETCH_PAGES: u64 = 2048;
+/// Pages under way at which it waits before it asks for more.
+const UNDER_WAY_PAGES: u64 = 16384;
 
 /// Memory whose contents are the business of a pager. A [`Mapping`] keeps it alive.
 pub struct Object(Arc<Inner>);
@@ -360,44 +362,87 @@ impl Mapping {
             .map_err(system("write pages back"))
     }
 
-    /// Asks for the pages that are not in memory, in order, before anybody touches them; pages used
-    /// longer ago leave for them. Waits until they are there, and calls `progress` with the number
-    /// of pages that have come, ten times a second at least. Never asks for more than half of the
-    /// kernel's budget: the first pages would leave before the last came.
+    /// Asks for the pages of `runs` that are not in memory, in order, before anybody touches them;
+    /// pages used longer ago leave for them. Waits until they are there, and calls `progress` with
+    /// the number of pages that have come, ten times a second at least. Never asks for more than
+    /// half of the kernel's budget: the first pages would leave before the last came.
     ///
-    /// Returns the number of pages of the range that are in memory afterwards. They are fewer than
+    /// Returns the number of pages of the runs that are in memory afterwards. They are fewer than
     /// asked for when the budget is too small, or the pager could not supply them; it is asked again
     /// for those when they are touched.
     ///
     /// # Errors
     /// [`Error::System`] when there is no memory for a buffer.
-    pub fn prefetch(&self, pages: PageRange, mut progress: impl FnMut(u64)) -> Result<u64, Error> {
+    pub fn prefetch(
+        &self,
+        runs: impl IntoIterator<Item = PageRange>,
+        mut progress: impl FnMut(u64),
+    ) -> Result<u64, Error> {
         const STEP_NS: u64 = 50_000_000;
-        let (start, end) = self.range(pages);
         let kernel = self.object.host.kernel;
+        let (start, end) = (self.start, self.start + self.size());
         let mut buffer = Buffer::new().map_err(system("map a buffer"))?;
-        let budget = self
-            .object
-            .host
-            .control
-            .budget_bytes
-            .load(Ordering::Relaxed);
-        let most = budget / 2 / PAGE_BYTES as u64;
-        // In steps, so that progress shows, and what comes first is asked for first.
-        let (mut asked, mut at) = (0, start);
-        while at < end && asked < most {
-            let to = end.min(at + PREFETCH_BYTES);
-            asked += kernel.prefetch(at, to, most - asked, &mut buffer);
-            progress(asked.saturating_sub(kernel.prefetched(start, to, 0)));
-            at = to;
-        }
-        loop {
-            let under_way = kernel.prefetched(start, at, STEP_NS);
+        let most = self.object.host.ram_bytes() / 2 / PAGE_BYTES as u64;
+        let (mut asked, mut unlooked) = (0, 0);
+        let mut done = Vec::new();
+        let mut look = |asked: u64, step_ns: u64| {
+            let under_way = kernel.prefetched(start, end, step_ns);
             progress(asked.saturating_sub(under_way));
-            if under_way == 0 {
-                return Ok(kernel.resident(start, end));
+            under_way
+        };
+        // In steps, so that progress shows, and what comes first is asked for first.
+        'runs: for run in runs {
+            done.push(run);
+            for piece in run.chunks(PREFETCH_PAGES) {
+                let (from, to) = self.range(piece);
+                let more = kernel.prefetch(from, to, most - asked, &mut buffer);
+                (asked, unlooked) = (asked + more, unlooked + more);
+                while unlooked >= PREFETCH_PAGES && look(asked, STEP_NS) > UNDER_WAY_PAGES {}
+                unlooked %= PREFETCH_PAGES;
+                if asked >= most {
+                    break 'runs;
+                }
             }
         }
+        while look(asked, STEP_NS) > 0 {}
+        let there = |run: PageRange| {
+            let (from, to) = self.range(run);
+            kernel.resident(from, to)
+        };
+        Ok(done.into_iter().map(there).sum())
+    }
+
+    /// Keeps pages in memory, once they are there, until [`Mapping::unwire`]: bring them in with
+    /// [`Mapping::prefetch`].
+    ///
+    /// # Errors
+    /// [`Error::Wired`] when more than half of the kernel's budget would be wired.
+    pub fn wire(&self, pages: PageRange) -> Result<(), Error> {
+        let (start, end) = self.range(pages);
+        let host = self.object.host;
+        let most = host.ram_bytes() / 2;
+        let wired = host.kernel.wire(start, end, most);
+        wired.map_err(|wired| Error::Wired {
+            bytes: (end - start) as u64,
+            wired,
+            most,
+        })
+    }
+
+    /// Lets pages leave that were wired.
+    pub fn unwire(&self, pages: PageRange) {
+        let (start, end) = self.range(pages);
+        self.object.host.kernel.unwire(start, end);
+    }
+
+    /// Writing raises SIGSEGV from now on, in this mapping: its pager cannot take it.
+    ///
+    /// # Errors
+    /// [`Error::System`] when Linux does not allow it.
+    pub fn forbid_writing(&self) -> Result<(), Error> {
+        // SAFETY: no reference to the mapping's contents exists; who writes by a pointer is told.
+        let done = unsafe { mem::protect(self.start, self.size(), mem::PROT_READ) };
+        done.map_err(system("protect the object"))
     }
 
     /// Which pages are in memory: runs of page numbers of the object, in order.

@@ -1,0 +1,225 @@
+//! Fork: a child has none of the kernel's threads and none of its mappings. It gets new ones, at
+//! the same addresses, before the program's own code runs in it.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
+
+use farpage_source::{Reach, Source, SourceError};
+
+use crate::kernels;
+use crate::load::Plan;
+use crate::memory::Inner;
+use crate::{Address, Error, OpenOptions, open_source};
+
+/// All memories of this process.
+static ALL: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+
+/// What is held over a fork, so that the child finds it whole.
+struct Held {
+    all: MutexGuard<'static, Vec<Weak<Inner>>>,
+    kernels: kernels::Forked,
+    memories: Vec<Arc<Inner>>,
+}
+
+thread_local! {
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+pub(crate) fn register(memory: &Arc<Inner>) {
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|other| other.strong_count() > 0);
+    all.push(Arc::downgrade(memory));
+}
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: extern "C" fn(),
+        parent: extern "C" fn(),
+        child: extern "C" fn(),
+    ) -> c_int;
+}
+
+/// Has the functions below called at every fork, from the first memory on.
+pub(crate) fn watch() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the functions take nothing and live as long as the process.
+        let failed = unsafe { pthread_atfork(prepare, parent, child) };
+        assert_eq!(failed, 0, "no memory for fork handlers");
+    });
+}
+
+extern "C" fn prepare() {
+    let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let memories: Vec<Arc<Inner>> = all.iter().filter_map(Weak::upgrade).collect();
+    memories.iter().for_each(|memory| memory.before_fork());
+    let held = Held {
+        all,
+        kernels: kernels::hold(),
+        memories,
+    };
+    HELD.with(|place| *place.borrow_mut() = Some(held));
+}
+
+extern "C" fn parent() {
+    let held = HELD.with(|place| place.borrow_mut().take());
+    // Memories that went away meanwhile do so without the locks.
+    let memories = held.map(|held| held.memories);
+    drop(memories);
+}
+
+extern "C" fn child() {
+    let Some(Held {
+        all,
+        mut kernels,
+        memories,
+    }) = HELD.with(|place| place.borrow_mut().take())
+    else {
+        return;
+    };
+    kernels.forget();
+    drop((all, kernels));
+    for memory in memories {
+        if let Err(error) = memory.after_fork() {
+            // Not `eprintln`: another thread of the parent may have held its lock.
+            let text = format!(
+                "farpage: a child of fork cannot use '{}': {error}\n",
+                memory.name
+            );
+            farpage_sys::file::write_message(farpage_sys::file::Fd(2), text.as_bytes());
+        }
+    }
+}
+
+/// How a child of fork comes by the source.
+pub(crate) enum Reopen {
+    /// It is used as it is: nothing of it is locked or waits.
+    Same,
+    /// By its address, when it is first read; it must have this version.
+    Address {
+        address: String,
+        version: Option<String>,
+        plan: Plan,
+    },
+}
+
+impl Reopen {
+    /// Of the source that was opened at `address`, with `plan` applied. A local file as it is can
+    /// be read by all who have its descriptor.
+    pub(crate) fn of(address: &str, source: &dyn Source, plan: Plan, is_file: bool) -> Self {
+        if is_file {
+            return Self::Same;
+        }
+        let address = match Address::parse(address) {
+            Address::Path(path) => std::path::absolute(&path)
+                .unwrap_or(path)
+                .display()
+                .to_string(),
+            Address::Url(url) => url,
+        };
+        Self::Address {
+            address,
+            version: source.version(),
+            plan,
+        }
+    }
+
+    /// In a child.
+    pub(crate) fn in_child(
+        &self,
+        source: &Arc<dyn Source>,
+        options: &OpenOptions,
+    ) -> Arc<dyn Source> {
+        match self {
+            Self::Same => Arc::clone(source),
+            Self::Address {
+                address,
+                version,
+                plan,
+            } => Arc::new(Lazy {
+                name: source.name().to_owned(),
+                size: source.size(),
+                reach: source.reach(),
+                address: address.clone(),
+                version: version.clone(),
+                plan: plan.clone(),
+                options: options.clone(),
+                opened: OnceLock::new(),
+            }),
+        }
+    }
+}
+
+/// A source that is opened when it is first read.
+struct Lazy {
+    name: String,
+    size: u64,
+    reach: Reach,
+    address: String,
+    version: Option<String>,
+    plan: Plan,
+    options: OpenOptions,
+    opened: OnceLock<Result<Arc<dyn Source>, SourceError>>,
+}
+
+impl Lazy {
+    fn source(&self) -> Result<&Arc<dyn Source>, SourceError> {
+        let opened = self.opened.get_or_init(|| self.open());
+        opened.as_ref().map_err(Clone::clone)
+    }
+
+    fn open(&self) -> Result<Arc<dyn Source>, SourceError> {
+        let source = match open_source(&self.address, &self.options) {
+            Ok(source) => source,
+            Err(Error::Source(error)) => return Err(error),
+            Err(error) => {
+                return Err(SourceError::Callback {
+                    name: self.name.clone(),
+                    offset: 0,
+                    cause: error.to_string(),
+                });
+            }
+        };
+        let version = source.version();
+        let source = self.plan.apply(source);
+        if version == self.version && source.size() == self.size {
+            return Ok(source);
+        }
+        let text =
+            |version: Option<String>, size: u64| version.unwrap_or_else(|| format!("{size} bytes"));
+        Err(SourceError::Changed {
+            name: self.name.clone(),
+            was: text(self.version.clone(), self.size),
+            is: text(version, source.size()),
+        })
+    }
+}
+
+impl Source for Lazy {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn version(&self) -> Option<String> {
+        self.version.clone()
+    }
+
+    fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    fn is_at_hand(&self, offset: u64, bytes: u64) -> bool {
+        let opened = self.opened.get().and_then(|opened| opened.as_ref().ok());
+        opened.is_some_and(|source| source.is_at_hand(offset, bytes))
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+        self.source()?.read_at(offset, buffer)
+    }
+}

@@ -1,0 +1,37 @@
+//! Open anything as memory.
+//!
+//! ```no_run
+//! use farpage::{LoadOptions, load};
+//!
+//! # fn main() -> Result<(), farpage::Error> {
+//! let model = load("https://host/model.safetensors", &LoadOptions::default())?;
+//! let array = model.array("embedding.weight").expect("it has one");
+//! // Nothing has been fetched yet but the header. What is touched comes in.
+//! let first = unsafe { array.as_ptr().cast::<f32>().read() };
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Memory`] is the bytes of a file, an address or any [`Source`], mapped; [`load`] understands
+//! the formats of arrays. Both read what is touched, when it is touched, and keep no more in RAM
+//! than their budget.
+
+mod error;
+mod fork;
+mod kernels;
+mod load;
+mod memory;
+pub mod memory_limit;
+mod open;
+mod private;
+mod trace;
+mod typed;
+
+pub use error::Error;
+pub use farpage_format::{Dtype, Element, Kind, Layout, Order, Tensor};
+pub use farpage_source::{Cache, Concat, OnFailure, Reach, Slice, Source, SourceError};
+pub use kernels::set_default_ram;
+pub use load::{Array, LoadOptions, Loaded, load, raw};
+pub use memory::{Memory, Stats};
+pub use open::{Address, Mode, OpenOptions, open_source};
+pub use trace::Trace;

@@ -1,0 +1,227 @@
+//! Arrays: files whose format is understood, and raw numbers.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use farpage_format::{Dtype, Element, Kind, Layout, Order, Tensor};
+use farpage_source::Source;
+use farpage_translate::Translation;
+
+use crate::fork::Reopen;
+use crate::open::open_noting;
+use crate::typed::{Part, Typed};
+use crate::{Error, Memory, Mode, OpenOptions};
+
+/// Where translated arrays begin: a multiple of what vector instructions like.
+const ALIGN: u64 = 64;
+
+/// How arrays are opened and presented.
+#[derive(Clone)]
+pub struct LoadOptions {
+    /// How the source is opened.
+    pub open: OpenOptions,
+    /// Numbers of another byte order, and those of VAX, as the processor's own.
+    pub native: bool,
+    /// bf16 as f32.
+    pub bf16_as_f32: bool,
+    /// f16 as f32.
+    pub f16_as_f32: bool,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            open: OpenOptions::default(),
+            native: true,
+            bf16_as_f32: false,
+            f16_as_f32: false,
+        }
+    }
+}
+
+/// A file of arrays, mapped.
+#[derive(Clone)]
+pub struct Loaded {
+    /// All of them.
+    pub memory: Memory,
+    /// The format.
+    pub kind: Kind,
+    /// In the file's order.
+    pub arrays: Vec<Array>,
+}
+
+/// One array, mapped.
+#[derive(Clone)]
+pub struct Array {
+    /// What it lies in.
+    pub memory: Memory,
+    /// Its name, shape and type, as presented; its offset in [`Array::memory`].
+    pub tensor: Tensor,
+}
+
+impl Array {
+    /// Its first element; not aligned in every file.
+    pub fn as_ptr(&self) -> *mut u8 {
+        // Inside the mapping, or just behind it when it is empty.
+        self.memory
+            .as_ptr()
+            .wrapping_add(self.tensor.offset as usize)
+    }
+
+    /// Its bytes in [`Array::memory`].
+    pub fn range(&self) -> Range<u64> {
+        self.tensor.offset..self.tensor.offset + self.tensor.bytes
+    }
+}
+
+impl Loaded {
+    /// The array of that name.
+    pub fn array(&self, name: &str) -> Option<&Array> {
+        self.arrays.iter().find(|array| array.tensor.name == name)
+    }
+}
+
+/// What is made of a source before it is mapped: parts of it, translated; or all of it as it is.
+#[derive(Clone, Default)]
+pub(crate) struct Plan(Option<Vec<Part>>);
+
+impl Plan {
+    pub(crate) fn apply(&self, source: Arc<dyn Source>) -> Arc<dyn Source> {
+        match &self.0 {
+            None => source,
+            Some(parts) => Arc::new(Typed::new(source, parts.clone())),
+        }
+    }
+}
+
+/// Maps the arrays of the file at `address`: npy, npz (stored), safetensors, Arrow.
+///
+/// # Errors
+/// [`Error::Source`]; [`Error::Format`] when it is of no format that is known, or damaged;
+/// [`Error::Argument`] for a mode that makes a new file.
+pub fn load(address: &str, options: &LoadOptions) -> Result<Loaded, Error> {
+    if options.open.mode == Mode::Create || options.open.size.is_some() {
+        return Err(Error::Argument {
+            what: "mode",
+            why: "a new file, or one that grows, has no arrays yet".into(),
+            remedy: "give its dtype and shape",
+        });
+    }
+    let (source, is_file) = open_noting(address, &options.open)?;
+    let name = source.name().to_owned();
+    let mut read = |offset: u64, bytes: usize| {
+        let mut buffer = vec![0; bytes];
+        source.read_at(offset, &mut buffer).map(|()| buffer)
+    };
+    let layout = farpage_format::open(source.size(), Some(&name), &mut read);
+    let layout = layout.map_err(|error| Error::open(&name, error))?;
+    map((address, is_file), source, layout, options)
+}
+
+/// Maps a file of nothing but numbers: `shape` of them, where one dimension may be -1: as many as
+/// there are. With [`Mode::Create`] the file is made, with [`Mode::Write`] it grows if it must.
+///
+/// # Errors
+/// [`Error::Source`]; [`Error::Format`] when the file does not have that shape.
+pub fn raw(
+    address: &str,
+    (dtype, order): (Dtype, Order),
+    shape: &[i64],
+    options: &LoadOptions,
+) -> Result<Loaded, Error> {
+    let mut open = options.open.clone();
+    let fixed = shape.iter().all(|length| *length >= 0);
+    let makes = matches!(open.mode, Mode::Create | Mode::Write);
+    if makes && fixed && open.size.is_none() {
+        let size = shape.iter().try_fold(dtype.bytes() as u64, |size, length| {
+            size.checked_mul(*length as u64)
+        });
+        open.size = Some(size.ok_or_else(|| Error::Argument {
+            what: "shape",
+            why: "it has too many elements".into(),
+            remedy: "give a smaller one",
+        })?);
+    }
+    let (source, is_file) = open_noting(address, &open)?;
+    let layout = farpage_format::raw(source.size(), dtype, order, shape);
+    let layout = layout.map_err(|error| Error::format(source.name(), error))?;
+    let options = LoadOptions {
+        open,
+        ..options.clone()
+    };
+    map((address, is_file), source, layout, &options)
+}
+
+fn map(
+    (address, is_file): (&str, bool),
+    source: Arc<dyn Source>,
+    layout: Layout,
+    options: &LoadOptions,
+) -> Result<Loaded, Error> {
+    let Layout { kind, mut tensors } = layout;
+    let plan = present(&mut tensors, options);
+    let reopen = Reopen::of(address, &*source, plan.clone(), is_file);
+    let source = plan.apply(source);
+    let extents = match kind {
+        Kind::Safetensors => tensors
+            .iter()
+            .map(|t| t.offset..t.offset + t.bytes)
+            .collect(),
+        Kind::Npy | Kind::Npz | Kind::Arrow | Kind::Raw => Vec::new(),
+    };
+    let memory = Memory::map(source, &options.open, reopen, extents)?;
+    let array = |tensor| Array {
+        memory: memory.clone(),
+        tensor,
+    };
+    Ok(Loaded {
+        arrays: tensors.into_iter().map(array).collect(),
+        memory: memory.clone(),
+        kind,
+    })
+}
+
+/// The translation of one array, if it needs one.
+fn translation(element: &Element, options: &LoadOptions) -> Option<(Translation, Dtype)> {
+    let (dtype, order) = (element.dtype()?, element.order()?);
+    let to = match dtype {
+        Dtype::Bf16 if options.bf16_as_f32 => Dtype::F32,
+        Dtype::F16 if options.f16_as_f32 => Dtype::F32,
+        Dtype::VaxF if options.native => Dtype::F32,
+        Dtype::VaxD | Dtype::VaxG if options.native => Dtype::F64,
+        same if options.native && order == Order::Big => same,
+        _ => return None,
+    };
+    let translation = Translation::new((dtype, order), (to, Order::Little));
+    Some((translation.ok()?, to))
+}
+
+/// Says where arrays are presented, and as what. When one is translated all are placed anew.
+fn present(tensors: &mut [Tensor], options: &LoadOptions) -> Plan {
+    if tensors
+        .iter()
+        .all(|tensor| translation(&tensor.element, options).is_none())
+    {
+        return Plan::default();
+    }
+    let (mut parts, mut end) = (Vec::with_capacity(tensors.len()), 0u64);
+    for tensor in tensors {
+        let (from, start) = (tensor.offset, end.next_multiple_of(ALIGN));
+        let found = translation(&tensor.element, options);
+        if let Some((translation, to)) = found {
+            let elements = tensor.bytes / translation.from_size() as u64;
+            tensor.bytes = elements * translation.to_size() as u64;
+            tensor.element = Element::little(to);
+        }
+        tensor.offset = start;
+        end = start + tensor.bytes;
+        parts.push(Part {
+            name: tensor.name.clone(),
+            start,
+            bytes: tensor.bytes,
+            from,
+            translation: found.map(|(translation, _)| translation),
+        });
+    }
+    Plan(Some(parts))
+}

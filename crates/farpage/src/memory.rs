@@ -1,0 +1,453 @@
+//! A source, mapped.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_kernel::embed::{Mapping, Object};
+use farpage_source::{Counts, Options, Source, SourceError, SourcePager};
+
+use crate::fork::{self, Reopen};
+use crate::kernels::{self, Lease};
+use crate::load::Plan;
+use crate::open::open_noting;
+use crate::private::Private;
+use crate::trace::Recorder;
+use crate::{Error, Mode, OpenOptions, Trace};
+
+/// The part of a budget that may be taken, beside it, by what is read ahead.
+const AHEAD_PART: u64 = 8;
+/// Bounds of that, bytes.
+const AHEAD: (u64, u64) = (4 << 20, 64 << 20);
+
+/// The bytes of a source in memory, read when they are touched. Clones are the same memory, which
+/// is unmapped when the last is gone; what was written and not flushed is written back then.
+#[derive(Clone)]
+pub struct Memory(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) name: String,
+    size: u64,
+    writable: bool,
+    options: OpenOptions,
+    source: Arc<dyn Source>,
+    private: Option<Arc<Private>>,
+    reopen: Reopen,
+    address: usize,
+    /// Exchanged in a child of fork, where no lock may be waited for.
+    mapped: ArcSwap<Mapped>,
+}
+
+/// What belongs to one process. Dropped from the first to the last.
+pub(crate) struct Mapped {
+    mapping: Mapping,
+    _object: Object,
+    pager: Arc<SourcePager>,
+    recorder: Mutex<Option<Arc<Recorder>>>,
+    closing: Arc<AtomicBool>,
+    process: u32,
+    _lease: Lease,
+}
+
+/// What a [`Memory`] takes, and what it has cost so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Bytes of the source.
+    pub bytes: u64,
+    /// Bytes that are in memory.
+    pub resident_bytes: u64,
+    /// Reads of the source, and what they brought.
+    pub reads: u64,
+    /// Bytes.
+    pub read_bytes: u64,
+    /// Bytes written back to the source.
+    pub written_bytes: u64,
+    /// Reads and writes that failed for good.
+    pub failures: u64,
+}
+
+impl Memory {
+    /// Maps what is at `address`: a path or an URL. Nothing is read but what it takes to open it.
+    ///
+    /// # Errors
+    /// Those of [`crate::open_source`]; [`Error::Kernel`] when it cannot be mapped.
+    pub fn open(address: &str, options: &OpenOptions) -> Result<Self, Error> {
+        let (source, is_file) = open_noting(address, options)?;
+        let reopen = Reopen::of(address, &*source, Plan::default(), is_file);
+        Self::map(source, options, reopen, Vec::new())
+    }
+
+    /// Maps a source of the caller's own. Of `options` those count that say how it is mapped and
+    /// read; it can be written to when it can ([`Source::is_writable`]) and the mode allows it.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] when it cannot be mapped.
+    pub fn of_source(source: Arc<dyn Source>, options: &OpenOptions) -> Result<Self, Error> {
+        Self::map(source, options, Reopen::Same, Vec::new())
+    }
+
+    pub(crate) fn map(
+        source: Arc<dyn Source>,
+        options: &OpenOptions,
+        reopen: Reopen,
+        extents: Vec<Range<u64>>,
+    ) -> Result<Self, Error> {
+        fork::watch();
+        let private = match options.mode {
+            Mode::Copy => Some(Arc::new(Private::new(Arc::clone(&source))?)),
+            Mode::Read | Mode::Write | Mode::Create => None,
+        };
+        let top: Arc<dyn Source> = match &private {
+            Some(private) => Arc::clone(private) as _,
+            None => Arc::clone(&source),
+        };
+        let writable = options.mode != Mode::Read && top.is_writable();
+        let mapped = Mapped::new(top, options, extents, writable, None)?;
+        let inner = Arc::new(Inner {
+            address: mapped.mapping.as_ptr() as usize,
+            name: source.name().to_owned(),
+            size: source.size(),
+            mapped: ArcSwap::from_pointee(mapped),
+            options: options.clone(),
+            writable,
+            source,
+            private,
+            reopen,
+        });
+        fork::register(&inner);
+        let memory = Self(inner);
+        if let Some(trace) = &options.replay {
+            memory.replay(Arc::clone(trace))?;
+        }
+        Ok(memory)
+    }
+
+    /// What messages call it.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> u64 {
+        self.0.size
+    }
+
+    /// True when it can be written to.
+    pub fn is_writable(&self) -> bool {
+        self.0.writable
+    }
+
+    /// The first byte; the mapping ends with the page of the last. Reading through it reads the
+    /// source. A page that cannot be had raises SIGBUS, and a message says which and why. Writing
+    /// to what is not writable raises SIGSEGV.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.address as *mut u8
+    }
+
+    /// Brings bytes in before they are touched, and waits until they are there. `progress` is
+    /// called with the number of bytes that have come. At most half of the budget is filled.
+    ///
+    /// Returns how many bytes of the range are in memory afterwards.
+    ///
+    /// # Errors
+    /// [`Error::NotRead`] with the failure of the source when pages could not be had;
+    /// [`Error::Argument`] for a range that is not inside.
+    pub fn prefetch(&self, bytes: Range<u64>, mut progress: impl FnMut(u64)) -> Result<u64, Error> {
+        let pages = self.pages(&bytes)?;
+        let mapped = self.0.mapped();
+        let failures = mapped.pager.counts().failures;
+        let page = PAGE_BYTES as u64;
+        let came = mapped
+            .mapping
+            .prefetch([pages], |pages| progress(pages * page))?;
+        let failed = mapped.pager.counts().failures > failures;
+        match mapped
+            .pager
+            .last_failure()
+            .filter(|_| failed && came < pages.pages())
+        {
+            Some(why) => Err(Error::NotRead {
+                name: self.0.name.clone(),
+                why,
+            }),
+            None => Ok((came * page).min(bytes.end - bytes.start)),
+        }
+    }
+
+    /// Lets bytes go from memory; what was written is written back before.
+    ///
+    /// # Errors
+    /// [`Error::NotWritten`]; [`Error::Argument`] for a range that is not inside.
+    pub fn discard(&self, bytes: Range<u64>) -> Result<(), Error> {
+        let pages = self.pages(&bytes)?;
+        let mapped = self.0.mapped();
+        let flushed = mapped.mapping.flush(pages);
+        flushed.map_err(|error| self.not_written(&mapped, &error))
+    }
+
+    /// Writes back what was written, and returns when it is durable.
+    ///
+    /// # Errors
+    /// [`Error::NotWritten`]: what the source did not take stays in memory.
+    pub fn flush(&self) -> Result<(), Error> {
+        let mapped = self.0.mapped();
+        if let Some(recorder) = &*mapped.recorder() {
+            recorder.flush();
+        }
+        if !self.0.writable {
+            return Ok(());
+        }
+        let cleaned = mapped.mapping.clean(PageRange::new(0, u64::MAX));
+        cleaned.map_err(|error| self.not_written(&mapped, &error))?;
+        let synced = mapped.pager.source().sync();
+        synced.map_err(|error| Error::NotWritten {
+            name: self.0.name.clone(),
+            why: error.to_string(),
+        })
+    }
+
+    fn not_written(&self, mapped: &Mapped, error: &dyn std::fmt::Display) -> Error {
+        let why = mapped
+            .pager
+            .last_failure()
+            .map(|failure| failure.to_string());
+        Error::NotWritten {
+            name: self.0.name.clone(),
+            why: why.unwrap_or_else(|| error.to_string()),
+        }
+    }
+
+    /// Brings bytes in and keeps them there until [`Memory::unpin`]. No more than half of the
+    /// budget can be pinned.
+    ///
+    /// # Errors
+    /// As [`Memory::prefetch`]; [`Error::Kernel`] when the budget does not allow it.
+    pub fn pin(&self, bytes: Range<u64>) -> Result<(), Error> {
+        let pages = self.pages(&bytes)?;
+        let mapped = self.0.mapped();
+        mapped.mapping.wire(pages)?;
+        let came = self.prefetch(bytes.clone(), |_| ());
+        match came {
+            Ok(there) if there >= bytes.end - bytes.start => Ok(()),
+            other => {
+                mapped.mapping.unwire(pages);
+                Err(other.err().unwrap_or(Error::Argument {
+                    what: "range",
+                    why: format!("{} bytes have no room", bytes.end - bytes.start),
+                    remedy: "pin less, or raise the budget",
+                }))
+            }
+        }
+    }
+
+    /// Lets what is pinned of the range leave again.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a range that is not inside.
+    pub fn unpin(&self, bytes: Range<u64>) -> Result<(), Error> {
+        let pages = self.pages(&bytes)?;
+        self.0.mapped().mapping.unwire(pages);
+        Ok(())
+    }
+
+    /// What it takes, and has cost.
+    pub fn stats(&self) -> Stats {
+        let mapped = self.0.mapped();
+        let Counts {
+            reads,
+            read_bytes,
+            written_bytes,
+            failures,
+            ..
+        } = mapped.pager.counts();
+        let resident = mapped.mapping.stats().resident_pages * PAGE_BYTES as u64;
+        Stats {
+            bytes: self.0.size,
+            resident_bytes: resident.min(self.0.size),
+            reads,
+            read_bytes,
+            written_bytes,
+            failures,
+        }
+    }
+
+    /// Which bytes are in memory, in order.
+    pub fn residency(&self) -> Vec<Range<u64>> {
+        let page = PAGE_BYTES as u64;
+        let runs = self.0.mapped().mapping.residency();
+        let bytes = |run: PageRange| run.start.0 * page..(run.end.0 * page).min(self.0.size);
+        runs.into_iter().map(bytes).collect()
+    }
+
+    /// Records which pages are asked for from now on, in order, in the file at `path`, for
+    /// [`OpenOptions::replay`].
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when the file cannot be made.
+    pub fn record(&self, path: &std::path::Path) -> Result<(), Error> {
+        let mapped = self.0.mapped();
+        let version = mapped.pager.source().version();
+        let recorder = Arc::new(Recorder::new(path, self.0.size, version.as_deref())?);
+        let noted = Arc::clone(&recorder);
+        mapped.pager.watch_requests(move |pages| noted.note(pages));
+        *mapped.recorder() = Some(recorder);
+        Ok(())
+    }
+
+    /// Brings in what `trace` says, in its order, in the background.
+    fn replay(&self, trace: Arc<Trace>) -> Result<(), Error> {
+        if trace.size != self.0.size {
+            return Err(Error::Argument {
+                what: "trace",
+                why: format!(
+                    "it is of {} bytes, '{}' has {}",
+                    trace.size,
+                    self.name(),
+                    self.size()
+                ),
+                remedy: "record it again",
+            });
+        }
+        let mapped = self.0.mapped();
+        let thread = std::thread::Builder::new().name("farpage-replay".into());
+        let replayed = thread.spawn(move || {
+            let closing = Arc::clone(&mapped.closing);
+            let open = |_: &PageRange| !closing.load(Ordering::Relaxed);
+            let runs = trace.runs.iter().copied().take_while(open);
+            // What cannot be brought in now is asked for when it is touched.
+            let _ = mapped.mapping.prefetch(runs, |_| ());
+        });
+        drop(replayed);
+        Ok(())
+    }
+
+    fn pages(&self, bytes: &Range<u64>) -> Result<PageRange, Error> {
+        if bytes.start > bytes.end || bytes.end > self.0.size {
+            return Err(Error::Argument {
+                what: "range",
+                why: format!(
+                    "bytes {} to {} are not inside '{}', which has {}",
+                    bytes.start, bytes.end, self.0.name, self.0.size
+                ),
+                remedy: "give a range inside",
+            });
+        }
+        let page = PAGE_BYTES as u64;
+        Ok(PageRange::new(bytes.start / page, bytes.end.div_ceil(page)))
+    }
+}
+
+impl Mapped {
+    fn new(
+        source: Arc<dyn Source>,
+        options: &OpenOptions,
+        extents: Vec<Range<u64>>,
+        writable: bool,
+        at: Option<usize>,
+    ) -> Result<Self, Error> {
+        let lease = kernels::lease(options.ram)?;
+        let ahead = lease.kernel.ram_bytes() / AHEAD_PART;
+        let how = Options {
+            on_failure: options.on_failure,
+            deadline: options.deadline,
+            ahead_bytes: ahead.clamp(AHEAD.0, AHEAD.1),
+            extents,
+        };
+        let size = usize::try_from(source.size()).unwrap_or(usize::MAX);
+        let pager = Arc::new(SourcePager::new(source, &how));
+        let object = lease.kernel.object(pager.clone(), size)?;
+        let mapping = match at {
+            Some(at) => object.map_at(at)?,
+            None => object.map()?,
+        };
+        if !writable {
+            mapping.forbid_writing()?;
+        }
+        Ok(Self {
+            mapping,
+            _object: object,
+            pager,
+            recorder: Mutex::new(None),
+            closing: Arc::new(AtomicBool::new(false)),
+            process: std::process::id(),
+            _lease: lease,
+        })
+    }
+
+    fn recorder(&self) -> MutexGuard<'_, Option<Arc<Recorder>>> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn mapped(&self) -> Arc<Mapped> {
+        self.mapped.load_full()
+    }
+
+    /// Before a fork: what was written is in the source, where the child finds it.
+    pub(crate) fn before_fork(&self) {
+        if !self.writable {
+            return;
+        }
+        // What its pager does not take now the child does not see; the next flush says why.
+        let _ = self.mapped().mapping.clean(PageRange::new(0, u64::MAX));
+        if let Some(private) = &self.private {
+            let _ = private.freeze();
+        }
+    }
+
+    /// In a child of fork: maps it anew, at the same address. A private copy can be written to, and
+    /// a file cannot: two processes would overwrite each other's pages.
+    pub(crate) fn after_fork(&self) -> Result<(), Error> {
+        let source = self.reopen.in_child(&self.source, &self.options);
+        let options = OpenOptions {
+            replay: None,
+            ..self.options.clone()
+        };
+        let top: Arc<dyn Source> = match &self.private {
+            Some(private) => Arc::new(private.split(source)?),
+            None => source,
+        };
+        let writable = self.private.is_some();
+        let new = Mapped::new(top, &options, Vec::new(), writable, Some(self.address))?;
+        // Its threads are the parent's: letting go would wait for them.
+        std::mem::forget(self.mapped.swap(Arc::new(new)));
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mapped = self.mapped();
+        mapped.closing.store(true, Ordering::Relaxed);
+        if mapped.process != std::process::id() {
+            // A child that could not map it anew: as in `after_fork`.
+            std::mem::forget(mapped);
+            return;
+        }
+        if let Some(recorder) = &*mapped.recorder() {
+            recorder.flush();
+        }
+        if !self.writable {
+            return;
+        }
+        let written = mapped.mapping.clean(PageRange::new(0, u64::MAX));
+        if self.options.mode != Mode::Copy && written.is_err() {
+            let why = mapped.pager.last_failure();
+            let why = why.map_or(String::new(), |why| format!(": {why}"));
+            eprintln!("farpage: what was written to '{}' is lost{why}", self.name);
+        }
+    }
+}
+
+/// A failure of a source, for those who hold one.
+impl Memory {
+    /// The failure that its source reported last, if there was one.
+    pub fn last_failure(&self) -> Option<SourceError> {
+        self.0.mapped().pager.last_failure()
+    }
+}

@@ -1,0 +1,188 @@
+//! From an address to a source.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use farpage_source::{
+    Cache, Compression, FileSource, OnFailure, OpenMode, Reach, Source, decompress, is_compressed,
+};
+
+use crate::{Error, Trace};
+
+/// Where something is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// In the file system.
+    Path(PathBuf),
+    /// Behind a scheme: `https://`, `s3://` and so on.
+    Url(String),
+}
+
+impl Address {
+    /// Understands a path, `file://` and other addresses.
+    pub fn parse(text: &str) -> Self {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Self::Path(text.into());
+        };
+        let letters = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+        if scheme.is_empty() || !scheme.chars().all(letters) {
+            return Self::Path(text.into());
+        }
+        match scheme.to_ascii_lowercase().as_str() {
+            "file" => Self::Path(rest.strip_prefix("localhost").unwrap_or(rest).into()),
+            _ => Self::Url(text.into()),
+        }
+    }
+}
+
+/// What something is opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Reading.
+    #[default]
+    Read,
+    /// Reading and writing. Only of local files.
+    Write,
+    /// As [`Mode::Write`], of a new file; what a file of that name held is lost.
+    Create,
+    /// Reading, and writing to a private copy: what is written is kept as long as it is open, in
+    /// memory and in an unnamed file, and never reaches the source.
+    Copy,
+}
+
+/// How something is opened.
+#[derive(Clone)]
+pub struct OpenOptions {
+    /// For what.
+    pub mode: Mode,
+    /// Bytes, of a file that is made ([`Mode::Create`]) or grows ([`Mode::Write`]).
+    pub size: Option<u64>,
+    /// Bytes of it that are resident at most. `None`: it shares the default budget
+    /// ([`crate::set_default_ram`]).
+    pub ram: Option<u64>,
+    /// Where to keep what is fetched from far away.
+    pub cache: Option<Cache>,
+    /// What happens when bytes cannot be had.
+    pub on_failure: OnFailure,
+    /// How long a far source is tried again.
+    pub deadline: Duration,
+    /// Headers of requests to HTTP servers.
+    pub headers: Vec<(String, String)>,
+    /// Whether to decompress. `None`: when the name ends in `.gz`, `.zst` or `.zstd`.
+    pub decompress: Option<bool>,
+    /// Brings in what is recorded there, in that order, while the program already runs.
+    pub replay: Option<Arc<Trace>>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            size: None,
+            ram: None,
+            cache: None,
+            on_failure: OnFailure::default(),
+            deadline: Duration::from_secs(60),
+            headers: Vec::new(),
+            decompress: None,
+            replay: None,
+        }
+    }
+}
+
+/// Opens the source at `address`: with what its options say of it, but not mapped. (A private copy,
+/// [`Mode::Copy`], begins where it is mapped.)
+///
+/// # Errors
+/// [`Error::Source`]; [`Error::Argument`] when something that is not a local file is to be written.
+pub fn open_source(address: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> {
+    open_noting(address, options).map(|(source, _)| source)
+}
+
+/// The same; and whether it is a local file as it is.
+pub(crate) fn open_noting(
+    address: &str,
+    options: &OpenOptions,
+) -> Result<(Arc<dyn Source>, bool), Error> {
+    let writes = matches!(options.mode, Mode::Write | Mode::Create);
+    let place = Address::parse(address);
+    let is_file = matches!(place, Address::Path(_));
+    let source = match place {
+        Address::Path(path) => open_file(&path, options)?,
+        Address::Url(_) if writes => {
+            return Err(Error::Argument {
+                what: "mode",
+                why: "only local files can be written to in place".into(),
+                remedy: "open it for a private copy, or write to a local file and upload that",
+            });
+        }
+        Address::Url(url) => open_far(&url, options)?,
+    };
+    let (source, packed) = decompressed(source, address, options)?;
+    Ok((source, is_file && !packed))
+}
+
+fn open_file(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> {
+    let mode = match options.mode {
+        Mode::Read | Mode::Copy => OpenMode::Read,
+        Mode::Write => OpenMode::Write,
+        Mode::Create => OpenMode::Create,
+    };
+    Ok(Arc::new(FileSource::open(path, mode, options.size)?))
+}
+
+fn open_far(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> {
+    let remote = farpage_remote::Options {
+        headers: options.headers.clone(),
+        ..farpage_remote::Options::default()
+    };
+    let source = farpage_remote::open(url, &remote)?;
+    Ok(match &options.cache {
+        Some(cache) if source.reach() == Reach::Far => cache.keep(source),
+        Some(_) | None => source,
+    })
+}
+
+fn decompressed(
+    source: Arc<dyn Source>,
+    address: &str,
+    options: &OpenOptions,
+) -> Result<(Arc<dyn Source>, bool), Error> {
+    let path = address.split(['?', '#']).next().unwrap_or(address);
+    let named = [".gz", ".zst", ".zstd"]
+        .iter()
+        .any(|end| path.ends_with(end));
+    let reads = matches!(options.mode, Mode::Read | Mode::Copy);
+    if !reads || !options.decompress.unwrap_or(named) {
+        return Ok((source, false));
+    }
+    let found: Option<Compression> = is_compressed(&*source)?;
+    if found.is_none() && options.decompress.is_none() {
+        return Ok((source, false));
+    }
+    let folder = options.cache.as_ref().map(Cache::folder);
+    Ok((decompress(source, folder, &mut |_, _| ())?, true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_paths_are_told_apart() {
+        let path = |text: &str| Address::Path(text.into());
+        let url = |text: &str| Address::Url(text.into());
+        for (text, wanted) in [
+            ("a/b.npy", path("a/b.npy")),
+            ("file:///a/b", path("/a/b")),
+            ("FILE://localhost/a", path("/a")),
+            ("https://host/x?y=z", url("https://host/x?y=z")),
+            ("s3://bucket/key", url("s3://bucket/key")),
+            ("strange name://x", path("strange name://x")),
+            ("://x", path("://x")),
+        ] {
+            assert_eq!(Address::parse(text), wanted, "{text}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Files and servers as memory and as arrays.
+
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use farpage::{
+    Dtype, Error, LoadOptions, Memory, Mode, OpenOptions, Order, SourceError, Trace, load, raw,
+};
+use tempfile::TempDir;
+
+fn folder() -> TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+/// Bytes of an npy file of version 1.
+fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    let length = (header.len() + 11).next_multiple_of(64) - 10;
+    bytes.extend((length as u16).to_le_bytes());
+    bytes.extend(format!("{header:<width$}\n", width = length - 1).bytes());
+    bytes.extend(data);
+    bytes
+}
+
+/// Bytes of a safetensors file.
+fn safetensors(tensors: &[(&str, &str, usize, &[u8])]) -> Vec<u8> {
+    let mut at = 0;
+    let entries: Vec<String> = tensors
+        .iter()
+        .map(|(name, dtype, length, data)| {
+            let begin = at;
+            at += data.len();
+            format!(
+                r#""{name}":{{"dtype":"{dtype}","shape":[{length}],"data_offsets":[{begin},{at}]}}"#
+            )
+        })
+        .collect();
+    let header = format!("{{{}}}", entries.join(","));
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.bytes());
+    tensors
+        .iter()
+        .for_each(|(_, _, _, data)| bytes.extend(*data));
+    bytes
+}
+
+fn write(folder: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = folder.path().join(name);
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+fn text(path: &std::path::Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn floats(array: &farpage::Array) -> Vec<f32> {
+    let at = array.as_ptr().cast::<f32>();
+    // SAFETY: inside the mapping; nobody writes to it.
+    let element = |i| unsafe { at.add(i).read_unaligned() };
+    (0..array.tensor.elements() as usize).map(element).collect()
+}
+
+#[test]
+fn an_array_reads_as_it_was_saved() {
+    let folder = folder();
+    let numbers: Vec<f32> = (0..100_000).map(|n| n as f32 / 3.0).collect();
+    let data: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+    let path = write(&folder, "x.npy", &npy("<f4", "(100, 1000)", &data));
+    let loaded = load(text(&path), &LoadOptions::default()).unwrap();
+    let array = &loaded.arrays[0];
+    assert_eq!(array.tensor.shape, [100, 1000]);
+    assert_eq!(floats(array), numbers);
+    assert!(!loaded.memory.is_writable());
+}
+
+#[test]
+fn big_endian_and_bf16_are_presented_as_the_processors_own() {
+    let folder = folder();
+    let numbers: Vec<f32> = (0..5000).map(|n| n as f32).collect();
+    let data: Vec<u8> = numbers.iter().flat_map(|n| n.to_be_bytes()).collect();
+    let path = write(&folder, "x.npy", &npy(">f4", "(5000,)", &data));
+    let loaded = load(text(&path), &LoadOptions::default()).unwrap();
+    assert_eq!(loaded.arrays[0].tensor.element.order(), Some(Order::Little));
+    assert_eq!(floats(&loaded.arrays[0]), numbers);
+
+    let halves: Vec<u8> = (0..3000u32)
+        .flat_map(|n| ((n as f32).to_bits() >> 16).to_le_bytes()[..2].to_vec())
+        .collect();
+    let plain = 7.5f32.to_le_bytes().repeat(1000);
+    let file = safetensors(&[("a", "BF16", 3000, &halves), ("b", "F32", 1000, &plain)]);
+    let path = write(&folder, "x.safetensors", &file);
+    let options = LoadOptions {
+        bf16_as_f32: true,
+        ..LoadOptions::default()
+    };
+    let loaded = load(text(&path), &options).unwrap();
+    let a = floats(loaded.array("a").unwrap());
+    assert_eq!(
+        a[100..256],
+        (100..256).map(|n| n as f32).collect::<Vec<_>>()
+    );
+    assert_eq!(floats(loaded.array("b").unwrap()), [7.5; 1000]);
+    let stored = load(text(&path), &LoadOptions::default()).unwrap();
+    assert_eq!(stored.arrays[0].tensor.element.dtype(), Some(Dtype::Bf16));
+}
+
+#[test]
+fn a_new_file_is_written_flushed_and_read_again() {
+    let folder = folder();
+    let path = folder.path().join("new.bin");
+    let create = LoadOptions {
+        open: OpenOptions {
+            mode: Mode::Create,
+            ram: Some(8 << 20),
+            ..OpenOptions::default()
+        },
+        ..LoadOptions::default()
+    };
+    let number = (Dtype::F32, Order::Little);
+    let made = raw(text(&path), number, &[1000, 5000], &create).unwrap();
+    let at = made.arrays[0].as_ptr().cast::<f32>();
+    for i in 0..5_000_000usize {
+        // SAFETY: inside the mapping, and this thread's alone.
+        unsafe { at.add(i).write(i as f32) };
+    }
+    made.memory.flush().unwrap();
+    let stats = made.memory.stats();
+    assert!(
+        stats.resident_bytes <= 8 << 20 && stats.written_bytes >= 20_000_000,
+        "{stats:?}"
+    );
+    let again = raw(text(&path), number, &[-1, 5000], &LoadOptions::default()).unwrap();
+    assert_eq!(again.arrays[0].tensor.shape, [1000, 5000]);
+    let wanted: Vec<f32> = (0..5_000_000).map(|n| n as f32).collect();
+    assert_eq!(floats(&again.arrays[0]), wanted);
+}
+
+#[test]
+fn a_private_copy_is_written_and_the_file_is_not() {
+    let folder = folder();
+    let path = write(&folder, "x", &[1; 20 << 20]);
+    let options = OpenOptions {
+        mode: Mode::Copy,
+        ram: Some(4 << 20),
+        ..OpenOptions::default()
+    };
+    let memory = Memory::open(text(&path), &options).unwrap();
+    for at in (0..20 << 20).step_by(4096) {
+        // SAFETY: inside the mapping, and this thread's alone.
+        unsafe { memory.as_ptr().add(at).write(2) };
+    }
+    for at in 0..20 << 20 {
+        // SAFETY: as above.
+        let byte = unsafe { memory.as_ptr().add(at).read() };
+        assert_eq!(byte, if at % 4096 == 0 { 2 } else { 1 }, "at {at}");
+    }
+    drop(memory);
+    assert!(fs::read(&path).unwrap().iter().all(|byte| *byte == 1));
+}
+
+#[test]
+fn what_was_recorded_comes_in_by_itself() {
+    let folder = folder();
+    let path = write(&folder, "x", &vec![3; 32 << 20]);
+    let trace = folder.path().join("trace");
+    let options = OpenOptions {
+        ram: Some(64 << 20),
+        ..OpenOptions::default()
+    };
+    let memory = Memory::open(text(&path), &options).unwrap();
+    memory.record(&trace).unwrap();
+    let touched = [5 << 20, 30 << 20, 1 << 20, 17 << 20];
+    for at in touched {
+        // SAFETY: inside the mapping.
+        assert_eq!(unsafe { memory.as_ptr().add(at).read_volatile() }, 3);
+    }
+    drop(memory);
+    let recorded = Trace::read(&trace).unwrap();
+    let firsts: Vec<u64> = recorded.runs.iter().map(|run| run.start.0 << 12).collect();
+    assert_eq!(firsts, touched.map(|at| at as u64));
+    let options = OpenOptions {
+        replay: Some(Arc::new(recorded)),
+        ..options
+    };
+    let memory = Memory::open(text(&path), &options).unwrap();
+    while memory.residency().len() < touched.len() {
+        std::thread::yield_now();
+    }
+    let other = write(&folder, "y", &[3; 100]);
+    assert!(matches!(
+        Memory::open(text(&other), &options),
+        Err(Error::Argument { .. })
+    ));
+}
+
+#[test]
+fn pinned_bytes_stay_and_too_many_are_refused() {
+    let folder = folder();
+    let path = write(&folder, "x", &vec![3; 32 << 20]);
+    let options = OpenOptions {
+        ram: Some(8 << 20),
+        ..OpenOptions::default()
+    };
+    let memory = Memory::open(text(&path), &options).unwrap();
+    memory.pin(0..2 << 20).unwrap();
+    let refused = memory.pin(8 << 20..16 << 20).unwrap_err();
+    assert!(
+        refused.to_string().contains("half of the budget"),
+        "{refused}"
+    );
+    for at in (4 << 20..32 << 20).step_by(4096) {
+        // SAFETY: inside the mapping.
+        assert_eq!(unsafe { memory.as_ptr().add(at).read_volatile() }, 3);
+    }
+    let first = memory.residency().first().cloned();
+    assert!(
+        first
+            .as_ref()
+            .is_some_and(|run| run.start == 0 && run.end >= 2 << 20),
+        "{first:?}"
+    );
+    memory.unpin(0..2 << 20).unwrap();
+    memory.discard(0..32 << 20).unwrap();
+    assert_eq!(memory.stats().resident_bytes, 0);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_a_reason() {
+    let folder = folder();
+    let path = write(&folder, "x.txt", b"hello");
+    let default = LoadOptions::default();
+    let write_far = LoadOptions {
+        open: OpenOptions {
+            mode: Mode::Write,
+            ..OpenOptions::default()
+        },
+        ..LoadOptions::default()
+    };
+    let number = (Dtype::F64, Order::Little);
+    let cases = [
+        (load(text(&path), &default).err(), "give its dtype"),
+        (load("/nowhere", &default).err(), "cannot find"),
+        (load("gopher://x/y", &default).err(), "no way to read"),
+        (
+            load("http://127.0.0.1:1/x", &write_far).err(),
+            "only local files",
+        ),
+        (raw(text(&path), number, &[-1], &default).err(), "5"),
+    ];
+    for (error, wanted) in cases {
+        let message = error.expect("refused").to_string();
+        assert!(message.contains(wanted), "{message}");
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_fails_prefetch_with_the_reason() {
+    let folder = folder();
+    let path = write(&folder, "x", &vec![3; 8 << 20]);
+    let memory = Memory::open(text(&path), &OpenOptions::default()).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    let error = memory.prefetch(4 << 20..8 << 20, |_| ()).unwrap_err();
+    let Error::NotRead { why, .. } = &error else {
+        panic!("{error}");
+    };
+    assert!(matches!(why, SourceError::Short { .. }), "{why}");
+}
