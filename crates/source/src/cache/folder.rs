@@ -14,6 +14,8 @@ use super::layout::{HEADER_BYTES, Header, Key, PAGE};
 
 /// What files of objects are called: the key and this.
 const ENDING: &str = ".kept";
+/// Indices of compressed objects, which may lie in the same folder: they are made anew when needed.
+const INDEX_ENDING: &str = ".index";
 /// A file that another process has open and has used within this time is not thrown out.
 const IN_USE: Duration = Duration::from_secs(60);
 /// How long the lock is waited for. Only a process that was stopped holds it for long.
@@ -184,15 +186,18 @@ impl Held<'_> {
         let mut entries = Vec::new();
         for file in self.folder.path.read_dir()? {
             let path = file?.path();
-            if !path.as_os_str().to_string_lossy().ends_with(ENDING) {
+            let name = path.as_os_str().to_string_lossy();
+            let is_index = name.ends_with(INDEX_ENDING);
+            if !is_index && !name.ends_with(ENDING) {
                 continue;
             }
             let file = File::open(&path)?;
-            let header = header_of(&file);
+            let metadata = file.metadata()?;
+            // The first page is the header's.
+            let kept = || header_of(&file).map_or(0, |header| header.kept + PAGE);
             entries.push(Entry {
-                used: file.metadata()?.modified()?,
-                // The first page is the header's.
-                bytes: header.map_or(0, |header| header.kept + PAGE),
+                used: metadata.modified()?,
+                bytes: if is_index { metadata.len() } else { kept() },
                 path,
             });
         }

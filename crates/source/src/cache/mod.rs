@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use folder::Folder;
 use kept::Kept;
-use layout::Key;
+pub(crate) use layout::Key;
 use object::Object;
 
 use crate::file::opening;

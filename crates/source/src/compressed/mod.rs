@@ -2,6 +2,9 @@
 
 mod chunks;
 mod frames;
+mod gzip;
+mod index;
+mod inflate;
 mod input;
 mod spill;
 mod zstd;
@@ -15,6 +18,7 @@ use crate::{Source, SourceError};
 #[doc(hidden)]
 pub mod parse {
     pub use super::frames::{FOOTER_BYTES, Frame, Header, block, header, seek_table, table_bytes};
+    pub use super::index::{Table as Index, table_bytes as index_bytes};
 }
 
 /// How a source is compressed.
@@ -78,7 +82,8 @@ pub fn decompress(
 ) -> Result<Arc<dyn Source>, SourceError> {
     match is_compressed(&*inner)? {
         Some(Compression::Zstd) => zstd::open(inner, folder, progress),
-        Some(Compression::Gzip) | None => Err(SourceError::Unsupported {
+        Some(Compression::Gzip) => gzip::open(inner, folder, progress),
+        None => Err(SourceError::Unsupported {
             name: inner.name().into(),
             cause: "it is neither gzip nor zstd".into(),
             remedy: "open it as it is".into(),
