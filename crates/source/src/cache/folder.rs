@@ -1,6 +1,6 @@
 //! The folder of a cache: what all processes that use it agree about, under one lock.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -30,6 +30,8 @@ pub(super) struct Folder {
     opened: Instant,
     /// The second, since opening, in which no room could be made.
     full_at_s: AtomicU64,
+    /// The second in which somebody else held the lock for too long.
+    stuck_at_s: AtomicU64,
 }
 
 /// One file.
@@ -69,22 +71,35 @@ impl Folder {
             limit,
             opened: Instant::now(),
             full_at_s: AtomicU64::new(u64::MAX),
+            stuck_at_s: AtomicU64::new(u64::MAX),
         })
     }
 
-    /// `None` when somebody else holds it for long.
+    /// `None` when somebody else holds it for long, or the file system has no such locks. Not
+    /// everybody waits for that again within the same second.
     pub(super) fn hold(&self) -> Option<Held<'_>> {
+        if self.stuck_at_s.load(Ordering::Relaxed) == self.now_s() {
+            return None;
+        }
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
         let mut pause = Duration::from_micros(5);
-        while lock.try_lock().is_err() {
-            if start.elapsed() > LOCK_WAIT {
-                return None;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Some(Held { folder: self, lock }),
+                Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_WAIT => {}
+                Err(_) => {
+                    self.stuck_at_s.store(self.now_s(), Ordering::Relaxed);
+                    return None;
+                }
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(1));
         }
-        Some(Held { folder: self, lock })
+    }
+
+    fn now_s(&self) -> u64 {
+        self.opened.elapsed().as_secs()
     }
 
     pub(super) fn path_of(&self, key: Key) -> PathBuf {
@@ -127,7 +142,7 @@ impl Held<'_> {
     /// too many. False when there is no room.
     pub(super) fn make_room(&self, bytes: u64, own: Key) -> io::Result<bool> {
         let limit = self.folder.limit;
-        let now_s = self.folder.opened.elapsed().as_secs();
+        let now_s = self.folder.now_s();
         let fits = |total: u64| total.checked_add(bytes).is_some_and(|sum| sum <= limit);
         if let Some(total) = self.total().filter(|total| fits(*total)) {
             self.set_total(Some(total + bytes))?;

@@ -10,6 +10,7 @@ use std::time::{Instant, SystemTime};
 use super::Shared;
 use super::folder::Held;
 use super::layout::{self, Header, Key, PAGE};
+use crate::file::{direct_of, read_sparing};
 
 /// Sums that are read from the file together, the first time that one of them is needed.
 const GROUP: usize = 1024;
@@ -21,6 +22,8 @@ const TOUCH_S: u64 = 10;
 pub(super) struct Object {
     cache: Arc<Shared>,
     file: File,
+    /// The same, read past the page cache: what a program has it need not have as well.
+    direct: Option<File>,
     key: Key,
     size: u64,
     data_at: u64,
@@ -42,6 +45,7 @@ impl Object {
         let groups = layout::pages(size).div_ceil(GROUP as u64);
         Ok(Self {
             cache,
+            direct: direct_of(&file),
             file,
             key,
             size,
@@ -132,7 +136,8 @@ impl Object {
             next += 1;
         }
         let buffer = &mut buffer[..bytes];
-        let got = read_some(&self.file, buffer, self.data_at + page * PAGE);
+        let at = self.data_at + page * PAGE;
+        let got = read_sparing(&self.file, self.direct.as_ref(), at, buffer).unwrap_or(0);
         let mut good = 0;
         for (page, bytes) in (page..).zip(buffer[..got].chunks(PAGE as usize)) {
             let sum = self.sum(page).load(Ordering::Relaxed);

@@ -67,7 +67,8 @@ pub fn is_compressed(source: &dyn Source) -> Result<Option<Compression>, SourceE
 /// Pieces that were used last, 16 MiB of them, are kept decoded. What is decoded is checked: gzip
 /// against sums that were taken when it was decoded whole (and then against its own), zstd frames
 /// against their checksums where they have them. A zstd file made without (`--no-check`) may be
-/// damaged unnoticed.
+/// damaged unnoticed, and one of several frames that was cut between two of them, or a gzip file
+/// between two members, looks like a shorter one.
 ///
 /// `progress` is called with how many bytes of the compressed source are done, and its size.
 ///
