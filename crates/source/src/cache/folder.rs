@@ -10,7 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use farpage_sys::crc32c;
 
-use super::layout::{HEADER_BYTES, Header, Key, PAGE};
+use super::layout::{self, HEADER_BYTES, Header, Key, PAGE};
+use super::object;
 
 /// What files of objects are called: the key and this.
 const ENDING: &str = ".kept";
@@ -128,13 +129,33 @@ impl Held<'_> {
     pub(super) fn header(&self, file: &File, key: Key, size: u64) -> io::Result<Header> {
         let right = |header: &Header| header.key == key && header.size == size;
         if let Some(header) = header_of(file).filter(right) {
-            return Ok(header);
+            return self.recover(file, header);
         }
-        let kept = 0;
-        let header = Header { key, size, kept };
+        let header = Header {
+            key,
+            size,
+            kept: 0,
+            writing: (0, 0),
+        };
         self.set_total(None)?;
         file.set_len(0)?;
         file.write_all_at(&header.encode(), 0)?;
+        Ok(header)
+    }
+
+    /// Takes back what was counted for pages that somebody was writing, and did not.
+    pub(super) fn recover(&self, file: &File, mut header: Header) -> io::Result<Header> {
+        let (first, pages) = header.writing;
+        if pages == 0 {
+            return Ok(header);
+        }
+        let mut sums = vec![0; pages as usize * 4];
+        object::read_zeros(file, &mut sums, layout::sum_at(first));
+        let absent = sums.chunks_exact(4).filter(|sum| **sum == [0; 4]).count() as u64;
+        header.kept = header.kept.saturating_sub(absent * PAGE);
+        header.writing = (0, 0);
+        file.write_all_at(&header.encode(), 0)?;
+        self.give_back(absent * PAGE)?;
         Ok(header)
     }
 
@@ -206,7 +227,11 @@ impl Held<'_> {
             if !is_index && !name.ends_with(ENDING) {
                 continue;
             }
-            let file = File::open(&path)?;
+            let file = match File::open(&path) {
+                // An index gets its name without the lock.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            };
             let metadata = file.metadata()?;
             // The first page is the header's.
             let kept = || header_of(&file).map_or(0, |header| header.kept + PAGE);

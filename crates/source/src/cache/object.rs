@@ -210,10 +210,9 @@ impl Object {
             sum.copy_from_slice(&layout::sum(page, bytes).to_le_bytes());
         }
         header.kept += more;
-        if let Err(error) = self.write(&header, first, bytes, &sums) {
-            header.kept -= more;
-            self.file.write_all_at(&header.encode(), 0)?;
-            held.give_back(more)?;
+        header.writing = (first, pages as u64);
+        if let Err(error) = self.write(header, first, bytes, &sums) {
+            held.recover(&self.file, header)?;
             return Err(error);
         }
         for (page, sum) in (first..).zip(sums.chunks_exact(4)) {
@@ -223,12 +222,14 @@ impl Object {
         Ok(true)
     }
 
-    /// The sums last: whoever finds them finds the pages.
-    fn write(&self, header: &Header, first: u64, bytes: &[u8], sums: &[u8]) -> io::Result<()> {
+    /// The sums after the pages: whoever finds them finds the pages.
+    fn write(&self, mut header: Header, first: u64, bytes: &[u8], sums: &[u8]) -> io::Result<()> {
         self.file.write_all_at(&header.encode(), 0)?;
         let at = self.data_at + first * PAGE;
         self.file.write_all_at(bytes, at)?;
-        self.file.write_all_at(sums, layout::sum_at(first))
+        self.file.write_all_at(sums, layout::sum_at(first))?;
+        header.writing = (0, 0);
+        self.file.write_all_at(&header.encode(), 0)
     }
 
     /// Marks the file as used, once in a while.
@@ -262,7 +263,7 @@ fn read_some(file: &File, buffer: &mut [u8], offset: u64) -> usize {
 }
 
 /// Reads sums. Beyond the end, and where reading fails, they are 0.
-fn read_zeros(file: &File, buffer: &mut [u8], offset: u64) {
+pub(super) fn read_zeros(file: &File, buffer: &mut [u8], offset: u64) {
     let got = read_some(file, buffer, offset);
     buffer[got..].fill(0);
 }

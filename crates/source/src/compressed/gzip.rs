@@ -90,7 +90,9 @@ fn load(path: &Path, key: Key, packed: u64) -> Option<(File, Table)> {
 /// Stores an index under its name, all of it or nothing.
 fn store(file: &mut File, path: &Path) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    let mut named = tempfile::NamedTempFile::new_in(folder)?;
+    // One that is left behind by a process that was killed is thrown out like the others.
+    let mut named = tempfile::Builder::new();
+    let mut named = named.suffix(".index").tempfile_in(folder)?;
     file.rewind()?;
     io::copy(file, &mut named)?;
     named.persist(path)?;
