@@ -66,8 +66,15 @@ impl Folder {
         // What is kept may be for this user's eyes only.
         let mut make = DirBuilder::new();
         make.recursive(true).mode(0o700).create(path)?;
+        let lock = open(&path.join("lock"))?;
+        match lock.try_lock() {
+            Ok(()) => lock.unlock()?,
+            Err(TryLockError::WouldBlock) => {}
+            // A file system without locks: nothing would ever be kept.
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
         Ok(Self {
-            lock: Mutex::new(open(&path.join("lock"))?),
+            lock: Mutex::new(lock),
             path: path.into(),
             limit,
             opened: Instant::now(),
