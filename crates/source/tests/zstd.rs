@@ -174,6 +174,29 @@ fn frames_without_a_table_are_found() {
     check(&*source, &contents);
 }
 
+#[test]
+fn every_way_to_write_a_length_is_understood() {
+    let (folder, contents) = (temporary(), contents(300_000));
+    let mut at = 0;
+    let mut packed = Vec::new();
+    for bytes in [1, 255, 256, 257, 0, 65_791, 65_792, 100_000] {
+        let mut space = vec![0; bytes + 1000];
+        let part = &contents[at..at + bytes];
+        let length = zstd_safe::compress(&mut space[..], part, 1).unwrap();
+        let header = parse::header(&space[..length]);
+        let Some(parse::Header::Data { bytes: said, .. }) = header else {
+            panic!("{bytes}: {header:?}")
+        };
+        assert_eq!(said, Some(bytes as u64));
+        packed.extend(&space[..length]);
+        at += bytes;
+    }
+    let path = file(folder.path(), "packed", &packed);
+    let none = folder.path().join("there is no such folder");
+    let source = decompress(open_file(&path), Some(&none), &mut |_, _| {}).unwrap();
+    check(&*source, &contents[..at]);
+}
+
 /// Frames that say how long they are.
 fn sized_frames(contents: &[u8], frame: usize) -> Vec<u8> {
     let pack = |part: &[u8]| {
