@@ -26,6 +26,7 @@ const NEEDS: &[(Probe, &str)] = &[
     (Probe::Program("setpriv"), "util-linux"),
     (Probe::Program("tar"), "tar"),
     (Probe::Program("zstd"), "zstd"),
+    (Probe::Program("bgzip"), "tabix"),
     (Probe::Program("sqlite3"), "sqlite3"),
     (Probe::Program("redis-check-rdb"), "redis-tools"), // the server is the same program
     (Probe::Program("stress-ng"), "stress-ng"),

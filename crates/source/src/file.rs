@@ -125,30 +125,6 @@ impl FileSource {
         &self.path
     }
 
-    fn fd(&self) -> Fd {
-        Fd(self.file.as_raw_fd())
-    }
-
-    /// Reads what the page cache has, then past it what can be, then the rest. Returns how much.
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
-        let cached = file::pread_cached(self.fd(), buffer, offset).unwrap_or(0);
-        let mut done = cached / PAGE_BYTES * PAGE_BYTES;
-        if cached == buffer.len() {
-            return Ok(cached);
-        }
-        let rest = &mut buffer[done..];
-        let aligned = rest.as_ptr().addr().is_multiple_of(PAGE_BYTES)
-            && (offset + done as u64).is_multiple_of(PAGE_BYTES as u64);
-        let whole = rest.len() / PAGE_BYTES * PAGE_BYTES;
-        if let Some(direct) = self.direct.as_ref().filter(|_| aligned && whole > 0) {
-            let fd = Fd(direct.as_raw_fd());
-            let got = file::pread(fd, &mut rest[..whole], offset + done as u64);
-            done += got.unwrap_or(0);
-        }
-        let rest = &mut buffer[done..];
-        Ok(done + file::pread(self.fd(), rest, offset + done as u64)?)
-    }
-
     /// That the file is still what was opened.
     fn check(&self, offset: u64, bytes: usize) -> Result<(), SourceError> {
         let Some(pinned) = self.pinned else {
@@ -181,7 +157,7 @@ impl FileSource {
 
     /// Writes a run of pages that are all zeros (a hole, where the file system has holes) or not.
     fn write_run(&self, offset: u64, bytes: &[u8], zeros: bool) -> io::Result<()> {
-        if zeros && file::punch(self.fd(), offset, bytes.len() as u64).is_ok() {
+        if zeros && file::punch(Fd(self.file.as_raw_fd()), offset, bytes.len() as u64).is_ok() {
             return Ok(());
         }
         self.file.write_all_at(bytes, offset)
@@ -202,10 +178,11 @@ impl Source for FileSource {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
-        let got = self.read(offset, buffer).map_err(|errno| {
-            let error = io::Error::from_raw_os_error(errno.0);
-            io_error(&self.name, "read", offset, &error)
-        })?;
+        let got =
+            read_sparing(&self.file, self.direct.as_ref(), offset, buffer).map_err(|errno| {
+                let error = io::Error::from_raw_os_error(errno.0);
+                io_error(&self.name, "read", offset, &error)
+            })?;
         // After reading: what came is then known to be of this version.
         self.check(offset, buffer.len())?;
         if got < buffer.len() {
@@ -252,6 +229,39 @@ impl Source for FileSource {
         let synced = self.file.sync_data();
         synced.map_err(|error| io_error(&self.name, "write", 0, &error))
     }
+}
+
+/// Reads what the page cache has, then past it what can be, then the rest. Returns how much.
+pub(crate) fn read_sparing(
+    file: &File,
+    direct: Option<&File>,
+    offset: u64,
+    buffer: &mut [u8],
+) -> Result<usize, Errno> {
+    let fd = Fd(file.as_raw_fd());
+    let cached = file::pread_cached(fd, buffer, offset).unwrap_or(0);
+    let mut done = cached / PAGE_BYTES * PAGE_BYTES;
+    if cached == buffer.len() {
+        return Ok(cached);
+    }
+    let rest = &mut buffer[done..];
+    let aligned = rest.as_ptr().addr().is_multiple_of(PAGE_BYTES)
+        && (offset + done as u64).is_multiple_of(PAGE_BYTES as u64);
+    let whole = rest.len() / PAGE_BYTES * PAGE_BYTES;
+    if let Some(direct) = direct.filter(|_| aligned && whole > 0) {
+        let direct = Fd(direct.as_raw_fd());
+        let got = file::pread(direct, &mut rest[..whole], offset + done as u64);
+        done += got.unwrap_or(0);
+    }
+    let rest = &mut buffer[done..];
+    Ok(done + file::pread(fd, rest, offset + done as u64)?)
+}
+
+/// The same file once more, for reading past the page cache. `None` where that cannot be had.
+pub(crate) fn direct_of(file: &File) -> Option<File> {
+    let mut how = OpenOptions::new();
+    how.read(true).custom_flags(linux::general::O_DIRECT as i32);
+    how.open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
 fn is_same(file: &File, as_this: &Metadata) -> bool {

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Barrier};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use farpage_source::{Cache, Reach, Source, SourceError};
 use made::Made;
@@ -71,6 +71,32 @@ fn what_was_read_once_is_not_fetched_again_also_after_a_restart() {
     assert_eq!((usage.objects, usage.fetched_bytes), (1, 0));
     assert_eq!(usage.hit_bytes, BLOCK - 1 + 122);
     assert_eq!(usage.bytes, 4096 + BLOCK + 4096);
+}
+
+#[test]
+fn what_the_page_cache_has_not_is_read_right() {
+    let (_folder, cache) = opened(64 * MIB);
+    let made = Arc::new(Made::new("a", 2 * MIB + 100));
+    let kept = cache.keep(made.clone());
+    assert!(made.matches(&*kept, 0, 2 << 20));
+    assert!(made.matches(&*kept, 2 * MIB, 100));
+    let file = fs::File::open(&object_files(&cache)[0]).unwrap();
+    let forget = || {
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    };
+    let mut space = vec![0; (2 << 20) + 4096];
+    let from = space.as_ptr().align_offset(4096);
+    let mut must = vec![0; 1 << 20];
+    for (at, bytes) in [(4096, 1 << 20), (8192, 4096), (5, 70_000), (2 * MIB, 100)] {
+        forget();
+        let buffer = &mut space[from..from + bytes];
+        kept.read_at(at, buffer).unwrap();
+        made.fill(at, &mut must[..bytes]);
+        assert!(buffer == &must[..bytes], "{at} {bytes}");
+    }
+    assert_eq!(fetched(&made), 2 * MIB + 100);
+    assert_eq!(cache.usage().unwrap().damaged_pages, 0);
 }
 
 #[test]
@@ -227,6 +253,29 @@ fn only_its_user_may_look_into_it() {
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(cache.folder()), 0o700);
     assert_eq!(mode(&object_files(&cache)[0]), 0o600);
+}
+
+#[test]
+fn a_process_that_was_stopped_with_the_lock_stops_no_reader() {
+    let (_folder, cache) = opened(64 * MIB);
+    let made = Arc::new(Made::new("a", 8 * MIB));
+    let kept = cache.keep(made.clone());
+    let lock = fs::File::open(cache.folder().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let start = Instant::now();
+    for at in (0..8 * MIB).step_by(BLOCK as usize) {
+        assert!(made.matches(&*kept, at, BLOCK as usize));
+    }
+    // Each of 128 reads would have waited 200 ms.
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(cache.resident(&*made).is_empty());
+    let error = cache.usage().unwrap_err().to_string();
+    assert!(error.contains("holds the lock"), "{error}");
+    lock.unlock().unwrap();
+    let other = Cache::open(cache.folder(), 64 * MIB).unwrap();
+    assert!(made.matches(&*other.keep(made.clone()), 0, 100));
+    assert_eq!(other.usage().unwrap().bytes, BLOCK + 4096);
 }
 
 #[test]

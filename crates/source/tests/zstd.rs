@@ -2,7 +2,12 @@
 
 use std::io::Write;
 
-use farpage_source::{Compression, Source, SourceError, decompress, is_compressed, parse};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+
+use farpage_source::{
+    Cache, Compression, Reach, Source, SourceError, decompress, is_compressed, parse,
+};
 use packed::{check, contents, damage, file, open, open_file, read, through};
 use proptest::prelude::*;
 
@@ -76,6 +81,80 @@ fn a_seekable_file_is_opened_by_its_table_alone() {
     assert!(source.name().ends_with("packed (decoded)"));
 }
 
+/// A file as if it were far away.
+struct Far {
+    file: Arc<dyn Source>,
+    reads: AtomicUsize,
+}
+
+impl Source for Far {
+    fn name(&self) -> &str {
+        self.file.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.file.size()
+    }
+
+    fn version(&self) -> Option<String> {
+        self.file.version()
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Far
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.file.read_at(offset, buffer)
+    }
+}
+
+#[test]
+fn a_frame_that_many_threads_need_is_read_and_decoded_once() {
+    let (folder, contents) = (temporary(), contents(3_000_000));
+    let path = file(folder.path(), "packed", &by_zeekstd(&contents, 100_000));
+    let far = Arc::new(Far {
+        file: open_file(&path),
+        reads: AtomicUsize::new(0),
+    });
+    let source = decompress(far.clone(), None, &mut |_, _| {}).unwrap();
+    let before = far.reads.load(Ordering::Relaxed);
+    assert!(source.reach() == Reach::Far && !source.is_at_hand(0, 1));
+    let start = Barrier::new(8);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for frame in 0..30 {
+                    start.wait();
+                    let range = frame * 100_000 + 500..frame * 100_000 + 9000;
+                    assert!(read(&*source, range.clone()).unwrap() == contents[range]);
+                }
+            });
+        }
+    });
+    assert_eq!(far.reads.load(Ordering::Relaxed) - before, 30);
+    assert!(source.is_at_hand(0, 3_000_000));
+}
+
+#[test]
+fn a_far_file_is_at_hand_when_its_compressed_bytes_are() {
+    let (folder, contents) = (temporary(), contents(40 << 20));
+    let path = file(folder.path(), "packed", &by_zeekstd(&contents, 1 << 20));
+    let cache = Cache::open(&folder.path().join("cache"), 1 << 30).unwrap();
+    let far = Arc::new(Far {
+        file: open_file(&path),
+        reads: AtomicUsize::new(0),
+    });
+    let source = decompress(cache.keep(far), None, &mut |_, _| {}).unwrap();
+    assert!(!source.is_at_hand(5 << 20, 4096));
+    assert!(read(&*source, 0..40 << 20).unwrap() == contents);
+    // The decoded bytes of that are not kept any more, the compressed ones are.
+    assert!(source.is_at_hand(5 << 20, 4096) && source.is_at_hand(0, 40 << 20));
+    cache.clear().unwrap();
+    assert!(read(&*source, 5 << 20..6 << 20).unwrap() == contents[5 << 20..6 << 20]);
+}
+
 #[test]
 fn frames_without_a_table_are_found() {
     let (folder, contents) = (temporary(), contents(4_000_000));
@@ -93,6 +172,29 @@ fn frames_without_a_table_are_found() {
     let none = folder.path().join("there is no such folder");
     let source = decompress(open_file(&path), Some(&none), &mut |_, _| {}).unwrap();
     check(&*source, &contents);
+}
+
+#[test]
+fn every_way_to_write_a_length_is_understood() {
+    let (folder, contents) = (temporary(), contents(300_000));
+    let mut at = 0;
+    let mut packed = Vec::new();
+    for bytes in [1, 255, 256, 257, 0, 65_791, 65_792, 100_000] {
+        let mut space = vec![0; bytes + 1000];
+        let part = &contents[at..at + bytes];
+        let length = zstd_safe::compress(&mut space[..], part, 1).unwrap();
+        let header = parse::header(&space[..length]);
+        let Some(parse::Header::Data { bytes: said, .. }) = header else {
+            panic!("{bytes}: {header:?}")
+        };
+        assert_eq!(said, Some(bytes as u64));
+        packed.extend(&space[..length]);
+        at += bytes;
+    }
+    let path = file(folder.path(), "packed", &packed);
+    let none = folder.path().join("there is no such folder");
+    let source = decompress(open_file(&path), Some(&none), &mut |_, _| {}).unwrap();
+    check(&*source, &contents[..at]);
 }
 
 /// Frames that say how long they are.

@@ -1,6 +1,6 @@
 //! The folder of a cache: what all processes that use it agree about, under one lock.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use farpage_sys::crc32c;
 
-use super::layout::{HEADER_BYTES, Header, Key, PAGE};
+use super::layout::{self, HEADER_BYTES, Header, Key, PAGE};
+use super::object;
 
 /// What files of objects are called: the key and this.
 const ENDING: &str = ".kept";
+/// Indices of compressed objects, which may lie in the same folder: they are made anew when needed.
+const INDEX_ENDING: &str = ".index";
 /// A file that another process has open and has used within this time is not thrown out.
 const IN_USE: Duration = Duration::from_secs(60);
 /// How long the lock is waited for. Only a process that was stopped holds it for long.
@@ -28,6 +31,8 @@ pub(super) struct Folder {
     opened: Instant,
     /// The second, since opening, in which no room could be made.
     full_at_s: AtomicU64,
+    /// The second in which somebody else held the lock for too long.
+    stuck_at_s: AtomicU64,
 }
 
 /// One file.
@@ -61,28 +66,48 @@ impl Folder {
         // What is kept may be for this user's eyes only.
         let mut make = DirBuilder::new();
         make.recursive(true).mode(0o700).create(path)?;
+        let lock = open(&path.join("lock"))?;
+        match lock.try_lock() {
+            Ok(()) => lock.unlock()?,
+            Err(TryLockError::WouldBlock) => {}
+            // A file system without locks: nothing would ever be kept.
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
         Ok(Self {
-            lock: Mutex::new(open(&path.join("lock"))?),
+            lock: Mutex::new(lock),
             path: path.into(),
             limit,
             opened: Instant::now(),
             full_at_s: AtomicU64::new(u64::MAX),
+            stuck_at_s: AtomicU64::new(u64::MAX),
         })
     }
 
-    /// `None` when somebody else holds it for long.
+    /// `None` when somebody else holds it for long, or the file system has no such locks. Not
+    /// everybody waits for that again within the same second.
     pub(super) fn hold(&self) -> Option<Held<'_>> {
+        if self.stuck_at_s.load(Ordering::Relaxed) == self.now_s() {
+            return None;
+        }
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
         let mut pause = Duration::from_micros(5);
-        while lock.try_lock().is_err() {
-            if start.elapsed() > LOCK_WAIT {
-                return None;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Some(Held { folder: self, lock }),
+                Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_WAIT => {}
+                Err(_) => {
+                    self.stuck_at_s.store(self.now_s(), Ordering::Relaxed);
+                    return None;
+                }
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(1));
         }
-        Some(Held { folder: self, lock })
+    }
+
+    fn now_s(&self) -> u64 {
+        self.opened.elapsed().as_secs()
     }
 
     pub(super) fn path_of(&self, key: Key) -> PathBuf {
@@ -111,13 +136,33 @@ impl Held<'_> {
     pub(super) fn header(&self, file: &File, key: Key, size: u64) -> io::Result<Header> {
         let right = |header: &Header| header.key == key && header.size == size;
         if let Some(header) = header_of(file).filter(right) {
-            return Ok(header);
+            return self.recover(file, header);
         }
-        let kept = 0;
-        let header = Header { key, size, kept };
+        let header = Header {
+            key,
+            size,
+            kept: 0,
+            writing: (0, 0),
+        };
         self.set_total(None)?;
         file.set_len(0)?;
         file.write_all_at(&header.encode(), 0)?;
+        Ok(header)
+    }
+
+    /// Takes back what was counted for pages that somebody was writing, and did not.
+    pub(super) fn recover(&self, file: &File, mut header: Header) -> io::Result<Header> {
+        let (first, pages) = header.writing;
+        if pages == 0 {
+            return Ok(header);
+        }
+        let mut sums = vec![0; pages as usize * 4];
+        object::read_zeros(file, &mut sums, layout::sum_at(first));
+        let absent = sums.chunks_exact(4).filter(|sum| **sum == [0; 4]).count() as u64;
+        header.kept = header.kept.saturating_sub(absent * PAGE);
+        header.writing = (0, 0);
+        file.write_all_at(&header.encode(), 0)?;
+        self.give_back(absent * PAGE)?;
         Ok(header)
     }
 
@@ -125,7 +170,7 @@ impl Held<'_> {
     /// too many. False when there is no room.
     pub(super) fn make_room(&self, bytes: u64, own: Key) -> io::Result<bool> {
         let limit = self.folder.limit;
-        let now_s = self.folder.opened.elapsed().as_secs();
+        let now_s = self.folder.now_s();
         let fits = |total: u64| total.checked_add(bytes).is_some_and(|sum| sum <= limit);
         if let Some(total) = self.total().filter(|total| fits(*total)) {
             self.set_total(Some(total + bytes))?;
@@ -184,15 +229,22 @@ impl Held<'_> {
         let mut entries = Vec::new();
         for file in self.folder.path.read_dir()? {
             let path = file?.path();
-            if !path.as_os_str().to_string_lossy().ends_with(ENDING) {
+            let name = path.as_os_str().to_string_lossy();
+            let is_index = name.ends_with(INDEX_ENDING);
+            if !is_index && !name.ends_with(ENDING) {
                 continue;
             }
-            let file = File::open(&path)?;
-            let header = header_of(&file);
+            let file = match File::open(&path) {
+                // An index gets its name without the lock.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            };
+            let metadata = file.metadata()?;
+            // The first page is the header's.
+            let kept = || header_of(&file).map_or(0, |header| header.kept + PAGE);
             entries.push(Entry {
-                used: file.metadata()?.modified()?,
-                // The first page is the header's.
-                bytes: header.map_or(0, |header| header.kept + PAGE),
+                used: metadata.modified()?,
+                bytes: if is_index { metadata.len() } else { kept() },
                 path,
             });
         }

@@ -4,7 +4,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0 .. 4096 | header: magic, key, size, bytes kept, CRC32C of these |
+//! | 0 .. 4096 | header: magic, key, size, bytes kept, pages that are being written, CRC32C of these |
 //! | 4096 .. | one sum of 4 bytes for each page of 4096 bytes; 0: the page is not there |
 //! | from the next multiple of 64 KiB on | the pages, each at its own place |
 //!
@@ -22,7 +22,9 @@ pub(crate) const BLOCK: u64 = 64 << 10;
 /// The largest object: the largest file of ext4.
 pub(crate) const SIZE_MAX: u64 = 16 << 40;
 
-pub(crate) const HEADER_BYTES: usize = 60;
+pub(crate) const HEADER_BYTES: usize = 76;
+/// Where the sum of the header is.
+const SUM_AT: usize = HEADER_BYTES - 4;
 const SUMS_AT: u64 = 4096;
 const MAGIC: &[u8; 8] = b"FPCACHE1";
 
@@ -51,8 +53,11 @@ impl Key {
 pub(crate) struct Header {
     pub(crate) key: Key,
     pub(crate) size: u64,
-    /// Bytes of the pages that are there, or a few more.
+    /// Bytes of the pages that are there, those counted that are being written.
     pub(crate) kept: u64,
+    /// The first of the pages that are being written, and their number: 0 when nobody writes. Who
+    /// finds another number after that one was killed.
+    pub(crate) writing: (u64, u64),
 }
 
 impl Header {
@@ -62,20 +67,23 @@ impl Header {
         bytes[8..40].copy_from_slice(&self.key.0);
         bytes[40..48].copy_from_slice(&self.size.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.kept.to_le_bytes());
-        let sum = crc32c(&bytes[..56]);
-        bytes[56..].copy_from_slice(&sum.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.writing.0.to_le_bytes());
+        bytes[64..72].copy_from_slice(&self.writing.1.to_le_bytes());
+        let sum = crc32c(&bytes[..SUM_AT]);
+        bytes[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
 
     /// `None` unless all of it is right.
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
-        let sum = u32::from_le_bytes(core::array::from_fn(|i| bytes[56 + i]));
-        let right = bytes[..8] == MAGIC[..] && sum == crc32c(&bytes[..56]);
+        let sum = u32::from_le_bytes(core::array::from_fn(|i| bytes[SUM_AT + i]));
+        let right = bytes[..8] == MAGIC[..] && sum == crc32c(&bytes[..SUM_AT]);
         right.then(|| Self {
             key: Key(core::array::from_fn(|i| bytes[8 + i])),
             size: word(40),
             kept: word(48),
+            writing: (word(56), word(64)),
         })
     }
 }
@@ -113,6 +121,7 @@ mod tests {
             key,
             size: 77,
             kept: 4096,
+            writing: (7, 16),
         };
         let bytes = header.encode();
         assert_eq!(Header::decode(&bytes), Some(header));

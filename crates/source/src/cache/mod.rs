@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use folder::Folder;
 use kept::Kept;
-use layout::Key;
+pub(crate) use layout::Key;
 use object::Object;
 
 use crate::file::opening;
@@ -70,7 +70,8 @@ impl Cache {
     /// Processes that share it may give different limits; each makes room for itself by its own.
     ///
     /// # Errors
-    /// [`SourceError::Denied`], [`SourceError::Io`] when the folder cannot be made or written to.
+    /// [`SourceError::Denied`], [`SourceError::Io`] when the folder cannot be made or written to, or its
+    /// file system has no locks.
     pub fn open(folder: &Path, limit_bytes: u64) -> Result<Self, SourceError> {
         let made = Folder::open(folder, limit_bytes);
         let folder = made.map_err(|error| opening(&folder.display().to_string(), &error))?;

@@ -10,6 +10,7 @@ use std::time::{Instant, SystemTime};
 use super::Shared;
 use super::folder::Held;
 use super::layout::{self, Header, Key, PAGE};
+use crate::file::{direct_of, read_sparing};
 
 /// Sums that are read from the file together, the first time that one of them is needed.
 const GROUP: usize = 1024;
@@ -21,6 +22,8 @@ const TOUCH_S: u64 = 10;
 pub(super) struct Object {
     cache: Arc<Shared>,
     file: File,
+    /// The same, read past the page cache: what a program has it need not have as well.
+    direct: Option<File>,
     key: Key,
     size: u64,
     data_at: u64,
@@ -42,6 +45,7 @@ impl Object {
         let groups = layout::pages(size).div_ceil(GROUP as u64);
         Ok(Self {
             cache,
+            direct: direct_of(&file),
             file,
             key,
             size,
@@ -132,7 +136,8 @@ impl Object {
             next += 1;
         }
         let buffer = &mut buffer[..bytes];
-        let got = read_some(&self.file, buffer, self.data_at + page * PAGE);
+        let at = self.data_at + page * PAGE;
+        let got = read_sparing(&self.file, self.direct.as_ref(), at, buffer).unwrap_or(0);
         let mut good = 0;
         for (page, bytes) in (page..).zip(buffer[..got].chunks(PAGE as usize)) {
             let sum = self.sum(page).load(Ordering::Relaxed);
@@ -205,10 +210,9 @@ impl Object {
             sum.copy_from_slice(&layout::sum(page, bytes).to_le_bytes());
         }
         header.kept += more;
-        if let Err(error) = self.write(&header, first, bytes, &sums) {
-            header.kept -= more;
-            self.file.write_all_at(&header.encode(), 0)?;
-            held.give_back(more)?;
+        header.writing = (first, pages as u64);
+        if let Err(error) = self.write(header, first, bytes, &sums) {
+            held.recover(&self.file, header)?;
             return Err(error);
         }
         for (page, sum) in (first..).zip(sums.chunks_exact(4)) {
@@ -218,12 +222,14 @@ impl Object {
         Ok(true)
     }
 
-    /// The sums last: whoever finds them finds the pages.
-    fn write(&self, header: &Header, first: u64, bytes: &[u8], sums: &[u8]) -> io::Result<()> {
+    /// The sums after the pages: whoever finds them finds the pages.
+    fn write(&self, mut header: Header, first: u64, bytes: &[u8], sums: &[u8]) -> io::Result<()> {
         self.file.write_all_at(&header.encode(), 0)?;
         let at = self.data_at + first * PAGE;
         self.file.write_all_at(bytes, at)?;
-        self.file.write_all_at(sums, layout::sum_at(first))
+        self.file.write_all_at(sums, layout::sum_at(first))?;
+        header.writing = (0, 0);
+        self.file.write_all_at(&header.encode(), 0)
     }
 
     /// Marks the file as used, once in a while.
@@ -257,7 +263,7 @@ fn read_some(file: &File, buffer: &mut [u8], offset: u64) -> usize {
 }
 
 /// Reads sums. Beyond the end, and where reading fails, they are 0.
-fn read_zeros(file: &File, buffer: &mut [u8], offset: u64) {
+pub(super) fn read_zeros(file: &File, buffer: &mut [u8], offset: u64) {
     let got = read_some(file, buffer, offset);
     buffer[got..].fill(0);
 }

@@ -90,7 +90,7 @@ pub enum Header {
 /// Bytes of which [`header`] may need all.
 pub const HEADER_BYTES_MAX: usize = 18;
 
-/// Reads the first bytes of a frame, all that there are up to [`HEADER_BYTES_MAX`]. `None` when it
+/// Reads the first bytes of a frame, up to 18 of them, or all there are. `None` when it
 /// is no frame or not whole.
 pub fn header(bytes: &[u8]) -> Option<Header> {
     let magic = word(bytes, 0)?;

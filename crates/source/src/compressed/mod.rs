@@ -2,6 +2,9 @@
 
 mod chunks;
 mod frames;
+mod gzip;
+mod index;
+mod inflate;
 mod input;
 mod spill;
 mod zstd;
@@ -15,6 +18,7 @@ use crate::{Source, SourceError};
 #[doc(hidden)]
 pub mod parse {
     pub use super::frames::{FOOTER_BYTES, Frame, Header, block, header, seek_table, table_bytes};
+    pub use super::index::{Table as Index, table_bytes as index_bytes};
 }
 
 /// How a source is compressed.
@@ -63,7 +67,8 @@ pub fn is_compressed(source: &dyn Source) -> Result<Option<Compression>, SourceE
 /// Pieces that were used last, 16 MiB of them, are kept decoded. What is decoded is checked: gzip
 /// against sums that were taken when it was decoded whole (and then against its own), zstd frames
 /// against their checksums where they have them. A zstd file made without (`--no-check`) may be
-/// damaged unnoticed.
+/// damaged unnoticed, and one of several frames that was cut between two of them, or a gzip file
+/// between two members, looks like a shorter one.
 ///
 /// `progress` is called with how many bytes of the compressed source are done, and its size.
 ///
@@ -78,7 +83,8 @@ pub fn decompress(
 ) -> Result<Arc<dyn Source>, SourceError> {
     match is_compressed(&*inner)? {
         Some(Compression::Zstd) => zstd::open(inner, folder, progress),
-        Some(Compression::Gzip) | None => Err(SourceError::Unsupported {
+        Some(Compression::Gzip) => gzip::open(inner, folder, progress),
+        None => Err(SourceError::Unsupported {
             name: inner.name().into(),
             cause: "it is neither gzip nor zstd".into(),
             remedy: "open it as it is".into(),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::file::io_error;
+use crate::file::{direct_of, io_error, read_sparing};
 use crate::{Source, SourceError};
 
 /// A file without a name: it is gone when it is closed, however the process ends.
@@ -12,15 +12,19 @@ pub(super) struct Spill {
     name: String,
     version: Option<String>,
     file: File,
+    /// The same, read past the page cache.
+    direct: Option<File>,
     size: u64,
 }
 
 impl Spill {
     pub(super) fn new(inner: &dyn Source, folder: Option<&Path>) -> Result<Self, SourceError> {
+        let file = unnamed(folder)?;
         Ok(Self {
             name: format!("{} (decoded)", inner.name()),
             version: inner.version(),
-            file: unnamed(folder)?,
+            direct: direct_of(&file),
+            file,
             size: 0,
         })
     }
@@ -57,15 +61,23 @@ impl Source for Spill {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
         let wanted = buffer.len() as u64;
+        let short = |end| SourceError::Short {
+            name: self.name.clone(),
+            offset,
+            bytes: wanted.min(u64::MAX - offset),
+            end,
+        };
         if offset.checked_add(wanted).is_none_or(|end| end > self.size) {
-            return Err(SourceError::Short {
-                name: self.name.clone(),
-                offset,
-                bytes: wanted.min(u64::MAX - offset),
-                end: self.size,
-            });
+            return Err(short(self.size));
         }
-        let read = self.file.read_exact_at(buffer, offset);
-        read.map_err(|error| io_error(&self.name, "read", offset, &error))
+        let read = read_sparing(&self.file, self.direct.as_ref(), offset, buffer);
+        let got = read.map_err(|errno| {
+            let error = std::io::Error::from_raw_os_error(errno.0);
+            io_error(&self.name, "read", offset, &error)
+        })?;
+        if got < buffer.len() {
+            return Err(short(offset + got as u64));
+        }
+        Ok(())
     }
 }

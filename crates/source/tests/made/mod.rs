@@ -31,9 +31,16 @@ impl Made {
 
     /// The bytes from `offset` on.
     pub fn fill(&self, offset: u64, buffer: &mut [u8]) {
-        for (at, byte) in (offset..).zip(buffer.iter_mut()) {
-            let word = ((at / 8) ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            *byte = (word >> (at % 8 * 8)) as u8;
+        let word = |number: u64| (number ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let head = (offset.wrapping_neg() % 8).min(buffer.len() as u64) as usize;
+        let (head, rest) = buffer.split_at_mut(head);
+        let of = |at: u64| word(at / 8).to_le_bytes()[(at % 8) as usize];
+        for (at, byte) in (offset..).zip(head.iter_mut()) {
+            *byte = of(at);
+        }
+        let start = offset + head.len() as u64;
+        for (number, bytes) in (start / 8..).zip(rest.chunks_mut(8)) {
+            bytes.copy_from_slice(&word(number).to_le_bytes()[..bytes.len()]);
         }
     }
 
