@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::args::Args;
 use crate::corpus;
+use crate::fuzz;
 use crate::proc;
 use crate::setup;
 use crate::world::World;
@@ -30,7 +31,14 @@ pub(crate) fn test(world: &World, mut args: Args) -> Result<()> {
         "warnings",
     ];
     cargo(world, "cargo clippy", &clippy)?;
+    let fuzz = ["fmt", "--check", "--manifest-path", "fuzz/Cargo.toml"];
+    cargo(world, "cargo fmt of fuzz", &fuzz)?;
     unit_tests(world)?;
+    println!("== fuzz");
+    fuzz::fuzz(
+        world,
+        Args::new(["--seconds", "10"].map(String::from).into_iter()),
+    )?;
     println!("== corpus (quick)");
     corpus::check(world, &corpus::Options::quick(world))?;
     println!("\nall checks passed");
