@@ -1,5 +1,6 @@
 //! What can be fuzzed. A new target is a module here and a line in [`TARGETS`].
 
+mod arrow;
 mod format;
 mod npy;
 mod npz;
@@ -30,6 +31,11 @@ pub(crate) const TARGETS: &[Target] = &[
         name: "safetensors",
         run: |input| format::open("x.safetensors", input),
         seeds: safetensors::seeds,
+    },
+    Target {
+        name: "arrow",
+        run: |input| format::open("x.arrow", input),
+        seeds: arrow::seeds,
     },
     Target {
         name: "raw",

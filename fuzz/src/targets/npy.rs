@@ -15,7 +15,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     ];
     let files = dtypes.iter().zip((1..=3).cycle());
     files
-        .map(|(descr, version)| file(version, descr, "(2, 3)", 96))
+        .map(|(descr, version)| file(version, descr, "(2, 3)", 200))
         .collect()
 }
 
