@@ -5,6 +5,7 @@ mod bench;
 mod cgroup;
 mod corpus;
 mod demo;
+mod fuzz;
 mod guard;
 mod proc;
 mod rows;
@@ -37,6 +38,8 @@ cargo xtask COMMAND
                              a program that fits into its budget, bare against farpage
   bench translate [--runs 5] [--mib 64]
                              numbers of other formats on page-in and page-out, beside memcpy
+  fuzz [--seconds 10] [TARGET]...
+                             parsers given anything, each for so long; a finding is a failure
   demo                       a job that dies under a memory limit, and finishes with farpage
   rows [ROW]...              runs the command behind each row of docs/ROWS.md
 
@@ -60,6 +63,7 @@ fn run() -> Result<()> {
         Some("test") => test::test(&world, args),
         Some("corpus") => corpus::corpus(&world, args),
         Some("bench") => bench::bench(&world, args),
+        Some("fuzz") => fuzz::fuzz(&world, args),
         Some("demo") => args.finish().and_then(|()| demo::demo(&world)),
         Some("rows") => rows::rows(&world, args),
         Some("help" | "--help" | "-h") => {

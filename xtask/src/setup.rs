@@ -22,6 +22,7 @@ enum Probe {
 /// What the tests need and the Debian package that brings it.
 const NEEDS: &[(Probe, &str)] = &[
     (Probe::Program("gcc"), "gcc"),
+    (Probe::Program("g++"), "g++"), // libFuzzer
     (Probe::File("/usr/lib/x86_64-linux-gnu/libc.a"), "libc6-dev"),
     (Probe::Program("setpriv"), "util-linux"),
     (Probe::Program("tar"), "tar"),

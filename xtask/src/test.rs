@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::args::Args;
 use crate::corpus;
+use crate::fuzz;
 use crate::proc;
 use crate::setup;
 use crate::world::World;
@@ -30,7 +31,15 @@ pub(crate) fn test(world: &World, mut args: Args) -> Result<()> {
         "warnings",
     ];
     cargo(world, "cargo clippy", &clippy)?;
+    let fuzz = ["fmt", "--check", "--manifest-path", "fuzz/Cargo.toml"];
+    cargo(world, "cargo fmt of fuzz", &fuzz)?;
     unit_tests(world)?;
+    real_files(world)?;
+    println!("== fuzz");
+    fuzz::fuzz(
+        world,
+        Args::new(["--seconds", "10"].map(String::from).into_iter()),
+    )?;
     println!("== corpus (quick)");
     corpus::check(world, &corpus::Options::quick(world))?;
     println!("\nall checks passed");
@@ -80,6 +89,26 @@ fn unit_tests(world: &World) -> Result<()> {
         n if n < allowed => bail!("fewer tests skipped: write {n} into xtask/skips.txt"),
         _ => Ok(()),
     }
+}
+
+/// Files that other programs wrote, against the crate that says where their arrays lie.
+fn real_files(world: &World) -> Result<()> {
+    let build = [
+        "build",
+        "--quiet",
+        "--package",
+        "farpage-format",
+        "--example",
+        "layout",
+    ];
+    cargo(world, "files of other programs", &build)?;
+    let release = world.release_dir()?;
+    let layout = release.with_file_name("debug").join("examples/layout");
+    let mut python = Command::new(world.python());
+    python
+        .arg(world.root.join("crates/format/tests/real_files.py"))
+        .arg(layout);
+    proc::must(&mut python, "real_files.py")
 }
 
 /// `xtask/skips.txt` has one number for root and one for other users.

@@ -43,7 +43,7 @@ pub enum FormatError {
     },
     /// Something lies beyond the end.
     #[error(
-        "{what} lies at bytes {begin}..{end}, but only {size} are there: \
+        "{what} should be at bytes {begin}..{end}, but only {size} are there: \
          the file is cut off or damaged; get it again"
     )]
     Outside {
@@ -57,7 +57,10 @@ pub enum FormatError {
         size: u64,
     },
     /// A shape and a number of bytes that do not belong together.
-    #[error("array {name:?} cannot have this shape: {why}; get or write the file again")]
+    #[error(
+        "{} cannot have this shape: {why}; get or write the file again",
+        array(name)
+    )]
     Shape {
         /// The array.
         name: String,
@@ -84,8 +87,9 @@ pub enum FormatError {
     },
     /// Python objects, which cannot be mapped, and loading which runs code.
     #[error(
-        "array {name:?} holds Python objects (a pickle), not numbers; \
-         save it with a numeric dtype: array.astype(float)"
+        "{} holds Python objects (a pickle), not numbers; \
+         save it with a numeric dtype: array.astype(float)",
+        array(name)
     )]
     Pickled {
         /// The array.
@@ -136,6 +140,14 @@ pub enum FormatError {
         /// What came.
         got: usize,
     },
+}
+
+/// What messages call an array, which may have no name.
+pub(crate) fn array(name: &str) -> String {
+    match name {
+        "" => String::from("the array"),
+        name => alloc::format!("array {name:?}"),
+    }
 }
 
 impl FormatError {

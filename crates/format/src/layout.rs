@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::dtype::Element;
-use crate::error::FormatError;
+use crate::error::{FormatError, array};
 use crate::source::little;
 
 /// Most dimensions of an array: as many as NumPy has.
@@ -137,7 +137,7 @@ impl Tensor {
         let end = self.offset.saturating_add(self.bytes);
         if end > size {
             return Err(FormatError::Outside {
-                what: alloc::format!("array {:?}", self.name),
+                what: array(&self.name),
                 begin: self.offset,
                 end,
                 size,

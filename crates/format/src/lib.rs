@@ -33,6 +33,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+#[cfg(feature = "arrow")]
+mod arrow;
 mod dtype;
 mod error;
 mod layout;
@@ -89,9 +91,21 @@ pub fn open<E>(
         }
         Some(Kind::Npz) => npz::open(&mut source)?,
         Some(Kind::Safetensors) => safetensors::open(&mut source)?,
-        Some(Kind::Arrow) => return Err(FormatError::Unknown.into()),
+        #[cfg(feature = "arrow")]
+        Some(Kind::Arrow) => arrow::open(&mut source)?,
+        #[cfg(not(feature = "arrow"))]
+        Some(Kind::Arrow) => return Err(without_arrow().into()),
         Some(Kind::Raw) | None => return Err(FormatError::Unknown.into()),
     };
     let kind = kind.unwrap_or(Kind::Raw);
     Ok(Layout::checked(kind, size, tensors)?)
+}
+
+#[cfg(not(feature = "arrow"))]
+fn without_arrow() -> FormatError {
+    FormatError::Unsupported {
+        name: alloc::string::String::new(),
+        what: alloc::string::String::from("is an Arrow file"),
+        remedy: "build farpage-format with its feature arrow",
+    }
 }

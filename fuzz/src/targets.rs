@@ -1,0 +1,45 @@
+//! What can be fuzzed. A new target is a module here and a line in [`TARGETS`].
+
+mod arrow;
+mod format;
+mod npy;
+mod npz;
+mod raw;
+mod safetensors;
+
+/// One parser.
+pub(crate) struct Target {
+    pub(crate) name: &'static str,
+    /// Gives it an input; panics when it does what it must not.
+    pub(crate) run: fn(&[u8]),
+    /// Inputs to begin with: valid ones of every kind.
+    pub(crate) seeds: fn() -> Vec<Vec<u8>>,
+}
+
+pub(crate) const TARGETS: &[Target] = &[
+    Target {
+        name: "npy",
+        run: |input| format::open("x.npy", input),
+        seeds: npy::seeds,
+    },
+    Target {
+        name: "npz",
+        run: |input| format::open("x.npz", input),
+        seeds: npz::seeds,
+    },
+    Target {
+        name: "safetensors",
+        run: |input| format::open("x.safetensors", input),
+        seeds: safetensors::seeds,
+    },
+    Target {
+        name: "arrow",
+        run: |input| format::open("x.arrow", input),
+        seeds: arrow::seeds,
+    },
+    Target {
+        name: "raw",
+        run: raw::run,
+        seeds: raw::seeds,
+    },
+];
