@@ -20,6 +20,8 @@ use crate::{Error, Mode, OpenOptions, Trace};
 
 /// The part of a budget that may be taken, beside it, by what is read ahead.
 const AHEAD_PART: u64 = 8;
+/// Bytes that [`Memory::read`] makes sure of at a time.
+const COPY: usize = 1 << 20;
 /// Bounds of that, bytes.
 const AHEAD: (u64, u64) = (4 << 20, 64 << 20);
 
@@ -134,6 +136,25 @@ impl Memory {
     /// Its size in bytes.
     pub fn size(&self) -> u64 {
         self.0.size
+    }
+
+    /// What tells its version from others of the same name, if anything does.
+    pub fn version(&self) -> Option<String> {
+        self.0.source.version()
+    }
+
+    /// Copies bytes out. Where reading through a pointer would raise SIGBUS, this returns why.
+    ///
+    /// # Errors
+    /// As [`Memory::prefetch`].
+    pub fn read(&self, bytes: Range<u64>) -> Result<Vec<u8>, Error> {
+        let mut copy = vec![0; (bytes.end.saturating_sub(bytes.start)) as usize];
+        for (at, part) in (bytes.start..).step_by(COPY).zip(copy.chunks_mut(COPY)) {
+            self.prefetch(at..at + part.len() as u64, |_| ())?;
+            let read = self.0.mapped().mapping.read(at as usize, part);
+            read?;
+        }
+        Ok(copy)
     }
 
     /// True when it can be written to.

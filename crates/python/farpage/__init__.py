@@ -1,0 +1,18 @@
+"""Open anything as memory: arrays bigger than RAM, from files, HTTP and S3.
+
+    import farpage as fp
+    w = fp.load("https://host/model.safetensors", ram="1G")  # a dict of arrays, not downloaded
+    x = fp.load("s3://bucket/x.npy")                         # a NumPy array
+    a = fp.open("big.bin", dtype="float32", shape=(-1, 768), mode="r+", ram="512M")
+    a[0] = 1
+    a.flush()
+"""
+
+from . import errors
+from ._farpage import __version__
+from ._open import Array, Arrays, Object, cache_folder, load, open, set_ram
+from .errors import *  # noqa: F403
+from .errors import Error
+
+__all__ = ["Array", "Arrays", "Error", "Object", "__version__", "cache_folder", "errors"]
+__all__ += ["load", "open", "set_ram"]

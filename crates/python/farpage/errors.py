@@ -1,0 +1,77 @@
+"""What can go wrong: one class for each error, all of them `Error`."""
+
+
+class Error(Exception):
+    """Anything that Farpage reports."""
+
+
+class ArgumentError(Error, ValueError):
+    """An argument that makes no sense."""
+
+
+class FormatError(Error, ValueError):
+    """The source is of no format that is understood, or breaks its rules."""
+
+
+class KernelError(Error, OSError):
+    """Memory could not be mapped, or a budget does not allow it."""
+
+
+class NotWritten(Error, OSError):
+    """Pages could not be written back; they are still in memory."""
+
+
+class SourceError(Error, OSError):
+    """The source could not be read or written."""
+
+
+class NotFound(SourceError, FileNotFoundError):
+    """There is nothing of that name."""
+
+
+class Denied(SourceError, PermissionError):
+    """Access is not allowed."""
+
+
+class Changed(SourceError):
+    """The source is not the version that was opened."""
+
+
+class Truncated(SourceError, EOFError):
+    """The source ends before it should."""
+
+
+class WrongRange(SourceError):
+    """A server answered with other bytes than those asked for."""
+
+
+class Unreachable(SourceError, ConnectionError):
+    """The source could not be reached."""
+
+
+class TimedOut(SourceError, TimeoutError):
+    """The source did not answer in time."""
+
+
+class InputOutputError(SourceError):
+    """Reading or writing failed."""
+
+
+class Corrupt(SourceError):
+    """The bytes are not what they must be."""
+
+
+class Unsupported(SourceError):
+    """The source is of a kind that cannot be opened."""
+
+
+class ReadOnly(SourceError):
+    """The source cannot be written to."""
+
+
+class NotExact(SourceError):
+    """A value has no exact counterpart in the type that the source holds."""
+
+
+class CallbackError(SourceError):
+    """The code that answers for the bytes failed."""

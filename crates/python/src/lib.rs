@@ -1,0 +1,141 @@
+//! The native part of the Python package: what is thin enough to need no thought in Python.
+
+mod errors;
+mod memory;
+mod options;
+mod served;
+
+use std::path::PathBuf;
+
+use farpage::{Dtype, Element, Loaded, Order, Trace};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use errors::raised;
+use memory::Memory;
+use options::Options;
+
+/// Maps the bytes of what is at `address`.
+#[pyfunction]
+fn open(py: Python<'_>, address: String, options: &Bound<'_, PyDict>) -> PyResult<Memory> {
+    let options = Options::read(options)?;
+    let opened = py.detach(|| farpage::Memory::open(&address, &options.load.open));
+    Memory::new(py, opened, &options)
+}
+
+/// Maps what a process serves at the socket `socket`.
+#[pyfunction]
+fn open_served(
+    py: Python<'_>,
+    socket: PathBuf,
+    name: String,
+    size: u64,
+    writable: bool,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Memory> {
+    let options = Options::read(options)?;
+    let source = served::Served::new(socket, name, size, writable);
+    let opened = farpage::Memory::of_source(std::sync::Arc::new(source), &options.load.open);
+    Memory::new(py, opened, &options)
+}
+
+/// One array: name, NumPy's description of its type, shape, whether it is in Fortran order, offset
+/// in bytes, length in bytes.
+type Entry = (String, String, Vec<u64>, bool, u64, u64);
+
+/// Maps the arrays of the file at `address`.
+#[pyfunction]
+fn load(
+    py: Python<'_>,
+    address: String,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<(Memory, String, Vec<Entry>)> {
+    let options = Options::read(options)?;
+    let loaded = py.detach(|| farpage::load(&address, &options.load));
+    answer(py, loaded, &options)
+}
+
+/// Maps a file of nothing but numbers.
+#[pyfunction]
+fn raw(
+    py: Python<'_>,
+    address: String,
+    dtype: &str,
+    shape: Vec<i64>,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<(Memory, String, Vec<Entry>)> {
+    let options = Options::read(options)?;
+    let named = |(name, order)| Dtype::from_name(name).map(|dtype| (dtype, order));
+    let number = Dtype::from_descr(dtype)
+        .or_else(|| {
+            dtype
+                .strip_prefix('>')
+                .and_then(|name| named((name, Order::Big)))
+        })
+        .or_else(|| named((dtype, Order::Little)));
+    let number = number.ok_or_else(|| {
+        let why = format!("dtype '{dtype}' is not known");
+        errors::argument(
+            py,
+            &why,
+            "give one of NumPy's, 'bf16', or 'vax_f', 'vax_d', 'vax_g'",
+        )
+    })?;
+    let loaded = py.detach(|| farpage::raw(&address, number, &shape, &options.load));
+    answer(py, loaded, &options)
+}
+
+fn answer(
+    py: Python<'_>,
+    loaded: Result<Loaded, farpage::Error>,
+    options: &Options,
+) -> PyResult<(Memory, String, Vec<Entry>)> {
+    let loaded = loaded.map_err(|error| raised(py, &error))?;
+    let arrays = loaded.arrays.into_iter().map(|array| {
+        let tensor = array.tensor;
+        let descr = match &tensor.element {
+            Element::Number { dtype, order } => dtype
+                .descr(*order)
+                .unwrap_or_else(|| dtype.name().to_owned()),
+            Element::Opaque { descr, .. } => descr.clone(),
+        };
+        (
+            tensor.name,
+            descr,
+            tensor.shape,
+            tensor.fortran,
+            tensor.offset,
+            tensor.bytes,
+        )
+    });
+    let entries = arrays.collect();
+    let memory = Memory::new(py, Ok(loaded.memory), options)?;
+    Ok((memory, loaded.kind.to_string(), entries))
+}
+
+/// The budget of what is opened without one, in bytes.
+#[pyfunction]
+fn set_ram(py: Python<'_>, bytes: u64) -> PyResult<()> {
+    farpage::set_default_ram(bytes).map_err(|error| raised(py, &error))
+}
+
+/// The runs of a trace: first page and count.
+#[pyfunction]
+fn read_trace(py: Python<'_>, path: PathBuf) -> PyResult<Vec<(u64, u64)>> {
+    let trace = Trace::read(&path).map_err(|error| raised(py, &error))?;
+    let runs = trace.runs.iter().map(|run| (run.start.0, run.pages()));
+    Ok(runs.collect())
+}
+
+#[pymodule]
+fn _farpage(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<Memory>()?;
+    module.add_function(wrap_pyfunction!(open, module)?)?;
+    module.add_function(wrap_pyfunction!(open_served, module)?)?;
+    module.add_function(wrap_pyfunction!(load, module)?)?;
+    module.add_function(wrap_pyfunction!(raw, module)?)?;
+    module.add_function(wrap_pyfunction!(set_ram, module)?)?;
+    module.add_function(wrap_pyfunction!(read_trace, module)?)?;
+    Ok(())
+}
