@@ -47,6 +47,37 @@ struct Block {
 
 /// Reads the footer and the header of each batch.
 pub(crate) fn open<E>(source: &mut Source<'_, E>) -> Result<Vec<Tensor>, OpenError<E>> {
+    let (bytes, limit) = footer(source)?;
+    let footer = FooterRef::read_as_root(&bytes).map_err(damaged)?;
+    let Some(schema) = footer.schema().map_err(damaged)? else {
+        return Err(invalid("a footer without a schema").into());
+    };
+    let old_unions = match footer.version().map_err(damaged)? {
+        MetadataVersion::V5 => false,
+        MetadataVersion::V4 => true,
+        version => return Err(invalid(format!("version {version:?} of the format")).into()),
+    };
+    let schema = Schema::read(schema)?;
+    let dictionaries = blocks(footer.dictionaries(), limit)?;
+    let batches = blocks(footer.record_batches(), limit)?;
+    let mut reader = Reader {
+        source,
+        schema,
+        old_unions,
+        times: BTreeMap::new(),
+    };
+    let mut tensors = Vec::new();
+    for block in &dictionaries {
+        tensors.extend(reader.message(block, None)?);
+    }
+    for (number, block) in batches.iter().enumerate() {
+        tensors.extend(reader.message(block, Some(number))?);
+    }
+    Ok(tensors)
+}
+
+/// The footer, and where it begins.
+fn footer<E>(source: &mut Source<'_, E>) -> Result<(Vec<u8>, u64), OpenError<E>> {
     let (size, least) = (source.size, BEGIN_BYTES + END_BYTES);
     if size < least {
         let (what, begin) = ("an Arrow file".to_string(), 0);
@@ -72,50 +103,26 @@ pub(crate) fn open<E>(source: &mut Source<'_, E>) -> Result<Vec<Tensor>, OpenErr
         return Err(invalid("it does not end with ARROW1; the file is cut off").into());
     }
     let bytes = little::<4>(&end, 0).unwrap_or(0);
-    let room = size - least;
-    if bytes > room || bytes > HEADER_MAX {
-        let why = format!(
-            "a footer of {bytes} bytes; {} are the most",
-            room.min(HEADER_MAX)
-        );
+    let most = (size - least).min(HEADER_MAX);
+    if bytes > most {
+        let why = format!("a footer of {bytes} bytes; {most} are the most");
         return Err(invalid(why).into());
     }
-    let limit = size - END_BYTES - bytes;
-    let footer = source.bytes("the footer", limit, bytes as usize)?;
-    let footer = FooterRef::read_as_root(&footer).map_err(damaged)?;
-    let Some(schema) = footer.schema().map_err(damaged)? else {
-        return Err(invalid("a footer without a schema").into());
-    };
-    let old_unions = match footer.version().map_err(damaged)? {
-        MetadataVersion::V5 => false,
-        MetadataVersion::V4 => true,
-        version => return Err(invalid(format!("version {version:?} of the format")).into()),
-    };
-    let schema = Schema::read(schema)?;
-    let blocks = |vector: planus::Result<Option<planus::Vector<'_, BlockRef<'_>>>>| {
-        let blocks = vector.map_err(damaged)?.into_iter().flatten();
-        blocks
-            .map(|block| Block::read(block, limit))
-            .collect::<Result<Vec<_>, _>>()
-    };
-    let dictionaries = blocks(footer.dictionaries())?;
-    let batches = blocks(footer.record_batches())?;
-    in_order(&dictionaries)?;
-    in_order(&batches)?;
-    let mut reader = Reader {
-        source,
-        schema,
-        old_unions,
-        times: BTreeMap::new(),
-    };
-    let mut tensors = Vec::new();
-    for block in &dictionaries {
-        tensors.extend(reader.message(block, None)?);
-    }
-    for (number, block) in batches.iter().enumerate() {
-        tensors.extend(reader.message(block, Some(number))?);
-    }
-    Ok(tensors)
+    let begin = size - END_BYTES - bytes;
+    Ok((source.bytes("the footer", begin, bytes as usize)?, begin))
+}
+
+/// The batches that the footer tells of, all before `limit`.
+fn blocks(
+    blocks: planus::Result<Option<planus::Vector<'_, BlockRef<'_>>>>,
+    limit: u64,
+) -> Result<Vec<Block>, FormatError> {
+    let blocks = blocks.map_err(damaged)?.into_iter().flatten();
+    let blocks: Vec<Block> = blocks
+        .map(|block| Block::read(block, limit))
+        .collect::<Result<_, _>>()?;
+    in_order(&blocks)?;
+    Ok(blocks)
 }
 
 impl Block {

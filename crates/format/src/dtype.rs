@@ -70,8 +70,9 @@ pub enum Element {
     },
     /// Something that only its own library takes apart: a record, text, a date.
     Opaque {
-        /// What the file says: for npy the Python literal of `descr` as it stands there, for
-        /// `ast.literal_eval` and `numpy.lib.format.descr_to_dtype`; otherwise the format's name.
+        /// For npy and Arrow a Python literal, for npy as it stands in the file: it is for
+        /// `ast.literal_eval` and then `numpy.lib.format.descr_to_dtype`. For safetensors the name
+        /// there.
         descr: String,
         /// The bytes of one element.
         bytes: u64,

@@ -14,17 +14,15 @@
 //! use farpage_format::{Dtype, open};
 //!
 //! let mut file = b"\x93NUMPY\x01\x00\x36\x00".to_vec();
-//! file.extend(b"{'descr': '<f4', 'fortran_order': 0<1, 'shape': (2,)}\n");
-//! let read = |file: &[u8], at: u64, len: usize| file[at as usize..][..len].to_vec();
-//! let refused = open(file.len() as u64, None, &mut |at, len| Ok::<_, String>(read(&file, at, len)));
-//! assert!(refused.unwrap_err().to_string().contains("npy"));
-//!
-//! file.truncate(10);
 //! file.extend(b"{'descr':'<f4','fortran_order':False,'shape':(2,),  }\n");
 //! file.extend([0; 8]);
-//! let layout = open(file.len() as u64, None, &mut |at, len| Ok::<_, String>(read(&file, at, len)))?;
+//! let mut read = |at: u64, bytes: usize| Ok::<_, String>(file[at as usize..][..bytes].to_vec());
+//! let layout = open(file.len() as u64, None, &mut read)?;
 //! assert_eq!(layout.tensors[0].element.dtype(), Some(Dtype::F32));
 //! assert_eq!((layout.tensors[0].offset, layout.tensors[0].bytes), (64, 8));
+//!
+//! let cut_off = open(file.len() as u64 - 1, None, &mut read).unwrap_err();
+//! assert!(cut_off.to_string().contains("at bytes 64..72, but only 71 are there"));
 //! # Ok::<(), farpage_format::OpenError<String>>(())
 //! ```
 #![no_std]

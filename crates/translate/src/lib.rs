@@ -9,10 +9,12 @@
 //!
 //! | file | memory | page-in | page-out |
 //! |---|---|---|---|
-//! | any type of 2, 4 or 8 bytes, or complex, big-endian | the same, little-endian | exact | exact |
+//! | any type of IEEE or integers, big-endian | the same, little-endian | exact | exact |
 //! | bf16, f16 | f32 | exact, payloads of NaN too | exact or refused |
-//! | VAX F, G | f32, f64 | exact but for the smallest two exponents, which IEEE has not whole | exact or refused |
-//! | VAX D | f64 | rounded from 56 bits to 53, to the nearest, ties to even | exact or refused |
+//! | VAX F, G | f32, f64 | exact; rounded at the smallest two exponents | exact or refused |
+//! | VAX D | f64 | rounded, from 56 bits to 53 | exact or refused |
+//!
+//! Rounding is to the nearest, ties to even.
 //!
 //! A VAX has no infinities, no negative zero and no NaN. Its reserved operand (sign 1, exponent 0)
 //! becomes the quiet NaN with the sign set and no payload, which is what x86 computes for 0/0, and

@@ -21,88 +21,62 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
 }
 
 fn columns() -> Vec<Column> {
-    let int = || {
-        Type::Int(Box::new(Int {
-            bit_width: 32,
-            is_signed: true,
-        }))
-    };
-    let child = || Some(vec![field("item", int(), None)]);
-    let children = || Some(vec![field("x", int(), None), field("y", int(), None)]);
-    let list = Type::FixedSizeList(Box::new(FixedSizeList { list_size: 2 }));
+    let mut columns = flat_columns();
+    columns.extend(nested_columns());
+    columns.push(dictionary(field("q", Type::Utf8(Box::default()), None)));
+    columns
+}
+
+fn int() -> Type {
+    Type::Int(Box::new(Int {
+        bit_width: 32,
+        is_signed: true,
+    }))
+}
+
+fn flat_columns() -> Vec<Column> {
     let binary = Type::FixedSizeBinary(Box::new(FixedSizeBinary { byte_width: 5 }));
+    let of = |name, kind, absent, buffers| column(field(name, kind, None), &[(3, absent)], buffers);
+    vec![
+        of("a", int(), 0, &[0, 12]),
+        of("b", int(), 1, &[1, 12]),
+        of("c", Type::Utf8(Box::default()), 0, &[0, 16, 9]),
+        of("d", Type::LargeUtf8(Box::default()), 2, &[1, 32, 9]),
+        of("e", Type::Bool(Box::default()), 0, &[0, 1]),
+        of("i", binary, 0, &[0, 15]),
+        of("l", Type::Null(Box::default()), 3, &[]),
+        of("m", Type::Timestamp(Box::default()), 0, &[0, 24]),
+        Column {
+            variadic: vec![2],
+            ..of("p", Type::Utf8View(Box::default()), 0, &[0, 48, 5, 6])
+        },
+    ]
+}
+
+fn nested_columns() -> Vec<Column> {
+    let list = Type::FixedSizeList(Box::new(FixedSizeList { list_size: 2 }));
     let union = |mode| {
         Type::Union(Box::new(Union {
             mode,
             type_ids: Some(vec![0, 1]),
         }))
     };
-    let three = (3, 0);
+    let one = |name, kind, child, buffers| {
+        let children = Some(vec![field("item", int(), None)]);
+        column(field(name, kind, children), &[(3, 0), (child, 0)], buffers)
+    };
+    let two = |name, kind, buffers| {
+        let children = Some(vec![field("x", int(), None), field("y", int(), None)]);
+        column(field(name, kind, children), &[(3, 0); 3], buffers)
+    };
     vec![
-        column(field("a", int(), None), &[three], &[0, 12]),
-        column(field("b", int(), None), &[(3, 1)], &[1, 12]),
-        column(
-            field("c", Type::Utf8(Box::default()), None),
-            &[three],
-            &[0, 16, 9],
-        ),
-        column(
-            field("d", Type::LargeUtf8(Box::default()), None),
-            &[(3, 2)],
-            &[1, 32, 9],
-        ),
-        column(
-            field("e", Type::Bool(Box::default()), None),
-            &[three],
-            &[0, 1],
-        ),
-        column(field("f", list, child()), &[three, (6, 0)], &[0, 0, 24]),
-        column(
-            field("g", Type::List(Box::default()), child()),
-            &[three, (4, 0)],
-            &[0, 16, 0, 16],
-        ),
-        column(
-            field("h", Type::Struct(Box::default()), children()),
-            &[three; 3],
-            &[0, 0, 12, 0, 12],
-        ),
-        column(field("i", binary, None), &[three], &[0, 15]),
-        column(
-            field("j", union(UnionMode::Sparse), children()),
-            &[three; 3],
-            &[3, 0, 12, 0, 12],
-        ),
-        column(
-            field("k", union(UnionMode::Dense), children()),
-            &[three; 3],
-            &[3, 12, 0, 12, 0, 12],
-        ),
-        column(field("l", Type::Null(Box::default()), None), &[(3, 3)], &[]),
-        column(
-            field("m", Type::Timestamp(Box::default()), None),
-            &[three],
-            &[0, 24],
-        ),
-        column(
-            field("n", Type::ListView(Box::default()), child()),
-            &[three; 2],
-            &[0, 12, 12, 0, 12],
-        ),
-        column(
-            field("o", Type::RunEndEncoded(Box::default()), children()),
-            &[three; 3],
-            &[0, 12, 0, 12],
-        ),
-        Column {
-            variadic: vec![2],
-            ..column(
-                field("p", Type::Utf8View(Box::default()), None),
-                &[three],
-                &[0, 48, 5, 6],
-            )
-        },
-        dictionary(field("q", Type::Utf8(Box::default()), None)),
+        one("f", list, 6, &[0, 0, 24]),
+        one("g", Type::List(Box::default()), 4, &[0, 16, 0, 16]),
+        one("n", Type::ListView(Box::default()), 3, &[0, 12, 12, 0, 12]),
+        two("h", Type::Struct(Box::default()), &[0, 0, 12, 0, 12]),
+        two("j", union(UnionMode::Sparse), &[3, 0, 12, 0, 12]),
+        two("k", union(UnionMode::Dense), &[3, 12, 0, 12, 0, 12]),
+        two("o", Type::RunEndEncoded(Box::default()), &[0, 12, 0, 12]),
     ]
 }
 

@@ -259,3 +259,18 @@ fn unit(unit: TimeUnit) -> &'static str {
         TimeUnit::Nanosecond => "ns",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn big_endian_schemas_have_big_endian_numbers() {
+        let (order, left) = (Order::Big, 0);
+        let reader = Reader { order, left };
+        let dtype = Dtype::I32;
+        assert_eq!(reader.number(dtype), Element::Number { dtype, order });
+        assert_eq!(reader.number(Dtype::U8), Element::little(Dtype::U8));
+        assert_eq!(reader.opaque("M8[s]", 8).to_string(), "'>M8[s]'");
+    }
+}

@@ -12,6 +12,7 @@ use arrow_array::{
 use arrow_ipc::CompressionType as Compression;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow_schema::{DataType, Field as Column};
+use polars_arrow_format::ipc as written;
 
 use super::*;
 use crate::dtype::{Dtype, Element, Order};
@@ -250,17 +251,43 @@ fn batches_that_share_bytes_are_refused() {
     assert!(in_order(&[block(24), block(8)]).is_err());
 }
 
+/// A schema whose columns nest `depth` times, each of two children that are the same one.
+fn doubled(depth: usize) -> Vec<u8> {
+    let mut builder = planus::Builder::new();
+    let name = builder.create_string("x");
+    let mut field = written::Field::create(
+        &mut builder,
+        Some(name),
+        true,
+        Some(written::Type::Null(Default::default())),
+        (),
+        (),
+        (),
+    );
+    for _ in 0..depth {
+        let children = builder.create_vector([field, field]);
+        let kind = Some(written::Type::Struct(Default::default()));
+        field =
+            written::Field::create(&mut builder, Some(name), true, kind, (), Some(children), ());
+    }
+    let fields = builder.create_vector([field]);
+    let schema =
+        written::Schema::create(&mut builder, written::Endianness::Big, Some(fields), (), ());
+    builder.finish(schema, None).to_vec()
+}
+
 #[test]
-fn big_endian_schemas_have_big_endian_numbers() {
-    let order = Order::Big;
-    let ints = Arc::new(Int32Array::from(vec![1, 2])) as ArrayRef;
-    let file = file(&[batch(vec![("c", ints)])]);
-    let bytes = little::<4>(&file, file.len() - 10).unwrap() as usize;
-    let footer = &file[file.len() - 10 - bytes..file.len() - 10];
-    let footer = FooterRef::read_as_root(footer).unwrap();
-    let mut schema = Schema::read(footer.schema().unwrap().unwrap()).unwrap();
-    assert_eq!(schema.order, Order::Little);
-    schema.order = order;
-    let dtype = Dtype::I32;
-    assert_eq!(Element::Number { dtype, order }.to_string(), ">i4");
+fn fields_that_stand_in_many_places_are_counted_in_each() {
+    let read = |depth| {
+        let file = doubled(depth);
+        Schema::read(written::SchemaRef::read_as_root(&file).unwrap()).map(|schema| schema.order)
+    };
+    assert_eq!(read(10), Ok(Order::Big));
+    assert!(
+        read(40)
+            .unwrap_err()
+            .to_string()
+            .contains("too many fields")
+    );
+    assert!(read(70).unwrap_err().to_string().contains("nested deeper"));
 }
