@@ -155,10 +155,8 @@ class Object:
         elif isinstance(where, tuple) and len(where) == 2:
             return where
         elif isinstance(where, np.ndarray):
-            low, high = np.lib.array_utils.byte_bounds(where) if hasattr(
-                np.lib, "array_utils"
-            ) else np.byte_bounds(where)
-            base = np.frombuffer(self._memory, np.uint8).__array_interface__["data"][0]
+            low, high = _bounds(where)
+            base, _ = _bounds(_bytes_of(self))
             if base <= low and high <= base + size:
                 return low - base, high - base
             raise errors.ArgumentError(f"the array does not lie in '{self.name}'; give one of its")
@@ -248,6 +246,12 @@ class Object:
         return f"<farpage.Object '{self.name}', {size_text(self.nbytes)}, {there} in memory>"
 
 
+def _bounds(array):
+    """First address of an array and one past the last."""
+    found = getattr(np.lib, "array_utils", np)  # where NumPy 2 has it, and NumPy 1
+    return found.byte_bounds(array)
+
+
 class _Recipe:
     """How an object was opened, so that another process can open it."""
 
@@ -311,7 +315,7 @@ class Array(np.ndarray):
     def __reduce__(self):
         if self.object is None or self.object.closed:
             return np.asarray(self).__reduce__()
-        memory = np.frombuffer(self.object._memory, np.uint8)
+        memory = _bytes_of(self.object)
         offset = self.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
         return _array, (self.object, self.dtype, self.shape, offset, self.strides)
 
@@ -325,8 +329,14 @@ class Array(np.ndarray):
         return self.object.prefetch(self, progress) if self.object is not None else self.nbytes
 
 
+def _bytes_of(obj):
+    """All bytes of an object, as an array."""
+    return np.frombuffer(obj._memory, np.uint8) if obj.nbytes else np.empty(0, np.uint8)
+
+
 def _array(obj, dtype, shape, offset, strides=None, order="C"):
-    array = np.ndarray.__new__(Array, shape, dtype, obj._memory, offset, strides, order)
+    # `frombuffer` holds on to the buffer, which keeps the memory mapped; `ndarray` would not.
+    array = np.ndarray.__new__(Array, shape, dtype, _bytes_of(obj), offset, strides, order)
     array.object = obj
     return array
 
