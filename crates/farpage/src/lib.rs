@@ -28,8 +28,11 @@ mod trace;
 mod typed;
 
 pub use error::Error;
+pub use farpage_abi::PageRange;
 pub use farpage_format::{Dtype, Element, Kind, Layout, Order, Tensor};
+pub use farpage_kernel::embed::{Embedded, Mapping, Object};
 pub use farpage_source::{Cache, Concat, OnFailure, Reach, Slice, Source, SourceError};
+pub use farpage_source::{FileSource, OpenMode, SourcePager};
 pub use kernels::set_default_ram;
 pub use load::{Array, LoadOptions, Loaded, load, raw};
 pub use memory::{Memory, Stats};
