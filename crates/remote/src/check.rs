@@ -7,13 +7,18 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_M
 use http::header::{HeaderMap, HeaderName, IF_MATCH, IF_UNMODIFIED_SINCE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 
+use crate::client::BodyFailure;
 use crate::headers::{self, ContentRange, EntityTag};
+
+const GENERATION: HeaderName = HeaderName::from_static("x-goog-generation");
 
 /// What tells one version of a file from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     tag: Option<EntityTag>,
     modified: Option<String>,
+    /// Google's number of the version, which its store wants when it is replaced.
+    pub(crate) generation: Option<String>,
     pub(crate) size: u64,
 }
 
@@ -23,6 +28,7 @@ impl Version {
         Self {
             tag,
             modified: text(headers, LAST_MODIFIED).map(str::to_owned),
+            generation: text(headers, GENERATION).map(str::to_owned),
             size,
         }
     }
@@ -38,7 +44,13 @@ impl Version {
         })
     }
 
-    fn shown(&self) -> String {
+    /// The tag, when the same one means the same bytes.
+    pub(crate) fn strong_tag(&self) -> Option<&str> {
+        let tag = self.tag.as_ref().filter(|tag| !tag.weak);
+        tag.map(|tag| tag.text.as_str())
+    }
+
+    pub(crate) fn shown(&self) -> String {
         self.text().unwrap_or(format!("{} bytes", self.size))
     }
 
@@ -46,15 +58,15 @@ impl Version {
     /// body when it fails; with `If-Range` the whole new file would come. A weak tag never
     /// matches, so there the date is asked for.
     pub(crate) fn condition(&self) -> Option<(HeaderName, HeaderValue)> {
-        match (&self.tag, &self.modified) {
-            (Some(tag), _) if !tag.weak => Some((IF_MATCH, HeaderValue::from_str(&tag.text).ok()?)),
+        match (self.strong_tag(), &self.modified) {
+            (Some(tag), _) => Some((IF_MATCH, HeaderValue::from_str(tag).ok()?)),
             (_, Some(date)) => Some((IF_UNMODIFIED_SINCE, HeaderValue::from_str(date).ok()?)),
             _ => None,
         }
     }
 
     /// Whether `other` may be this version. A server that sent a tag must go on sending it.
-    fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is(&self, other: &Self) -> bool {
         match &self.tag {
             Some(_) => self.tag == other.tag && self.size == other.size,
             None => self == other,
@@ -64,13 +76,37 @@ impl Version {
 
 /// A question that was asked, for the answer to be checked against.
 pub(crate) struct Question<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) version: &'a Version,
-    pub(crate) offset: u64,
+    name: &'a str,
+    version: &'a Version,
+    offset: u64,
     pub(crate) bytes: u64,
 }
 
-impl Question<'_> {
+impl<'a> Question<'a> {
+    /// Asks for the `bytes` bytes from `offset` on, which must be there.
+    pub(crate) fn new(
+        name: &'a str,
+        version: &'a Version,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Self, SourceError> {
+        let end = offset.checked_add(bytes);
+        if end.is_none_or(|end| end > version.size) {
+            return Err(SourceError::Short {
+                name: name.into(),
+                offset,
+                bytes: bytes.min(u64::MAX - offset),
+                end: version.size,
+            });
+        }
+        Ok(Self {
+            name,
+            version,
+            offset,
+            bytes,
+        })
+    }
+
     /// Accepts the head of an answer when its body must be the bytes asked for.
     pub(crate) fn check(&self, status: StatusCode, headers: &HeaderMap) -> Result<(), SourceError> {
         let range = text(headers, CONTENT_RANGE).and_then(headers::content_range);
@@ -129,6 +165,28 @@ impl Question<'_> {
         }
     }
 
+    /// What went wrong with the body of an answer whose head was right.
+    pub(crate) fn body_error(&self, failure: BodyFailure) -> SourceError {
+        let bytes = self.bytes;
+        let broken = |cause: String| SourceError::Unreachable {
+            name: self.name.into(),
+            cause,
+            retry_after: None,
+        };
+        match failure {
+            BodyFailure::GoesOn => self.wrong("more bytes than that"),
+            BodyFailure::Ends(done) => {
+                broken(format!("the answer ended after {done} of {bytes} bytes"))
+            }
+            BodyFailure::Broken(done, failure) => match failure.of(self.name) {
+                SourceError::Unreachable { cause, .. } => {
+                    broken(format!("{cause} after {done} of {bytes} bytes"))
+                }
+                other => other,
+            },
+        }
+    }
+
     fn changed(&self, is: String) -> SourceError {
         SourceError::Changed {
             name: self.name.into(),
@@ -137,7 +195,7 @@ impl Question<'_> {
         }
     }
 
-    pub(crate) fn wrong(&self, answer: &str) -> SourceError {
+    fn wrong(&self, answer: &str) -> SourceError {
         SourceError::WrongRange {
             name: self.name.into(),
             offset: self.offset,

@@ -97,7 +97,7 @@ impl Client {
         }
     }
 
-    fn failure(self, error: ureq::Error) -> Failure {
+    pub(crate) fn failure(self, error: ureq::Error) -> Failure {
         use ureq::Error;
         match error {
             Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {

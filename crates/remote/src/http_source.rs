@@ -9,7 +9,7 @@ use ureq::Body;
 use url::Url;
 
 use crate::check::{self, Question, Version};
-use crate::client::{BodyFailure, Client};
+use crate::client::Client;
 use crate::{Options, address, headers};
 
 /// A chain of redirections is not longer.
@@ -54,7 +54,7 @@ impl HttpSource {
             origin,
             headers,
         };
-        let (version, place) = options.open.run(|| first_look(&name, &server))?;
+        let (version, place) = options.retry.run(|| first_look(&name, &server))?;
         Ok(Self {
             name,
             server,
@@ -103,57 +103,16 @@ impl Source for HttpSource {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
         let bytes = buffer.len() as u64;
-        let end = offset.checked_add(bytes);
-        let Some(end) = end.filter(|end| *end <= self.version.size) else {
-            return Err(SourceError::Short {
-                name: self.name.clone(),
-                offset,
-                bytes: bytes.min(u64::MAX - offset),
-                end: self.version.size,
-            });
-        };
+        let question = Question::new(&self.name, &self.version, offset, bytes)?;
         if bytes == 0 {
             return Ok(());
         }
-        let mut headers = range(offset, end - 1);
+        let mut headers = range(offset, offset + bytes - 1);
         headers.extend(self.version.condition());
         let mut answer = self.ask(&headers)?;
-        let question = Question {
-            name: &self.name,
-            version: &self.version,
-            offset,
-            bytes,
-        };
         question.check(answer.status(), answer.headers())?;
         let read = self.server.client.read(answer.body_mut(), buffer);
         read.map_err(|failure| question.body_error(failure))
-    }
-}
-
-impl Question<'_> {
-    fn body_error(&self, failure: BodyFailure) -> SourceError {
-        let bytes = self.bytes;
-        match failure {
-            BodyFailure::GoesOn => self.wrong("more bytes than that"),
-            BodyFailure::Ends(done) => unreachable(
-                self.name,
-                format!("the answer ended after {done} of {bytes} bytes"),
-            ),
-            BodyFailure::Broken(done, failure) => match failure.of(self.name) {
-                SourceError::Unreachable { cause, .. } => {
-                    unreachable(self.name, format!("{cause} after {done} of {bytes} bytes"))
-                }
-                other => other,
-            },
-        }
-    }
-}
-
-fn unreachable(name: &str, cause: String) -> SourceError {
-    SourceError::Unreachable {
-        name: name.into(),
-        cause,
-        retry_after: None,
     }
 }
 

@@ -56,7 +56,7 @@ impl Site {
 fn quick() -> Options {
     Options {
         silence_timeout: Duration::from_millis(300),
-        open: Retry {
+        retry: Retry {
             deadline: Duration::from_secs(2),
         },
         ..Options::default()
@@ -418,7 +418,7 @@ fn credentials_reach_their_server_and_no_other() {
 fn secrets_are_in_no_message() {
     let site = site();
     let mut options = quick();
-    options.open.deadline = Duration::ZERO;
+    options.retry.deadline = Duration::ZERO;
     options.headers = vec![("Authorization".into(), format!("Bearer {SECRET}"))];
     let host = site.server.address();
     let url = format!("http://me:{SECRET}@{host}/a.bin?X-Amz-Signature={SECRET}");
