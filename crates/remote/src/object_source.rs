@@ -3,8 +3,8 @@
 use std::io::Read;
 
 use farpage_source::{Reach, Source, SourceError};
+use http::Response;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
-use http::{Response, StatusCode};
 use object_store::{GetOptions, GetRange};
 use ureq::Body;
 
@@ -131,14 +131,14 @@ pub(crate) fn look(store: &Store) -> Result<Version, SourceError> {
     let mut answer = ask(store, first)?;
     let range = check::text(answer.headers(), CONTENT_RANGE).and_then(headers::content_range);
     let mut size = range.and_then(|range| range.total);
-    if answer.status() == StatusCode::RANGE_NOT_SATISFIABLE {
+    if size.is_none() {
         let head = GetOptions {
             head: true,
             ..GetOptions::default()
         };
         answer = ask(store, head)?;
         let length = check::text(answer.headers(), CONTENT_LENGTH);
-        size = length.and_then(|length| length.parse().ok());
+        size = length.filter(|length| *length == "0").map(|_| 0);
     }
     let size = size.ok_or_else(|| SourceError::Unsupported {
         name: store.name.clone(),
