@@ -244,3 +244,88 @@ pub(crate) fn refusal(name: &str, status: StatusCode, headers: &HeaderMap) -> So
 pub(crate) fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(pairs: &[(&str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&str, &str)| {
+            let name: HeaderName = name.parse().unwrap();
+            (name, HeaderValue::from_str(value).unwrap())
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    /// What becomes of an answer to the question for bytes 10 to 20 of 100.
+    fn answered(opened: &[(&str, &str)], status: u16, answer: &[(&str, &str)]) -> String {
+        let version = Version::of(&head(opened), 100);
+        let question = Question::new("far", &version, 10, 10).unwrap();
+        let status = StatusCode::from_u16(status).unwrap();
+        match question.check(status, &head(answer)) {
+            Ok(()) => "right".into(),
+            Err(SourceError::Changed { is, .. }) => format!("changed: {is}"),
+            Err(SourceError::WrongRange { answer, .. }) => format!("wrong: {answer}"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    const RANGE: (&str, &str) = ("content-range", "bytes 10-19/100");
+    const DATE: (&str, &str) = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
+    const LATER: (&str, &str) = ("last-modified", "Wed, 21 Oct 2015 07:28:01 GMT");
+    const TAG: (&str, &str) = ("etag", "\"a\"");
+
+    #[test]
+    fn the_range_asked_for_is_accepted_and_no_other() {
+        assert_eq!(answered(&[], 206, &[RANGE]), "right");
+        assert_eq!(
+            answered(&[], 206, &[("content-range", "bytes 10-19/*")]),
+            "right"
+        );
+        for range in [
+            "bytes 9-18/100",
+            "bytes 10-18/100",
+            "bytes 10-20/100",
+            "bytes */100",
+        ] {
+            let said = answered(&[], 206, &[("content-range", range)]);
+            assert!(said.starts_with("wrong"), "{range}: {said}");
+        }
+        let longer = answered(&[], 206, &[RANGE, ("content-length", "11")]);
+        assert_eq!(longer, "wrong: a body of 11 bytes");
+        assert!(answered(&[], 206, &[]).starts_with("wrong"));
+        assert!(answered(&[], 416, &[]).starts_with("wrong"));
+    }
+
+    #[test]
+    fn compressed_bytes_are_not_the_bytes() {
+        let gzip = answered(&[], 206, &[RANGE, ("content-encoding", "gzip")]);
+        assert_eq!(gzip, "wrong: bytes in the coding 'gzip'");
+        let identity = answered(&[], 206, &[RANGE, ("content-encoding", "identity")]);
+        assert_eq!(identity, "right");
+    }
+
+    #[test]
+    fn another_size_tag_or_date_is_a_change() {
+        let larger = ("content-range", "bytes 10-19/101");
+        assert_eq!(answered(&[], 206, &[larger]), "changed: 101 bytes");
+        assert_eq!(answered(&[TAG], 206, &[RANGE, TAG]), "right");
+        assert_eq!(answered(&[TAG], 206, &[RANGE]), "changed: 100 bytes");
+        assert_eq!(
+            answered(&[TAG], 206, &[RANGE, ("etag", "\"b\"")]),
+            "changed: \"b\""
+        );
+        assert_eq!(answered(&[DATE], 206, &[RANGE, DATE]), "right");
+        assert!(answered(&[DATE], 206, &[RANGE, LATER]).starts_with("changed"));
+        // A copy of the same bytes on another machine may have another date.
+        assert_eq!(answered(&[TAG, DATE], 206, &[RANGE, TAG, LATER]), "right");
+        assert_eq!(answered(&[TAG], 412, &[]), "changed: another version");
+    }
+
+    #[test]
+    fn all_of_the_file_is_wrong_and_all_of_another_is_a_change() {
+        let all = ("content-length", "100");
+        assert!(answered(&[TAG], 200, &[TAG, all]).starts_with("wrong"));
+        assert!(answered(&[TAG], 200, &[("etag", "\"b\""), all]).starts_with("changed"));
+    }
+}

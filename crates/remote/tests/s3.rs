@@ -363,3 +363,24 @@ fn what_a_store_does_wrong_is_told_apart_and_never_repeated_here() {
         "{error}"
     );
 }
+
+#[test]
+fn public_objects_of_google_are_read_without_credentials() {
+    let (_folder, server, mut options) = public();
+    options.settings = vec![("google_base_url".into(), server.url(""))];
+    let source = open("gs://bucket/a", &options).unwrap();
+    let mut read = vec![0; 1000];
+    source.read_at(7, &mut read).unwrap();
+    assert!(read == pattern(50_000, 1)[7..1007]);
+    assert!(
+        server
+            .log()
+            .iter()
+            .all(|r| r.header("authorization").is_none())
+    );
+    let condition = server
+        .log()
+        .last()
+        .and_then(|r| r.header("if-match").map(str::to_owned));
+    assert_eq!(condition, source.version());
+}
