@@ -68,17 +68,23 @@ impl HttpSource {
         Arc::clone(&place)
     }
 
+    fn set_place(&self, place: Url) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(place);
+    }
+
     /// Asks where the last redirection led, and from the start where that is no longer good.
     fn ask(&self, headers: &HeaderMap) -> Result<Response<Body>, SourceError> {
         let place = self.place();
-        let (mut answer, mut found) = self.server.follow(&self.name, &place, headers)?;
+        let origin = &self.server.origin;
+        let asked = self.server.follow(&self.name, &place, headers);
+        // The next try may be led elsewhere.
+        let (mut answer, mut found) = asked.inspect_err(|_| self.set_place(origin.clone()))?;
         let refused = matches!(answer.status().as_u16(), 400 | 401 | 403 | 404 | 410);
-        if refused && *place != self.server.origin {
-            let origin = &self.server.origin;
+        if refused && *place != *origin {
             (answer, found) = self.server.follow(&self.name, origin, headers)?;
         }
         if found != *place {
-            *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(found);
+            self.set_place(found);
         }
         Ok(answer)
     }

@@ -61,6 +61,20 @@ impl Default for Options {
 
 /// Opens what `url` names: `http://` and `https://`, `s3://`, `gs://`, `az://` and `abfs://`.
 ///
+/// ```
+/// use farpage_remote::{Options, open};
+/// # let folder = tempfile::tempdir()?;
+/// # std::fs::write(folder.path().join("rows.npy"), [7; 4096])?;
+/// # let speed = farpage_test_server::Speed::default();
+/// # let server = farpage_test_server::Server::start(folder.path(), speed)?;
+/// # let url = server.url("/rows.npy");
+/// let rows = open(&url, &Options::default())?;
+/// let mut row = [0; 64];
+/// rows.read_at(128, &mut row)?;
+/// # assert_eq!((row, rows.size()), ([7; 64], 4096));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Those of [`HttpSource::open`] and [`ObjectSource::open`]; [`SourceError::Unsupported`] for another scheme.
 pub fn open(url: &str, options: &Options) -> Result<Arc<dyn Source>, SourceError> {

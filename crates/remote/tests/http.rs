@@ -379,6 +379,27 @@ fn a_redirection_is_resolved_once_and_again_when_it_has_expired() {
 }
 
 #[test]
+fn a_server_that_was_redirected_to_and_is_gone_is_replaced_by_the_next() {
+    let (site, first, second) = (site(), site(), site());
+    let tagged = Answer::Tagged("\"same\"".into());
+    first.server.always("/a.bin", tagged.clone());
+    second.server.always("/a.bin", tagged);
+    let link = |to: &Server| {
+        site.server
+            .always("/link", Answer::redirect(&to.url("/a.bin")))
+    };
+    link(&first.server);
+    let source = open(&site.server.url("/link"), &quick()).unwrap();
+    link(&second.server);
+    drop(first.server);
+    let error = source.read_at(0, &mut [0; 10]).unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    let mut read = vec![0; 100];
+    source.read_at(50, &mut read).unwrap();
+    assert!(read == site.bytes[50..150]);
+}
+
+#[test]
 fn redirections_without_end_are_refused() {
     let site = site();
     site.server.always("/a.bin", Answer::redirect("/a.bin"));
