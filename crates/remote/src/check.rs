@@ -6,6 +6,7 @@ use farpage_source::SourceError;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED};
 use http::header::{HeaderMap, HeaderName, IF_MATCH, IF_UNMODIFIED_SINCE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
+use object_store::PutResult;
 
 use crate::client::BodyFailure;
 use crate::headers::{self, ContentRange, EntityTag};
@@ -31,6 +32,17 @@ impl Version {
             generation: text(headers, GENERATION).map(str::to_owned),
             size,
         }
+    }
+
+    /// What was just written, as far as the store told. `None` when it did not tell the tag.
+    pub(crate) fn written(written: &PutResult, size: u64) -> Option<Self> {
+        let tag = written.e_tag.as_deref().and_then(headers::entity_tag)?;
+        Some(Self {
+            tag: Some(tag),
+            modified: None,
+            generation: written.version.clone(),
+            size,
+        })
     }
 
     /// `None` when only the size is known.
@@ -67,9 +79,10 @@ impl Version {
 
     /// Whether `other` may be this version. A server that sent a tag must go on sending it.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        match &self.tag {
-            Some(_) => self.tag == other.tag && self.size == other.size,
-            None => self == other,
+        match (&self.tag, &other.tag) {
+            (Some(tag), Some(others)) => tag.is(others) && self.size == other.size,
+            (Some(_), None) => false,
+            (None, _) => self == other,
         }
     }
 }

@@ -76,7 +76,8 @@ impl Default for Options {
 /// ```
 ///
 /// # Errors
-/// Those of [`HttpSource::open`] and [`ObjectSource::open`]; [`SourceError::Unsupported`] for another scheme.
+/// Those of [`HttpSource::open`] and [`ObjectSource::open`]; [`SourceError::Unsupported`] for
+/// another scheme.
 pub fn open(url: &str, options: &Options) -> Result<Arc<dyn Source>, SourceError> {
     let address = address::parse(url)?;
     match address.scheme() {

@@ -9,7 +9,7 @@ use farpage_source::SourceError;
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderName, HeaderValue};
 use object_store::multipart::PartId;
-use object_store::{MultipartId, PutMode, PutOptions, PutPayload, UpdateVersion};
+use object_store::{MultipartId, PutMode, PutOptions, PutPayload, PutResult, UpdateVersion};
 
 use crate::Options;
 use crate::check::Version;
@@ -68,8 +68,7 @@ impl ObjectWriter {
         Ok(writer)
     }
 
-    /// Puts `size` bytes there, which `read` is asked for, several parts at a time and each at
-    /// least once. When this returns the object is durable; its new version is returned. When it
+    /// Puts `size` bytes there, which `read` is asked for once, several parts at a time. When this returns the object is durable; its new version is returned. When it
     /// fails, what was there before still is, and nothing is left behind.
     ///
     /// # Errors
@@ -90,12 +89,16 @@ impl ObjectWriter {
             options: &self.options,
             known: known.as_ref(),
         };
-        if size <= PART_BYTES {
-            upload.whole(size, read)?;
+        let written = if size <= PART_BYTES {
+            upload.whole(size, read)?
         } else {
-            upload.in_parts(size, read)?;
-        }
-        let version = self.options.retry.run(|| look(&store))?;
+            upload.in_parts(size, read)?
+        };
+        // Looking what is there now could find what somebody else wrote since.
+        let version = match Version::written(&written, size) {
+            Some(version) => version,
+            None => self.options.retry.run(|| look(&store))?,
+        };
         let text = version.text().unwrap_or_default();
         *known = Some(version);
         Ok(text)
@@ -109,7 +112,7 @@ struct Upload<'a> {
 }
 
 impl Upload<'_> {
-    fn whole(&self, size: u64, read: &ReadAt) -> Result<(), SourceError> {
+    fn whole(&self, size: u64, read: &ReadAt) -> Result<PutResult, SourceError> {
         let mut buffer = vec![0; size as usize];
         read(0, &mut buffer)?;
         let bytes = Bytes::from(buffer);
@@ -125,11 +128,11 @@ impl Upload<'_> {
             let options = PutOptions::from(mode.clone());
             let payload = PutPayload::from(bytes.clone());
             let objects = &self.store.objects;
-            pollster::block_on(objects.put_opts(&self.store.path, payload, options)).map(drop)
+            pollster::block_on(objects.put_opts(&self.store.path, payload, options))
         })
     }
 
-    fn in_parts(&self, size: u64, read: &ReadAt) -> Result<(), SourceError> {
+    fn in_parts(&self, size: u64, read: &ReadAt) -> Result<PutResult, SourceError> {
         self.check()?;
         let (parts, path) = (&self.store.parts, &self.store.path);
         let id = self.options.retry.run(|| {
@@ -138,9 +141,7 @@ impl Upload<'_> {
         })?;
         let done = self.parts(&id, size, read).and_then(|all| {
             self.check()?;
-            self.last(|| {
-                pollster::block_on(parts.complete_multipart(path, &id, all.clone())).map(drop)
-            })
+            self.last(|| pollster::block_on(parts.complete_multipart(path, &id, all.clone())))
         });
         if done.is_err() {
             // What is left behind costs its owner money; the error of the upload is what counts.
@@ -237,10 +238,13 @@ impl Upload<'_> {
     /// Makes the request that puts the new object in place. It is made again when the store says
     /// that it did nothing, but not when no answer came: it may have been heard, and a second one
     /// would find its own object and take it for another's.
-    fn last(&self, mut act: impl FnMut() -> object_store::Result<()>) -> Result<(), SourceError> {
+    fn last(
+        &self,
+        mut act: impl FnMut() -> object_store::Result<PutResult>,
+    ) -> Result<PutResult, SourceError> {
         self.options.retry.run(|| {
             let error = match act() {
-                Ok(()) => return Ok(()),
+                Ok(written) => return Ok(written),
                 Err(error) => error,
             };
             let status = connector::find::<connector::Refused>(&error).map(|r| r.status.as_u16());

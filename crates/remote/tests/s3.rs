@@ -139,6 +139,11 @@ fn a_writer_replaces_its_own_version_and_no_other() {
         let error = upload(&second, &pattern(bytes, 4)).unwrap_err();
         assert!(matches!(error, SourceError::Changed { .. }), "{error}");
         assert!(gateway.read(&url) == pattern(bytes, 3));
+        let third = ObjectSource::open(&url, &gateway.options()).unwrap();
+        upload(&third.writer().unwrap(), &pattern(bytes, 5)).unwrap();
+        let error = upload(&first, &pattern(bytes, 6)).unwrap_err();
+        assert!(matches!(error, SourceError::Changed { .. }), "{error}");
+        assert!(gateway.read(&url) == pattern(bytes, 5));
     }
 }
 
