@@ -68,8 +68,9 @@ impl ObjectWriter {
         Ok(writer)
     }
 
-    /// Puts `size` bytes there, which `read` is asked for once, several parts at a time. When this returns the object is durable; its new version is returned. When it
-    /// fails, what was there before still is, and nothing is left behind.
+    /// Puts `size` bytes there, which `read` is asked for once, several parts at a time. When this
+    /// returns the object is durable; its new version is returned. When it fails, what was there
+    /// before still is, and nothing is left behind.
     ///
     /// # Errors
     /// [`SourceError::Changed`] when another version is there; those of `read`;
