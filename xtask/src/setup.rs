@@ -12,6 +12,10 @@ use crate::world::{World, which};
 /// The system's own interpreter: any user can run it, and Debian's PyTorch belongs to it.
 pub(crate) const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 
+/// Stores that `crates/remote` is tested with: one speaks S3, the other as Azure's does.
+const S3_SERVER: &str = "github.com/versity/versitygw/cmd/versitygw@v1.8.0";
+const AZURE_SERVER: &str = "azurite@3.37.0";
+
 /// How to see that something is there.
 enum Probe {
     Program(&'static str),
@@ -34,6 +38,8 @@ const NEEDS: &[(Probe, &str)] = &[
     (Probe::Program("node"), "nodejs"),
     (Probe::Program("javac"), "default-jdk-headless"),
     (Probe::Program("go"), "golang-go"),
+    (Probe::Program("npm"), "npm"),
+    (Probe::Program("nginx"), "nginx-light"),
     (Probe::PythonModule("ensurepip"), "python3-venv"),
     // PyPI has PyTorch for x86-64 Linux only with CUDA, gigabytes of it; Debian's is for the CPU.
     (Probe::PythonModule("torch"), "python3-torch"),
@@ -59,6 +65,7 @@ impl Probe {
 pub(crate) fn setup(world: &World) -> Result<()> {
     debian(world)?;
     venv(world, |_| true)?;
+    tools(world)?;
     world.build_release()?;
     println!("setup: everything is there");
     Ok(())
@@ -93,6 +100,42 @@ fn debian(world: &World) -> Result<()> {
         still if still.is_empty() => Ok(()),
         still => bail!("still missing after installing: {}", still.join(" ")),
     }
+}
+
+/// Installs the stores into `.tools`; does nothing where they are already. Building the one takes
+/// two minutes, fetching the other half of one.
+fn tools(world: &World) -> Result<()> {
+    let tools = world.root.join(".tools");
+    let bin = tools.join("bin");
+    tool(&bin.join("versitygw"), S3_SERVER, || {
+        let go = which("go").context("no go on the PATH; as root: apt-get install golang-go")?;
+        let mut go = Command::new(go);
+        go.args(["install", "-ldflags=-s -w", S3_SERVER]);
+        go.env("GOBIN", &bin).env("GOFLAGS", "-mod=mod");
+        proc::output(&mut go, "go install versitygw (it needs go 1.25 or newer)").map(drop)
+    })?;
+    let azurite = tools.join("node_modules/.bin/azurite-blob");
+    tool(&azurite, AZURE_SERVER, || {
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--no-audit", "--no-fund", "--omit=optional"]);
+        npm.arg("--prefix").arg(&tools).arg(AZURE_SERVER);
+        proc::output(&mut npm, "npm install azurite").map(drop)
+    })
+}
+
+/// Runs `install` unless it has made `program`, of this `version`, before.
+fn tool(program: &Path, version: &str, install: impl FnOnce() -> Result<()>) -> Result<()> {
+    let stamp = program.with_extension("version");
+    let have = fs::read_to_string(&stamp).unwrap_or_default();
+    if program.exists() && have == version {
+        return Ok(());
+    }
+    println!("setup: {version}");
+    if let Some(folder) = program.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    install()?;
+    fs::write(&stamp, version).with_context(|| format!("cannot write {}", stamp.display()))
 }
 
 /// Makes `.venv` with NumPy: all that the demo and the NumPy bench need.

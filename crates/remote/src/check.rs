@@ -6,14 +6,20 @@ use farpage_source::SourceError;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED};
 use http::header::{HeaderMap, HeaderName, IF_MATCH, IF_UNMODIFIED_SINCE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
+use object_store::PutResult;
 
+use crate::client::BodyFailure;
 use crate::headers::{self, ContentRange, EntityTag};
+
+const GENERATION: HeaderName = HeaderName::from_static("x-goog-generation");
 
 /// What tells one version of a file from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     tag: Option<EntityTag>,
     modified: Option<String>,
+    /// Google's number of the version, which its store wants when it is replaced.
+    pub(crate) generation: Option<String>,
     pub(crate) size: u64,
 }
 
@@ -23,8 +29,20 @@ impl Version {
         Self {
             tag,
             modified: text(headers, LAST_MODIFIED).map(str::to_owned),
+            generation: text(headers, GENERATION).map(str::to_owned),
             size,
         }
+    }
+
+    /// What was just written, as far as the store told. `None` when it did not tell the tag.
+    pub(crate) fn written(written: &PutResult, size: u64) -> Option<Self> {
+        let tag = written.e_tag.as_deref().and_then(headers::entity_tag)?;
+        Some(Self {
+            tag: Some(tag),
+            modified: None,
+            generation: written.version.clone(),
+            size,
+        })
     }
 
     /// `None` when only the size is known.
@@ -38,7 +56,13 @@ impl Version {
         })
     }
 
-    fn shown(&self) -> String {
+    /// The tag, when the same one means the same bytes.
+    pub(crate) fn strong_tag(&self) -> Option<&str> {
+        let tag = self.tag.as_ref().filter(|tag| !tag.weak);
+        tag.map(|tag| tag.text.as_str())
+    }
+
+    pub(crate) fn shown(&self) -> String {
         self.text().unwrap_or(format!("{} bytes", self.size))
     }
 
@@ -46,31 +70,56 @@ impl Version {
     /// body when it fails; with `If-Range` the whole new file would come. A weak tag never
     /// matches, so there the date is asked for.
     pub(crate) fn condition(&self) -> Option<(HeaderName, HeaderValue)> {
-        match (&self.tag, &self.modified) {
-            (Some(tag), _) if !tag.weak => Some((IF_MATCH, HeaderValue::from_str(&tag.text).ok()?)),
+        match (self.strong_tag(), &self.modified) {
+            (Some(tag), _) => Some((IF_MATCH, HeaderValue::from_str(tag).ok()?)),
             (_, Some(date)) => Some((IF_UNMODIFIED_SINCE, HeaderValue::from_str(date).ok()?)),
             _ => None,
         }
     }
 
     /// Whether `other` may be this version. A server that sent a tag must go on sending it.
-    fn is(&self, other: &Self) -> bool {
-        match &self.tag {
-            Some(_) => self.tag == other.tag && self.size == other.size,
-            None => self == other,
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (&self.tag, &other.tag) {
+            (Some(tag), Some(others)) => tag.is(others) && self.size == other.size,
+            (Some(_), None) => false,
+            (None, _) => self == other,
         }
     }
 }
 
 /// A question that was asked, for the answer to be checked against.
 pub(crate) struct Question<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) version: &'a Version,
-    pub(crate) offset: u64,
+    name: &'a str,
+    version: &'a Version,
+    offset: u64,
     pub(crate) bytes: u64,
 }
 
-impl Question<'_> {
+impl<'a> Question<'a> {
+    /// Asks for the `bytes` bytes from `offset` on, which must be there.
+    pub(crate) fn new(
+        name: &'a str,
+        version: &'a Version,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Self, SourceError> {
+        let end = offset.checked_add(bytes);
+        if end.is_none_or(|end| end > version.size) {
+            return Err(SourceError::Short {
+                name: name.into(),
+                offset,
+                bytes: bytes.min(u64::MAX - offset),
+                end: version.size,
+            });
+        }
+        Ok(Self {
+            name,
+            version,
+            offset,
+            bytes,
+        })
+    }
+
     /// Accepts the head of an answer when its body must be the bytes asked for.
     pub(crate) fn check(&self, status: StatusCode, headers: &HeaderMap) -> Result<(), SourceError> {
         let range = text(headers, CONTENT_RANGE).and_then(headers::content_range);
@@ -129,6 +178,28 @@ impl Question<'_> {
         }
     }
 
+    /// What went wrong with the body of an answer whose head was right.
+    pub(crate) fn body_error(&self, failure: BodyFailure) -> SourceError {
+        let bytes = self.bytes;
+        let broken = |cause: String| SourceError::Unreachable {
+            name: self.name.into(),
+            cause,
+            retry_after: None,
+        };
+        match failure {
+            BodyFailure::GoesOn => self.wrong("more bytes than that"),
+            BodyFailure::Ends(done) => {
+                broken(format!("the answer ended after {done} of {bytes} bytes"))
+            }
+            BodyFailure::Broken(done, failure) => match failure.of(self.name) {
+                SourceError::Unreachable { cause, .. } => {
+                    broken(format!("{cause} after {done} of {bytes} bytes"))
+                }
+                other => other,
+            },
+        }
+    }
+
     fn changed(&self, is: String) -> SourceError {
         SourceError::Changed {
             name: self.name.into(),
@@ -137,7 +208,7 @@ impl Question<'_> {
         }
     }
 
-    pub(crate) fn wrong(&self, answer: &str) -> SourceError {
+    fn wrong(&self, answer: &str) -> SourceError {
         SourceError::WrongRange {
             name: self.name.into(),
             offset: self.offset,
@@ -185,4 +256,89 @@ pub(crate) fn refusal(name: &str, status: StatusCode, headers: &HeaderMap) -> So
 /// A header as text. What is not text is as good as missing.
 pub(crate) fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(pairs: &[(&str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&str, &str)| {
+            let name: HeaderName = name.parse().unwrap();
+            (name, HeaderValue::from_str(value).unwrap())
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    /// What becomes of an answer to the question for bytes 10 to 20 of 100.
+    fn answered(opened: &[(&str, &str)], status: u16, answer: &[(&str, &str)]) -> String {
+        let version = Version::of(&head(opened), 100);
+        let question = Question::new("far", &version, 10, 10).unwrap();
+        let status = StatusCode::from_u16(status).unwrap();
+        match question.check(status, &head(answer)) {
+            Ok(()) => "right".into(),
+            Err(SourceError::Changed { is, .. }) => format!("changed: {is}"),
+            Err(SourceError::WrongRange { answer, .. }) => format!("wrong: {answer}"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    const RANGE: (&str, &str) = ("content-range", "bytes 10-19/100");
+    const DATE: (&str, &str) = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
+    const LATER: (&str, &str) = ("last-modified", "Wed, 21 Oct 2015 07:28:01 GMT");
+    const TAG: (&str, &str) = ("etag", "\"a\"");
+
+    #[test]
+    fn the_range_asked_for_is_accepted_and_no_other() {
+        assert_eq!(answered(&[], 206, &[RANGE]), "right");
+        assert_eq!(
+            answered(&[], 206, &[("content-range", "bytes 10-19/*")]),
+            "right"
+        );
+        for range in [
+            "bytes 9-18/100",
+            "bytes 10-18/100",
+            "bytes 10-20/100",
+            "bytes */100",
+        ] {
+            let said = answered(&[], 206, &[("content-range", range)]);
+            assert!(said.starts_with("wrong"), "{range}: {said}");
+        }
+        let longer = answered(&[], 206, &[RANGE, ("content-length", "11")]);
+        assert_eq!(longer, "wrong: a body of 11 bytes");
+        assert!(answered(&[], 206, &[]).starts_with("wrong"));
+        assert!(answered(&[], 416, &[]).starts_with("wrong"));
+    }
+
+    #[test]
+    fn compressed_bytes_are_not_the_bytes() {
+        let gzip = answered(&[], 206, &[RANGE, ("content-encoding", "gzip")]);
+        assert_eq!(gzip, "wrong: bytes in the coding 'gzip'");
+        let identity = answered(&[], 206, &[RANGE, ("content-encoding", "identity")]);
+        assert_eq!(identity, "right");
+    }
+
+    #[test]
+    fn another_size_tag_or_date_is_a_change() {
+        let larger = ("content-range", "bytes 10-19/101");
+        assert_eq!(answered(&[], 206, &[larger]), "changed: 101 bytes");
+        assert_eq!(answered(&[TAG], 206, &[RANGE, TAG]), "right");
+        assert_eq!(answered(&[TAG], 206, &[RANGE]), "changed: 100 bytes");
+        assert_eq!(
+            answered(&[TAG], 206, &[RANGE, ("etag", "\"b\"")]),
+            "changed: \"b\""
+        );
+        assert_eq!(answered(&[DATE], 206, &[RANGE, DATE]), "right");
+        assert!(answered(&[DATE], 206, &[RANGE, LATER]).starts_with("changed"));
+        // A copy of the same bytes on another machine may have another date.
+        assert_eq!(answered(&[TAG, DATE], 206, &[RANGE, TAG, LATER]), "right");
+        assert_eq!(answered(&[TAG], 412, &[]), "changed: another version");
+    }
+
+    #[test]
+    fn all_of_the_file_is_wrong_and_all_of_another_is_a_change() {
+        let all = ("content-length", "100");
+        assert!(answered(&[TAG], 200, &[TAG, all]).starts_with("wrong"));
+        assert!(answered(&[TAG], 200, &[("etag", "\"b\""), all]).starts_with("changed"));
+    }
 }

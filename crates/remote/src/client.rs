@@ -18,6 +18,9 @@ use crate::resolver::Remembering;
 const IDLE_PER_HOST: usize = 64;
 const IDLE: usize = 256;
 
+/// What is read at once. Of 128 KiB a read of megabytes takes a third more of the processor.
+const INPUT_BYTES: usize = 256 * 1024;
+
 /// The connections of the process, which is told by its number: a forked child must not write
 /// into its parent's.
 static AGENT: Mutex<Option<(u32, Agent)>> = Mutex::new(None);
@@ -37,6 +40,7 @@ fn new_agent() -> Agent {
         .http_status_as_error(false)
         .max_redirects(0)
         .max_redirects_will_error(false)
+        .input_buffer_size(INPUT_BYTES)
         .max_idle_connections(IDLE)
         .max_idle_connections_per_host(IDLE_PER_HOST)
         .user_agent(concat!("farpage/", env!("CARGO_PKG_VERSION")))
@@ -97,7 +101,7 @@ impl Client {
         }
     }
 
-    fn failure(self, error: ureq::Error) -> Failure {
+    pub(crate) fn failure(self, error: ureq::Error) -> Failure {
         use ureq::Error;
         match error {
             Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
@@ -125,6 +129,10 @@ impl Client {
     }
 }
 
+/// What the C libraries say when a name server knows that there is no such host. When it cannot be
+/// asked they say something else.
+const UNKNOWN_HOST: [&str; 2] = ["Name or service not known", "Name does not resolve"];
+
 fn io_failure(error: &io::Error) -> Failure {
     let tls = error
         .get_ref()
@@ -132,9 +140,13 @@ fn io_failure(error: &io::Error) -> Failure {
     if let Some(tls) = tls {
         return tls_failure(tls);
     }
+    let text = error.to_string();
+    if UNKNOWN_HOST.iter().any(|unknown| text.contains(unknown)) {
+        return Failure::Refused("there is no host of that name".into(), "check the name");
+    }
     match error.kind() {
         io::ErrorKind::UnexpectedEof => Failure::Broken("the connection was closed".into()),
-        _ => Failure::Broken(error.to_string()),
+        _ => Failure::Broken(text),
     }
 }
 
@@ -183,4 +195,36 @@ pub(crate) enum BodyFailure {
     Ends(usize),
     /// It goes on after the last byte.
     GoesOn,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_does_not_exist_is_not_waited_for_and_a_silent_name_server_is() {
+        let lookup = |text: &str| {
+            let text = format!("failed to lookup address information: {text}");
+            io_failure(&io::Error::other(text)).of("far")
+        };
+        let unknown = lookup("Name or service not known");
+        assert!(
+            matches!(unknown, SourceError::Unsupported { .. }),
+            "{unknown}"
+        );
+        assert!(lookup("Temporary failure in name resolution").is_transient());
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_trusted_is_no_matter_of_time() {
+        let expired = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
+        let error = io_failure(&io::Error::other(expired)).of("far");
+        assert!(!error.is_transient(), "{error}");
+        let broken = rustls::Error::General("broken".into());
+        assert!(
+            io_failure(&io::Error::other(broken))
+                .of("far")
+                .is_transient()
+        );
+    }
 }

@@ -53,6 +53,13 @@ pub struct EntityTag {
     pub weak: bool,
 }
 
+impl EntityTag {
+    /// Whether `other` is the same tag, with quotes or without.
+    pub fn is(&self, other: &Self) -> bool {
+        self.weak == other.weak && self.text.trim_matches('"') == other.text.trim_matches('"')
+    }
+}
+
 /// Reads an `ETag`. Quotes may be missing: some servers forget them.
 pub fn entity_tag(text: &str) -> Option<EntityTag> {
     let text = text.trim();

@@ -9,7 +9,7 @@ use ureq::Body;
 use url::Url;
 
 use crate::check::{self, Question, Version};
-use crate::client::{BodyFailure, Client};
+use crate::client::Client;
 use crate::{Options, address, headers};
 
 /// A chain of redirections is not longer.
@@ -54,7 +54,7 @@ impl HttpSource {
             origin,
             headers,
         };
-        let (version, place) = options.open.run(|| first_look(&name, &server))?;
+        let (version, place) = options.retry.run(|| first_look(&name, &server))?;
         Ok(Self {
             name,
             server,
@@ -68,17 +68,23 @@ impl HttpSource {
         Arc::clone(&place)
     }
 
+    fn set_place(&self, place: Url) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(place);
+    }
+
     /// Asks where the last redirection led, and from the start where that is no longer good.
     fn ask(&self, headers: &HeaderMap) -> Result<Response<Body>, SourceError> {
         let place = self.place();
-        let (mut answer, mut found) = self.server.follow(&self.name, &place, headers)?;
+        let origin = &self.server.origin;
+        let asked = self.server.follow(&self.name, &place, headers);
+        // The next try may be led elsewhere.
+        let (mut answer, mut found) = asked.inspect_err(|_| self.set_place(origin.clone()))?;
         let refused = matches!(answer.status().as_u16(), 400 | 401 | 403 | 404 | 410);
-        if refused && *place != self.server.origin {
-            let origin = &self.server.origin;
+        if refused && *place != *origin {
             (answer, found) = self.server.follow(&self.name, origin, headers)?;
         }
         if found != *place {
-            *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(found);
+            self.set_place(found);
         }
         Ok(answer)
     }
@@ -103,57 +109,16 @@ impl Source for HttpSource {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
         let bytes = buffer.len() as u64;
-        let end = offset.checked_add(bytes);
-        let Some(end) = end.filter(|end| *end <= self.version.size) else {
-            return Err(SourceError::Short {
-                name: self.name.clone(),
-                offset,
-                bytes: bytes.min(u64::MAX - offset),
-                end: self.version.size,
-            });
-        };
+        let question = Question::new(&self.name, &self.version, offset, bytes)?;
         if bytes == 0 {
             return Ok(());
         }
-        let mut headers = range(offset, end - 1);
+        let mut headers = range(offset, offset + bytes - 1);
         headers.extend(self.version.condition());
         let mut answer = self.ask(&headers)?;
-        let question = Question {
-            name: &self.name,
-            version: &self.version,
-            offset,
-            bytes,
-        };
         question.check(answer.status(), answer.headers())?;
         let read = self.server.client.read(answer.body_mut(), buffer);
         read.map_err(|failure| question.body_error(failure))
-    }
-}
-
-impl Question<'_> {
-    fn body_error(&self, failure: BodyFailure) -> SourceError {
-        let bytes = self.bytes;
-        match failure {
-            BodyFailure::GoesOn => self.wrong("more bytes than that"),
-            BodyFailure::Ends(done) => unreachable(
-                self.name,
-                format!("the answer ended after {done} of {bytes} bytes"),
-            ),
-            BodyFailure::Broken(done, failure) => match failure.of(self.name) {
-                SourceError::Unreachable { cause, .. } => {
-                    unreachable(self.name, format!("{cause} after {done} of {bytes} bytes"))
-                }
-                other => other,
-            },
-        }
-    }
-}
-
-fn unreachable(name: &str, cause: String) -> SourceError {
-    SourceError::Unreachable {
-        name: name.into(),
-        cause,
-        retry_after: None,
     }
 }
 

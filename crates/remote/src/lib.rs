@@ -9,10 +9,15 @@
 mod address;
 mod check;
 mod client;
+mod connector;
 #[doc(hidden)]
 pub mod headers;
 mod http_source;
+mod object_source;
+mod profile;
 mod resolver;
+mod store;
+mod upload;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +25,8 @@ use std::time::Duration;
 use farpage_source::{Retry, Source, SourceError};
 
 pub use http_source::HttpSource;
+pub use object_source::ObjectSource;
+pub use upload::ObjectWriter;
 
 /// How servers are talked to.
 #[derive(Clone)]
@@ -27,35 +34,57 @@ pub struct Options {
     /// Headers of each request to an HTTP server, say `Authorization`. They are not sent to other
     /// servers that it redirects to.
     pub headers: Vec<(String, String)>,
+    /// Settings of the object store by their usual names, say `aws_region`, `aws_endpoint_url`,
+    /// `google_service_account`, `azure_storage_account_key`. They go before the environment.
+    pub settings: Vec<(String, String)>,
     /// A connection that is not made by then has failed.
     pub connect_timeout: Duration,
     /// A server that is silent for so long has failed.
     pub silence_timeout: Duration,
-    /// How long opening is tried.
-    pub open: Retry,
+    /// How long opening is tried, and each part of an upload.
+    pub retry: Retry,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             headers: Vec::new(),
+            settings: Vec::new(),
             connect_timeout: Duration::from_secs(10),
             silence_timeout: Duration::from_secs(30),
-            open: Retry {
+            retry: Retry {
                 deadline: Duration::from_secs(20),
             },
         }
     }
 }
 
-/// Opens what `url` names: `http://` and `https://`.
+/// Opens what `url` names: `http://` and `https://`, `s3://`, `gs://`, `az://` and `abfs://`.
+///
+/// ```
+/// use farpage_remote::{Options, open};
+/// # let folder = tempfile::tempdir()?;
+/// # std::fs::write(folder.path().join("rows.npy"), [7; 4096])?;
+/// # let speed = farpage_test_server::Speed::default();
+/// # let server = farpage_test_server::Server::start(folder.path(), speed)?;
+/// # let url = server.url("/rows.npy");
+/// let rows = open(&url, &Options::default())?;
+/// let mut row = [0; 64];
+/// rows.read_at(128, &mut row)?;
+/// # assert_eq!((row, rows.size()), ([7; 64], 4096));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
-/// Those of [`HttpSource::open`]; [`SourceError::Unsupported`] for another scheme.
+/// Those of [`HttpSource::open`] and [`ObjectSource::open`]; [`SourceError::Unsupported`] for
+/// another scheme.
 pub fn open(url: &str, options: &Options) -> Result<Arc<dyn Source>, SourceError> {
     let address = address::parse(url)?;
     match address.scheme() {
         "http" | "https" => Ok(Arc::new(HttpSource::open(url, options)?)),
+        "s3" | "s3a" | "gs" | "az" | "abfs" | "abfss" => {
+            Ok(Arc::new(ObjectSource::open(url, options)?))
+        }
         other => Err(SourceError::Unsupported {
             cause: format!("there is no way to read '{other}://'"),
             remedy: "use http, https, s3, gs, az or abfs, or the path of a local file".into(),

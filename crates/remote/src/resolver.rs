@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::Uri;
@@ -17,7 +17,16 @@ const BELIEVED: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(crate) struct Remembering {
     system: DefaultResolver,
-    known: Mutex<HashMap<String, (Instant, Vec<SocketAddr>)>>,
+    known: Mutex<Known>,
+}
+
+/// By scheme, host and port: when it was asked for, and what the answer was.
+type Known = HashMap<String, (Instant, Vec<SocketAddr>)>;
+
+impl Remembering {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Resolver for Remembering {
@@ -28,18 +37,25 @@ impl Resolver for Remembering {
         timeout: NextTimeout,
     ) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let key = format!("{:?} {:?}", uri.scheme(), uri.authority());
-        let now = Instant::now();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, (since, _)| now.duration_since(*since) < BELIEVED);
-        if let Some((_, addresses)) = known.get(&key) {
+        let known = |known: &[SocketAddr]| {
             let mut all = self.empty();
-            addresses.iter().for_each(|address| all.push(*address));
-            return Ok(all);
+            known.iter().for_each(|address| all.push(*address));
+            all
+        };
+        let now = Instant::now();
+        let old = self.lock().get(&key).cloned();
+        if let Some((since, addresses)) = &old
+            && now.duration_since(*since) < BELIEVED
+        {
+            return Ok(known(addresses));
         }
-        drop(known);
-        let found = self.system.resolve(uri, config, timeout)?;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(key, (now, found.to_vec()));
-        Ok(found)
+        match self.system.resolve(uri, config, timeout) {
+            Ok(found) => {
+                self.lock().insert(key, (now, found.to_vec()));
+                Ok(found)
+            }
+            // A name server that fails says nothing about the server that was just there.
+            Err(error) => old.map(|(_, addresses)| known(&addresses)).ok_or(error),
+        }
     }
 }

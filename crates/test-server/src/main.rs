@@ -34,7 +34,10 @@ fn run() -> Result<(), String> {
         match arg.as_str() {
             "--listen" => address = value()?.parse().map_err(|e| format!("--listen: {e}"))?,
             "--latency-ms" => speed.latency = Duration::from_secs_f64(number(&value()?)? / 1e3),
-            "--mb-per-s" => speed.bytes_per_s = Some((number(&value()?)? * 1e6) as u64),
+            "--mb-per-s" => match number(&value()?)? {
+                0.0 => return Err("--mb-per-s 0 would never send anything".into()),
+                rate => speed.bytes_per_s = Some(((rate * 1e6) as u64).max(1)),
+            },
             option if option.starts_with('-') => return Err(format!("unknown option {option}")),
             path => folder = Some(path.to_owned()),
         }
@@ -50,7 +53,7 @@ fn run() -> Result<(), String> {
 
 fn number(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|e| format!("'{text}': {e}"))?;
-    if number > 0.0 && number < 1e12 {
+    if (0.0..1e9).contains(&number) {
         Ok(number)
     } else {
         Err(format!("'{text}' is out of range"))
