@@ -143,6 +143,11 @@ pub(crate) fn numpy(world: &World) -> Result<()> {
     venv(world, |package| package.starts_with("numpy"))
 }
 
+/// Makes `.venv` with all packages.
+pub(crate) fn python(world: &World) -> Result<()> {
+    venv(world, |_| true)
+}
+
 /// Makes `.venv` with the pinned packages that are `wanted`; does nothing when it has them already.
 fn venv(world: &World, wanted: impl Fn(&str) -> bool) -> Result<()> {
     let all = fs::read_to_string(world.root.join("xtask/requirements.txt"))?;

@@ -4,11 +4,15 @@
 /// Reads that are remembered, in effect: what is older counts for little.
 const MEMORY: f64 = 64.0;
 /// Connections at first.
-const WIDTH_FIRST: u32 = 4;
+const WIDTH_FIRST: u32 = 8;
+/// Connections at least.
+const WIDTH_MIN: u32 = 4;
 /// Connections at most.
 pub(crate) const WIDTH_MAX: u32 = 32;
 /// Twice as many connections must bring this much more, or they are not used.
 const GAIN: f64 = 1.15;
+/// Reads, for each connection, after which more are tried once again: the way may have been busy.
+const REST: u32 = 32;
 /// What is read at a time before anything is known, bytes.
 const PIECE_FIRST: u64 = 1 << 20;
 /// Bounds of what is read at a time, bytes.
@@ -38,7 +42,8 @@ struct Width {
     reads: u32,
     /// Bytes a nanosecond with half as many.
     before: f64,
-    settled: bool,
+    /// Reads before more connections are tried again.
+    rest: u32,
 }
 
 impl Default for Width {
@@ -49,7 +54,7 @@ impl Default for Width {
             bytes: 0,
             reads: 0,
             before: 0.0,
-            settled: false,
+            rest: 0,
         }
     }
 }
@@ -122,7 +127,11 @@ impl Link {
 
 impl Width {
     fn read(&mut self, now_ns: u64, bytes: u64, busy: bool) {
-        if self.settled {
+        if self.rest > 0 {
+            self.rest -= 1;
+            if self.rest == 0 {
+                (self.before, self.reads) = (0.0, 0);
+            }
             return;
         }
         if !busy {
@@ -140,10 +149,10 @@ impl Width {
         }
         let rate = self.bytes as f64 / now_ns.saturating_sub(self.since_ns).max(1) as f64;
         if rate < self.before * GAIN {
-            self.now = (self.now / 2).max(WIDTH_FIRST);
-            self.settled = true;
+            self.now = (self.now / 2).max(WIDTH_MIN);
+            self.rest = REST * self.now;
         } else if self.now == WIDTH_MAX {
-            self.settled = true;
+            self.rest = REST * self.now;
         } else {
             self.before = rate;
             self.now *= 2;
@@ -218,13 +227,13 @@ mod tests {
     #[test]
     fn connections_are_added_while_they_bring_more() {
         let mut link = Link::default();
-        serve(&mut link, 5 * MS, 60e6, 480e6, &[2 << 20], 1000);
+        serve(&mut link, 5 * MS, 60e6, 480e6, &[2 << 20], 300);
         assert_eq!(link.width(), 8, "eight connections fill the way");
         let mut link = Link::default();
         serve(&mut link, 5 * MS, 60e6, 1e12, &[2 << 20], 1000);
         assert_eq!(link.width(), WIDTH_MAX);
         let mut link = Link::default();
-        serve(&mut link, MS, 100e6, 100e6, &[2 << 20], 1000);
+        serve(&mut link, MS, 100e6, 100e6, &[2 << 20], 200);
         assert_eq!(link.width(), WIDTH_FIRST);
     }
 

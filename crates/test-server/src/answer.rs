@@ -71,6 +71,9 @@ impl Connection<'_> {
         if request.method != "GET" && request.method != "HEAD" {
             return self.head(405, "Content-Length: 0\r\n");
         }
+        if request.path == "/" {
+            return self.list(request.method == "GET");
+        }
         let Some(file) = self.open(&request.path) else {
             return self.head(404, "Content-Length: 0\r\n");
         };
@@ -182,6 +185,24 @@ impl Connection<'_> {
             stream.write_all(format!("{more:x}\r\n{chunk}\r\n").as_bytes())?;
         }
         stream.write_all(b"0\r\n\r\n")?;
+        Ok(true)
+    }
+
+    /// A page that links to the folder's files, for clients that look for one.
+    fn list(&mut self, whole: bool) -> io::Result<GoesOn> {
+        let mut page = String::from("<!DOCTYPE html>\n<title>files</title>\n");
+        for entry in std::fs::read_dir(&self.shared.folder)? {
+            let name = entry?.file_name();
+            let name = name.to_string_lossy();
+            let _ = writeln!(page, "<a href=\"{name}\">{name}</a>");
+        }
+        let length = page.len();
+        self.head(
+            200,
+            &format!("Content-Type: text/html\r\nContent-Length: {length}\r\n"),
+        )?;
+        let mut stream = self.stream;
+        stream.write_all(if whole { page.as_bytes() } else { b"" })?;
         Ok(true)
     }
 
