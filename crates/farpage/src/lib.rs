@@ -16,6 +16,8 @@
 //! the formats of arrays. Both read what is touched, when it is touched, and keep no more in RAM
 //! than their budget.
 
+#[allow(unsafe_code)]
+mod checked;
 mod error;
 mod fork;
 mod kernels;
