@@ -32,7 +32,7 @@ mod typed;
 pub use error::Error;
 pub use farpage_format::{Dtype, Element, Kind, Layout, Order, Tensor};
 pub use farpage_source::{Cache, Concat, OnFailure, Reach, Slice, Source, SourceError};
-pub use kernels::set_default_ram;
+pub use kernels::{default_ram, set_default_ram};
 pub use load::{Array, LoadOptions, Loaded, load, raw};
 pub use memory::{Memory, Stats};
 pub use open::{Address, Mode, OpenOptions, open_source};
