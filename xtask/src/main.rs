@@ -7,6 +7,7 @@ mod corpus;
 mod demo;
 mod fuzz;
 mod guard;
+mod install_c;
 mod proc;
 mod rows;
 mod setup;
@@ -40,6 +41,8 @@ cargo xtask COMMAND
                              numbers of other formats on page-in and page-out, beside memcpy
   fuzz [--seconds 10] [TARGET]...
                              parsers given anything, each for so long; a finding is a failure
+  install-c [--prefix /usr/local]
+                             libfarpage.so, libfarpage.a, farpage.h and farpage.pc, for C
   demo                       a job that dies under a memory limit, and finishes with farpage
   rows [ROW]...              runs the command behind each row of docs/ROWS.md
 
@@ -64,6 +67,7 @@ fn run() -> Result<()> {
         Some("corpus") => corpus::corpus(&world, args),
         Some("bench") => bench::bench(&world, args),
         Some("fuzz") => fuzz::fuzz(&world, args),
+        Some("install-c") => install_c::main(&world, args),
         Some("demo") => args.finish().and_then(|()| demo::demo(&world)),
         Some("rows") => rows::rows(&world, args),
         Some("help" | "--help" | "-h") => {

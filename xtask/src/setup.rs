@@ -26,7 +26,8 @@ enum Probe {
 /// What the tests need and the Debian package that brings it.
 const NEEDS: &[(Probe, &str)] = &[
     (Probe::Program("gcc"), "gcc"),
-    (Probe::Program("g++"), "g++"), // libFuzzer
+    (Probe::Program("g++"), "g++"), // libFuzzer; farpage.h in C++
+    (Probe::Program("pkg-config"), "pkgconf"),
     (Probe::File("/usr/lib/x86_64-linux-gnu/libc.a"), "libc6-dev"),
     (Probe::Program("setpriv"), "util-linux"),
     (Probe::Program("tar"), "tar"),

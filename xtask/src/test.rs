@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::args::Args;
 use crate::corpus;
 use crate::fuzz;
+use crate::install_c;
 use crate::proc;
 use crate::setup;
 use crate::world::World;
@@ -35,6 +36,8 @@ pub(crate) fn test(world: &World, mut args: Args) -> Result<()> {
     cargo(world, "cargo fmt of fuzz", &fuzz)?;
     unit_tests(world)?;
     real_files(world)?;
+    println!("== install-c");
+    install_c::check(world)?;
     println!("== fuzz");
     fuzz::fuzz(
         world,

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::open::OpenArgs;
+
 /// Runs programs with as much memory as they ask for.
 #[derive(Parser, Debug)]
 #[command(
@@ -31,6 +33,7 @@ pub struct Cli {
 pub enum Command {
     Run(RunArgs),
     Doctor(DoctorArgs),
+    Open(OpenArgs),
     Plot(PlotArgs),
     Spill(SpillArgs),
     /// Print a completion script for a shell

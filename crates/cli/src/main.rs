@@ -7,7 +7,7 @@ mod generate;
 mod heat;
 mod launch;
 mod live;
-
+mod open;
 mod options;
 mod plot;
 mod prepare;
@@ -48,6 +48,7 @@ fn main() -> ExitCode {
             Ok(false) => return ExitCode::FAILURE,
             Err(error) => (Err(error), 1),
         },
+        Command::Open(args) => (open::main(&args), 1),
         Command::Plot(args) => (plot::main(&args), 1),
         Command::Spill(args) => (spill::main(&args), 1),
         Command::Completions { shell } => {

@@ -20,7 +20,8 @@ static ALL: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
 struct Held {
     all: MutexGuard<'static, Vec<Weak<Inner>>>,
     kernels: kernels::Forked,
-    memories: Vec<Arc<Inner>>,
+    /// With what kept them from being written back.
+    memories: Vec<(Arc<Inner>, Result<(), Error>)>,
 }
 
 thread_local! {
@@ -54,7 +55,11 @@ pub(crate) fn watch() {
 extern "C" fn prepare() {
     let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     let memories: Vec<Arc<Inner>> = all.iter().filter_map(Weak::upgrade).collect();
-    memories.iter().for_each(|memory| memory.before_fork());
+    let memories = memories.into_iter().map(|memory| {
+        let ready = memory.before_fork();
+        (memory, ready)
+    });
+    let memories = memories.collect();
     let held = Held {
         all,
         kernels: kernels::hold(),
@@ -81,8 +86,8 @@ extern "C" fn child() {
     };
     kernels.forget();
     drop((all, kernels));
-    for memory in memories {
-        if let Err(error) = memory.after_fork() {
+    for (memory, ready) in memories {
+        if let Err(error) = ready.and_then(|()| memory.after_fork()) {
             // Not `eprintln`: another thread of the parent may have held its lock.
             let text = format!(
                 "farpage: a child of fork cannot use '{}': {error}\n",

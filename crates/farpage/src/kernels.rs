@@ -88,7 +88,9 @@ impl Drop for Lease {
     }
 }
 
-fn default_ram() -> u64 {
+/// The budget, in bytes, of all that is opened without one, where [`set_default_ram`] was not called:
+/// it is fixed when the first is opened.
+pub fn default_ram() -> u64 {
     (MemoryLimit::read().bytes() / PART).max(64 << 20)
 }
 

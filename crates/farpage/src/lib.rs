@@ -16,6 +16,8 @@
 //! the formats of arrays. Both read what is touched, when it is touched, and keep no more in RAM
 //! than their budget.
 
+#[allow(unsafe_code)]
+mod checked;
 mod error;
 mod fork;
 mod kernels;
@@ -33,7 +35,7 @@ pub use farpage_format::{Dtype, Element, Kind, Layout, Order, Tensor};
 pub use farpage_kernel::embed::{Embedded, Mapping, Object};
 pub use farpage_source::{Cache, Concat, OnFailure, Reach, Slice, Source, SourceError};
 pub use farpage_source::{FileSource, OpenMode, SourcePager};
-pub use kernels::set_default_ram;
+pub use kernels::{default_ram, set_default_ram};
 pub use load::{Array, LoadOptions, Loaded, load, raw};
 pub use memory::{Memory, Stats};
 pub use open::{Address, Mode, OpenOptions, open_source};

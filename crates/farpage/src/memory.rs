@@ -20,8 +20,6 @@ use crate::{Error, Mode, OpenOptions, Trace};
 
 /// The part of a budget that may be taken, beside it, by what is read ahead.
 const AHEAD_PART: u64 = 8;
-/// Bytes that [`Memory::read`] makes sure of at a time.
-const COPY: usize = 1 << 20;
 /// Bounds of that, bytes.
 const AHEAD: (u64, u64) = (4 << 20, 64 << 20);
 
@@ -33,7 +31,6 @@ pub struct Memory(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) name: String,
     size: u64,
-    writable: bool,
     options: OpenOptions,
     source: Arc<dyn Source>,
     private: Option<Arc<Private>>,
@@ -50,12 +47,13 @@ pub(crate) struct Mapped {
     pager: Arc<SourcePager>,
     recorder: Mutex<Option<Arc<Recorder>>>,
     closing: Arc<AtomicBool>,
+    writable: bool,
     process: u32,
     _lease: Lease,
 }
 
 /// What a [`Memory`] takes, and what it has cost so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Bytes of the source.
@@ -115,7 +113,6 @@ impl Memory {
             size: source.size(),
             mapped: ArcSwap::from_pointee(mapped),
             options: options.clone(),
-            writable,
             source,
             private,
             reopen,
@@ -143,23 +140,10 @@ impl Memory {
         self.0.source.version()
     }
 
-    /// Copies bytes out. Where reading through a pointer would raise SIGBUS, this returns why.
-    ///
-    /// # Errors
-    /// As [`Memory::prefetch`].
-    pub fn read(&self, bytes: Range<u64>) -> Result<Vec<u8>, Error> {
-        let mut copy = vec![0; (bytes.end.saturating_sub(bytes.start)) as usize];
-        for (at, part) in (bytes.start..).step_by(COPY).zip(copy.chunks_mut(COPY)) {
-            self.prefetch(at..at + part.len() as u64, |_| ())?;
-            let read = self.0.mapped().mapping.read(at as usize, part);
-            read?;
-        }
-        Ok(copy)
-    }
-
-    /// True when it can be written to.
+    /// True when it can be written to. In a child of fork only private copies ([`Mode::Copy`])
+    /// can.
     pub fn is_writable(&self) -> bool {
-        self.0.writable
+        self.0.mapped.load().writable
     }
 
     /// The first byte; the mapping ends with the page of the last. Reading through it reads the
@@ -179,7 +163,7 @@ impl Memory {
     /// [`Error::Argument`] for a range that is not inside.
     pub fn prefetch(&self, bytes: Range<u64>, mut progress: impl FnMut(u64)) -> Result<u64, Error> {
         let pages = self.pages(&bytes)?;
-        let mapped = self.0.mapped();
+        let mapped = self.0.live()?;
         let failures = mapped.pager.counts().failures;
         let page = PAGE_BYTES as u64;
         let came = mapped
@@ -205,9 +189,9 @@ impl Memory {
     /// [`Error::NotWritten`]; [`Error::Argument`] for a range that is not inside.
     pub fn discard(&self, bytes: Range<u64>) -> Result<(), Error> {
         let pages = self.pages(&bytes)?;
-        let mapped = self.0.mapped();
+        let mapped = self.0.live()?;
         let flushed = mapped.mapping.flush(pages);
-        flushed.map_err(|error| self.not_written(&mapped, &error))
+        flushed.map_err(|error| self.0.not_written(&mapped, &error))
     }
 
     /// Writes back what was written, and returns when it is durable.
@@ -215,31 +199,20 @@ impl Memory {
     /// # Errors
     /// [`Error::NotWritten`]: what the source did not take stays in memory.
     pub fn flush(&self) -> Result<(), Error> {
-        let mapped = self.0.mapped();
+        let mapped = self.0.live()?;
         if let Some(recorder) = &*mapped.recorder() {
             recorder.flush();
         }
-        if !self.0.writable {
+        if !mapped.writable {
             return Ok(());
         }
         let cleaned = mapped.mapping.clean(PageRange::new(0, u64::MAX));
-        cleaned.map_err(|error| self.not_written(&mapped, &error))?;
+        cleaned.map_err(|error| self.0.not_written(&mapped, &error))?;
         let synced = mapped.pager.source().sync();
         synced.map_err(|error| Error::NotWritten {
             name: self.0.name.clone(),
             why: error.to_string(),
         })
-    }
-
-    fn not_written(&self, mapped: &Mapped, error: &dyn std::fmt::Display) -> Error {
-        let why = mapped
-            .pager
-            .last_failure()
-            .map(|failure| failure.to_string());
-        Error::NotWritten {
-            name: self.0.name.clone(),
-            why: why.unwrap_or_else(|| error.to_string()),
-        }
     }
 
     /// Brings bytes in and keeps them there until [`Memory::unpin`]. No more than half of the
@@ -249,7 +222,7 @@ impl Memory {
     /// As [`Memory::prefetch`]; [`Error::Kernel`] when the budget does not allow it.
     pub fn pin(&self, bytes: Range<u64>) -> Result<(), Error> {
         let pages = self.pages(&bytes)?;
-        let mapped = self.0.mapped();
+        let mapped = self.0.live()?;
         mapped.mapping.wire(pages)?;
         let came = self.prefetch(bytes.clone(), |_| ());
         match came {
@@ -271,13 +244,18 @@ impl Memory {
     /// [`Error::Argument`] for a range that is not inside.
     pub fn unpin(&self, bytes: Range<u64>) -> Result<(), Error> {
         let pages = self.pages(&bytes)?;
-        self.0.mapped().mapping.unwire(pages);
+        self.0.live()?.mapping.unwire(pages);
         Ok(())
     }
 
     /// What it takes, and has cost.
     pub fn stats(&self) -> Stats {
-        let mapped = self.0.mapped();
+        let Ok(mapped) = self.0.live() else {
+            return Stats {
+                bytes: self.0.size,
+                ..Stats::default()
+            };
+        };
         let Counts {
             reads,
             read_bytes,
@@ -299,7 +277,10 @@ impl Memory {
     /// Which bytes are in memory, in order.
     pub fn residency(&self) -> Vec<Range<u64>> {
         let page = PAGE_BYTES as u64;
-        let runs = self.0.mapped().mapping.residency();
+        let Ok(mapped) = self.0.live() else {
+            return Vec::new();
+        };
+        let runs = mapped.mapping.residency();
         let bytes = |run: PageRange| run.start.0 * page..(run.end.0 * page).min(self.0.size);
         runs.into_iter().map(bytes).collect()
     }
@@ -310,7 +291,7 @@ impl Memory {
     /// # Errors
     /// [`Error::Argument`] when the file cannot be made.
     pub fn record(&self, path: &std::path::Path) -> Result<(), Error> {
-        let mapped = self.0.mapped();
+        let mapped = self.0.live()?;
         let version = mapped.pager.source().version();
         let recorder = Arc::new(Recorder::new(path, self.0.size, version.as_deref())?);
         let noted = Arc::clone(&recorder);
@@ -333,7 +314,7 @@ impl Memory {
                 remedy: "record it again",
             });
         }
-        let mapped = self.0.mapped();
+        let mapped = self.0.live()?;
         let thread = std::thread::Builder::new().name("farpage-replay".into());
         let replayed = thread.spawn(move || {
             let closing = Arc::clone(&mapped.closing);
@@ -346,7 +327,7 @@ impl Memory {
         Ok(())
     }
 
-    fn pages(&self, bytes: &Range<u64>) -> Result<PageRange, Error> {
+    pub(crate) fn pages(&self, bytes: &Range<u64>) -> Result<PageRange, Error> {
         if bytes.start > bytes.end || bytes.end > self.0.size {
             return Err(Error::Argument {
                 what: "range",
@@ -394,6 +375,7 @@ impl Mapped {
             pager,
             recorder: Mutex::new(None),
             closing: Arc::new(AtomicBool::new(false)),
+            writable,
             process: std::process::id(),
             _lease: lease,
         })
@@ -409,15 +391,30 @@ impl Inner {
         self.mapped.load_full()
     }
 
-    /// Before a fork: what was written is in the source, where the child finds it.
-    pub(crate) fn before_fork(&self) {
-        if !self.writable {
-            return;
+    /// What this process has. A child of fork that could not map it anew has nothing that answers.
+    fn live(&self) -> Result<Arc<Mapped>, Error> {
+        let mapped = self.mapped();
+        if mapped.process == std::process::id() {
+            return Ok(mapped);
         }
-        // What its pager does not take now the child does not see; the next flush says why.
-        let _ = self.mapped().mapping.clean(PageRange::new(0, u64::MAX));
-        if let Some(private) = &self.private {
-            let _ = private.freeze();
+        Err(Error::Argument {
+            what: "memory",
+            why: format!("'{}' is not mapped in this child of fork", self.name),
+            remedy: "open it again in the child",
+        })
+    }
+
+    /// Before a fork: what was written is in the source, where the child finds it.
+    pub(crate) fn before_fork(&self) -> Result<(), Error> {
+        let mapped = self.live()?;
+        if !mapped.writable {
+            return Ok(());
+        }
+        let cleaned = mapped.mapping.clean(PageRange::new(0, u64::MAX));
+        cleaned.map_err(|error| self.not_written(&mapped, &error))?;
+        match &self.private {
+            Some(private) => Ok(private.freeze()?),
+            None => Ok(()),
         }
     }
 
@@ -439,6 +436,17 @@ impl Inner {
         std::mem::forget(self.mapped.swap(Arc::new(new)));
         Ok(())
     }
+
+    fn not_written(&self, mapped: &Mapped, error: &dyn std::fmt::Display) -> Error {
+        let why = mapped
+            .pager
+            .last_failure()
+            .map(|failure| failure.to_string());
+        Error::NotWritten {
+            name: self.name.clone(),
+            why: why.unwrap_or_else(|| error.to_string()),
+        }
+    }
 }
 
 impl Drop for Inner {
@@ -453,7 +461,7 @@ impl Drop for Inner {
         if let Some(recorder) = &*mapped.recorder() {
             recorder.flush();
         }
-        if !self.writable {
+        if !mapped.writable {
             return;
         }
         let written = mapped.mapping.clean(PageRange::new(0, u64::MAX));

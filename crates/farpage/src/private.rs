@@ -2,18 +2,22 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use farpage_source::{Reach, Source, SourceError};
 
 const PAGE: u64 = 4096;
+/// Each is an open file. When a fork would make more, they become one.
+const LAYERS_MAX: usize = 8;
 
 /// Pages that were written, in an unnamed file at their own offsets.
 struct Layer {
     file: File,
     /// One bit for each page: it is here.
     written: Vec<AtomicU64>,
+    /// Some page is.
+    used: AtomicBool,
 }
 
 impl Layer {
@@ -21,7 +25,36 @@ impl Layer {
         let file = tempfile::tempfile().map_err(|error| failed(inner, 0, &error))?;
         let words = inner.size().div_ceil(PAGE).div_ceil(64);
         let written = (0..words).map(|_| AtomicU64::new(0)).collect();
-        Ok(Arc::new(Self { file, written }))
+        let used = AtomicBool::new(false);
+        Ok(Arc::new(Self {
+            file,
+            written,
+            used,
+        }))
+    }
+
+    /// All that `layers` hold, in one.
+    fn merged(inner: &dyn Source, layers: &[Arc<Self>]) -> Result<Arc<Self>, SourceError> {
+        let whole = Self::new(inner)?;
+        let mut bytes = [0; PAGE as usize];
+        for word in 0..whole.written.len() as u64 {
+            let of = |layer: &Arc<Self>| layer.written[word as usize].load(Ordering::Acquire);
+            let mut pages = layers.iter().map(of).fold(0, |all, some| all | some);
+            while pages != 0 {
+                let page = word * 64 + u64::from(pages.trailing_zeros());
+                pages &= pages - 1;
+                let Some(holder) = layers.iter().rfind(|layer| layer.has(page)) else {
+                    continue;
+                };
+                let (at, bytes) = (page * PAGE, &mut bytes[..]);
+                let bytes = &mut bytes[..PAGE.min(inner.size() - at) as usize];
+                let copied = holder.file.read_exact_at(bytes, at);
+                let copied = copied.and_then(|()| whole.file.write_all_at(bytes, at));
+                copied.map_err(|error| failed(inner, at, &error))?;
+                whole.note(page);
+            }
+        }
+        Ok(whole)
     }
 
     fn has(&self, page: u64) -> bool {
@@ -29,6 +62,7 @@ impl Layer {
     }
 
     fn note(&self, page: u64) {
+        self.used.store(true, Ordering::Release);
         self.written[(page / 64) as usize].fetch_or(1 << (page % 64), Ordering::Release);
     }
 }
@@ -48,16 +82,26 @@ impl Private {
     }
 
     fn layers(&self) -> Vec<Arc<Layer>> {
-        self.layers
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.reading().clone()
     }
 
-    /// From now on what was written so far does not change any more.
+    fn reading(&self) -> RwLockReadGuard<'_, Vec<Arc<Layer>>> {
+        self.layers.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on what was written so far does not change any more, and is in no layer that
+    /// [`Private::split`] leaves out.
     pub(crate) fn freeze(&self) -> Result<(), SourceError> {
         let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
-        layers.push(Layer::new(&*self.inner)?);
+        let written = |layer: &Arc<Layer>| layer.used.load(Ordering::Acquire);
+        if !layers.last().is_some_and(written) {
+            return Ok(());
+        }
+        let top = Layer::new(&*self.inner)?;
+        if layers.len() >= LAYERS_MAX {
+            *layers = vec![Layer::merged(&*self.inner, &layers)?];
+        }
+        layers.push(top);
         Ok(())
     }
 
@@ -137,7 +181,8 @@ impl Source for Private {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), SourceError> {
         assert!(offset.is_multiple_of(PAGE), "written page by page");
-        let layers = self.layers();
+        // Held while it writes: a fork in the meantime waits.
+        let layers = self.reading();
         let Some(top) = layers.last() else {
             return Ok(());
         };
@@ -191,6 +236,30 @@ mod tests {
             assert_eq!(*byte, wanted, "at {at}");
         }
         assert_eq!(read(&private, 3 * PAGE + 4000, 200)[95..97], [1, 7]);
+    }
+
+    #[test]
+    fn many_forks_keep_few_files_and_every_write() {
+        let private = Private::new(Arc::new(Sevens)).unwrap();
+        for round in 0..100u64 {
+            let page = round % 11;
+            let bytes = (PAGE.min(private.size() - page * PAGE)) as usize;
+            private
+                .write_at(page * PAGE, &vec![round as u8; bytes])
+                .unwrap();
+            private.freeze().unwrap();
+            assert!(private.layers().len() <= LAYERS_MAX, "round {round}");
+            private.freeze().unwrap();
+        }
+        for page in 0..11 {
+            let last = (0..100u8)
+                .rev()
+                .find(|round| u64::from(*round) % 11 == page);
+            assert_eq!(read(&private, page * PAGE, 100), vec![last.unwrap(); 100]);
+        }
+        let before = private.layers().len();
+        private.freeze().unwrap();
+        assert_eq!(private.layers().len(), before);
     }
 
     #[test]

@@ -275,3 +275,54 @@ fn a_file_that_is_cut_fails_prefetch_with_the_reason() {
     };
     assert!(matches!(why, SourceError::Short { .. }), "{why}");
 }
+
+#[test]
+fn copying_bytes_that_cannot_be_had_is_an_error_and_no_signal() {
+    let folder = folder();
+    let path = write(&folder, "x", &vec![3; 8 << 20]);
+    let memory = Memory::open(text(&path), &OpenOptions::default()).unwrap();
+    let mut bytes = vec![0; (3 << 20) + 5];
+    memory.read_at((1 << 20) - 7, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 3));
+    let refused = memory.write_at(0, &[1]).unwrap_err();
+    assert!(
+        matches!(refused, Error::Source(SourceError::ReadOnly { .. })),
+        "{refused}"
+    );
+    for (offset, bytes) in [(8 << 20, 1), (u64::MAX, 2), ((8 << 20) - 1, 2)] {
+        let outside = memory.read_at(offset, &mut vec![0; bytes]);
+        assert!(matches!(outside, Err(Error::Argument { .. })), "{offset}");
+    }
+    memory.discard(0..8 << 20).unwrap();
+    let cut = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    cut.set_len(1 << 20).unwrap();
+    let error = memory.read_at(2 << 20, &mut bytes).unwrap_err();
+    assert!(error.to_string().contains("ends at byte"), "{error}");
+}
+
+#[test]
+fn bytes_that_were_copied_in_are_written_back() {
+    let folder = folder();
+    let path = write(&folder, "x", &vec![3; 8 << 20]);
+    let options = OpenOptions {
+        mode: Mode::Write,
+        ram: Some(4 << 20),
+        ..OpenOptions::default()
+    };
+    let memory = Memory::open(text(&path), &options).unwrap();
+    memory.write_at(4095, &vec![9; 6 << 20]).unwrap();
+    memory.flush().unwrap();
+    let after = fs::read(&path).unwrap();
+    let wanted = |at: usize| {
+        if (4095..4095 + (6 << 20)).contains(&at) {
+            9
+        } else {
+            3
+        }
+    };
+    let differs = after
+        .iter()
+        .enumerate()
+        .find(|(at, byte)| **byte != wanted(*at));
+    assert_eq!((differs, after.len()), (None, 8 << 20));
+}

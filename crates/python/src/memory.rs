@@ -149,7 +149,10 @@ impl Memory {
 
     /// Copies bytes out; a failure is an exception.
     fn read<'py>(&self, py: Python<'py>, start: u64, stop: u64) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = self.with(py, |memory| memory.read(start..stop))?;
+        let bytes = self.with(py, |memory| {
+            let mut copy = vec![0; stop.saturating_sub(start) as usize];
+            memory.read_at(start, &mut copy).map(|()| copy)
+        })?;
         Ok(PyBytes::new(py, &bytes))
     }
 

@@ -34,6 +34,8 @@ pub struct Cache {
 struct Shared {
     folder: Folder,
     counts: Counts,
+    /// A child of fork shares the lock with its parent, which then keeps neither out.
+    process: u32,
 }
 
 #[derive(Default)]
@@ -75,10 +77,22 @@ impl Cache {
     pub fn open(folder: &Path, limit_bytes: u64) -> Result<Self, SourceError> {
         let made = Folder::open(folder, limit_bytes);
         let folder = made.map_err(|error| opening(&folder.display().to_string(), &error))?;
-        let counts = Counts::default();
         Ok(Self {
-            shared: Arc::new(Shared { folder, counts }),
+            shared: Arc::new(Shared {
+                folder,
+                counts: Counts::default(),
+                process: std::process::id(),
+            }),
         })
+    }
+
+    /// It, or in a child of fork another handle of the same folder.
+    fn of_this_process(&self) -> Result<Self, SourceError> {
+        if self.shared.process == std::process::id() {
+            return Ok(self.clone());
+        }
+        let folder = &self.shared.folder;
+        Self::open(&folder.path, folder.limit)
     }
 
     /// Where caches are when nobody says otherwise: `$FARPAGE_CACHE`, `$XDG_CACHE_HOME/farpage` or
@@ -104,11 +118,14 @@ impl Cache {
         let Some(key) = key_of(&*inner) else {
             return inner;
         };
-        let held = self.shared.folder.hold();
-        let open = |held| Object::open(&held, key, inner.size(), self.shared.clone()).ok();
+        let Ok(Self { shared }) = self.of_this_process() else {
+            return inner;
+        };
+        let held = shared.folder.hold();
+        let open = |held| Object::open(&held, key, inner.size(), shared.clone()).ok();
         let object = held.and_then(open);
         match object {
-            Some(object) => Arc::new(Kept::new(self.shared.clone(), inner, object)),
+            Some(object) => Arc::new(Kept::new(shared.clone(), inner, object)),
             None => inner,
         }
     }
@@ -154,7 +171,8 @@ impl Cache {
         &self,
         act: impl FnOnce(&folder::Held<'_>) -> std::io::Result<T>,
     ) -> Result<T, SourceError> {
-        let folder = &self.shared.folder;
+        let own = self.of_this_process()?;
+        let folder = &own.shared.folder;
         let name = || folder.path.display().to_string();
         let held = folder.hold().ok_or_else(|| SourceError::Io {
             name: name(),

@@ -1,0 +1,394 @@
+/* Farpage: memory whose contents come from anywhere.
+ *
+ * Written by cbindgen from crates/capi; `cargo xtask install-c --prefix DIR` installs it.
+ * Text is UTF-8 and ends with NUL. Handles may be used by any number of threads at a time, but
+ * closed once and by one. What takes a handle or text fails with FP_ARGUMENT when it is NULL. */
+
+#ifndef FARPAGE_H
+#define FARPAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// No error.
+#define FP_OK 0
+
+// An argument that makes no sense.
+#define FP_ARGUMENT 1
+
+// Nothing is there.
+#define FP_NOT_FOUND 2
+
+// Access is not allowed.
+#define FP_DENIED 3
+
+// It is not the version that was opened.
+#define FP_CHANGED 4
+
+// It ends before it should.
+#define FP_SHORT 5
+
+// A server answered with other bytes than those asked for.
+#define FP_WRONG_RANGE 6
+
+// It could not be reached. From a callback: worth another try.
+#define FP_UNREACHABLE 7
+
+// It was tried again until the deadline.
+#define FP_TIMED_OUT 8
+
+// Reading or writing failed.
+#define FP_IO 9
+
+// The bytes are not what they must be.
+#define FP_CORRUPT 10
+
+// It is of a kind that cannot be opened.
+#define FP_UNSUPPORTED 11
+
+// It cannot be written to.
+#define FP_READ_ONLY 12
+
+// A value has no exact counterpart in the type that the source holds.
+#define FP_NOT_EXACT 13
+
+// A callback of the program's failed.
+#define FP_CALLBACK 14
+
+// It is of no format of arrays that is known, or breaks its rules.
+#define FP_FORMAT 15
+
+// The machine does not allow it: userfaultfd, memory, the budget.
+#define FP_KERNEL 16
+
+// Pages could not be written back; they stay in memory.
+#define FP_NOT_WRITTEN 17
+
+// A failure inside Farpage: please report it.
+#define FP_PANIC 18
+
+// A failure that this version of the library has no code for.
+#define FP_OTHER 19
+
+// Reading.
+#define FP_READ 0
+
+// Reading and writing, of a local file.
+#define FP_WRITE 1
+
+// As FP_WRITE, of a new file; what a file of that name held is lost.
+#define FP_CREATE 2
+
+// Reading, and writing to a private copy that vanishes with it.
+#define FP_COPY 3
+
+// An access to bytes that cannot be had fails: SIGBUS, or an error of fp_read.
+#define FP_FAIL 0
+
+// It waits as long as the failure may pass.
+#define FP_WAIT 1
+
+// It reads zeros.
+#define FP_ZEROS 2
+
+// Compressed when the name ends in .gz, .zst or .zstd.
+#define FP_BY_NAME 0
+
+// It is compressed, whatever its name is.
+#define FP_DECOMPRESS 1
+
+// Its bytes as they are.
+#define FP_AS_IT_IS 2
+
+// In this machine: read in the thread that asks.
+#define FP_NEAR 0
+
+// Behind a network: several reads at a time, ahead of need, and again after FP_UNREACHABLE.
+#define FP_FAR 1
+
+// Bytes that a callback may write to `text`.
+#define FP_TEXT_BYTES 512
+
+// The arrays of a file, mapped.
+typedef struct fp_arrays fp_arrays;
+
+// The bytes of a file, of an address or of a pager, in memory. Any number of threads use one.
+typedef struct fp_memory fp_memory;
+
+// What a call came to. Every function that takes one fills it in, also with FP_OK; it takes NULL
+// as well. What is in it before is not looked at. New codes are added at the end.
+typedef struct fp_error {
+    // FP_OK, or why not.
+    int32_t code;
+    // What, why, and what to do about it; NULL with FP_OK. Give it back with fp_error_free.
+    char *message;
+} fp_error;
+
+// How something is opened. Set all to 0, then `size`; 0 and NULL mean the default everywhere.
+typedef struct fp_options {
+    // sizeof(fp_options): later versions of the library know more fields, and do not look for
+    // them here.
+    size_t size;
+    // FP_READ, FP_WRITE, FP_CREATE or FP_COPY.
+    uint32_t mode;
+    // FP_FAIL, FP_WAIT or FP_ZEROS.
+    uint32_t on_failure;
+    // FP_BY_NAME, FP_DECOMPRESS or FP_AS_IT_IS.
+    uint32_t decompress;
+    // Not 0: numbers of another byte order are not translated.
+    uint32_t as_stored;
+    // Not 0: bf16 is presented as f32.
+    uint32_t bf16_as_f32;
+    // Not 0: f16 is presented as f32.
+    uint32_t f16_as_f32;
+    // Bytes that are in memory at most, 4 MiB or more; 0: a share of what the machine has.
+    uint64_t ram_bytes;
+    // Bytes of a file that is made (FP_CREATE) or grows (FP_WRITE).
+    uint64_t file_bytes;
+    // How long a far source is tried again, in milliseconds; 0: a minute.
+    uint64_t deadline_ms;
+    // Folder in which what comes from far away is kept; NULL: nothing is kept.
+    const char *cache;
+    // Bytes that the folder takes at most; 0: 16 GiB.
+    uint64_t cache_bytes;
+    // Headers of requests to HTTP servers, as "Name: value".
+    const char *const *headers;
+    // Number of them.
+    size_t header_count;
+} fp_options;
+
+// Told how many bytes have come. It must not end by longjmp or an exception.
+typedef void (*fp_progress)(void *context, uint64_t bytes);
+
+// What it takes, and what it has cost so far. Set `size` before the call.
+typedef struct fp_stats {
+    // sizeof(fp_stats).
+    size_t size;
+    // Bytes of the source.
+    uint64_t bytes;
+    // Bytes that are in memory.
+    uint64_t resident_bytes;
+    // Reads of the source.
+    uint64_t reads;
+    // Bytes that they brought.
+    uint64_t read_bytes;
+    // Bytes written back.
+    uint64_t written_bytes;
+    // Reads and writes that failed for good.
+    uint64_t failures;
+} fp_stats;
+
+// Bytes from `start` up to `end`, which is not one of them.
+typedef struct fp_range {
+    // The first.
+    uint64_t start;
+    // The one after the last.
+    uint64_t end;
+} fp_range;
+
+// One array. It lives as long as what it was got from. Later versions may have more fields at the
+// end.
+typedef struct fp_array {
+    // Its name; empty where the format has none.
+    const char *name;
+    // The type of its elements: "f32", "i64", "bf16" and so on; for what is no number the words of
+    // the file.
+    const char *dtype;
+    // 1 when the elements are numbers of a known type, in the order of bytes that `big_endian`
+    // says.
+    int32_t is_number;
+    // 1 when the most significant byte is first: only with fp_options.as_stored.
+    int32_t big_endian;
+    // Number of dimensions; 0: a single element.
+    size_t dimensions;
+    // Elements in each dimension.
+    const uint64_t *shape;
+    // Bytes from one element to the next, in each dimension.
+    const int64_t *strides;
+    // The first element. Not aligned in every file.
+    void *data;
+    // Where it is in fp_arrays_memory, in bytes.
+    uint64_t offset;
+    // Its length in bytes.
+    uint64_t bytes;
+    // Bytes of one element.
+    uint64_t element_bytes;
+} fp_array;
+
+// Answers for the contents of memory. Set all to 0, then `size`. Several threads of the library
+// call it at a time, each with 200 KiB of stack; it must not touch memory that it answers for, nor
+// end by longjmp or an exception. A function returns FP_OK, or why not: FP_UNREACHABLE (the
+// same may succeed later), FP_CORRUPT or FP_CALLBACK; and may say why in `text`, `text_bytes` bytes
+// that the NUL ends. In a child of fork the functions are called as well, in the child.
+typedef struct fp_pager {
+    // sizeof(fp_pager).
+    size_t size;
+    // Given to the functions.
+    void *context;
+    // What messages call it; copied.
+    const char *name;
+    // What tells this version from others of the same name; copied; NULL: nothing does.
+    const char *version;
+    // How many bytes there are.
+    uint64_t bytes;
+    // FP_NEAR or FP_FAR.
+    uint32_t reach;
+    // Fills `buffer` with `bytes` bytes from `offset` on, all of it. They lie inside.
+    int32_t (*read_at)(void *context,
+                       uint64_t offset,
+                       void *buffer,
+                       size_t bytes,
+                       char *text,
+                       size_t text_bytes);
+    // Replaces the bytes from `offset` on; NULL: nobody writes.
+    int32_t (*write_at)(void *context,
+                        uint64_t offset,
+                        const void *buffer,
+                        size_t bytes,
+                        char *text,
+                        size_t text_bytes);
+    // Returns when all that was written is durable; NULL: it always is.
+    int32_t (*sync)(void *context, char *text, size_t text_bytes);
+    // Called once, when nothing will be called any more: after fp_close, or before fp_open_pager
+    // returns NULL because it could not be mapped (not when an argument is wrong). NULL: nobody
+    // wants to know. Not called in a child of fork.
+    void (*closed)(void *context);
+} fp_pager;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Gives the message of an error back.
+void fp_error_free(struct fp_error *error);
+
+// The version of the library, as "0.1.0".
+const char *fp_version(void);
+
+// Maps what is at `address`, a path or an URL. Nothing is read but what it takes to open it.
+// `options` may be NULL. Returns NULL when it fails.
+struct fp_memory *fp_open(const char *address,
+                          const struct fp_options *options,
+                          struct fp_error *error);
+
+// Unmaps it, after writing back what was written; what cannot be written then is lost with a
+// message on standard error: call fp_flush before. Pointers into it are not valid any more. Takes
+// NULL.
+void fp_close(struct fp_memory *memory);
+
+// The first byte; NULL of NULL. A page that cannot be had raises SIGBUS where it is touched, after a
+// message on standard error; fp_read returns an error instead. Writing to what was opened for
+// reading raises SIGSEGV.
+void *fp_data(const struct fp_memory *memory);
+
+// Its size in bytes; 0 of NULL.
+uint64_t fp_size(const struct fp_memory *memory);
+
+// 1 when it can be written to, 0 otherwise. In a child of fork only private copies can.
+int32_t fp_is_writable(const struct fp_memory *memory);
+
+// Copies bytes to `buffer`. Bytes that cannot be had are an error and no signal; what `buffer`
+// holds then is unspecified. Returns the error's code.
+int32_t fp_read(const struct fp_memory *memory,
+                uint64_t offset,
+                void *buffer,
+                size_t bytes,
+                struct fp_error *error);
+
+// Copies bytes from `buffer`. What cannot be had or written to is an error and no signal. It is
+// durable after fp_flush. Returns the error's code.
+int32_t fp_write(const struct fp_memory *memory,
+                 uint64_t offset,
+                 const void *buffer,
+                 size_t bytes,
+                 struct fp_error *error);
+
+// Brings bytes in before they are touched, and waits until they are there. At most half of the
+// budget is filled. `progress` may be NULL; `context` is given to it. Returns how many bytes of
+// the range are in memory afterwards.
+uint64_t fp_prefetch(const struct fp_memory *memory,
+                     uint64_t offset,
+                     uint64_t bytes,
+                     fp_progress progress,
+                     void *context,
+                     struct fp_error *error);
+
+// Lets bytes go from memory; what was written is written back before. Returns the error's code.
+int32_t fp_discard(const struct fp_memory *memory,
+                   uint64_t offset,
+                   uint64_t bytes,
+                   struct fp_error *error);
+
+// Brings bytes in and keeps them there until fp_unpin: half of the budget at most. Returns the
+// error's code.
+int32_t fp_pin(const struct fp_memory *memory,
+               uint64_t offset,
+               uint64_t bytes,
+               struct fp_error *error);
+
+// Lets what is pinned of the range leave again. Returns the error's code.
+int32_t fp_unpin(const struct fp_memory *memory,
+                 uint64_t offset,
+                 uint64_t bytes,
+                 struct fp_error *error);
+
+// Writes back what was written, and returns when it is durable. Returns the error's code.
+int32_t fp_flush(const struct fp_memory *memory, struct fp_error *error);
+
+// What it takes, and has cost. Returns the error's code.
+int32_t fp_stat(const struct fp_memory *memory, struct fp_stats *stats, struct fp_error *error);
+
+// Writes the ranges of bytes that are in memory to `ranges`, in order, `count` of them at most.
+// Returns how many there are, which may be more.
+size_t fp_residency(const struct fp_memory *memory,
+                    struct fp_range *ranges,
+                    size_t count,
+                    struct fp_error *error);
+
+// Maps the arrays of the file at `address`, a path or an URL: npy, npz, safetensors, Arrow.
+// `options` may be NULL. Returns NULL when it fails.
+struct fp_arrays *fp_load(const char *address,
+                          const struct fp_options *options,
+                          struct fp_error *error);
+
+// Maps a file of nothing but numbers as one array: `dtype` as fp_array has it, or as NumPy's descr
+// (">f4"), and `shape`, where one dimension may be -1: as many as there are. With FP_CREATE the
+// file is made, with FP_WRITE it grows if it must. Returns NULL when it fails.
+struct fp_arrays *fp_load_raw(const char *address,
+                              const char *dtype,
+                              const int64_t *shape,
+                              size_t dimensions,
+                              const struct fp_options *options,
+                              struct fp_error *error);
+
+// The memory that all the arrays lie in, for the functions of memory; NULL of NULL. It is not
+// closed: fp_arrays_close does that.
+const struct fp_memory *fp_arrays_memory(const struct fp_arrays *arrays);
+
+// The format: "npy", "npz", "safetensors", "Arrow" or "raw"; NULL of NULL.
+const char *fp_arrays_kind(const struct fp_arrays *arrays);
+
+// Number of arrays; 0 of NULL.
+size_t fp_array_count(const struct fp_arrays *arrays);
+
+// The array number `index`, in the file's order; NULL when there are not so many.
+const struct fp_array *fp_array_at(const struct fp_arrays *arrays, size_t index);
+
+// The array called `name`; NULL when there is none.
+const struct fp_array *fp_array_named(const struct fp_arrays *arrays, const char *name);
+
+// Unmaps all of it, as fp_close. Takes NULL.
+void fp_arrays_close(struct fp_arrays *arrays);
+
+// Maps `pager->bytes` bytes that the functions of `pager` answer for. The table is copied. Of
+// `options`, which may be NULL, those count that say how it is mapped and read; it can be written
+// to with FP_WRITE and a function `write_at`, or with FP_COPY. Returns NULL when it fails.
+struct fp_memory *fp_open_pager(const struct fp_pager *pager,
+                                const struct fp_options *options,
+                                struct fp_error *error);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* FARPAGE_H */

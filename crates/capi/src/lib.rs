@@ -1,0 +1,19 @@
+//! Farpage for C: what `farpage.h` declares. The header is written from these files; their
+//! comments are its documentation.
+//!
+//! Every function takes NULL and wrong arguments for an error, and no panic leaves it.
+#![allow(unsafe_code)]
+// What callers owe is said in the header's words.
+#![allow(clippy::missing_safety_doc)]
+
+mod arrays;
+mod error;
+mod memory;
+mod options;
+mod pager;
+
+pub use arrays::*;
+pub use error::*;
+pub use memory::*;
+pub use options::*;
+pub use pager::*;

@@ -1,0 +1,204 @@
+//! C and C++ programs, compiled against the header as a user would, and run.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use farpage_test_server::{Answer, Server, Speed};
+use tempfile::TempDir;
+
+/// How a program is compiled and linked.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    C,
+    Cpp,
+    StaticLibrary,
+}
+
+const WAYS: [Way; 3] = [Way::C, Way::Cpp, Way::StaticLibrary];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+/// The libraries that were built for this test, under the names that they are installed by.
+fn libraries(into: &Path) {
+    let test = std::env::current_exe().unwrap();
+    let built = test.parent().unwrap();
+    let library = built.join("libfarpage_c.so");
+    for name in ["libfarpage.so", "libfarpage.so.0"] {
+        symlink(&library, into.join(name)).unwrap();
+    }
+    let archive = into.join("static");
+    fs::create_dir(&archive).unwrap();
+    symlink(built.join("libfarpage_c.a"), archive.join("libfarpage.a")).unwrap();
+}
+
+/// The program of that source, compiled without a warning.
+fn compile(source: &Path, way: Way, folder: &Path) -> PathBuf {
+    let name = source.file_stem().unwrap().to_str().unwrap();
+    let program = folder.join(format!("{name}-{way:?}"));
+    let (compiler, language) = match way {
+        Way::C | Way::StaticLibrary => ("gcc", ["-std=c11", "-xc"]),
+        Way::Cpp => ("g++", ["-std=c++17", "-xc++"]),
+    };
+    let mut compile = Command::new(compiler);
+    compile.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g"]);
+    compile.args(language).arg(source).args(["-x", "none"]);
+    compile.arg("-I").arg(root().join("crates/capi/include"));
+    compile.arg("-o").arg(&program);
+    match way {
+        Way::C | Way::Cpp => {
+            let folder = folder.display();
+            compile.args([format!("-L{folder}"), format!("-Wl,-rpath,{folder}")]);
+            compile.arg("-lfarpage");
+        }
+        Way::StaticLibrary => {
+            compile.arg(format!("-L{}/static", folder.display()));
+            compile.args([
+                "-lfarpage",
+                "-lgcc_s",
+                "-lutil",
+                "-lrt",
+                "-lpthread",
+                "-lm",
+                "-ldl",
+            ]);
+        }
+    }
+    let done = compile.output().expect("gcc and g++: cargo xtask setup");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{way:?} of {name}: {said}");
+    program
+}
+
+fn run(program: &Path, words: &[&str]) -> Output {
+    let mut run = Command::new("timeout");
+    run.arg("120").arg(program).args(words).output().unwrap()
+}
+
+/// Its output; it must end well.
+fn output(program: &Path, words: &[&str]) -> String {
+    let done = run(program, words);
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        done.status.success(),
+        "{}: {} {said}",
+        program.display(),
+        done.status
+    );
+    String::from_utf8(done.stdout).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn test_program(name: &str) -> PathBuf {
+    root().join("crates/capi/tests/programs").join(name)
+}
+
+fn example(name: &str) -> PathBuf {
+    root().join("examples/c").join(name)
+}
+
+#[test]
+fn wrong_arguments_are_errors_and_no_crash() {
+    let folder = folder();
+    libraries(folder.path());
+    let file = folder.path().join("file.txt");
+    fs::write(&file, vec![b'x'; 100_000]).unwrap();
+    for way in WAYS {
+        output(
+            &compile(&test_program("refused.c"), way, folder.path()),
+            &[text(&file)],
+        );
+    }
+}
+
+#[test]
+fn files_pagers_arrays_and_forks_work_in_c() {
+    let folder = folder();
+    libraries(folder.path());
+    for way in WAYS {
+        let own = folder.path().join(format!("{way:?}"));
+        fs::create_dir(&own).unwrap();
+        output(
+            &compile(&test_program("whole.c"), way, folder.path()),
+            &[text(&own)],
+        );
+    }
+}
+
+#[test]
+fn the_example_of_a_pager_computes_its_pages() {
+    let folder = folder();
+    libraries(folder.path());
+    for way in WAYS {
+        let printed = output(&compile(&example("computed.c"), way, folder.path()), &[]);
+        let last = printed.lines().last();
+        assert_eq!(last, Some("1000000000 * 1000000000 = 1000000000000000000"));
+    }
+}
+
+#[test]
+fn the_example_that_adds_up_reads_files_and_servers_and_reports_failures() {
+    let folder = folder();
+    libraries(folder.path());
+    let bytes: Vec<u8> = (0..3_000_001u32).map(|n| (n % 251) as u8).collect();
+    let file = folder.path().join("file");
+    fs::write(&file, &bytes).unwrap();
+    let sum: u64 = bytes.iter().map(|byte| u64::from(*byte)).sum();
+    let wanted = format!("{} bytes, sum {sum}\n", bytes.len());
+    let server = Server::start(folder.path(), Speed::default()).unwrap();
+    let cache = folder.path().join("kept");
+    for way in WAYS {
+        let program = compile(&example("sum.c"), way, folder.path());
+        assert_eq!(output(&program, &[text(&file)]), wanted);
+        assert_eq!(
+            output(&program, &[&server.url("/file"), text(&cache)]),
+            wanted
+        );
+        let gone = run(&program, &[&server.url("/gone")]);
+        let said = String::from_utf8_lossy(&gone.stderr);
+        assert_eq!(gone.status.code(), Some(1));
+        assert!(said.starts_with("sum: error 2: cannot find"), "{said}");
+    }
+    // It can be opened, and half of it is kept; then the server has another version.
+    let program = compile(&example("sum.c"), Way::C, folder.path());
+    server.always("/file", Answer::Tagged("\"other\"".into()));
+    let first = server.requests();
+    server.rule("/file", first..first + 1, Answer::Right);
+    let changed = run(
+        &program,
+        &[&server.url("/file"), text(&folder.path().join("new"))],
+    );
+    assert!(!changed.status.success());
+    let said = String::from_utf8_lossy(&changed.stderr);
+    assert!(said.contains("has changed since it was opened"), "{said}");
+}
+
+#[test]
+fn the_example_of_arrays_lists_and_adds_them() {
+    let folder = folder();
+    libraries(folder.path());
+    let header = br#"{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"n":{"dtype":"I64","shape":[1],"data_offsets":[24,32]}}"#;
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header);
+    (1..=6).for_each(|n| file.extend((n as f32).to_le_bytes()));
+    file.extend(7i64.to_le_bytes());
+    let path = folder.path().join("x.safetensors");
+    fs::write(&path, file).unwrap();
+    for way in WAYS {
+        let printed = output(
+            &compile(&example("arrays.c"), way, folder.path()),
+            &[text(&path)],
+        );
+        assert_eq!(printed, "safetensors\nw f32 [2, 3] sum 21\nn i64 [1]\n");
+    }
+}
