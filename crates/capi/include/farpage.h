@@ -2,7 +2,9 @@
  *
  * Written by cbindgen from crates/capi; `cargo xtask install-c --prefix DIR` installs it.
  * Text is UTF-8 and ends with NUL. Handles may be used by any number of threads at a time, but
- * closed once and by one. What takes a handle or text fails with FP_ARGUMENT when it is NULL. */
+ * closed once and by one. What takes a handle or text fails with FP_ARGUMENT when it is NULL.
+ * A child of fork has the same memory at the same addresses, with what its parent wrote before;
+ * there files are for reading only, and a private copy is one of its own. */
 
 #ifndef FARPAGE_H
 #define FARPAGE_H

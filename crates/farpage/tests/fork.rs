@@ -7,6 +7,7 @@ use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fs, thread};
 
@@ -157,6 +158,43 @@ fn a_child_reads_from_a_server_with_a_cache_and_without() {
         .succeeds();
         check_all(&memory);
     }
+}
+
+/// Returns when a thread that has sent its number sleeps.
+fn wait_until_it_sleeps(numbers: &Receiver<PathBuf>) {
+    let task = PathBuf::from("/proc").join(numbers.recv().unwrap());
+    let state = || {
+        let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+        stat.rsplit(") ")
+            .next()
+            .and_then(|rest| rest.chars().next())
+    };
+    while state() != Some('S') {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_child_uses_a_cache_that_another_thread_had_locked() {
+    let _one = alone();
+    let folder = folder();
+    let cache = Cache::open(folder.path(), 64 << 20).unwrap();
+    // Whoever wants the cache's lock waits for this one, and keeps other threads out meanwhile.
+    let lock = fs::File::open(folder.path().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let (number, numbers) = channel();
+    let waiting = cache.clone();
+    let thread = thread::spawn(move || {
+        number
+            .send(fs::read_link("/proc/thread-self").unwrap())
+            .unwrap();
+        waiting.usage().is_ok()
+    });
+    wait_until_it_sleeps(&numbers);
+    let of_child = child(|| while cache.usage().is_err() {});
+    lock.unlock().unwrap();
+    of_child.succeeds();
+    thread.join().unwrap();
 }
 
 #[test]
