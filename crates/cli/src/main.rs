@@ -7,6 +7,7 @@ mod generate;
 mod heat;
 mod launch;
 mod live;
+mod maps;
 mod memory_limit;
 mod options;
 mod plot;

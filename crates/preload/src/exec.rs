@@ -14,7 +14,7 @@ use farpage_sys::{Errno, Result, join, process, syscall};
 use crate::frame::Frame;
 use crate::program::Reader;
 use crate::stacks::Stack;
-use crate::start;
+use crate::{maps, start};
 
 /// What `execveat` takes.
 pub(crate) struct Call {
@@ -42,7 +42,10 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
     let mut reader = Reader::new();
     let image = image_of(&mut reader, call)?;
     let visible = image != Image::Foreign && join::agent_is_visible(start::fd_base());
-    let from_outside = image == Image::Static || (image == Image::Dynamic && !visible);
+    // Before its dynamic linker opens anything, where opening is looked at.
+    let from_outside = image == Image::Static
+        || (image == Image::Dynamic && !visible)
+        || (image != Image::Foreign && maps::exist());
     let with_agent = visible && !from_outside;
     let environment = Box::new(environment(&mut reader, call.envp, with_agent)?);
     let visitor = start::is_visitor();

@@ -11,7 +11,7 @@ use farpage_sys::{Errno, Result, process, syscall};
 
 use crate::frame::Frame;
 use crate::trap::Outcome;
-use crate::{memory, program};
+use crate::{maps, memory, program};
 
 /// What is held of an argument whose size is not known: a path, or a structure.
 const PATH_BYTES: usize = 4096;
@@ -225,6 +225,7 @@ impl Help {
             return false;
         }
         let end = at.saturating_add(bytes);
+        maps::bring_in(at, bytes);
         // SAFETY: a trapped call's thread holds no lock.
         unsafe {
             self.kernel.hold(self.thread, at, end, write)

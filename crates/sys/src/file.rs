@@ -320,6 +320,17 @@ pub fn identity(fd: Fd) -> Result<(u64, u64)> {
     Ok((status[0], status[1]))
 }
 
+/// Device and inode number of what `path` leads to.
+///
+/// # Errors
+/// As `stat(2)`.
+pub fn identity_of(path: &CStr) -> Result<(u64, u64)> {
+    let mut status = [0u64; 18];
+    // SAFETY: `path` is a valid string; the kernel's `struct stat` has 144 bytes.
+    unsafe { syscall!(g::__NR_stat, path.as_ptr(), status.as_mut_ptr()) }?;
+    Ok((status[0], status[1]))
+}
+
 /// True when both descriptors are open and name the same file.
 pub fn is_same(a: Fd, b: Fd) -> bool {
     matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
