@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use farpage_abi::{Control, PAGE_BYTES};
 use farpage_sys::futex;
 
+/// Largest [`Budget::window`].
+pub const WINDOW_MAX: u64 = 512;
+
 /// The account of the supervisor, which is a task like others in this.
 pub struct Budget {
     control: &'static Control,
@@ -20,7 +23,7 @@ impl Budget {
 
     /// Pages that one request may bring at most: a small part of the budget.
     pub fn window(&self) -> u64 {
-        (self.bytes() / 64 / PAGE_BYTES as u64).clamp(16, 512)
+        (self.bytes() / 64 / PAGE_BYTES as u64).clamp(16, WINDOW_MAX)
     }
 
     /// Pages that mapped files keep even when programs want all.

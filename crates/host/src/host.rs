@@ -19,7 +19,7 @@ use farpage_sys::uffd;
 use farpage_sys::{Errno, process};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::budget::Budget;
+use crate::budget::{Budget, WINDOW_MAX};
 use crate::cache::{Answer, Cache};
 use crate::tasks::{Next, Task, Tasks};
 
@@ -165,8 +165,7 @@ impl Host {
         host.answers
             .get_or_init(|| Box::leak(Box::new(Answers(host))));
         for _ in 0..WORKERS {
-            let window = host.budget.window() as usize;
-            let buffer = Buffer::new(window * PAGE_BYTES);
+            let buffer = Buffer::new(WINDOW_MAX as usize * PAGE_BYTES);
             let buffer = buffer.map_err(|errno| Error::Start(io_error(errno)))?;
             spawn("maps", move || host.work(buffer))?;
         }
@@ -559,7 +558,18 @@ fn io_error(errno: Errno) -> std::io::Error {
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    /// Without one of its threads the host answers no more: the programs must notice.
+    struct EndsAll;
+    impl Drop for EndsAll {
+        fn drop(&mut self) {
+            std::process::abort();
+        }
+    }
     let builder = std::thread::Builder::new().name(name.to_string());
+    let work = move || {
+        let _ends_all = EndsAll;
+        work();
+    };
     builder.spawn(work).map_err(Error::Start)?;
     Ok(())
 }

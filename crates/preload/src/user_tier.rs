@@ -129,6 +129,16 @@ pub(crate) fn bring_in(at: usize, bytes: usize) -> bool {
     .hold(at, bytes, false)
 }
 
+/// Makes `bytes` bytes at `at` present and writable if they are managed memory, until this thread's
+/// next call.
+pub(crate) fn bring_in_to_write(at: usize, bytes: usize) {
+    if let Some(kernel) = memory::active().filter(|_| memory::is_user_tier()) {
+        let thread = Holder::Call(process::thread_id());
+        kernel.release(thread);
+        Help { kernel, thread }.hold(at, bytes, true);
+    }
+}
+
 /// The length and place of a plain transfer.
 fn transfer(number: u32, args: [usize; 6]) -> Option<(usize, usize)> {
     match number {

@@ -15,7 +15,7 @@ use super::{by_identity, keep};
 use crate::program::{self, Reader};
 use crate::start;
 
-const ENOTDIR: Errno = Errno::ENOTDIR;
+const ENODATA: Errno = Errno(61);
 const HERE: usize = g::AT_FDCWD as isize as usize;
 const WRITE_OK: usize = 2;
 const EXECUTE_OK: usize = 1;
@@ -50,6 +50,8 @@ pub(super) unsafe fn call(maps: &Maps, number: u32, args: [usize; 6]) -> Option<
         // It is no link.
         g::__NR_readlink => at(HERE, a).map(|_| Err(Errno::EINVAL)),
         g::__NR_readlinkat => at(a, b).map(|_| Err(Errno::EINVAL)),
+        g::__NR_getxattr | g::__NR_lgetxattr => at(HERE, a).map(|_| Err(ENODATA)),
+        g::__NR_listxattr | g::__NR_llistxattr => at(HERE, a).map(|_| Ok(0)),
         g::__NR_truncate => at(HERE, a).map(|_| Err(Errno::EROFS)),
         _ => None,
     }
@@ -66,7 +68,7 @@ fn open(file: usize, flags: usize) -> Result<usize> {
         return Err(Errno::EEXIST);
     }
     if flags & g::O_DIRECTORY != 0 {
-        return Err(ENOTDIR);
+        return Err(Errno::ENOTDIR);
     }
     if flags & g::O_ACCMODE != g::O_RDONLY || flags & g::O_TRUNC != 0 {
         return Err(Errno::EROFS);

@@ -128,7 +128,7 @@ fn is_lost(from: usize) -> bool {
 fn copy_by_hand(from: usize, to: usize, bytes: usize) -> Result<usize> {
     let page_left = PAGE_BYTES - to % PAGE_BYTES;
     let bytes = bytes.min(page_left).min(PAGE_BYTES - from % PAGE_BYTES);
-    user_tier::bring_in(to, bytes);
+    user_tier::bring_in_to_write(to, bytes);
     program::check_writable(to, bytes)?;
     let (from, to) = (
         core::ptr::with_exposed_provenance::<u8>(from),
