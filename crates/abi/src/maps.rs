@@ -12,6 +12,8 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 pub const MAPPED_MAX: usize = 16;
 /// Pieces of them in the memory of all tasks together.
 pub const PIECES_MAX: usize = 1 << 16;
+/// Ranges that can be held at a time.
+pub const HOLDS_MAX: usize = 1024;
 /// Longest path, bytes.
 pub const PATH_MAX: usize = 4096;
 
@@ -24,6 +26,10 @@ pub struct Maps {
     pub pieces_high: AtomicU32,
     /// The files.
     pub files: [MappedFile; MAPPED_MAX],
+    /// Odd while the supervisor takes pages out; a futex.
+    pub taking_out: AtomicU32,
+    /// Pages that must stay.
+    pub holds: [Hold; HOLDS_MAX],
     /// What tasks have of them in their memory.
     pub pieces: [Piece; PIECES_MAX],
 }
@@ -87,6 +93,22 @@ impl Path {
         }
         length
     }
+}
+
+/// Pages that a system call of a task uses, where Linux does not wait for pages: the supervisor
+/// does not take them out.
+#[repr(C)]
+pub struct Hold {
+    /// As [`Piece::owner`].
+    pub owner: AtomicU32,
+    /// The thread that makes the call.
+    pub thread: AtomicU32,
+    /// Number of the file.
+    pub file: AtomicU32,
+    /// First page.
+    pub first: AtomicU64,
+    /// One past the last page.
+    pub end: AtomicU64,
 }
 
 /// A range of a task's memory that shows a part of a mapped file.
@@ -218,8 +240,54 @@ impl Maps {
         whole
     }
 
+    /// Holds pages `first .. end` of `file` for `thread` of the task in `slot`, once what is being
+    /// taken out is gone: see `taking_out`. False: there are too many holds.
+    pub fn hold(&self, slot: usize, thread: u32, file: usize, first: u64, end: u64) -> bool {
+        let free = |hold: &&Hold| {
+            let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            hold.owner.load(Ordering::Relaxed) == 0
+                && hold
+                    .owner
+                    .compare_exchange(0, Piece::CLAIMED, order, failed)
+                    .is_ok()
+        };
+        let Some(hold) = self.holds.iter().find(free) else {
+            return false;
+        };
+        hold.thread.store(thread, Ordering::Relaxed);
+        hold.file.store(file as u32, Ordering::Relaxed);
+        hold.first.store(first, Ordering::Relaxed);
+        hold.end.store(end, Ordering::Relaxed);
+        // Before `taking_out` is looked at: either the supervisor sees this, or this thread that.
+        hold.owner.store(slot as u32 + 1, Ordering::SeqCst);
+        core::sync::atomic::fence(Ordering::SeqCst);
+        true
+    }
+
+    /// Ends what `thread` holds, or all of the task's for `None`.
+    pub fn release(&self, slot: usize, thread: Option<u32>) {
+        for hold in &self.holds {
+            let of_thread = |thread| hold.thread.load(Ordering::Relaxed) == thread;
+            if hold.owner.load(Ordering::Relaxed) == slot as u32 + 1 && thread.is_none_or(of_thread)
+            {
+                hold.owner.store(0, Ordering::Release);
+            }
+        }
+    }
+
+    /// True when somebody holds one of the pages `first .. end` of `file`.
+    pub fn is_held(&self, file: usize, first: u64, end: u64) -> bool {
+        self.holds.iter().any(|hold| {
+            !matches!(hold.owner.load(Ordering::SeqCst), 0 | Piece::CLAIMED)
+                && hold.file.load(Ordering::Relaxed) == file as u32
+                && hold.first.load(Ordering::Relaxed) < end
+                && first < hold.end.load(Ordering::Relaxed)
+        })
+    }
+
     /// The task in `slot` has no memory any more.
     pub fn leave(&self, slot: usize) {
+        self.release(slot, None);
         for (number, _) in self.pieces_of(slot) {
             self.pieces[number].owner.store(0, Ordering::Release);
         }
@@ -325,6 +393,18 @@ mod tests {
         assert_eq!(maps.find(8, 0x14800), Some(piece(0x10000, 0x20000, 0)));
         maps.leave(8);
         assert_eq!(maps.find(8, 0x14800), None);
+    }
+
+    #[test]
+    fn a_hold_lasts_until_its_thread_or_task_ends_it() {
+        let maps = maps();
+        assert!(maps.hold(7, 70, 3, 10, 20) && maps.hold(7, 71, 3, 30, 40));
+        assert!(maps.is_held(3, 19, 25) && maps.is_held(3, 0, 11));
+        assert!(!maps.is_held(3, 20, 30) && !maps.is_held(2, 10, 20));
+        maps.release(7, Some(70));
+        assert!(!maps.is_held(3, 10, 20) && maps.is_held(3, 30, 31));
+        maps.leave(7);
+        assert!(!maps.is_held(3, 30, 31));
     }
 
     #[test]

@@ -122,14 +122,15 @@ impl<W> Cache<W> {
         who
     }
 
-    /// The oldest pages, which are gone after this: a run within a cluster. `None` when there is
-    /// nothing that could go.
-    pub fn evict(&mut self) -> Option<PageRange> {
+    /// The oldest pages, which are gone after this: a run within a cluster. Clusters of which
+    /// somebody holds pages stay. `None` when there is nothing that could go.
+    pub fn evict(&mut self, is_held: impl Fn(PageRange) -> bool) -> Option<PageRange> {
         for _ in 0..self.queue.len() {
             let number = self.queue.pop_front()?;
             let cluster = self.clusters.get_mut(&number)?;
-            if cluster.coming != 0 {
-                // Some of it is on its way, so it is young.
+            let all = PageRange::new(number * CLUSTER, (number + 1) * CLUSTER);
+            if cluster.coming != 0 || is_held(all) {
+                // Some of it is on its way, or in use: it is young.
                 self.queue.push_back(number);
                 continue;
             }
@@ -272,7 +273,7 @@ mod tests {
         }
 
         fn evict(&mut self, cache: &mut Cache<u32>) {
-            let Some(pages) = cache.evict() else {
+            let Some(pages) = cache.evict(|_| false) else {
                 let busy = |page: &u64| {
                     let cluster = page / CLUSTER;
                     let of = |p: &PageRange| {
@@ -300,7 +301,9 @@ mod tests {
                     3 => {
                         let from = step(&mut seed, PAGES + 5);
                         let pages = step(&mut seed, 20);
-                        cache.want_soon(from, pages).map(|pages| model.begin(pages));
+                        if let Some(pages) = cache.want_soon(from, pages) {
+                            model.begin(pages);
+                        }
                     }
                     4 | 5 => {
                         let which = step(&mut seed, 100) as usize;
@@ -339,10 +342,20 @@ mod tests {
             };
             cache.came(pages, 1);
         }
-        let left: Vec<u64> = std::iter::from_fn(|| cache.evict())
+        let all_held = cache.evict(|_| true);
+        assert_eq!(all_held, None);
+        let held = |pages: PageRange| pages.contains(PageIndex(100));
+        assert_eq!(cache.evict(held), Some(PageRange::one(PageIndex(20))));
+        for page in [20, 100] {
+            match cache.want(page, (), 1, 1) {
+                Answer::Fetch(pages) => assert!(page == 20 && cache.came(pages, 1).len() == 1),
+                answer => assert_eq!((page, answer), (100, Answer::There), "it was held"),
+            }
+        }
+        let left: Vec<u64> = std::iter::from_fn(|| cache.evict(|_| false))
             .map(|p| p.start.0)
             .collect();
-        assert_eq!(left, [100, 20, 60]);
+        assert_eq!(left, [60, 100, 20], "who was held is young");
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use farpage_abi::maps::{MAPPED_MAX, PATH_MAX, Word};
+use farpage_abi::maps::{MAPPED_MAX, Maps, PATH_MAX, Word};
 use farpage_abi::{Access, Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::{DataRequest, Later, Pager, PagerError, Supplied};
 use farpage_source::{Options, Source, SourcePager};
@@ -126,6 +126,25 @@ pub struct Host {
     asked: Mutex<HashMap<u64, Asked>>,
     next: AtomicU64,
     answers: OnceLock<&'static Answers>,
+    /// One takes pages out at a time.
+    taking_out: Mutex<()>,
+}
+
+/// While it lives the tasks know that pages are being taken out.
+struct TakingOut(&'static Maps);
+
+impl TakingOut {
+    fn tell(maps: &'static Maps) -> Self {
+        maps.taking_out.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        Self(maps)
+    }
+}
+
+impl Drop for TakingOut {
+    fn drop(&mut self) {
+        self.0.taking_out.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 /// Takes what pagers answer later.
@@ -161,6 +180,7 @@ impl Host {
             next: AtomicU64::new(0),
             files,
             answers: OnceLock::new(),
+            taking_out: Mutex::default(),
         }));
         host.answers
             .get_or_init(|| Box::leak(Box::new(Answers(host))));
@@ -409,13 +429,20 @@ impl Host {
 
     /// Takes about `wanted` pages out, of the file that has most. Returns how many.
     fn evict(&self, wanted: u64) -> u64 {
+        let _alone = lock(&self.taking_out);
+        let maps = &self.control.maps;
         let mut freed = 0;
         while freed < wanted {
-            let Some(file) = self.files.iter().max_by_key(|file| file.lock().resident()) else {
+            let files = self.files.iter().enumerate();
+            let Some((number, file)) = files.max_by_key(|(_, file)| file.lock().resident()) else {
                 break;
             };
+            let is_held = |pages: PageRange| maps.is_held(number, pages.start.0, pages.end.0);
             let mut cache = file.lock();
-            let Some(pages) = cache.evict() else { break };
+            let _told = TakingOut::tell(maps);
+            let Some(pages) = cache.evict(is_held) else {
+                break;
+            };
             let offset = pages.start.0 * PAGE_BYTES as u64;
             // With the lock held: nobody brings them in again before they are out.
             if let Err(errno) = file.mapped.take_out(offset, pages.bytes() as usize) {

@@ -447,11 +447,6 @@ pub(crate) unsafe fn brk(to: usize) -> usize {
     end
 }
 
-/// The kernel, once it manages this program's memory.
-pub(crate) fn active() -> Option<&'static Kernel> {
-    kernel().filter(|kernel| kernel.is_active())
-}
-
 /// True when userfaultfd does not serve the kernel's own accesses.
 pub(crate) fn is_user_tier() -> bool {
     let tier = start::control().map(|control| control.tier.load(Ordering::Relaxed));

@@ -320,14 +320,15 @@ pub fn identity(fd: Fd) -> Result<(u64, u64)> {
     Ok((status[0], status[1]))
 }
 
-/// Device and inode number of what `path` leads to.
+/// Device and inode number of what the path at the address `path`, a program's, leads to from `dir`.
 ///
 /// # Errors
-/// As `stat(2)`.
-pub fn identity_of(path: &CStr) -> Result<(u64, u64)> {
+/// As `fstatat(2)`.
+pub fn identity_at(dir: usize, path: usize) -> Result<(u64, u64)> {
     let mut status = [0u64; 18];
-    // SAFETY: `path` is a valid string; the kernel's `struct stat` has 144 bytes.
-    unsafe { syscall!(g::__NR_stat, path.as_ptr(), status.as_mut_ptr()) }?;
+    let to = status.as_mut_ptr();
+    // SAFETY: Linux checks the address; the kernel's `struct stat` has 144 bytes.
+    unsafe { syscall!(g::__NR_newfstatat, dir, path, to, 0) }?;
     Ok((status[0], status[1]))
 }
 

@@ -165,6 +165,12 @@ fn image_of(prepared: &Prepared) -> Result<Image> {
              privilege; run farpage itself with that privilege, or the program without farpage"
         );
     }
+    if image == Image::Foreign && prepared.maps.is_some() {
+        bail!(
+            "cannot run '{shown}' with --map: it is no 64-bit x86 program; leave --map out, or \
+             run it without farpage"
+        );
+    }
     if image == Image::Foreign {
         eprintln!(
             "farpage: warning: '{shown}' is no 64-bit x86 program: it runs, but its memory is not \

@@ -89,6 +89,12 @@ static void descriptors(void) {
   int again = open(name, O_RDONLY);
   CHECK(again > 2 && read(again, one, 8) == 8 && memcmp(one, want, 8) == 0);
   FAILS(open(name, O_RDWR), EROFS);
+  int folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY);
+  sprintf(name, "%d", fd);
+  int by_folder = openat(folder, name, O_RDONLY);
+  CHECK(by_folder > 2 && read(by_folder, one, 8) == 8 && memcmp(one, want, 8) == 0);
+  close(folder);
+  close(by_folder);
   FAILS(sendfile(1, fd, NULL, 10), EINVAL);
   int ends[2];
   CHECK(pipe(ends) == 0);
@@ -155,6 +161,38 @@ static void names(void) {
   FAILS(stat(longer, &status), ENOENT);
 }
 
+// Linux itself reads what is mapped.
+static void into_calls(unsigned char *shared) {
+  int copy = memfd_create("copy", 0);
+  size_t half = size / 2;
+  for (size_t at = 0; at < half;) {
+    ssize_t put = write(copy, shared + at, half - at);
+    CHECK(put > 0);
+    at += put;
+  }
+  for (size_t at = half; at < size;) {
+    struct iovec parts[2] = {{shared + at, 1000}, {shared + at + 1000, 100000}};
+    if (size - at < 101000)
+      parts[0].iov_len = size - at, parts[1].iov_len = 0;
+    ssize_t put = writev(copy, parts, 2);
+    CHECK(put > 0);
+    at += put;
+  }
+  unsigned char *copied = mmap(NULL, size, PROT_READ, MAP_SHARED, copy, 0);
+  CHECK(copied != MAP_FAILED && memcmp(copied, want, size) == 0);
+  munmap(copied, size);
+  close(copy);
+  int ends[2];
+  char got[4096];
+  CHECK(pipe(ends) == 0);
+  for (size_t at = 4096 * 13; at < size - 4096; at += size / 300) {
+    CHECK(write(ends[1], shared + at, 3000) == 3000);
+    CHECK(read(ends[0], got, 3000) == 3000 && memcmp(got, want + at, 3000) == 0);
+  }
+  close(ends[0]);
+  close(ends[1]);
+}
+
 static void maps(void) {
   int fd = open(path, O_RDONLY);
   FAILS((long)mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), EACCES);
@@ -178,6 +216,7 @@ static void maps(void) {
   part = mremap(part, 12288, 20480, MREMAP_MAYMOVE);
   CHECK(part != MAP_FAILED && memcmp(part, want + 8192, 20480) == 0);
   CHECK(mremap(part, 20480, 4096, 0) == part && memcmp(part, want + 8192, 4096) == 0);
+  into_calls(shared);
   CHECK(munmap(shared + 4096, 4096) == 0);
   CHECK(memcmp(shared + 8192, want + 8192, 4096) == 0);
 

@@ -6,11 +6,12 @@
 
 use alloc::vec::Vec;
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 
 use farpage_abi::maps::{Maps, PieceOf, Word};
 use farpage_abi::{PAGE_BYTES, fds};
 use farpage_sys::file::{self, Fd};
-use farpage_sys::futex::{Guard, Mutex};
+use farpage_sys::futex::{self, Guard, Mutex};
 use farpage_sys::linux::general as g;
 use farpage_sys::uffd::{self, Uffd, features};
 use farpage_sys::{Errno, Result, mem, process, socket, thread};
@@ -28,6 +29,8 @@ const SEEN: [Range<usize>; 2] = [
 ];
 /// Time between two looks whether the program has ended thread by thread.
 const LOOK_MS: i32 = 1000;
+/// Time between two looks whether pages are still being taken out.
+const TAKING_OUT_NS: u64 = 100_000;
 const FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
 const WILL_WAIT: u32 = g::MAP_POPULATE | g::MAP_LOCKED;
 
@@ -391,22 +394,47 @@ unsafe fn remap(maps: &Maps, pieces: &[PieceOf], args: [usize; 6]) -> Result<usi
     Ok(result)
 }
 
-/// Brings in what of `at .. at + bytes` is mapped files, for Linux to access. Only in the
-/// user-mode-only tier.
-pub(crate) fn bring_in(at: usize, bytes: usize) {
+/// True when this task has a mapped file in its memory.
+pub(crate) fn are_mapped() -> bool {
+    let slot = start::slot();
+    maps().is_some_and(|maps| slot.is_some_and(|slot| maps.pieces_of(slot).next().is_some()))
+}
+
+/// Ends what this thread holds.
+pub(crate) fn release() {
+    if let (Some(maps), Some(slot)) = (maps(), start::slot()) {
+        maps.release(slot, Some(process::thread_id()));
+    }
+}
+
+/// Brings in what of `at .. at + bytes` is mapped files, for Linux to access, and holds it until
+/// [`release`]. Only in the user-mode-only tier. True when any of it is.
+pub(crate) fn hold(at: usize, bytes: usize) -> bool {
     let (Some(maps), Some(slot)) = (maps(), start::slot()) else {
-        return;
+        return false;
     };
-    for piece in within(maps, slot, at, bytes) {
+    let pieces = within(maps, slot, at, bytes);
+    for piece in &pieces {
         let size = size_of_file(maps, piece.file).next_multiple_of(PAGE_BYTES as u64);
         let there = size.saturating_sub(piece.first * PAGE_BYTES as u64);
         let end = piece.end.min(piece.start + there);
+        let last = piece.first + end.saturating_sub(piece.start) / PAGE_BYTES as u64;
+        // Without a place for it the call may fail, which is no worse than without this.
+        maps.hold(slot, process::thread_id(), piece.file, piece.first, last);
+        loop {
+            let seen = maps.taking_out.load(Ordering::SeqCst);
+            if seen.is_multiple_of(2) {
+                break;
+            }
+            futex::wait(&maps.taking_out, seen, Some(TAKING_OUT_NS));
+        }
         for page in (piece.start..end).step_by(PAGE_BYTES) {
             let byte = core::ptr::with_exposed_provenance::<u8>(page as usize);
             // SAFETY: a piece that the program may not read ends it, as its own access would.
             unsafe { byte.read_volatile() };
         }
     }
+    !pieces.is_empty()
 }
 
 /// Nothing of this changes until [`after_fork_in_parent`] or [`after_fork_in_child`].

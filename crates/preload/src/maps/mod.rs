@@ -22,7 +22,9 @@ use crate::frame::Frame;
 use crate::start;
 use crate::trap::Outcome;
 
-pub(crate) use memory::{after_fork_in_child, after_fork_in_parent, before_fork, bring_in, forget};
+pub(crate) use memory::{
+    after_fork_in_child, after_fork_in_parent, are_mapped, before_fork, forget, hold, release,
+};
 
 /// What is shared about mapped files; `None` in a tree without.
 fn maps() -> Option<&'static Maps> {

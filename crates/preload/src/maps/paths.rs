@@ -25,15 +25,16 @@ const EXECUTE_OK: usize = 1;
 pub(super) unsafe fn call(maps: &Maps, number: u32, args: [usize; 6]) -> Option<Result<usize>> {
     let [a, b, c, d, e, _] = args;
     let at = |dir, path| named(maps, dir, path);
+    let opened = |dir, path| opened(maps, dir, path);
     match number {
-        g::__NR_open => Some(open(at(HERE, a)?, b)),
+        g::__NR_open => Some(open(opened(HERE, a)?, b)),
         g::__NR_creat => {
-            at(HERE, a)?;
+            opened(HERE, a)?;
             Some(Err(Errno::EROFS))
         }
-        g::__NR_openat => Some(open(at(a, b)?, c)),
+        g::__NR_openat => Some(open(opened(a, b)?, c)),
         g::__NR_openat2 => {
-            let file = at(a, b)?;
+            let file = opened(a, b)?;
             Some(program::read::<u64>(c).and_then(|flags| open(file, flags as usize)))
         }
         g::__NR_stat | g::__NR_lstat => Some(stat(at(HERE, a)?, b)),
@@ -121,19 +122,12 @@ fn named(maps: &Maps, dir: usize, path: usize) -> Option<usize> {
         };
         return maps.files().iter().position(is_it);
     }
-    let by_descriptor = [&b"/proc/"[..], b"/dev/"];
-    if by_descriptor.iter().any(|prefix| path.starts_with(prefix)) {
-        return by_link(maps, path);
-    }
     None
 }
 
-/// A path that leads to an open descriptor.
-fn by_link(maps: &Maps, path: &[u8]) -> Option<usize> {
-    let mut name = [0; PATH_MAX];
-    name.get_mut(..path.len())?.copy_from_slice(path);
-    let name = CStr::from_bytes_until_nul(&name).ok()?;
-    by_identity(maps, file::identity_of(name).ok()?)
+/// As [`named`], for a path that is opened: it may also lead to an open descriptor of one.
+fn opened(maps: &Maps, dir: usize, path: usize) -> Option<usize> {
+    named(maps, dir, path).or_else(|| by_identity(maps, file::identity_at(dir, path).ok()?))
 }
 
 /// Writes `path`, seen from `dir`, without `.`, `..` and doubled slashes. Returns its length.
