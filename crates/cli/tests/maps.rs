@@ -376,9 +376,13 @@ CREATE INDEX tb ON t(b);";
 }
 
 /// Starts a program that says when it is ready and goes on at a line of input.
-fn start(source: &str, program: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+fn start(
+    user: &[&str],
+    source: &str,
+    program: &str,
+) -> (Child, BufReader<std::process::ChildStdout>) {
     let map = format!("{PATH}={source}");
-    let mut run = farpage(&[], "64M", &map, &["python3", "-c", program, PATH])
+    let mut run = farpage(user, "64M", &map, &["python3", "-c", program, PATH])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -414,7 +418,7 @@ sys.stdout.flush()
 print(m[6 << 20])
 "
     );
-    let (mut run, mut out) = start(&source, &program);
+    let (mut run, mut out) = start(&[], &source, &program);
     let cut = fs::OpenOptions::new().write(true).open(&source).unwrap();
     cut.set_len(MIB as u64).unwrap();
     run.stdin.take().unwrap().write_all(b"go on\n").unwrap();
@@ -432,9 +436,27 @@ print(m[6 << 20])
 }
 
 #[test]
+fn where_linux_does_not_wait_a_source_that_is_cut_ends_who_reads_it() {
+    let Some(user) = users().get(1) else {
+        return println!("skipped: needs root, to be another user");
+    };
+    let source = file("cut-other", 8 * MIB);
+    let program = format!("{READER}print(os.pread(f.fileno(), 100, 6 << 20))");
+    let (mut run, _out) = start(user, &source, &program);
+    let cut = fs::OpenOptions::new().write(true).open(&source).unwrap();
+    cut.set_len(MIB as u64).unwrap();
+    run.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    let ended = run.wait_with_output().unwrap();
+    assert_eq!(ended.status.signal(), Some(9));
+    let said = text(&ended.stderr);
+    assert!(said.contains("which cannot be had"), "{said}");
+}
+
+#[test]
 fn who_waits_for_a_page_is_ended_when_farpage_is_killed() {
     let source = file("killed", 8 * MIB);
-    let (mut run, mut out) = start(&source, &format!("{READER}print(m[5 << 20])"));
+    let reader = format!("{READER}print(os.getpid(), flush=True)\nprint(m[5 << 20])");
+    let (mut run, mut out) = start(&[], &source, &reader);
     let farpage = run.id().to_string();
     let signal = |name: &str| {
         let sent = Command::new("kill").args([name, &farpage]).status();
@@ -444,6 +466,13 @@ fn who_waits_for_a_page_is_ended_when_farpage_is_killed() {
     let mut stdin = run.stdin.take().unwrap();
     stdin.write_all(b"go on\n").unwrap();
     drop(stdin);
+    let mut process = String::new();
+    out.read_line(&mut process).unwrap();
+    let waits_for = || fs::read_to_string(format!("/proc/{}/wchan", process.trim()));
+    // Where this user may not look it says 0.
+    while waits_for().is_ok_and(|what| what != "0" && !what.contains("userfault")) {
+        std::thread::yield_now();
+    }
     signal("-KILL");
     let mut said = String::new();
     std::io::Read::read_to_string(&mut out, &mut said).unwrap();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use farpage_abi::maps::{MAPPED_MAX, Maps, PATH_MAX, Word};
-use farpage_abi::{Access, Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_abi::{Access, Control, ObjectId, PAGE_BYTES, PageIndex, PageRange, Tier};
 use farpage_pagers::{DataRequest, Later, Pager, PagerError, Supplied};
 use farpage_source::{Options, Source, SourcePager};
 use farpage_sys::buffer::Buffer;
@@ -395,7 +395,9 @@ impl Host {
         let (path, offset) = (&file.path, page * PAGE_BYTES as u64);
         let process = waiter.task.process;
         let can_be_killed = process <= i32::MAX as u32;
-        if waiter.reading && waiter.poison() {
+        // Where Linux does not wait for pages the agent touches them itself: poison would end it.
+        let by_hand = self.control.tier.load(Ordering::Relaxed) == Tier::UserModeOnly as u32;
+        if waiter.reading && !by_hand && waiter.poison() {
             if !file.told.swap(true, Ordering::Relaxed) {
                 eprintln!("farpage: cannot read '{path}' at byte {offset}: {why}");
             }
