@@ -33,17 +33,18 @@ impl Budget {
 
     /// Bytes beyond what fits when `pages` more come.
     pub fn excess(&self, pages: u64) -> u64 {
-        (self.used() + pages * PAGE_BYTES as u64).saturating_sub(self.limit())
+        let used = self.control.used_bytes() + self.dormant_bytes();
+        (used + pages * PAGE_BYTES as u64).saturating_sub(self.limit())
     }
 
     /// Charges `pages` if they fit, or `anyway`.
     pub fn charge(&self, pages: u64, anyway: bool) -> bool {
         let bytes = pages * PAGE_BYTES as u64;
-        let used_by_dormant = self.used() - self.control.used_bytes();
+        let dormant = self.dormant_bytes();
         let resident = &self.control.resident_bytes;
         let compressed = self.control.compressed_bytes.load(Ordering::Relaxed);
         let more = |resident: u64| {
-            let all = resident + bytes + compressed + used_by_dormant;
+            let all = resident + bytes + compressed + dormant;
             (anyway || all <= self.limit()).then_some(resident + bytes)
         };
         let charged = resident.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
@@ -109,16 +110,53 @@ impl Budget {
     }
 
     /// What tasks have that do not manage their memory is not charged: what they could use counts.
-    fn used(&self) -> u64 {
-        let used = self.control.used_bytes();
+    fn dormant_bytes(&self) -> u64 {
         if self.is_dormant() {
-            used + self.control.demand_bytes.load(Ordering::Relaxed)
+            self.control.demand_bytes.load(Ordering::Relaxed)
         } else {
-            used
+            0
         }
     }
 
     fn is_dormant(&self) -> bool {
         self.control.pressure.load(Ordering::Acquire) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGES: u64 = (64 << 20) / PAGE_BYTES as u64;
+
+    fn budget() -> Budget {
+        let (fd, control) = farpage_sys::control::create().unwrap();
+        farpage_sys::file::close(fd);
+        control.budget_bytes.store(64 << 20, Ordering::Relaxed);
+        Budget::new(control).unwrap()
+    }
+
+    #[test]
+    fn pages_are_charged_while_they_fit_and_given_back() {
+        let budget = budget();
+        assert!(budget.charge(PAGES / 2, false) && !budget.charge(PAGES / 2, false));
+        assert!(budget.excess(PAGES / 2) > 0 && budget.excess(10) == 0);
+        assert!(budget.charge(PAGES / 2, true), "anyway");
+        assert!(budget.excess(0) > 0);
+        budget.uncharge(PAGES);
+        assert_eq!(budget.control.used_bytes(), 0);
+        assert!(budget.charge(PAGES / 2, false));
+    }
+
+    #[test]
+    fn what_dormant_programs_could_use_counts_until_they_manage_it() {
+        let budget = budget();
+        budget
+            .control
+            .demand_bytes
+            .store(48 << 20, Ordering::Relaxed);
+        assert!(!budget.charge(PAGES / 2, false));
+        budget.control.pressure.store(1, Ordering::Relaxed);
+        assert!(budget.charge(PAGES / 2, false));
     }
 }
