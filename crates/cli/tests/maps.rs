@@ -162,13 +162,13 @@ fn a_relative_path_is_seen_from_the_folder_of_the_start() {
 
 #[test]
 fn every_call_means_what_it_means_for_a_file_that_is_only_read() {
-    let source = file("calls", 40 * MIB - 3000);
+    let source = file("calls", 24 * MIB - 3000);
     for program in [
         compile("mapped", &[]),
         compile("mapped-static", &["-static"]),
     ] {
         for user in users() {
-            for ram in ["256M", "32M"] {
+            for ram in ["256M", "24M"] {
                 let got = run(user, ram, &source, &[&program, PATH, &source]);
                 let said = text(&got.stderr);
                 assert!(

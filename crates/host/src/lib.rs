@@ -8,7 +8,9 @@
 
 mod budget;
 mod cache;
+mod file;
 mod host;
 mod tasks;
 
-pub use host::{Error, Figures, Host, Request};
+pub use file::{Error, Figures, Request};
+pub use host::Host;
