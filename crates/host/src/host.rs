@@ -28,8 +28,11 @@ const NEIGHBOURS: u64 = 16;
 const PRESSED: u64 = 1024;
 /// Longest time between two looks at what the programs use.
 const LOOK_NS: u64 = 50_000_000;
-/// After this long without room pages come all the same.
+/// After this long without room pages come all the same: progress comes first.
 const STARVED: Duration = Duration::from_secs(2);
+/// The same when that was so less than [`STARVED`] ago: what must be in memory at one time does not
+/// fit, and waiting longer for each page of it would not change that.
+const STARVED_AGAIN: Duration = Duration::from_millis(20);
 
 /// Pages that were asked for.
 #[derive(Clone, Copy)]
@@ -51,6 +54,8 @@ pub struct Host {
     answers: OnceLock<&'static Answers>,
     /// One takes pages out at a time.
     taking_out: Mutex<()>,
+    /// When pages last came though there was no room.
+    starved: Mutex<Option<Instant>>,
 }
 
 /// While it lives the tasks know that pages are being taken out.
@@ -104,6 +109,7 @@ impl Host {
             files,
             answers: OnceLock::new(),
             taking_out: Mutex::default(),
+            starved: Mutex::default(),
         }));
         host.answers
             .get_or_init(|| Box::leak(Box::new(Answers(host))));
@@ -173,7 +179,11 @@ impl Host {
             reading: piece.reading,
         };
         let alone = file.pager.cluster_pages(id(piece.file)).max(NEIGHBOURS);
-        let window = self.budget.window();
+        let mut window = self.budget.window();
+        if self.budget.excess(window) > 0 && self.resident() <= self.budget.floor() {
+            // The programs have all: what is needed comes, and little else.
+            window = NEIGHBOURS;
+        }
         let answer = file.lock().want(page, who, alone, window);
         match answer {
             Answer::There => wake(task, address),
@@ -339,7 +349,17 @@ impl Host {
     /// Takes `pages` of the budget, when there is room for them.
     fn charge(&self, pages: u64) {
         let started = Instant::now();
-        while !self.budget.charge(pages, started.elapsed() > STARVED) {
+        let last = *lock(&self.starved);
+        let lately = last.is_some_and(|last| last.elapsed() < STARVED);
+        let patience = if lately { STARVED_AGAIN } else { STARVED };
+        loop {
+            let starved = started.elapsed() > patience;
+            if self.budget.charge(pages, starved) {
+                if starved {
+                    *lock(&self.starved) = Some(Instant::now());
+                }
+                return;
+            }
             let excess = self.budget.excess(pages) / PAGE_BYTES as u64 + 1;
             if self.resident() <= self.budget.floor() + pages || self.evict(excess) == 0 {
                 self.budget.press();
