@@ -74,7 +74,8 @@ impl Budget {
         }
         let resident = |at: &usize| {
             let counters = &self.control.tasks[*at].counters;
-            counters.resident_bytes.load(Ordering::Relaxed)
+            // After a fork an account can be a little below nothing for a while.
+            counters.resident_bytes.load(Ordering::Relaxed) as i64
         };
         let high = self.control.tasks_high.load(Ordering::Acquire) as usize;
         let others = (0..high).filter(|at| *at != self.slot);
