@@ -351,7 +351,12 @@ impl Host {
         let started = Instant::now();
         let last = *lock(&self.starved);
         let lately = last.is_some_and(|last| last.elapsed() < STARVED);
-        let patience = if lately { STARVED_AGAIN } else { STARVED };
+        let patience = match lately {
+            // The programs are known to have all: this much is theirs no more.
+            true if self.resident() <= self.budget.floor() => Duration::ZERO,
+            true => STARVED_AGAIN,
+            false => STARVED,
+        };
         loop {
             let starved = started.elapsed() > patience;
             if self.budget.charge(pages, starved) {

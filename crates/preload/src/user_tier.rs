@@ -227,9 +227,10 @@ impl Help {
 
     /// For more of the same call.
     fn more() -> Option<Self> {
-        let kernel = memory::kernel()?;
+        let kernel = memory::kernel().filter(|kernel| kernel.is_active() || maps::are_mapped())?;
+        // Only now: the program may have forbidden itself the call.
         let thread = Holder::Call(process::thread_id());
-        (kernel.is_active() || maps::are_mapped()).then_some(Self { kernel, thread })
+        Some(Self { kernel, thread })
     }
 
     fn release(&self) {
