@@ -6,6 +6,7 @@
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use crate::maps::Maps;
 use crate::trace::TraceRing;
 
 /// First word of a control block.
@@ -128,6 +129,18 @@ pub mod fds {
     pub const FREE: u32 = 27;
     /// How many there are.
     pub const COUNT: u32 = 32;
+    /// The socket to the supervisor, where there are mapped files.
+    pub const MAPS: u32 = 4;
+    /// The task's userfaultfd for mapped files, closed on exec.
+    pub const MAPS_UFFD: u32 = 28;
+    /// Mapped files, to read and write; [`MAPPED_MAX`] of them. Only where there are any.
+    ///
+    /// [`MAPPED_MAX`]: crate::maps::MAPPED_MAX
+    pub const MAPPED: u32 = COUNT;
+    /// Descriptors of the program's for mapped files: the filter knows them by their numbers.
+    pub const OPENED: u32 = MAPPED + crate::maps::MAPPED_MAX as u32;
+    /// End of them.
+    pub const OPENED_END: u32 = 256;
 }
 
 /// What a task did since it started. Only ever grows, except the gauges at the top.
@@ -320,6 +333,8 @@ pub struct Control {
     pub spill: [SpillFile; SPILL_FILES_MAX],
     /// Tasks.
     pub tasks: [TaskSlot; TASKS_MAX],
+    /// Files that `farpage run --map` gives the tree.
+    pub maps: Maps,
     /// Trace, when wanted.
     pub ring: TraceRing,
     /// Who holds which segment of which paging file.
@@ -404,6 +419,7 @@ impl Control {
             at += 1;
         });
         let returned = self.release_segments_of(slot);
+        self.maps.leave(slot);
         task.pressure.store(0, Ordering::Relaxed);
         self.memory_freed.fetch_add(1, Ordering::Release);
         returned

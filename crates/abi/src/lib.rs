@@ -5,6 +5,7 @@
 #![no_std]
 
 mod control;
+pub mod maps;
 mod page;
 mod trace;
 

@@ -91,6 +91,14 @@ pub struct RunArgs {
     /// Disk space that all paging files together may take [default: no limit]
     #[arg(long, value_name = "SIZE")]
     pub spill_limit: Option<String>,
+    /// A file that the program finds at PATH, with the contents of URL; may be given again
+    ///
+    /// PATH need not exist; a relative one is seen from the folder that farpage is started in. URL
+    /// is a local path or file:///path. The program opens, reads and maps it like a file that
+    /// cannot be written to; what it uses of it is brought in when it is used, and counts against
+    /// --ram.
+    #[arg(long, value_name = "PATH=URL")]
+    pub map: Vec<OsString>,
     /// Write statistics to a file, as JSON, when the program has ended
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,

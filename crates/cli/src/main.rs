@@ -7,6 +7,7 @@ mod generate;
 mod heat;
 mod launch;
 mod live;
+mod maps;
 mod open;
 mod options;
 mod plot;

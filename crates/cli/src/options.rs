@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use farpage_abi::{Control, Death};
 use farpage_sys::file::Fd;
 
+use crate::maps::{MapOption, Maps};
+
 /// Smallest `--ram`: below it the agent's own working memory would be most of the budget.
 pub const RAM_MIN_BYTES: u64 = 16 << 20;
 /// Anonymous private mappings below this many bytes are left to Linux.
@@ -26,6 +28,8 @@ pub struct RunOptions {
     pub spill_dirs: Vec<PathBuf>,
     /// `--spill-limit`: bytes that all paging files together may take. `None`: as the disks allow.
     pub spill_limit_bytes: Option<u64>,
+    /// `--map`: files that the program finds.
+    pub maps: Vec<MapOption>,
     /// `--stats`: where the statistics go at the end.
     pub stats: Option<PathBuf>,
     /// `--trace`: record page events.
@@ -51,6 +55,8 @@ pub struct Prepared {
     /// Signals that were blocked before the supervisor blocked those that it forwards: the
     /// program starts with this mask (bit n - 1 is signal n).
     pub signal_mask: u64,
+    /// The mapped files, if there are any.
+    pub maps: Option<Maps>,
 }
 
 /// A task that Farpage had to end. `launch` notes it when it takes back what the task held
@@ -89,6 +95,7 @@ mod tests {
             threshold_bytes: THRESHOLD_BYTES,
             spill_dirs: vec![PathBuf::from("/var/tmp"); dirs],
             spill_limit_bytes: limit,
+            maps: Vec::new(),
             stats: None,
             trace: false,
             quiet: false,

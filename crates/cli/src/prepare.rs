@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use crate::args::RunArgs;
 use crate::options::{RAM_MIN_BYTES, RunOptions, THRESHOLD_BYTES};
 use crate::size::{Size, human};
-use crate::{program, spill_file};
+use crate::{maps, program, spill_file};
 use farpage::memory_limit::MemoryLimit;
 
 const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
@@ -36,6 +36,7 @@ pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
             .unwrap_or(THRESHOLD_BYTES),
         spill_limit_bytes: spill_limit(args, spill_dirs.len())?,
         spill_dirs: absolute_dirs(spill_dirs),
+        maps: maps::options(&args.map, &maps::folder()?)?,
         stats: args.stats.clone(),
         trace: args.trace,
         quiet: args.quiet,

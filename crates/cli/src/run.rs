@@ -21,7 +21,7 @@ use crate::spill_set::SpillSet;
 use crate::stats::{self, CasualtyJson, Exit, SeriesJson, Settings, Stats, Trace};
 use crate::summary::{self, Outcome};
 use crate::userfaultfd::{self, tier_name};
-use crate::{prepare, signals};
+use crate::{maps, prepare, signals};
 use farpage::memory_limit::MemoryLimit;
 
 /// Longest time between two looks at the control block.
@@ -57,13 +57,19 @@ pub fn main(args: &RunArgs) -> Result<ExitStatus> {
     // Without it `farpage spill` does not find this run; the run itself needs it not.
     let server = Server::start(Arc::clone(&spill))
         .inspect_err(|error| eprintln!("farpage: warning: farpage spill will not work: {error:#}"));
-    let prepared = Prepared {
+    let maps = maps::start(control, &options.maps)?;
+    let mut prepared = Prepared {
+        maps,
         options,
         control,
         control_fd,
         signal_mask: blocked.mask_before,
     };
     let mut running = launch::start(&prepared)?;
+    if let Some(maps) = &mut prepared.maps {
+        // The program notices by it when this process ends.
+        maps.socket = None;
+    }
     let mut watch = Watch::new(&prepared);
     blocked.forward_to(running.program_pid())?;
     let status = watch.until_end(&mut running)?;
@@ -183,6 +189,9 @@ impl<'a> Watch<'a> {
         }
         if !options.quiet {
             eprint!("{}", summary::text(&outcome));
+            if let Some(maps) = &self.prepared.maps {
+                eprint!("{}", maps.summary());
+            }
         }
         match output {
             Some(output) => output.write(&self.stats(&outcome, status, spill)),

@@ -176,6 +176,7 @@ mod tests {
             threshold_bytes: THRESHOLD_BYTES,
             spill_dirs: vec!["/var/tmp".into(), "/mnt/fast".into()],
             spill_limit_bytes: Some(4 << 30),
+            maps: Vec::new(),
             stats: None,
             trace: false,
             quiet: false,

@@ -14,7 +14,7 @@ use farpage_sys::{Errno, Result, join, process, syscall};
 use crate::frame::Frame;
 use crate::program::Reader;
 use crate::stacks::Stack;
-use crate::start;
+use crate::{maps, start};
 
 /// What `execveat` takes.
 pub(crate) struct Call {
@@ -41,8 +41,14 @@ struct Environment {
 pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) -> Result<usize> {
     let mut reader = Reader::new();
     let image = image_of(&mut reader, call)?;
+    if image == Image::Foreign && maps::exist() {
+        return Err(refuse_foreign(&mut reader, call));
+    }
     let visible = image != Image::Foreign && join::agent_is_visible(start::fd_base());
-    let from_outside = image == Image::Static || (image == Image::Dynamic && !visible);
+    // Before its dynamic linker opens anything, where opening is looked at.
+    let from_outside = image == Image::Static
+        || (image == Image::Dynamic && !visible)
+        || (image != Image::Foreign && maps::exist());
     let with_agent = visible && !from_outside;
     let environment = Box::new(environment(&mut reader, call.envp, with_agent)?);
     let visitor = start::is_visitor();
@@ -189,6 +195,18 @@ fn environment(reader: &mut Reader, envp: usize, with_agent: bool) -> Result<Env
         pointers,
         _preload: preload,
     })
+}
+
+/// The filter is not for its calls: of a mapped file it would read zeros.
+fn refuse_foreign(reader: &mut Reader, call: &Call) -> Errno {
+    let name = reader.string(call.path).unwrap_or(b"?");
+    let name = alloc::string::String::from_utf8_lossy(name);
+    let line = alloc::format!(
+        "farpage: cannot run '{name}': it is no 64-bit x86 program, and those cannot use --map; \
+         run it without farpage\n"
+    );
+    file::write_message(start::descriptor(fds::MESSAGES), line.as_bytes());
+    Errno::EACCES
 }
 
 /// Has the supervisor trace this thread. The slot that it was asked under.

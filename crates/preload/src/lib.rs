@@ -10,6 +10,7 @@ extern crate alloc;
 
 mod exec;
 mod frame;
+mod maps;
 mod memory;
 #[cfg(feature = "standalone")]
 mod memory_functions;

@@ -12,7 +12,7 @@ use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, futex, mem, process, thread, time};
 
-use crate::{own_threads, start, trap};
+use crate::{maps, own_threads, start, trap};
 
 /// Tasks that have mapped less are not asked to manage it before they must themselves.
 const WATCHED_BYTES: u64 = 32 << 20;
@@ -264,6 +264,7 @@ extern "C" fn handler_thread(kernel: usize) -> ! {
 
 /// Makes everything still for a fork whose child will be the task in `child`.
 pub(crate) fn before_fork(child: usize) {
+    maps::before_fork();
     if let Some(kernel) = kernel() {
         kernel.before_fork();
         if let Some(pager) = pager() {
@@ -289,6 +290,8 @@ pub(crate) unsafe fn after_fork_in_parent(ok: bool, child: usize) {
         // SAFETY: forwarded.
         unsafe { kernel.after_fork_in_parent() };
     }
+    // SAFETY: forwarded.
+    unsafe { maps::after_fork_in_parent() };
 }
 
 /// # Safety
@@ -299,6 +302,8 @@ pub(crate) unsafe fn after_fork_in_child(slot: usize) {
     unsafe {
         crate::standalone::release_heap();
     }
+    // SAFETY: forwarded.
+    unsafe { maps::after_fork_in_child(slot) };
     let Some(kernel) = kernel() else { return };
     if let Some(pager) = pager() {
         pager.after_fork_child(slot);
@@ -440,11 +445,6 @@ pub(crate) unsafe fn brk(to: usize) -> usize {
     let end = unsafe { kernel.brk(to) };
     look(kernel);
     end
-}
-
-/// The kernel, once it manages this program's memory.
-pub(crate) fn active() -> Option<&'static Kernel> {
-    kernel().filter(|kernel| kernel.is_active())
 }
 
 /// True when userfaultfd does not serve the kernel's own accesses.

@@ -9,7 +9,7 @@ use farpage_sys::{Errno, Result, syscall};
 
 use crate::frame::Frame;
 use crate::stacks::{self, Stack};
-use crate::{memory, own_threads, program, start};
+use crate::{maps, memory, own_threads, program, start};
 
 /// The process has a parent that waits until it executes a program or ends.
 static AWAITED: AtomicBool = AtomicBool::new(false);
@@ -129,7 +129,7 @@ unsafe fn no_child(slot: usize) {
 /// As the call that the program made.
 pub(crate) unsafe fn close_range(first: usize, last: usize, flags: usize) -> Result<usize> {
     let (first, last) = (first as u32, last as u32);
-    let base = start::fd_base();
+    let (base, own) = (start::fd_base(), maps::own_fds());
     // SAFETY: the program's own call, less our descriptors.
     let close = |from: u32, to: u32| unsafe { syscall!(g::__NR_close_range, from, to, flags) };
     if first > last {
@@ -139,8 +139,8 @@ pub(crate) unsafe fn close_range(first: usize, last: usize, flags: usize) -> Res
     if first < base {
         result = close(first, base - 1);
     }
-    if result.is_ok() && last >= base + fds::COUNT {
-        result = close(first.max(base + fds::COUNT), last);
+    if result.is_ok() && last >= base + own {
+        result = close(first.max(base + own), last);
     }
     result
 }

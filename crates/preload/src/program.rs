@@ -32,6 +32,14 @@ pub(crate) fn write<T: Copy>(at: usize, value: &T) -> Result<()> {
     Ok(())
 }
 
+/// Looks whether `bytes` bytes at `at`, at most a page of them, can be written.
+///
+/// # Errors
+/// `EFAULT`.
+pub(crate) fn check_writable(at: usize, bytes: usize) -> Result<()> {
+    check(at, bytes, Access::Write)
+}
+
 /// Asks Linux about the pages of `bytes` bytes at `at`, at most a page of them.
 fn check(at: usize, bytes: usize, access: Access) -> Result<()> {
     debug_assert!((1..=PAGE_BYTES).contains(&bytes));

@@ -173,6 +173,7 @@ fn enter(control: &Control, slot: usize) {
     if held != 0 {
         control.reset(slot);
     }
+    control.maps.leave(slot);
     let parent = control.slot_of(process::parent_id());
     task.parent.store(
         parent.map_or(0, |parent| parent as u32 + 1),

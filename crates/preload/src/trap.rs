@@ -9,7 +9,7 @@ use farpage_sys::{Errno, Result};
 
 use crate::frame::{Frame, Info, without_sigsys};
 use crate::stacks::{self, Stack};
-use crate::{exec, memory, own_threads, process, program, sandbox, signals, user_tier};
+use crate::{exec, maps, memory, own_threads, process, program, sandbox, signals, user_tier};
 
 /// What becomes of a trapped call.
 pub(crate) enum Outcome {
@@ -122,14 +122,21 @@ pub(crate) fn reissue_data(frame: &Frame) -> usize {
 }
 
 unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
+    // SAFETY: forwarded.
+    if let Some(outcome) = unsafe { maps::call(number, frame) } {
+        return outcome;
+    }
     let args = frame.arguments();
     let [a, b, c, d, e, f] = args;
     // SAFETY: each is the call that the program made.
     Outcome::Done(unsafe {
         match number {
-            g::__NR_mmap => memory::mmap(a, b, c as u32, d as u32, Fd(e as i32), f as u64),
-            g::__NR_munmap => memory::munmap(a, b),
-            g::__NR_mremap => memory::mremap(a, b, c, d as u32, e),
+            g::__NR_mmap => memory::mmap(a, b, c as u32, d as u32, Fd(e as i32), f as u64)
+                .inspect(|at| maps::forget(*at, b)),
+            g::__NR_munmap => memory::munmap(a, b).inspect(|_| maps::forget(a, b)),
+            g::__NR_mremap => {
+                memory::mremap(a, b, c, d as u32, e).inspect(|at| maps::forget(*at, c))
+            }
             g::__NR_madvise => memory::madvise(a, b, c as u32),
             g::__NR_mprotect | g::__NR_pkey_mprotect => memory::mprotect(number, args),
             g::__NR_mlock | g::__NR_mlock2 => memory::mlock(number, args),
@@ -178,7 +185,9 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
             g::__NR_seccomp => sandbox::seccomp(args),
             g::__NR_prctl => sandbox::prctl(args),
             g::__NR_close_range => process::close_range(a, b, c),
-            _ => return user_tier::call(number, frame),
+            _ if memory::is_user_tier() => return user_tier::call(number, frame),
+            // A mapped file could have been meant.
+            _ => return Outcome::Reissue,
         }
     })
 }

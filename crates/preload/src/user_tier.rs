@@ -11,7 +11,7 @@ use farpage_sys::{Errno, Result, process, syscall};
 
 use crate::frame::Frame;
 use crate::trap::Outcome;
-use crate::{memory, program};
+use crate::{maps, memory, program};
 
 /// What is held of an argument whose size is not known: a path, or a structure.
 const PATH_BYTES: usize = 4096;
@@ -56,12 +56,10 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
             _ => {}
         }
     }
-    let Some(kernel) = memory::active() else {
+    let Some(help) = Help::new() else {
         return Outcome::Reissue;
     };
-    let thread = Holder::Call(process::thread_id());
-    kernel.release(thread);
-    let help = Help { kernel, thread };
+    let kernel = help.kernel;
     match number {
         g::__NR_read | g::__NR_write | g::__NR_pread64 | g::__NR_pwrite64 if is_file(args[0]) => {
             // SAFETY: forwarded.
@@ -103,15 +101,12 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
 /// # Safety
 /// As the call that the program made.
 pub(crate) unsafe fn prepare_reissue(frame: &mut Frame) {
-    let Some(kernel) = memory::active() else {
-        return;
-    };
     if !memory::is_user_tier() {
         return;
     }
-    let thread = Holder::Call(process::thread_id());
-    kernel.release(thread);
-    let help = Help { kernel, thread };
+    let Some(help) = Help::new() else {
+        return;
+    };
     for at in frame.arguments() {
         help.hold(at, PATH_BYTES, true);
     }
@@ -119,14 +114,16 @@ pub(crate) unsafe fn prepare_reissue(frame: &mut Frame) {
 
 /// Makes `bytes` bytes at `at` present if they are managed memory that is not. True when they were.
 pub(crate) fn bring_in(at: usize, bytes: usize) -> bool {
-    let Some(kernel) = memory::active().filter(|_| memory::is_user_tier()) else {
-        return false;
-    };
-    Help {
-        kernel,
-        thread: Holder::Call(process::thread_id()),
+    let help = memory::is_user_tier().then(Help::more).flatten();
+    help.is_some_and(|help| help.hold(at, bytes, false))
+}
+
+/// Makes `bytes` bytes at `at` present and writable if they are managed memory, until this thread's
+/// next call.
+pub(crate) fn bring_in_to_write(at: usize, bytes: usize) {
+    if let Some(help) = memory::is_user_tier().then(Help::new).flatten() {
+        help.hold(at, bytes, true);
     }
-    .hold(at, bytes, false)
 }
 
 /// The length and place of a plain transfer.
@@ -220,16 +217,42 @@ struct Help {
 }
 
 impl Help {
+    /// For a new call of this thread: what it held for the last one is released. `None` where
+    /// nothing is managed.
+    fn new() -> Option<Self> {
+        let help = Self::more()?;
+        help.release();
+        Some(help)
+    }
+
+    /// For more of the same call.
+    fn more() -> Option<Self> {
+        let kernel = memory::kernel().filter(|kernel| kernel.is_active() || maps::are_mapped())?;
+        // Only now: the program may have forbidden itself the call.
+        let thread = Holder::Call(process::thread_id());
+        Some(Self { kernel, thread })
+    }
+
+    fn release(&self) {
+        self.kernel.release(self.thread);
+        maps::release();
+    }
+
     fn hold(&self, at: usize, bytes: usize, write: bool) -> bool {
         if at < 0x1_0000 || bytes == 0 {
             return false;
         }
         let end = at.saturating_add(bytes);
+        let mapped = maps::hold(at, bytes);
+        if !self.kernel.is_active() {
+            return mapped;
+        }
         // SAFETY: a trapped call's thread holds no lock.
-        unsafe {
+        let managed = unsafe {
             self.kernel.hold(self.thread, at, end, write)
                 || write && self.kernel.hold(self.thread, at, end, false)
-        }
+        };
+        mapped || managed
     }
 
     /// Whatever else the arguments point to.
@@ -251,7 +274,7 @@ impl Help {
         let mut done = 0;
         loop {
             let piece = (bytes - done).min(self.kernel.hold_limit());
-            self.kernel.release(self.thread);
+            self.release();
             self.hold(at + done, piece, write);
             let from = if positioned { offset + done } else { 0 };
             // SAFETY: the program's own call, in part.
@@ -265,13 +288,13 @@ impl Help {
                     }
                 }
                 Err(errno) if done == 0 => {
-                    self.kernel.release(self.thread);
+                    self.release();
                     return Err(errno);
                 }
                 Err(_) => break,
             }
         }
-        self.kernel.release(self.thread);
+        self.release();
         Ok(done)
     }
 
@@ -325,7 +348,7 @@ impl Help {
         while let (Some(to), Some(from)) = (near.rest()?, far.rest()?) {
             let bytes = to.bytes.min(from.bytes).min(self.kernel.hold_limit() / 2);
             let pieces = [to, from].map(|piece| Piece { bytes, ..piece });
-            self.kernel.release(self.thread);
+            self.release();
             self.hold(to.at, bytes, write);
             if here {
                 self.hold(from.at, bytes, !write);
@@ -342,13 +365,13 @@ impl Help {
                     }
                 }
                 Err(errno) if done == 0 => {
-                    self.kernel.release(self.thread);
+                    self.release();
                     return Err(errno);
                 }
                 Err(_) => break,
             }
         }
-        self.kernel.release(self.thread);
+        self.release();
         Ok(done)
     }
 

@@ -309,14 +309,31 @@ pub fn is_open(fd: Fd) -> bool {
     unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_GETFD) }.is_ok()
 }
 
+/// Device and inode number of an open file.
+///
+/// # Errors
+/// As `fstat(2)`.
+pub fn identity(fd: Fd) -> Result<(u64, u64)> {
+    let mut status = [0u64; 18];
+    // SAFETY: the kernel's `struct stat` has 144 bytes.
+    unsafe { syscall!(g::__NR_fstat, fd.0, status.as_mut_ptr()) }?;
+    Ok((status[0], status[1]))
+}
+
+/// Device and inode number of what the path at the address `path`, a program's, leads to from `dir`.
+///
+/// # Errors
+/// As `fstatat(2)`.
+pub fn identity_at(dir: usize, path: usize) -> Result<(u64, u64)> {
+    let mut status = [0u64; 18];
+    let to = status.as_mut_ptr();
+    // SAFETY: Linux checks the address; the kernel's `struct stat` has 144 bytes.
+    unsafe { syscall!(g::__NR_newfstatat, dir, path, to, 0) }?;
+    Ok((status[0], status[1]))
+}
+
 /// True when both descriptors are open and name the same file.
 pub fn is_same(a: Fd, b: Fd) -> bool {
-    let identity = |fd: Fd| {
-        let mut status = [0u64; 18];
-        // SAFETY: the kernel's `struct stat` has 144 bytes.
-        let asked = unsafe { syscall!(g::__NR_fstat, fd.0, status.as_mut_ptr()) };
-        asked.map(|_| (status[0], status[1]))
-    };
     matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
 }
 

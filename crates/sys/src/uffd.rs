@@ -234,6 +234,28 @@ impl Uffd {
         unsafe { ioctl(self.0, REGISTER, &mut arg) }.map(drop)
     }
 
+    /// Registers a range of a shared file for missing faults only.
+    ///
+    /// # Safety
+    /// As for [`Uffd::register`].
+    ///
+    /// # Errors
+    /// As for [`Uffd::register`]; `EPERM` when the file is mapped shared and cannot be written.
+    pub unsafe fn register_missing(self, at: usize, bytes: usize) -> Result<()> {
+        const MISSING: u64 = 1;
+        let range = Range {
+            start: at as u64,
+            bytes: bytes as u64,
+        };
+        let mut arg = Register {
+            range,
+            mode: MISSING,
+            ioctls: 0,
+        };
+        // SAFETY: `arg` is the structure that the request expects.
+        unsafe { ioctl(self.0, REGISTER, &mut arg) }.map(drop)
+    }
+
     /// Gives a range back to Linux; threads that wait there go on.
     ///
     /// # Safety
@@ -322,6 +344,16 @@ impl Uffd {
     pub unsafe fn poison(self, at: usize, bytes: usize) -> Progress {
         // SAFETY: forwarded to the caller.
         unsafe { self.fill(POISON, at, bytes) }
+    }
+
+    /// As [`Uffd::poison`], in the process that the userfaultfd is of, whichever that is.
+    ///
+    /// # Errors
+    /// `EINVAL` before Linux 6.6.
+    pub fn refuse(self, at: usize, bytes: usize) -> Result<()> {
+        // SAFETY: who accesses the range gets a signal: nothing is changed for anybody else.
+        let progress = unsafe { self.poison(at, bytes) };
+        progress.stopped.map_or(Ok(()), Err)
     }
 
     unsafe fn fill(self, request: u32, at: usize, bytes: usize) -> Progress {

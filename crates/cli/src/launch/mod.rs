@@ -54,7 +54,7 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
     let control = prepared.control;
     let shown = options.program.display();
     let image = image_of(prepared)?;
-    let fd_base = fd_base()?;
+    let fd_base = fd_base(prepared.maps.is_some())?;
     control.fd_base.store(fd_base, Ordering::Relaxed);
     let namespace = std::fs::metadata("/proc/self/ns/pid");
     let namespace = namespace.context("cannot run without /proc: mount it")?;
@@ -75,11 +75,15 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
         .iter()
         .map(|arg| string(arg))
         .collect::<Result<_>>()?;
-    let environment = environment(fd_base, image != Image::Static)?;
+    // Before its dynamic linker opens anything, where opening is looked at.
+    let from_outside =
+        image == Image::Static || (prepared.maps.is_some() && image != Image::Foreign);
+    let environment = environment(fd_base, !from_outside)?;
     let filter = seccomp::filter(&seccomp::Params {
         fd_base,
         threshold_bytes: options.threshold_bytes,
         user_mode_tier: tier == Tier::UserModeOnly,
+        maps: prepared.maps.is_some(),
     });
     let spawned = spawn(&Program {
         path: &path,
@@ -88,7 +92,7 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
         places: &places,
         filter: &filter,
         signal_mask: prepared.signal_mask,
-        from_outside: (image == Image::Static).then_some(control),
+        from_outside: from_outside.then_some(control),
     });
     let pid = spawned.map_err(|(step, errno)| {
         let why = io::Error::from_raw_os_error(errno.0);
@@ -161,6 +165,12 @@ fn image_of(prepared: &Prepared) -> Result<Image> {
              privilege; run farpage itself with that privilege, or the program without farpage"
         );
     }
+    if image == Image::Foreign && prepared.maps.is_some() {
+        bail!(
+            "cannot run '{shown}' with --map: it is no 64-bit x86 program; leave --map out, or \
+             run it without farpage"
+        );
+    }
     if image == Image::Foreign {
         eprintln!(
             "farpage: warning: '{shown}' is no 64-bit x86 program: it runs, but its memory is not \
@@ -171,11 +181,15 @@ fn image_of(prepared: &Prepared) -> Result<Image> {
 }
 
 /// First of the descriptor numbers that Farpage takes in the program.
-fn fd_base() -> Result<u32> {
+fn fd_base(with_maps: bool) -> Result<u32> {
     let limit = getrlimit(Resource::Nofile)
         .current
         .unwrap_or(DESCRIPTORS_END);
-    let own = u64::from(fds::COUNT);
+    let own = u64::from(if with_maps {
+        fds::OPENED_END
+    } else {
+        fds::COUNT
+    });
     ensure!(
         limit >= own + DESCRIPTORS_LEFT,
         "cannot run: the limit on open files is {limit}, and Farpage takes {own} of them; \
@@ -219,14 +233,24 @@ fn places(
         let active = file.state.load(Ordering::Relaxed) == SpillState::Active as u32;
         active.then(|| Fd(file.supervisor_fd.load(Ordering::Relaxed) as i32))
     };
+    let maps = prepared.maps.as_ref();
+    let socket = maps.and_then(|maps| maps.socket.as_ref());
+    let mapped = |offset: u32| maps?.files.get((offset - fds::MAPPED) as usize).copied();
     let what = |offset| match offset {
+        fds::MAPS => socket.map_or(agent, |socket| Fd(socket.as_raw_fd())),
+        fds::MAPPED.. => mapped(offset).unwrap_or(agent),
         fds::CONTROL => prepared.control_fd,
         fds::SPILL.. if spill(offset).is_some() => spill(offset).unwrap_or(agent),
         fds::DEVICE => device.map_or(agent, |device| Fd(device.as_raw_fd())),
         fds::MESSAGES => Fd(io::stderr().as_fd().as_raw_fd()),
         _ => agent,
     };
-    (0..fds::COUNT)
+    let end = if maps.is_some() {
+        fds::OPENED
+    } else {
+        fds::COUNT
+    };
+    (0..end)
         .map(|offset| (what(offset), join::fd(fd_base, offset)))
         .collect()
 }

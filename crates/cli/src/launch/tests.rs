@@ -28,6 +28,7 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
             threshold_bytes: THRESHOLD_BYTES,
             spill_dirs: Vec::new(),
             spill_limit_bytes: None,
+            maps: Vec::new(),
             stats: None,
             trace: false,
             quiet: true,
@@ -37,6 +38,7 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
         control,
         control_fd,
         signal_mask: 0,
+        maps: None,
     };
     (start(&prepared).unwrap(), control)
 }

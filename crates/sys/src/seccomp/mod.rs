@@ -15,6 +15,7 @@ mod tests;
 
 use alloc::vec::Vec;
 
+use farpage_abi::fds;
 use linux_raw_sys::general as g;
 use linux_raw_sys::ptrace as p;
 
@@ -60,6 +61,16 @@ pub struct Params {
     /// Also trap calls that give the kernel pointers to managed memory: userfaultfd does not serve
     /// the kernel's own accesses.
     pub user_mode_tier: bool,
+    /// There are mapped files: also trap calls that name files by path, and those that use
+    /// descriptors of such files.
+    pub maps: bool,
+}
+
+impl Params {
+    /// How many descriptor numbers, from [`Params::fd_base`], belong to Farpage.
+    pub(crate) fn own_fds(&self) -> u32 {
+        if self.maps { fds::OPENED } else { fds::COUNT }
+    }
 }
 
 /// The filter for `params`.

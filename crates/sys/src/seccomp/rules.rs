@@ -61,6 +61,12 @@ enum Rule {
     Ioctl,
     /// This argument, a signal mask, is given.
     Given(u32),
+    /// This argument is a descriptor that may be of a mapped file.
+    Opened(u32),
+    /// As [`Rule::Opened`], for `lseek` to data or holes.
+    Seek,
+    /// A path, unless it is empty and the descriptor meant.
+    Named,
     /// Nothing but what the user-mode-only tier looks at.
     Plain,
 }
@@ -100,12 +106,53 @@ const RULES: &[(u32, Rule)] = &[
     (g::__NR_ioctl, Rule::Ioctl),
 ];
 
+/// Where there are mapped files. A descriptor of one that is sent to another process, or used by a
+/// ring, could not be recognised there.
+const MAPS_RULES: &[(u32, Rule)] = &[
+    (g::__NR_open, Rule::Always),
+    (g::__NR_openat, Rule::Always),
+    (g::__NR_openat2, Rule::Always),
+    (g::__NR_creat, Rule::Always),
+    (g::__NR_stat, Rule::Always),
+    (g::__NR_lstat, Rule::Always),
+    (g::__NR_newfstatat, Rule::Named),
+    (g::__NR_statx, Rule::Always),
+    (g::__NR_access, Rule::Always),
+    (g::__NR_faccessat, Rule::Always),
+    (g::__NR_faccessat2, Rule::Always),
+    (g::__NR_readlink, Rule::Always),
+    (g::__NR_readlinkat, Rule::Always),
+    (g::__NR_truncate, Rule::Always),
+    (g::__NR_getxattr, Rule::Always),
+    (g::__NR_lgetxattr, Rule::Always),
+    (g::__NR_listxattr, Rule::Always),
+    (g::__NR_llistxattr, Rule::Always),
+    (g::__NR_sendmsg, Rule::Always),
+    (g::__NR_sendmmsg, Rule::Always),
+    (g::__NR_pidfd_getfd, Rule::Missing),
+    (g::__NR_io_uring_setup, Rule::Missing),
+    (g::__NR_io_setup, Rule::Missing),
+    (g::__NR_read, Rule::Opened(0)),
+    (g::__NR_pread64, Rule::Opened(0)),
+    (g::__NR_readv, Rule::Opened(0)),
+    (g::__NR_preadv, Rule::Opened(0)),
+    (g::__NR_preadv2, Rule::Opened(0)),
+    (g::__NR_splice, Rule::Opened(0)),
+    (g::__NR_copy_file_range, Rule::Opened(0)),
+    (g::__NR_sendfile, Rule::Opened(1)),
+    (g::__NR_dup, Rule::Opened(0)),
+    (g::__NR_lseek, Rule::Seek),
+];
+
 /// What is done for one call: its rule, and which arguments may not point to managed memory.
 type Judgement = (Rule, u8);
 
 pub(super) fn build(params: &Params) -> Vec<Instruction> {
     let mut judged: BTreeMap<u32, Judgement> =
         RULES.iter().map(|&(nr, rule)| (nr, (rule, 0))).collect();
+    if params.maps {
+        judged.extend(MAPS_RULES.iter().map(|&(nr, rule)| (nr, (rule, 0))));
+    }
     if params.user_mode_tier {
         for &(nr, mask) in pointers::DIRECT {
             judged.entry(nr).or_insert((Rule::Plain, 0)).1 = mask;
@@ -191,7 +238,7 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
     match rule {
         Rule::Always => return a.goto(ends.trap),
         Rule::Missing => return a.goto(ends.no_call),
-        Rule::Map => map(a, params.threshold_bytes, ends),
+        Rule::Map => map(a, params, ends),
         Rule::Area => {
             a.load(data::high(0));
             a.unless(Test::AtLeast(TOP), ends.trap);
@@ -219,11 +266,29 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
             a.load(data::low(0));
             a.when(Test::Equal(PR_SET_SECCOMP), ends.trap);
         }
-        Rule::Close => when_ours(a, 0, params.fd_base, ends.bad_descriptor),
-        Rule::Duplicate => when_ours(a, 1, params.fd_base, ends.bad_descriptor),
-        Rule::CloseRange => close_range(a, params.fd_base, ends),
-        Rule::Fcntl => on_ours(a, g::F_SETFD, params.fd_base, ends.done),
-        Rule::Ioctl => on_ours(a, FIOCLEX, params.fd_base, ends.done),
+        Rule::Close => when_ours(a, 0, params, ends.bad_descriptor),
+        Rule::Duplicate => {
+            when_ours(a, 1, params, ends.bad_descriptor);
+            when_opened(a, 0, params, ends.trap);
+        }
+        Rule::CloseRange => close_range(a, params, ends),
+        Rule::Fcntl => {
+            on_ours(a, g::F_SETFD, params, ends.done);
+            when_duplicated(a, params, ends.trap);
+        }
+        Rule::Ioctl => on_ours(a, FIOCLEX, params, ends.done),
+        Rule::Opened(argument) => when_opened(a, argument, params, ends.trap),
+        Rule::Seek => {
+            let plain = a.label();
+            a.load(data::low(2));
+            a.unless(Test::AtLeast(g::SEEK_DATA), plain);
+            when_opened(a, 0, params, ends.trap);
+            a.place(plain);
+        }
+        Rule::Named => {
+            a.load(data::low(3));
+            a.unless(Test::AnyBit(g::AT_EMPTY_PATH), ends.trap);
+        }
         Rule::Given(argument) => when_given(a, argument, ends.trap),
         Rule::Plain => {}
     }
@@ -274,8 +339,14 @@ fn allow_making_the_gate(a: &mut Assembler, ends: Ends) {
     a.place(other);
 }
 
-fn map(a: &mut Assembler, threshold: u64, ends: Ends) {
+fn map(a: &mut Assembler, params: &Params, ends: Ends) {
+    let threshold = params.threshold_bytes;
     allow_making_the_gate(a, ends);
+    let anonymous = a.label();
+    a.load(data::low(3));
+    a.when(Test::AnyBit(g::MAP_ANONYMOUS), anonymous);
+    when_opened(a, 4, params, ends.trap);
+    a.place(anonymous);
     when_in_window(a, 0, ends.trap);
     let pass = a.label();
     let anywhere = a.label();
@@ -333,28 +404,53 @@ fn remap(a: &mut Assembler, ends: Ends) {
     a.place(anywhere);
 }
 
-fn when_ours(a: &mut Assembler, argument: u32, fd_base: u32, label: Label) {
+fn when_ours(a: &mut Assembler, argument: u32, params: &Params, label: Label) {
     let other = a.label();
     a.load(data::low(argument));
-    a.unless(Test::AtLeast(fd_base), other);
-    a.unless(Test::AtLeast(fd_base + fds::COUNT), label);
+    a.unless(Test::AtLeast(params.fd_base), other);
+    a.unless(Test::AtLeast(params.fd_base + params.own_fds()), label);
     a.place(other);
 }
 
 /// The second argument is `request` and the first one of ours.
-fn on_ours(a: &mut Assembler, request: u32, fd_base: u32, label: Label) {
+fn on_ours(a: &mut Assembler, request: u32, params: &Params, label: Label) {
     let other = a.label();
     a.load(data::low(1));
     a.unless(Test::Equal(request), other);
-    when_ours(a, 0, fd_base, label);
+    when_ours(a, 0, params, label);
     a.place(other);
 }
 
-fn close_range(a: &mut Assembler, fd_base: u32, ends: Ends) {
+/// The argument is a number under which a mapped file can be open: a standard one, or one of those
+/// kept for them.
+fn when_opened(a: &mut Assembler, argument: u32, params: &Params, label: Label) {
+    if !params.maps {
+        return;
+    }
+    let other = a.label();
+    a.load(data::low(argument));
+    a.unless(Test::AtLeast(3), label);
+    a.unless(Test::AtLeast(params.fd_base + fds::OPENED), other);
+    a.unless(Test::AtLeast(params.fd_base + fds::OPENED_END), label);
+    a.place(other);
+}
+
+/// `fcntl` that makes another number for such a descriptor.
+fn when_duplicated(a: &mut Assembler, params: &Params, label: Label) {
+    let (other, duplicate) = (a.label(), a.label());
+    a.load(data::low(1));
+    a.when(Test::Equal(g::F_DUPFD), duplicate);
+    a.unless(Test::Equal(g::F_DUPFD_CLOEXEC), other);
+    a.place(duplicate);
+    when_opened(a, 0, params, label);
+    a.place(other);
+}
+
+fn close_range(a: &mut Assembler, params: &Params, ends: Ends) {
     let apart = a.label();
     a.load(data::low(0));
-    a.when(Test::AtLeast(fd_base + fds::COUNT), apart);
+    a.when(Test::AtLeast(params.fd_base + params.own_fds()), apart);
     a.load(data::low(1));
-    a.when(Test::AtLeast(fd_base), ends.trap);
+    a.when(Test::AtLeast(params.fd_base), ends.trap);
     a.place(apart);
 }

@@ -98,7 +98,78 @@ fn code(user_mode_tier: bool) -> Vec<Instruction> {
         fd_base: FD_BASE as u32,
         threshold_bytes: THRESHOLD as u64,
         user_mode_tier,
+        maps: false,
     })
+}
+
+fn answer_with_maps(nr: u32, args: &[usize]) -> u32 {
+    let mut all = [0; 6];
+    all[..args.len()].copy_from_slice(args);
+    let code = filter(&Params {
+        fd_base: FD_BASE as u32,
+        threshold_bytes: THRESHOLD as u64,
+        user_mode_tier: false,
+        maps: true,
+    });
+    let call = Call {
+        nr,
+        arch: X86_64,
+        ip: 0x7f00_0000_0000,
+        args: all,
+    };
+    run(&code, &call).0
+}
+
+#[test]
+fn descriptors_of_mapped_files_are_known_by_their_numbers() {
+    let (first, end) = (
+        FD_BASE + fds::OPENED as usize,
+        FD_BASE + fds::OPENED_END as usize,
+    );
+    for (fd, expected) in [
+        (0, TRAP),
+        (2, TRAP),
+        (3, ALLOW),
+        (FD_BASE - 1, ALLOW),
+        (first - 1, ALLOW),
+        (first, TRAP),
+        (end - 1, TRAP),
+        (end, ALLOW),
+    ] {
+        for nr in [g::__NR_read, g::__NR_preadv2, g::__NR_dup, g::__NR_splice] {
+            assert_eq!(answer_with_maps(nr, &[fd]), expected, "call {nr} of {fd}");
+        }
+        let map = |flags: u32| answer_with_maps(g::__NR_mmap, &[0, 1, 1, flags as usize, fd]);
+        assert_eq!(map(g::MAP_SHARED), expected);
+        assert_eq!(map(g::MAP_SHARED | g::MAP_ANONYMOUS), ALLOW);
+        assert_eq!(answer_with_maps(g::__NR_sendfile, &[9, fd]), expected);
+        let seek = |whence: u32| answer_with_maps(g::__NR_lseek, &[fd, 0, whence as usize]);
+        assert_eq!(seek(g::SEEK_HOLE), expected);
+        assert_eq!(seek(g::SEEK_END), ALLOW);
+        let fcntl = |command: u32| answer_with_maps(g::__NR_fcntl, &[fd, command as usize]);
+        assert_eq!(fcntl(g::F_DUPFD_CLOEXEC), expected);
+        assert_eq!(fcntl(g::F_GETFL), ALLOW);
+    }
+    assert_eq!(answer_with_maps(g::__NR_dup2, &[first, 5]), TRAP);
+    assert_eq!(
+        answer_with_maps(g::__NR_dup2, &[5, first - 1]),
+        ERRNO | 9,
+        "mapped files themselves are ours"
+    );
+}
+
+#[test]
+fn paths_are_looked_at_where_files_are_mapped() {
+    assert_eq!(answer_with_maps(g::__NR_openat, &[0, 0]), TRAP);
+    let empty = g::AT_EMPTY_PATH as usize;
+    assert_eq!(answer_with_maps(g::__NR_newfstatat, &[5, 0, 0, 0]), TRAP);
+    assert_eq!(
+        answer_with_maps(g::__NR_newfstatat, &[5, 0, 0, empty]),
+        ALLOW
+    );
+    assert_eq!(answer_with_maps(g::__NR_io_uring_setup, &[8]), ERRNO | 38);
+    assert_eq!(answer(g::__NR_openat, &[0, 0]), ALLOW);
+    assert_eq!(answer(g::__NR_read, &[0]), ALLOW);
 }
 
 fn answer(nr: u32, args: &[usize]) -> u32 {

@@ -1,0 +1,134 @@
+//! Calls on descriptors of mapped files, but for `mmap`.
+
+use farpage_abi::maps::Maps;
+use farpage_sys::file::Fd;
+use farpage_sys::linux::general as g;
+use farpage_sys::{Errno, Result, syscall};
+
+use super::{duplicate, file_of, file_of_any, read, say, size_of_file};
+use crate::program;
+
+const EXDEV: Errno = Errno(18);
+const IOV_MAX: usize = 1024;
+
+pub(super) fn call(maps: &Maps, number: u32, args: [usize; 6]) -> Option<Result<usize>> {
+    let [fd, b, c, d, ..] = args;
+    let file = match number {
+        g::__NR_sendmsg => return sends(maps, b).then_some(Err(Errno::EBADF)),
+        g::__NR_sendmmsg => return sends_several(maps, b, c).then_some(Err(Errno::EBADF)),
+        // As for files that cannot be spliced: programs then read.
+        g::__NR_sendfile => return file_of(maps, b).map(|_| Err(Errno::EINVAL)),
+        _ => file_of(maps, fd)?,
+    };
+    match number {
+        g::__NR_read => Some(read::read(maps, file, fd, &[[b, c]])),
+        g::__NR_pread64 => Some(read::read_at(maps, file, d, &[[b, c]])),
+        g::__NR_readv => Some(pieces(b, c).and_then(|to| read::read(maps, file, fd, &to))),
+        g::__NR_preadv => Some(pieces(b, c).and_then(|to| read::read_at(maps, file, d, &to))),
+        g::__NR_preadv2 if d == usize::MAX => {
+            Some(pieces(b, c).and_then(|to| read::read(maps, file, fd, &to)))
+        }
+        g::__NR_preadv2 => Some(pieces(b, c).and_then(|to| read::read_at(maps, file, d, &to))),
+        g::__NR_splice => Some(Err(Errno::EINVAL)),
+        g::__NR_copy_file_range => Some(Err(EXDEV)),
+        g::__NR_lseek => Some(seek(maps, file, fd, b, c as u32)),
+        g::__NR_dup => Some(duplicate(Fd(fd as i32), 0, false)),
+        g::__NR_dup2 => Some(duplicate_to(maps, fd, b, 0)),
+        g::__NR_dup3 if fd as u32 == b as u32 => Some(Err(Errno::EINVAL)),
+        g::__NR_dup3 => Some(duplicate_to(maps, fd, b, c)),
+        g::__NR_fcntl => match b as u32 {
+            g::F_DUPFD => Some(duplicate(Fd(fd as i32), c, false)),
+            g::F_DUPFD_CLOEXEC => Some(duplicate(Fd(fd as i32), c, true)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// A vector of pieces, as the program has it.
+fn pieces(at: usize, count: usize) -> Result<alloc::vec::Vec<[usize; 2]>> {
+    if count > IOV_MAX {
+        return Err(Errno::EINVAL);
+    }
+    (0..count)
+        .map(|i| program::read(at + i * size_of::<[usize; 2]>()))
+        .collect()
+}
+
+/// Data everywhere, and one hole at the end: pages that are not there are none.
+fn seek(maps: &Maps, file: usize, fd: usize, offset: usize, whence: u32) -> Result<usize> {
+    let size = size_of_file(maps, file) as usize;
+    let to = match whence {
+        _ if offset >= size => return Err(Errno::ENXIO),
+        g::SEEK_DATA => offset,
+        g::SEEK_HOLE => size,
+        _ => return Err(Errno::EINVAL),
+    };
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_lseek, fd, to, g::SEEK_SET) }
+}
+
+/// `dup2` and `dup3`: to a standard descriptor, or to a number by which the filter knows it.
+fn duplicate_to(maps: &Maps, fd: usize, to: usize, flags: usize) -> Result<usize> {
+    if fd as u32 == to as u32 {
+        return Ok(to);
+    }
+    if to > 2 && !super::is_kept(to) {
+        let first = super::kept().start;
+        let path = super::path_of(maps, fd);
+        say(&alloc::format!(
+            "cannot make '{path}' descriptor {to}: mapped files can be 0, 1, 2, and from {first} \
+             on; let the system choose the number"
+        ));
+        return Err(Errno::EBADF);
+    }
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_dup3, fd, to, flags) }
+}
+
+/// `struct msghdr`, as far as it is looked at.
+type Message = [usize; 7];
+
+/// The message at `at` carries a descriptor of a mapped file: where it arrives nobody would know
+/// it.
+fn sends(maps: &Maps, at: usize) -> bool {
+    const SOL_SOCKET: i32 = 1;
+    const SCM_RIGHTS: i32 = 1;
+    let Ok([_, _, _, _, control, bytes, _]) = program::read::<Message>(at) else {
+        return false;
+    };
+    let end = control.saturating_add(bytes);
+    let mut at = control;
+    while at + 16 <= end {
+        let (Ok(length), Ok([level, kind])) = (
+            program::read::<usize>(at),
+            program::read::<[i32; 2]>(at + 8),
+        ) else {
+            return false;
+        };
+        let fds = (level, kind) == (SOL_SOCKET, SCM_RIGHTS);
+        let mut fd = at + 16;
+        while fds && fd + 4 <= at.saturating_add(length).min(end) {
+            let number = program::read::<u32>(fd).unwrap_or(u32::MAX);
+            if file_of_any(maps, number as usize).is_some() {
+                let path = super::path_of(maps, number as usize);
+                say(&alloc::format!(
+                    "cannot send '{path}' to another process: mapped files are opened by their \
+                     path; send the path"
+                ));
+                return true;
+            }
+            fd += 4;
+        }
+        if length < 16 {
+            return false;
+        }
+        at = at.saturating_add(length.next_multiple_of(8));
+    }
+    false
+}
+
+fn sends_several(maps: &Maps, at: usize, count: usize) -> bool {
+    const EACH: usize = size_of::<Message>() + 8;
+    (0..count.min(IOV_MAX)).any(|i| sends(maps, at + i * EACH))
+}

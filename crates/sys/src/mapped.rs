@@ -1,0 +1,154 @@
+//! Memory files whose pages are there or not, and come from one process for many.
+
+use core::ffi::CStr;
+
+use linux_raw_sys::general as g;
+
+use crate::file::{self, Fd};
+use crate::raw::{Errno, Result};
+use crate::uffd::Uffd;
+use crate::{mem, syscall};
+
+const F_ADD_SEALS: u32 = 1033;
+const F_SEAL_SHRINK_GROW: usize = 0x2 | 0x4;
+const PAGE: usize = 4096;
+
+/// A memory file and this process's mapping of it, registered with a userfaultfd: whoever else
+/// has it mapped and registered waits for pages that are not there.
+///
+/// Pages are put in one by one and whole (`UFFDIO_COPY`): nobody ever sees a part of one, and Linux
+/// makes no larger page of which only a part is right.
+pub struct Mapped {
+    fd: Fd,
+    uffd: Uffd,
+    address: usize,
+    bytes: usize,
+}
+
+impl Mapped {
+    /// An empty file of `bytes` bytes, closed on exec, whose size nobody can change, and which has
+    /// the mode of a file that is only read. `uffd` has its features agreed on.
+    ///
+    /// # Errors
+    /// As `memfd_create(2)`, `ftruncate(2)`, `fcntl(2)`, `fchmod(2)`, `mmap(2)`, and as for
+    /// [`Uffd::register`].
+    pub fn create(name: &CStr, bytes: u64, uffd: Uffd) -> Result<Self> {
+        const READ_ONLY: usize = 0o444;
+        let fd = file::memfd(name, g::MFD_CLOEXEC | g::MFD_ALLOW_SEALING)?;
+        file::set_size(fd, bytes)?;
+        // SAFETY: takes no pointer.
+        unsafe { syscall!(g::__NR_fcntl, fd.0, F_ADD_SEALS, F_SEAL_SHRINK_GROW) }?;
+        // SAFETY: takes no pointer.
+        unsafe { syscall!(g::__NR_fchmod, fd.0, READ_ONLY) }?;
+        let bytes = usize::try_from(bytes).map_err(|_| Errno::EFBIG)?;
+        let bytes = bytes.next_multiple_of(PAGE);
+        let mut address = 0;
+        if bytes > 0 {
+            address = mem::map_shared(fd, bytes)?;
+            // SAFETY: the mapping is this value's own; nothing of it is touched.
+            unsafe { uffd.register_missing(address, bytes) }?;
+        }
+        Ok(Self {
+            fd,
+            uffd,
+            address,
+            bytes,
+        })
+    }
+
+    /// Its descriptor, to read and write.
+    pub fn fd(&self) -> Fd {
+        self.fd
+    }
+
+    /// Device and inode number.
+    ///
+    /// # Errors
+    /// As `fstat(2)`.
+    pub fn identity(&self) -> Result<(u64, u64)> {
+        file::identity(self.fd)
+    }
+
+    /// Puts whole pages of `contents` in from `offset` on. What is there already stays.
+    ///
+    /// # Errors
+    /// `ENOMEM` when there is no memory.
+    ///
+    /// # Panics
+    /// When the range is not of whole pages inside the file.
+    pub fn supply(&self, offset: u64, contents: &[u8]) -> Result<()> {
+        let offset = self.check(offset, contents.len());
+        let mut done = 0;
+        while done < contents.len() {
+            let to = self.address + offset + done;
+            let from = contents.as_ptr() as usize + done;
+            // SAFETY: `from` is a slice's, and the target this value's own mapping.
+            let progress = unsafe { self.uffd.copy(to, from, contents.len() - done, false) };
+            done += progress.bytes;
+            match progress.stopped {
+                None => {}
+                Some(Errno::EEXIST) => done += PAGE,
+                Some(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes pages out, wherever they are mapped.
+    ///
+    /// # Errors
+    /// As `fallocate(2)`.
+    ///
+    /// # Panics
+    /// As [`Mapped::supply`].
+    pub fn take_out(&self, offset: u64, bytes: usize) -> Result<()> {
+        self.check(offset, bytes);
+        file::punch(self.fd, offset, bytes as u64)
+    }
+
+    fn check(&self, offset: u64, bytes: usize) -> usize {
+        let offset = offset as usize;
+        assert!(offset.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE) && bytes > 0);
+        assert!(offset + bytes <= self.bytes, "beyond a mapped file");
+        offset
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            // SAFETY: nobody else knows the mapping.
+            let _ = unsafe { mem::unmap(self.address, self.bytes) };
+        }
+        file::close(self.fd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::vec;
+
+    use super::*;
+    use crate::uffd;
+
+    #[test]
+    fn pages_are_put_in_whole_and_taken_out() {
+        let (uffd, _) = uffd::open(None).unwrap();
+        uffd.enable(0).unwrap();
+        let mapped = Mapped::create(c"test", 3 * PAGE as u64 - 5, uffd).unwrap();
+        mapped.supply(PAGE as u64, &[7; PAGE]).unwrap();
+        mapped.supply(0, &vec![8; 3 * PAGE]).unwrap();
+        let mut seen = vec![0; 3 * PAGE];
+        let got = file::pread(mapped.fd(), &mut seen, 0).unwrap();
+        assert_eq!(got, 3 * PAGE - 5);
+        assert_eq!((seen[0], seen[PAGE], seen[2 * PAGE]), (8, 7, 8));
+        mapped.take_out(PAGE as u64, PAGE).unwrap();
+        file::pread(mapped.fd(), &mut seen, 0).unwrap();
+        assert_eq!((seen[0], seen[PAGE], seen[2 * PAGE]), (8, 0, 8));
+        assert!(file::set_size(mapped.fd(), 1).is_err());
+        drop(mapped);
+        file::close(uffd.0);
+    }
+}
