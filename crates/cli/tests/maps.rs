@@ -7,6 +7,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
+
+use farpage_test_server::{Server, Speed};
 
 /// Where the program finds the file: not even the folder exists.
 const PATH: &str = "/nowhere/at/all";
@@ -91,6 +94,22 @@ fn run(user: &[&str], ram: &str, source: &str, program: &[&str]) -> Output {
     farpage(user, ram, &map, program).output().unwrap()
 }
 
+/// Who reads a file of the test's folder, and from where: each user by its path, the first also by
+/// HTTP.
+fn places(source: &str) -> Vec<(&'static [&'static str], String)> {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    let speed = Speed {
+        latency: Duration::from_millis(1),
+        ..Speed::default()
+    };
+    let server = SERVER.get_or_init(|| Server::start(dir(), speed).unwrap());
+    let users = users().iter();
+    let mut places: Vec<_> = users.map(|user| (*user, source.to_string())).collect();
+    let name = source.strip_prefix(&dir().display().to_string());
+    places.push((&[], server.url(name.expect("a file of the folder"))));
+    places
+}
+
 /// Runs a shell script in which `$F` is the file, bare and with `--map`, as each user: it must say
 /// the same.
 fn same_with_and_without(ram: &str, source: &str, script: &str) {
@@ -99,8 +118,8 @@ fn same_with_and_without(ram: &str, source: &str, script: &str) {
     let bare = bare.args(["-c", &named(source)]).current_dir(dir());
     let want = bare.output().unwrap();
     assert!(want.status.success(), "{script}: {}", text(&want.stderr));
-    for user in users() {
-        let got = run(user, ram, source, &["bash", "-c", &named(PATH)]);
+    for (user, place) in places(source) {
+        let got = run(user, ram, &place, &["bash", "-c", &named(PATH)]);
         let said = text(&got.stderr);
         assert!(
             got.status.success(),
@@ -235,7 +254,7 @@ fn has_module(name: &str) -> bool {
 }
 
 fn expect_python(ram: &str, source: &str, program: &str) {
-    for user in users() {
+    for (user, place) in places(source) {
         // Packages lie where other users may not look.
         if !user.is_empty() && program.contains("import sys, ") {
             continue;
@@ -245,7 +264,7 @@ fn expect_python(ram: &str, source: &str, program: &str) {
         } else {
             "python3".to_string()
         };
-        let got = run(user, ram, source, &[&python, "-c", program, PATH, source]);
+        let got = run(user, ram, &place, &[&python, "-c", program, PATH, source]);
         let said = text(&got.stderr);
         assert!(got.status.success(), "as {user:?}: {} {said}", got.status);
         assert_eq!(text(&got.stdout), "same\n", "as {user:?}: {said}");
