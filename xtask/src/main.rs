@@ -12,6 +12,7 @@ mod rows;
 mod setup;
 mod table;
 mod test;
+mod wheel;
 mod world;
 
 use std::process::ExitCode;
@@ -40,6 +41,7 @@ cargo xtask COMMAND
                              numbers of other formats on page-in and page-out, beside memcpy
   fuzz [--seconds 10] [TARGET]...
                              parsers given anything, each for so long; a finding is a failure
+  wheel [--out dist]         the Python package with the farpage command in it, tried with NumPy alone
   demo                       a job that dies under a memory limit, and finishes with farpage
   rows [ROW]...              runs the command behind each row of docs/ROWS.md
 
@@ -64,6 +66,7 @@ fn run() -> Result<()> {
         Some("corpus") => corpus::corpus(&world, args),
         Some("bench") => bench::bench(&world, args),
         Some("fuzz") => fuzz::fuzz(&world, args),
+        Some("wheel") => wheel::wheel(&world, args),
         Some("demo") => args.finish().and_then(|()| demo::demo(&world)),
         Some("rows") => rows::rows(&world, args),
         Some("help" | "--help" | "-h") => {

@@ -24,6 +24,7 @@ const NEEDS: &[(Probe, &str)] = &[
     (Probe::Program("gcc"), "gcc"),
     (Probe::Program("g++"), "g++"), // libFuzzer
     (Probe::File("/usr/lib/x86_64-linux-gnu/libc.a"), "libc6-dev"),
+    (Probe::Program("strip"), "binutils"),
     (Probe::Program("setpriv"), "util-linux"),
     (Probe::Program("tar"), "tar"),
     (Probe::Program("zstd"), "zstd"),
@@ -93,6 +94,11 @@ fn debian(world: &World) -> Result<()> {
         still if still.is_empty() => Ok(()),
         still => bail!("still missing after installing: {}", still.join(" ")),
     }
+}
+
+/// Makes `.venv` with all that is pinned.
+pub(crate) fn python_packages(world: &World) -> Result<()> {
+    venv(world, |_| true)
 }
 
 /// Makes `.venv` with NumPy: all that the demo and the NumPy bench need.

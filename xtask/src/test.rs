@@ -11,6 +11,7 @@ use crate::corpus;
 use crate::fuzz;
 use crate::proc;
 use crate::setup;
+use crate::wheel;
 use crate::world::World;
 
 /// Runs all checks in order and stops at the first that fails.
@@ -35,6 +36,7 @@ pub(crate) fn test(world: &World, mut args: Args) -> Result<()> {
     cargo(world, "cargo fmt of fuzz", &fuzz)?;
     unit_tests(world)?;
     real_files(world)?;
+    wheel::test(world)?;
     println!("== fuzz");
     fuzz::fuzz(
         world,
