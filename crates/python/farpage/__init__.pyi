@@ -98,6 +98,13 @@ class Arrays(dict[str, Array]):
     object: Object
     def __init__(self, obj: Object, items: Mapping[str, Array]) -> None: ...
     def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
 
 def load(
     address: Path,

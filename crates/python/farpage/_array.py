@@ -11,7 +11,16 @@ _FOREIGN = {"bf16": "<u2", "f8_e4m3": "|u1", "f8_e5m2": "|u1"}
 
 
 class Array(np.ndarray):
-    """An array that lies in an `Object`: a NumPy array that is pickled by reference."""
+    """An array that lies in an `Object`: a NumPy array that is pickled by reference.
+
+    `object` is what it lies in, None for what is no view of one. Results of arithmetic and `copy`
+    are plain arrays. A page that cannot be had ends the process with SIGBUS and a message: NumPy
+    reads memory, which cannot raise; `prefetch` does.
+
+    >>> x = fp.load("x.npy")
+    >>> x[1:].object is x.object, type(x + 1) is np.ndarray
+    (True, True)
+    """
 
     def __array_finalize__(self, base):
         self.object = None
@@ -66,13 +75,27 @@ def dtype_of(description):
 
 
 class Arrays(dict):
-    """Arrays by name, and the `object` that they lie in."""
+    """Arrays by name, and the `object` that they lie in.
+
+    >>> np.savez("data.npz", a=np.ones(3), b=np.zeros((2, 2)))
+    >>> with fp.load("data.npz") as data:
+    ...     sorted(data), data["b"].shape
+    (['a', 'b'], (2, 2))
+    """
 
     def __init__(self, obj, items):
         super().__init__(items)
         self.object = obj
 
     def close(self):
-        """Lets go of the arrays and closes the object."""
+        """Lets go of the arrays and closes the object. Raises `ArgumentError` while others have
+        views of them."""
         self.clear()
         self.object.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.clear()
+        self.object.__exit__(*exc)

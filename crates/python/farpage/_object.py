@@ -16,7 +16,13 @@ _open_objects = weakref.WeakSet()
 class Object(_farpage.Memory):
     """Mapped memory: the bytes of a source, read when they are touched.
 
-    It has the buffer protocol: `memoryview(obj)`, `np.frombuffer(obj, ...)`.
+    It has the buffer protocol: `memoryview(obj)`, `np.frombuffer(obj, ...)`. All offsets are in
+    bytes. Methods raise what the source's failure is: see `farpage.errors`; and `ArgumentError`
+    for ranges that do not lie inside, and after `close`.
+
+    >>> with fp.open("big.bin") as obj:
+    ...     obj.prefetch((0, 4096)), len(obj[:10]), memoryview(obj)[:2].tobytes()
+    (4096, 10, b'\\x00\\x00')
     """
 
     def __new__(cls, memory, recipe=None, server=None):
@@ -76,6 +82,10 @@ class Object(_farpage.Memory):
         `where`: a slice or pair of byte offsets, or an array that lies in the object; all of it
         without. At most half of the budget is filled. `progress`: True or False for a bar, by
         default on a terminal and in notebooks; or a function that gets the bytes so far.
+
+        >>> obj = fp.open("big.bin")
+        >>> obj.prefetch(slice(0, 8192)), obj.residency()
+        (8192, [(0, 8192)])
         """
         start, stop = self._range(where)
         if callable(progress):
@@ -89,19 +99,38 @@ class Object(_farpage.Memory):
             bar.close()
 
     def drop(self, where=None):
-        """Lets bytes go from memory; what was written is written back before."""
+        """Lets bytes go from memory; what was written is written back before.
+
+        `where` as of `prefetch`. Raises `NotWritten`.
+
+        >>> obj = fp.open("big.bin", eager=True)
+        >>> obj.drop()
+        >>> obj.residency()
+        []
+        """
         super().drop(*self._range(where))
 
     def pin(self, where=None):
-        """Brings bytes in and keeps them until `unpin`. Half of the budget can be pinned."""
+        """Brings bytes in and keeps them until `unpin`.
+
+        `where` as of `prefetch`. Raises `KernelError` for more than half of the budget.
+
+        >>> obj = fp.open("big.bin", ram="8M")
+        >>> obj.pin((0, 4096))
+        >>> obj.unpin((0, 4096))
+        """
         super().pin(*self._range(where))
 
     def unpin(self, where=None):
-        """Lets pinned bytes leave again."""
+        """Lets pinned bytes leave again; `where` as of `prefetch`."""
         super().unpin(*self._range(where))
 
     def record(self, path):
-        """Records from now on which pages are asked for, for `replay=`."""
+        """Records from now on which pages are asked for, in the file `path`, for `replay=`.
+
+        >>> obj = fp.open("big.bin")
+        >>> obj.record("pages.trace")
+        """
         super().record(os.fspath(path))
 
     def close(self):

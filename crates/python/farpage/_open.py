@@ -11,7 +11,15 @@ from ._options import checked, parse_size
 
 
 def set_ram(size):
-    """Sets what all objects that are opened without `ram=` keep in memory together."""
+    """Sets what all objects that are opened without `ram=` keep in memory together.
+
+    `size`: bytes, or text: '512M', '1.5G' (of 1024), '500MB' (of 1000). Without this call it is
+    half of the memory that the machine, or the control group, has left.
+
+    Raises `ArgumentError` for what is no size, `KernelError` below 4 MiB.
+
+    >>> fp.set_ram("2G")
+    """
     _farpage.set_ram(parse_size(size, "ram"))
 
 
@@ -31,11 +39,21 @@ def _presentation(dtype):
 def load(address, *, dtype=None, eager=False, progress=None, **options):
     """Maps the arrays of a file: npy, npz (stored), safetensors or Arrow, wherever it is.
 
-    Returns an array for npy and `Arrays` (a dict) for the others. Nothing is read but the header;
-    what is touched comes in. `mode`: 'r', 'r+' or 'c' (a private copy). `ram`: how much of it may
-    be in memory at a time. `dtype`: None presents every number as NumPy's own type (big-endian as
-    native, bf16 as float32), 'float32' float16 too, 'stored' nothing. `eager`: brings all in
-    first, as far as the budget allows. See `open` for the other options.
+    `address`: a path, or `http://`, `https://` and the like. Returns an `Array` for npy, in the
+    file's shape, and `Arrays` (a dict) for the others. Nothing is read but the header; what is
+    touched comes in.
+
+    `mode`: 'r', 'r+' (writes back) or 'c' (a private copy). `dtype`: None presents every number as
+    NumPy's own type (big-endian as native, bf16 as float32), 'float32' float16 too, 'stored'
+    nothing. `eager`: brings all in first, as far as the budget allows. `progress` and all other
+    options as of `open`.
+
+    Raises `FormatError` for what is of no format that is known, and what `open` raises.
+
+    >>> np.save("x.npy", np.arange(6.0).reshape(2, 3))
+    >>> x = fp.load("x.npy", ram="64M")
+    >>> x.shape, float(x[1].sum())
+    ((2, 3), 12.0)
     """
     options = checked(**options, **_presentation(dtype))
     recipe = Recipe(os.fsdecode(address), options, "load")
@@ -52,19 +70,39 @@ def load(address, *, dtype=None, eager=False, progress=None, **options):
 def open(source, *, dtype=None, shape=None, size=None, eager=False, progress=None, **options):
     """Opens bytes as memory, or raw numbers as an array.
 
-    `source`: a path, an address (http, https, s3, gs, az), a file object (fsspec's too), or a
-    function `read(offset, length) -> bytes` with `size=`; Python code runs in a process of its
-    own, because the thread that waits for a page may hold the interpreter lock.
+    `source`: a path, an address, a file object (fsspec's too), or a function
+    `read(offset, length)` that returns so many bytes, with `size=`. Python code runs in a process
+    of its own, because the thread that waits for a page may hold the interpreter lock.
 
-    Without `dtype` it returns an `Object`; with it an array of `shape`, in which one dimension may
-    be -1 (all there is). dtypes: NumPy's, '>f4' and the like, 'bf16', 'vax_f', 'vax_d', 'vax_g'.
+    Without `dtype` it returns an `Object`; with it an `Array` of `shape`, in which one dimension
+    may be -1 (all there is). dtypes: NumPy's, '>f4' and the like, 'bf16' (its bits, or numbers with
+    `bf16_as_f32=True`), 'vax_f', 'vax_d', 'vax_g'.
 
-    Options: `mode` 'r', 'r+' (writes back), 'w+' (makes the file), 'c' (a private copy).
-    `ram` the most that is in memory at a time. `cache` True, a folder, or (folder, limit): keeps
-    on the disk what is fetched. `on_failure` 'error', 'wait' or 'zero'. `timeout` seconds for
-    which a far source is tried again. `headers` of HTTP requests. `decompress` gzip and zstd (by
-    default by the name). `record` a file that gets the pages asked for, `replay` brings those of
-    such a file in, in that order, in the background.
+    mode        'r', 'r+' (writes back; the file grows if it must), 'w+' (makes the file), 'c' (a
+                private copy: what is written stays in this process)
+    size        bytes, of a function, of a new file, or of one that grows
+    ram         the most that is in memory at a time: bytes, or text such as '512M'
+    cache       True, a folder, or (folder, limit): keeps on the disk what is fetched
+    on_failure  'error', 'wait' (as long as it takes) or 'zero' (zeros are read instead)
+    timeout     seconds for which a far source is tried again, and Python code may take: 60
+    headers     of HTTP requests: a dict, or pairs
+    decompress  gzip and zstd: True or False; by default by the name
+    record      a file that gets the pages asked for
+    replay      such a file: brings them in, in that order, in the background
+    eager       brings all in first, as far as the budget allows
+    progress    of that: as of `Object.prefetch`
+
+    Raises `ArgumentError`, `NotFound`, `Denied`, `Unreachable`, `TimedOut`, `Unsupported`,
+    `KernelError` when the budget is too small, `FormatError` when the shape does not fit.
+
+    >>> a = fp.open("big.bin", dtype="float32", shape=(100, 768), mode="w+", ram="64M")
+    >>> a[0] = 1
+    >>> a.flush()
+    >>> b = fp.open("big.bin", dtype="float32", shape=(-1, 768))
+    >>> b.shape, float(b.sum())
+    ((100, 768), 768.0)
+    >>> fp.open(lambda offset, length: bytes(length), size="1G")[5]
+    0
     """
     if shape is None and dtype is not None:
         shape = (-1,)

@@ -34,7 +34,11 @@ def parse_size(size, what="size"):
 
 
 def cache_folder():
-    """Where `cache=True` keeps what is fetched."""
+    """Where `cache=True` keeps what is fetched: `FARPAGE_CACHE`, or below the user's caches.
+
+    >>> fp.cache_folder().endswith("farpage")
+    True
+    """
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.environ.get("FARPAGE_CACHE") or os.path.join(base, "farpage")
 

@@ -3,7 +3,7 @@
 import os
 import re
 
-import pytest
+import farpage as fp
 from conftest import TestServer
 
 PATH = os.path.join(os.environ["FARPAGE_DOCS"], "python.md")
@@ -30,7 +30,24 @@ def test_all_examples_run(tmp_path, monkeypatch, capsys):
     assert "cannot find" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["load", "open", "set_ram"])
-def test_the_text_names_what_there_is(name):
-    with open(PATH) as file:
-        assert name in file.read()
+THINGS = [fp.load, fp.open, fp.set_ram, fp.cache_folder, fp.Object, fp.Array, fp.Arrays]
+
+
+def test_the_examples_of_docstrings_run(script):
+    names = [thing.__name__ for thing in THINGS]
+    done = script(
+        f"""
+        import doctest, os, sys, numpy as np, farpage as fp
+        os.chdir(os.path.dirname(sys.argv[0]))
+        np.save("x.npy", np.arange(6.0).reshape(2, 3))
+        np.zeros((100, 768), "f4").tofile("big.bin")
+        finder, runner = doctest.DocTestFinder(exclude_empty=True), doctest.DocTestRunner()
+        for name in {names}:
+            for test in finder.find(getattr(fp, name), name, globs={{"np": np, "fp": fp}}):
+                runner.run(test)
+        failed, tried = runner.summarize()
+        assert tried > 15, tried
+        sys.exit(failed)
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr

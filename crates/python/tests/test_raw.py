@@ -100,7 +100,10 @@ def test_paths_of_all_kinds_are_taken(numbers):
         assert fp.open(form, dtype="f8")[7] == values[7]
 
 
-@pytest.mark.parametrize("size, wanted", [("4M", 4 << 20), ("1.5GiB", 3 << 29), ("500MB", 5 * 10**8)])
+SIZES = [("4M", 4 << 20), ("1.5GiB", 3 << 29), ("500MB", 5 * 10**8)]
+
+
+@pytest.mark.parametrize("size, wanted", SIZES)
 def test_sizes_are_understood(size, wanted):
     from farpage._options import parse_size
 
@@ -113,7 +116,10 @@ def test_what_is_no_size_is_refused(numbers, size):
         fp.open(numbers[0], ram=size)
 
 
-@pytest.mark.parametrize("options", [{"mode": "a"}, {"on_failure": "x"}, {"shape": (3,)}, {"timeout": -1}])
+NONSENSE = [{"mode": "a"}, {"on_failure": "x"}, {"shape": (3,)}, {"timeout": -1}]
+
+
+@pytest.mark.parametrize("options", NONSENSE)
 def test_options_that_make_no_sense_are_refused(numbers, options):
     with pytest.raises(fp.ArgumentError):
         fp.open(numbers[0], **options)
