@@ -41,7 +41,9 @@ cargo xtask COMMAND
                              numbers of other formats on page-in and page-out, beside memcpy
   fuzz [--seconds 10] [TARGET]...
                              parsers given anything, each for so long; a finding is a failure
-  wheel [--out dist]         the Python package with the farpage command in it, tried with NumPy alone
+  wheel [--out dist] [--test]
+                             the Python package with the farpage command in it, tried with NumPy
+                             alone; --test: its tests
   demo                       a job that dies under a memory limit, and finishes with farpage
   rows [ROW]...              runs the command behind each row of docs/ROWS.md
 

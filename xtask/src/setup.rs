@@ -128,7 +128,7 @@ fn venv(world: &World, wanted: impl Fn(&str) -> bool) -> Result<()> {
 }
 
 /// The interpreter under `.venv`: the system's, unless it has no pip of its own.
-fn base_python() -> Result<PathBuf> {
+pub(crate) fn base_python() -> Result<PathBuf> {
     if Probe::PythonModule("ensurepip").there() {
         return Ok(PathBuf::from(SYSTEM_PYTHON));
     }

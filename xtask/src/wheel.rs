@@ -22,11 +22,16 @@ const MATURIN: &[&str] = &[
     "repair",
 ];
 
-/// Builds it into `--out` (`dist` without), and tries it where nothing but NumPy is.
+/// Builds it into `--out` (`dist` without), and tries it where nothing but NumPy is. `--test`: runs
+/// its tests instead.
 pub(crate) fn wheel(world: &World, mut args: Args) -> Result<()> {
     let out = args.value("--out")?.map_or("dist".into(), PathBuf::from);
+    let tests = args.flag("--test");
     args.finish()?;
     setup::python_packages(world)?;
+    if tests {
+        return test(world);
+    }
     let wheel = build(world, &out)?;
     println!("wheel: {}", wheel.display());
     try_it(world, &wheel)
@@ -59,11 +64,33 @@ fn build(world: &World, out: &Path) -> Result<PathBuf> {
     fs::create_dir_all(out)?;
     let wheel = out.canonicalize()?.join(name);
     fs::copy(&built, &wheel)?;
-    let tag = name.to_string_lossy();
-    if !tag.contains("manylinux") {
-        bail!("{tag} is for this machine only: its audit did not pass");
-    }
+    fits_its_name(&name.to_string_lossy(), &fs::read(&command)?)?;
     Ok(wheel)
+}
+
+/// The name says which glibc is needed at least. maturin looks at the library only, so the command
+/// is looked at here.
+fn fits_its_name(name: &str, command: &[u8]) -> Result<()> {
+    let minor = |text: &str| -> Option<u32> {
+        let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().ok()
+    };
+    let promised = name
+        .split("manylinux_2_")
+        .nth(1)
+        .and_then(minor)
+        .with_context(|| format!("{name} is for this machine only: its audit did not pass"))?;
+    let text = String::from_utf8_lossy(command);
+    let needed = text
+        .split("GLIBC_2.")
+        .skip(1)
+        .filter_map(minor)
+        .max()
+        .unwrap_or(0);
+    if needed > promised {
+        bail!("the command needs glibc 2.{needed}, and {name} says 2.{promised}");
+    }
+    Ok(())
 }
 
 fn path_with(first: &Path) -> Result<std::ffi::OsString> {
@@ -75,7 +102,12 @@ fn path_with(first: &Path) -> Result<std::ffi::OsString> {
 /// A new environment `name` under the target folder; `system`: it sees the system's packages.
 fn environment(world: &World, name: &str, system: bool) -> Result<PathBuf> {
     let base = world.release_dir()?.with_file_name("python").join(name);
-    let mut venv = Command::new(SYSTEM_PYTHON);
+    let python = if system {
+        SYSTEM_PYTHON.into()
+    } else {
+        setup::base_python()?
+    };
+    let mut venv = Command::new(python);
     venv.args(["-m", "venv", "--clear"]).arg(&base);
     if system {
         venv.arg("--system-site-packages");
@@ -150,4 +182,17 @@ pub(crate) fn test(world: &World) -> Result<()> {
         .current_dir(python.parent().context("python lies in a folder")?)
         .stdin(Stdio::null());
     proc::must(&mut pytest, "pytest")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits_its_name;
+
+    #[test]
+    fn a_command_newer_than_its_wheel_is_refused() {
+        let name = "farpage-0.1.0-cp311-abi3-manylinux_2_34_x86_64.whl";
+        assert!(fits_its_name(name, b"\0GLIBC_2.2.5\0GLIBC_2.34\0").is_ok());
+        assert!(fits_its_name(name, b"\0GLIBC_2.35\0").is_err());
+        assert!(fits_its_name("farpage-0.1.0-cp311-abi3-linux_x86_64.whl", b"").is_err());
+    }
 }

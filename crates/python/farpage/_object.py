@@ -1,6 +1,7 @@
 """Mapped memory, and how another process comes by it."""
 
 import atexit
+import io
 import os
 import sys
 import weakref
@@ -251,6 +252,8 @@ def _served(source, recipe, options):
     """An object whose bytes Python code answers for."""
     size = options.pop("size", None)
     writable = options.get("mode") in ("r+", "w+")
+    if isinstance(source, io.TextIOBase):
+        raise errors.ArgumentError("a file of text has no bytes to map; open it with mode 'rb'")
     if hasattr(source, "seek") and hasattr(source, "read"):
         name = getattr(source, "path", None) or getattr(source, "name", None)
         name = _server.without_credentials(str(name or type(source).__name__)).split("?")[0]

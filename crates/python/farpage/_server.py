@@ -55,7 +55,7 @@ class FileObject:
     def __init__(self, file, writable):
         self._file = file
         # Of the interpreter's own files the position belongs to the opener too: it stays.
-        own = type(file) in (io.FileIO, io.BufferedReader, io.BufferedRandom)
+        own = type(getattr(file, "raw", file)) is io.FileIO
         self._descriptor = file.fileno() if own else None
         if own and writable:
             file.flush()

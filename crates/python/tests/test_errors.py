@@ -78,7 +78,8 @@ def test_a_server_that_is_gone(numbers, tmp_path):
     server = TestServer(tmp_path)
     obj = fp.open(server.url("numbers.bin"), timeout=0.3, cache=False)
     server.stop()
-    assert isinstance(raising(obj), TimeoutError)
+    caught = raising(obj)
+    assert isinstance(caught, TimeoutError) and "within 1 s" in str(caught)
     with pytest.raises(fp.SourceError):
         fp.open(server.url("numbers.bin"), timeout=0.3)
 

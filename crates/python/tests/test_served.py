@@ -84,6 +84,13 @@ def test_files_in_memory_and_packed_files_are_memory(tmp_path):
     (tmp_path / "x.gz").write_bytes(gzip.compress(RAMP))
     with gzip.open(tmp_path / "x.gz") as file:
         assert fp.open(file)[1000:200_000] == RAMP[1000:200_000]
+    with io.BufferedReader(gzip.open(tmp_path / "x.gz")) as file:
+        assert fp.open(file)[1000:200_000] == RAMP[1000:200_000]
+
+
+def test_a_file_of_text_is_refused(numbers):
+    with open(numbers[0]) as file, pytest.raises(fp.ArgumentError, match="rb"):
+        fp.open(file)
 
 
 def test_a_file_object_is_written_to(tmp_path):
