@@ -55,6 +55,11 @@ def load(address, *, dtype=None, eager=False, progress=None, **options):
     >>> x.shape, float(x[1].sum())
     ((2, 3), 12.0)
     """
+    if not isinstance(address, (str, bytes, os.PathLike)):
+        raise errors.ArgumentError(
+            f"cannot load {type(address).__name__}: where its arrays lie must be known before it is "
+            "mapped; give a path or an address, or open() it and name dtype and shape"
+        )
     options = checked(**options, **_presentation(dtype))
     recipe = Recipe(os.fsdecode(address), options, "load")
     obj, kind, entries = recipe.open()

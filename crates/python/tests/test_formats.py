@@ -163,6 +163,11 @@ def test_what_is_no_format_is_refused(tmp_path):
         fp.load(tmp_path / "x.npy")
 
 
+def test_a_file_object_is_not_loaded(tmp_path):
+    with pytest.raises(fp.ArgumentError, match="path"):
+        fp.load(io.BytesIO(b""))
+
+
 def test_arrays_name_their_object_and_let_go_of_it(tmp_path):
     np.savez(tmp_path / "x.npz", a=some("<f4"), b=some("<i8"))
     arrays = fp.load(tmp_path / "x.npz")

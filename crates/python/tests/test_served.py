@@ -227,7 +227,9 @@ def test_nothing_is_left_open(tmp_path):
     before = descriptors()
     for _ in range(3):
         open_and_close()
-    assert descriptors() <= before
+    deadline = time.monotonic() + 20
+    while descriptors() > before:  # threads that read ahead let go a little later
+        assert time.monotonic() < deadline, os.listdir("/proc/self/fd")
 
 
 def test_a_function_is_sent_to_a_worker_by_name():
