@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -21,6 +22,9 @@ const MATURIN: &[&str] = &[
     "--auditwheel",
     "repair",
 ];
+
+/// They take some two minutes.
+const TESTS_MAX: Duration = Duration::from_secs(1800);
 
 /// Builds it into `--out` (`dist` without), and tries it where nothing but NumPy is. `--test`: runs
 /// its tests instead.
@@ -181,7 +185,11 @@ pub(crate) fn test(world: &World) -> Result<()> {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(python.parent().context("python lies in a folder")?)
         .stdin(Stdio::null());
-    proc::must(&mut pytest, "pytest")
+    let outcome = proc::run(&mut pytest, TESTS_MAX, false)?;
+    if !outcome.status.success() {
+        bail!("pytest: {}", outcome.ending());
+    }
+    Ok(())
 }
 
 #[cfg(test)]
