@@ -87,7 +87,7 @@ def test_forks_while_threads_fault(numbers):
 
 def test_objects_are_opened_and_closed_by_many_threads(numbers):
     def go():
-        for _ in range(10):
+        for _ in range(40):
             with fp.open(numbers[0], ram="4M") as obj:
                 assert obj[:8] == numbers[1][:1].tobytes()
 
