@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 from typing_extensions import Buffer, Self, TypeVar, Unpack
 
 from . import errors as errors
-from .errors import *
+from .errors import *  # noqa: F403
 from .errors import Error as Error
 
 __all__: list[str]
@@ -18,9 +18,7 @@ Size = int | str
 Mode = Literal["r", "r+", "w+", "c"]
 Progress = bool | Callable[[int], object] | None
 Path = str | bytes | PathLike[str] | PathLike[bytes]
-Where = (
-    slice[Any, Any, Any] | range | tuple[int, int] | np.ndarray[Any, Any] | None
-)
+Where = slice[Any, Any, Any] | range | tuple[int, int] | np.ndarray[Any, Any] | None
 
 class _File(Protocol):
     def seek(self, offset: int, whence: int = ..., /) -> int: ...

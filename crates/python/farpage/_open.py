@@ -57,8 +57,8 @@ def load(address, *, dtype=None, eager=False, progress=None, **options):
     """
     if not isinstance(address, (str, bytes, os.PathLike)):
         raise errors.ArgumentError(
-            f"cannot load {type(address).__name__}: where its arrays lie must be known before it is "
-            "mapped; give a path or an address, or open() it and name dtype and shape"
+            f"cannot load {type(address).__name__}: where its arrays lie must be known before it "
+            "is mapped; give a path or an address, or open() it and name dtype and shape"
         )
     options = checked(**options, **_presentation(dtype))
     recipe = Recipe(os.fsdecode(address), options, "load")

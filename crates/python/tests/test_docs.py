@@ -3,8 +3,9 @@
 import os
 import re
 
-import farpage as fp
 from conftest import TestServer
+
+import farpage as fp
 
 PATH = os.path.join(os.environ["FARPAGE_DOCS"], "python.md")
 

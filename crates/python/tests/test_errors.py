@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 import pytest
+from conftest import TestServer
 
 import farpage as fp
-from conftest import TestServer
 
 MIB = 1 << 20
 
@@ -51,7 +51,7 @@ FAULTS = [
     ("status 503", fp.TimedOut),
     ("silence", fp.TimedOut),
     ("later 5", fp.WrongRange),
-    ("tagged \"other\"", fp.Changed),
+    ('tagged "other"', fp.Changed),
 ]
 
 

@@ -45,7 +45,7 @@ def test_big_endian_numbers_are_native_in_memory(tmp_path):
 
 def test_vax_numbers_are_read(tmp_path):
     # 1.0, -2.5 and 0 as the VAX wrote them: F_floating, words little-endian, high word first.
-    (tmp_path / "x").write_bytes(bytes.fromhex("80400000" "20c10000" "00000000"))
+    (tmp_path / "x").write_bytes(bytes.fromhex("8040000020c1000000000000"))
     array = fp.open(tmp_path / "x", dtype="vax_f")
     assert array.dtype == np.float32
     np.testing.assert_array_equal(array, [1.0, -2.5, 0])
