@@ -13,6 +13,7 @@ mod rows;
 mod setup;
 mod table;
 mod test;
+mod wheel;
 mod world;
 
 use std::process::ExitCode;
@@ -43,6 +44,9 @@ cargo xtask COMMAND
                              parsers given anything, each for so long; a finding is a failure
   install-c [--prefix /usr/local]
                              libfarpage.so, libfarpage.a, farpage.h and farpage.pc, for C
+  wheel [--out dist] [--test]
+                             the Python package with the farpage command in it, tried with NumPy
+                             alone; --test: its tests
   demo                       a job that dies under a memory limit, and finishes with farpage
   rows [ROW]...              runs the command behind each row of docs/ROWS.md
 
@@ -68,6 +72,7 @@ fn run() -> Result<()> {
         Some("bench") => bench::bench(&world, args),
         Some("fuzz") => fuzz::fuzz(&world, args),
         Some("install-c") => install_c::main(&world, args),
+        Some("wheel") => wheel::wheel(&world, args),
         Some("demo") => args.finish().and_then(|()| demo::demo(&world)),
         Some("rows") => rows::rows(&world, args),
         Some("help" | "--help" | "-h") => {

@@ -29,6 +29,7 @@ const NEEDS: &[(Probe, &str)] = &[
     (Probe::Program("g++"), "g++"), // libFuzzer; farpage.h in C++
     (Probe::Program("pkg-config"), "pkgconf"),
     (Probe::File("/usr/lib/x86_64-linux-gnu/libc.a"), "libc6-dev"),
+    (Probe::Program("strip"), "binutils"),
     (Probe::Program("setpriv"), "util-linux"),
     (Probe::Program("tar"), "tar"),
     (Probe::Program("zstd"), "zstd"),
@@ -171,7 +172,7 @@ fn venv(world: &World, wanted: impl Fn(&str) -> bool) -> Result<()> {
 }
 
 /// The interpreter under `.venv`: the system's, unless it has no pip of its own.
-fn base_python() -> Result<PathBuf> {
+pub(crate) fn base_python() -> Result<PathBuf> {
     if Probe::PythonModule("ensurepip").there() {
         return Ok(PathBuf::from(SYSTEM_PYTHON));
     }

@@ -12,6 +12,7 @@ use crate::fuzz;
 use crate::install_c;
 use crate::proc;
 use crate::setup;
+use crate::wheel;
 use crate::world::World;
 
 /// Runs all checks in order and stops at the first that fails.
@@ -38,6 +39,7 @@ pub(crate) fn test(world: &World, mut args: Args) -> Result<()> {
     real_files(world)?;
     println!("== install-c");
     install_c::check(world)?;
+    wheel::test(world)?;
     println!("== fuzz");
     fuzz::fuzz(
         world,

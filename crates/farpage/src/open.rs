@@ -10,6 +10,9 @@ use farpage_source::{
 
 use crate::{Error, Trace};
 
+/// One request may take so long, however short the deadline is.
+const ONE_TRY_LEAST: Duration = Duration::from_secs(1);
+
 /// Where something is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
@@ -133,9 +136,16 @@ fn open_file(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, Erro
 }
 
 fn open_far(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> {
+    let default = farpage_remote::Options::default();
+    // Whoever waits for less long does not wait for one silent server for longer.
+    let least = options.deadline.max(ONE_TRY_LEAST);
     let remote = farpage_remote::Options {
         headers: options.headers.clone(),
-        ..farpage_remote::Options::default()
+        connect_timeout: default.connect_timeout.min(least),
+        silence_timeout: default.silence_timeout.min(least),
+        retry: farpage_source::Retry {
+            deadline: default.retry.deadline.min(least),
+        },
     };
     let source = farpage_remote::open(url, &remote)?;
     Ok(match &options.cache {

@@ -206,18 +206,23 @@ impl Kernel {
     /// Maps the shadow of a region and registers both.
     pub(crate) fn register(&self, start: usize, end: usize) -> Result<(), Errno> {
         let bytes = end - start;
-        let flags =
-            mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE | mem::MAP_FIXED_NOREPLACE;
-        let prot = mem::PROT_READ | mem::PROT_WRITE;
-        // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
-        match unsafe { mem::map(shadow_of(start), bytes, prot, flags, Fd(-1), 0) } {
-            Ok(_) | Err(Errno::EEXIST) => {}
+        match self.map_shadow(start, bytes) {
+            Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => return Err(errno),
         }
         // SAFETY: the shadow is ours; the region's faults are answered from now on.
         unsafe { self.uffd().register(shadow_of(start), bytes) }?;
         // SAFETY: as above.
         unsafe { self.uffd_at(start).register(start, bytes) }
+    }
+
+    /// Maps the shadow of `bytes` bytes at `start`: `EEXIST` when there is one.
+    pub(crate) fn map_shadow(&self, start: usize, bytes: usize) -> Result<(), Errno> {
+        let flags =
+            mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE | mem::MAP_FIXED_NOREPLACE;
+        let prot = mem::PROT_READ | mem::PROT_WRITE;
+        // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
+        unsafe { mem::map(shadow_of(start), bytes, prot, flags, Fd(-1), 0) }.map(drop)
     }
 
     /// Waits, with the lock given up meanwhile, until no page of `pages` is busy.

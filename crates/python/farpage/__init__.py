@@ -9,8 +9,11 @@
 """
 
 from . import errors
+from ._array import Array, Arrays
 from ._farpage import __version__
-from ._open import Array, Arrays, Object, cache_folder, load, open, set_ram
+from ._object import Object
+from ._open import load, open, set_ram
+from ._options import cache_folder
 from .errors import *  # noqa: F403
 from .errors import Error
 

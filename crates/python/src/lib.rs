@@ -5,6 +5,7 @@ mod memory;
 mod options;
 mod served;
 
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use farpage::{Dtype, Element, Loaded, Order, Trace};
@@ -23,19 +24,20 @@ fn open(py: Python<'_>, address: String, options: &Bound<'_, PyDict>) -> PyResul
     Memory::new(py, opened, &options)
 }
 
-/// Maps what a process serves at the socket `socket`.
+/// Maps what a process serves that is asked over the socket `control`.
 #[pyfunction]
 fn open_served(
     py: Python<'_>,
-    socket: PathBuf,
+    control: RawFd,
     name: String,
     size: u64,
     writable: bool,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<Memory> {
     let options = Options::read(options)?;
-    let source = served::Served::new(socket, name, size, writable);
-    let opened = farpage::Memory::of_source(std::sync::Arc::new(source), &options.load.open);
+    let open = &options.load.open;
+    let source = served::Served::new(control, name, size, writable, open.deadline)?;
+    let opened = farpage::Memory::of_source(std::sync::Arc::new(source), open);
     Memory::new(py, opened, &options)
 }
 

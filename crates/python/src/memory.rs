@@ -61,26 +61,47 @@ impl Memory {
 
 #[pymethods]
 impl Memory {
+    /// Takes over what `other` maps, which is closed afterwards.
+    #[new]
+    fn take_over(py: Python<'_>, other: &Self) -> PyResult<Self> {
+        if other.views.load(Ordering::Acquire) > 0 {
+            return Err(argument(py, "views of it exist", "delete them first"));
+        }
+        let mut memory = other
+            .memory
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        Ok(Self {
+            memory: std::sync::Mutex::new(memory.take()),
+            views: AtomicU64::new(0),
+        })
+    }
+
+    /// What messages call it; never with credentials.
     #[getter]
     fn name(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.get(py)?.name().to_owned())
     }
 
+    /// Its size in bytes.
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.get(py)?.size())
     }
 
+    /// True when it can be written to.
     #[getter]
     fn writable(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.get(py)?.is_writable())
     }
 
+    /// What tells its version from others of the same name; None when nothing does.
     #[getter]
     fn version(&self, py: Python<'_>) -> PyResult<Option<String>> {
         Ok(self.get(py)?.version())
     }
 
+    /// True after `close`.
     #[getter]
     fn closed(&self) -> bool {
         let memory = self
@@ -118,6 +139,8 @@ impl Memory {
         self.with(py, |memory| memory.discard(start..stop))
     }
 
+    /// Writes back what was written; it is durable when this returns. Raises `NotWritten`: what the
+    /// source does not take stays in memory.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, farpage::Memory::flush)
     }
@@ -130,6 +153,8 @@ impl Memory {
         self.with(py, |memory| memory.unpin(start..stop))
     }
 
+    /// What it takes and has cost: `bytes` of the source, `resident_bytes` of them in memory,
+    /// `reads` of the source and the `read_bytes` that they brought, `written_bytes`, `failures`.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.get(py)?.stats();
         let dict = PyDict::new(py);
@@ -142,12 +167,13 @@ impl Memory {
         Ok(dict)
     }
 
+    /// Which bytes are in memory: pairs (start, stop) of byte offsets, in order.
     fn residency(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
         let runs = self.get(py)?.residency();
         Ok(runs.into_iter().map(|run| (run.start, run.end)).collect())
     }
 
-    /// Copies bytes out; a failure is an exception.
+    /// Copies the bytes from `start` to `stop` out; a failure is an exception.
     fn read<'py>(&self, py: Python<'py>, start: u64, stop: u64) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = self.with(py, |memory| {
             let mut copy = vec![0; stop.saturating_sub(start) as usize];

@@ -183,7 +183,8 @@ impl SourceError {
         match self {
             Self::Unreachable { name, cause, .. } => Self::TimedOut {
                 name,
-                seconds: deadline.as_secs(),
+                // Half a second is not zero.
+                seconds: deadline.as_secs_f64().ceil() as u64,
                 cause,
             },
             other => other,

@@ -1,0 +1,299 @@
+"""Mapped memory, and how another process comes by it."""
+
+import atexit
+import io
+import os
+import sys
+import weakref
+
+import numpy as np
+
+from . import _farpage, _server, errors
+from ._progress import Bar, size_text
+
+_open_objects = weakref.WeakSet()
+
+
+class Object(_farpage.Memory):
+    """Mapped memory: the bytes of a source, read when they are touched.
+
+    It has the buffer protocol: `memoryview(obj)`, `np.frombuffer(obj, ...)`. All offsets are in
+    bytes. Methods raise what the source's failure is: see `farpage.errors`; and `ArgumentError`
+    for ranges that do not lie inside, and after `close`.
+
+    >>> with fp.open("big.bin") as obj:
+    ...     obj.prefetch((0, 4096)), len(obj[:10]), memoryview(obj)[:2].tobytes()
+    (4096, 10, b'\\x00\\x00')
+    """
+
+    def __new__(cls, memory, recipe=None, server=None):
+        return super().__new__(cls, memory)
+
+    def __init__(self, memory, recipe, server=None):
+        self._recipe, self._server = recipe, server
+        _open_objects.add(self)
+
+    @property
+    def nbytes(self):
+        """Its size in bytes."""
+        return self.size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, key):
+        """Copies bytes out. Unlike reading an array, this raises when bytes cannot be had."""
+        size = self.size
+        if isinstance(key, slice):
+            start, stop, step = key.indices(size)
+            if step != 1:
+                raise errors.ArgumentError("bytes are taken in steps of 1; slice the result")
+            return super().read(start, max(start, stop))
+        at = key + size if key < 0 else key
+        if not 0 <= at < size:
+            raise IndexError(f"byte {key} of {size}")
+        return super().read(at, at + 1)[0]
+
+    def _range(self, where):
+        """First byte and one past the last of: nothing, a slice, a range, a pair, an array."""
+        size = self.size
+        if where is None:
+            return 0, size
+        if isinstance(where, slice):
+            start, stop, step = where.indices(size)
+            if step == 1:
+                return start, max(start, stop)
+        elif isinstance(where, range) and where.step == 1:
+            return where.start, max(where.start, where.stop)
+        elif isinstance(where, tuple) and len(where) == 2:
+            return where
+        elif isinstance(where, np.ndarray):
+            low, high = _bounds(where)
+            base, _ = _bounds(bytes_of(self))
+            if base <= low and high <= base + size:
+                return low - base, high - base
+            raise errors.ArgumentError(f"the array does not lie in '{self.name}'; give one of its")
+        raise errors.ArgumentError(
+            f"{where!r} is no range; give a slice, a range, (start, stop) in bytes, or an array"
+        )
+
+    def prefetch(self, where=None, progress=None):
+        """Brings bytes in before they are touched, in parallel; returns how many are in memory.
+
+        `where`: a slice or pair of byte offsets, or an array that lies in the object; all of it
+        without. At most half of the budget is filled. `progress`: True or False for a bar, by
+        default on a terminal and in notebooks; or a function that gets the bytes so far.
+
+        >>> obj = fp.open("big.bin")
+        >>> obj.prefetch(slice(0, 8192)), obj.residency()
+        (8192, [(0, 8192)])
+        """
+        start, stop = self._range(where)
+        if callable(progress):
+            return super().prefetch(start, stop, progress)
+        if progress is False:
+            return super().prefetch(start, stop)
+        bar = Bar(f"farpage: {os.path.basename(self.name)}", stop - start)
+        try:
+            return super().prefetch(start, stop, bar.update)
+        finally:
+            bar.close()
+
+    def drop(self, where=None):
+        """Lets bytes go from memory; what was written is written back before.
+
+        `where` as of `prefetch`. Raises `NotWritten`.
+
+        >>> obj = fp.open("big.bin", eager=True)
+        >>> obj.drop()
+        >>> obj.residency()
+        []
+        """
+        super().drop(*self._range(where))
+
+    def pin(self, where=None):
+        """Brings bytes in and keeps them until `unpin`.
+
+        `where` as of `prefetch`. Raises `KernelError` for more than half of the budget.
+
+        >>> obj = fp.open("big.bin", ram="8M")
+        >>> obj.pin((0, 4096))
+        >>> obj.unpin((0, 4096))
+        """
+        super().pin(*self._range(where))
+
+    def unpin(self, where=None):
+        """Lets pinned bytes leave again; `where` as of `prefetch`."""
+        super().unpin(*self._range(where))
+
+    def record(self, path):
+        """Records from now on which pages are asked for, in the file `path`, for `replay=`.
+
+        >>> obj = fp.open("big.bin")
+        >>> obj.record("pages.trace")
+        """
+        super().record(os.fspath(path))
+
+    def close(self):
+        """Writes back and unmaps. Refused while arrays or views of it exist.
+
+        Raises `ArgumentError` while they do, `NotWritten` when the source does not take what was
+        written; then it stays open. Closing it again does nothing.
+        """
+        if not self.closed:
+            if self.writable and not self.is_copy:
+                self.flush()
+            super().close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        if self.closed:
+            return
+        if self.writable:
+            self.flush()
+        try:
+            self.close()
+        except errors.ArgumentError:
+            pass  # arrays that live on keep it
+
+    @property
+    def is_copy(self):
+        """True when what is written to it stays in this process (`mode='c'`)."""
+        return self._recipe.options.get("mode") == "c"
+
+    def __reduce__(self):
+        if self.writable:
+            raise errors.ArgumentError(
+                f"'{self.name}' is a private copy, which only this process has; send arrays of it, "
+                "which are copied, or open it with mode='r'"
+                if self.is_copy
+                else f"'{self.name}' is open for writing and cannot be sent to another process: "
+                "both would overwrite each other's pages; flush it and open it with mode='r' there"
+            )
+        key = _key(self._recipe, self.version)
+        _known.setdefault(key, self)
+        return _reopened, (self._recipe, self.version)
+
+    def __repr__(self):
+        if self.closed:
+            return "<farpage.Object, closed>"
+        stats = self.stats()
+        there = size_text(stats["resident_bytes"])
+        return f"<farpage.Object '{self.name}', {size_text(self.nbytes)}, {there} in memory>"
+
+
+def _bounds(array):
+    """First address of an array and one past the last."""
+    found = getattr(np.lib, "array_utils", np)  # where NumPy 2 has it, and NumPy 1
+    return found.byte_bounds(array)
+
+
+def bytes_of(obj):
+    """All bytes of an object, as an array that keeps it mapped."""
+    return np.frombuffer(obj, np.uint8) if obj.nbytes else np.empty(0, np.uint8)
+
+
+class Recipe:
+    """How an object was opened, so that another process can open it."""
+
+    def __init__(self, address, options, spec=None):
+        self.address, self.options, self.spec = address, options, spec
+
+    def __getstate__(self):
+        """For another process: where it is from everywhere, and without traces."""
+        state = dict(self.__dict__)
+        left_out = ("record", "replay")
+        state["options"] = {k: v for k, v in self.options.items() if k not in left_out}
+        if isinstance(self.address, str) and "://" not in self.address:
+            state["address"] = os.path.abspath(self.address)
+        return state
+
+    def open(self):
+        """The object, the kind of file, and its arrays."""
+        options = dict(self.options)
+        if not isinstance(self.address, str):
+            return _served(self.address, self, options), "raw", []
+        if self.spec == "load":
+            memory, kind, entries = _farpage.load(self.address, options)
+        elif self.spec is not None:
+            memory, kind, entries = _farpage.raw(self.address, *self.spec, options)
+        else:
+            memory, kind, entries = _farpage.open(self.address, options), "raw", []
+        return Object(memory, self), kind, entries
+
+
+# What this process has opened for others, or sent to them, so that it is mapped once.
+_known = weakref.WeakValueDictionary()
+
+
+def _key(recipe, version):
+    state = recipe.__getstate__()
+    return repr((state["address"], sorted(state["options"].items()), recipe.spec)), version
+
+
+def _reopened(recipe, version):
+    key = _key(recipe, version)
+    found = _known.get(key)
+    if found is not None and not found.closed:
+        return found
+    obj, _, _ = recipe.open()
+    if obj.version != version:
+        raise errors.Changed(
+            f"'{obj.name}' has changed since it was sent here: it was {version} and is "
+            f"{obj.version}; open it again"
+        )
+    _known[key] = obj
+    return obj
+
+
+def _served(source, recipe, options):
+    """An object whose bytes Python code answers for."""
+    size = options.pop("size", None)
+    writable = options.get("mode") in ("r+", "w+")
+    if isinstance(source, io.TextIOBase):
+        raise errors.ArgumentError("a file of text has no bytes to map; open it with mode 'rb'")
+    if hasattr(source, "seek") and hasattr(source, "read"):
+        name = getattr(source, "path", None) or getattr(source, "name", None)
+        name = _server.without_credentials(str(name or type(source).__name__)).split("?")[0]
+        size = _length(source) if size is None else size
+        handler = _server.FileObject(source, writable)
+    elif callable(source):
+        name = getattr(source, "__qualname__", None) or type(source).__name__
+        if size is None:
+            raise errors.ArgumentError("a function has no size of its own; give size=")
+        if writable:
+            raise errors.ArgumentError("a function only reads; open it with mode='r' or 'c'")
+        handler = _server.Callback(source)
+    else:
+        raise errors.ArgumentError(
+            f"cannot open {type(source).__name__}; give a path, an address, a file object or a "
+            "function with size="
+        )
+    server = _server.Server(handler)
+    try:
+        control = server.control.fileno()
+        memory = _farpage.open_served(control, name, size, writable, options)
+    finally:
+        server.opened()
+    return Object(memory, recipe, server)
+
+
+def _length(file):
+    """Bytes of a file; its position stays."""
+    at = file.tell()
+    length = file.seek(0, os.SEEK_END)
+    file.seek(at)
+    return length
+
+
+@atexit.register
+def _flush_all():
+    """What was written reaches its files also when the interpreter ends with arrays alive."""
+    for obj in list(_open_objects):
+        try:
+            if not obj.closed:
+                obj.flush()
+        except errors.Error as error:
+            print(f"farpage: {error}", file=sys.stderr)

@@ -1,0 +1,98 @@
+"""What the tests share: data, a server with faults on demand, scripts that run by themselves."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import farpage as fp
+
+LIMIT_S = 120
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter.stats.get("skipped"):
+        session.exitstatus = 1  # nothing is skipped here
+
+
+class TestServer:
+    """`farpage-test-server`, which serves `folder`."""
+
+    __test__ = False
+
+    def __init__(self, folder, *options):
+        program = os.environ["FARPAGE_TEST_SERVER"]
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [program, "--rules", *options, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.address = self.process.stdout.readline().strip().rstrip("/")
+
+    def url(self, name):
+        return f"{self.address}/{name}"
+
+    def rule(self, name, answer):
+        line = f"/{name} {answer}\n"
+        self.process.stdin.write(line)
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == line
+
+    def stop(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = TestServer(tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def slow_server(tmp_path):
+    server = TestServer(tmp_path, "--mb-per-s", "3")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    """A file of float64 numbers: its path, and what is in it. 8 MiB."""
+    values = np.random.default_rng(1).standard_normal(1 << 20)
+    path = tmp_path / "numbers.bin"
+    values.tofile(path)
+    return str(path), values
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Runs a program in an interpreter of its own."""
+
+    def run(text, *arguments, env=None):
+        path = tmp_path / "script.py"
+        path.write_text(textwrap.dedent(text))
+        return subprocess.run(
+            [sys.executable, path, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env=dict(os.environ, **(env or {})),
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def not_the_source_tree():
+    """It is the installed package that is tested."""
+    if "FARPAGE_INSTALLED" in os.environ:
+        assert "site-packages" in fp.__file__

@@ -1,0 +1,155 @@
+"""What is written, and where it goes."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import farpage as fp
+
+
+def as_another_process_sees(path, dtype="f8"):
+    program = "import sys, numpy; sys.stdout.buffer.write(numpy.fromfile(sys.argv[1], 'u1'))"
+    run = [sys.executable, "-c", program, path]
+    return np.frombuffer(subprocess.run(run, capture_output=True, check=True).stdout, dtype)
+
+
+def test_a_read_only_array_refuses_writes(numbers):
+    array = fp.open(numbers[0], dtype="f8")
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+    with pytest.raises(ValueError):
+        array.flags.writeable = True
+
+
+def test_what_was_flushed_another_process_reads(numbers):
+    path, values = numbers
+    array = fp.open(path, dtype="f8", mode="r+", ram="4M")
+    array[::1000] = -1
+    array.flush()
+    wanted = values.copy()
+    wanted[::1000] = -1
+    np.testing.assert_array_equal(as_another_process_sees(path), wanted)
+
+
+def test_npy_written_in_place_is_what_numpy_loads(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((500, 100)))
+    array = fp.load(tmp_path / "x.npy", mode="r+")
+    array[7] = 3
+    array.object.flush()
+    loaded = np.load(tmp_path / "x.npy")
+    assert loaded[7].sum() == 300 and loaded.sum() == 300
+
+
+def test_numbers_are_written_in_the_order_of_the_file(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(5000, dtype=">f4"))
+    array = fp.load(tmp_path / "x.npy", mode="r+")
+    array[3] = 1.5
+    array.flush()
+    assert np.load(tmp_path / "x.npy")[3] == 1.5
+    assert np.load(tmp_path / "x.npy").dtype == np.dtype(">f4")
+
+
+def test_a_new_file_is_zeros_and_takes_what_is_written(tmp_path):
+    path = str(tmp_path / "new")
+    array = fp.open(path, dtype="f8", shape=(1000, 10), mode="w+")
+    assert not array.any()
+    array[999, 9] = 7
+    array.flush()
+    assert as_another_process_sees(path)[-1] == 7
+
+
+def test_a_file_that_is_too_short_grows(tmp_path):
+    np.ones(10).tofile(tmp_path / "x")
+    array = fp.open(tmp_path / "x", dtype="f8", shape=(1000,), mode="r+")
+    assert array.sum() == 10
+    assert (tmp_path / "x").stat().st_size == 8000
+
+
+def test_a_new_file_without_a_size_is_refused(tmp_path):
+    with pytest.raises(fp.Error):
+        fp.open(tmp_path / "x", mode="w+")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_private_copy_never_reaches_the_file(numbers):
+    path, values = numbers
+    array = fp.open(path, dtype="f8", mode="c", ram="4M")
+    array *= 2
+    array.flush()
+    array.object.drop()
+    np.testing.assert_array_equal(array, values * 2)
+    np.testing.assert_array_equal(np.fromfile(path), values)
+
+
+def test_what_was_written_survives_leaving_memory(numbers):
+    path, values = numbers
+    array = fp.open(path, dtype="f8", mode="r+", ram="4M")
+    array += 1
+    np.testing.assert_array_equal(array, values + 1)
+    array.object.drop()
+    np.testing.assert_array_equal(np.fromfile(path), values + 1)
+
+
+def test_closing_writes_back(numbers):
+    path, _ = numbers
+    obj = fp.open(path, mode="r+")
+    np.frombuffer(obj, "f8")[:3] = 5
+    obj.close()
+    np.testing.assert_array_equal(np.fromfile(path)[:3], 5)
+
+
+def test_letting_go_writes_back(numbers):
+    path, _ = numbers
+    array = fp.open(path, dtype="f8", mode="r+")
+    array[:3] = 6
+    del array
+    np.testing.assert_array_equal(np.fromfile(path)[:3], 6)
+
+
+def test_a_context_writes_back_and_closes(numbers):
+    with fp.open(numbers[0], mode="r+") as obj:
+        view = memoryview(obj)
+        view[:8] = b"\0" * 8
+        view.release()
+    assert obj.closed and np.fromfile(numbers[0])[0] == 0
+    with pytest.raises(fp.ArgumentError, match="closed"):
+        obj[0]
+
+
+def test_a_context_leaves_arrays_that_live_on_usable(numbers):
+    path, values = numbers
+    with fp.open(path) as obj:
+        array = np.frombuffer(obj, "f8")
+    assert not obj.closed
+    np.testing.assert_array_equal(array, values)
+
+
+def test_closing_is_refused_while_views_exist(numbers):
+    obj = fp.open(numbers[0])
+    view = np.frombuffer(obj, "f8")[5:]
+    with pytest.raises(fp.ArgumentError, match="views"):
+        obj.close()
+    assert view[0] == numbers[1][5]
+    del view
+    obj.close()
+    obj.close()
+    assert obj.closed
+
+
+def test_an_address_cannot_be_written_to(server):
+    (server.folder / "x").write_bytes(b"x" * 100)
+    with pytest.raises(fp.ArgumentError, match="local"):
+        fp.open(server.url("x"), mode="r+")
+
+
+def test_a_number_that_the_file_cannot_hold_is_not_written(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones(100, "f2"))
+    array = fp.load(tmp_path / "x.npy", dtype="float32", mode="r+")
+    array[3] = 1e30
+    with pytest.raises(fp.NotWritten, match="element 3"):
+        array.flush()
+    array[3] = 2
+    array.flush()
+    assert np.load(tmp_path / "x.npy")[3] == 2

@@ -1,0 +1,29 @@
+"""A program that a type checker in its strictest mode accepts."""
+
+import numpy as np
+
+import farpage as fp
+
+
+def ramp(offset: int, length: int) -> bytes:
+    return bytes(n % 251 for n in range(offset, offset + length))
+
+
+def total(path: str) -> float:
+    array = fp.open(path, dtype="float32", shape=(-1, 16), mode="r+", ram="64M")
+    array[0] = 1
+    array.flush()
+    plain: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = np.asarray(array)
+    return float(plain.sum())
+
+
+def main(path: str) -> int:
+    with fp.open(path, timeout=5) as obj:
+        first: bytes = obj[:100]
+        came: int = obj.prefetch((0, 4096), progress=lambda done: None)
+        resident: int = obj.stats()["resident_bytes"]
+    try:
+        fp.open(ramp, size="1M").close()
+    except fp.CallbackError as error:
+        print(error)
+    return len(first) + came + resident
