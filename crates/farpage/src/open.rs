@@ -146,6 +146,7 @@ fn open_far(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> 
         retry: farpage_source::Retry {
             deadline: default.retry.deadline.min(least),
         },
+        ..default
     };
     let source = farpage_remote::open(url, &remote)?;
     Ok(match &options.cache {
