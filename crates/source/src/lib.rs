@@ -14,7 +14,6 @@ mod pager;
 mod parts;
 mod patience;
 mod plan;
-#[allow(unsafe_code)]
 mod pool;
 mod retry;
 

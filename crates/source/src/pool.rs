@@ -1,9 +1,10 @@
 //! The threads that read from far sources, for all objects of the process.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
 
 /// Threads at most.
 const THREADS_MAX: usize = 64;
@@ -26,7 +27,7 @@ struct State {
     idle: usize,
 }
 
-static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
+static POOL: ArcSwapOption<Pool> = ArcSwapOption::const_empty();
 
 /// Has `job` done by one of the threads. Jobs begin in order.
 pub(crate) fn spawn(job: impl FnOnce() + Send + 'static) {
@@ -34,10 +35,11 @@ pub(crate) fn spawn(job: impl FnOnce() + Send + 'static) {
     let mut state = pool.lock();
     state.jobs.push_back(Box::new(job));
     if state.jobs.len() > state.idle && state.threads < THREADS_MAX {
+        let worker = Arc::clone(&pool);
         let made = std::thread::Builder::new()
             .name("farpage-fetch".into())
             .stack_size(256 << 10)
-            .spawn(|| pool.work());
+            .spawn(move || worker.work());
         // Without memory for one more, those that there are go on; the first must be.
         assert!(made.is_ok() || state.threads > 0, "no thread can be made");
         state.threads += usize::from(made.is_ok());
@@ -46,28 +48,22 @@ pub(crate) fn spawn(job: impl FnOnce() + Send + 'static) {
     pool.work.notify_one();
 }
 
-fn pool() -> &'static Pool {
+/// The pool of this process. No lock: another thread may have held it at a fork.
+fn pool() -> Arc<Pool> {
     let process = std::process::id();
     loop {
-        let now = POOL.load(Ordering::Acquire);
-        // SAFETY: null, or leaked below and never changed.
-        if let Some(pool) = unsafe { now.as_ref() }
-            && pool.process == process
-        {
-            return pool;
+        let now = POOL.load();
+        if let Some(pool) = now.as_ref().filter(|pool| pool.process == process) {
+            return Arc::clone(pool);
         }
-        let new = Box::into_raw(Box::new(Pool {
+        let new = Arc::new(Pool {
             process,
             state: Mutex::default(),
             work: Condvar::new(),
-        }));
-        if POOL
-            .compare_exchange(now, new, Ordering::AcqRel, Ordering::Acquire)
-            .is_err()
-        {
-            // SAFETY: made above, and nobody has seen it.
-            drop(unsafe { Box::from_raw(new) });
-        }
+        });
+        let before = POOL.compare_and_swap(&now, Some(new));
+        // The parent's is never dropped: its threads are not here to let go of it.
+        std::mem::forget(before);
     }
 }
 
