@@ -1,7 +1,9 @@
 //! What can be fuzzed. A new target is a module here and a line in [`TARGETS`].
 
 mod arrow;
+mod compressed;
 mod format;
+mod headers;
 mod npy;
 mod npz;
 mod raw;
@@ -41,5 +43,20 @@ pub(crate) const TARGETS: &[Target] = &[
         name: "raw",
         run: raw::run,
         seeds: raw::seeds,
+    },
+    Target {
+        name: "zstd",
+        run: compressed::zstd,
+        seeds: compressed::zstd_seeds,
+    },
+    Target {
+        name: "gzip-index",
+        run: compressed::gzip_index,
+        seeds: compressed::gzip_index_seeds,
+    },
+    Target {
+        name: "headers",
+        run: headers::run,
+        seeds: headers::seeds,
     },
 ];
