@@ -305,6 +305,18 @@ fn transfers(folder: &Path, seed: u64, barrier: bool) -> Result<(), Box<dyn std:
     Ok(())
 }
 
+/// The round of transfers that the store has, and the sum of all accounts; for the test.
+fn state(store: &Store) {
+    let number = |key: &str| {
+        let value = store.get(key.as_bytes()).unwrap_or_default();
+        i64::from_le_bytes(value.try_into().unwrap_or_default())
+    };
+    let sum: i64 = (0..20_000)
+        .map(|account| number(&format!("account {account}")))
+        .sum();
+    println!("{} {sum}", number("round"));
+}
+
 fn bench(store: &Store) -> Result<(), Box<dyn std::error::Error>> {
     let began = Instant::now();
     let count = 100_000u64;
@@ -338,6 +350,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             store.commit()?;
         }
         [folder, "bench"] => bench(&open(folder)?)?,
+        [folder, "state"] => state(&open(folder)?),
         [folder, "transfers", seed] => transfers(Path::new(folder), seed.parse()?, true)?,
         [folder, "transfers", seed, "unordered"] => {
             transfers(Path::new(folder), seed.parse()?, false)?;
