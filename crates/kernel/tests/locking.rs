@@ -65,8 +65,12 @@ fn locked_stays(kernel: &'static Kernel, start: impl FnOnce()) {
     check(at, bytes, 1);
     // SAFETY: as above.
     unsafe { kernel.munlock(locked, MIB) }.expect("unlocked");
-    press(kernel);
-    assert!(in_memory(locked, MIB) < 256, "unlocked, and still there");
+    // When it leaves is replacement's choice; that it can is what is claimed.
+    let leaves = (0..10).any(|_| {
+        press(kernel);
+        in_memory(locked, MIB) < 256
+    });
+    assert!(leaves, "unlocked, and still there");
     check(at, bytes, 1);
 }
 
