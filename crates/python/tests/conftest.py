@@ -59,7 +59,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def slow_server(tmp_path):
-    server = TestServer(tmp_path, "--mb-per-s", "3")
+    server = TestServer(tmp_path, "--mb-per-s", "1")
     yield server
     server.stop()
 
