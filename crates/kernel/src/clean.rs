@@ -31,11 +31,8 @@ impl Kernel {
 
     /// The same. Returns how many there were.
     fn clean_pages(&self, pages: PageRange) -> Result<u64, Errno> {
-        let (mut at, mut cleaned, mut failed) = (pages.start.0, 0, false);
-        while at < pages.end.0 {
-            let end = (at / BATCH_PAGES + 1) * BATCH_PAGES;
-            let batch = PageRange::new(at, end.min(pages.end.0));
-            at = batch.end.0;
+        let (mut cleaned, mut failed) = (0, false);
+        for batch in batches(pages) {
             if let Some((runs, source)) = self.begin_cleaning(batch) {
                 failed |= !self.write_runs(&runs, source);
                 cleaned += runs.iter().map(|run| run.pages()).sum::<u64>();
@@ -44,7 +41,8 @@ impl Kernel {
         if failed { Err(Errno::EIO) } else { Ok(cleaned) }
     }
 
-    /// Protects and copies what is dirty among `pages`. `None` when nothing is.
+    /// Protects and copies what is dirty among `pages`: a transfer begins, which
+    /// [`Kernel::write_runs`] ends. `None` when nothing is.
     fn begin_cleaning(&self, pages: PageRange) -> Option<(Vec<PageRange>, Source)> {
         let idle = |state: PageState| {
             matches!(state, PageState::Clean | PageState::Out | PageState::Absent)
@@ -56,9 +54,13 @@ impl Kernel {
         self.bring_all_back(&mut state, pages);
         let source = state.region_of_page(pages.start.0)?.source.clone();
         let runs: Vec<PageRange> = state.pages.runs(pages, PageState::Resident).collect();
+        if runs.is_empty() {
+            return None;
+        }
         runs.iter()
             .for_each(|run| self.copy_for_cleaning(&mut state, *run));
-        (!runs.is_empty()).then_some((runs, source))
+        state.in_flight += 1;
+        Some((runs, source))
     }
 
     fn copy_for_cleaning(&self, state: &mut State, run: PageRange) {
@@ -88,52 +90,45 @@ impl Kernel {
         }
     }
 
-    /// Dirty pages of the objects that are mapped, the default pager's not counted.
-    pub(crate) fn dirty_pages(&self) -> u64 {
-        let state = self.state.lock();
-        let own = state
-            .regions
-            .iter()
-            .filter(|region| !region.source.temporary);
-        let dirty = own.flat_map(|region| state.pages.runs(region.pages(), PageState::Resident));
-        dirty.map(|run| run.pages()).sum()
-    }
-
-    /// Writes some of them back when they are more than `limit`, from `cursor` on, where the last
-    /// time ended: a page that is written to all the time has its turn, and no more. What a pager
-    /// does not take stays, and is tried again.
+    /// Writes pages of mapped objects back, the default pager's not counted, when more than `limit`
+    /// are dirty; from `cursor` on, where the last time ended: a page that is written to all the time
+    /// has its turn, and no more. What a pager does not take stays, and is tried again.
     pub(crate) fn clean_beyond(&self, limit: u64, cursor: &mut u64) {
-        let mut excess = self.dirty_pages().saturating_sub(limit);
-        if excess == 0 {
-            return;
-        }
         let state = self.state.lock();
-        let own = state
-            .regions
-            .iter()
-            .filter(|region| !region.source.temporary);
+        let own = state.regions.iter().filter(|r| !r.source.temporary);
         let own: Vec<PageRange> = own.map(|region| region.pages()).collect();
+        let dirty = own
+            .iter()
+            .flat_map(|own| state.pages.runs(*own, PageState::Resident));
+        let mut excess = dirty
+            .map(|run| run.pages())
+            .sum::<u64>()
+            .saturating_sub(limit);
         drop(state);
         let turns = [
             PageRange::new(*cursor, u64::MAX),
             PageRange::new(0, *cursor),
         ];
-        for pages in turns
+        let turns = turns
             .iter()
-            .flat_map(|turn| own.iter().map(|own| own.intersect(*turn)))
-        {
-            let mut at = pages.start.0;
-            while at < pages.end.0 {
-                let end = (at / BATCH_PAGES + 1) * BATCH_PAGES;
-                let batch = PageRange::new(at, end.min(pages.end.0));
-                let cleaned = self.clean_pages(batch).unwrap_or(0);
-                excess = excess.saturating_sub(cleaned);
-                at = batch.end.0;
-                *cursor = at;
-                if excess == 0 {
-                    return;
-                }
+            .flat_map(|turn| own.iter().map(|own| own.intersect(*turn)));
+        for batch in turns.flat_map(batches) {
+            if excess == 0 {
+                return;
             }
+            excess = excess.saturating_sub(self.clean_pages(batch).unwrap_or(0));
+            *cursor = batch.end.0;
         }
     }
+}
+
+/// The parts of `pages` that are cleaned at a time: up to where the clusters of a batch end.
+fn batches(pages: PageRange) -> impl Iterator<Item = PageRange> {
+    let mut at = pages.start.0;
+    core::iter::from_fn(move || {
+        let end = pages.end.0.min((at / BATCH_PAGES + 1) * BATCH_PAGES);
+        let batch = (at < end).then(|| PageRange::new(at, end));
+        at = end;
+        batch
+    })
 }

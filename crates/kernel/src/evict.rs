@@ -275,8 +275,9 @@ impl Kernel {
         }
     }
 
-    /// Hands pages that are being paged out to their pager, `runs` of one object in order. False
-    /// when they were not taken.
+    /// Hands pages that are being paged out to their pager, `runs` of one object in order, and ends
+    /// the transfer. False when they were not taken.
+    #[cfg(feature = "std")]
     pub(crate) fn write_runs(&self, runs: &[PageRange], source: Source) -> bool {
         let none = PageOuts {
             first: PageIndex(0),
@@ -295,7 +296,6 @@ impl Kernel {
             }
             leaving.clusters[leaving.count - 1].pages |= 1 << (page.0 - first.0);
         }
-        self.state.lock().in_flight += 1;
         self.write(&leaving, false) > 0
     }
 
