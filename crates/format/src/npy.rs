@@ -41,17 +41,21 @@ impl Place<'_> {
     ) -> Result<Vec<u8>, OpenError<E>> {
         let begin = self.begin.saturating_add(at);
         let end = begin.saturating_add(bytes as u64);
-        if end > self.end {
-            let (what, size) = (self.what("header"), self.end);
-            return Err(FormatError::Outside {
-                what,
-                begin,
-                end,
-                size,
-            }
-            .into());
-        }
+        self.has("header", begin, end)?;
         source.bytes(&self.what("header"), begin, bytes)
+    }
+
+    /// That `part`, at `begin .. end` of the file, does not reach past the end of this place.
+    fn has(&self, part: &str, begin: u64, end: u64) -> Result<(), FormatError> {
+        if end <= self.end {
+            return Ok(());
+        }
+        Err(FormatError::Outside {
+            what: self.what(part),
+            begin,
+            end,
+            size: self.end,
+        })
     }
 
     fn invalid(&self, why: &str) -> FormatError {
@@ -89,16 +93,7 @@ pub(crate) fn open<E>(
     let header = Header::read(place, start[6], &header)?;
     let begin = place.begin + fields + length;
     let (bytes, end) = (header.bytes, begin.saturating_add(header.bytes));
-    if end > place.end {
-        let (what, size) = (place.what("data"), place.end);
-        return Err(FormatError::Outside {
-            what,
-            begin,
-            end,
-            size,
-        }
-        .into());
-    }
+    place.has("data", begin, end)?;
     Ok(Tensor {
         name: place.name.to_string(),
         element: header.element,

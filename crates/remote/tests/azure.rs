@@ -8,7 +8,7 @@ use farpage_remote::{ObjectSource, ObjectWriter, Options, open};
 use farpage_source::{Source, SourceError};
 use object_store::azure::{AzureAccessKey, AzureAuthorizer, AzureCredential};
 use object_store::client::HttpRequestBody;
-use support::{Process, free_address, pattern, quick, tool};
+use support::{Process, free_address, pattern, quick, tool, upload};
 use tempfile::TempDir;
 
 const ACCOUNT: &str = "farpage";
@@ -82,14 +82,6 @@ impl Azurite {
         let writer = ObjectWriter::create(url, &self.options(KEY)).unwrap();
         upload(&writer, bytes).unwrap();
     }
-}
-
-fn upload(writer: &ObjectWriter, bytes: &[u8]) -> Result<String, SourceError> {
-    writer.upload(bytes.len() as u64, &|offset, buffer| {
-        let start = offset as usize;
-        buffer.copy_from_slice(&bytes[start..start + buffer.len()]);
-        Ok(())
-    })
 }
 
 #[test]

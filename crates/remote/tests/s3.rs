@@ -9,7 +9,7 @@ use std::time::Duration;
 use farpage_remote::{ObjectSource, ObjectWriter, Options, open};
 use farpage_source::{Reach, Source, SourceError};
 use farpage_test_server::{Answer, Server, Speed};
-use support::{Process, free_address, pattern, quick, tool};
+use support::{Process, free_address, pattern, quick, tool, upload};
 use tempfile::TempDir;
 
 const KEY: &str = "FARPAGETESTKEY";
@@ -74,14 +74,6 @@ fn settings(endpoint: &str, key: &str, secret: &str) -> Options {
         settings: pairs.map(|(k, v)| (k.into(), v.into())).into(),
         ..quick()
     }
-}
-
-fn upload(writer: &ObjectWriter, bytes: &[u8]) -> Result<String, SourceError> {
-    writer.upload(bytes.len() as u64, &|offset, buffer| {
-        let start = offset as usize;
-        buffer.copy_from_slice(&bytes[start..start + buffer.len()]);
-        Ok(())
-    })
 }
 
 #[test]
@@ -308,10 +300,7 @@ fn public() -> (TempDir, Server, Options) {
     (folder, server, options)
 }
 
-#[test]
-fn without_credentials_none_are_sent_and_a_refusal_says_so() {
-    let (_folder, server, options) = public();
-    let source = open("s3://bucket/a", &options).unwrap();
+fn reads_without_credentials(source: &dyn Source, server: &Server) {
     let mut read = vec![0; 1000];
     source.read_at(7, &mut read).unwrap();
     assert!(read == pattern(50_000, 1)[7..1007]);
@@ -321,8 +310,15 @@ fn without_credentials_none_are_sent_and_a_refusal_says_so() {
             .iter()
             .all(|r| r.header("authorization").is_none())
     );
+}
+
+#[test]
+fn without_credentials_none_are_sent_and_a_refusal_says_so() {
+    let (_folder, server, options) = public();
+    let source = open("s3://bucket/a", &options).unwrap();
+    reads_without_credentials(&*source, &server);
     server.once("/bucket/a", Answer::Status(403, Vec::new()));
-    let error = source.read_at(0, &mut read).unwrap_err();
+    let error = source.read_at(0, &mut [0; 1000]).unwrap_err();
     assert!(
         error.to_string().contains("no credentials were found"),
         "{error}"
@@ -374,15 +370,7 @@ fn public_objects_of_google_are_read_without_credentials() {
     let (_folder, server, mut options) = public();
     options.settings = vec![("google_base_url".into(), server.url(""))];
     let source = open("gs://bucket/a", &options).unwrap();
-    let mut read = vec![0; 1000];
-    source.read_at(7, &mut read).unwrap();
-    assert!(read == pattern(50_000, 1)[7..1007]);
-    assert!(
-        server
-            .log()
-            .iter()
-            .all(|r| r.header("authorization").is_none())
-    );
+    reads_without_credentials(&*source, &server);
     let condition = server
         .log()
         .last()

@@ -10,9 +10,8 @@ use farpage_pagers::Ticket;
 
 use crate::link::Link;
 use crate::pager::{Failures, pager_error};
-use crate::patience::Patience;
 use crate::plan::{Answer, Plan, ReadId, Start};
-use crate::{Options, Source, SourceError, pool};
+use crate::{OnFailure, Options, Retry, Source, SourceError, pool};
 
 /// Buffers that are kept for the next reads.
 const SPARE_BUFFERS: usize = 16;
@@ -20,7 +19,9 @@ const SPARE_BUFFERS: usize = 16;
 /// All reads of one object.
 pub(crate) struct Fetch {
     source: Arc<dyn Source>,
-    patience: Patience,
+    retry: Retry,
+    /// What may pass is waited for, however long it takes.
+    endless: bool,
     zeros: bool,
     failures: Failures,
     closed: AtomicBool,
@@ -56,8 +57,11 @@ impl Fetch {
         let extents = options.extents.iter().map(extent).collect();
         let ahead = (options.ahead_bytes / PAGE_BYTES as u64).max(2);
         Arc::new(Self {
-            patience: Patience::new(options),
-            zeros: options.on_failure == crate::OnFailure::Zero,
+            retry: Retry {
+                deadline: options.deadline,
+            },
+            endless: options.on_failure == OnFailure::Wait,
+            zeros: options.on_failure == OnFailure::Zero,
             failures,
             closed: AtomicBool::new(false),
             reads: AtomicU64::new(0),
@@ -176,7 +180,8 @@ impl Fetch {
 
     fn read_patiently(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
         let given_up = || self.closed.load(Ordering::Acquire);
-        self.patience.read(&*self.source, offset, buffer, given_up)
+        let read = || self.source.read_at(offset, buffer);
+        self.retry.run_for(read, self.endless, given_up)
     }
 
     /// A read for the ticket has failed. What is needed of it may be had all the same: a source

@@ -10,7 +10,7 @@ use farpage_abi::PAGE_BYTES;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::{Errno, linux};
 
-use crate::{Source, SourceError};
+use crate::{Source, SourceError, within};
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,10 +201,7 @@ impl Source for FileSource {
                 name: self.name.clone(),
             });
         }
-        let end = offset.checked_add(bytes.len() as u64);
-        if end.is_none_or(|end| end > self.size) {
-            return Err(self.short(offset, bytes.len(), self.size));
-        }
+        within(self, offset, bytes.len() as u64)?;
         let aligned = offset.is_multiple_of(PAGE_BYTES as u64);
         let is_zero =
             |page: &[u8]| aligned && page.len() == PAGE_BYTES && page.iter().all(|byte| *byte == 0);

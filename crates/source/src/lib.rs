@@ -12,7 +12,6 @@ mod file;
 mod link;
 mod pager;
 mod parts;
-mod patience;
 mod plan;
 mod pool;
 mod retry;
@@ -95,6 +94,20 @@ pub trait Source: Send + Sync {
     /// Why it may not be.
     fn sync(&self) -> Result<(), SourceError> {
         Ok(())
+    }
+}
+
+/// That `source` has `bytes` bytes from `offset` on.
+fn within(source: &dyn Source, offset: u64, bytes: u64) -> Result<(), SourceError> {
+    let size = source.size();
+    match offset.checked_add(bytes) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(SourceError::Short {
+            name: source.name().into(),
+            offset,
+            bytes: bytes.min(u64::MAX - offset),
+            end: size,
+        }),
     }
 }
 

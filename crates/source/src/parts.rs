@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Reach, Source, SourceError};
+use crate::{Reach, Source, SourceError, within};
 
 /// Bytes `start .. start + size` of another source.
 pub struct Slice {
@@ -18,38 +18,18 @@ impl Slice {
     /// # Errors
     /// [`SourceError::Short`] when `whole` ends before.
     pub fn new(whole: Arc<dyn Source>, start: u64, size: u64) -> Result<Self, SourceError> {
-        let end = whole.size();
-        match start.checked_add(size) {
-            Some(last) if last <= end => Ok(Self {
-                name: format!("{}[{start}..{last}]", whole.name()),
-                whole,
-                start,
-                size,
-            }),
-            _ => Err(SourceError::Short {
-                name: whole.name().into(),
-                offset: start,
-                bytes: size.min(u64::MAX - start),
-                end,
-            }),
-        }
+        within(&*whole, start, size)?;
+        Ok(Self {
+            name: format!("{}[{start}..{}]", whole.name(), start + size),
+            whole,
+            start,
+            size,
+        })
     }
 
     fn at(&self, offset: u64, bytes: usize) -> Result<u64, SourceError> {
-        let bytes = bytes as u64;
-        match offset.checked_add(bytes) {
-            Some(end) if end <= self.size => Ok(self.start + offset),
-            _ => Err(beyond(self, offset, bytes)),
-        }
-    }
-}
-
-fn beyond(source: &dyn Source, offset: u64, bytes: u64) -> SourceError {
-    SourceError::Short {
-        name: source.name().into(),
-        offset,
-        bytes: bytes.min(u64::MAX - offset),
-        end: source.size(),
+        within(self, offset, bytes as u64)?;
+        Ok(self.start + offset)
     }
 }
 
@@ -136,12 +116,7 @@ impl Concat {
         bytes: usize,
         mut act: impl FnMut(&dyn Source, u64, std::ops::Range<usize>) -> Result<(), SourceError>,
     ) -> Result<(), SourceError> {
-        if offset
-            .checked_add(bytes as u64)
-            .is_none_or(|end| end > self.size())
-        {
-            return Err(beyond(self, offset, bytes as u64));
-        }
+        within(self, offset, bytes as u64)?;
         let mut at = self.ends.partition_point(|end| *end <= offset);
         let mut done = 0;
         while done < bytes {

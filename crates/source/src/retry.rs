@@ -11,6 +11,8 @@ use crate::SourceError;
 const FIRST: Duration = Duration::from_millis(50);
 /// No pause is longer, unless the server asks for it.
 const LONGEST: Duration = Duration::from_secs(5);
+/// A pause is slept in steps, so that giving up takes effect.
+const STEP: Duration = Duration::from_millis(100);
 
 /// How long something transient is tried again, with pauses that double from 50 ms to 5 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,23 +49,51 @@ impl Retry {
     /// # Errors
     /// The error of the last try; [`SourceError::TimedOut`] instead of
     /// [`SourceError::Unreachable`].
-    pub fn run<T>(self, mut act: impl FnMut() -> Result<T, SourceError>) -> Result<T, SourceError> {
-        let start = Instant::now();
+    pub fn run<T>(self, act: impl FnMut() -> Result<T, SourceError>) -> Result<T, SourceError> {
+        self.run_for(act, false, || false)
+    }
+
+    /// The same, as long as somebody waits: after `given_up` the last failure is the answer. When it
+    /// is `endless`, what may pass is tried for ever, and that is said once, when the time is up.
+    pub(crate) fn run_for<T>(
+        self,
+        mut act: impl FnMut() -> Result<T, SourceError>,
+        endless: bool,
+        given_up: impl Fn() -> bool,
+    ) -> Result<T, SourceError> {
         let random = RandomState::new();
-        let mut attempt = 0;
+        let (mut start, mut attempt, mut said) = (Instant::now(), 0, false);
         loop {
             let error = match act() {
-                Err(error) if error.is_transient() => error,
+                Err(error) if error.is_transient() && !given_up() => error,
                 done => return done,
             };
             attempt += 1;
             let jitter = random.hash_one(attempt) as u32;
             let asked = error.retry_after();
             match self.next_delay(attempt, start.elapsed(), asked, jitter) {
-                Some(pause) => thread::sleep(pause),
-                None => return Err(error.timed_out(self.deadline)),
+                Some(pause) => sleep(pause, &given_up),
+                None if !endless => return Err(error.timed_out(self.deadline)),
+                None => {
+                    if !std::mem::replace(&mut said, true) {
+                        eprintln!("farpage: {error}; waiting until it can be reached");
+                    }
+                    sleep(asked.unwrap_or(STEP), &given_up);
+                    (start, attempt) = (Instant::now(), 0);
+                }
             }
         }
+    }
+}
+
+fn sleep(pause: Duration, given_up: &impl Fn() -> bool) {
+    let until = Instant::now() + pause;
+    while !given_up() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        thread::sleep(left.min(STEP));
     }
 }
 

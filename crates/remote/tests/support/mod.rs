@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage_remote::Options;
-use farpage_source::Retry;
+use farpage_remote::{ObjectWriter, Options};
+use farpage_source::{Retry, SourceError};
 
 /// What `cargo xtask setup` installed.
 pub fn tool(path: &str) -> PathBuf {
@@ -77,4 +77,13 @@ pub fn quick() -> Options {
         },
         ..Options::default()
     }
+}
+
+/// Uploads all of `bytes`; the new version.
+pub fn upload(writer: &ObjectWriter, bytes: &[u8]) -> Result<String, SourceError> {
+    writer.upload(bytes.len() as u64, &|offset, buffer| {
+        let start = offset as usize;
+        buffer.copy_from_slice(&bytes[start..start + buffer.len()]);
+        Ok(())
+    })
 }

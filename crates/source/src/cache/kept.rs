@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::Shared;
 use super::layout::{BLOCK, PAGE};
 use super::object::Object;
-use crate::{Reach, Source, SourceError};
+use crate::{Reach, Source, SourceError, within};
 
 /// Blocks that are fetched in one read of the inner source, at most.
 const RUN_BLOCKS: u64 = (16 << 20) / BLOCK;
@@ -200,18 +200,7 @@ impl Source for Kept {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
-        let wanted = buffer.len() as u64;
-        if offset
-            .checked_add(wanted)
-            .is_none_or(|end| end > self.size())
-        {
-            return Err(SourceError::Short {
-                name: self.name().into(),
-                offset,
-                bytes: wanted.min(u64::MAX - offset),
-                end: self.size(),
-            });
-        }
+        within(self, offset, buffer.len() as u64)?;
         let mut done = 0;
         while done < buffer.len() {
             let at = offset + done as u64;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::{Reach, Source, SourceError};
+use crate::{Reach, Source, SourceError, within};
 
 /// Decoded bytes that are kept for the next reads. Less than that only when one piece has more.
 const RECENT_BYTES: u64 = 16 << 20;
@@ -124,18 +124,7 @@ impl<D: Decode> Source for Chunks<D> {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
-        let wanted = buffer.len() as u64;
-        if offset
-            .checked_add(wanted)
-            .is_none_or(|end| end > self.size())
-        {
-            return Err(SourceError::Short {
-                name: self.name.clone(),
-                offset,
-                bytes: wanted.min(u64::MAX - offset),
-                end: self.size(),
-            });
-        }
+        within(self, offset, buffer.len() as u64)?;
         let mut done = 0;
         while done < buffer.len() {
             let at = offset + done as u64;

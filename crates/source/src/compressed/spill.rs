@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::file::{direct_of, io_error, read_sparing};
-use crate::{Source, SourceError};
+use crate::{Source, SourceError, within};
 
 /// A file without a name: it is gone when it is closed, however the process ends.
 pub(super) struct Spill {
@@ -60,23 +60,19 @@ impl Source for Spill {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
-        let wanted = buffer.len() as u64;
-        let short = |end| SourceError::Short {
-            name: self.name.clone(),
-            offset,
-            bytes: wanted.min(u64::MAX - offset),
-            end,
-        };
-        if offset.checked_add(wanted).is_none_or(|end| end > self.size) {
-            return Err(short(self.size));
-        }
+        within(self, offset, buffer.len() as u64)?;
         let read = read_sparing(&self.file, self.direct.as_ref(), offset, buffer);
         let got = read.map_err(|errno| {
             let error = std::io::Error::from_raw_os_error(errno.0);
             io_error(&self.name, "read", offset, &error)
         })?;
         if got < buffer.len() {
-            return Err(short(offset + got as u64));
+            return Err(SourceError::Short {
+                name: self.name.clone(),
+                offset,
+                bytes: buffer.len() as u64,
+                end: offset + got as u64,
+            });
         }
         Ok(())
     }
