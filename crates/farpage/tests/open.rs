@@ -331,3 +331,51 @@ fn bytes_that_were_copied_in_are_written_back() {
         .find(|(at, byte)| **byte != wanted(*at));
     assert_eq!((differs, after.len()), (None, 8 << 20));
 }
+
+/// Runs forwards and backwards, single reads, writes and flushes, by seed, in an eighth of the
+/// memory: what is read ahead is never older than what was written.
+#[test]
+fn a_file_that_is_read_ahead_and_written_is_as_a_plain_array() {
+    const BYTES: usize = 32 << 20;
+    let folder = folder();
+    for seed in 1..4u64 {
+        let mut model: Vec<u8> = (0..BYTES).map(|i| (i * 7 / 5) as u8).collect();
+        let path = write(&folder, "file", &model);
+        let options = OpenOptions {
+            mode: Mode::Write,
+            ram: Some(4 << 20),
+            ..OpenOptions::default()
+        };
+        let memory = Memory::open(text(&path), &options).unwrap();
+        // SAFETY: the mapping has BYTES bytes, and only this thread uses it.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), BYTES) };
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut below = |bound: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as usize % bound
+        };
+        for _ in 0..60 {
+            let (start, length) = (below(BYTES - (4 << 20)), below(4 << 20));
+            let run = start..start + length;
+            let step = 1 + below(6000);
+            let at = run.clone().step_by(step);
+            match below(5) {
+                0 => assert!(bytes[run.clone()] == model[run], "seed {seed}"),
+                1 => assert!(at.rev().all(|i| bytes[i] == model[i]), "seed {seed}"),
+                2 => assert!((0..99).all(|_| {
+                    let i = below(BYTES);
+                    bytes[i] == model[i]
+                })),
+                3 => memory.flush().unwrap(),
+                _ => at.for_each(|i| {
+                    bytes[i] = bytes[i].wrapping_add(1);
+                    model[i] = model[i].wrapping_add(1);
+                }),
+            }
+        }
+        memory.flush().unwrap();
+        assert!(fs::read(&path).unwrap() == model, "seed {seed}");
+    }
+}

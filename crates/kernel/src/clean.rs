@@ -47,8 +47,15 @@ impl Kernel {
         let idle = |state: PageState| {
             matches!(state, PageState::Clean | PageState::Out | PageState::Absent)
         };
-        if !self.state.lock().pages.any(pages, |state| !idle(state)) {
+        let state = self.state.lock();
+        if !state.pages.any(pages, |state| !idle(state)) {
             return None;
+        }
+        let aside = state.pages.any(pages, |state| state == PageState::Aside);
+        drop(state);
+        if aside {
+            // What has left the program goes to its pager from where it is.
+            self.page_out_to(0, false);
         }
         let mut state = self.lock_settled(pages);
         self.bring_all_back(&mut state, pages);

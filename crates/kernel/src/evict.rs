@@ -255,7 +255,7 @@ impl Kernel {
     }
 
     /// Second step: hands clusters to their pagers until no more than `target` pages lie aside.
-    fn page_out_to(&self, target: u64, urgent: bool) -> u64 {
+    pub(crate) fn page_out_to(&self, target: u64, urgent: bool) -> u64 {
         let mut freed = 0;
         loop {
             let mut state = self.state.lock();
@@ -357,9 +357,9 @@ impl Kernel {
                 } else if is_zero || result.is_err() {
                     rewrite |= self.stays(&mut state, page);
                 } else {
-                    let (mapped, awaited) = state.pages.paged_out(page);
+                    let (_, awaited) = state.pages.paged_out(page);
                     gone |= 1 << bit;
-                    if awaited || mapped {
+                    if awaited {
                         self.wake(address_of(page.0), PAGE_BYTES);
                     }
                 }

@@ -120,7 +120,7 @@ impl Kernel {
                     let asked = PageIndex(page.0 - source.origin);
                     let at_hand = source.pager.is_at_hand(source.object, asked);
                     if !at_hand {
-                        watch.give_up_for(&source);
+                        watch.give_up_unless_kept();
                     }
                     if !at_hand || pages.pages() > 1 {
                         stall.is_slow();

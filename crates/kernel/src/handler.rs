@@ -11,7 +11,6 @@ use farpage_sys::{Errno, mem, time};
 use crate::follow::Follower;
 use crate::kernel::Kernel;
 use crate::layout::WINDOW;
-use crate::regions::Source;
 
 /// Handlers that exist at most.
 const HANDLERS_MAX: u32 = 8;
@@ -65,10 +64,10 @@ impl<'a> Watch<'a> {
         Self { kernel, number }
     }
 
-    /// Gives up before a page of `source` is waited for, unless somebody else is on watch and the
-    /// page is on a local disk at worst: changing the watch would cost more than it saves.
-    pub(crate) fn give_up_for(&mut self, source: &Source) {
-        if !(source.temporary && self.kernel.watches.is_kept()) {
+    /// Gives up before a page is waited for, unless somebody else is on watch: changing the watch
+    /// would cost more than it saves.
+    pub(crate) fn give_up_unless_kept(&mut self) {
+        if !self.kernel.watches.is_kept() {
             self.give_up();
         }
     }

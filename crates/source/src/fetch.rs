@@ -1,4 +1,4 @@
-//! Reads of a far source: carries out what the plan says, and answers tickets.
+//! Reads by threads of their own: carries out what the plan says, and answers tickets.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,13 +8,17 @@ use std::time::Instant;
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::Ticket;
 
+use crate::aligned::Aligned;
 use crate::link::Link;
 use crate::pager::{Failures, pager_error};
 use crate::plan::{Answer, Plan, ReadId, Start};
-use crate::{OnFailure, Options, Retry, Source, SourceError, pool};
+use crate::{OnFailure, Options, Reach, Retry, Source, SourceError, pool};
 
 /// Buffers that are kept for the next reads.
 const SPARE_BUFFERS: usize = 16;
+
+/// Bytes that are read ahead of a near source at most: a disk needs no more to be busy.
+const AHEAD_NEAR: u64 = 8 << 20;
 
 /// All reads of one object.
 pub(crate) struct Fetch {
@@ -36,15 +40,15 @@ pub(crate) struct Fetch {
 struct State {
     plan: Plan<Ticket>,
     /// What was read and may be asked for.
-    contents: HashMap<ReadId, Arc<Vec<u8>>>,
-    spare: Vec<Vec<u8>>,
+    contents: HashMap<ReadId, Arc<Aligned>>,
+    spare: Vec<Aligned>,
 }
 
 /// Somebody's ticket and where its bytes are.
 struct Supply {
     ticket: Ticket,
     pages: PageRange,
-    parts: Vec<(Arc<Vec<u8>>, PageRange)>,
+    parts: Vec<(Arc<Aligned>, PageRange)>,
 }
 
 impl Fetch {
@@ -55,7 +59,11 @@ impl Fetch {
             PageRange::new(bytes.start / page, bytes.end.div_ceil(page))
         };
         let extents = options.extents.iter().map(extent).collect();
-        let ahead = (options.ahead_bytes / PAGE_BYTES as u64).max(2);
+        let (link, ahead_bytes) = match source.reach() {
+            Reach::Near => (Link::near(), options.ahead_bytes.min(AHEAD_NEAR)),
+            Reach::Far => (Link::far(), options.ahead_bytes),
+        };
+        let ahead = (ahead_bytes / PAGE_BYTES as u64).max(2);
         Arc::new(Self {
             retry: Retry {
                 deadline: options.deadline,
@@ -66,10 +74,10 @@ impl Fetch {
             closed: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
-            cluster_pages: AtomicU64::new(Link::default().cluster_pages()),
+            cluster_pages: AtomicU64::new(link.cluster_pages()),
             began: Instant::now(),
             state: Mutex::new(State {
-                plan: Plan::new(pages, ahead, extents),
+                plan: Plan::new(link, pages, ahead, extents),
                 contents: HashMap::new(),
                 spare: Vec::new(),
             }),
@@ -79,6 +87,11 @@ impl Fetch {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True when somebody reads `page` already, or has.
+    pub(crate) fn has(&self, page: PageIndex) -> bool {
+        self.lock().plan.has(page)
     }
 
     /// Pages that take hardly longer than one.
@@ -137,7 +150,7 @@ impl Fetch {
     fn go_on(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let starts: Vec<Start> = std::iter::from_fn(|| state.plan.start()).collect();
         state.forget();
-        let mut buffers: Vec<Vec<u8>> = Vec::with_capacity(starts.len());
+        let mut buffers: Vec<Aligned> = Vec::with_capacity(starts.len());
         buffers.extend((0..starts.len()).map(|_| state.spare.pop().unwrap_or_default()));
         drop(state);
         for (start, buffer) in starts.into_iter().zip(buffers) {
@@ -152,16 +165,15 @@ impl Fetch {
         (offset, end.saturating_sub(offset) as usize)
     }
 
-    fn read(self: &Arc<Self>, start: Start, mut buffer: Vec<u8>) {
+    fn read(self: &Arc<Self>, start: Start, mut contents: Aligned) {
         let (offset, bytes) = self.bytes(start.pages);
-        buffer.resize(bytes, 0);
         let began = Instant::now();
-        let result = self.read_patiently(offset, &mut buffer);
+        let result = self.read_patiently(offset, contents.room_for(bytes));
         let (now, took) = (self.began.elapsed(), began.elapsed());
         let mut state = self.lock();
         let Err(error) = result else {
             self.count(bytes as u64);
-            state.contents.insert(start.id, Arc::new(buffer));
+            state.contents.insert(start.id, Arc::new(contents));
             let (now, took) = (now.as_nanos() as u64, took.as_nanos() as u64);
             let answers = state.plan.ended(start.id, now, took);
             let cluster = state.plan.link().cluster_pages();
@@ -243,11 +255,11 @@ impl State {
     fn forget(&mut self) {
         let plan = &self.plan;
         let gone = self.contents.extract_if(|id, _| !plan.is_kept(*id));
-        let gone: Vec<Arc<Vec<u8>>> = gone.map(|(_, contents)| contents).collect();
+        let gone: Vec<Arc<Aligned>> = gone.map(|(_, contents)| contents).collect();
         gone.into_iter().for_each(|contents| self.recycle(contents));
     }
 
-    fn recycle(&mut self, contents: Arc<Vec<u8>>) {
+    fn recycle(&mut self, contents: Arc<Aligned>) {
         if self.spare.len() < SPARE_BUFFERS
             && let Ok(buffer) = Arc::try_unwrap(contents)
         {

@@ -23,13 +23,13 @@ pub enum OpenMode {
     Create,
 }
 
-/// A local file. What the page cache has is read from there; the rest is read past it
-/// (`O_DIRECT`), so that it does not take memory twice.
+/// A local file. What the page cache has is read from there; the rest is read, and all is written,
+/// past it (`O_DIRECT`), so that it does not take memory twice.
 pub struct FileSource {
     name: String,
     path: PathBuf,
     file: File,
-    /// The same file, read past the page cache. `None` where the file system does not offer it.
+    /// The same file, past the page cache. `None` where the file system does not offer it.
     direct: Option<File>,
     size: u64,
     /// What a file that is only read looked like when it was opened.
@@ -104,6 +104,7 @@ impl FileSource {
         }
         let direct = OpenOptions::new()
             .read(true)
+            .write(writable)
             .custom_flags(linux::general::O_DIRECT as i32)
             .open(path)
             .ok()
@@ -160,7 +161,17 @@ impl FileSource {
         if zeros && file::punch(Fd(self.file.as_raw_fd()), offset, bytes.len() as u64).is_ok() {
             return Ok(());
         }
-        self.file.write_all_at(bytes, offset)
+        let aligned = bytes.as_ptr().addr().is_multiple_of(PAGE_BYTES)
+            && offset.is_multiple_of(PAGE_BYTES as u64);
+        let whole = bytes.len() / PAGE_BYTES * PAGE_BYTES;
+        match &self.direct {
+            // What cannot be written so is written the other way.
+            Some(direct) if aligned && direct.write_all_at(&bytes[..whole], offset).is_ok() => {
+                let rest = offset + whole as u64;
+                self.file.write_all_at(&bytes[whole..], rest)
+            }
+            _ => self.file.write_all_at(bytes, offset),
+        }
     }
 }
 
@@ -228,7 +239,7 @@ impl Source for FileSource {
     }
 }
 
-/// Reads what the page cache has, then past it what can be, then the rest. Returns how much.
+/// Reads what the page cache has from there, and other things past it. Returns how much.
 pub(crate) fn read_sparing(
     file: &File,
     direct: Option<&File>,
@@ -236,22 +247,36 @@ pub(crate) fn read_sparing(
     buffer: &mut [u8],
 ) -> Result<usize, Errno> {
     let fd = Fd(file.as_raw_fd());
-    let cached = file::pread_cached(fd, buffer, offset).unwrap_or(0);
-    let mut done = cached / PAGE_BYTES * PAGE_BYTES;
-    if cached == buffer.len() {
+    let bytes = buffer.len() as u64;
+    let aligned = buffer.as_ptr().addr().is_multiple_of(PAGE_BYTES)
+        && offset.is_multiple_of(PAGE_BYTES as u64);
+    let whole = buffer.len() / PAGE_BYTES * PAGE_BYTES;
+    let (Some(direct), true) = (direct, aligned && whole > 0) else {
+        return file::pread(fd, buffer, offset);
+    };
+    match file::pages_cached(fd, offset, bytes) {
+        Ok(cached) if cached < bytes.div_ceil(PAGE_BYTES as u64) => {
+            let direct = Fd(direct.as_raw_fd());
+            let done = file::pread(direct, &mut buffer[..whole], offset).unwrap_or(0);
+            Ok(done + file::pread(fd, &mut buffer[done..], offset + done as u64)?)
+        }
+        Ok(_) => file::pread(fd, buffer, offset),
+        Err(_) => read_and_forget(fd, offset, buffer),
+    }
+}
+
+/// Where nobody says what the page cache has: to ask is to have it read. What it did not have does
+/// not stay there.
+fn read_and_forget(fd: Fd, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let cached = file::pread_cached(fd, buffer, offset).unwrap_or(0) / PAGE_BYTES * PAGE_BYTES;
+    let rest = &mut buffer[cached..];
+    if rest.is_empty() {
         return Ok(cached);
     }
-    let rest = &mut buffer[done..];
-    let aligned = rest.as_ptr().addr().is_multiple_of(PAGE_BYTES)
-        && (offset + done as u64).is_multiple_of(PAGE_BYTES as u64);
-    let whole = rest.len() / PAGE_BYTES * PAGE_BYTES;
-    if let Some(direct) = direct.filter(|_| aligned && whole > 0) {
-        let direct = Fd(direct.as_raw_fd());
-        let got = file::pread(direct, &mut rest[..whole], offset + done as u64);
-        done += got.unwrap_or(0);
-    }
-    let rest = &mut buffer[done..];
-    Ok(done + file::pread(fd, rest, offset + done as u64)?)
+    let (at, bytes) = (offset + cached as u64, rest.len() as u64);
+    let got = file::pread(fd, rest, at)?;
+    file::forget_cached(fd, at, bytes);
+    Ok(cached + got)
 }
 
 /// The same file once more, for reading past the page cache. `None` where that cannot be had.

@@ -4,6 +4,7 @@
 //! another, something compressed or far away. [`SourcePager`] is the pager that makes memory of
 //! one.
 
+mod aligned;
 mod cache;
 mod compressed;
 mod error;

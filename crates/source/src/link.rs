@@ -3,10 +3,10 @@
 
 /// Reads that are remembered, in effect: what is older counts for little.
 const MEMORY: f64 = 64.0;
-/// Connections at first.
-const WIDTH_FIRST: u32 = 8;
-/// Connections at least.
-const WIDTH_MIN: u32 = 4;
+/// Connections at first, and at least.
+const WIDTH_FAR: (u32, u32) = (8, 4);
+/// The same of a local disk: it is kept busy by one read after another.
+const WIDTH_NEAR: (u32, u32) = (2, 2);
 /// Connections at most.
 pub(crate) const WIDTH_MAX: u32 = 32;
 /// Twice as many connections must bring this much more, or they are not used.
@@ -22,7 +22,7 @@ const PIECE: (u64, u64) = (256 << 10, 4 << 20);
 ///
 /// A read of `n` bytes takes about `latency + n / bandwidth`: a line through the reads, the newest
 /// counting most.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Link {
     weight: f64,
     bytes: f64,
@@ -36,6 +36,7 @@ pub(crate) struct Link {
 #[derive(Clone, Debug)]
 struct Width {
     now: u32,
+    least: u32,
     /// Bytes and begin of the measurement under way.
     since_ns: u64,
     bytes: u64,
@@ -46,10 +47,11 @@ struct Width {
     rest: u32,
 }
 
-impl Default for Width {
-    fn default() -> Self {
+impl Width {
+    fn new((first, least): (u32, u32)) -> Self {
         Self {
-            now: WIDTH_FIRST,
+            now: first,
+            least,
             since_ns: 0,
             bytes: 0,
             reads: 0,
@@ -60,6 +62,27 @@ impl Default for Width {
 }
 
 impl Link {
+    /// To a server.
+    pub(crate) fn far() -> Self {
+        Self::new(WIDTH_FAR)
+    }
+
+    /// To a disk, or a program on this machine.
+    pub(crate) fn near() -> Self {
+        Self::new(WIDTH_NEAR)
+    }
+
+    fn new(width: (u32, u32)) -> Self {
+        Self {
+            weight: 0.0,
+            bytes: 0.0,
+            ns: 0.0,
+            bytes_squared: 0.0,
+            bytes_ns: 0.0,
+            width: Width::new(width),
+        }
+    }
+
     /// A read of `bytes` bytes took `took_ns` and ended at `now_ns`. `busy`: all connections were
     /// in use meanwhile, so that it tells what they bring together.
     pub(crate) fn read(&mut self, now_ns: u64, bytes: u64, took_ns: u64, busy: bool) {
@@ -149,7 +172,7 @@ impl Width {
         }
         let rate = self.bytes as f64 / now_ns.saturating_sub(self.since_ns).max(1) as f64;
         if rate < self.before * GAIN {
-            self.now = (self.now / 2).max(WIDTH_MIN);
+            self.now = (self.now / 2).max(self.least);
             self.rest = REST * self.now;
         } else if self.now == WIDTH_MAX {
             self.rest = REST * self.now;
@@ -186,7 +209,7 @@ mod tests {
 
     #[test]
     fn latency_and_bandwidth_are_told_apart() {
-        let mut link = Link::default();
+        let mut link = Link::far();
         serve(
             &mut link,
             5 * MS,
@@ -208,17 +231,17 @@ mod tests {
 
     #[test]
     fn a_near_server_is_asked_for_little_and_a_far_one_for_much() {
-        let mut near = Link::default();
+        let mut near = Link::far();
         serve(&mut near, MS / 10, 1e9, 1e12, &[8192, 1 << 20], 100);
         assert_eq!((near.piece_bytes() >> 10, near.cluster_pages()), (784, 2));
-        let mut far = Link::default();
+        let mut far = Link::far();
         serve(&mut far, 100 * MS, 100e6, 1e12, &[8192, 1 << 20], 100);
         assert_eq!((far.piece_bytes(), far.cluster_pages()), (4 << 20, 32));
     }
 
     #[test]
     fn reads_of_one_size_give_an_estimate() {
-        let mut link = Link::default();
+        let mut link = Link::far();
         serve(&mut link, 5 * MS, 60e6, 1e12, &[8192], 10);
         assert!(link.cluster_pages() >= 1);
         assert!((256 << 10..=4 << 20).contains(&link.piece_bytes()));
@@ -226,23 +249,23 @@ mod tests {
 
     #[test]
     fn connections_are_added_while_they_bring_more() {
-        let mut link = Link::default();
+        let mut link = Link::far();
         serve(&mut link, 5 * MS, 60e6, 480e6, &[2 << 20], 300);
         assert_eq!(link.width(), 8, "eight connections fill the way");
-        let mut link = Link::default();
+        let mut link = Link::far();
         serve(&mut link, 5 * MS, 60e6, 1e12, &[2 << 20], 1000);
         assert_eq!(link.width(), WIDTH_MAX);
-        let mut link = Link::default();
+        let mut link = Link::far();
         serve(&mut link, MS, 100e6, 100e6, &[2 << 20], 200);
-        assert_eq!(link.width(), WIDTH_FIRST);
+        assert_eq!(link.width(), WIDTH_FAR.0);
     }
 
     #[test]
     fn while_connections_are_idle_nothing_is_concluded() {
-        let mut link = Link::default();
+        let mut link = Link::far();
         for i in 0..1000 {
             link.read(i * MS, 4096, MS, false);
         }
-        assert_eq!(link.width(), WIDTH_FIRST);
+        assert_eq!(link.width(), WIDTH_FAR.0);
     }
 }

@@ -4,17 +4,21 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 
+use crate::aligned::Aligned;
 use crate::fetch::Fetch;
 use crate::{Reach, Source, SourceError};
 
 /// Failures that are remembered, for messages.
 const FAILURES_MAX: usize = 256;
+/// Of a near source, as many pages and more are read by threads of their own: a run that goes on.
+/// Fewer are read on the spot, where that takes no longer than another thread's waking up.
+const RUN_PAGES: u64 = 16;
 /// Pages that are written to the source at a time at most.
 const WRITE_PAGES: usize = 256;
 
@@ -68,6 +72,8 @@ pub struct SourcePager {
     barrier: Option<Barrier>,
     watcher: OnceLock<Watcher>,
     written_bytes: AtomicU64,
+    /// For the next write.
+    spare: Mutex<Aligned>,
 }
 
 /// Told of every request.
@@ -99,6 +105,7 @@ impl SourcePager {
             barrier: None,
             watcher: OnceLock::new(),
             written_bytes: AtomicU64::new(0),
+            spare: Mutex::default(),
         }
     }
 
@@ -174,14 +181,21 @@ impl SourcePager {
     fn write_run(&self, run: &[PageOut<'_>]) -> Result<(), SourceError> {
         let offset = run[0].page.0 * PAGE_BYTES as u64;
         let rest = self.source.size().saturating_sub(offset) as usize;
-        let mut bytes = Vec::with_capacity(run.len() * PAGE_BYTES);
-        run.iter()
-            .for_each(|page| bytes.extend_from_slice(page.bytes));
-        bytes.truncate(rest);
-        self.source.write_at(offset, &bytes)?;
-        self.written_bytes
-            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let mut spare = std::mem::take(&mut *self.spare());
+        let room = spare.room_for(run.len() * PAGE_BYTES);
+        for (to, page) in room.chunks_exact_mut(PAGE_BYTES).zip(run) {
+            to.copy_from_slice(page.bytes);
+        }
+        let bytes = &spare[..spare.len().min(rest)];
+        self.source.write_at(offset, bytes)?;
+        let written = bytes.len() as u64;
+        self.written_bytes.fetch_add(written, Ordering::Relaxed);
+        *self.spare() = spare;
         Ok(())
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Aligned> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self, pages: &[PageOut<'_>]) -> Result<(), SourceError> {
@@ -218,19 +232,25 @@ impl Pager for SourcePager {
         let offset = pages.start.0 * PAGE_BYTES as u64;
         let bytes = request.needed() * PAGE_BYTES as u64;
         let bytes = bytes.min(self.source.size().saturating_sub(offset));
-        if self.source.reach() == Reach::Near {
-            return self.read(request);
-        }
-        if self.source.is_at_hand(offset, bytes) {
-            return self.read_at_hand(request);
-        }
         let ahead = request.is_ahead_of_need();
+        match self.source.reach() {
+            Reach::Near => {
+                if !(ahead || pages.pages() >= RUN_PAGES || self.fetch.has(pages.start)) {
+                    return self.read(request);
+                }
+            }
+            Reach::Far => {
+                if self.source.is_at_hand(offset, bytes) {
+                    return self.read_at_hand(request);
+                }
+            }
+        }
         Ok(request.later(|ticket| self.fetch.request(ticket, ahead)))
     }
 
-    fn is_at_hand(&self, _: ObjectId, _: PageIndex) -> bool {
+    fn is_at_hand(&self, _: ObjectId, page: PageIndex) -> bool {
         // Keeping a ticket takes no time, and neither does what is kept nearby.
-        self.source.reach() == Reach::Far
+        self.source.reach() == Reach::Far || self.fetch.has(page)
     }
 
     fn cluster_pages(&self, _: ObjectId) -> u64 {

@@ -1,4 +1,4 @@
-//! What to read from a far source, and when: requests, what will be wanted next, and who waits for
+//! What to read from a source, and when: requests, what will be wanted next, and who waits for
 //! what. Pure: [`Plan`] is told what happened and says what to do.
 //!
 //! Three kinds of reads compete. What a thread waits for comes first. What it will want next is
@@ -106,13 +106,13 @@ pub(crate) struct Plan<T> {
 }
 
 impl<T> Plan<T> {
-    pub(crate) fn new(size: u64, ahead_max: u64, mut extents: Vec<PageRange>) -> Self {
+    pub(crate) fn new(link: Link, size: u64, ahead_max: u64, mut extents: Vec<PageRange>) -> Self {
         extents.sort_unstable_by_key(|extent| extent.start);
         Self {
             size,
             ahead_max,
             extents,
-            link: Link::default(),
+            link,
             reads: VecDeque::new(),
             readers: [Reader::default(); READERS],
             clock: 0,
@@ -169,7 +169,7 @@ impl<T> Plan<T> {
             read.waiting.push(waiting);
             return None;
         }
-        let parts = self.holds(pages);
+        let parts = self.holds(pages, needed);
         let end = parts.last().map_or(at, |(_, part)| part.end.0);
         let pages = PageRange::new(pages.start.0, end.min(pages.end.0));
         self.taken(pages);
@@ -196,6 +196,11 @@ impl<T> Plan<T> {
             .iter()
             .filter(|r| !r.stale && r.pages.start.0 > from);
         after.map(|r| r.pages.start.0).fold(to, u64::min)
+    }
+
+    /// True when `page` is here, or will be.
+    pub(crate) fn has(&self, page: PageIndex) -> bool {
+        self.find(page).is_some()
     }
 
     /// The read that has or will have `page`.
@@ -306,11 +311,12 @@ impl<T> Plan<T> {
         waiting.into_iter().map(|waiting| waiting.ticket).collect()
     }
 
-    /// The reads that hold `pages`, in order.
-    fn holds(&self, pages: PageRange) -> Vec<(ReadId, PageRange)> {
+    /// The reads that hold `pages` up to `needed`, in order. What lies beyond in another read would
+    /// have to be put together with it first: asking once more is quicker.
+    fn holds(&self, pages: PageRange, needed: u64) -> Vec<(ReadId, PageRange)> {
         let mut found = Vec::new();
         let mut at = pages.start;
-        while at < pages.end {
+        while at.0 < needed {
             let here = |r: &&Read<T>| r.progress == Progress::Kept && r.pages.contains(at);
             let Some(read) = self.reads.iter().find(here) else {
                 break;
@@ -447,7 +453,6 @@ impl<T> Plan<T> {
         pages.min(self.ahead_max / 2).max(1)
     }
 
-    /// Queues what nobody reads yet of a run that begins at `from`; returns its end.
     /// Queues what nobody reads yet of a run that begins at `from`; returns its end.
     fn queue_ahead(&mut self, from: u64, to: u64) -> u64 {
         if let Some(at) = self.find(PageIndex(from)) {

@@ -1,10 +1,12 @@
 //! Local files as sources.
 
 use std::fs::{self, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
 use farpage_source::{FileSource, OpenMode, Source, SourceError};
+use farpage_sys::file::{Fd, pages_cached};
 use tempfile::TempDir;
 
 /// A file of `bytes` bytes, each a digest of its offset.
@@ -51,6 +53,34 @@ fn any_range_reads_as_the_file_does_cached_or_not() {
             );
         }
     }
+}
+
+#[test]
+fn what_is_read_and_written_does_not_stay_in_the_page_cache() {
+    let (_folder, path, contents) = made(8 << 20);
+    let file = fs::File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    let cached = || pages_cached(Fd(file.as_raw_fd()), 0, 8 << 20).unwrap();
+    assert_eq!(cached(), 2048, "a file that was just made is there");
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    assert_eq!(cached(), 0);
+    let source = FileSource::open(&path, OpenMode::Write, None).unwrap();
+    for at in (0..8 << 20).step_by(1 << 20) {
+        let mut space = vec![0; (256 << 10) + 4096];
+        let from = space.as_ptr().align_offset(4096);
+        let space = &mut space[from..from + (256 << 10)];
+        source.read_at(at, space).unwrap();
+        assert_eq!(*space, contents[at as usize..][..256 << 10]);
+        space.reverse();
+        source.write_at(at + (512 << 10), space).unwrap();
+    }
+    assert_eq!(cached(), 0);
+    let mut reversed = contents[1 << 20..][..256 << 10].to_vec();
+    reversed.reverse();
+    assert_eq!(
+        fs::read(&path).unwrap()[3 << 19..][..256 << 10],
+        reversed[..]
+    );
 }
 
 #[test]

@@ -180,7 +180,44 @@ pub fn pread(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     Ok(done)
 }
 
-/// Reads at `offset` what the page cache has, without waiting for a disk; returns how much.
+/// How many pages of a range the page cache has; without reading any, which even `RWF_NOWAIT` does.
+///
+/// # Errors
+/// As `cachestat(2)`: `ENOSYS` before Linux 6.5, `EPERM` for files that others own.
+pub fn pages_cached(fd: Fd, offset: u64, bytes: u64) -> Result<u64> {
+    let range = [offset, bytes];
+    // nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted.
+    let mut found = [0u64; 5];
+    // SAFETY: `range` and `found` are the `struct cachestat_range` and `struct cachestat` that the
+    // call reads and fills.
+    unsafe {
+        syscall!(
+            g::__NR_cachestat,
+            fd.0,
+            range.as_ptr(),
+            found.as_mut_ptr(),
+            0
+        )
+    }?;
+    Ok(found[0])
+}
+
+/// Has the page cache forget a range, as far as it is clean and nobody maps it.
+pub fn forget_cached(fd: Fd, offset: u64, bytes: u64) {
+    // SAFETY: takes no pointer. Advice: nothing depends on it.
+    let _ = unsafe {
+        syscall!(
+            g::__NR_fadvise64,
+            fd.0,
+            offset,
+            bytes,
+            g::POSIX_FADV_DONTNEED
+        )
+    };
+}
+
+/// Reads at `offset` what the page cache has, without waiting for a disk; returns how much. The page
+/// cache begins to read what it does not have.
 ///
 /// # Errors
 /// As `preadv2(2)` with `RWF_NOWAIT`: `EAGAIN` when the cache has nothing of it, `EOPNOTSUPP`

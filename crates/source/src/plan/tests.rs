@@ -41,7 +41,7 @@ struct World {
 impl World {
     fn new(size: u64, ahead_max: u64, extents: Vec<PageRange>) -> Self {
         Self {
-            plan: Plan::new(size, ahead_max, extents),
+            plan: Plan::new(Link::far(), size, ahead_max, extents),
             now: 0,
             latency_ns: 5 * MS,
             ns_per_page: 4096 * 1000 / 60,
@@ -211,6 +211,25 @@ fn the_first_touch_of_an_extent_brings_it_whole() {
         world.times.iter().all(|times| *times <= 1),
         "all of it was here"
     );
+}
+
+#[test]
+fn an_answer_ends_with_a_read_where_no_more_is_needed() {
+    for (needed, came) in [(1, 64), (64, 64), (65, 128)] {
+        let mut world = World::new(1 << 20, 16 << 10, vec![PageRange::new(0, 4096)]);
+        world.plan.queue(PageRange::new(0, 64), Class::Ahead, true);
+        world
+            .plan
+            .queue(PageRange::new(64, 200), Class::Ahead, true);
+        world.begin();
+        while world.step(true) {}
+        let ticket = world.ask_for(PageRange::new(0, 128), needed);
+        assert_eq!(
+            world.wait(ticket),
+            PageRange::new(0, came),
+            "{needed} needed"
+        );
+    }
 }
 
 #[test]
