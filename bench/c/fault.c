@@ -2,8 +2,10 @@
  *
  * usage: fault MODE THREADS PIN PAGES RUNS
  *   copy      UFFDIO_COPY of one page at a time, nobody faults
+ *   copy-file UFFDIO_COPY of a page that pread(2) brings from a file in the page cache
  *   follow    one handler thread; after each fault it moves to the CPU of the thread that faulted,
  *             which it reads from that thread's rseq area, and sleeps there
+ *   follow-file  as follow, with such a pread(2) before each copy
  *   percpu    one handler thread pinned to each CPU
  *   read      no handler of its own: fills PAGES, then reads RUNS of them at random and times each
  * THREADS threads fault on PAGES pages in random order; PIN 1 pins thread t to CPU t modulo CPUs.
@@ -36,7 +38,7 @@ enum { PAGE = 4096, THREADS_MAX = 64, CPUS_MAX = 256 };
         }                                                                                          \
     } while (0)
 
-static int uffd, pin, threads, cpus, follow;
+static int uffd, pin, threads, cpus, follow, file = -1;
 static size_t pages;
 static char *mem, source[PAGE] __attribute__((aligned(PAGE)));
 static uint64_t *latency_ns;
@@ -94,8 +96,23 @@ static void map_and_register(void)
     MUST(ioctl(uffd, UFFDIO_REGISTER, &r) == 0);
 }
 
+/* A file that has as many pages as the memory. */
+static void make_file(void)
+{
+    FILE *made = tmpfile();
+    MUST(made != NULL);
+    for (size_t i = 0; i < pages; i++)
+        MUST(fwrite(source, PAGE, 1, made) == 1);
+    MUST(fflush(made) == 0);
+    file = fileno(made);
+}
+
 static void copy_page(uint64_t at)
 {
+    if (file >= 0) {
+        off_t from = (off_t)((at & ~(uint64_t)(PAGE - 1)) - (uintptr_t)mem);
+        MUST(pread(file, source, PAGE, from) == PAGE);
+    }
     struct uffdio_copy c = {.dst = at & ~(uint64_t)(PAGE - 1), .src = (uintptr_t)source,
                             .len = PAGE};
     if (ioctl(uffd, UFFDIO_COPY, &c) != 0) {
@@ -214,7 +231,7 @@ static void reads(size_t count)
 int main(int argc, char **argv)
 {
     if (argc != 6) {
-        fprintf(stderr, "usage: fault copy|follow|percpu|read THREADS PIN PAGES RUNS\n");
+        fprintf(stderr, "usage: fault copy[-file]|follow[-file]|percpu|read THREADS PIN PAGES RUNS\n");
         return 2;
     }
     const char *mode = argv[1];
@@ -241,7 +258,9 @@ int main(int argc, char **argv)
     }
     memset(source, 0x5a, PAGE);
     uffd = open_uffd();
-    follow = strcmp(mode, "follow") == 0;
+    follow = strncmp(mode, "follow", 6) == 0;
+    if (strstr(mode, "-file"))
+        make_file();
     pthread_t id;
     if (follow)
         MUST(pthread_create(&id, NULL, handler, (void *)(intptr_t)-1) == 0);
@@ -250,7 +269,7 @@ int main(int argc, char **argv)
     if (pin)
         pin_to(0);
     for (size_t r = 0; r <= runs; r++) {
-        uint64_t took = strcmp(mode, "copy") == 0 ? copies() : faults();
+        uint64_t took = strncmp(mode, "copy", 4) == 0 ? copies() : faults();
         if (r == 0)
             continue; /* the first warms up */
         memcpy(all + (r - 1) * pages, latency_ns, pages * sizeof *all);

@@ -38,23 +38,32 @@ pub fn kernel(pages: usize) -> Embedded {
     Embedded::start(2 * (pages * PAGE_BYTES) as u64 + (64 << 20)).expect("a kernel")
 }
 
+/// Bytes of an object on which `pages` faults are taken.
+pub fn bytes(pages: usize) -> usize {
+    pages * CLUSTER * PAGE_BYTES
+}
+
 /// Faults once on each of `pages` pages in random order, by `threads` threads, and prints a line.
 /// `in_thread`: the threads answer their faults themselves.
 pub fn run(kernel: Embedded, threads: usize, pages: usize, in_thread: bool) {
-    let bytes = pages * CLUSTER * PAGE_BYTES;
-    let object = kernel.object(Arc::new(Source), bytes).expect("an object");
+    let object = kernel.object(Arc::new(Source), bytes(pages));
+    let object = object.expect("an object");
     let (memory, name) = if in_thread {
         (object.map_in_thread(), "farpage_kernel,_in_thread")
     } else {
         (object.map(), "farpage_kernel")
     };
-    let memory = memory.expect("mapped");
+    measure(&memory.expect("mapped"), name, threads, pages);
+}
+
+/// Faults once on each of `pages` pages of `memory`, which begin with their number.
+pub fn measure(memory: &Mapping, name: &str, threads: usize, pages: usize) {
     let order = shuffled(pages);
     let begin = Barrier::new(threads + 1);
     let mut latencies = Vec::with_capacity(pages);
     let mut wall = 0;
     std::thread::scope(|scope| {
-        let (memory, order, begin) = (&memory, &order, &begin);
+        let (order, begin) = (&order, &begin);
         let faulters: Vec<_> = (0..threads)
             .map(|thread| {
                 scope.spawn(move || {

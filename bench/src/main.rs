@@ -1,11 +1,15 @@
 //! Figures of Farpage's own parts, in the form that `cargo xtask bench` puts beside its peers'.
 
+mod cache;
 mod fault;
 mod translate;
 
 const HELP: &str = "farpage-bench fault [--runs N] [--pages N] [--threads N]
     faults on absent pages of a memory object whose pager supplies them from memory
 prints lines: name threads pin faults p50_ns p99_ns thousand_faults_per_s
+
+farpage-bench cache [--runs N] [--pages N]
+    the same, of an object whose contents are in the cache on disk
 
 farpage-bench translate [--runs N] [--mib N]
     numbers of other formats into those of memory and back, beside copies of the same length
@@ -39,6 +43,10 @@ fn main() {
                     }
                 }
             }
+        }
+        Some("cache") => {
+            let (runs, pages) = (number("--runs", 5), number("--pages", 16384) as usize);
+            cache::run(fault::kernel(pages), pages, runs);
         }
         Some("translate") => {
             translate::run(number("--runs", 5) as usize, number("--mib", 64) as usize);

@@ -25,7 +25,8 @@ pub(crate) fn main(world: &World, mut args: Args) -> Result<()> {
     Ok(())
 }
 
-fn install(world: &World, prefix: &Path) -> Result<()> {
+/// The same, below `prefix`.
+pub(crate) fn install(world: &World, prefix: &Path) -> Result<()> {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--release", "--package", "farpage-capi", "--quiet"]);
     proc::must(cargo.current_dir(&world.root), "cargo build --release")?;

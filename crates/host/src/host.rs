@@ -178,7 +178,10 @@ impl Host {
             address,
             reading: piece.reading,
         };
-        let alone = file.pager.cluster_pages(id(piece.file)).max(NEIGHBOURS);
+        let alone = file
+            .pager
+            .cluster_pages(id(piece.file), PageIndex(page))
+            .max(NEIGHBOURS);
         let mut window = self.budget.window();
         if self.budget.excess(window) > 0 && self.resident() <= self.budget.floor() {
             // The programs have all: what is needed comes, and little else.

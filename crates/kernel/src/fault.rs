@@ -195,7 +195,7 @@ impl Kernel {
             Answer::PageIn { mut pages, also } => {
                 let asked = PageIndex(page.0 - source.origin);
                 if pages.pages() == 1 && also.is_none() {
-                    let cluster = source.pager.cluster_pages(source.object);
+                    let cluster = source.pager.cluster_pages(source.object, asked);
                     if cluster > 1 {
                         pages = state.pages.cluster(page, limits, source.origin, cluster);
                     } else if !source.pager.is_at_hand(source.object, asked) {

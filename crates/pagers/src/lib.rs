@@ -53,10 +53,10 @@ pub trait Pager: Send + Sync {
         false
     }
 
-    /// How many pages, a power of two, are worth bringing in where one is needed alone: as many as
-    /// take hardly longer than one. 1 from pagers that do not know; the kernel then decides.
-    fn cluster_pages(&self, object: ObjectId) -> u64 {
-        let _ = object;
+    /// How many pages, a power of two, are worth bringing in where `page` is needed alone: as many
+    /// as take hardly longer than one. 1 from pagers that do not know; the kernel then decides.
+    fn cluster_pages(&self, object: ObjectId, page: PageIndex) -> u64 {
+        let _ = (object, page);
         1
     }
 

@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 
-from . import _farpage, _server, errors
+from . import _farpage, errors
 from ._progress import Bar, size_text
 
 _open_objects = weakref.WeakSet()
@@ -250,6 +250,9 @@ def _reopened(recipe, version):
 
 def _served(source, recipe, options):
     """An object whose bytes Python code answers for."""
+    # Here: what it needs in turn takes milliseconds that others would wait for.
+    from . import _server
+
     size = options.pop("size", None)
     writable = options.get("mode") in ("r+", "w+")
     if isinstance(source, io.TextIOBase):

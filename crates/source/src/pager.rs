@@ -253,9 +253,13 @@ impl Pager for SourcePager {
         self.source.reach() == Reach::Far || self.fetch.has(page)
     }
 
-    fn cluster_pages(&self, _: ObjectId) -> u64 {
+    fn cluster_pages(&self, _: ObjectId, page: PageIndex) -> u64 {
+        let offset = page.0 * PAGE_BYTES as u64;
+        let rest = self.source.size().saturating_sub(offset);
         match self.source.reach() {
             Reach::Near => 1,
+            // What is kept nearby can be had page by page.
+            Reach::Far if self.source.is_at_hand(offset, rest.min(PAGE_BYTES as u64)) => 1,
             Reach::Far => self.fetch.cluster_pages(),
         }
     }

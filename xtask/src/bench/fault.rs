@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::spread;
 use crate::args::Args;
 use crate::proc;
 use crate::table::{Table, median};
@@ -52,6 +53,47 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     lines.extend(random_reads(world, &fault)?);
     lines.extend(umap()?);
     print(&merged(lines));
+    Ok(())
+}
+
+/// `bench cache`: a page-in from the cache on disk, which the page cache has, beside pread(2) and
+/// `UFFDIO_COPY`.
+pub(crate) fn bench_cache(world: &World, mut args: Args) -> Result<()> {
+    /// Times the time of the peer.
+    const TO_REACH: f64 = 1.5;
+    let runs: u32 = args.number("--runs", 5)?;
+    let pages: u32 = args.number("--pages", 16384)?;
+    args.finish()?;
+    let fault = compile(world, "fault")?;
+    world.build_release()?;
+    println!("{}", machine());
+    println!("{pages} pages of 4 KiB, each once in random order, one thread, {runs} runs in turn");
+    let numbers = [pages.to_string(), "1".to_owned()];
+    let mut lines = Vec::new();
+    let mut ratios = Vec::new();
+    for _ in 0..runs {
+        for (mode, who) in [
+            ("copy-file", "pread and UFFDIO_COPY alone"),
+            ("follow-file", "minimal handler, pread and copy"),
+        ] {
+            let mut command = Command::new(&fault);
+            command.args([mode, "1", "0"]).args(&numbers);
+            lines.extend(read(&mut command, Some(who))?);
+        }
+        let mut ours = Command::new(world.release_dir()?.join("farpage-bench"));
+        ours.args(["cache", "--runs", "1", "--pages", &numbers[0]]);
+        lines.extend(read(&mut ours, None)?);
+        if let [.., minimal, ours] = lines.as_slice() {
+            ratios.push(ours.p50_us / minimal.p50_us);
+        }
+    }
+    print(&merged(lines));
+    let reached = median(&ratios) <= TO_REACH;
+    println!(
+        "\na page-in from the cache takes {} times that of the minimal handler; to reach {TO_REACH}: {}",
+        spread(&ratios, 2),
+        if reached { "yes" } else { "NO" }
+    );
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 mod fault;
 mod fits;
 mod job;
+mod local;
 mod remote;
 mod swap;
 mod translate;
@@ -19,10 +20,12 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         Some("run") => job::bench(world, args),
         Some("fault") => fault::bench(world, args),
         Some("fits") => fits::bench(world, args),
+        Some("cache") => fault::bench_cache(world, args),
+        Some("local") => local::bench(world, args),
         Some("remote") => remote::bench(world, args),
         Some("translate") => translate::bench(world, args),
         other => bail!(
-            "bench run, fault, fits, remote or translate, not {:?}",
+            "bench run, fault, fits, cache, local, remote or translate, not {:?}",
             other.unwrap_or("")
         ),
     }
