@@ -202,8 +202,8 @@ impl Kernel {
             exclusive += count(self.pagemap(), region.start, region.end).unwrap_or(0);
         }
         let shared = self.account.pages_held().saturating_sub(exclusive);
-        drop(state);
         self.account.charge_inherited(shared);
+        drop(state);
         let took = time::now_ns() - started;
         *not_before_ns = started + (took * 20).max(20_000_000);
     }

@@ -225,6 +225,15 @@ impl Kernel {
         unsafe { mem::map(shadow_of(start), bytes, prot, flags, Fd(-1), 0) }.map(drop)
     }
 
+    /// The account says what the page table says. While a page is on its way out it may count
+    /// twice: in the program and aside.
+    pub(crate) fn check_account(&self, state: &State) {
+        if cfg!(debug_assertions) && state.in_flight == 0 {
+            let (account, table) = (self.account.pages_held(), state.pages.charged_pages());
+            assert_eq!(account, table, "pages in the account and in the page table");
+        }
+    }
+
     /// Waits, with the lock given up meanwhile, until no page of `pages` is busy.
     pub(crate) fn lock_settled(&self, pages: PageRange) -> StateGuard<'_> {
         loop {

@@ -185,8 +185,9 @@ impl Kernel {
             .pages
             .page_in_ends(PageRange::new(rest_from, rest.end.0));
         state.in_flight -= 1;
-        drop(state);
         self.account.uncharge(rest.pages());
+        self.check_account(&state);
+        drop(state);
         if let Some((first, error)) = lost {
             self.lose(first, error);
         }
