@@ -118,11 +118,11 @@ impl Kernel {
                     source,
                 } => {
                     let asked = PageIndex(page.0 - source.origin);
-                    let at_hand = source.pager.is_at_hand(source.object, asked);
-                    if !at_hand {
+                    let quick = source.pager.is_quick(source.object, asked);
+                    if !quick {
                         watch.give_up_for(&source);
                     }
-                    if !at_hand || pages.pages() > 1 {
+                    if !quick || pages.pages() > 1 {
                         stall.is_slow();
                     }
                     self.page_in(page, pages, fault, &source, buffer, &mut stall);

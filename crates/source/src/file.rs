@@ -177,6 +177,11 @@ impl Source for FileSource {
         self.pinned.map(Stamp::text)
     }
 
+    fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
+        let pages = (offset + bytes).div_ceil(PAGE_BYTES as u64) - offset / PAGE_BYTES as u64;
+        file::cached_pages(Fd(self.file.as_raw_fd()), offset, bytes) == Ok(pages)
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
         let got =
             read_sparing(&self.file, self.direct.as_ref(), offset, buffer).map_err(|errno| {

@@ -3,8 +3,11 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use farpage_source::{FileSource, OpenMode, Source, SourceError};
+use farpage_abi::{ObjectId, PageIndex};
+use farpage_pagers::Pager;
+use farpage_source::{Concat, FileSource, OpenMode, Options, Source, SourceError, SourcePager};
 use tempfile::TempDir;
 
 /// A file of `bytes` bytes, each a digest of its offset.
@@ -50,6 +53,35 @@ fn any_range_reads_as_the_file_does_cached_or_not() {
                 "{offset} {bytes}"
             );
         }
+    }
+}
+
+#[test]
+fn a_page_is_quick_while_the_page_cache_has_it() {
+    let (_folder, path, _) = made(300_001);
+    let file = fs::File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    let source = Arc::new(FileSource::open(&path, OpenMode::Read, None).unwrap());
+    let parts: [Arc<dyn Source>; 2] = [source.clone(), source.clone()];
+    let twice = Concat::new(parts.to_vec()).unwrap();
+    let pager = SourcePager::new(source.clone(), &Options::default());
+    for cached in [true, false] {
+        if cached {
+            let _ = fs::read(&path).unwrap();
+        } else {
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        }
+        for (offset, bytes) in [(0, 4096), (5000, 9000), (299_000, 1001)] {
+            assert_eq!(source.is_in_memory(offset, bytes), cached, "{offset}");
+            assert_eq!(twice.is_in_memory(1001 + offset, bytes), cached);
+        }
+        for page in [0, 73] {
+            assert_eq!(pager.is_quick(ObjectId(1), PageIndex(page)), cached);
+        }
+        assert!(
+            !pager.is_at_hand(ObjectId(1), PageIndex(0)),
+            "a file is no memory"
+        );
     }
 }
 

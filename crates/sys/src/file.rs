@@ -201,6 +201,32 @@ pub fn pread_cached(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     }
 }
 
+/// How many pages of a range (not empty) the page cache has.
+///
+/// # Errors
+/// As `cachestat(2)`: `ENOSYS` before Linux 6.5, `EPERM` for files that the caller neither owns nor
+/// may write.
+pub fn cached_pages(fd: Fd, offset: u64, bytes: u64) -> Result<u64> {
+    let range = g::cachestat_range {
+        off: offset,
+        len: bytes,
+    };
+    let mut counts = [0u64; 5];
+    const { assert!(size_of::<g::cachestat>() == size_of::<[u64; 5]>()) };
+    // SAFETY: Linux reads `range` and writes a `struct cachestat`, five counts, of which the first
+    // is that of the pages there.
+    unsafe {
+        syscall!(
+            g::__NR_cachestat,
+            fd.0,
+            &raw const range,
+            counts.as_mut_ptr(),
+            0
+        )
+    }?;
+    Ok(counts[0])
+}
+
 /// Writes all of `buffer` at `offset`.
 ///
 /// # Errors
