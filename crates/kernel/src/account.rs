@@ -170,6 +170,11 @@ impl Account {
         self.tasks.store(tasks.max(1) as u64, Ordering::Relaxed);
     }
 
+    /// Pages that must be given back for the reserve to be free.
+    pub(crate) fn pages_wanted(&self) -> u64 {
+        self.excess(self.reserve() / PAGE_BYTES as u64) / PAGE_BYTES as u64
+    }
+
     /// Memory kept free so that faults need not wait for page-out, bytes.
     pub(crate) fn reserve(&self) -> u64 {
         let budget = self.control.budget_bytes.load(Ordering::Relaxed);

@@ -56,6 +56,7 @@ impl Kernel {
         unsafe { self.state.reset() };
         self.handlers.store(0, Ordering::Relaxed);
         self.watches.reset();
+        self.page_out_rests.store(false, Ordering::Relaxed);
         let mut state = self.state.lock();
         // By this task's own copy: the parent goes on, and its account with it.
         self.account.inherit(slot, state.pages.charged_pages());

@@ -72,6 +72,8 @@ pub struct Kernel {
     pub(crate) settled: Event,
     /// Page-out has something to do.
     pub(crate) page_out: Event,
+    /// The page-out thread does not look by itself: it is told when memory is wanted.
+    pub(crate) page_out_rests: AtomicBool,
     pub(crate) watches: Watches,
     pub(crate) handlers: AtomicU32,
     /// How far a thread's restartable-sequences area lies from its robust list; 0: not known.
@@ -129,6 +131,7 @@ impl Kernel {
             }),
             settled: Event::new(),
             page_out: Event::new(),
+            page_out_rests: AtomicBool::new(false),
             watches: Watches::new(),
             handlers: AtomicU32::new(0),
             rseq_from_list: AtomicIsize::new(0),

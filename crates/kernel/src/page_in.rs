@@ -260,7 +260,7 @@ impl Kernel {
                 region.source.object == source.object && region.source.origin == source.origin
             });
             let out = state.pages.is_with_pager(next, source.temporary);
-            if !(same && out) || state.frozen || !self.account.charge(1) {
+            if !(same && out) || state.frozen || !self.charge(1) {
                 break;
             }
             state.pages.page_in_begins(PageRange::one(next), None);
