@@ -43,10 +43,14 @@ fn main() {
     check(&fs::read(&agent).expect("the agent was just linked"));
 }
 
-/// Runs cargo for the static library: optimised whatever this build is, and without the wrappers
-/// and flags of this build.
+/// Runs cargo for the static library: optimised whatever this build is, checked where this one is,
+/// and without the wrappers and flags of this build.
 fn compile(root: &Path, target_dir: &Path) -> PathBuf {
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets CARGO"));
+    let checked = match env::var_os("CARGO_CFG_DEBUG_ASSERTIONS") {
+        Some(_) => "true",
+        None => "false",
+    };
     cargo
         .current_dir(root)
         .args([
@@ -62,6 +66,7 @@ fn compile(root: &Path, target_dir: &Path) -> PathBuf {
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
         .env("CARGO_PROFILE_RELEASE_LTO", "thin")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
+        .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", checked)
         .env("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only")
         .env(
             "RUSTFLAGS",

@@ -373,6 +373,15 @@ impl Control {
         self.tasks[..high.min(TASKS_MAX)].iter().position(own)
     }
 
+    /// The task that is charged most memory, `slot` left aside. `None`: no other is charged any.
+    pub fn largest_but(&self, slot: usize) -> Option<&TaskSlot> {
+        let high = self.tasks_high.load(Ordering::Acquire) as usize;
+        let resident = |task: &TaskSlot| task.counters.resident_bytes.load(Ordering::Relaxed);
+        let others = self.tasks[..high.min(TASKS_MAX)].iter().enumerate();
+        let held = others.filter(|(at, task)| *at != slot && resident(task) > 0);
+        held.map(|(_, task)| task).max_by_key(|task| resident(task))
+    }
+
     /// Gives back all that task `slot` (a number below [`TASKS_MAX`]) held, after its death:
     /// budget, compressed tier, demand and segments. Returns the number of segments returned.
     pub fn reap(&self, slot: usize) -> usize {

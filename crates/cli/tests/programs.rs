@@ -176,6 +176,17 @@ fn children_get_what_they_should_and_are_waited_for() {
     }
 }
 
+/// The agent of a debug build ends its process when its account and its page table disagree.
+#[test]
+fn accounts_stay_right_whatever_children_do() {
+    for program in [
+        compile("forks.c", "forks", &[]),
+        compile("forks.c", "forks-static", &["-static"]),
+    ] {
+        expect_within("16M", &[&program], 0);
+    }
+}
+
 #[test]
 fn memory_of_sandboxed_programs_is_managed_by_threads_outside() {
     for program in [

@@ -224,6 +224,11 @@ impl Source for Lazy {
         opened.is_some_and(|source| source.is_at_hand(offset, bytes))
     }
 
+    fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
+        let opened = self.opened.get().and_then(|opened| opened.as_ref().ok());
+        opened.is_some_and(|source| source.is_in_memory(offset, bytes))
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
         self.source()?.read_at(offset, buffer)
     }

@@ -72,17 +72,9 @@ impl Budget {
             self.control.pressure.fetch_add(1, Ordering::AcqRel);
             futex::wake(&self.control.pressure, i32::MAX as u32);
         }
-        let resident = |at: &usize| {
-            let counters = &self.control.tasks[*at].counters;
-            // After a fork an account can be a little below nothing for a while.
-            counters.resident_bytes.load(Ordering::Relaxed) as i64
-        };
-        let high = self.control.tasks_high.load(Ordering::Acquire) as usize;
-        let others = (0..high).filter(|at| *at != self.slot);
-        if let Some(largest) = others.max_by_key(resident) {
-            let pressure = &self.control.tasks[largest].pressure;
-            pressure.fetch_add(1, Ordering::AcqRel);
-            futex::wake(pressure, 1);
+        if let Some(largest) = self.control.largest_but(self.slot) {
+            largest.pressure.fetch_add(1, Ordering::AcqRel);
+            futex::wake(&largest.pressure, 1);
         }
         futex::wait(&self.control.memory_freed, seen, Some(10_000_000));
     }

@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use farpage_abi::{Control, Counters, PAGE_BYTES, TASKS_MAX, TaskSlot};
 use farpage_sys::futex;
 
-/// This task's account.
+/// This task's account: what it is charged and what it inherited is together what its page table
+/// says that it holds. It is changed only with the lock on that table held, but for the budget.
 pub struct Account {
     control: &'static Control,
     slot: AtomicUsize,
@@ -58,8 +59,11 @@ impl Account {
 
     /// Pages that this task holds, charged to it or inherited.
     pub(crate) fn pages_held(&self) -> u64 {
-        let own = self.counters().resident_bytes.load(Ordering::Relaxed);
-        own / PAGE_BYTES as u64 + self.inherited()
+        self.own() + self.inherited()
+    }
+
+    fn own(&self) -> u64 {
+        self.counters().resident_bytes.load(Ordering::Relaxed) / PAGE_BYTES as u64
     }
 
     pub(crate) fn inherited(&self) -> u64 {
@@ -68,8 +72,10 @@ impl Account {
 
     /// Some inherited pages turned out to be this task's alone: charge them.
     pub(crate) fn charge_inherited(&self, still_shared: u64) {
-        let before = self.inherited.fetch_min(still_shared, Ordering::Relaxed);
+        let before = self.inherited();
         self.charge_anyway(before.saturating_sub(still_shared));
+        let shared = before.min(still_shared);
+        self.inherited.store(shared, Ordering::Relaxed);
     }
 
     /// Charges `pages` if the budget allows.
@@ -111,11 +117,15 @@ impl Account {
 
     /// Gives `pages` back and lets those who wait for memory look again.
     pub(crate) fn uncharge(&self, pages: u64) {
-        let free = |shared: u64| Some(shared - shared.min(pages));
-        let shared = self
-            .inherited
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
-        let own = pages - shared.unwrap_or(0).min(pages);
+        let shared = self.inherited();
+        let inherited = shared.min(pages);
+        let own = pages - inherited;
+        debug_assert!(
+            own <= self.own(),
+            "{own} of {} pages given back",
+            self.own()
+        );
+        self.inherited.store(shared - inherited, Ordering::Relaxed);
         if own == 0 {
             return;
         }
@@ -160,6 +170,11 @@ impl Account {
         self.tasks.store(tasks.max(1) as u64, Ordering::Relaxed);
     }
 
+    /// Pages that must be given back for the reserve to be free.
+    pub(crate) fn pages_wanted(&self) -> u64 {
+        self.excess(self.reserve() / PAGE_BYTES as u64) / PAGE_BYTES as u64
+    }
+
     /// Memory kept free so that faults need not wait for page-out, bytes.
     pub(crate) fn reserve(&self) -> u64 {
         let budget = self.control.budget_bytes.load(Ordering::Relaxed);
@@ -198,27 +213,148 @@ impl Account {
         add(&self.counters().demand_bytes);
     }
 
-    /// Asks the task that holds most to give memory back. False when that is this one.
-    pub(crate) fn press_on_the_largest(&self) -> bool {
-        let resident = |task: &TaskSlot| task.counters.resident_bytes.load(Ordering::Relaxed);
-        let live = |task: &&TaskSlot| task.pid.load(Ordering::Relaxed) != 0;
-        let largest = self
-            .control
-            .tasks
-            .iter()
-            .filter(live)
-            .max_by_key(|task| resident(task));
-        let Some(largest) = largest else { return false };
-        if core::ptr::eq(largest, self.task()) {
-            return false;
+    /// Asks that one of the other tasks to give memory back which holds most.
+    pub(crate) fn press_on_the_largest(&self) {
+        if let Some(largest) = self.control.largest_but(self.slot()) {
+            largest.pressure.fetch_add(1, Ordering::AcqRel);
+            futex::wake(&largest.pressure, 1);
         }
-        largest.pressure.fetch_add(1, Ordering::AcqRel);
-        futex::wake(&largest.pressure, 1);
-        true
     }
 
     /// Waits until somebody gives memory back after `seen` was read from `memory_freed`.
     pub(crate) fn wait_for_memory(&self, seen: u32, timeout_ns: u64) {
         futex::wait(&self.control.memory_freed, seen, Some(timeout_ns));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    /// What a task's page table would say.
+    struct Task {
+        account: Account,
+        held: u64,
+    }
+
+    struct Tree {
+        control: &'static Control,
+        tasks: Vec<Task>,
+        /// Children that are made and have not begun: their slots, and their copies of `held`.
+        unborn: Vec<(usize, u64)>,
+        seed: u64,
+    }
+
+    impl Tree {
+        fn new(seed: u64) -> Self {
+            let (fd, control) = farpage_sys::control::create().unwrap();
+            farpage_sys::file::close(fd);
+            control.budget_bytes.store(64 << 20, Ordering::Relaxed);
+            let mut tree = Self {
+                control,
+                tasks: Vec::new(),
+                unborn: Vec::new(),
+                seed,
+            };
+            tree.begin(control.claim(1).unwrap(), 0);
+            tree
+        }
+
+        fn below(&mut self, end: u64) -> u64 {
+            self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005) + 1;
+            (self.seed >> 33) % end
+        }
+
+        fn begin(&mut self, slot: usize, held: u64) {
+            let account = Account::new(self.control, slot);
+            account.inherit(slot, held);
+            self.tasks.push(Task { account, held });
+        }
+
+        fn step(&mut self, number: u32) {
+            let (what, pages) = (self.below(9), self.below(600));
+            let count = self.tasks.len() as u64;
+            let which = self.below(count) as usize;
+            let task = &mut self.tasks[which];
+            match what {
+                0..=2 => task.held += pages * u64::from(task.account.charge(pages)),
+                3 => {
+                    task.account.charge_anyway(pages);
+                    task.held += pages;
+                }
+                4 | 5 => {
+                    let gone = pages.min(task.held);
+                    task.account.uncharge(gone);
+                    task.held -= gone;
+                }
+                6 => task.account.charge_inherited(pages),
+                7 if count < 8 => {
+                    let held = task.held;
+                    let slot = self.control.claim_another(number).unwrap();
+                    self.unborn.push((slot, held));
+                }
+                _ if count > 1 => {
+                    let dead = self.tasks.swap_remove(which);
+                    self.control.reap(dead.account.slot());
+                }
+                _ => {}
+            }
+            if let Some((slot, held)) = self.unborn.first().copied()
+                && self.below(3) == 0
+            {
+                self.unborn.remove(0);
+                self.begin(slot, held);
+            }
+        }
+
+        fn check(&self) {
+            let mut charged = 0;
+            for task in &self.tasks {
+                let own = task
+                    .account
+                    .counters()
+                    .resident_bytes
+                    .load(Ordering::Relaxed);
+                assert_eq!(task.account.pages_held(), task.held);
+                assert!(
+                    own <= task.held * PAGE_BYTES as u64,
+                    "{own} bytes are charged"
+                );
+                charged += own;
+            }
+            assert_eq!(self.control.resident_bytes.load(Ordering::Relaxed), charged);
+        }
+    }
+
+    #[test]
+    fn the_budget_is_charged_what_the_tasks_are_whatever_they_do() {
+        for seed in 0..100 {
+            let mut tree = Tree::new(seed);
+            for number in 2..400 {
+                tree.step(number);
+                tree.check();
+            }
+            for task in &tree.tasks {
+                tree.control.reap(task.account.slot());
+            }
+            assert_eq!(tree.control.resident_bytes.load(Ordering::Relaxed), 0);
+        }
+    }
+
+    #[test]
+    fn pressure_goes_to_the_largest_other_task() {
+        let (fd, control) = farpage_sys::control::create().unwrap();
+        farpage_sys::file::close(fd);
+        let of = |pid| Account::new(control, control.claim(pid).unwrap());
+        let (own, small, large) = (of(1), of(2), of(3));
+        own.press_on_the_largest();
+        for (task, pages) in [(&own, 9), (&small, 1), (&large, 5)] {
+            task.charge_anyway(pages);
+        }
+        own.press_on_the_largest();
+        let pressed = |task: &Account| task.task().pressure.load(Ordering::Relaxed);
+        assert_eq!([&own, &small, &large].map(pressed), [0, 0, 1]);
     }
 }

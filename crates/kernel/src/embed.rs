@@ -58,6 +58,9 @@ pub use object::{Mapping, Object, Stats};
 /// Budgets below this leave no room for what one fault needs.
 const RAM_MIN: u64 = 4 << 20;
 
+/// Time between two looks of an idle kernel at itself: whoever wants something says so.
+const REST_NS: u64 = 10_000_000_000;
+
 /// Why a kernel could not be started, or an object not be mapped.
 #[derive(Debug)]
 pub enum Error {
@@ -192,7 +195,7 @@ impl Embedded {
         kernel.learn_threads();
         start_handler(kernel)?;
         std::thread::spawn(move || {
-            kernel.page_out_for_ever(|| {
+            kernel.page_out_for_ever(REST_NS, || {
                 if kernel.wants_handler() {
                     // Without memory for one more, those that there are go on.
                     let _ = start_handler(kernel);

@@ -122,8 +122,8 @@ impl Kernel {
         }
         step.moved |= step.freed > 0 || state.pages.aside_pages() > before;
         step.queued = state.pages.clusters_queued();
-        drop(state);
         self.account.uncharge(step.freed);
+        self.check_account(&state);
         step
     }
 
@@ -373,8 +373,9 @@ impl Kernel {
             self.trace(TraceKind::PageOut, run);
         });
         state.in_flight -= 1;
-        drop(state);
         self.account.uncharge(freed);
+        self.check_account(&state);
+        drop(state);
         self.settled.notify();
         if let Err(error) = result {
             // While nobody waits for memory the pages stay where they are, to be tried again.

@@ -118,11 +118,11 @@ impl Kernel {
                     source,
                 } => {
                     let asked = PageIndex(page.0 - source.origin);
-                    let at_hand = source.pager.is_at_hand(source.object, asked);
-                    if !at_hand {
+                    let quick = source.pager.is_quick(source.object, asked);
+                    if !quick {
                         watch.give_up_unless_kept();
                     }
-                    if !at_hand || pages.pages() > 1 {
+                    if !quick || pages.pages() > 1 {
                         stall.is_slow();
                     }
                     self.page_in(page, pages, fault, &source, buffer, &mut stall);
@@ -214,9 +214,9 @@ impl Kernel {
     }
 
     fn zero(&self, state: StateGuard<'_>, page: PageIndex, mut pages: PageRange) -> Step {
-        if !self.account.charge(pages.pages()) {
+        if !self.charge(pages.pages()) {
             pages = PageRange::one(page);
-            if !self.account.charge(1) {
+            if !self.charge(1) {
                 return Step::Room(16);
             }
         }
@@ -265,7 +265,7 @@ impl Kernel {
         if !self.granting.load(Ordering::Relaxed) {
             return self.zero(state, page, cluster);
         }
-        if !self.account.charge(pages.pages()) {
+        if !self.charge(pages.pages()) {
             if again {
                 // No room for a whole block: a cluster will do.
                 return self.zero(state, page, cluster);
@@ -399,9 +399,9 @@ impl Kernel {
         let end = pages.end.0.min(page.0 + window);
         let start = pages.start.0.max((page.0 + 1).saturating_sub(window));
         let mut pages = PageRange::new(start, end);
-        if !self.account.charge(pages.pages()) {
+        if !self.charge(pages.pages()) {
             pages = PageRange::one(page);
-            if !self.account.charge(1) {
+            if !self.charge(1) {
                 return Step::Room(window);
             }
         }

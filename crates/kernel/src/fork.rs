@@ -23,6 +23,7 @@ impl Kernel {
             let mut state = self.state.lock();
             state.frozen = true;
             if state.in_flight == 0 {
+                self.check_account(&state);
                 core::mem::forget(state);
                 return;
             }
@@ -55,11 +56,11 @@ impl Kernel {
         unsafe { self.state.reset() };
         self.handlers.store(0, Ordering::Relaxed);
         self.watches.reset();
-        let demand = self.account.counters().demand_bytes.load(Ordering::Relaxed);
-        let inherited = self.account.pages_held();
-        self.account.inherit(slot, inherited);
-        self.account.demand(demand as i64);
+        self.page_out_rests.store(false, Ordering::Relaxed);
         let mut state = self.state.lock();
+        // By this task's own copy: the parent goes on, and its account with it.
+        self.account.inherit(slot, state.pages.charged_pages());
+        self.account.demand(state.regions.demand_bytes() as i64);
         state.frozen = false;
         // Locks and the calls of other threads are not inherited.
         let all = PageRange::new(0, u64::MAX);

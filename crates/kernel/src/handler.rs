@@ -14,6 +14,9 @@ use crate::layout::WINDOW;
 
 /// Handlers that exist at most.
 const HANDLERS_MAX: u32 = 8;
+/// Time between two looks of the page-out thread at memory that cannot be had yet, or is shared with
+/// a parent.
+const LOOK_NS: u64 = 20_000_000;
 /// Pages that one page-in brings at most.
 pub(crate) const BUFFER_PAGES: usize = 512;
 
@@ -161,9 +164,9 @@ impl Kernel {
     }
 
     /// Keeps memory free ahead of faults, for ever. Runs on a thread of its own. `tick` is called
-    /// often (at least ten times a second): the embedder starts handlers there when
-    /// [`Kernel::wants_handler`], and lets the default pager tidy up.
-    pub fn page_out_for_ever(&self, mut tick: impl FnMut()) -> ! {
+    /// when somebody asks for something, and every `rest_ns` at least: the embedder starts handlers
+    /// there when [`Kernel::wants_handler`], and lets the default pager tidy up.
+    pub fn page_out_for_ever(&self, rest_ns: u64, mut tick: impl FnMut()) -> ! {
         let mut pressed = self.account.task().pressure.load(Ordering::Acquire);
         let mut looked_at = 0;
         loop {
@@ -173,8 +176,7 @@ impl Kernel {
             let pressure = self.account.task().pressure.load(Ordering::Acquire);
             let asked = if pressure == pressed { 0 } else { 1024 };
             pressed = pressure;
-            let reserve = self.account.reserve() / PAGE_BYTES as u64;
-            let excess = self.account.excess(reserve) / PAGE_BYTES as u64;
+            let excess = self.account.pages_wanted();
             let room = match excess.max(asked) {
                 0 => true,
                 wanted => self.evict(wanted.max(64), false) > 0,
@@ -183,9 +185,40 @@ impl Kernel {
                 self.look_at_inherited(&mut looked_at);
             }
             if !room || excess == 0 {
-                self.page_out.wait(seen, Some(20_000_000));
+                let rests = excess == 0 && self.account.inherited() == 0;
+                self.rest(seen, pressed, if rests { rest_ns } else { LOOK_NS });
             }
         }
+    }
+
+    /// The page-out thread has nothing to do, or can do nothing, for `timeout_ns`; unless somebody
+    /// presses, or asks for a handler, or, when it is for long, takes of the memory kept free.
+    fn rest(&self, seen: u32, pressed: u32, timeout_ns: u64) {
+        let long = timeout_ns > LOOK_NS;
+        self.page_out_rests.store(long, Ordering::SeqCst);
+        // What was taken before it was seen that this thread rests.
+        let timeout_ns = match long && self.account.pages_wanted() > 0 {
+            true => LOOK_NS,
+            false => timeout_ns,
+        };
+        let pressure = &self.account.task().pressure;
+        // A filter of the program's own may not know the call that waits for both.
+        let filtered = !self.granting.load(Ordering::Relaxed);
+        let either = || self.page_out.wait_or(seen, (pressure, pressed), timeout_ns);
+        if filtered || either().is_err() {
+            // Nor does an older Linux: pressure is looked for.
+            self.page_out.wait(seen, Some(timeout_ns.min(LOOK_NS)));
+        }
+        self.page_out_rests.store(false, Ordering::Relaxed);
+    }
+
+    /// Charges `pages` if the budget allows. Page-out looks after what is left.
+    pub(crate) fn charge(&self, pages: u64) -> bool {
+        let charged = self.account.charge(pages);
+        if self.page_out_rests.load(Ordering::SeqCst) && self.account.pages_wanted() > 0 {
+            self.page_out.notify();
+        }
+        charged
     }
 
     /// Charges inherited pages that are not shared any more. Costs at most a twentieth of the time.
@@ -201,8 +234,8 @@ impl Kernel {
             exclusive += count(self.pagemap(), region.start, region.end).unwrap_or(0);
         }
         let shared = self.account.pages_held().saturating_sub(exclusive);
-        drop(state);
         self.account.charge_inherited(shared);
+        drop(state);
         let took = time::now_ns() - started;
         *not_before_ns = started + (took * 20).max(20_000_000);
     }

@@ -72,6 +72,8 @@ pub struct Kernel {
     pub(crate) settled: Event,
     /// Page-out has something to do.
     pub(crate) page_out: Event,
+    /// The page-out thread does not look by itself: it is told when memory is wanted.
+    pub(crate) page_out_rests: AtomicBool,
     pub(crate) watches: Watches,
     pub(crate) handlers: AtomicU32,
     /// How far a thread's restartable-sequences area lies from its robust list; 0: not known.
@@ -129,6 +131,7 @@ impl Kernel {
             }),
             settled: Event::new(),
             page_out: Event::new(),
+            page_out_rests: AtomicBool::new(false),
             watches: Watches::new(),
             handlers: AtomicU32::new(0),
             rseq_from_list: AtomicIsize::new(0),
@@ -223,6 +226,15 @@ impl Kernel {
         let prot = mem::PROT_READ | mem::PROT_WRITE;
         // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
         unsafe { mem::map(shadow_of(start), bytes, prot, flags, Fd(-1), 0) }.map(drop)
+    }
+
+    /// The account says what the page table says. While a page is on its way out it may count
+    /// twice: in the program and aside.
+    pub(crate) fn check_account(&self, state: &State) {
+        if cfg!(debug_assertions) && state.in_flight == 0 {
+            let (account, table) = (self.account.pages_held(), state.pages.charged_pages());
+            assert_eq!(account, table, "pages in the account and in the page table");
+        }
     }
 
     /// Waits, with the lock given up meanwhile, until no page of `pages` is busy.

@@ -185,8 +185,9 @@ impl Kernel {
             .pages
             .page_in_ends(PageRange::new(rest_from, rest.end.0));
         state.in_flight -= 1;
-        drop(state);
         self.account.uncharge(rest.pages());
+        self.check_account(&state);
+        drop(state);
         if let Some((first, error)) = lost {
             self.lose(first, error);
         }
@@ -259,7 +260,7 @@ impl Kernel {
                 region.source.object == source.object && region.source.origin == source.origin
             });
             let out = state.pages.is_with_pager(next, source.temporary);
-            if !(same && out) || state.frozen || !self.account.charge(1) {
+            if !(same && out) || state.frozen || !self.charge(1) {
                 break;
             }
             state.pages.page_in_begins(PageRange::one(next), None);

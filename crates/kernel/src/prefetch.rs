@@ -50,7 +50,7 @@ impl Kernel {
             let end = limits.end.0.min(first.0 + most.min(BUFFER_PAGES as u64));
             let run = (first.0..end).map(PageIndex).take_while(|page| out(page));
             let pages = PageRange::new(first.0, first.0 + run.count() as u64);
-            if self.account.charge(pages.pages()) {
+            if self.charge(pages.pages()) {
                 state.pages.page_in_begins(pages, None);
                 state.in_flight += 1;
                 return Some((pages, source));

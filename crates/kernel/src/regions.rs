@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 
 use farpage_abi::{ObjectId, PAGE_SHIFT, PageRange};
 use farpage_pagers::Pager;
+use farpage_sys::mem::PROT_WRITE;
 
 /// Who answers for the pages of a region.
 #[derive(Clone)]
@@ -84,6 +85,12 @@ impl Regions {
     /// All of them, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Region> {
         self.by_start.values()
+    }
+
+    /// Bytes that the program may write.
+    pub(crate) fn demand_bytes(&self) -> usize {
+        let writable = self.iter().filter(|region| region.prot & PROT_WRITE != 0);
+        writable.map(|region| region.end - region.start).sum()
     }
 
     /// The parts of regions that lie in `start .. end`.

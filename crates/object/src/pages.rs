@@ -115,6 +115,7 @@ pub struct Pages {
     reads: Streams,
     writes: Streams,
     aside_pages: u64,
+    charged_pages: u64,
 }
 
 impl Default for Pages {
@@ -147,6 +148,7 @@ impl Pages {
             reads: Streams::default(),
             writes: Streams::default(),
             aside_pages: 0,
+            charged_pages: 0,
         }
     }
 
@@ -170,6 +172,11 @@ impl Pages {
         self.aside_pages
     }
 
+    /// Pages that take memory which the budget is charged for: the size of the task's account.
+    pub fn charged_pages(&self) -> u64 {
+        self.charged_pages
+    }
+
     /// Clusters that can be chosen to leave.
     pub fn clusters_queued(&self) -> u64 {
         self.resident.clusters
@@ -182,6 +189,8 @@ impl Pages {
         *byte = state as u8 | flags;
         self.aside_pages += u64::from(state == State::Aside);
         self.aside_pages -= u64::from(before == State::Aside);
+        self.charged_pages += u64::from(state.is_charged());
+        self.charged_pages -= u64::from(before.is_charged());
     }
 
     fn expect(&self, page: u64, states: &[State]) {
@@ -618,7 +627,9 @@ impl Pages {
         for page in from.iter() {
             let byte = self.table.byte(page.0);
             if byte != State::Absent as u8 {
-                *self.table.byte_mut(to.0 + (page.0 - from.start.0)) = byte;
+                let target = to.0 + (page.0 - from.start.0);
+                self.set(target, State::of(byte));
+                *self.table.byte_mut(target) = byte;
             }
         }
         self.discard(from);

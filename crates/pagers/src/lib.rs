@@ -84,6 +84,13 @@ pub trait Pager: Send + Sync {
         false
     }
 
+    /// True when `page` can be supplied just now without waiting for a device or a peer. Unlike one
+    /// that is always [at hand](Pager::is_at_hand), asking for it costs enough that its neighbours
+    /// are worth bringing along. The kernel then answers the fault on the spot, too.
+    fn is_quick(&self, object: ObjectId, page: PageIndex) -> bool {
+        self.is_at_hand(object, page)
+    }
+
     /// True when [`Pager::data_request`] may be called in a signal handler of the thread that
     /// faulted. For mappings whose faults are answered there: pages that are at hand then come
     /// without another thread. Such a pager takes no mutex that a thread may hold while it touches

@@ -237,7 +237,7 @@ extern "C" fn page_out_thread(kernel: usize) -> ! {
         let step_ns = if is_sandboxed() { ALONE_NS } else { LOOK_NS };
         futex::wait(&control.pressure, before, Some(step_ns));
     }
-    kernel.page_out_for_ever(|| tick(kernel))
+    kernel.page_out_for_ever(TIDY_NS, || tick(kernel))
 }
 
 fn tick(kernel: &'static Kernel) {

@@ -188,6 +188,11 @@ impl Source for FileSource {
         self.pinned.map(Stamp::text)
     }
 
+    fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
+        let pages = (offset + bytes).div_ceil(PAGE_BYTES as u64) - offset / PAGE_BYTES as u64;
+        file::cached_pages(Fd(self.file.as_raw_fd()), offset, bytes) == Ok(pages)
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
         let got =
             read_sparing(&self.file, self.direct.as_ref(), offset, buffer).map_err(|errno| {
@@ -254,7 +259,7 @@ pub(crate) fn read_sparing(
     let (Some(direct), true) = (direct, aligned && whole > 0) else {
         return file::pread(fd, buffer, offset);
     };
-    match file::pages_cached(fd, offset, bytes) {
+    match file::cached_pages(fd, offset, bytes) {
         Ok(cached) if cached < bytes.div_ceil(PAGE_BYTES as u64) => {
             let direct = Fd(direct.as_raw_fd());
             let done = file::pread(direct, &mut buffer[..whole], offset).unwrap_or(0);

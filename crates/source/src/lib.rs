@@ -66,6 +66,12 @@ pub trait Source: Send + Sync {
         self.reach() == Reach::Near
     }
 
+    /// True when these bytes are in memory: reading them now would wait for no disk either.
+    fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
+        let _ = (offset, bytes);
+        false
+    }
+
     /// Fills `buffer` with the bytes from `offset` on, all of it.
     ///
     /// # Errors
@@ -131,6 +137,10 @@ impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
 
     fn is_at_hand(&self, offset: u64, bytes: u64) -> bool {
         (**self).is_at_hand(offset, bytes)
+    }
+
+    fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
+        (**self).is_in_memory(offset, bytes)
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {

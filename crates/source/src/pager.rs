@@ -253,6 +253,15 @@ impl Pager for SourcePager {
         self.source.reach() == Reach::Far || self.fetch.has(page)
     }
 
+    fn is_quick(&self, object: ObjectId, page: PageIndex) -> bool {
+        let offset = page.0 * PAGE_BYTES as u64;
+        let rest = self.source.size().saturating_sub(offset);
+        self.is_at_hand(object, page)
+            || self
+                .source
+                .is_in_memory(offset, rest.min(PAGE_BYTES as u64))
+    }
+
     fn cluster_pages(&self, _: ObjectId, page: PageIndex) -> u64 {
         let offset = page.0 * PAGE_BYTES as u64;
         let rest = self.source.size().saturating_sub(offset);

@@ -54,6 +54,10 @@ impl Source for Slice {
         self.whole.is_at_hand(self.start + offset, bytes)
     }
 
+    fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
+        self.whole.is_in_memory(self.start + offset, bytes)
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
         self.whole.read_at(self.at(offset, buffer.len())?, buffer)
     }
@@ -131,6 +135,16 @@ impl Concat {
         }
         Ok(())
     }
+
+    /// True when `holds` is so of each part that holds some of the bytes, and they exist.
+    fn all(&self, offset: u64, bytes: u64, holds: impl Fn(&dyn Source, u64, u64) -> bool) -> bool {
+        let mut all = true;
+        let asked = self.each(offset, bytes as usize, |part, from, which| {
+            all &= holds(part, from, which.len() as u64);
+            Ok(())
+        });
+        asked.is_ok() && all
+    }
 }
 
 impl Source for Concat {
@@ -156,12 +170,15 @@ impl Source for Concat {
     }
 
     fn is_at_hand(&self, offset: u64, bytes: u64) -> bool {
-        let mut all = true;
-        let asked = self.each(offset, bytes as usize, |part, from, which| {
-            all &= part.is_at_hand(from, which.len() as u64);
-            Ok(())
-        });
-        asked.is_ok() && all
+        self.all(offset, bytes, |part, from, bytes| {
+            part.is_at_hand(from, bytes)
+        })
+    }
+
+    fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
+        self.all(offset, bytes, |part, from, bytes| {
+            part.is_in_memory(from, bytes)
+        })
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {

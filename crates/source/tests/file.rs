@@ -4,9 +4,12 @@ use std::fs::{self, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use farpage_source::{FileSource, OpenMode, Source, SourceError};
-use farpage_sys::file::{Fd, pages_cached};
+use farpage_abi::{ObjectId, PageIndex};
+use farpage_pagers::Pager;
+use farpage_source::{Concat, FileSource, OpenMode, Options, Source, SourceError, SourcePager};
+use farpage_sys::file::{Fd, cached_pages};
 use tempfile::TempDir;
 
 /// A file of `bytes` bytes, each a digest of its offset.
@@ -60,7 +63,7 @@ fn what_is_read_and_written_does_not_stay_in_the_page_cache() {
     let (_folder, path, contents) = made(8 << 20);
     let file = fs::File::open(&path).unwrap();
     file.sync_all().unwrap();
-    let cached = || pages_cached(Fd(file.as_raw_fd()), 0, 8 << 20).unwrap();
+    let cached = || cached_pages(Fd(file.as_raw_fd()), 0, 8 << 20).unwrap();
     assert_eq!(cached(), 2048, "a file that was just made is there");
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     assert_eq!(cached(), 0);
@@ -81,6 +84,35 @@ fn what_is_read_and_written_does_not_stay_in_the_page_cache() {
         fs::read(&path).unwrap()[3 << 19..][..256 << 10],
         reversed[..]
     );
+}
+
+#[test]
+fn a_page_is_quick_while_the_page_cache_has_it() {
+    let (_folder, path, _) = made(300_001);
+    let file = fs::File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    let source = Arc::new(FileSource::open(&path, OpenMode::Read, None).unwrap());
+    let parts: [Arc<dyn Source>; 2] = [source.clone(), source.clone()];
+    let twice = Concat::new(parts.to_vec()).unwrap();
+    let pager = SourcePager::new(source.clone(), &Options::default());
+    for cached in [true, false] {
+        if cached {
+            let _ = fs::read(&path).unwrap();
+        } else {
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        }
+        for (offset, bytes) in [(0, 4096), (5000, 9000), (299_000, 1001)] {
+            assert_eq!(source.is_in_memory(offset, bytes), cached, "{offset}");
+            assert_eq!(twice.is_in_memory(1001 + offset, bytes), cached);
+        }
+        for page in [0, 73] {
+            assert_eq!(pager.is_quick(ObjectId(1), PageIndex(page)), cached);
+        }
+        assert!(
+            !pager.is_at_hand(ObjectId(1), PageIndex(0)),
+            "a file is no memory"
+        );
+    }
 }
 
 #[test]

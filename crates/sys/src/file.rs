@@ -180,28 +180,6 @@ pub fn pread(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     Ok(done)
 }
 
-/// How many pages of a range the page cache has; without reading any, which even `RWF_NOWAIT` does.
-///
-/// # Errors
-/// As `cachestat(2)`: `ENOSYS` before Linux 6.5, `EPERM` for files that others own.
-pub fn pages_cached(fd: Fd, offset: u64, bytes: u64) -> Result<u64> {
-    let range = [offset, bytes];
-    // nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted.
-    let mut found = [0u64; 5];
-    // SAFETY: `range` and `found` are the `struct cachestat_range` and `struct cachestat` that the
-    // call reads and fills.
-    unsafe {
-        syscall!(
-            g::__NR_cachestat,
-            fd.0,
-            range.as_ptr(),
-            found.as_mut_ptr(),
-            0
-        )
-    }?;
-    Ok(found[0])
-}
-
 /// Has the page cache forget a range, as far as it is clean and nobody maps it.
 pub fn forget_cached(fd: Fd, offset: u64, bytes: u64) {
     // SAFETY: takes no pointer. Advice: nothing depends on it.
@@ -236,6 +214,33 @@ pub fn pread_cached(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
             g::RWF_NOWAIT
         )
     }
+}
+
+/// How many pages of a range (not empty) the page cache has; without reading any, which even
+/// `RWF_NOWAIT` does.
+///
+/// # Errors
+/// As `cachestat(2)`: `ENOSYS` before Linux 6.5, `EPERM` for files that the caller neither owns nor
+/// may write.
+pub fn cached_pages(fd: Fd, offset: u64, bytes: u64) -> Result<u64> {
+    let range = g::cachestat_range {
+        off: offset,
+        len: bytes,
+    };
+    let mut counts = [0u64; 5];
+    const { assert!(size_of::<g::cachestat>() == size_of::<[u64; 5]>()) };
+    // SAFETY: Linux reads `range` and writes a `struct cachestat`, five counts, of which the first
+    // is that of the pages there.
+    unsafe {
+        syscall!(
+            g::__NR_cachestat,
+            fd.0,
+            &raw const range,
+            counts.as_mut_ptr(),
+            0
+        )
+    }?;
+    Ok(counts[0])
 }
 
 /// Writes all of `buffer` at `offset`.

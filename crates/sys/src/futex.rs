@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as g;
 
-use crate::syscall;
+use crate::{Errno, Result, syscall, time};
 
 /// Waits while `*word == expected`, at most `timeout_ns` (`None`: no limit). Returns for any
 /// reason, wake-up or not.
@@ -20,6 +20,40 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
         .map_or(core::ptr::null(), core::ptr::from_ref);
     // SAFETY: `word` outlives the call; `limit` is null or a timespec on this stack.
     let _ = unsafe { syscall!(g::__NR_futex, word.as_ptr(), g::FUTEX_WAIT, expected, limit) };
+}
+
+/// Waits while each of two words is what is expected of it, at most `timeout_ns`. Returns for any
+/// reason, wake-up or not.
+///
+/// # Errors
+/// `ENOSYS` before Linux 5.16, and whatever a filter of system calls says: nothing was waited for.
+pub fn wait_either(words: [(&AtomicU32, u32); 2], timeout_ns: u64) -> Result<()> {
+    let waiters = words.map(|(word, expected)| g::futex_waitv {
+        val: expected.into(),
+        uaddr: word.as_ptr() as u64,
+        flags: g::FUTEX2_SIZE_U32,
+        __reserved: 0,
+    });
+    let until = time::now_ns().saturating_add(timeout_ns);
+    let until = g::__kernel_timespec {
+        tv_sec: (until / 1_000_000_000) as _,
+        tv_nsec: (until % 1_000_000_000) as _,
+    };
+    // SAFETY: the words outlive the call; `waiters` and `until` are on this stack.
+    let waited = unsafe {
+        syscall!(
+            g::__NR_futex_waitv,
+            waiters.as_ptr(),
+            waiters.len(),
+            0,
+            &raw const until,
+            g::CLOCK_MONOTONIC
+        )
+    };
+    match waited {
+        Ok(_) | Err(Errno::EAGAIN | Errno::ETIMEDOUT | Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Wakes up to `count` waiters of `word`, in any process that maps it.
@@ -146,6 +180,22 @@ impl Event {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         wait(&self.count, seen, timeout_ns);
         self.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// The same, or until `word` is not `expected`.
+    ///
+    /// # Errors
+    /// As [`wait_either`].
+    pub fn wait_or(
+        &self,
+        seen: u32,
+        (word, expected): (&AtomicU32, u32),
+        timeout_ns: u64,
+    ) -> Result<()> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let waited = wait_either([(&self.count, seen), (word, expected)], timeout_ns);
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        waited
     }
 
     /// Lets it happen: all waiters look again.

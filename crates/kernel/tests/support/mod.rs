@@ -162,7 +162,8 @@ pub fn activate(kernel: &'static Kernel) {
         kernel.handler_starts();
         std::thread::spawn(|| kernel.handle_faults(Buffer::new().expect("memory")));
     }
-    std::thread::spawn(|| kernel.page_out_for_ever(|| {}));
+    // It is never idle time that has it look: only who asks.
+    std::thread::spawn(|| kernel.page_out_for_ever(3_600_000_000_000, || {}));
 }
 
 pub fn map(kernel: &Kernel, bytes: usize) -> usize {

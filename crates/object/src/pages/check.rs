@@ -21,9 +21,12 @@ impl Pages {
             assert_eq!(clusters, queue.clusters, "length of {:?}", queue.place());
             queued += clusters;
         }
-        let (mut aside, mut placed) = (0, 0);
+        let (mut aside, mut placed, mut charged) = (0, 0, 0);
         let mut block = self.table.next_block(0);
         while let Some(at) = block {
+            let pages = block_range(at * BLOCK_PAGES);
+            let takes_memory = |page: &PageIndex| self.state(*page).is_charged();
+            charged += pages.iter().filter(takes_memory).count() as u64;
             let first = at * BLOCK_PAGES / CLUSTER_PAGES;
             for cluster in first..first + BLOCK_PAGES / CLUSTER_PAGES {
                 let (pages, queued) = self.check_cluster(cluster as u32);
@@ -33,6 +36,7 @@ impl Pages {
             block = self.table.next_block(at + 1);
         }
         assert_eq!(aside, self.aside_pages, "number of pages aside");
+        assert_eq!(charged, self.charged_pages, "number of pages charged");
         assert_eq!(
             placed, queued,
             "clusters with a place and clusters in queues"
