@@ -198,6 +198,7 @@ impl Lazy {
             name: self.name.clone(),
             was: text(self.version.clone(), self.size),
             is: text(version, source.size()),
+            remedy: "open it again",
         })
     }
 }

@@ -143,6 +143,7 @@ impl FileSource {
             name: self.name.clone(),
             was: pinned.text(),
             is: is.text(),
+            remedy: "open it again",
         })
     }
 
