@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use farpage_remote::{ObjectSource, ObjectWriter};
 use farpage_source::{Cache, Reach, Retry, Source, SourceError, within};
 
-use crate::overlay::Overlay;
+use crate::overlay::{Layered, Overlay};
 use crate::{Error, Mode, OpenOptions};
 
 const PAGE: u64 = 4096;
@@ -26,8 +26,8 @@ pub(crate) struct Staged {
     cache: Option<Cache>,
     /// How long a read that writing needs is tried again.
     retry: Retry,
-    /// Held while the object is sent.
-    sending: Mutex<()>,
+    /// Held while the object is sent: what was in the first of the tries that failed since.
+    sending: Mutex<Option<Layered>>,
     /// Held while pages are written of which only a part is given: two may share one.
     parts: Mutex<()>,
 }
@@ -56,7 +56,7 @@ impl Staged {
             writer,
             cache: options.cache.clone(),
             retry: remote.retry,
-            sending: Mutex::new(()),
+            sending: Mutex::new(None),
             parts: Mutex::new(()),
         })
     }
@@ -65,9 +65,20 @@ impl Staged {
     pub(crate) fn overlay(&self) -> &Arc<Overlay> {
         &self.overlay
     }
+
+    /// Looks whether what was sent without an answer is there after all.
+    fn settle_late(&self, sent: &mut Option<Layered>) -> Result<(), SourceError> {
+        if let Some(frozen) = &*sent
+            && let Some(late) = self.writer.late()?
+        {
+            self.overlay.settle(frozen, keep(self.cache.as_ref(), late));
+            *sent = None;
+        }
+        Ok(())
+    }
 }
 
-fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -151,7 +162,7 @@ impl Source for Staged {
                 return read;
             }
             // It may be this program that has replaced it, and has not heard of its success yet.
-            drop(lock(&self.sending));
+            self.settle_late(&mut lock(&self.sending))?;
             if Arc::ptr_eq(self.overlay.now().inner(), seen.inner()) {
                 return read;
             }
@@ -184,7 +195,8 @@ impl Source for Staged {
     }
 
     fn sync(&self) -> Result<(), SourceError> {
-        let _sending = lock(&self.sending);
+        let mut sent = lock(&self.sending);
+        self.settle_late(&mut sent)?;
         let frozen = self.overlay.freeze()?;
         let is_there = frozen.inner().version().is_some();
         if is_there && !frozen.is_written() {
@@ -192,10 +204,19 @@ impl Source for Staged {
         }
         let read =
             |offset: u64, buffer: &mut [u8]| self.retry.run(|| frozen.read_at(offset, buffer));
-        let written = self.writer.upload(self.size(), &read)?;
-        let inner = keep(self.cache.as_ref(), written);
-        self.overlay.settle(&frozen, inner);
-        Ok(())
+        match self.writer.upload(self.size(), &read) {
+            Ok(written) => {
+                let inner = keep(self.cache.as_ref(), written);
+                self.overlay.settle(&frozen, inner);
+                *sent = None;
+                Ok(())
+            }
+            Err(error) => {
+                // Whatever arrives late has at least what was in the first try.
+                sent.get_or_insert(frozen);
+                Err(error)
+            }
+        }
     }
 }
 

@@ -345,6 +345,45 @@ fn a_lost_last_answer_is_a_success_and_the_next_flush_too() {
     );
 }
 
+/// The store takes the new object, and is gone before it says so, and for longer than a flush waits.
+#[test]
+fn a_flush_that_arrived_after_all_is_not_taken_for_somebody_elses_change() {
+    test(
+        "a_flush_that_arrived_after_all_is_not_taken_for_somebody_elses_change",
+        |address| {
+            let gateway = gateway();
+            let proxy = Proxy::start(address, gateway.address());
+            let mut wanted = pattern(LARGE, 1);
+            gateway.put("s3://bucket/x", &wanted);
+            let options = OpenOptions {
+                deadline: Duration::from_secs(1),
+                ..options(Mode::Write)
+            };
+            let memory = Memory::open("s3://bucket/x", &options).unwrap();
+            for (value, reads) in [(1, true), (2, false)] {
+                put(&memory, 12 << 20, value);
+                wanted[12 << 20] = value;
+                memory.pin(2 << 20..(2 << 20) + 1).unwrap();
+                proxy.set(Fault::LastWords("POST /bucket/x?uploadId"));
+                let error = memory.flush().unwrap_err();
+                assert!(error.to_string().contains("did not answer"), "{error}");
+                assert!(gateway.read("s3://bucket/x") == wanted);
+                put(&memory, 2 << 20, value);
+                wanted[2 << 20] = value;
+                assert!(memory.flush().is_err(), "it is still gone");
+                proxy.set(Fault::Nothing);
+                memory.discard(0..LARGE as u64).unwrap();
+                if reads {
+                    assert!(all(&memory) == wanted);
+                }
+                memory.flush().unwrap();
+                assert!(gateway.read("s3://bucket/x") == wanted);
+                assert!(all(&memory) == wanted);
+            }
+        },
+    );
+}
+
 #[test]
 fn a_program_killed_before_the_flush_leaves_the_old_object() {
     const NAME: &str = "a_program_killed_before_the_flush_leaves_the_old_object";

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use bytes::Bytes;
@@ -41,8 +41,50 @@ pub struct ObjectWriter {
     name: String,
     url: String,
     options: Options,
-    /// What is there as far as this writer knows. `None`: nothing.
-    known: Mutex<Option<Version>>,
+    known: Mutex<Known>,
+}
+
+/// What a writer knows of what is there.
+struct Known {
+    /// `None`: nothing is.
+    version: Option<Version>,
+    /// What may be there instead: it was sent, and no answer came.
+    doubt: Option<Sent>,
+}
+
+/// What was sent: the sums of its parts, to tell it from others' objects.
+struct Sent {
+    keys: RandomState,
+    size: u64,
+    part_bytes: u64,
+    sums: Vec<u64>,
+}
+
+impl Sent {
+    /// Whether it is what is there.
+    fn is_there(
+        &self,
+        store: &Store,
+        options: &Options,
+        there: &Version,
+    ) -> Result<bool, SourceError> {
+        if there.size != self.size {
+            return Ok(false);
+        }
+        let mut found = Vec::new();
+        for (start, sum) in (0..self.size)
+            .step_by(self.part_bytes as usize)
+            .zip(&self.sums)
+        {
+            found.resize(self.part_bytes.min(self.size - start) as usize, 0);
+            let fetch = || object_source::read(store, there, start, &mut found);
+            options.retry.run(fetch)?;
+            if self.keys.hash_one(&found[..]) != *sum {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
 
 impl ObjectWriter {
@@ -55,7 +97,10 @@ impl ObjectWriter {
             name: Store::new(url, options, None)?.name,
             url: url.into(),
             options: options.clone(),
-            known: Mutex::new(None),
+            known: Mutex::new(Known {
+                version: None,
+                doubt: None,
+            }),
         })
     }
 
@@ -69,8 +114,12 @@ impl ObjectWriter {
                 remedy: "write to another object".into(),
             });
         }
-        *writer.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+        writer.known().version = Some(known);
         Ok(writer)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What messages call the object.
@@ -85,10 +134,11 @@ impl ObjectWriter {
     /// # Errors
     /// [`SourceError::Changed`] when another version is there; those of `read`;
     /// [`SourceError::Denied`], [`SourceError::TimedOut`] and so on. [`SourceError::Io`] when the
-    /// last answer did not come and the old version is there, or the store cannot be asked which.
+    /// last answer did not come and the old version is there, or the store cannot be asked which:
+    /// then [`ObjectWriter::late`] says, before the next upload.
     pub fn upload(&self, size: u64, read: &ReadAt) -> Result<ObjectSource, SourceError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let condition = match known.as_ref().and_then(Version::strong_tag) {
+        let mut known = self.known();
+        let condition = match known.version.as_ref().and_then(Version::strong_tag) {
             Some(tag) => (IF_MATCH, tag.to_owned()),
             None => (IF_NONE_MATCH, "*".to_owned()),
         };
@@ -98,14 +148,19 @@ impl ObjectWriter {
         let upload = Upload {
             store: &store,
             options: &self.options,
-            known: known.as_ref(),
+            known: known.version.as_ref(),
             keys: RandomState::new(),
+            doubt: OnceLock::new(),
         };
         let version = if size <= PART_BYTES {
             upload.whole(size, read)
         } else {
             upload.in_parts(size, read)
         };
+        let doubt = upload.doubt.into_inner();
+        if version.is_err() && doubt.is_some() {
+            known.doubt = doubt;
+        }
         let version = version.map_err(|error| match error {
             // `read` may have been the first to see it.
             SourceError::Changed { name, was, is, .. } => SourceError::Changed {
@@ -116,9 +171,54 @@ impl ObjectWriter {
             },
             other => other,
         })?;
-        *known = Some(version.clone());
+        Ok(self.is(&mut known, store, version))
+    }
+
+    /// What an upload put there after all that has failed because no answer came. `None` when all
+    /// uploads that failed have failed.
+    ///
+    /// # Errors
+    /// As of [`ObjectSource::open`].
+    pub fn late(&self) -> Result<Option<ObjectSource>, SourceError> {
+        let mut known = self.known();
+        let Some(sent) = known.doubt.take() else {
+            return Ok(None);
+        };
+        let store = Store::new(&self.url, &self.options, None)?;
+        let there = match self.options.retry.run(|| look(&store)) {
+            Err(SourceError::NotFound { .. }) => None,
+            there => Some(there),
+        };
+        let there = match there.transpose() {
+            Ok(there) => there.filter(|there| !known.version.as_ref().is_some_and(|v| v.is(there))),
+            Err(error) => {
+                known.doubt = Some(sent);
+                return Err(error);
+            }
+        };
+        let Some(there) = there else {
+            // It may still be on its way.
+            known.doubt = Some(sent);
+            return Ok(None);
+        };
+        match sent.is_there(&store, &self.options, &there) {
+            Ok(true) => Ok(Some(self.is(&mut known, store, there))),
+            Ok(false) => Ok(None),
+            Err(error) => {
+                known.doubt = Some(sent);
+                Err(error)
+            }
+        }
+    }
+
+    /// `version` is there now.
+    fn is(&self, known: &mut Known, store: Store, version: Version) -> ObjectSource {
+        *known = Known {
+            version: Some(version.clone()),
+            doubt: None,
+        };
         let (url, options) = (self.url.clone(), self.options.clone());
-        Ok(ObjectSource::of(store, version, url, options))
+        ObjectSource::of(store, version, url, options)
     }
 }
 
@@ -128,6 +228,7 @@ struct Upload<'a> {
     known: Option<&'a Version>,
     /// Of the sums of what was sent.
     keys: RandomState,
+    doubt: OnceLock<Sent>,
 }
 
 impl Upload<'_> {
@@ -149,7 +250,8 @@ impl Upload<'_> {
             let objects = &self.store.objects;
             pollster::block_on(objects.put_opts(&self.store.path, payload, options))
         })?;
-        self.version(written, size, PART_BYTES, &[self.keys.hash_one(&bytes[..])])
+        let sums = vec![self.keys.hash_one(&bytes[..])];
+        self.version(written, size, PART_BYTES, sums)
     }
 
     fn in_parts(&self, size: u64, read: &ReadAt) -> Result<Version, SourceError> {
@@ -165,7 +267,7 @@ impl Upload<'_> {
             let (all, sums): (Vec<PartId>, Vec<u64>) = sent.into_iter().unzip();
             let complete = || parts.complete_multipart(path, &id, all.clone());
             let written = self.last(|| pollster::block_on(complete()))?;
-            self.version(written, size, part_bytes, &sums)
+            self.version(written, size, part_bytes, sums)
         });
         if done.is_err() {
             // What is left behind costs its owner money; the error of the upload is what counts.
@@ -268,7 +370,7 @@ impl Upload<'_> {
         written: Option<PutResult>,
         size: u64,
         part_bytes: u64,
-        sums: &[u64],
+        sums: Vec<u64>,
     ) -> Result<Version, SourceError> {
         if let Some(written) = written {
             // Looking what is there now could find what somebody else wrote since.
@@ -277,40 +379,30 @@ impl Upload<'_> {
                 None => self.options.retry.run(|| look(self.store)),
             };
         }
-        match self.options.retry.run(|| look(self.store)) {
-            Ok(there) if !self.known.is_some_and(|known| known.is(&there)) => {
-                match there.size == size && self.is_there(&there, part_bytes, sums)? {
-                    true => Ok(there),
-                    false => Err(self.changed(Some(&there))),
-                }
-            }
-            _ => Err(SourceError::Io {
-                name: self.store.name.clone(),
-                what: "write",
-                offset: 0,
-                cause: "the store was told to take the new version and did not answer".into(),
-                remedy: "check the network and the store, and write again",
-            }),
+        let sent = Sent {
+            keys: self.keys.clone(),
+            size,
+            part_bytes,
+            sums,
+        };
+        let there = self.options.retry.run(|| look(self.store)).ok();
+        if let Some(there) = there.filter(|there| !self.known.is_some_and(|v| v.is(there)))
+            && let Ok(is_ours) = sent.is_there(self.store, self.options, &there)
+        {
+            return match is_ours {
+                true => Ok(there),
+                false => Err(self.changed(Some(&there))),
+            };
         }
-    }
-
-    /// Whether `there` has the bytes that were sent.
-    fn is_there(
-        &self,
-        there: &Version,
-        part_bytes: u64,
-        sums: &[u64],
-    ) -> Result<bool, SourceError> {
-        let mut found = Vec::new();
-        for (start, sum) in (0..there.size).step_by(part_bytes as usize).zip(sums) {
-            found.resize(part_bytes.min(there.size - start) as usize, 0);
-            let fetch = || object_source::read(self.store, there, start, &mut found);
-            self.options.retry.run(fetch)?;
-            if self.keys.hash_one(&found[..]) != *sum {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        // Nothing else is sent by this upload.
+        let _ = self.doubt.set(sent);
+        Err(SourceError::Io {
+            name: self.store.name.clone(),
+            what: "write",
+            offset: 0,
+            cause: "the store was told to take the new version and did not answer".into(),
+            remedy: "check the network and the store, and write again",
+        })
     }
 
     /// Makes the request that puts the new object in place. It is made again when the store says

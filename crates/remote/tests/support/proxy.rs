@@ -13,6 +13,8 @@ pub enum Fault {
     After(usize),
     /// Requests that begin so reach the server, and their answers get lost.
     Unanswered(&'static str),
+    /// The same once; then all connections end, and so does each new one.
+    LastWords(&'static str),
 }
 
 pub struct Proxy {
@@ -63,8 +65,19 @@ fn pass(mut client: TcpStream, server: SocketAddr, fault: &Mutex<Fault>) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(bytes @ 1..) = client.read(&mut buffer) {
         let mut fault = fault.lock().unwrap();
+        if let Fault::LastWords(start) = *fault
+            && buffer.starts_with(start.as_bytes())
+        {
+            *silent.lock().unwrap() = true;
+            *fault = Fault::After(0);
+            drop(fault);
+            let sent = upstream.write_all(&buffer[..bytes]);
+            // Once it answers it has done what it was told to.
+            let _ = sent.map(|()| back.join());
+            return;
+        }
         match &mut *fault {
-            Fault::Nothing => {}
+            Fault::Nothing | Fault::LastWords(_) => {}
             Fault::After(left) if *left < bytes => break,
             Fault::After(left) => *left -= bytes,
             Fault::Unanswered(start) => {
