@@ -75,10 +75,10 @@
 // Reading.
 #define FP_READ 0
 
-// Reading and writing, of a local file.
+// Reading and writing, of a local file or an object in a store, which fp_flush replaces.
 #define FP_WRITE 1
 
-// As FP_WRITE, of a new file; what a file of that name held is lost.
+// As FP_WRITE, of something new; what a file of that name held is lost, an object must not exist.
 #define FP_CREATE 2
 
 // Reading, and writing to a private copy that vanishes with it.
@@ -145,7 +145,7 @@ typedef struct fp_options {
     uint32_t f16_as_f32;
     // Bytes that are in memory at most, 4 MiB or more; 0: a share of what the machine has.
     uint64_t ram_bytes;
-    // Bytes of a file that is made (FP_CREATE) or grows (FP_WRITE).
+    // Bytes of what is made (FP_CREATE) or of a file that grows (FP_WRITE).
     uint64_t file_bytes;
     // How long a far source is tried again, in milliseconds; 0: a minute.
     uint64_t deadline_ms;

@@ -10,9 +10,9 @@ use crate::error::{Failure, text};
 
 /// Reading.
 pub const FP_READ: u32 = 0;
-/// Reading and writing, of a local file.
+/// Reading and writing, of a local file or an object in a store, which fp_flush replaces.
 pub const FP_WRITE: u32 = 1;
-/// As FP_WRITE, of a new file; what a file of that name held is lost.
+/// As FP_WRITE, of something new; what a file of that name held is lost, an object must not exist.
 pub const FP_CREATE: u32 = 2;
 /// Reading, and writing to a private copy that vanishes with it.
 pub const FP_COPY: u32 = 3;
@@ -52,7 +52,7 @@ pub struct FpOptions {
     pub f16_as_f32: u32,
     /// Bytes that are in memory at most, 4 MiB or more; 0: a share of what the machine has.
     pub ram_bytes: u64,
-    /// Bytes of a file that is made (FP_CREATE) or grows (FP_WRITE).
+    /// Bytes of what is made (FP_CREATE) or of a file that grows (FP_WRITE).
     pub file_bytes: u64,
     /// How long a far source is tried again, in milliseconds; 0: a minute.
     pub deadline_ms: u64,

@@ -11,7 +11,10 @@ use farpage_source::{Reach, Source, SourceError};
 use crate::kernels;
 use crate::load::Plan;
 use crate::memory::Inner;
-use crate::{Address, Error, OpenOptions, open_source};
+use crate::open::Opened;
+use crate::overlay::{Layered, Overlay};
+use crate::staged::Staged;
+use crate::{Address, Error, Mode, OpenOptions, open_source};
 
 /// All memories of this process.
 static ALL: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
@@ -20,9 +23,11 @@ static ALL: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
 struct Held {
     all: MutexGuard<'static, Vec<Weak<Inner>>>,
     kernels: kernels::Forked,
-    /// With what kept them from being written back.
-    memories: Vec<(Arc<Inner>, Result<(), Error>)>,
+    memories: Vec<(Arc<Inner>, Ready)>,
 }
+
+/// What was written and is in no source, or what kept pages from being written back.
+type Ready = Result<Option<Layered>, Error>;
 
 thread_local! {
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
@@ -87,7 +92,7 @@ extern "C" fn child() {
     kernels.forget();
     drop((all, kernels));
     for (memory, ready) in memories {
-        if let Err(error) = ready.and_then(|()| memory.after_fork()) {
+        if let Err(error) = ready.and_then(|frozen| memory.after_fork(frozen)) {
             // Not `eprintln`: another thread of the parent may have held its lock.
             let text = format!(
                 "farpage: a child of fork cannot use '{}': {error}\n",
@@ -108,15 +113,18 @@ pub(crate) enum Reopen {
         version: Option<String>,
         plan: Plan,
     },
+    /// By its address, in the version on top of which it was written to when the fork came.
+    Staged {
+        address: String,
+        staged: Arc<Staged>,
+        plan: Plan,
+    },
 }
 
 impl Reopen {
     /// Of the source that was opened at `address`, with `plan` applied. A local file as it is can
     /// be read by all who have its descriptor.
-    pub(crate) fn of(address: &str, source: &dyn Source, plan: Plan, is_file: bool) -> Self {
-        if is_file {
-            return Self::Same;
-        }
+    pub(crate) fn of(address: &str, opened: &Opened, plan: Plan) -> Self {
         let address = match Address::parse(address) {
             Address::Path(path) => std::path::absolute(&path)
                 .unwrap_or(path)
@@ -124,35 +132,71 @@ impl Reopen {
                 .to_string(),
             Address::Url(url) => url,
         };
-        Self::Address {
-            address,
-            version: source.version(),
-            plan,
+        match opened {
+            Opened::File(_) => Self::Same,
+            Opened::Staged(staged) => Self::Staged {
+                address,
+                staged: Arc::clone(staged),
+                plan,
+            },
+            Opened::Other(source) => Self::Address {
+                address,
+                version: source.version(),
+                plan,
+            },
         }
     }
 
-    /// In a child.
+    /// The object in a store that is written to.
+    pub(crate) fn staged(&self) -> Option<&Arc<Staged>> {
+        match self {
+            Self::Staged { staged, .. } => Some(staged),
+            Self::Same | Self::Address { .. } => None,
+        }
+    }
+
+    /// In a child, what stands for the parent's `source`.
     pub(crate) fn in_child(
         &self,
         source: &Arc<dyn Source>,
         options: &OpenOptions,
     ) -> Arc<dyn Source> {
-        match self {
-            Self::Same => Arc::clone(source),
-            Self::Address {
-                address,
-                version,
-                plan,
-            } => Arc::new(Lazy {
+        let lazy = |address: &String, version, plan, mode| {
+            Arc::new(Lazy {
                 name: source.name().to_owned(),
                 size: source.size(),
                 reach: source.reach(),
                 address: address.clone(),
-                version: version.clone(),
-                plan: plan.clone(),
-                options: options.clone(),
+                version,
+                plan,
+                options: OpenOptions {
+                    mode,
+                    size: None,
+                    ..options.clone()
+                },
                 opened: OnceLock::new(),
-            }),
+            })
+        };
+        match self {
+            Self::Same => Arc::clone(source),
+            // Of an object that is not there yet all is known.
+            Self::Staged { .. } if source.reach() == Reach::Near => Arc::clone(source),
+            Self::Staged { address, .. } => {
+                lazy(address, source.version(), Plan::default(), Mode::Read)
+            }
+            Self::Address {
+                address,
+                version,
+                plan,
+            } => lazy(address, version.clone(), plan.clone(), options.mode),
+        }
+    }
+
+    /// In a child, what is mapped of what was written on top of a source.
+    pub(crate) fn mapped(&self, overlay: Arc<Overlay>) -> Arc<dyn Source> {
+        match self {
+            Self::Staged { plan, .. } => plan.apply(overlay),
+            Self::Same | Self::Address { .. } => overlay,
         }
     }
 }
@@ -198,6 +242,7 @@ impl Lazy {
             name: self.name.clone(),
             was: text(self.version.clone(), self.size),
             is: text(version, source.size()),
+            remedy: "open it again",
         })
     }
 }

@@ -25,7 +25,8 @@ mod load;
 mod memory;
 pub mod memory_limit;
 mod open;
-mod private;
+mod overlay;
+mod staged;
 mod trace;
 mod typed;
 

@@ -8,7 +8,7 @@ use farpage_source::Source;
 use farpage_translate::Translation;
 
 use crate::fork::Reopen;
-use crate::open::open_noting;
+use crate::open::{Opened, open_noting};
 use crate::typed::{Part, Typed};
 use crate::{Error, Memory, Mode, OpenOptions};
 
@@ -107,7 +107,8 @@ pub fn load(address: &str, options: &LoadOptions) -> Result<Loaded, Error> {
             remedy: "give its dtype and shape",
         });
     }
-    let (source, is_file) = open_noting(address, &options.open)?;
+    let opened = open_noting(address, &options.open)?;
+    let source = opened.source();
     let name = source.name().to_owned();
     let mut read = |offset: u64, bytes: usize| {
         let mut buffer = vec![0; bytes];
@@ -115,7 +116,7 @@ pub fn load(address: &str, options: &LoadOptions) -> Result<Loaded, Error> {
     };
     let layout = farpage_format::open(source.size(), Some(&name), &mut read);
     let layout = layout.map_err(|error| Error::open(&name, error))?;
-    map((address, is_file), source, layout, options)
+    map(address, opened, layout, options)
 }
 
 /// Maps a file of nothing but numbers: `shape` of them, where one dimension may be -1: as many as
@@ -142,26 +143,27 @@ pub fn raw(
             remedy: "give a smaller one",
         })?);
     }
-    let (source, is_file) = open_noting(address, &open)?;
+    let opened = open_noting(address, &open)?;
+    let source = opened.source();
     let layout = farpage_format::raw(source.size(), dtype, order, shape);
     let layout = layout.map_err(|error| Error::format(source.name(), error))?;
     let options = LoadOptions {
         open,
         ..options.clone()
     };
-    map((address, is_file), source, layout, &options)
+    map(address, opened, layout, &options)
 }
 
 fn map(
-    (address, is_file): (&str, bool),
-    source: Arc<dyn Source>,
+    address: &str,
+    opened: Opened,
     layout: Layout,
     options: &LoadOptions,
 ) -> Result<Loaded, Error> {
     let Layout { kind, mut tensors } = layout;
     let plan = present(&mut tensors, options);
-    let reopen = Reopen::of(address, &*source, plan.clone(), is_file);
-    let source = plan.apply(source);
+    let reopen = Reopen::of(address, &opened, plan.clone());
+    let source = plan.apply(opened.into_source());
     let extents = match kind {
         Kind::Safetensors => tensors
             .iter()

@@ -14,7 +14,7 @@ use crate::fork::{self, Reopen};
 use crate::kernels::{self, Lease};
 use crate::load::Plan;
 use crate::open::open_noting;
-use crate::private::Private;
+use crate::overlay::{Layered, Overlay};
 use crate::trace::Recorder;
 use crate::{Error, Mode, OpenOptions, Trace};
 
@@ -33,7 +33,6 @@ pub(crate) struct Inner {
     size: u64,
     options: OpenOptions,
     source: Arc<dyn Source>,
-    private: Option<Arc<Private>>,
     reopen: Reopen,
     address: usize,
     /// Exchanged in a child of fork, where no lock may be waited for.
@@ -45,6 +44,8 @@ pub(crate) struct Mapped {
     mapping: Mapping,
     _object: Object,
     pager: Arc<SourcePager>,
+    /// What was written and is in no source, so that a fork leaves it to both.
+    overlay: Option<Arc<Overlay>>,
     recorder: Mutex<Option<Arc<Recorder>>>,
     closing: Arc<AtomicBool>,
     writable: bool,
@@ -76,13 +77,14 @@ impl Memory {
     /// # Errors
     /// Those of [`crate::open_source`]; [`Error::Kernel`] when it cannot be mapped.
     pub fn open(address: &str, options: &OpenOptions) -> Result<Self, Error> {
-        let (source, is_file) = open_noting(address, options)?;
-        let reopen = Reopen::of(address, &*source, Plan::default(), is_file);
-        Self::map(source, options, reopen, Vec::new())
+        let opened = open_noting(address, options)?;
+        let reopen = Reopen::of(address, &opened, Plan::default());
+        Self::map(opened.into_source(), options, reopen, Vec::new())
     }
 
     /// Maps a source of the caller's own. Of `options` those count that say how it is mapped and
-    /// read; it can be written to when it can ([`Source::is_writable`]) and the mode allows it.
+    /// read; it can be written to when it can ([`Source::is_writable`]) and the mode allows it. Only
+    /// [`Memory::flush`] calls [`Source::sync`].
     ///
     /// # Errors
     /// [`Error::Kernel`] when it cannot be mapped.
@@ -97,16 +99,18 @@ impl Memory {
         extents: Vec<Range<u64>>,
     ) -> Result<Self, Error> {
         fork::watch();
-        let private = match options.mode {
-            Mode::Copy => Some(Arc::new(Private::new(Arc::clone(&source))?)),
-            Mode::Read | Mode::Write | Mode::Create => None,
-        };
-        let top: Arc<dyn Source> = match &private {
-            Some(private) => Arc::clone(private) as _,
-            None => Arc::clone(&source),
+        let (top, overlay): (Arc<dyn Source>, _) = match options.mode {
+            Mode::Copy => {
+                let private = Arc::new(Overlay::new(Arc::clone(&source))?);
+                (Arc::clone(&private) as _, Some(private))
+            }
+            Mode::Read | Mode::Write | Mode::Create => {
+                let staged = reopen.staged();
+                (Arc::clone(&source), staged.map(|s| Arc::clone(s.overlay())))
+            }
         };
         let writable = options.mode != Mode::Read && top.is_writable();
-        let mapped = Mapped::new(top, options, extents, writable, None)?;
+        let mapped = Mapped::new((top, overlay), options, extents, writable, None)?;
         let inner = Arc::new(Inner {
             address: mapped.mapping.as_ptr() as usize,
             name: source.name().to_owned(),
@@ -114,7 +118,6 @@ impl Memory {
             mapped: ArcSwap::from_pointee(mapped),
             options: options.clone(),
             source,
-            private,
             reopen,
         });
         fork::register(&inner);
@@ -135,9 +138,10 @@ impl Memory {
         self.0.size
     }
 
-    /// What tells its version from others of the same name, if anything does.
+    /// What tells its version from others of the same name, if anything does. That of an object in
+    /// a store changes when what was written is flushed.
     pub fn version(&self) -> Option<String> {
-        self.0.source.version()
+        self.0.live().ok()?.pager.source().version()
     }
 
     /// True when it can be written to. In a child of fork only private copies ([`Mode::Copy`])
@@ -194,10 +198,14 @@ impl Memory {
         flushed.map_err(|error| self.0.not_written(&mapped, &error))
     }
 
-    /// Writes back what was written, and returns when it is durable.
+    /// Writes back what was written, and returns when it is durable. Objects in stores are replaced
+    /// as a whole, if anything was written; what other threads write meanwhile may have to wait for
+    /// the next flush.
     ///
     /// # Errors
-    /// [`Error::NotWritten`]: what the source did not take stays in memory.
+    /// [`Error::NotWritten`]: what the source did not take stays here, and can be flushed again.
+    /// [`SourceError::Changed`] in [`Error::Source`] when somebody else has replaced the object in
+    /// the store: what is there is not overwritten, and what was written stays here.
     pub fn flush(&self) -> Result<(), Error> {
         let mapped = self.0.live()?;
         if let Some(recorder) = &*mapped.recorder() {
@@ -208,11 +216,7 @@ impl Memory {
         }
         let cleaned = mapped.mapping.clean(PageRange::new(0, u64::MAX));
         cleaned.map_err(|error| self.0.not_written(&mapped, &error))?;
-        let synced = mapped.pager.source().sync();
-        synced.map_err(|error| Error::NotWritten {
-            name: self.0.name.clone(),
-            why: error.to_string(),
-        })
+        self.0.sync(&mapped)
     }
 
     /// Brings bytes in and keeps them there until [`Memory::unpin`]. No more than half of the
@@ -345,7 +349,7 @@ impl Memory {
 
 impl Mapped {
     fn new(
-        source: Arc<dyn Source>,
+        (source, overlay): (Arc<dyn Source>, Option<Arc<Overlay>>),
         options: &OpenOptions,
         extents: Vec<Range<u64>>,
         writable: bool,
@@ -373,6 +377,7 @@ impl Mapped {
             mapping,
             _object: object,
             pager,
+            overlay,
             recorder: Mutex::new(None),
             closing: Arc::new(AtomicBool::new(false)),
             writable,
@@ -404,37 +409,48 @@ impl Inner {
         })
     }
 
-    /// Before a fork: what was written is in the source, where the child finds it.
-    pub(crate) fn before_fork(&self) -> Result<(), Error> {
+    /// Before a fork: what was written is in the source, where the child finds it, or is returned.
+    pub(crate) fn before_fork(&self) -> Result<Option<Layered>, Error> {
         let mapped = self.live()?;
-        if !mapped.writable {
-            return Ok(());
+        if mapped.writable {
+            let cleaned = mapped.mapping.clean(PageRange::new(0, u64::MAX));
+            cleaned.map_err(|error| self.not_written(&mapped, &error))?;
         }
-        let cleaned = mapped.mapping.clean(PageRange::new(0, u64::MAX));
-        cleaned.map_err(|error| self.not_written(&mapped, &error))?;
-        match &self.private {
-            Some(private) => Ok(private.freeze()?),
-            None => Ok(()),
-        }
+        let frozen = mapped.overlay.as_ref().map(|overlay| overlay.freeze());
+        Ok(frozen.transpose()?)
     }
 
-    /// In a child of fork: maps it anew, at the same address. A private copy can be written to, and
-    /// a file cannot: two processes would overwrite each other's pages.
-    pub(crate) fn after_fork(&self) -> Result<(), Error> {
-        let source = self.reopen.in_child(&self.source, &self.options);
+    /// In a child of fork: maps it anew, at the same address, with what was `frozen` before. A
+    /// private copy can be written to, and all else cannot: two processes would overwrite each
+    /// other's pages.
+    pub(crate) fn after_fork(&self, frozen: Option<Layered>) -> Result<(), Error> {
+        let in_child = |source: &Arc<dyn Source>| self.reopen.in_child(source, &self.options);
         let options = OpenOptions {
             replay: None,
             ..self.options.clone()
         };
-        let top: Arc<dyn Source> = match &self.private {
-            Some(private) => Arc::new(private.split(source)?),
-            None => source,
+        let (top, overlay) = match frozen {
+            Some(frozen) => {
+                let overlay = Arc::new(Overlay::over(frozen.moved(in_child))?);
+                (self.reopen.mapped(Arc::clone(&overlay)), Some(overlay))
+            }
+            None => (in_child(&self.source), None),
         };
-        let writable = self.private.is_some();
-        let new = Mapped::new(top, &options, Vec::new(), writable, Some(self.address))?;
+        let (writable, at) = (self.options.mode == Mode::Copy, Some(self.address));
+        let new = Mapped::new((top, overlay), &options, Vec::new(), writable, at)?;
         // Its threads are the parent's: letting go would wait for them.
         std::mem::forget(self.mapped.swap(Arc::new(new)));
         Ok(())
+    }
+
+    fn sync(&self, mapped: &Mapped) -> Result<(), Error> {
+        mapped.pager.source().sync().map_err(|error| match error {
+            SourceError::Changed { .. } => Error::Source(error),
+            _ => Error::NotWritten {
+                name: self.name.clone(),
+                why: error.to_string(),
+            },
+        })
     }
 
     fn not_written(&self, mapped: &Mapped, error: &dyn std::fmt::Display) -> Error {
@@ -464,9 +480,15 @@ impl Drop for Inner {
         if !mapped.writable {
             return;
         }
-        let written = mapped.mapping.clean(PageRange::new(0, u64::MAX));
-        if self.options.mode != Mode::Copy && written.is_err() {
-            let why = mapped.pager.last_failure();
+        let cleaned = mapped.mapping.clean(PageRange::new(0, u64::MAX));
+        let cleaned = cleaned.map_err(|_| mapped.pager.last_failure());
+        let written = cleaned.and_then(|()| match self.reopen.staged() {
+            Some(staged) => staged.sync().map_err(Some),
+            None => Ok(()),
+        });
+        if let Err(why) = written
+            && self.options.mode != Mode::Copy
+        {
             let why = why.map_or(String::new(), |why| format!(": {why}"));
             eprintln!("farpage: what was written to '{}' is lost{why}", self.name);
         }

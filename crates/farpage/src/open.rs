@@ -8,6 +8,7 @@ use farpage_source::{
     Cache, Compression, FileSource, OnFailure, OpenMode, Reach, Source, decompress, is_compressed,
 };
 
+use crate::staged::Staged;
 use crate::{Error, Trace};
 
 /// One request may take so long, however short the deadline is.
@@ -45,9 +46,15 @@ pub enum Mode {
     /// Reading.
     #[default]
     Read,
-    /// Reading and writing. Only of local files.
+    /// Reading and writing, of a local file or an object in a store.
+    ///
+    /// An object is replaced as a whole, by [`crate::Memory::flush`] and when it is closed: until
+    /// then what was written lies in memory and in an unnamed file, and others see the old object.
+    /// What was not written is read from the old one and sent again. Somebody else's change in the
+    /// meantime is [`farpage_source::SourceError::Changed`], and is not overwritten.
     Write,
-    /// As [`Mode::Write`], of a new file; what a file of that name held is lost.
+    /// As [`Mode::Write`], of something new. What a file of that name held is lost; an object must
+    /// not exist, is zeros, and is there after the first flush.
     Create,
     /// Reading, and writing to a private copy: what is written is kept as long as it is open, in
     /// memory and in an unnamed file, and never reaches the source.
@@ -59,7 +66,7 @@ pub enum Mode {
 pub struct OpenOptions {
     /// For what.
     pub mode: Mode,
-    /// Bytes, of a file that is made ([`Mode::Create`]) or grows ([`Mode::Write`]).
+    /// Bytes, of what is made ([`Mode::Create`]) or a file that grows ([`Mode::Write`]).
     pub size: Option<u64>,
     /// Bytes of it that are resident at most. `None`: it shares the default budget
     /// ([`crate::set_default_ram`]).
@@ -95,35 +102,69 @@ impl Default for OpenOptions {
 }
 
 /// Opens the source at `address`: with what its options say of it, but not mapped. (A private copy,
-/// [`Mode::Copy`], begins where it is mapped.)
+/// [`Mode::Copy`], begins where it is mapped.) What is written to an object in a store is there
+/// after [`Source::sync`].
 ///
 /// # Errors
-/// [`Error::Source`]; [`Error::Argument`] when something that is not a local file is to be written.
+/// [`Error::Source`]; [`Error::Argument`] when something is to be written that is neither a local
+/// file nor an object in a store.
 pub fn open_source(address: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> {
-    open_noting(address, options).map(|(source, _)| source)
+    open_noting(address, options).map(Opened::into_source)
 }
 
-/// The same; and whether it is a local file as it is.
-pub(crate) fn open_noting(
-    address: &str,
-    options: &OpenOptions,
-) -> Result<(Arc<dyn Source>, bool), Error> {
+/// What was opened.
+pub(crate) enum Opened {
+    /// A local file as it is.
+    File(Arc<dyn Source>),
+    /// An object in a store, open for writing.
+    Staged(Arc<Staged>),
+    /// Anything else.
+    Other(Arc<dyn Source>),
+}
+
+impl Opened {
+    pub(crate) fn into_source(self) -> Arc<dyn Source> {
+        match self {
+            Self::File(source) | Self::Other(source) => source,
+            Self::Staged(staged) => staged,
+        }
+    }
+
+    pub(crate) fn source(&self) -> &dyn Source {
+        match self {
+            Self::File(source) | Self::Other(source) => &**source,
+            Self::Staged(staged) => &**staged,
+        }
+    }
+}
+
+/// The same; and what kind of thing it is.
+pub(crate) fn open_noting(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
     let writes = matches!(options.mode, Mode::Write | Mode::Create);
     let place = Address::parse(address);
     let is_file = matches!(place, Address::Path(_));
     let source = match place {
         Address::Path(path) => open_file(&path, options)?,
-        Address::Url(_) if writes => {
-            return Err(Error::Argument {
-                what: "mode",
-                why: "only local files can be written to in place".into(),
-                remedy: "open it for a private copy, or write to a local file and upload that",
-            });
-        }
+        Address::Url(url) if writes => return open_staged(&url, options),
         Address::Url(url) => open_far(&url, options)?,
     };
     let (source, packed) = decompressed(source, address, options)?;
-    Ok((source, is_file && !packed))
+    Ok(match is_file && !packed {
+        true => Opened::File(source),
+        false => Opened::Other(source),
+    })
+}
+
+fn open_staged(url: &str, options: &OpenOptions) -> Result<Opened, Error> {
+    if !farpage_remote::is_object(url)? {
+        return Err(Error::Argument {
+            what: "mode",
+            why: "only local files and objects in stores can be written to in place".into(),
+            remedy: "open it for a private copy, or write to a local file and upload that",
+        });
+    }
+    let staged = Staged::open(url, &remote(options), options)?;
+    Ok(Opened::Staged(Arc::new(staged)))
 }
 
 fn open_file(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> {
@@ -136,10 +177,19 @@ fn open_file(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, Erro
 }
 
 fn open_far(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> {
+    let source = farpage_remote::open(url, &remote(options))?;
+    Ok(match &options.cache {
+        Some(cache) if source.reach() == Reach::Far => cache.keep(source),
+        Some(_) | None => source,
+    })
+}
+
+/// How servers are talked to.
+fn remote(options: &OpenOptions) -> farpage_remote::Options {
     let default = farpage_remote::Options::default();
     // Whoever waits for less long does not wait for one silent server for longer.
     let least = options.deadline.max(ONE_TRY_LEAST);
-    let remote = farpage_remote::Options {
+    farpage_remote::Options {
         headers: options.headers.clone(),
         connect_timeout: default.connect_timeout.min(least),
         silence_timeout: default.silence_timeout.min(least),
@@ -147,12 +197,7 @@ fn open_far(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> 
             deadline: default.retry.deadline.min(least),
         },
         ..default
-    };
-    let source = farpage_remote::open(url, &remote)?;
-    Ok(match &options.cache {
-        Some(cache) if source.reach() == Reach::Far => cache.keep(source),
-        Some(_) | None => source,
-    })
+    }
 }
 
 fn decompressed(

@@ -276,6 +276,25 @@ fn private_copies_go_apart_after_a_fork() {
     assert_eq!(fs::read(&path).unwrap(), contents(16 << 20));
 }
 
+#[test]
+fn a_child_of_a_child_finds_what_its_parent_wrote_to_a_private_copy() {
+    let _one = alone();
+    let folder = folder();
+    let path = file(&folder, "x", 1 << 20);
+    let memory = open(&path, Mode::Copy);
+    put(&memory, 0, 1);
+    child(|| {
+        put(&memory, 5 * PAGE, 2);
+        child(|| {
+            let seen = [0, 5 * PAGE, 6 * PAGE].map(|at| get(&memory, at));
+            assert_eq!(seen, [1, 2, byte(6 * PAGE)]);
+        })
+        .succeeds();
+    })
+    .succeeds();
+    assert_eq!(get(&memory, 5 * PAGE), byte(5 * PAGE));
+}
+
 /// Where a caller computes bytes itself.
 struct Computed;
 

@@ -83,9 +83,9 @@ def open(source, *, dtype=None, shape=None, size=None, eager=False, progress=Non
     may be -1 (all there is). dtypes: NumPy's, '>f4' and the like, 'bf16' (its bits, or numbers with
     `bf16_as_f32=True`), 'vax_f', 'vax_d', 'vax_g'.
 
-    mode        'r', 'r+' (writes back; the file grows if it must), 'w+' (makes the file), 'c' (a
-                private copy: what is written stays in this process)
-    size        bytes, of a function, of a new file, or of one that grows
+    mode        'r', 'r+' (writes back, to files and objects in stores; a file grows if it must),
+                'w+' (makes it), 'c' (a private copy: what is written stays in this process)
+    size        bytes, of a function, of what is made, or of a file that grows
     ram         the most that is in memory at a time: bytes, or text such as '512M'
     cache       True, a folder, or (folder, limit): keeps on the disk what is fetched
     on_failure  'error', 'wait' (as long as it takes) or 'zero' (zeros are read instead)

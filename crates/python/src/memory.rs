@@ -140,7 +140,8 @@ impl Memory {
     }
 
     /// Writes back what was written; it is durable when this returns. Raises `NotWritten`: what the
-    /// source does not take stays in memory.
+    /// source does not take stays here; and `Changed` when somebody else has replaced the object in
+    /// the store, which is not overwritten.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, farpage::Memory::flush)
     }

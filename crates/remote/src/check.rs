@@ -205,6 +205,7 @@ impl<'a> Question<'a> {
             name: self.name.into(),
             was: self.version.shown(),
             is,
+            remedy: "open it again",
         }
     }
 

@@ -59,6 +59,18 @@ impl Default for Options {
     }
 }
 
+/// Whether `url` names an object in a store, which can be replaced ([`ObjectWriter`]).
+///
+/// # Errors
+/// [`SourceError::Unsupported`] for what is no address.
+pub fn is_object(url: &str) -> Result<bool, SourceError> {
+    Ok(is_store(address::parse(url)?.scheme()))
+}
+
+fn is_store(scheme: &str) -> bool {
+    matches!(scheme, "s3" | "s3a" | "gs" | "az" | "abfs" | "abfss")
+}
+
 /// Opens what `url` names: `http://` and `https://`, `s3://`, `gs://`, `az://` and `abfs://`.
 ///
 /// ```
@@ -82,9 +94,7 @@ pub fn open(url: &str, options: &Options) -> Result<Arc<dyn Source>, SourceError
     let address = address::parse(url)?;
     match address.scheme() {
         "http" | "https" => Ok(Arc::new(HttpSource::open(url, options)?)),
-        "s3" | "s3a" | "gs" | "az" | "abfs" | "abfss" => {
-            Ok(Arc::new(ObjectSource::open(url, options)?))
-        }
+        scheme if is_store(scheme) => Ok(Arc::new(ObjectSource::open(url, options)?)),
         other => Err(SourceError::Unsupported {
             cause: format!("there is no way to read '{other}://'"),
             remedy: "use http, https, s3, gs, az or abfs, or the path of a local file".into(),

@@ -45,12 +45,16 @@ impl ObjectSource {
     pub fn open(url: &str, options: &Options) -> Result<Self, SourceError> {
         let store = Store::new(url, options, None)?;
         let version = options.retry.run(|| look(&store))?;
-        Ok(Self {
+        Ok(Self::of(store, version, url.into(), options.clone()))
+    }
+
+    pub(crate) fn of(store: Store, version: Version, url: String, options: Options) -> Self {
+        Self {
             store,
             version,
-            url: url.into(),
-            options: options.clone(),
-        })
+            url,
+            options,
+        }
     }
 
     /// What replaces the whole object, as long as it is the version opened here.
@@ -80,20 +84,30 @@ impl Source for ObjectSource {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
-        let question = Question::new(self.name(), &self.version, offset, buffer.len() as u64)?;
-        if buffer.is_empty() {
-            return Ok(());
-        }
-        let options = GetOptions {
-            range: Some(GetRange::Bounded(offset..offset + question.bytes)),
-            if_match: self.version.strong_tag().map(str::to_owned),
-            ..GetOptions::default()
-        };
-        let mut answer = ask(&self.store, options)?;
-        question.check(answer.status(), answer.headers())?;
-        let read = self.store.client.read(answer.body_mut(), buffer);
-        read.map_err(|failure| question.body_error(failure))
+        read(&self.store, &self.version, offset, buffer)
     }
+}
+
+/// Fills `buffer` with the bytes of that version from `offset` on.
+pub(crate) fn read(
+    store: &Store,
+    version: &Version,
+    offset: u64,
+    buffer: &mut [u8],
+) -> Result<(), SourceError> {
+    let question = Question::new(&store.name, version, offset, buffer.len() as u64)?;
+    if buffer.is_empty() {
+        return Ok(());
+    }
+    let options = GetOptions {
+        range: Some(GetRange::Bounded(offset..offset + question.bytes)),
+        if_match: version.strong_tag().map(str::to_owned),
+        ..GetOptions::default()
+    };
+    let mut answer = ask(store, options)?;
+    question.check(answer.status(), answer.headers())?;
+    let read = store.client.read(answer.body_mut(), buffer);
+    read.map_err(|failure| question.body_error(failure))
 }
 
 /// Asks for the object. Its bytes are not read yet; refusals other than a changed version are

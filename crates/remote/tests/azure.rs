@@ -127,6 +127,27 @@ fn a_blob_replaced_under_us_has_changed_and_is_not_overwritten() {
 }
 
 #[test]
+fn what_was_uploaded_is_read_in_its_own_version() {
+    let azurite = azurite();
+    for bytes in [10_000, 9 * MIB] {
+        let url = format!("az://box/{bytes}");
+        let writer = ObjectWriter::create(&url, &azurite.options(KEY)).unwrap();
+        for byte in [1, 2] {
+            let written = writer.upload(bytes as u64, &|_, buffer| {
+                buffer.fill(byte);
+                Ok(())
+            });
+            let written = written.unwrap();
+            let anew = open(&url, &azurite.options(KEY)).unwrap();
+            assert_eq!(written.version(), anew.version());
+            let mut read = vec![0; 5000];
+            written.read_at(777, &mut read).unwrap();
+            assert_eq!(read, [byte; 5000]);
+        }
+    }
+}
+
+#[test]
 fn a_wrong_key_is_denied_and_a_missing_blob_is_not_found() {
     let azurite = azurite();
     let wrong = "b3RoZXI=";

@@ -9,72 +9,12 @@ use std::time::Duration;
 use farpage_remote::{ObjectSource, ObjectWriter, Options, open};
 use farpage_source::{Reach, Source, SourceError};
 use farpage_test_server::{Answer, Server, Speed};
-use support::{Process, free_address, pattern, quick, tool, upload};
+use support::gateway::{KEY, SECRET, gateway, settings};
+use support::proxy::{Fault, Proxy};
+use support::{pattern, quick, upload};
 use tempfile::TempDir;
 
-const KEY: &str = "FARPAGETESTKEY";
-const SECRET: &str = "a-secret-that-nobody-sees";
 const MIB: usize = 1 << 20;
-
-struct Gateway {
-    folder: TempDir,
-    process: Process,
-}
-
-/// A store with one empty bucket, called `bucket`.
-fn gateway() -> Gateway {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("bucket")).unwrap();
-    let address = free_address();
-    let mut command = Command::new(tool("bin/versitygw"));
-    command
-        .args([
-            "--access",
-            KEY,
-            "--secret",
-            SECRET,
-            "--quiet",
-            "--keep-alive",
-        ])
-        .args(["--port", &address.to_string(), "posix"])
-        .arg(folder.path());
-    let process = Process::start(&mut command, address);
-    Gateway { folder, process }
-}
-
-impl Gateway {
-    fn options(&self) -> Options {
-        settings(&self.endpoint(), KEY, SECRET)
-    }
-
-    fn endpoint(&self) -> String {
-        format!("http://{}", self.process.address)
-    }
-
-    fn put(&self, url: &str, bytes: &[u8]) -> String {
-        let writer = ObjectWriter::create(url, &self.options()).unwrap();
-        upload(&writer, bytes).unwrap()
-    }
-
-    fn read(&self, url: &str) -> Vec<u8> {
-        let source = open(url, &self.options()).unwrap();
-        let mut all = vec![0; source.size() as usize];
-        source.read_at(0, &mut all).unwrap();
-        all
-    }
-}
-
-fn settings(endpoint: &str, key: &str, secret: &str) -> Options {
-    let pairs = [
-        ("aws_endpoint_url", endpoint),
-        ("aws_access_key_id", key),
-        ("aws_secret_access_key", secret),
-    ];
-    Options {
-        settings: pairs.map(|(k, v)| (k.into(), v.into())).into(),
-        ..quick()
-    }
-}
 
 #[test]
 fn an_object_reads_as_it_was_written_in_parts_and_whole() {
@@ -152,7 +92,7 @@ fn an_object_that_comes_up_while_another_is_uploaded_is_not_lost() {
             buffer.fill(1);
             Ok(())
         });
-        let error = error.unwrap_err();
+        let error = error.err().expect("refused");
         assert!(matches!(error, SourceError::Changed { .. }), "{error}");
         assert_eq!(gateway.read(&url), b"first");
     }
@@ -171,14 +111,77 @@ fn an_upload_that_fails_leaves_nothing_behind() {
         0 => Ok(()),
         _ => Err(failure.clone()),
     });
-    assert_eq!(failed, Err(failure.clone()));
+    assert_eq!(failed.err(), Some(failure.clone()));
     let error = open("s3://bucket/a", &gateway.options())
         .err()
         .expect("refused");
     assert!(matches!(error, SourceError::NotFound { .. }), "{error}");
-    let parts = gateway.folder.path().join("bucket/.sgwtmp/multipart");
+    let parts = gateway.folder().join("bucket/.sgwtmp/multipart");
     let left = fs::read_dir(parts).map_or(0, Iterator::count);
     assert_eq!(left, 0, "uploads left in the store");
+}
+
+#[test]
+fn what_was_uploaded_is_read_in_its_own_version() {
+    let gateway = gateway();
+    for bytes in [10_000, 9 * MIB] {
+        let url = format!("s3://bucket/{bytes}");
+        let writer = ObjectWriter::create(&url, &gateway.options()).unwrap();
+        let written = writer.upload(bytes as u64, &|_, buffer| {
+            buffer.fill(1);
+            Ok(())
+        });
+        let written = written.unwrap();
+        let anew = ObjectSource::open(&url, &gateway.options()).unwrap();
+        assert_eq!(written.version(), anew.version());
+        let mut read = vec![0; 5000];
+        written.read_at(777, &mut read).unwrap();
+        assert_eq!(read, [1; 5000]);
+        upload(&writer, &pattern(bytes, 2)).unwrap();
+        let error = written.read_at(777, &mut read).unwrap_err();
+        assert!(matches!(error, SourceError::Changed { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_lost_last_answer_is_not_taken_for_somebody_elses_change() {
+    let gateway = gateway();
+    let proxy = Proxy::anywhere(gateway.address());
+    let options = settings(&format!("http://{}", proxy.address), KEY, SECRET);
+    for (bytes, last) in [
+        (10_000, "PUT /bucket/10000"),
+        (9 * MIB, "POST /bucket/9437184?uploadId"),
+    ] {
+        let url = format!("s3://bucket/{bytes}");
+        gateway.put(&url, &pattern(bytes, 1));
+        let opened = ObjectSource::open(&url, &options).unwrap();
+        let writer = opened.writer().unwrap();
+        proxy.set(Fault::Unanswered(last));
+        let version = upload(&writer, &pattern(bytes, 2)).unwrap();
+        assert!(gateway.read(&url) == pattern(bytes, 2), "{url}");
+        proxy.set(Fault::Nothing);
+        let anew = ObjectSource::open(&url, &options).unwrap();
+        assert_eq!(anew.version(), Some(version));
+        upload(&writer, &pattern(bytes, 3)).unwrap();
+        assert!(gateway.read(&url) == pattern(bytes, 3), "{url}");
+    }
+}
+
+#[test]
+fn an_upload_whose_last_request_got_lost_can_be_made_again() {
+    let gateway = gateway();
+    let proxy = Proxy::anywhere(gateway.address());
+    let options = settings(&format!("http://{}", proxy.address), KEY, SECRET);
+    gateway.put("s3://bucket/a", &pattern(30_000, 1));
+    let opened = ObjectSource::open("s3://bucket/a", &options).unwrap();
+    let writer = opened.writer().unwrap();
+    proxy.set(Fault::After(20_000));
+    let error = upload(&writer, &pattern(30_000, 2)).unwrap_err();
+    assert!(matches!(error, SourceError::Io { .. }), "{error}");
+    assert!(gateway.read("s3://bucket/a") == pattern(30_000, 1));
+    proxy.set(Fault::Nothing);
+    upload(&writer, &pattern(30_000, 2)).unwrap();
+    assert!(gateway.read("s3://bucket/a") == pattern(30_000, 2));
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub enum SourceError {
         remedy: &'static str,
     },
     /// It is not the version that was opened.
-    #[error("'{name}' has changed since it was opened: it was {was} and is {is}; open it again")]
+    #[error("'{name}' has changed since it was opened: it was {was} and is {is}; {remedy}")]
     Changed {
         /// Of the source.
         name: String,
@@ -33,6 +33,8 @@ pub enum SourceError {
         was: String,
         /// The version found.
         is: String,
+        /// What helps.
+        remedy: &'static str,
     },
     /// It ends before it should.
     #[error(

@@ -144,6 +144,7 @@ impl FileSource {
             name: self.name.clone(),
             was: pinned.text(),
             is: is.text(),
+            remedy: "open it again",
         })
     }
 

@@ -105,7 +105,10 @@ pub trait Source: Send + Sync {
 }
 
 /// That `source` has `bytes` bytes from `offset` on.
-fn within(source: &dyn Source, offset: u64, bytes: u64) -> Result<(), SourceError> {
+///
+/// # Errors
+/// [`SourceError::Short`] when it has not.
+pub fn within(source: &dyn Source, offset: u64, bytes: u64) -> Result<(), SourceError> {
     let size = source.size();
     match offset.checked_add(bytes) {
         Some(end) if end <= size => Ok(()),

@@ -1,6 +1,9 @@
 //! Servers of others, started for a test.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
+pub mod gateway;
+pub mod proxy;
+
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farpage_remote::{ObjectWriter, Options};
-use farpage_source::{Retry, SourceError};
+use farpage_source::{Retry, Source, SourceError};
 
 /// What `cargo xtask setup` installed.
 pub fn tool(path: &str) -> PathBuf {
@@ -81,9 +84,10 @@ pub fn quick() -> Options {
 
 /// Uploads all of `bytes`; the new version.
 pub fn upload(writer: &ObjectWriter, bytes: &[u8]) -> Result<String, SourceError> {
-    writer.upload(bytes.len() as u64, &|offset, buffer| {
+    let written = writer.upload(bytes.len() as u64, &|offset, buffer| {
         let start = offset as usize;
         buffer.copy_from_slice(&bytes[start..start + buffer.len()]);
         Ok(())
-    })
+    })?;
+    Ok(written.version().expect("a store tells the version"))
 }
