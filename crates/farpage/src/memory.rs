@@ -8,14 +8,13 @@ use arc_swap::ArcSwap;
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_kernel::embed::{Mapping, Object};
-use farpage_source::{Counts, Options, Source, SourceError, SourcePager};
+use farpage_source::{Counts, Options, Recorder, Source, SourceError, SourcePager};
 
 use crate::fork::{self, Reopen};
 use crate::kernels::{self, Lease};
 use crate::load::Plan;
 use crate::open::open_noting;
 use crate::private::Private;
-use crate::trace::Recorder;
 use crate::{Error, Mode, OpenOptions, Trace};
 
 /// The part of a budget that may be taken, beside it, by what is read ahead.

@@ -15,6 +15,7 @@ mod parts;
 mod plan;
 mod pool;
 mod retry;
+mod trace;
 
 pub use cache::{Cache, CacheUsage};
 #[doc(hidden)]
@@ -25,6 +26,7 @@ pub use file::{FileSource, OpenMode};
 pub use pager::{Counts, OnFailure, Options, SourcePager};
 pub use parts::{Concat, Slice};
 pub use retry::Retry;
+pub use trace::{Recorder, Trace, TraceError};
 
 /// How far away the bytes of a source are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,6 @@ use std::sync::{Mutex, PoisonError};
 
 use farpage_abi::PageRange;
 
-use crate::Error;
-
 const MAGIC: &str = "farpage trace 1";
 
 /// What a program asked for of one source.
@@ -25,20 +23,29 @@ pub struct Trace {
     pub runs: Vec<PageRange>,
 }
 
-fn refused(why: String) -> Error {
-    Error::Argument {
-        what: "trace",
+/// Why a trace cannot be used, or not be recorded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("trace: {why}; {remedy}")]
+pub struct TraceError {
+    /// What is wrong.
+    pub why: String,
+    /// What to do.
+    pub remedy: &'static str,
+}
+
+fn refused(why: String) -> TraceError {
+    TraceError {
         why,
         remedy: "record it again",
     }
 }
 
 impl Trace {
-    /// Reads what [`crate::Memory::record`] wrote.
+    /// Reads what a [`Recorder`] wrote.
     ///
     /// # Errors
-    /// [`Error::Argument`] when it cannot be read or is no trace.
-    pub fn read(path: &Path) -> Result<Self, Error> {
+    /// When it cannot be read or is no trace.
+    pub fn read(path: &Path) -> Result<Self, TraceError> {
         let text = std::fs::read(path);
         let text =
             text.map_err(|error| refused(format!("cannot read {}: {error}", path.display())))?;
@@ -52,7 +59,7 @@ impl Trace {
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
         let text = str::from_utf8(&bytes[..whole]).map_err(|_| "it is not text".to_owned())?;
-        let mut lines = text.lines();
+        let mut lines = text.split('\n');
         if lines.next() != Some(MAGIC) {
             return Err("it is not a trace of this version".into());
         }
@@ -79,7 +86,7 @@ impl Trace {
 }
 
 /// Writes a trace while it happens.
-pub(crate) struct Recorder {
+pub struct Recorder {
     state: Mutex<State>,
 }
 
@@ -90,7 +97,12 @@ struct State {
 }
 
 impl Recorder {
-    pub(crate) fn new(path: &Path, size: u64, version: Option<&str>) -> Result<Self, Error> {
+    /// Makes the file at `path`, for a source of `size` bytes and this version. What was there is
+    /// lost.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(path: &Path, size: u64, version: Option<&str>) -> Result<Self, TraceError> {
         let fails = |error| refused(format!("cannot write {}: {error}", path.display()));
         let mut file = BufWriter::new(File::create(path).map_err(fails)?);
         let version: String = version.unwrap_or_default().replace(['\n', '\r'], " ");
@@ -102,7 +114,7 @@ impl Recorder {
     }
 
     /// These pages were asked for. What was before is not written again.
-    pub(crate) fn note(&self, pages: PageRange) {
+    pub fn note(&self, pages: PageRange) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State { file, seen } = &mut *state;
         let (mut first, mut count) = (0, 0);
@@ -124,7 +136,7 @@ impl Recorder {
     }
 
     /// What was recorded so far is in the file.
-    pub(crate) fn flush(&self) {
+    pub fn flush(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // A trace only saves time: one that cannot be written whole is shorter.
         let _ = state.file.flush();
