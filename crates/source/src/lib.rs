@@ -26,7 +26,7 @@ pub use file::{FileSource, OpenMode};
 pub use pager::{Counts, OnFailure, Options, SourcePager};
 pub use parts::{Concat, Slice};
 pub use retry::Retry;
-pub use trace::{Recorder, Trace, TraceError};
+pub use trace::{Recorder, Trace, TraceError, Traced, Traces};
 
 /// How far away the bytes of a source are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

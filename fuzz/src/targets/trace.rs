@@ -1,21 +1,30 @@
 //! Recorded working sets.
 
-use farpage_source::Trace;
+use farpage_source::{Trace, Traces};
 
-/// A trace names pages that its source has; one that was cut is the beginning of the whole.
+/// A trace names pages that its sources have; one that was cut is the beginning of the whole.
 pub(crate) fn run(input: &[u8]) {
-    let trace = match Trace::parse(input) {
-        Ok(trace) => trace,
-        Err(why) => return assert!(!why.is_empty()),
+    let traces = match Traces::parse(input) {
+        Ok(traces) => traces,
+        Err(why) => {
+            assert!(!why.is_empty() && Trace::parse(input).is_err());
+            return;
+        }
     };
-    let pages = trace.size.div_ceil(4096);
-    for run in &trace.runs {
+    for (at, run) in &traces.runs {
+        let pages = traces.sources[*at].size.div_ceil(4096);
         assert!(!run.is_empty() && run.end.0 <= pages, "{run:?} of {pages}");
     }
+    match Trace::parse(input) {
+        Ok(trace) => assert_eq!(trace.runs.len(), traces.runs.len()),
+        Err(_) => assert!(traces.sources.len() > 1),
+    }
     for cut in [input.len() / 2, input.len() - 1] {
-        if let Ok(part) = Trace::parse(&input[..cut]) {
-            assert_eq!((part.size, &part.version), (trace.size, &trace.version));
-            assert!(trace.runs.starts_with(&part.runs));
+        if let Ok(part) = Traces::parse(&input[..cut]) {
+            for (part, whole) in part.sources.iter().zip(&traces.sources) {
+                assert_eq!((part.size, &part.version), (whole.size, &whole.version));
+            }
+            assert!(traces.runs.starts_with(&part.runs));
         }
     }
 }
@@ -26,6 +35,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         "farpage trace 1\nsize 409600\nversion \"tag\"\n50+10\n0+3\n60+5\n",
         "farpage trace 1\nsize 8192\nversion \n0+1\n1+",
         "farpage trace 1\nsize 18446744073709551615\nversion x\n18446744073709551615+2\n",
+        "farpage trace 1\nsize 8192\nversion a\nname x\nsize 1\nversion \nname y\n1+1\n@1\n0+1\n@0\n0+1\n",
         "farpage trace 1\nsize 0\nversion x\n0+0\n",
     ];
     texts.map(|text| text.as_bytes().to_vec()).into()
