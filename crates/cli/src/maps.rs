@@ -86,20 +86,19 @@ fn resolved(path: &str) -> Option<String> {
     (other != path).then(|| other.to_str().map(str::to_string))?
 }
 
-/// What a URL names, decompressed when it is packed; and the cache that it is kept in, if one is
-/// named and it is far away.
+/// What a URL names, decompressed when it is packed; and the cache that its bytes are kept in, if
+/// one is named and they are not near anyway.
 fn open(url: &str) -> Result<(Arc<dyn Source>, Option<Cache>)> {
-    let cache = match (std::env::var_os("FARPAGE_CACHE"), Address::parse(url)) {
-        (Some(folder), Address::Url(_)) if !folder.is_empty() => {
-            Some(Cache::open(Path::new(&folder), CACHE_BYTES)?)
-        }
+    let cache = match std::env::var_os("FARPAGE_CACHE") {
+        Some(folder) if !folder.is_empty() => Some(Cache::open(Path::new(&folder), CACHE_BYTES)?),
         _ => None,
     };
     let options = OpenOptions {
         cache: cache.clone(),
         ..OpenOptions::default()
     };
-    Ok((open_source(url, &options)?, cache))
+    let is_url = matches!(Address::parse(url), Address::Url(_));
+    Ok((open_source(url, &options)?, cache.filter(|_| is_url)))
 }
 
 /// The mapped files of a run.
@@ -238,7 +237,7 @@ fn json(figures: Figures, cache: Option<&Cache>) -> MapJson {
 
 fn line(map: &MapJson) -> String {
     let mut line = format!(
-        "farpage: mapped {}: {}; read {} in {} reads",
+        "farpage: mapped {}: {}; read {} in {} requests",
         map.path,
         human(map.bytes),
         human(map.read_bytes),
@@ -258,7 +257,7 @@ fn line(map: &MapJson) -> String {
         human(map.resident_bytes)
     );
     if map.failures > 0 {
-        line += &format!("; {} reads failed", human_count(map.failures));
+        line += &format!("; {} requests failed", human_count(map.failures));
     }
     line + "\n"
 }
@@ -290,6 +289,36 @@ mod tests {
             pair("/x/b", "http://host/b?c=d"),
         ];
         assert_eq!(read, want);
+    }
+
+    #[test]
+    fn a_file_is_accounted_for_in_a_line() {
+        let plain = MapJson {
+            path: "/x/model.bin".to_string(),
+            source: "https://host/model.bin".to_string(),
+            bytes: 3 << 29,
+            resident_bytes: 150 << 20,
+            resident_max_bytes: 180 << 20,
+            page_ins: 123,
+            paged_in_bytes: 212 << 20,
+            ahead_bytes: 0,
+            reads: 97,
+            read_bytes: 212 << 20,
+            cache_hit_bytes: None,
+            failures: 0,
+        };
+        let head = "farpage: mapped /x/model.bin: 1.50 GiB; read 212 MiB in 97 requests";
+        let tail = "123 page-ins, 180 MiB in RAM at most and 150 MiB at the end";
+        assert_eq!(line(&plain), format!("{head}; {tail}\n"));
+        let all = MapJson {
+            ahead_bytes: 40 << 20,
+            cache_hit_bytes: Some(100 << 20),
+            failures: 3,
+            ..plain
+        };
+        let parts = "100 MiB of the cache, 40.0 MiB ahead of need";
+        let want = format!("{head}, {parts}; {tail}; 3 requests failed\n");
+        assert_eq!(line(&all), want);
     }
 
     #[test]

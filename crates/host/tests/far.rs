@@ -216,6 +216,7 @@ fn who_reads_what_cannot_be_had_gets_an_error_and_others_go_on() {
         Some(14),
         "EFAULT"
     );
+    assert!(task.host.figures()[0].counts.failures > 0);
     check(&bytes[..4096], 0);
     task.source.broken.store(false, Ordering::Relaxed);
     check(&bytes[9 << 20..][..4096], 9 << 20);
