@@ -35,7 +35,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         "farpage trace 1\nsize 409600\nversion \"tag\"\n50+10\n0+3\n60+5\n",
         "farpage trace 1\nsize 8192\nversion \n0+1\n1+",
         "farpage trace 1\nsize 18446744073709551615\nversion x\n18446744073709551615+2\n",
-        "farpage trace 1\nsize 8192\nversion a\nname x\nsize 1\nversion \nname y\n1+1\n@1\n0+1\n@0\n0+1\n",
+        "farpage trace 1\nsize 8192\nversion a\nname x\nsize 1\nversion \nname y\n1+1\n\
+         @1\n0+1\n@0\n0+1\n",
         "farpage trace 1\nsize 0\nversion x\n0+0\n",
     ];
     texts.map(|text| text.as_bytes().to_vec()).into()
