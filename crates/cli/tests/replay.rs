@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -170,12 +171,24 @@ fn what_was_recorded_is_there_before_it_is_wanted() {
     assert!(pages(&Traces::read(&folder.join("trace")).unwrap()) >= pages(&trace));
 }
 
+/// The command in `farpage`, as a user without privileges: then Linux does not wait for pages of
+/// programs that read. `None` when this user cannot become another.
+fn as_other(farpage: &Command, folder: &Path) -> Option<Command> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root, to be another user");
+        return None;
+    }
+    let copy = folder.join("farpage");
+    fs::copy(farpage.get_program(), &copy).unwrap();
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    other.arg(copy).args(farpage.get_args()).current_dir(folder);
+    Some(other)
+}
+
 #[test]
 fn a_program_that_is_killed_leaves_a_trace() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    fs::write(folder.join("x"), contents(4 * MIB, 3)).unwrap();
-    let maps = [format!("far={}", folder.join("x").display())];
     let program = "\
 import mmap, os
 f = open('far', 'rb')
@@ -184,21 +197,28 @@ m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
 m[1 << 20]
 os.kill(os.getpid(), 9)
 ";
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("x"), contents(4 * MIB, 3)).unwrap();
+    let maps = [format!("far={}", folder.join("x").display())];
     let program = ["python3", "-c", program];
-    let mut run = farpage(folder, &["--record", "trace"], &maps, &program);
-    let ended = run.output().unwrap();
-    assert_eq!(ended.status.signal(), Some(9), "{}", text(&ended.stderr));
-    let trace = Trace::read(&folder.join("trace")).unwrap();
-    assert_eq!(trace.size, 4 << 20);
-    let at = |page: u64| {
-        let has = |run: &farpage::PageRange| (run.start.0..run.end.0).contains(&page);
-        trace.runs.iter().position(has)
-    };
-    assert!(
-        at(768) < at(256) && at(768).is_some(),
-        "read and mapped: {trace:?}"
-    );
-    assert_eq!(at(512), None);
+    let own = farpage(folder, &["--record", "trace"], &maps, &program);
+    let other = as_other(&own, folder);
+    for mut run in [Some(own), other].into_iter().flatten() {
+        let ended = run.output().unwrap();
+        assert_eq!(ended.status.signal(), Some(9), "{}", text(&ended.stderr));
+        let trace = Trace::read(&folder.join("trace")).unwrap();
+        assert_eq!(trace.size, 4 << 20);
+        let at = |page: u64| {
+            let has = |run: &farpage::PageRange| (run.start.0..run.end.0).contains(&page);
+            trace.runs.iter().position(has)
+        };
+        let (read, mapped) = (at(768).expect("read"), at(256).expect("mapped"));
+        assert!(read < mapped && at(512).is_none(), "{trace:?}");
+        for name in ["trace", "stats"] {
+            fs::remove_file(folder.join(name)).unwrap();
+        }
+    }
 }
 
 #[test]
