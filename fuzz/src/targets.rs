@@ -8,6 +8,7 @@ mod npy;
 mod npz;
 mod raw;
 mod safetensors;
+mod trace;
 
 /// One parser.
 pub(crate) struct Target {
@@ -58,5 +59,10 @@ pub(crate) const TARGETS: &[Target] = &[
         name: "headers",
         run: headers::run,
         seeds: headers::seeds,
+    },
+    Target {
+        name: "trace",
+        run: trace::run,
+        seeds: trace::seeds,
     },
 ];

@@ -99,6 +99,19 @@ pub struct RunArgs {
     /// --ram.
     #[arg(long, value_name = "PATH=URL")]
     pub map: Vec<OsString>,
+    /// Record which pages of the mapped files are asked for, in which order, for --replay
+    ///
+    /// TRACE is complete when the run ends, however the program ends. Of one --map it is also what
+    /// `farpage.open(..., replay=TRACE)` takes.
+    #[arg(long, value_name = "TRACE", requires = "map")]
+    pub record: Option<PathBuf>,
+    /// Bring in what an earlier run recorded, while the program already runs
+    ///
+    /// In the recorded order, as far as there is room, and at most half of --ram. Several files are
+    /// known by their PATH of --map. One that has another size or version now is left out, with a
+    /// message. May be the same TRACE as that of --record.
+    #[arg(long, value_name = "TRACE", requires = "map")]
+    pub replay: Option<PathBuf>,
     /// Write statistics to a file, as JSON, when the program has ended
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,

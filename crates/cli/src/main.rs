@@ -13,6 +13,7 @@ mod options;
 mod plot;
 mod prepare;
 mod program;
+mod replay;
 mod run;
 mod sampler;
 mod signals;

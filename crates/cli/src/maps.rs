@@ -6,12 +6,16 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use farpage::{Cache, OpenOptions, Source, open_source};
-use farpage_abi::Control;
+use farpage::{Address, Cache, OpenOptions, Source, open_source};
+use farpage_abi::{Control, PageRange};
 use farpage_host::{Figures, Host, Request};
+use farpage_source::{Recorder, Traced, Traces};
 use farpage_sys::file::Fd;
 
-use crate::size::human;
+use crate::options::RunOptions;
+use crate::replay;
+use crate::size::{human, human_count};
+use crate::stats::MapJson;
 
 /// What the cache on the disk may take.
 const CACHE_BYTES: u64 = 10 << 30;
@@ -19,6 +23,8 @@ const CACHE_BYTES: u64 = 10 << 30;
 /// One `--map`, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapOption {
+    /// The path as it was given: what traces call the file.
+    pub name: String,
     /// Where the program finds the file: absolute, without `.`, `..` and doubled slashes.
     pub path: String,
     /// Where the contents come from.
@@ -35,21 +41,22 @@ pub fn options(texts: &[OsString], folder: &Path) -> Result<Vec<MapOption>> {
         let shown = text.to_string_lossy();
         let wrong = |why: &str| format!("cannot read --map '{shown}': {why}");
         let text = text.to_str().with_context(|| wrong("it is not UTF-8"))?;
-        let (path, url) = text
+        let (name, url) = text
             .split_once('=')
             .with_context(|| wrong("write PATH=URL, e.g. data.npy=/mnt/data.npy"))?;
-        ensure!(!path.is_empty(), wrong("the path before '=' is empty"));
+        ensure!(!name.is_empty(), wrong("the path before '=' is empty"));
         ensure!(!url.is_empty(), wrong("there is nothing behind '='"));
         ensure!(
-            !path.ends_with('/'),
+            !name.ends_with('/'),
             wrong("the path before '=' is a folder; name a file")
         );
-        let path = lexical(&folder.join(path));
+        let path = lexical(&folder.join(name));
         ensure!(path != "/", wrong("the path before '=' is the root"));
         if options.iter().any(|other| other.path == path) {
             bail!(wrong("another --map has this path; leave one out"));
         }
         options.push(MapOption {
+            name: name.to_string(),
             path,
             url: url.to_string(),
         });
@@ -79,17 +86,19 @@ fn resolved(path: &str) -> Option<String> {
     (other != path).then(|| other.to_str().map(str::to_string))?
 }
 
-/// What a URL names, decompressed when it is packed, and kept in the cache if one is named.
-fn open(url: &str) -> Result<Arc<dyn Source>> {
+/// What a URL names, decompressed when it is packed; and the cache that its bytes are kept in, if
+/// one is named and they are not near anyway.
+fn open(url: &str) -> Result<(Arc<dyn Source>, Option<Cache>)> {
     let cache = match std::env::var_os("FARPAGE_CACHE") {
         Some(folder) if !folder.is_empty() => Some(Cache::open(Path::new(&folder), CACHE_BYTES)?),
         _ => None,
     };
     let options = OpenOptions {
-        cache,
+        cache: cache.clone(),
         ..OpenOptions::default()
     };
-    Ok(open_source(url, &options)?)
+    let is_url = matches!(Address::parse(url), Address::Url(_));
+    Ok((open_source(url, &options)?, cache.filter(|_| is_url)))
 }
 
 /// The mapped files of a run.
@@ -99,47 +108,158 @@ pub struct Maps {
     pub socket: Option<OwnedFd>,
     /// The memory files.
     pub files: Vec<Fd>,
+    /// What the files are kept in on the disk: one handle for each, with counts of its own.
+    caches: Vec<Option<Cache>>,
+    recorder: Option<Arc<Recorder>>,
 }
 
 /// Opens what `--map` names and starts to answer for it. `None` without any.
 ///
 /// # Errors
-/// What cannot be opened, and why.
-pub fn start(control: &'static Control, options: &[MapOption]) -> Result<Option<Maps>> {
-    if options.is_empty() {
+/// What cannot be opened, and why; what is wrong with the trace of `--replay`.
+pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<Maps>> {
+    if options.maps.is_empty() {
         return Ok(None);
     }
-    let mut requests = Vec::new();
-    for option in options {
+    // Before `--record` makes its file: it may be the same.
+    let traces = options.replay.as_deref().map(Traces::read).transpose();
+    let traces = traces.context("cannot replay")?;
+    let (mut requests, mut caches) = (Vec::new(), Vec::new());
+    for option in &options.maps {
+        let (source, cache) = open(&option.url)?;
+        caches.push(cache);
         requests.push(Request {
             also: resolved(&option.path),
             path: option.path.clone(),
-            source: open(&option.url)?,
+            source,
         });
     }
+    let runs = traces.map(|traces| replayed(&traces, &options.maps, &requests));
+    let traced = traced(&options.maps, &requests);
     let (host, socket) = Host::start(control, requests)?;
+    let recorder = options.record.as_deref().map(|path| {
+        let recorder = Recorder::new(path, &traced).context("cannot record")?;
+        Ok::<_, anyhow::Error>(Arc::new(recorder))
+    });
+    let recorder = recorder.transpose()?;
+    if let Some(recorder) = &recorder {
+        host.record(recorder);
+    }
+    if let Some(runs) = runs {
+        host.replay(runs)?;
+    }
     Ok(Some(Maps {
         host,
         socket: Some(socket),
         files: host.descriptors(),
+        caches,
+        recorder,
     }))
 }
 
+/// What of `traces` is to be brought in. Says what is not.
+fn replayed(
+    traces: &Traces,
+    options: &[MapOption],
+    requests: &[Request],
+) -> Vec<(usize, PageRange)> {
+    let map = |(option, request)| {
+        let (option, request): (&MapOption, &Request) = (option, request);
+        replay::Map {
+            name: option.name.as_str(),
+            source: &*request.source,
+        }
+    };
+    let maps: Vec<_> = options.iter().zip(requests).map(map).collect();
+    let (runs, messages) = replay::plan(traces, &maps);
+    for message in messages {
+        eprintln!("farpage: {message}");
+    }
+    runs
+}
+
+/// What `--record` says of the files. The only one needs no name.
+fn traced(options: &[MapOption], requests: &[Request]) -> Vec<Traced> {
+    let named = options.len() > 1;
+    let of = |(option, request): (&MapOption, &Request)| Traced {
+        name: named.then(|| option.name.clone()),
+        size: request.source.size(),
+        version: request.source.version(),
+    };
+    options.iter().zip(requests).map(of).collect()
+}
+
 impl Maps {
+    /// The trace of `--record` is in its file; otherwise says why not.
+    pub fn end_record(&self) {
+        let Some(recorder) = &self.recorder else {
+            return;
+        };
+        if let Err(error) = recorder.flush() {
+            eprintln!(
+                "farpage: warning: the trace of --record is not whole: {error}; make room there, \
+                 or give another path"
+            );
+        }
+    }
+
     /// For the summary: a line for each file.
     pub fn summary(&self) -> String {
-        self.host.figures().iter().map(line).collect()
+        self.json().iter().map(line).collect()
+    }
+
+    /// For the statistics.
+    pub fn json(&self) -> Vec<MapJson> {
+        let figures = self.host.figures().into_iter().zip(&self.caches);
+        figures
+            .map(|(figures, cache)| json(figures, cache.as_ref()))
+            .collect()
     }
 }
 
-fn line(figures: &Figures) -> String {
-    format!(
-        "farpage: mapped {}: {}, of which {} were read; {} in RAM at most\n",
-        figures.path,
-        human(figures.bytes),
-        human(figures.brought_bytes),
-        human(figures.resident_max_bytes)
-    )
+fn json(figures: Figures, cache: Option<&Cache>) -> MapJson {
+    let usage = cache.and_then(|cache| cache.usage().ok());
+    MapJson {
+        path: figures.path,
+        source: figures.source,
+        bytes: figures.bytes,
+        resident_bytes: figures.resident_bytes,
+        resident_max_bytes: figures.resident_max_bytes,
+        page_ins: figures.page_ins,
+        paged_in_bytes: figures.brought_bytes,
+        ahead_bytes: figures.ahead_bytes,
+        reads: figures.counts.reads,
+        read_bytes: figures.counts.read_bytes,
+        cache_hit_bytes: usage.map(|usage| usage.hit_bytes),
+        failures: figures.counts.failures,
+    }
+}
+
+fn line(map: &MapJson) -> String {
+    let mut line = format!(
+        "farpage: mapped {}: {}; read {} in {} requests",
+        map.path,
+        human(map.bytes),
+        human(map.read_bytes),
+        human_count(map.reads)
+    );
+    match map.cache_hit_bytes {
+        Some(bytes) if bytes > 0 => line += &format!(", {} of the cache", human(bytes)),
+        _ => {}
+    }
+    if map.ahead_bytes > 0 {
+        line += &format!(", {} ahead of need", human(map.ahead_bytes));
+    }
+    line += &format!(
+        "; {} page-ins, {} in RAM at most and {} at the end",
+        human_count(map.page_ins),
+        human(map.resident_max_bytes),
+        human(map.resident_bytes)
+    );
+    if map.failures > 0 {
+        line += &format!("; {} requests failed", human_count(map.failures));
+    }
+    line + "\n"
 }
 
 /// The folder that relative paths are seen from.
@@ -169,6 +289,36 @@ mod tests {
             pair("/x/b", "http://host/b?c=d"),
         ];
         assert_eq!(read, want);
+    }
+
+    #[test]
+    fn a_file_is_accounted_for_in_a_line() {
+        let plain = MapJson {
+            path: "/x/model.bin".to_string(),
+            source: "https://host/model.bin".to_string(),
+            bytes: 3 << 29,
+            resident_bytes: 150 << 20,
+            resident_max_bytes: 180 << 20,
+            page_ins: 123,
+            paged_in_bytes: 212 << 20,
+            ahead_bytes: 0,
+            reads: 97,
+            read_bytes: 212 << 20,
+            cache_hit_bytes: None,
+            failures: 0,
+        };
+        let head = "farpage: mapped /x/model.bin: 1.50 GiB; read 212 MiB in 97 requests";
+        let tail = "123 page-ins, 180 MiB in RAM at most and 150 MiB at the end";
+        assert_eq!(line(&plain), format!("{head}; {tail}\n"));
+        let all = MapJson {
+            ahead_bytes: 40 << 20,
+            cache_hit_bytes: Some(100 << 20),
+            failures: 3,
+            ..plain
+        };
+        let parts = "100 MiB of the cache, 40.0 MiB ahead of need";
+        let want = format!("{head}, {parts}; {tail}; 3 requests failed\n");
+        assert_eq!(line(&all), want);
     }
 
     #[test]

@@ -30,6 +30,10 @@ pub struct RunOptions {
     pub spill_limit_bytes: Option<u64>,
     /// `--map`: files that the program finds.
     pub maps: Vec<MapOption>,
+    /// `--record`: where it goes which pages of them are asked for.
+    pub record: Option<PathBuf>,
+    /// `--replay`: what an earlier run asked for.
+    pub replay: Option<PathBuf>,
     /// `--stats`: where the statistics go at the end.
     pub stats: Option<PathBuf>,
     /// `--trace`: record page events.
@@ -96,6 +100,8 @@ mod tests {
             spill_dirs: vec![PathBuf::from("/var/tmp"); dirs],
             spill_limit_bytes: limit,
             maps: Vec::new(),
+            record: None,
+            replay: None,
             stats: None,
             trace: false,
             quiet: false,

@@ -15,13 +15,14 @@ use crate::control_socket::Server;
 use crate::heat::HeatMap;
 use crate::launch::{self, Running};
 use crate::live::Live;
+use crate::maps::{self, Maps};
 use crate::options::{Casualty, Prepared, RunOptions};
 use crate::sampler::{SERIES_STEP_NS, Sampler};
 use crate::spill_set::SpillSet;
 use crate::stats::{self, CasualtyJson, Exit, SeriesJson, Settings, Stats, Trace};
 use crate::summary::{self, Outcome};
 use crate::userfaultfd::{self, tier_name};
-use crate::{maps, prepare, signals};
+use crate::{prepare, signals};
 use farpage::memory_limit::MemoryLimit;
 
 /// Longest time between two looks at the control block.
@@ -57,7 +58,7 @@ pub fn main(args: &RunArgs) -> Result<ExitStatus> {
     // Without it `farpage spill` does not find this run; the run itself needs it not.
     let server = Server::start(Arc::clone(&spill))
         .inspect_err(|error| eprintln!("farpage: warning: farpage spill will not work: {error:#}"));
-    let maps = maps::start(control, &options.maps)?;
+    let maps = maps::start(control, &options)?;
     let mut prepared = Prepared {
         maps,
         options,
@@ -72,7 +73,11 @@ pub fn main(args: &RunArgs) -> Result<ExitStatus> {
     }
     let mut watch = Watch::new(&prepared);
     blocked.forward_to(running.program_pid())?;
-    let status = watch.until_end(&mut running)?;
+    let status = watch.until_end(&mut running);
+    if let Some(maps) = &prepared.maps {
+        maps.end_record();
+    }
+    let status = status?;
     watch.report(status, &spill, output)?;
     drop(server);
     Ok(status)
@@ -241,6 +246,7 @@ impl<'a> Watch<'a> {
             compression_ratio: outcome.compression_ratio(),
             stalled_share: outcome.stalled(),
             casualties: self.casualties.iter().map(casualty_json).collect(),
+            maps: self.prepared.maps.iter().flat_map(Maps::json).collect(),
             trace: series
                 .zip(heat)
                 .map(|(series, heat)| Trace { series, heat }),

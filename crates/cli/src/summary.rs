@@ -177,6 +177,8 @@ mod tests {
             spill_dirs: vec!["/var/tmp".into(), "/mnt/fast".into()],
             spill_limit_bytes: Some(4 << 30),
             maps: Vec::new(),
+            record: None,
+            replay: None,
             stats: None,
             trace: false,
             quiet: false,

@@ -222,7 +222,7 @@ fn a_file_of_four_times_the_budget_is_read_right_by_many_and_stays_within_it() {
     assert!(got.status.success(), "{} {said}", got.status);
     let lines: Vec<String> = text(&got.stdout).lines().map(str::to_string).collect();
     assert_eq!(lines, vec![format!("{sum}  {PATH}"); 4]);
-    let (_, resident) = said.split_once("were read; ").expect("a line for the file");
+    let (_, resident) = said.split_once("page-ins, ").expect("a line for the file");
     let resident = resident
         .split_once(" MiB in RAM at most")
         .expect("its largest size")

@@ -2,7 +2,7 @@
 
 use farpage_format::{FormatError, OpenError};
 use farpage_kernel::embed;
-use farpage_source::SourceError;
+use farpage_source::{SourceError, TraceError};
 
 /// Why something could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +48,16 @@ pub enum Error {
         /// Its failure.
         why: SourceError,
     },
+}
+
+impl From<TraceError> for Error {
+    fn from(error: TraceError) -> Self {
+        Self::Argument {
+            what: "trace",
+            why: error.why,
+            remedy: error.remedy,
+        }
+    }
 }
 
 impl Error {

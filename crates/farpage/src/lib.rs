@@ -27,7 +27,6 @@ pub mod memory_limit;
 mod open;
 mod overlay;
 mod staged;
-mod trace;
 mod typed;
 
 pub use error::Error;
@@ -35,9 +34,8 @@ pub use farpage_abi::PageRange;
 pub use farpage_format::{Dtype, Element, Kind, Layout, Order, Tensor};
 pub use farpage_kernel::embed::{Embedded, Mapping, Object};
 pub use farpage_source::{Cache, Concat, OnFailure, Reach, Slice, Source, SourceError};
-pub use farpage_source::{FileSource, OpenMode, SourcePager};
+pub use farpage_source::{FileSource, OpenMode, SourcePager, Trace, TraceError};
 pub use kernels::{default_ram, set_default_ram};
 pub use load::{Array, LoadOptions, Loaded, load, raw};
 pub use memory::{Memory, Stats};
 pub use open::{Address, Mode, OpenOptions, open_source};
-pub use trace::Trace;

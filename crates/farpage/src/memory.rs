@@ -8,14 +8,13 @@ use arc_swap::ArcSwap;
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_kernel::embed::{Mapping, Object};
-use farpage_source::{Counts, Options, Source, SourceError, SourcePager};
+use farpage_source::{Counts, Options, Recorder, Source, SourceError, SourcePager, Traced};
 
 use crate::fork::{self, Reopen};
 use crate::kernels::{self, Lease};
 use crate::load::Plan;
 use crate::open::open_noting;
 use crate::overlay::{Layered, Overlay};
-use crate::trace::Recorder;
 use crate::{Error, Mode, OpenOptions, Trace};
 
 /// The part of a budget that may be taken, beside it, by what is read ahead.
@@ -209,7 +208,8 @@ impl Memory {
     pub fn flush(&self) -> Result<(), Error> {
         let mapped = self.0.live()?;
         if let Some(recorder) = &*mapped.recorder() {
-            recorder.flush();
+            // A trace that is not whole only saves less.
+            let _ = recorder.flush();
         }
         if !mapped.writable {
             return Ok(());
@@ -296,10 +296,15 @@ impl Memory {
     /// [`Error::Argument`] when the file cannot be made.
     pub fn record(&self, path: &std::path::Path) -> Result<(), Error> {
         let mapped = self.0.live()?;
-        let version = mapped.pager.source().version();
-        let recorder = Arc::new(Recorder::new(path, self.0.size, version.as_deref())?);
+        let source = Traced {
+            name: None,
+            size: self.0.size,
+            version: mapped.pager.source().version(),
+        };
+        let recorder = Arc::new(Recorder::new(path, &[source])?);
         let noted = Arc::clone(&recorder);
-        mapped.pager.watch_requests(move |pages| noted.note(pages));
+        let watcher = move |pages| noted.note(0, pages);
+        mapped.pager.watch_requests(watcher);
         *mapped.recorder() = Some(recorder);
         Ok(())
     }
@@ -475,7 +480,8 @@ impl Drop for Inner {
             return;
         }
         if let Some(recorder) = &*mapped.recorder() {
-            recorder.flush();
+            // A trace that is not whole only saves less.
+            let _ = recorder.flush();
         }
         if !mapped.writable {
             return;

@@ -31,6 +31,11 @@ impl Budget {
         self.bytes() / 8 / PAGE_BYTES as u64
     }
 
+    /// Half of all, in pages: what may be brought in before anybody wants it.
+    pub fn half(&self) -> u64 {
+        self.bytes() / 2 / PAGE_BYTES as u64
+    }
+
     /// Bytes beyond what fits when `pages` more come.
     pub fn excess(&self, pages: u64) -> u64 {
         let used = self.control.used_bytes() + self.dormant_bytes();

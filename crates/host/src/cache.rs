@@ -86,13 +86,15 @@ impl<W> Cache<W> {
         Answer::Fetch(pages)
     }
 
-    /// Nobody wants these pages yet, but somebody will. `None` when the first is there or coming.
-    pub fn want_soon(&mut self, from: u64, pages: u64) -> Option<PageRange> {
-        if from >= self.pages || pages == 0 || !self.is_absent(from) {
+    /// Nobody wants pages of `within` yet, but somebody will: the first that are absent, at most
+    /// `most`. `None` when all are there or coming.
+    pub fn want_soon(&mut self, within: Range<u64>, most: u64) -> Option<PageRange> {
+        let end = within.end.min(self.pages);
+        let from = (within.start..end).find(|page| self.is_absent(*page))?;
+        if most == 0 {
             return None;
         }
-        let end = from.saturating_add(pages).min(self.pages);
-        let range = self.absent_around(from, from..end);
+        let range = self.absent_around(from, from..end.min(from.saturating_add(most)));
         self.begin(range);
         Some(range)
     }
@@ -300,8 +302,9 @@ mod tests {
                     0..=2 => model.want(&mut cache, step(&mut seed, PAGES), who),
                     3 => {
                         let from = step(&mut seed, PAGES + 5);
-                        let pages = step(&mut seed, 20);
-                        if let Some(pages) = cache.want_soon(from, pages) {
+                        let (pages, most) = (step(&mut seed, 20), step(&mut seed, 20));
+                        if let Some(pages) = cache.want_soon(from..from + pages, most) {
+                            assert!(from <= pages.start.0 && pages.pages() <= most);
                             model.begin(pages);
                         }
                     }

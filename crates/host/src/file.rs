@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use farpage_abi::maps::{MAPPED_MAX, PATH_MAX};
 use farpage_abi::{Control, ObjectId, PAGE_BYTES};
 use farpage_pagers::{Pager, PagerError};
-use farpage_source::{Options, Source, SourcePager};
+use farpage_source::{Counts, Options, Source, SourcePager};
 use farpage_sys::linux::general as g;
 use farpage_sys::mapped::Mapped;
 use farpage_sys::{Errno, file, uffd};
@@ -63,12 +63,22 @@ pub enum Error {
 pub struct Figures {
     /// Its path.
     pub path: String,
+    /// What messages call its source.
+    pub source: String,
     /// Its size.
     pub bytes: u64,
-    /// Bytes that came from its source, over all.
-    pub brought_bytes: u64,
+    /// Bytes in memory now.
+    pub resident_bytes: u64,
     /// Bytes in memory at most.
     pub resident_max_bytes: u64,
+    /// Requests for pages that somebody waited for.
+    pub page_ins: u64,
+    /// Bytes brought into memory, over all.
+    pub brought_bytes: u64,
+    /// Those of them that nobody had waited for when they were asked for.
+    pub ahead_bytes: u64,
+    /// What that took of its source.
+    pub counts: Counts,
 }
 
 pub(crate) struct File {
@@ -77,7 +87,9 @@ pub(crate) struct File {
     pub(crate) mapped: Mapped,
     pub(crate) pager: SourcePager,
     pub(crate) cache: Mutex<Cache<Waiter>>,
+    pub(crate) page_ins: AtomicU64,
     pub(crate) brought_pages: AtomicU64,
+    pub(crate) ahead_pages: AtomicU64,
     /// Somebody was told that reading failed.
     pub(crate) told: AtomicBool,
 }
@@ -131,7 +143,9 @@ impl File {
             mapped,
             pager,
             cache: Mutex::new(Cache::new(pages)),
+            page_ins: AtomicU64::new(0),
             brought_pages: AtomicU64::new(0),
+            ahead_pages: AtomicU64::new(0),
             told: AtomicBool::new(false),
             path,
         })
@@ -139,6 +153,23 @@ impl File {
 
     pub(crate) fn pages(&self) -> u64 {
         self.bytes.div_ceil(PAGE_BYTES as u64)
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        let bytes = |pages: u64| pages * PAGE_BYTES as u64;
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let cache = self.lock();
+        Figures {
+            path: self.path.clone(),
+            source: self.pager.source().name().to_owned(),
+            bytes: self.bytes,
+            resident_bytes: bytes(cache.resident()),
+            resident_max_bytes: bytes(cache.resident_max()),
+            page_ins: of(&self.page_ins),
+            brought_bytes: bytes(of(&self.brought_pages)),
+            ahead_bytes: bytes(of(&self.ahead_pages)),
+            counts: self.pager.counts(),
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Cache<Waiter>> {

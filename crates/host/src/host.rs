@@ -18,6 +18,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use crate::budget::{Budget, WINDOW_MAX};
 use crate::cache::Answer;
 use crate::file::{Error, Figures, File, Request, Waiter, id, wake};
+use crate::replay::UnderWay;
 use crate::tasks::{Next, Task, Tasks};
 
 /// Threads that answer faults: sources that are near hold one while they read.
@@ -36,20 +37,21 @@ const STARVED_AGAIN: Duration = Duration::from_millis(20);
 
 /// Pages that were asked for.
 #[derive(Clone, Copy)]
-struct Asked {
-    file: usize,
-    pages: PageRange,
+pub(crate) struct Asked {
+    pub(crate) file: usize,
+    pub(crate) pages: PageRange,
     /// The one that somebody waits for.
-    wanted: Option<u64>,
+    pub(crate) wanted: Option<u64>,
 }
 
 /// Answers for a tree's mapped files until the process ends.
 pub struct Host {
     control: &'static Control,
-    budget: Budget,
-    files: Vec<File>,
+    pub(crate) budget: Budget,
+    pub(crate) files: Vec<File>,
     tasks: Tasks,
     asked: Mutex<HashMap<u64, Asked>>,
+    pub(crate) under_way: UnderWay,
     next: AtomicU64,
     answers: OnceLock<&'static Answers>,
     /// One takes pages out at a time.
@@ -105,6 +107,7 @@ impl Host {
             budget,
             tasks: Tasks::new(control, own).map_err(no_thread)?,
             asked: Mutex::default(),
+            under_way: UnderWay::default(),
             next: AtomicU64::new(0),
             files,
             answers: OnceLock::new(),
@@ -133,13 +136,7 @@ impl Host {
 
     /// What became of each file.
     pub fn figures(&self) -> Vec<Figures> {
-        let figures = |file: &File| Figures {
-            path: file.path.clone(),
-            bytes: file.bytes,
-            brought_bytes: file.brought_pages.load(Ordering::Relaxed) * PAGE_BYTES as u64,
-            resident_max_bytes: file.lock().resident_max() * PAGE_BYTES as u64,
-        };
-        self.files.iter().map(figures).collect()
+        self.files.iter().map(File::figures).collect()
     }
 
     fn work(&'static self, mut buffer: Buffer) {
@@ -190,8 +187,10 @@ impl Host {
         let answer = file.lock().want(page, who, alone, window);
         match answer {
             Answer::There => wake(task, address),
-            Answer::Coming => {}
+            // Perhaps for nobody so far.
+            Answer::Coming => file.pager.hasten(PageIndex(page)),
             Answer::Fetch(pages) => {
+                file.page_ins.fetch_add(1, Ordering::Relaxed);
                 self.charge(pages.pages());
                 let asked = Asked {
                     file: piece.file,
@@ -215,10 +214,9 @@ impl Host {
             .min(file.pages());
         let mut at = word.first;
         while at < end {
-            let window = self.budget.window().min(end - at);
-            let Some(pages) = file.lock().want_soon(at, window) else {
-                at += 1;
-                continue;
+            let window = self.budget.window();
+            let Some(pages) = file.lock().want_soon(at..end, window) else {
+                break;
             };
             at = pages.end.0;
             self.charge(pages.pages());
@@ -232,7 +230,7 @@ impl Host {
     }
 
     /// Asks the pager for pages that were charged.
-    fn request(&'static self, asked: Asked, buffer: &mut Buffer) {
+    pub(crate) fn request(&'static self, asked: Asked, buffer: &mut Buffer) {
         let file = &self.files[asked.file];
         let buffer = &mut buffer[..asked.pages.bytes() as usize];
         let needed = asked
@@ -247,6 +245,7 @@ impl Host {
         let mut request = DataRequest::new(object, asked.pages, needed, Access::Read, buffer);
         if asked.wanted.is_none() {
             request = request.ahead_of_need();
+            self.under_way.begin(asked.pages.pages());
         }
         let answers = *self.answers.get().expect("made with the host");
         match file.pager.data_request(request.or_later(answers, &number)) {
@@ -270,6 +269,10 @@ impl Host {
         }
         let supplied = (contents.len() / PAGE_BYTES) as u64;
         file.brought_pages.fetch_add(supplied, Ordering::Relaxed);
+        if asked.wanted.is_none() {
+            file.ahead_pages.fetch_add(supplied, Ordering::Relaxed);
+            self.under_way.end(asked.pages.pages());
+        }
         let waiters = file.lock().came(asked.pages, supplied);
         let missing = asked.pages.pages() - supplied;
         if missing > 0 {
@@ -297,6 +300,9 @@ impl Host {
                 Ok(mut buffer) => self.request(asked, &mut buffer),
                 Err(_) => self.cannot(asked, error),
             };
+        }
+        if asked.wanted.is_none() {
+            self.under_way.end(asked.pages.pages());
         }
         let waiters = self.let_go(file, asked.pages);
         for waiter in waiters {
@@ -456,7 +462,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn io_error(errno: Errno) -> std::io::Error {
+pub(crate) fn io_error(errno: Errno) -> std::io::Error {
     std::io::Error::from_raw_os_error(errno.0)
 }
 

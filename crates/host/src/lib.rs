@@ -10,6 +10,7 @@ mod budget;
 mod cache;
 mod file;
 mod host;
+mod replay;
 mod tasks;
 
 pub use file::{Error, Figures, Request};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use farpage_abi::maps::{PieceOf, Word};
-use farpage_abi::{Control, PAGE_BYTES};
+use farpage_abi::{Control, PAGE_BYTES, PageRange};
 use farpage_host::{Host, Request};
-use farpage_source::{Reach, Source, SourceError};
+use farpage_source::{Reach, Recorder, Source, SourceError, Trace, Traced};
 use farpage_sys::file::Fd;
 use farpage_sys::uffd::{self, features};
 use farpage_sys::{mem, socket};
@@ -136,6 +136,39 @@ fn check(bytes: &[u8], from: usize) {
 }
 
 #[test]
+fn what_is_replayed_comes_in_its_order_half_the_budget_at_most() {
+    let task = Task::start();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let source = Traced {
+        size: BYTES as u64,
+        ..Traced::default()
+    };
+    let recorder = Arc::new(Recorder::new(&path, &[source]).unwrap());
+    task.host.record(&recorder);
+    let half = BUDGET / 2 / PAGE_BYTES as u64;
+    let runs = [(2000, 2500), (0, 2000), (2500, 3000)];
+    let runs = runs.map(|(start, end)| (0, PageRange::new(start, end)));
+    task.host.replay(runs.to_vec()).unwrap();
+    while task.host.figures()[0].ahead_bytes < half * PAGE_BYTES as u64 {
+        std::thread::yield_now();
+    }
+    recorder.flush().unwrap();
+    let mut asked: Vec<u64> = Vec::new();
+    for run in Trace::read(&path).unwrap().runs {
+        asked.extend(run.start.0..run.end.0);
+    }
+    let order: Vec<u64> = (2000..2500).chain(0..2000).take(half as usize).collect();
+    assert_eq!(asked, order);
+    let bytes = task.map();
+    let figures = || task.host.figures().remove(0);
+    check(&bytes[..1548 * PAGE_BYTES], 0);
+    assert_eq!(figures().page_ins, 0, "all of that was replayed");
+    check(bytes, 0);
+    assert!(figures().page_ins > 0 && figures().ahead_bytes == half * PAGE_BYTES as u64);
+}
+
+#[test]
 fn pages_that_come_later_are_right_within_the_budget_and_can_be_wanted_before() {
     let task = Task::start();
     let bytes = task.map();
@@ -183,6 +216,7 @@ fn who_reads_what_cannot_be_had_gets_an_error_and_others_go_on() {
         Some(14),
         "EFAULT"
     );
+    assert!(task.host.figures()[0].counts.failures > 0);
     check(&bytes[..4096], 0);
     task.source.broken.store(false, Ordering::Relaxed);
     check(&bytes[9 << 20..][..4096], 9 << 20);

@@ -124,7 +124,7 @@ fn set_ram(py: Python<'_>, bytes: u64) -> PyResult<()> {
 /// The runs of a trace: first page and count.
 #[pyfunction]
 fn read_trace(py: Python<'_>, path: PathBuf) -> PyResult<Vec<(u64, u64)>> {
-    let trace = Trace::read(&path).map_err(|error| raised(py, &error))?;
+    let trace = Trace::read(&path).map_err(|error| raised(py, &error.into()))?;
     let runs = trace.runs.iter().map(|run| (run.start.0, run.pages()));
     Ok(runs.collect())
 }

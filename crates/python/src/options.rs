@@ -47,7 +47,7 @@ impl Options {
         let replay = match of::<PathBuf>(from, "replay")? {
             None => None,
             Some(path) => Some(Arc::new(
-                Trace::read(&path).map_err(|error| raised(py, &error))?,
+                Trace::read(&path).map_err(|error| raised(py, &error.into()))?,
             )),
         };
         let default = OpenOptions::default();

@@ -127,6 +127,13 @@ impl Fetch {
         }
     }
 
+    /// A thread waits for `page`, which was asked for already.
+    pub(crate) fn hasten(self: &Arc<Self>, page: PageIndex) {
+        let mut state = self.lock();
+        state.plan.hasten(page);
+        self.go_on(state);
+    }
+
     /// `pages` are being written to, or were.
     pub(crate) fn written(&self, pages: PageRange) {
         let mut state = self.lock();

@@ -16,6 +16,7 @@ mod parts;
 mod plan;
 mod pool;
 mod retry;
+mod trace;
 
 pub use cache::{Cache, CacheUsage};
 #[doc(hidden)]
@@ -26,6 +27,7 @@ pub use file::{FileSource, OpenMode};
 pub use pager::{Counts, OnFailure, Options, SourcePager};
 pub use parts::{Concat, Slice};
 pub use retry::Retry;
+pub use trace::{Recorder, Trace, TraceError, Traced, Traces};
 
 /// How far away the bytes of a source are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -134,6 +134,14 @@ impl SourcePager {
         let _ = self.watcher.set(Box::new(watcher));
     }
 
+    /// A thread waits for `page`, which was asked for already, perhaps ahead of need: its read goes
+    /// before those that nobody waits for.
+    pub fn hasten(&self, page: PageIndex) {
+        if self.source.reach() == Reach::Far {
+            self.fetch.hasten(page);
+        }
+    }
+
     /// What it has done.
     pub fn counts(&self) -> Counts {
         let (reads, read_bytes) = self.fetch.counts();

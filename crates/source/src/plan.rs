@@ -146,6 +146,13 @@ impl<T> Plan<T> {
         self.attach(waiting, Class::Prefetch)
     }
 
+    /// A thread waits for `page`, which was asked for already.
+    pub(crate) fn hasten(&mut self, page: PageIndex) {
+        if let Some(at) = self.find(page) {
+            self.reads[at].class = Class::Awaited;
+        }
+    }
+
     /// Queues what nobody reads yet of what is needed, and lets the request wait for the first of
     /// its reads that has not ended. When all have, here is the answer.
     fn attach(&mut self, waiting: Waiting<T>, class: Class) -> Option<Answer<T>> {

@@ -29,6 +29,8 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
             spill_dirs: Vec::new(),
             spill_limit_bytes: None,
             maps: Vec::new(),
+            record: None,
+            replay: None,
             stats: None,
             trace: false,
             quiet: true,

@@ -245,6 +245,23 @@ fn what_a_thread_waits_for_overtakes_prefetches() {
 }
 
 #[test]
+fn a_prefetch_that_a_thread_has_come_to_wait_for_overtakes_the_others() {
+    let mut world = World::new(1 << 20, 16 << 10, Vec::new());
+    let tickets: Vec<u64> = (0..100)
+        .map(|i| world.prefetch(PageRange::new(i * 512, (i + 1) * 512)))
+        .collect();
+    let begun = world.now;
+    world.plan.hasten(PageIndex(90 * 512 + 7));
+    // Nobody reads it: nothing to hasten.
+    world.plan.hasten(PageIndex(1 << 19));
+    world.begin();
+    world.wait(tickets[90]);
+    assert!(world.now - begun <= world.latency_ns + 512 * world.ns_per_page);
+    while world.step(true) {}
+    assert_eq!(world.answered.len(), 100);
+}
+
+#[test]
 fn small_prefetches_are_read_together() {
     let mut world = World::new(1 << 20, 16 << 10, Vec::new());
     let last = (0..256)
@@ -315,6 +332,10 @@ fn everything_is_answered_whatever_happens() {
                 0 => world.prefetch(range),
                 _ => world.ask_for(range, 1 + random.below(range.pages())),
             };
+            if random.below(10) == 0 {
+                world.plan.hasten(PageIndex(random.below(100_000)));
+                world.begin();
+            }
             if random.below(20) == 0 {
                 let start = random.below(99_000);
                 world

@@ -1,0 +1,134 @@
+//! `--replay TRACE`: what of a trace belongs to which mapped file.
+
+use farpage_abi::PageRange;
+use farpage_source::{Source, Traced, Traces};
+
+/// A mapped file as a trace knows it.
+pub struct Map<'a> {
+    /// As `--map` has it.
+    pub name: &'a str,
+    /// What it holds.
+    pub source: &'a dyn Source,
+}
+
+/// What to bring in, by the numbers of `maps`; and a line for each of them that is left out.
+pub fn plan(traces: &Traces, maps: &[Map]) -> (Vec<(usize, PageRange)>, Vec<String>) {
+    let mut messages = Vec::new();
+    let mut map_of = vec![None; traces.sources.len()];
+    for (number, map) in maps.iter().enumerate() {
+        match find(traces, map, maps.len()) {
+            Ok(at) => map_of[at] = Some(number),
+            Err(why) => messages.push(format!("'{}' is not replayed: {why}", map.name)),
+        }
+    }
+    let runs = traces.runs.iter();
+    let runs = runs.filter_map(|(at, run)| Some((map_of[*at]?, *run)));
+    (runs.collect(), messages)
+}
+
+/// Which of the sources of `traces` the file is, when it is the same.
+fn find(traces: &Traces, map: &Map, maps: usize) -> Result<usize, String> {
+    let of_name = |source: &Traced| match &source.name {
+        Some(name) => name == map.name,
+        // Recorded of the only file there was.
+        None => maps == 1,
+    };
+    let at = traces.sources.iter().position(of_name).ok_or_else(|| {
+        match traces.sources.as_slice() {
+            [Traced { name: None, .. }] => {
+                "the trace is of one file and does not name it; give only one --map"
+            }
+            _ => "the trace knows no --map of this path; record it again",
+        }
+        .to_string()
+    })?;
+    let (was, size, version) = (&traces.sources[at], map.source.size(), map.source.version());
+    if was.size != size {
+        return Err(format!(
+            "it had {} bytes when it was recorded and has {size}; record it again",
+            was.size
+        ));
+    }
+    if !was.is_version(version.as_deref()) {
+        let shown = |version: Option<&str>| version.unwrap_or("none").to_string();
+        return Err(format!(
+            "its version was {} when it was recorded and is {}; record it again",
+            shown(was.version.as_deref()),
+            shown(version.as_deref())
+        ));
+    }
+    Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farpage_source::SourceError;
+
+    struct Of(u64, &'static str);
+
+    impl Source for Of {
+        fn name(&self) -> &str {
+            "here"
+        }
+
+        fn size(&self) -> u64 {
+            self.0
+        }
+
+        fn version(&self) -> Option<String> {
+            (!self.1.is_empty()).then(|| self.1.to_string())
+        }
+
+        fn read_at(&self, offset: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            panic!("byte {offset} is read")
+        }
+    }
+
+    fn planned(trace: &str, maps: &[(&str, Of)]) -> (Vec<(usize, u64)>, Vec<String>) {
+        let traces = Traces::parse(format!("farpage trace 1\n{trace}").as_bytes()).unwrap();
+        let maps: Vec<Map> = maps
+            .iter()
+            .map(|(name, source)| Map { name, source })
+            .collect();
+        let (runs, messages) = plan(&traces, &maps);
+        let runs = runs.iter().map(|(number, run)| (*number, run.start.0));
+        (runs.collect(), messages)
+    }
+
+    const ONE: &str = "size 8192\nversion v\n1+1\n0+1\n";
+    const TWO: &str = "size 8192\nversion v\nname a\nsize 4096\nversion \nname b\n1+1\n@1\n0+1\n";
+
+    #[test]
+    fn files_are_found_by_the_path_that_the_command_line_gives() {
+        let all = planned(ONE, &[("any", Of(8192, "v"))]);
+        assert_eq!(all, (vec![(0, 1), (0, 0)], Vec::new()));
+        let all = planned(TWO, &[("b", Of(4096, "")), ("a", Of(8192, "v"))]);
+        assert_eq!(all, (vec![(1, 1), (0, 0)], Vec::new()));
+        let fewer = planned(TWO, &[("b", Of(4096, ""))]);
+        assert_eq!(fewer, (vec![(0, 0)], Vec::new()));
+    }
+
+    #[test]
+    fn what_is_not_the_same_any_more_is_left_out_with_a_line() {
+        let (runs, messages) = planned(TWO, &[("a", Of(8192, "w")), ("b", Of(4096, ""))]);
+        assert_eq!(runs, [(1, 0)]);
+        let want = "'a' is not replayed: its version was v when it was recorded and is w; \
+                    record it again";
+        assert_eq!(messages, [want]);
+        for (trace, map, part) in [
+            (ONE, ("x", Of(8191, "v")), "8192 bytes when it was recorded"),
+            (ONE, ("x", Of(8192, "")), "is none"),
+            (TWO, ("c", Of(8192, "v")), "knows no --map of this path"),
+        ] {
+            let (runs, messages) = planned(trace, &[map]);
+            assert!(
+                runs.is_empty() && messages[0].contains(part),
+                "{messages:?}"
+            );
+        }
+        let (runs, messages) = planned(ONE, &[("a", Of(8192, "v")), ("b", Of(8192, "v"))]);
+        assert!(runs.is_empty() && messages.len() == 2);
+        assert!(messages[0].contains("give only one --map"), "{messages:?}");
+    }
+}
