@@ -2,6 +2,8 @@
 
 /// Runs that are followed at a time.
 const STREAMS: usize = 16;
+/// Faults that belong to no run and are remembered: two of each of four threads.
+const LONELY: usize = 8;
 /// Longest prefetch, pages: 2 MiB.
 pub(crate) const WINDOW_MAX: u64 = 512;
 
@@ -44,6 +46,9 @@ struct Stream {
 pub struct Streams {
     streams: [Stream; STREAMS],
     clock: u64,
+    /// The last faults that began a run, in a ring: wide strides are seen in them.
+    lonely: [u64; LONELY],
+    oldest_lonely: usize,
     /// The stream of the last fault.
     current: usize,
 }
@@ -52,21 +57,23 @@ impl Streams {
     /// Notes a fault on `page` and says what to bring in with it; [`Streams::brought`] follows.
     pub fn fault(&mut self, page: u64) -> Plan {
         self.clock += 1;
-        let Some(at) = self.find(page) else {
-            self.start(page);
-            return Plan::Alone;
+        let stream = match self.find(page) {
+            Some(at) => {
+                self.current = at;
+                let stream = &mut self.streams[at];
+                stream.goes_to(page, self.clock);
+                stream
+            }
+            None => {
+                let stride = self.stride_to(page);
+                self.start(page);
+                let stream = &mut self.streams[self.current];
+                if let Some(stride) = stride {
+                    (stream.step, stream.hits) = (stride, 2);
+                }
+                stream
+            }
         };
-        self.current = at;
-        let stream = &mut self.streams[at];
-        let step = stream.step_to(page);
-        stream.used_at = self.clock;
-        stream.last = page;
-        if step == stream.step {
-            stream.hits = stream.hits.saturating_add(1);
-        } else {
-            stream.step = step;
-            stream.hits = u32::from(step.unsigned_abs() == 1);
-        }
         let plan = stream.plan();
         if let Plan::Strided { stride, count } = plan {
             stream.next = page.saturating_add_signed(stride * count as i64);
@@ -88,6 +95,19 @@ impl Streams {
             .or_else(|| all(&|s| s.last != page && s.last.abs_diff(page) <= 64))
     }
 
+    /// The distance at which the last of three faults, `page`, follows the two before it.
+    fn stride_to(&mut self, page: u64) -> Option<i64> {
+        let before = |page: u64, stride: i64| page.checked_add_signed(stride.checked_neg()?);
+        let strides = self.lonely.iter().map(|last| page as i64 - *last as i64);
+        let found = strides.into_iter().find(|stride| {
+            let second = before(page, *stride).and_then(|last| before(last, *stride));
+            *stride != 0 && second.is_some_and(|second| self.lonely.contains(&second))
+        });
+        self.lonely[self.oldest_lonely] = page;
+        self.oldest_lonely = (self.oldest_lonely + 1) % LONELY;
+        found
+    }
+
     fn start(&mut self, page: u64) {
         let oldest = (0..STREAMS).min_by_key(|&i| self.streams[i].used_at);
         self.current = oldest.unwrap_or(0);
@@ -104,6 +124,17 @@ impl Streams {
 impl Stream {
     fn continues_at(&self, page: u64) -> bool {
         page == self.end || page + 1 == self.start || self.hits > 1 && page == self.next
+    }
+
+    fn goes_to(&mut self, page: u64, now: u64) {
+        let step = self.step_to(page);
+        (self.used_at, self.last) = (now, page);
+        if step == self.step {
+            self.hits = self.hits.saturating_add(1);
+        } else {
+            self.step = step;
+            self.hits = u32::from(step.unsigned_abs() == 1);
+        }
     }
 
     fn step_to(&self, page: u64) -> i64 {
@@ -206,6 +237,38 @@ mod tests {
             streams.fault(page),
             Plan::Strided { stride: 7, .. }
         ));
+    }
+
+    #[test]
+    fn wide_strides_are_followed_each_for_itself() {
+        let mut streams = Streams::default();
+        let strides = [1000i64, -333, 70, 5000];
+        let mut at = [1_000_000u64, 2_300_000, 3_100_007, 4_700_000];
+        let mut faults = 0;
+        while faults < 400 {
+            for (page, stride) in at.iter_mut().zip(strides) {
+                faults += 1;
+                let count = match streams.fault(*page) {
+                    Plan::Alone => 1,
+                    Plan::Strided {
+                        stride: seen,
+                        count,
+                    } => {
+                        assert_eq!(seen, stride);
+                        count
+                    }
+                    other => panic!("{other:?} at page {page}"),
+                };
+                streams.brought(*page, *page + 1);
+                *page = page.saturating_add_signed(stride * count as i64);
+            }
+        }
+        assert!(
+            at[0] > 1_000_000 + 1000 * 1000,
+            "{} faults to page {}",
+            faults / 4,
+            at[0]
+        );
     }
 
     #[test]
