@@ -182,7 +182,7 @@ impl SourcePager {
             buffer.fill(0);
             return Ok(Supplied::clean(needed));
         }
-        self.failures.note(pages.start, &error);
+        self.failures.note(pages, &error);
         Err(pager_error(&error))
     }
 
@@ -282,13 +282,13 @@ impl Pager for SourcePager {
     }
 
     fn explain(&self, _: ObjectId, page: PageIndex, into: &mut dyn fmt::Write) -> bool {
-        let error = self.failures.of(page).or_else(|| self.failures.last());
+        let error = self.failures.of(page);
         error.is_some_and(|error| write!(into, "{error}").is_ok())
     }
 
     fn data_write(&self, _: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
         self.write(pages).map_err(|error| {
-            self.failures.note(pages[0].page, &error);
+            self.failures.note(PageRange::one(pages[0].page), &error);
             match pager_error(&error) {
                 PagerError::Read(errno) => PagerError::Write(errno),
                 other => other,
@@ -338,18 +338,19 @@ pub(crate) struct Failures(Arc<Noted>);
 
 #[derive(Default)]
 struct Noted {
-    all: Mutex<VecDeque<(PageIndex, SourceError)>>,
+    /// The pages that were asked for together, and why they could not be had.
+    all: Mutex<VecDeque<(PageRange, SourceError)>>,
     count: AtomicU64,
 }
 
 impl Failures {
-    pub(crate) fn note(&self, page: PageIndex, error: &SourceError) {
+    pub(crate) fn note(&self, pages: PageRange, error: &SourceError) {
         let mut all = self.0.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(other, _)| *other != page);
+        all.retain(|(other, _)| *other != pages);
         if all.len() == FAILURES_MAX {
             all.pop_front();
         }
-        all.push_back((page, error.clone()));
+        all.push_back((pages, error.clone()));
         self.0.count.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -359,7 +360,7 @@ impl Failures {
 
     fn of(&self, page: PageIndex) -> Option<SourceError> {
         let all = self.0.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = all.iter().find(|(other, _)| *other == page);
+        let found = all.iter().rev().find(|(pages, _)| pages.contains(page));
         found.map(|(_, error)| error.clone())
     }
 
@@ -373,7 +374,8 @@ impl Failures {
         if self.last().is_none() {
             eprintln!("farpage: {error}; zeros are read instead, as was asked for");
         }
-        self.note(PageIndex(u64::MAX), error);
+        // Of no page: all can be had.
+        self.note(PageRange::new(0, 0), error);
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_kernel::embed::{Embedded, Mapping, Object};
+use farpage_pagers::{DataRequest, Pager};
 use farpage_source::{
     FileSource, OnFailure, OpenMode, Options, Reach, Source, SourceError, SourcePager,
 };
@@ -249,6 +250,59 @@ fn zeros_are_read_where_they_were_asked_for() {
         pager.last_failure(),
         Some(SourceError::Short { .. })
     ));
+}
+
+/// A source nearby of which nothing can be read.
+struct Broken;
+
+impl Source for Broken {
+    fn name(&self) -> &str {
+        "test://broken"
+    }
+
+    fn size(&self) -> u64 {
+        MIB
+    }
+
+    fn read_at(&self, offset: u64, _: &mut [u8]) -> Result<(), SourceError> {
+        Err(SourceError::Unreachable {
+            name: self.name().into(),
+            cause: format!("no answer for {offset}"),
+            retry_after: None,
+        })
+    }
+}
+
+#[test]
+fn a_failure_explains_the_pages_that_were_asked_for_with_it_and_no_others() {
+    let pager = SourcePager::new(Arc::new(Broken), &Options::default());
+    let fail = |first: u64, end: u64| {
+        let pages = PageRange::new(first, end);
+        let mut buffer = vec![0; pages.bytes() as usize];
+        let request = DataRequest::new(ObjectId(1), pages, 1, Access::Read, &mut buffer);
+        assert!(pager.data_request(request).is_err());
+    };
+    let why = |page: u64| {
+        let mut why = String::new();
+        let known = pager.explain(ObjectId(1), PageIndex(page), &mut why);
+        assert_eq!(known, !why.is_empty());
+        why
+    };
+    fail(4, 8);
+    fail(20, 21);
+    for page in [4, 7] {
+        assert!(why(page).contains("no answer for 16384"), "{}", why(page));
+    }
+    assert!(why(20).contains("no answer for 81920"));
+    for page in [3, 8, 19, 21] {
+        assert_eq!(why(page), "", "page {page} has not failed");
+    }
+    fail(6, 9);
+    assert!(
+        why(7).contains("no answer for 24576"),
+        "the last failure of a page counts"
+    );
+    assert!(why(5).contains("no answer for 16384"));
 }
 
 #[test]
