@@ -342,6 +342,46 @@ mod tests {
         assert_eq!(overlay.now().layers.len(), before);
     }
 
+    /// Counts its reads.
+    struct Far(AtomicU64);
+
+    impl Source for Far {
+        fn name(&self) -> &str {
+            "far"
+        }
+
+        fn size(&self) -> u64 {
+            100 * PAGE
+        }
+
+        fn reach(&self) -> Reach {
+            Reach::Far
+        }
+
+        fn read_at(&self, _: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            buffer.fill(7);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_missing_between_written_pages_is_one_request() {
+        let far = Arc::new(Far(AtomicU64::new(0)));
+        let overlay = Overlay::new(Arc::clone(&far) as _).unwrap();
+        for page in (0..100).step_by(2) {
+            overlay.write_at(page * PAGE, &[1; PAGE as usize]).unwrap();
+        }
+        let all = read(&overlay, 50, 100 * PAGE as usize - 50);
+        for (at, byte) in (50..).zip(&all) {
+            let wanted = [1, 7][(at / PAGE % 2) as usize];
+            assert_eq!(*byte, wanted, "at {at}");
+        }
+        assert_eq!(far.0.load(Ordering::Relaxed), 1);
+        assert_eq!(read(&overlay, 4 * PAGE, 100), [1; 100]);
+        assert_eq!(far.0.load(Ordering::Relaxed), 1, "all of it was written");
+    }
+
     #[test]
     fn what_is_written_after_the_freeze_outlives_the_settling() {
         let overlay = Overlay::new(Arc::new(Sevens)).unwrap();

@@ -62,7 +62,7 @@ fn pass(mut client: TcpStream, server: SocketAddr, fault: &Mutex<Fault>) {
         }
         let _ = to.shutdown(Shutdown::Both);
     });
-    let mut buffer = vec![0; 64 << 10];
+    let (mut buffer, mut last) = (vec![0; 64 << 10], false);
     while let Ok(bytes @ 1..) = client.read(&mut buffer) {
         let mut fault = fault.lock().unwrap();
         if let Fault::LastWords(start) = *fault
@@ -70,14 +70,12 @@ fn pass(mut client: TcpStream, server: SocketAddr, fault: &Mutex<Fault>) {
         {
             *silent.lock().unwrap() = true;
             *fault = Fault::After(0);
-            drop(fault);
-            let sent = upstream.write_all(&buffer[..bytes]);
-            // Once it answers it has done what it was told to.
-            let _ = sent.map(|()| back.join());
-            return;
+            last = true;
         }
         match &mut *fault {
             Fault::Nothing | Fault::LastWords(_) => {}
+            // The rest of the request, up to the answer.
+            Fault::After(_) if last => {}
             Fault::After(left) if *left < bytes => break,
             Fault::After(left) => *left -= bytes,
             Fault::Unanswered(start) => {
