@@ -22,6 +22,11 @@ impl Aligned {
         self.bytes = bytes;
         &mut self.memory[self.start..self.start + bytes]
     }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn room_bytes(&self) -> usize {
+        self.memory.len()
+    }
 }
 
 impl Deref for Aligned {

@@ -14,9 +14,6 @@ use crate::pager::{Failures, pager_error};
 use crate::plan::{Answer, Plan, ReadId, Start};
 use crate::{OnFailure, Options, Reach, Retry, Source, SourceError, pool};
 
-/// Buffers that are kept for the next reads.
-const SPARE_BUFFERS: usize = 16;
-
 /// Bytes that are read ahead of a near source at most: a disk needs no more to be busy.
 const AHEAD_NEAR: u64 = 8 << 20;
 
@@ -41,7 +38,9 @@ struct State {
     plan: Plan<Ticket>,
     /// What was read and may be asked for.
     contents: HashMap<ReadId, Arc<Aligned>>,
+    /// Buffers for the next reads, of no more bytes than may be read ahead.
     spare: Vec<Aligned>,
+    spare_bytes_max: u64,
 }
 
 /// Somebody's ticket and where its bytes are.
@@ -80,6 +79,7 @@ impl Fetch {
                 plan: Plan::new(link, pages, ahead, extents),
                 contents: HashMap::new(),
                 spare: Vec::new(),
+                spare_bytes_max: ahead_bytes,
             }),
             source,
         })
@@ -267,7 +267,8 @@ impl State {
     }
 
     fn recycle(&mut self, contents: Arc<Aligned>) {
-        if self.spare.len() < SPARE_BUFFERS
+        let spare: usize = self.spare.iter().map(Aligned::room_bytes).sum();
+        if (spare + contents.room_bytes()) as u64 <= self.spare_bytes_max
             && let Ok(buffer) = Arc::try_unwrap(contents)
         {
             self.spare.push(buffer);
