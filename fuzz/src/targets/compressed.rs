@@ -1,6 +1,7 @@
 //! Tables at the end of compressed files, and the headers of frames.
 
 use farpage_source::parse;
+use farpage_sys::crc32c;
 
 /// A seek table and the frames that it names: they fill the file without gaps.
 pub(crate) fn zstd(input: &[u8]) {
@@ -47,18 +48,56 @@ pub(crate) fn zstd_seeds() -> Vec<Vec<u8>> {
     vec![table(3), table(4), header]
 }
 
-/// The end of a stored index.
+/// The end of a stored index: the length of the index, points, sizes and key. The count of the points
+/// and the checksum are put behind them, as mutation would not find them.
 pub(crate) fn gzip_index(input: &[u8]) {
-    let Some((length, bytes)) = input.split_first_chunk() else {
+    let Some((length, rest)) = input.split_first_chunk() else {
         return;
     };
     let length = u64::from_le_bytes(*length);
-    let _ = parse::index_bytes(bytes);
-    // Its checksum refuses nearly all that is not an index; what passes must fit together.
-    let _ = parse::Index::decode(bytes, length);
+    let _ = parse::index_bytes(rest);
+    let _ = parse::Index::decode(rest, length);
+    let Some(points) = rest.len().checked_sub(INDEX_END).map(|bytes| bytes / POINT) else {
+        return;
+    };
+    let mut bytes = rest[..points * POINT + INDEX_END].to_vec();
+    bytes.extend((points as u32).to_le_bytes());
+    bytes.extend(crc32c(&bytes).to_le_bytes());
+    bytes.extend(b"FPGZIDX1");
+    assert_eq!(
+        parse::index_bytes(&bytes[points * POINT..]),
+        Some(bytes.len() as u64)
+    );
+    let index = parse::Index::decode(&bytes, length);
+    assert!(index.is_none() || points > 0 && length >= bytes.len() as u64);
 }
 
-/// Nothing but lengths: an index is written with a checksum, which mutation does not find.
+/// Bytes of a point.
+const POINT: usize = 40;
+/// Bytes of sizes and key, behind the points.
+const INDEX_END: usize = 48;
+
+/// An index of three points, one of an empty file, and nothing but lengths.
 pub(crate) fn gzip_index_seeds() -> Vec<Vec<u8>> {
-    vec![vec![0; 8], vec![0; 64], vec![0xff; 200]]
+    let index = |points: &[u64], size: u64| {
+        let mut input = 10_000u64.to_le_bytes().to_vec();
+        for offset in points {
+            for long in [*offset, offset / 4, offset / 1000] {
+                input.extend(long.to_le_bytes());
+            }
+            for word in [100u32, 7, 9] {
+                input.extend(word.to_le_bytes());
+            }
+            input.extend([3, 5, 0, 0]);
+        }
+        input.extend(size.to_le_bytes());
+        input.extend((size / 4).to_le_bytes());
+        input.extend([1; 32]);
+        input
+    };
+    vec![
+        index(&[0, 400_000, 900_000], 1_000_000),
+        index(&[0], 0),
+        vec![0xff; 200],
+    ]
 }
