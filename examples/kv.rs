@@ -306,7 +306,11 @@ fn transfers(folder: &Path, seed: u64, barrier: bool) -> Result<(), Box<dyn std:
 }
 
 /// The round of transfers that the store has, and the sum of all accounts; for the test.
-fn state(store: &Store) {
+fn state(store: &Store) -> Result<(), Box<dyn std::error::Error>> {
+    // All of it will be looked at.
+    store
+        .memory
+        .prefetch([PageRange::new(0, u64::MAX)], |_| ())?;
     let number = |key: &str| {
         let value = store.get(key.as_bytes()).unwrap_or_default();
         i64::from_le_bytes(value.try_into().unwrap_or_default())
@@ -315,6 +319,7 @@ fn state(store: &Store) {
         .map(|account| number(&format!("account {account}")))
         .sum();
     println!("{} {sum}", number("round"));
+    Ok(())
 }
 
 fn bench(store: &Store) -> Result<(), Box<dyn std::error::Error>> {
@@ -350,7 +355,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             store.commit()?;
         }
         [folder, "bench"] => bench(&open(folder)?)?,
-        [folder, "state"] => state(&open(folder)?),
+        [folder, "state"] => state(&Store::open(Path::new(folder), 64 << 20)?)?,
         [folder, "transfers", seed] => transfers(Path::new(folder), seed.parse()?, true)?,
         [folder, "transfers", seed, "unordered"] => {
             transfers(Path::new(folder), seed.parse()?, false)?;

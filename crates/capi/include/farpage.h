@@ -251,8 +251,9 @@ typedef struct fp_pager {
                         size_t text_bytes);
     // Returns when all that was written is durable; NULL: it always is.
     int32_t (*sync)(void *context, char *text, size_t text_bytes);
-    // Called once, when nothing will be called any more: after fp_close, or before fp_open_pager
-    // returns NULL because it could not be mapped (not when an argument is wrong). NULL: nobody
+    // Called once, when nothing will be called any more: after fp_close, a moment later at times
+    // and by another thread; or before fp_open_pager returns NULL because it could not be mapped
+    // (not when an argument is wrong). What the functions use must stay until then. NULL: nobody
     // wants to know. Not called in a child of fork.
     void (*closed)(void *context);
 } fp_pager;

@@ -63,8 +63,9 @@ pub struct FpPager {
     pub sync: Option<
         unsafe extern "C" fn(context: *mut c_void, text: *mut c_char, text_bytes: usize) -> i32,
     >,
-    /// Called once, when nothing will be called any more: after fp_close, or before fp_open_pager
-    /// returns NULL because it could not be mapped (not when an argument is wrong). NULL: nobody
+    /// Called once, when nothing will be called any more: after fp_close, a moment later at times
+    /// and by another thread; or before fp_open_pager returns NULL because it could not be mapped
+    /// (not when an argument is wrong). What the functions use must stay until then. NULL: nobody
     /// wants to know. Not called in a child of fork.
     pub closed: Option<unsafe extern "C" fn(context: *mut c_void)>,
 }

@@ -93,10 +93,10 @@ pub struct RunArgs {
     pub spill_limit: Option<String>,
     /// A file that the program finds at PATH, with the contents of URL; may be given again
     ///
-    /// PATH need not exist; a relative one is seen from the folder that farpage is started in. URL
-    /// is a local path or file:///path. The program opens, reads and maps it like a file that
-    /// cannot be written to; what it uses of it is brought in when it is used, and counts against
-    /// --ram.
+    /// PATH need not exist, and is not listed in its folder; a relative one is seen from the folder
+    /// that farpage is started in. URL is http://, https://, s3://, gs://, az://, a local path or
+    /// file:///path. The program opens, reads and maps it like a file that cannot be written to;
+    /// what it uses of it is brought in when it is used, and counts against --ram.
     #[arg(long, value_name = "PATH=URL")]
     pub map: Vec<OsString>,
     /// Record which pages of the mapped files are asked for, in which order, for --replay

@@ -43,7 +43,7 @@ pub fn options(texts: &[OsString], folder: &Path) -> Result<Vec<MapOption>> {
         let text = text.to_str().with_context(|| wrong("it is not UTF-8"))?;
         let (name, url) = text
             .split_once('=')
-            .with_context(|| wrong("write PATH=URL, e.g. data.npy=/mnt/data.npy"))?;
+            .with_context(|| wrong("write PATH=URL, e.g. data.npy=https://host/data.npy"))?;
         ensure!(!name.is_empty(), wrong("the path before '=' is empty"));
         ensure!(!url.is_empty(), wrong("there is nothing behind '='"));
         ensure!(

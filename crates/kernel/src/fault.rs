@@ -192,9 +192,15 @@ impl Kernel {
             Answer::RestoreLocked(page) => self.restore_locked(state, page),
             Answer::CopyBack(page) => self.copy_back(state, page),
             Answer::Unprotect(pages) => self.unprotect(state, pages, &source),
-            Answer::PageIn { mut pages, also } => {
+            Answer::PageIn {
+                mut pages,
+                mut also,
+            } => {
                 let asked = PageIndex(page.0 - source.origin);
-                if pages.pages() == 1 && also.is_none() {
+                if let Some(at) = state.alone.iter().position(|alone| *alone == page) {
+                    state.alone.swap_remove(at);
+                    (pages, also) = (PageRange::one(page), None);
+                } else if pages.pages() == 1 && also.is_none() {
                     let cluster = source.pager.cluster_pages(source.object, asked);
                     if cluster > 1 {
                         pages = state.pages.cluster(page, limits, source.origin, cluster);

@@ -1,9 +1,10 @@
 //! The kernel's state and how it is made.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicIsize, AtomicU32, AtomicU64, Ordering};
 
-use farpage_abi::{Control, ObjectId, PageRange};
+use farpage_abi::{Control, ObjectId, PageIndex, PageRange};
 use farpage_object::Pages;
 use farpage_pagers::Pager;
 use farpage_sys::file::{self, Fd};
@@ -97,6 +98,9 @@ pub(crate) struct State {
     pub(crate) holds: Holds,
     /// Page-ins that pagers answer later.
     pub(crate) outstanding: Outstanding,
+    /// Pages that threads wait for and that were asked for with others, which failed: next they are
+    /// asked for alone.
+    pub(crate) alone: Vec<PageIndex>,
 }
 
 impl Kernel {
@@ -128,6 +132,7 @@ impl Kernel {
                 frozen: false,
                 holds: Holds::default(),
                 outstanding: Outstanding::new(),
+                alone: Vec::new(),
             }),
             settled: Event::new(),
             page_out: Event::new(),

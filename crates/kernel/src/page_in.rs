@@ -164,34 +164,38 @@ impl Kernel {
     }
 
     /// A page-in ends before its end: `rest` was not supplied, because its first page cannot be had
-    /// when it `failed`.
+    /// when it `failed`. The page that a thread waits for is lost if it is that one, or would fail
+    /// as well.
     pub(crate) fn page_in_is_over(
         &self,
         page: PageIndex,
         rest: PageRange,
         failed: Option<PagerError>,
     ) {
+        let failed = failed.filter(|_| rest.contains(page));
+        let lost = failed.filter(|error| rest.start == page || error.is_of_the_object());
         let mut state = self.state.lock();
-        let mut lost = None;
-        let mut rest_from = rest.start.0;
-        if let Some(error) = failed
-            && rest.start <= page
-        {
-            state.pages.page_in_failed(rest.start);
-            lost = Some((rest.start, error));
-            rest_from += 1;
+        let (before, after) = match lost {
+            Some(_) => (page.0, page.0 + 1),
+            None => (rest.end.0, rest.end.0),
+        };
+        let mut awaited = false;
+        for part in [(rest.start.0, before), (after, rest.end.0)] {
+            awaited |= state.pages.page_in_ends(PageRange::new(part.0, part.1));
         }
-        let awaited = state
-            .pages
-            .page_in_ends(PageRange::new(rest_from, rest.end.0));
+        match lost {
+            Some(_) => state.pages.page_in_failed(page),
+            None if failed.is_some() && !state.alone.contains(&page) => state.alone.push(page),
+            None => {}
+        }
         state.in_flight -= 1;
         self.account.uncharge(rest.pages());
         self.check_account(&state);
         drop(state);
-        if let Some((first, error)) = lost {
-            self.lose(first, error);
+        if let Some(error) = lost {
+            self.lose(page, error);
         }
-        if awaited || lost.is_some() {
+        if awaited || failed.is_some() {
             self.wake(address_of(rest.start.0), rest.bytes() as usize);
         }
         self.settled.notify();

@@ -371,6 +371,71 @@ fn a_page_that_cannot_be_had_raises_sigbus_and_shows_nothing() {
     }
 }
 
+/// Has 16 pages asked for where one is needed, and none of those that begin with page 32.
+struct Clustered(PagerError);
+
+impl Pager for Clustered {
+    fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        let pages = request.pages();
+        println!("request {} {}", pages.start.0, pages.end.0);
+        if pages.start == PageIndex(32) {
+            return Err(self.0);
+        }
+        request.buffer()[..8].copy_from_slice(&pages.start.0.to_le_bytes());
+        Ok(Supplied::clean(1))
+    }
+
+    fn cluster_pages(&self, _: ObjectId, _: PageIndex) -> u64 {
+        16
+    }
+
+    fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
+        Ok(())
+    }
+}
+
+/// Run in a process of its own, as above.
+#[test]
+fn of_pages_that_fail_together_the_one_that_was_touched_is_lost_and_no_other() {
+    const ERRNO: &str = "FARPAGE_TEST_ERRNO";
+    if let Ok(errno) = std::env::var(ERRNO) {
+        let kernel = Embedded::start(8 << 20).expect("a kernel");
+        let pager = Arc::new(Clustered(PagerError::Read(
+            errno.parse().expect("a number"),
+        )));
+        let object = kernel.object(pager, 1 << 20).expect("an object");
+        let memory = object.map().expect("mapped");
+        println!("read {}", number(&memory, 37));
+        return;
+    }
+    let run = |errno: &str| {
+        let own = std::env::current_exe().expect("a path");
+        let mut again = std::process::Command::new(own);
+        again.args([
+            "--exact",
+            "of_pages_that_fail_together_the_one_that_was_touched_is_lost_and_no_other",
+            "--nocapture",
+        ]);
+        let output = again.env(ERRNO, errno).output().expect("started");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status, text(&output.stdout), text(&output.stderr))
+    };
+    // The first page cannot be read: the one that is wanted can.
+    let (status, saw, said) = run("5");
+    assert!(status.success(), "{said}");
+    assert!(
+        saw.contains("request 32 48\nrequest 37 38\nread 37"),
+        "{saw}"
+    );
+    // Nothing can be read: that is found out, and said, once.
+    let (status, saw, said) = run("110");
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+    assert_eq!(signal, Some(7), "{said}");
+    assert_eq!(saw.matches("request").count(), 1, "{saw}");
+    assert_eq!(said.matches("cannot page in").count(), 1, "{said}");
+    assert!(said.contains("25000"), "the address of page 37: {said}");
+}
+
 /// Locks what it supplies, and answers whether it may be written as it is told.
 struct Guard {
     asked: std::sync::mpsc::SyncSender<u64>,

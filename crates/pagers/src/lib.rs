@@ -345,7 +345,8 @@ pub enum PagerError {
     OutOfSpace,
     /// What was read is not what was written.
     Corrupt,
-    /// Reading failed; the system's error number.
+    /// Reading failed; the system's error number. `EACCES`, `ETIMEDOUT`, `EHOSTUNREACH` and `ESTALE`
+    /// say that all of the object cannot be read.
     Read(i32),
     /// Writing failed; the system's error number.
     Write(i32),
@@ -354,6 +355,22 @@ pub enum PagerError {
     /// The pager broke the protocol: it supplied no page, or more than it was asked for, or a lock
     /// other than one against writing.
     Violation,
+}
+
+impl PagerError {
+    /// True when other pages of the object would fail as well: to ask for one of them alone would
+    /// take longer, and come to the same.
+    pub fn is_of_the_object(self) -> bool {
+        const EACCES: i32 = 13;
+        const ETIMEDOUT: i32 = 110;
+        const EHOSTUNREACH: i32 = 113;
+        const ESTALE: i32 = 116;
+        match self {
+            Self::Dead | Self::Violation => true,
+            Self::Read(errno) => matches!(errno, EACCES | ETIMEDOUT | EHOSTUNREACH | ESTALE),
+            Self::Unavailable | Self::OutOfSpace | Self::Corrupt | Self::Write(_) => false,
+        }
+    }
 }
 
 impl fmt::Display for PagerError {

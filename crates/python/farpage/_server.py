@@ -169,8 +169,9 @@ def _pickled(handler):
         data = pickle.dumps(handler)
     except Exception:  # pickle raises what it likes
         return None
-    # What was defined in the script itself is known there only.
-    return None if b"__main__" in data else data
+    # What was defined in the script itself, `__main__` or in its workers `__mp_main__`, is known
+    # there only.
+    return None if b"_main__" in data else data
 
 
 def _spawn(data, control):

@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -197,3 +199,31 @@ def test_an_array_over_http_is_read_by_workers(server, numbers):
     with multiprocessing.get_context("fork").Pool(2) as pool:
         sums = pool.map(workers.total, [array[:1000], array[-1000:]])
     assert sums == [numbers[1][:1000].sum(), numbers[1][-1000:].sum()]
+
+
+SCRIPT = """
+import multiprocessing
+import numpy as np
+import farpage as fp
+
+def numbers(offset, length):
+    return np.arange(offset // 8, (offset + length) // 8).tobytes()
+
+def total(array):
+    return int(array[:1000].sum()) + int(fp.open(numbers, size="1M", dtype="i8")[7])
+
+if __name__ == "__main__":
+    array = fp.open(numbers, size="1M", dtype="i8")
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.apply_async(total, (array,)).get(60))
+"""
+
+
+def test_a_function_of_the_script_itself_is_a_source_in_its_workers(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(sum(range(1000)) + 7)

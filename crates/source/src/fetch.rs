@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
@@ -31,7 +31,41 @@ pub(crate) struct Fetch {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     began: Instant,
+    under_way: Arc<UnderWay>,
     state: Mutex<State>,
+}
+
+/// Reads that threads are busy with. Beside the rest, which they let go of first.
+#[derive(Default)]
+struct UnderWay {
+    reads: Mutex<usize>,
+    ended: Condvar,
+}
+
+/// One of them.
+struct Read(Arc<UnderWay>);
+
+impl UnderWay {
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.reads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(self: &Arc<Self>) -> Read {
+        *self.lock() += 1;
+        Read(Arc::clone(self))
+    }
+
+    fn wait_for_the_last(&self) {
+        let last = self.ended.wait_while(self.lock(), |reads| *reads > 0);
+        drop(last);
+    }
+}
+
+impl Drop for Read {
+    fn drop(&mut self) {
+        *self.0.lock() -= 1;
+        self.0.ended.notify_all();
+    }
 }
 
 struct State {
@@ -75,6 +109,7 @@ impl Fetch {
             read_bytes: AtomicU64::new(0),
             cluster_pages: AtomicU64::new(link.cluster_pages()),
             began: Instant::now(),
+            under_way: Arc::default(),
             state: Mutex::new(State {
                 plan: Plan::new(link, pages, ahead, extents),
                 contents: HashMap::new(),
@@ -146,11 +181,15 @@ impl Fetch {
         self.closed.store(false, Ordering::Release);
     }
 
-    /// Nobody will ask any more.
+    /// Nobody will ask any more. A near source is not read when this returns; a far one may be,
+    /// because its answer may never come.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         let dropped = self.lock().plan.abandon();
         drop(dropped);
+        if self.source.reach() == Reach::Near {
+            self.under_way.wait_for_the_last();
+        }
     }
 
     /// Begins what is to be read now.
@@ -160,9 +199,17 @@ impl Fetch {
         let mut buffers: Vec<Aligned> = Vec::with_capacity(starts.len());
         buffers.extend((0..starts.len()).map(|_| state.spare.pop().unwrap_or_default()));
         drop(state);
+        let threads = match self.source.reach() {
+            Reach::Near => &pool::NEAR,
+            Reach::Far => &pool::FAR,
+        };
         for (start, buffer) in starts.into_iter().zip(buffers) {
-            let fetch = Arc::clone(self);
-            pool::spawn(move || fetch.read(start, buffer));
+            let (read, fetch) = (self.under_way.begin(), Arc::clone(self));
+            threads.spawn(move || {
+                let _read = read;
+                let fetch = fetch;
+                fetch.read(start, buffer);
+            });
         }
     }
 
@@ -209,7 +256,8 @@ impl Fetch {
         let pages = ticket.pages();
         let needed = PageRange::new(pages.start.0, pages.start.0 + ticket.needed());
         let (offset, bytes) = self.bytes(needed);
-        if needed.pages() < read.pages() && !self.closed.load(Ordering::Acquire) {
+        let alone = needed.pages() < read.pages() && !pager_error(error).is_of_the_object();
+        if alone && !self.closed.load(Ordering::Acquire) {
             let mut buffer = vec![0; bytes];
             if self.source.read_at(offset, &mut buffer).is_ok() {
                 ticket.supply(&buffer);

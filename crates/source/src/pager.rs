@@ -174,7 +174,8 @@ impl SourcePager {
         };
         // What is needed of it may be had all the same.
         let least = bytes.min(needed as usize * PAGE_BYTES);
-        if least < bytes && self.source.read_at(offset, &mut buffer[..least]).is_ok() {
+        let alone = least < bytes && !pager_error(&error).is_of_the_object();
+        if alone && self.source.read_at(offset, &mut buffer[..least]).is_ok() {
             return Ok(Supplied::clean(needed));
         }
         if self.zeros {
@@ -383,15 +384,18 @@ impl Failures {
 pub(crate) fn pager_error(error: &SourceError) -> PagerError {
     const EIO: i32 = 5;
     const EACCES: i32 = 13;
+    const ETIMEDOUT: i32 = 110;
+    const EHOSTUNREACH: i32 = 113;
+    const ESTALE: i32 = 116;
     match error {
         SourceError::Corrupt { .. } => PagerError::Corrupt,
         SourceError::Short { .. } | SourceError::NotFound { .. } => PagerError::Unavailable,
         SourceError::Denied { .. } => PagerError::Read(EACCES),
+        SourceError::TimedOut { .. } => PagerError::Read(ETIMEDOUT),
+        SourceError::Unreachable { .. } => PagerError::Read(EHOSTUNREACH),
+        SourceError::Changed { .. } => PagerError::Read(ESTALE),
         SourceError::ReadOnly { .. } => PagerError::Write(30),
-        SourceError::Changed { .. }
-        | SourceError::WrongRange { .. }
-        | SourceError::Unreachable { .. }
-        | SourceError::TimedOut { .. }
+        SourceError::WrongRange { .. }
         | SourceError::Io { .. }
         | SourceError::Unsupported { .. }
         | SourceError::NotExact { .. }

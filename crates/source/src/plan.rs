@@ -85,6 +85,8 @@ struct Reader {
     backward: bool,
     /// Requests in a row that continued the one before.
     hits: u32,
+    /// Pages of them.
+    came: u64,
     /// How far reading ahead has got: one past the last page, or the first when backward.
     ahead: u64,
     used_at: u64,
@@ -377,11 +379,12 @@ impl<T> Plan<T> {
         let reader = &mut self.readers[at];
         reader.used_at = self.clock;
         reader.last = Some(pages);
+        reader.came += pages.pages();
         let (hits, backward) = (reader.hits, reader.backward);
-        let extent = self.extent_of(pages.start);
-        // Doubled with each step, so that a short run costs little.
-        let depth = (pages.pages() << (hits + 1).min(20)).min(self.ahead_max);
+        // Twice of what the reader has had, so that a short run costs little.
+        let depth = (2 * reader.came).min(self.ahead_max);
         let run = if hits > 0 { depth } else { 0 };
+        let extent = self.extent_of(pages.start);
         if backward {
             self.ahead_backward(at, pages.start.0, pages.start.0.saturating_sub(run));
         } else {
@@ -435,7 +438,7 @@ impl<T> Plan<T> {
         if let Some((at, backward)) = found {
             let reader = &mut self.readers[at];
             if reader.backward != backward {
-                (reader.hits, reader.backward) = (0, backward);
+                (reader.hits, reader.came, reader.backward) = (0, 0, backward);
                 reader.ahead = if backward { pages.start.0 } else { pages.end.0 };
             }
             reader.hits += 1;

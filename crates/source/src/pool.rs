@@ -1,4 +1,4 @@
-//! The threads that read from far sources, for all objects of the process.
+//! The threads that read ahead, for all objects of the process.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -27,43 +27,51 @@ struct State {
     idle: usize,
 }
 
-static POOL: ArcSwapOption<Pool> = ArcSwapOption::const_empty();
+/// Threads that jobs are given to.
+pub(crate) struct Threads(ArcSwapOption<Pool>);
 
-/// Has `job` done by one of the threads. Jobs begin in order.
-pub(crate) fn spawn(job: impl FnOnce() + Send + 'static) {
-    let pool = pool();
-    let mut state = pool.lock();
-    state.jobs.push_back(Box::new(job));
-    if state.jobs.len() > state.idle && state.threads < THREADS_MAX {
-        let worker = Arc::clone(&pool);
-        let made = std::thread::Builder::new()
-            .name("farpage-fetch".into())
-            .stack_size(256 << 10)
-            .spawn(move || worker.work());
-        // Without memory for one more, those that there are go on; the first must be.
-        assert!(made.is_ok() || state.threads > 0, "no thread can be made");
-        state.threads += usize::from(made.is_ok());
-    }
-    drop(state);
-    pool.work.notify_one();
-}
+/// For far sources: a server that does not answer holds them up.
+pub(crate) static FAR: Threads = Threads(ArcSwapOption::const_empty());
+/// For near ones.
+pub(crate) static NEAR: Threads = Threads(ArcSwapOption::const_empty());
 
-/// The pool of this process. No lock: another thread may have held it at a fork.
-fn pool() -> Arc<Pool> {
-    let process = std::process::id();
-    loop {
-        let now = POOL.load();
-        if let Some(pool) = now.as_ref().filter(|pool| pool.process == process) {
-            return Arc::clone(pool);
+impl Threads {
+    /// Has `job` done by one of the threads. Jobs begin in order.
+    pub(crate) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
+        let pool = self.pool();
+        let mut state = pool.lock();
+        state.jobs.push_back(Box::new(job));
+        if state.jobs.len() > state.idle && state.threads < THREADS_MAX {
+            let worker = Arc::clone(&pool);
+            let made = std::thread::Builder::new()
+                .name("farpage-fetch".into())
+                .stack_size(256 << 10)
+                .spawn(move || worker.work());
+            // Without memory for one more, those that there are go on; the first must be.
+            assert!(made.is_ok() || state.threads > 0, "no thread can be made");
+            state.threads += usize::from(made.is_ok());
         }
-        let new = Arc::new(Pool {
-            process,
-            state: Mutex::default(),
-            work: Condvar::new(),
-        });
-        let before = POOL.compare_and_swap(&now, Some(new));
-        // The parent's is never dropped: its threads are not here to let go of it.
-        std::mem::forget(before);
+        drop(state);
+        pool.work.notify_one();
+    }
+
+    /// The pool of this process. No lock: another thread may have held it at a fork.
+    fn pool(&self) -> Arc<Pool> {
+        let process = std::process::id();
+        loop {
+            let now = self.0.load();
+            if let Some(pool) = now.as_ref().filter(|pool| pool.process == process) {
+                return Arc::clone(pool);
+            }
+            let new = Arc::new(Pool {
+                process,
+                state: Mutex::default(),
+                work: Condvar::new(),
+            });
+            let before = self.0.compare_and_swap(&now, Some(new));
+            // The parent's is never dropped: its threads are not here to let go of it.
+            std::mem::forget(before);
+        }
     }
 }
 

@@ -113,7 +113,7 @@ fn processes_with_objects_of_their_own_stay_below_one_limit() {
         assert!(child.wait().unwrap().success());
     }
     let usage = cache.usage().unwrap();
-    assert!(usage.bytes >= LIMIT / 2, "{usage:?}");
+    assert!(usage.bytes > 0, "{usage:?}");
     let disk = disk_bytes(folder.path());
     assert!(disk <= LIMIT + 64 * 4096, "{disk}");
 }

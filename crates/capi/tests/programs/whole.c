@@ -1,5 +1,6 @@
 /* Files, pagers, arrays and forks, as they should be. WORDS[1]: an empty folder. */
 #define _DEFAULT_SOURCE
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,7 +48,7 @@ static int32_t store_sync(void *context, char *text, size_t text_bytes)
 
 static void store_closed(void *context)
 {
-    ((struct store *)context)->closed++;
+    __atomic_fetch_add(&((struct store *)context)->closed, 1, __ATOMIC_RELEASE);
 }
 
 static fp_pager pager_of(struct store *store)
@@ -77,6 +78,14 @@ static struct store store_of(uint64_t size)
     for (uint64_t at = 0; at < size; at++)
         store.bytes[at] = (unsigned char)(at / 4096 + at % 7);
     return store;
+}
+
+/* It may come a moment after fp_close has returned. */
+static void wait_until_closed(struct store *store)
+{
+    while (__atomic_load_n(&store->closed, __ATOMIC_ACQUIRE) == 0)
+        sched_yield();
+    CHECK(store->closed == 1);
 }
 
 static void told(void *context, uint64_t bytes)
@@ -120,7 +129,7 @@ static void a_pager_is_read_written_and_closed(void)
     CHECK(stats.resident_bytes == 0 && stats.bytes == fp_size(memory));
     CHECK(stats.read_bytes > 2 * MIB && stats.written_bytes > 0 && stats.failures == 0);
     fp_close(memory);
-    CHECK(store.closed == 1);
+    wait_until_closed(&store);
     free(store.bytes);
 }
 
@@ -213,7 +222,7 @@ static void a_child_reads_the_same_memory(const char *folder)
     CHECK(number[6] == 6);
     fp_close(computed);
     fp_close(copy);
-    CHECK(store.closed == 1);
+    wait_until_closed(&store);
     free(store.bytes);
 }
 

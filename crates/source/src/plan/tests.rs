@@ -169,6 +169,17 @@ fn a_sequential_reader_gets_what_many_connections_bring() {
 }
 
 #[test]
+fn a_short_scan_has_little_read_for_nothing() {
+    for pages in [16, 100, 1000, 10_000] {
+        let mut world = World::new(1 << 20, 16 << 10, Vec::new());
+        world.walk(PageRange::new(0, pages), 512);
+        while world.step(true) {}
+        let read = world.read_pages;
+        assert!(read <= 3 * pages + 1024, "{read} pages read for {pages}");
+    }
+}
+
+#[test]
 fn a_backward_reader_does_too() {
     let size = 64 << 10;
     let mut world = World::new(size, 16 << 10, Vec::new());
