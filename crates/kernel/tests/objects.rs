@@ -299,6 +299,17 @@ fn mapping_again_may_be_refused() {
     object.map().expect("mapped again");
 }
 
+#[test]
+fn all_of_an_object_can_be_asked_for_without_its_size() {
+    let kernel = Embedded::start(8 << 20).expect("a kernel");
+    let object = kernel.object(Arc::new(Numbers::default()), 3 << 20);
+    let memory = object.expect("an object").map().expect("mapped");
+    assert_eq!(memory.prefetch([ALL], |_| ()).expect("a buffer"), 768);
+    let beyond = PageRange::new(768, 1000);
+    assert_eq!(memory.prefetch([beyond], |_| ()).expect("a buffer"), 0);
+    assert_eq!(memory.residency(), [PageRange::new(0, 768)]);
+}
+
 /// Supplies a good second page; of the others nothing, or what it may not.
 struct Liar(Result<Supplied, PagerError>);
 

@@ -391,7 +391,9 @@ impl Mapping {
             under_way
         };
         // In steps, so that progress shows, and what comes first is asked for first.
+        let all = PageRange::new(0, self.object.pages);
         'runs: for run in runs {
+            let run = run.intersect(all);
             done.push(run);
             for piece in run.chunks(PREFETCH_PAGES) {
                 let (from, to) = self.range(piece);
