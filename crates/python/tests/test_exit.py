@@ -84,6 +84,8 @@ def test_ctrl_c_ends_a_prefetch(script, slow_server, numbers):
     done = script(
         """
         import signal, sys, farpage as fp
+        # What runs in the background may have been started with the signal ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         obj = fp.open(sys.argv[1], cache=False)
         def progress(done):
             signal.raise_signal(signal.SIGINT)
