@@ -349,6 +349,14 @@ fn lie(name: &str) -> Result<Supplied, PagerError> {
     }
 }
 
+/// Runs a test of this file again, in a process of its own that finds `value` in `variable`.
+fn in_a_process(test: &str, variable: &str, value: &str) -> std::process::Output {
+    let own = std::env::current_exe().expect("a path");
+    let mut again = std::process::Command::new(own);
+    again.args(["--exact", test, "--nocapture"]);
+    again.env(variable, value).output().expect("started")
+}
+
 /// Run in a process of its own: the page that is lost raises SIGBUS there.
 #[test]
 fn a_page_that_cannot_be_had_raises_sigbus_and_shows_nothing() {
@@ -363,14 +371,8 @@ fn a_page_that_cannot_be_had_raises_sigbus_and_shows_nothing() {
         return;
     }
     for (name, message) in LIES {
-        let own = std::env::current_exe().expect("a path");
-        let mut again = std::process::Command::new(own);
-        again.args([
-            "--exact",
-            "a_page_that_cannot_be_had_raises_sigbus_and_shows_nothing",
-            "--nocapture",
-        ]);
-        let output = again.env(LIE, name).output().expect("started");
+        let test = "a_page_that_cannot_be_had_raises_sigbus_and_shows_nothing";
+        let output = in_a_process(test, LIE, name);
         let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(signal, Some(7), "{name}: {said}");
@@ -420,14 +422,8 @@ fn of_pages_that_fail_together_the_one_that_was_touched_is_lost_and_no_other() {
         return;
     }
     let run = |errno: &str| {
-        let own = std::env::current_exe().expect("a path");
-        let mut again = std::process::Command::new(own);
-        again.args([
-            "--exact",
-            "of_pages_that_fail_together_the_one_that_was_touched_is_lost_and_no_other",
-            "--nocapture",
-        ]);
-        let output = again.env(ERRNO, errno).output().expect("started");
+        let test = "of_pages_that_fail_together_the_one_that_was_touched_is_lost_and_no_other";
+        let output = in_a_process(test, ERRNO, errno);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status, text(&output.stdout), text(&output.stderr))
     };

@@ -162,12 +162,10 @@ impl FileSource {
         if zeros && file::punch(Fd(self.file.as_raw_fd()), offset, bytes.len() as u64).is_ok() {
             return Ok(());
         }
-        let aligned = bytes.as_ptr().addr().is_multiple_of(PAGE_BYTES)
-            && offset.is_multiple_of(PAGE_BYTES as u64);
-        let whole = bytes.len() / PAGE_BYTES * PAGE_BYTES;
+        let whole = past_the_cache(bytes, offset);
         match &self.direct {
             // What cannot be written so is written the other way.
-            Some(direct) if aligned && direct.write_all_at(&bytes[..whole], offset).is_ok() => {
+            Some(direct) if whole > 0 && direct.write_all_at(&bytes[..whole], offset).is_ok() => {
                 let rest = offset + whole as u64;
                 self.file.write_all_at(&bytes[whole..], rest)
             }
@@ -254,10 +252,8 @@ pub(crate) fn read_sparing(
 ) -> Result<usize, Errno> {
     let fd = Fd(file.as_raw_fd());
     let bytes = buffer.len() as u64;
-    let aligned = buffer.as_ptr().addr().is_multiple_of(PAGE_BYTES)
-        && offset.is_multiple_of(PAGE_BYTES as u64);
-    let whole = buffer.len() / PAGE_BYTES * PAGE_BYTES;
-    let (Some(direct), true) = (direct, aligned && whole > 0) else {
+    let whole = past_the_cache(buffer, offset);
+    let (Some(direct), true) = (direct, whole > 0) else {
         return file::pread(fd, buffer, offset);
     };
     match file::cached_pages(fd, offset, bytes) {
@@ -268,6 +264,17 @@ pub(crate) fn read_sparing(
         }
         Ok(_) => file::pread(fd, buffer, offset),
         Err(_) => read_and_forget(fd, offset, buffer),
+    }
+}
+
+/// How many bytes of `memory`, from the first, can go to or come from `offset` of a file past the page
+/// cache: whole pages, where both begin with one.
+fn past_the_cache(memory: &[u8], offset: u64) -> usize {
+    let aligned = memory.as_ptr().addr().is_multiple_of(PAGE_BYTES)
+        && offset.is_multiple_of(PAGE_BYTES as u64);
+    match aligned {
+        true => memory.len() / PAGE_BYTES * PAGE_BYTES,
+        false => 0,
     }
 }
 

@@ -203,6 +203,13 @@ impl SourcePager {
         Ok(())
     }
 
+    /// Where a page is in the source: its offset, and its bytes, fewer of the last.
+    fn bytes_of(&self, page: PageIndex) -> (u64, u64) {
+        let offset = page.0 * PAGE_BYTES as u64;
+        let rest = self.source.size().saturating_sub(offset);
+        (offset, rest.min(PAGE_BYTES as u64))
+    }
+
     fn spare(&self) -> MutexGuard<'_, Aligned> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -263,21 +270,16 @@ impl Pager for SourcePager {
     }
 
     fn is_quick(&self, object: ObjectId, page: PageIndex) -> bool {
-        let offset = page.0 * PAGE_BYTES as u64;
-        let rest = self.source.size().saturating_sub(offset);
-        self.is_at_hand(object, page)
-            || self
-                .source
-                .is_in_memory(offset, rest.min(PAGE_BYTES as u64))
+        let (offset, bytes) = self.bytes_of(page);
+        self.is_at_hand(object, page) || self.source.is_in_memory(offset, bytes)
     }
 
     fn cluster_pages(&self, _: ObjectId, page: PageIndex) -> u64 {
-        let offset = page.0 * PAGE_BYTES as u64;
-        let rest = self.source.size().saturating_sub(offset);
+        let (offset, bytes) = self.bytes_of(page);
         match self.source.reach() {
             Reach::Near => 1,
             // What is kept nearby can be had page by page.
-            Reach::Far if self.source.is_at_hand(offset, rest.min(PAGE_BYTES as u64)) => 1,
+            Reach::Far if self.source.is_at_hand(offset, bytes) => 1,
             Reach::Far => self.fetch.cluster_pages(),
         }
     }
