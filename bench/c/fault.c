@@ -29,14 +29,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "must.h"
+
 enum { PAGE = 4096, THREADS_MAX = 64, CPUS_MAX = 256 };
-#define MUST(x)                                                                                    \
-    do {                                                                                           \
-        if (!(x)) {                                                                                \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #x, strerror(errno));                   \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static int uffd, pin, threads, cpus, follow, file = -1;
 static size_t pages;

@@ -22,14 +22,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "must.h"
+
 enum { PAGE = 4096, BLOCK = 2 << 20, WORDS = PAGE / 8, THREADS_MAX = 64 };
-#define MUST(x)                                                                                    \
-    do {                                                                                           \
-        if (!(x)) {                                                                                \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #x, strerror(errno));                   \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static int fd = -1, look = 1, writes, random_order;
 /* Where the file is mapped, or NULL: read(2). */
