@@ -346,7 +346,8 @@ impl Pages {
 
     /// What to ask for instead of a page alone when the pager says that `count` pages (a power of
     /// two) take hardly longer than one: those of its aligned cluster, counted from `origin`, that
-    /// are not here either.
+    /// are not here either. Of a cluster's last page the next one too: what a program reads seldom
+    /// ends where a page does, and would take a second request.
     pub fn cluster(
         &mut self,
         page: PageIndex,
@@ -355,7 +356,8 @@ impl Pages {
         count: u64,
     ) -> PageRange {
         let start = origin + (page.0 - origin) / count * count;
-        let around = PageRange::new(start, start + count).intersect(limits);
+        let end = (start + count).max(page.0 + 2);
+        let around = PageRange::new(start, end).intersect(limits);
         let pages = self.stretch(page, around, self.state(page));
         self.reads.brought(pages.start.0, pages.end.0);
         pages

@@ -242,6 +242,19 @@ fn a_page_from_far_brings_the_next_and_later_those_beside_it() {
     assert_eq!(pages.neighbourhood(page(527), end), end);
 }
 
+#[test]
+fn a_clusters_last_page_brings_the_next_one() {
+    let mut pages = Pages::new();
+    let all = PageRange::new(512, 528);
+    pages.page_in_begins(all, None);
+    assert!(!pages.page_in_ends(all));
+    let mut cluster = |at, origin| pages.cluster(page(at), all, origin, 4);
+    assert_eq!(cluster(517, 512), PageRange::new(516, 520));
+    assert_eq!(cluster(519, 512), PageRange::new(516, 521));
+    assert_eq!(cluster(519, 511), PageRange::new(519, 523), "from its origin");
+    assert_eq!(cluster(527, 512), PageRange::new(524, 528), "the end");
+}
+
 /// What `choose` gives until it gives nothing; granted runs are taken back with all pages there.
 fn drain(pages: &mut Pages) -> alloc::vec::Vec<Victim> {
     let mut victims = alloc::vec::Vec::new();
