@@ -13,6 +13,8 @@ use crate::table::{BLOCK_PAGES, Table};
 
 /// Pages that come in together where accesses are near each other but in no run.
 pub const NEIGHBOURS: u64 = 8;
+/// Pages of a cluster that chance brings together: two reads, and the page after each.
+const FEW: u32 = 4;
 
 /// What a fault needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -327,13 +329,13 @@ impl Pages {
     }
 
     /// What to ask for instead of an out page alone when the pager takes its time: that costs
-    /// little more. Those beside it if a neighbour came in before, else the next page, because
+    /// little more. Those beside it if many of its cluster are here, else the next page, because
     /// what a program reads seldom ends where a page does.
     pub fn neighbourhood(&mut self, page: PageIndex, limits: PageRange) -> PageRange {
         let near = self.mask(cluster_of(page.0), |state| {
             matches!(state, State::Resident | State::Clean | State::PagingIn)
         });
-        let around = if near == 0 {
+        let around = if near.count_ones() <= FEW {
             PageRange::new(page.0, page.0 + 2)
         } else {
             let start = page.0 / NEIGHBOURS * NEIGHBOURS;

@@ -228,10 +228,16 @@ fn a_page_from_far_brings_the_next_and_later_those_beside_it() {
     let all = PageRange::new(512, 528);
     pages.page_in_begins(all, None);
     assert!(!pages.page_in_ends(all));
-    let pair = pages.neighbourhood(page(513), EVERYTHING);
-    assert_eq!(pair, PageRange::new(513, 515));
-    pages.page_in_begins(pair, Some(page(513)));
-    assert!(!pages.paged_in(pair, true));
+    for at in [513, 521, 525] {
+        let pair = pages.neighbourhood(page(at), EVERYTHING);
+        assert_eq!(
+            pair,
+            PageRange::new(at, at + 2),
+            "few of its cluster are here"
+        );
+        pages.page_in_begins(pair, Some(page(at)));
+        assert!(!pages.paged_in(pair, true));
+    }
     let beside = pages.neighbourhood(page(517), EVERYTHING);
     assert_eq!(
         beside,
@@ -251,7 +257,11 @@ fn a_clusters_last_page_brings_the_next_one() {
     let mut cluster = |at, origin| pages.cluster(page(at), all, origin, 4);
     assert_eq!(cluster(517, 512), PageRange::new(516, 520));
     assert_eq!(cluster(519, 512), PageRange::new(516, 521));
-    assert_eq!(cluster(519, 511), PageRange::new(519, 523), "from its origin");
+    assert_eq!(
+        cluster(519, 511),
+        PageRange::new(519, 523),
+        "from its origin"
+    );
     assert_eq!(cluster(527, 512), PageRange::new(524, 528), "the end");
 }
 

@@ -222,7 +222,8 @@ impl Engine {
     /// As `object::Pages::neighbourhood`.
     fn neighbourhood(&self, at: usize) -> (usize, usize) {
         let near = |page: usize| matches!(self.pages[page], Page::Resident { .. });
-        if pages_of(at as u32 / CLUSTER_PAGES as u32).any(near) {
+        let cluster = pages_of(at as u32 / CLUSTER_PAGES as u32);
+        if cluster.filter(|page| near(*page)).count() > 4 {
             (at / GROUP * GROUP, (at / GROUP + 1) * GROUP)
         } else {
             (at, at + 2)
