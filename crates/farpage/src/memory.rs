@@ -13,9 +13,8 @@ use farpage_source::{Counts, Options, Recorder, Source, SourceError, SourcePager
 use crate::fork::{self, Reopen};
 use crate::kernels::{self, Lease};
 use crate::load::Plan;
-use crate::open::open_noting;
 use crate::overlay::{Layered, Overlay};
-use crate::{Error, Mode, OpenOptions, Trace};
+use crate::{Error, Mode, OpenOptions, Places, Trace};
 
 /// The part of a budget that may be taken, beside it, by what is read ahead.
 const AHEAD_PART: u64 = 8;
@@ -71,13 +70,15 @@ pub struct Stats {
 }
 
 impl Memory {
-    /// Maps what is at `address`: a path or an URL. Nothing is read but what it takes to open it.
+    /// Maps what is at an address: a path or an URL, or what [`Places`] name. Nothing is read but
+    /// what it takes to open it.
     ///
     /// # Errors
     /// Those of [`crate::open_source`]; [`Error::Kernel`] when it cannot be mapped.
-    pub fn open(address: &str, options: &OpenOptions) -> Result<Self, Error> {
-        let opened = open_noting(address, options)?;
-        let reopen = Reopen::of(address, &opened, Plan::default());
+    pub fn open(places: impl Into<Places>, options: &OpenOptions) -> Result<Self, Error> {
+        let places = places.into();
+        let opened = places.open(options)?;
+        let reopen = Reopen::of(&places, &opened, Plan::default());
         Self::map(opened.into_source(), options, reopen, Vec::new())
     }
 
@@ -338,14 +339,8 @@ impl Memory {
 
     pub(crate) fn pages(&self, bytes: &Range<u64>) -> Result<PageRange, Error> {
         if bytes.start > bytes.end || bytes.end > self.0.size {
-            return Err(Error::Argument {
-                what: "range",
-                why: format!(
-                    "bytes {} to {} are not inside '{}', which has {}",
-                    bytes.start, bytes.end, self.0.name, self.0.size
-                ),
-                remedy: "give a range inside",
-            });
+            let range = (bytes.start, bytes.end);
+            return Err(Error::outside(&self.0.name, range, self.0.size));
         }
         let page = PAGE_BYTES as u64;
         Ok(PageRange::new(bytes.start / page, bytes.end.div_ceil(page)))

@@ -9,7 +9,7 @@ use farpage_source::{
 };
 
 use crate::staged::Staged;
-use crate::{Error, Trace};
+use crate::{Error, Places, Trace};
 
 /// One request may take so long, however short the deadline is.
 const ONE_TRY_LEAST: Duration = Duration::from_secs(1);
@@ -66,7 +66,8 @@ pub enum Mode {
 pub struct OpenOptions {
     /// For what.
     pub mode: Mode,
-    /// Bytes, of what is made ([`Mode::Create`]) or a file that grows ([`Mode::Write`]).
+    /// Bytes, of what is made ([`Mode::Create`]) or a file that grows ([`Mode::Write`]). What is to
+    /// be read of a file says its [`crate::Place`].
     pub size: Option<u64>,
     /// Bytes of it that are resident at most. `None`: it shares the default budget
     /// ([`crate::set_default_ram`]).
@@ -101,20 +102,24 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens the source at `address`: with what its options say of it, but not mapped. (A private copy,
-/// [`Mode::Copy`], begins where it is mapped.) What is written to an object in a store is there
-/// after [`Source::sync`].
+/// Opens the source at an address, or that which [`Places`] make: with what its options say of it,
+/// but not mapped. (A private copy, [`Mode::Copy`], begins where it is mapped.) What is written to an
+/// object in a store is there after [`Source::sync`].
 ///
 /// # Errors
 /// [`Error::Source`]; [`Error::Argument`] when something is to be written that is neither a local
-/// file nor an object in a store.
-pub fn open_source(address: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> {
-    open_noting(address, options).map(Opened::into_source)
+/// file nor an object in a store, for a part that does not lie inside, and where parts would have to
+/// be made or to grow.
+pub fn open_source(
+    places: impl Into<Places>,
+    options: &OpenOptions,
+) -> Result<Arc<dyn Source>, Error> {
+    places.into().open(options).map(Opened::into_source)
 }
 
 /// What was opened.
 pub(crate) enum Opened {
-    /// A local file as it is.
+    /// Local files as they are.
     File(Arc<dyn Source>),
     /// An object in a store, open for writing.
     Staged(Arc<Staged>),
@@ -138,8 +143,8 @@ impl Opened {
     }
 }
 
-/// The same; and what kind of thing it is.
-pub(crate) fn open_noting(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
+/// Opens all there is at one address, and says what kind of thing it is.
+pub(crate) fn open_one(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
     let writes = matches!(options.mode, Mode::Write | Mode::Create);
     let place = Address::parse(address);
     let is_file = matches!(place, Address::Path(_));
