@@ -147,7 +147,7 @@ typedef struct fp_options {
     uint64_t ram_bytes;
     // Bytes of what is made (FP_CREATE) or of a file that grows (FP_WRITE).
     uint64_t file_bytes;
-    // How long a far source is tried again, in milliseconds; 0: a minute.
+    // How long a far source is tried again, in milliseconds; 0: a minute, and 20 s when it is opened.
     uint64_t deadline_ms;
     // Folder in which what comes from far away is kept; NULL: nothing is kept.
     const char *cache;

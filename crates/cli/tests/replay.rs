@@ -1,7 +1,7 @@
 //! `farpage run --map` with `--record` and `--replay`, and its figures for mapped files.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use farpage::{Memory, OpenOptions};
 use farpage_source::{Trace, Traces};
-use farpage_test_server::{Server, Speed};
+use farpage_test_server::{Answer, Server, Speed};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -270,6 +270,31 @@ fn a_file_that_has_changed_is_not_replayed_and_read_as_it_is() {
         assert_eq!(errors.matches(&line).count(), 1, "{errors}");
         assert_eq!((said, sum(&figures, "ahead_bytes")), (want, 0), "{errors}");
     }
+}
+
+#[test]
+fn a_server_that_fails_is_tried_as_long_as_the_deadline_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("x"), contents(4 * MIB, 8)).unwrap();
+    let server = slow_server(folder);
+    let maps = [format!("far={}", server.url("/x"))];
+    let program = ["sh", "-c", "echo started; read line; tail -c 100000 far"];
+    let mut run = farpage(folder, &["--deadline", "0.5"], &maps, &program);
+    let piped = run.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut run = piped.stderr(Stdio::piped()).spawn().unwrap();
+    let mut started = [0; 8];
+    run.stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut started)
+        .unwrap();
+    server.always("/x", Answer::Status(503, Vec::new()));
+    run.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let ended = run.wait_with_output().unwrap();
+    assert!(!ended.status.success());
+    let errors = text(&ended.stderr);
+    assert!(errors.contains("did not answer within 1 s"), "{errors}");
 }
 
 #[test]

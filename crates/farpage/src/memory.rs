@@ -359,7 +359,7 @@ impl Mapped {
         let ahead = lease.kernel.ram_bytes() / AHEAD_PART;
         let how = Options {
             on_failure: options.on_failure,
-            deadline: options.deadline,
+            deadline: options.deadline.unwrap_or(Options::default().deadline),
             ahead_bytes: ahead.clamp(AHEAD.0, AHEAD.1),
             extents,
         };

@@ -76,8 +76,9 @@ pub struct OpenOptions {
     pub cache: Option<Cache>,
     /// What happens when bytes cannot be had.
     pub on_failure: OnFailure,
-    /// How long a far source is tried again.
-    pub deadline: Duration,
+    /// How long a far source is tried again. `None`: 20 s when it is opened, a minute when it is
+    /// read.
+    pub deadline: Option<Duration>,
     /// Headers of requests to HTTP servers.
     pub headers: Vec<(String, String)>,
     /// Whether to decompress. `None`: when the name ends in `.gz`, `.zst` or `.zstd`.
@@ -94,7 +95,7 @@ impl Default for OpenOptions {
             ram: None,
             cache: None,
             on_failure: OnFailure::default(),
-            deadline: Duration::from_secs(60),
+            deadline: None,
             headers: Vec::new(),
             decompress: None,
             replay: None,
@@ -102,14 +103,14 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens the source at an address, or that which [`Places`] make: with what its options say of it,
-/// but not mapped. (A private copy, [`Mode::Copy`], begins where it is mapped.) What is written to an
-/// object in a store is there after [`Source::sync`].
+/// Opens the source at an address, or that which [`Places`] make: with what its options say of
+/// it, but not mapped. (A private copy, [`Mode::Copy`], begins where it is mapped.) What is written
+/// to an object in a store is there after [`Source::sync`].
 ///
 /// # Errors
 /// [`Error::Source`]; [`Error::Argument`] when something is to be written that is neither a local
-/// file nor an object in a store, for a part that does not lie inside, and where parts would have to
-/// be made or to grow.
+/// file nor an object in a store, for a part that does not lie inside, and where parts would have
+/// to be made or to grow.
 pub fn open_source(
     places: impl Into<Places>,
     options: &OpenOptions,
@@ -193,13 +194,14 @@ fn open_far(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> 
 fn remote(options: &OpenOptions) -> farpage_remote::Options {
     let default = farpage_remote::Options::default();
     // Whoever waits for less long does not wait for one silent server for longer.
-    let least = options.deadline.max(ONE_TRY_LEAST);
+    let deadline = options.deadline.map(|deadline| deadline.max(ONE_TRY_LEAST));
+    let at_most = |time: Duration| deadline.map_or(time, |deadline| time.min(deadline));
     farpage_remote::Options {
         headers: options.headers.clone(),
-        connect_timeout: default.connect_timeout.min(least),
-        silence_timeout: default.silence_timeout.min(least),
+        connect_timeout: at_most(default.connect_timeout),
+        silence_timeout: at_most(default.silence_timeout),
         retry: farpage_source::Retry {
-            deadline: default.retry.deadline.min(least),
+            deadline: deadline.unwrap_or(default.retry.deadline),
         },
         ..default
     }

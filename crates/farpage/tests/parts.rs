@@ -277,7 +277,7 @@ fn a_part_that_changes_is_named() {
     file(&folder, "c", 0..1 << 20);
     let places = ["/b", "/c"].map(|name| Place::from(server.url(name).as_str()));
     let options = OpenOptions {
-        deadline: Duration::from_millis(300),
+        deadline: Some(Duration::from_millis(300)),
         ..OpenOptions::default()
     };
     let memory = Memory::open(Places(places.to_vec()), &options).unwrap();

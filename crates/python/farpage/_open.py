@@ -38,9 +38,9 @@ def load(address, *, dtype=None, offset=None, size=None, eager=False, progress=N
     """Maps the arrays of a file: npy, npz (stored), safetensors or Arrow, wherever it is.
 
     `address`: a path, or `http://`, `https://` and the like; with `offset` and `size` what lies
-    there of it; or a list of parts, as of `open`, which make the file together. Returns an `Array` for npy, in the
-    file's shape, and `Arrays` (a dict) for the others. Nothing is read but the header; what is
-    touched comes in.
+    there of it; or a list of parts, as of `open`, which make the file together. Returns an `Array`
+    for npy, in the file's shape, and `Arrays` (a dict) for the others. Nothing is read but the
+    header; what is touched comes in.
 
     `mode`: 'r', 'r+' (writes back) or 'c' (a private copy). `dtype`: None presents every number as
     NumPy's own type (big-endian as native, bf16 as float32), 'float32' float16 too, 'stored'
