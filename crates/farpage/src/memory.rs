@@ -310,26 +310,24 @@ impl Memory {
         Ok(())
     }
 
-    /// Brings in what `trace` says, in its order, in the background.
+    /// Brings in what `trace` says, in its order, in the background. Says so when it is of another
+    /// version.
     fn replay(&self, trace: Arc<Trace>) -> Result<(), Error> {
-        if trace.size != self.0.size {
-            return Err(Error::Argument {
-                what: "trace",
-                why: format!(
-                    "it is of {} bytes, '{}' has {}",
-                    trace.size,
-                    self.name(),
-                    self.size()
-                ),
-                remedy: "record it again",
-            });
+        if let Some(change) = trace.source.change(self.name(), &self.0.source) {
+            eprintln!("farpage: {change}");
         }
+        let pages = self.size().div_ceil(PAGE_BYTES as u64);
         let mapped = self.0.live()?;
         let thread = std::thread::Builder::new().name("farpage-replay".into());
         let replayed = thread.spawn(move || {
             let closing = Arc::clone(&mapped.closing);
             let open = |_: &PageRange| !closing.load(Ordering::Relaxed);
             let runs = trace.runs.iter().copied().take_while(open);
+            let there = |run: PageRange| {
+                let end = run.end.0.min(pages);
+                (run.start.0 < end).then(|| PageRange::new(run.start.0, end))
+            };
+            let runs = runs.filter_map(there);
             // What cannot be brought in now is asked for when it is touched.
             let _ = mapped.mapping.prefetch(runs, |_| ());
         });

@@ -62,7 +62,7 @@ pub enum Mode {
 }
 
 /// How something is opened.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct OpenOptions {
     /// For what.
     pub mode: Mode,
@@ -85,22 +85,6 @@ pub struct OpenOptions {
     pub decompress: Option<bool>,
     /// Brings in what is recorded there, in that order, while the program already runs.
     pub replay: Option<Arc<Trace>>,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            mode: Mode::default(),
-            size: None,
-            ram: None,
-            cache: None,
-            on_failure: OnFailure::default(),
-            deadline: None,
-            headers: Vec::new(),
-            decompress: None,
-            replay: None,
-        }
-    }
 }
 
 /// Opens the source at an address, or that which [`Places`] make: with what its options say of

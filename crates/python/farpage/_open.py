@@ -101,7 +101,8 @@ def open(
     headers     of HTTP requests: a dict, or pairs
     decompress  gzip and zstd: True or False; by default by the name
     record      a file that gets the pages asked for
-    replay      such a file: brings them in, in that order, in the background
+    replay      such a file: brings them in, in that order, in the background; of a source that has
+                changed since then, which standard error says, those that are there
     eager       brings all in first, as far as the budget allows
     progress    of that: as of `Object.prefetch`
 

@@ -143,6 +143,21 @@ def test_what_is_asked_for_of_parts_is_recorded_and_replayed(split, tmp_path):
         pass
 
 
+def test_a_source_that_changed_is_replayed_as_far_as_it_is_there(numbers, tmp_path, capfd):
+    path, values = numbers
+    with fp.open(path, record=tmp_path / "trace") as obj:
+        assert obj[1_000_000] == obj[1_000_000] and obj[7_000_000] is not None
+    capfd.readouterr()
+    os.truncate(path, 2_000_000)
+    with fp.open(path, replay=tmp_path / "trace") as obj:
+        while not any(start <= 1_000_000 < stop for start, stop in obj.residency()):
+            pass
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"farpage: '{path}' has changed since its trace was recorded: it had 8388608")
+    with fp.open(path, replay=tmp_path / "trace", mode="r+"):
+        assert "and has 2000000; what it still has" in capfd.readouterr().err
+
+
 def test_parts_that_make_no_sense_are_refused(split, numbers, tmp_path):
     path, values = numbers
     there = values.nbytes
