@@ -41,11 +41,9 @@ pub enum Error {
         why: String,
     },
     /// Pages that were asked for could not be had.
-    #[error("cannot prefetch '{name}': {why}")]
+    #[error("{why}")]
     NotRead {
-        /// Of the source.
-        name: String,
-        /// Its failure.
+        /// The failure of the source.
         why: SourceError,
     },
 }

@@ -158,6 +158,13 @@ pub fn raw(
             false => open.size = size,
         }
     }
+    if open.mode == Mode::Create && open.size.is_none() {
+        return Err(Error::Argument {
+            what: "shape",
+            why: "a new file has no length that -1 could follow from".into(),
+            remedy: "give each dimension, or the size in bytes",
+        });
+    }
     let opened = places.open(&open)?;
     let source = opened.source();
     let layout = farpage_format::raw(source.size(), dtype, order, shape);

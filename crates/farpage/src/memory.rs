@@ -179,10 +179,7 @@ impl Memory {
             .last_failure()
             .filter(|_| failed && came < pages.pages())
         {
-            Some(why) => Err(Error::NotRead {
-                name: self.0.name.clone(),
-                why,
-            }),
+            Some(why) => Err(Error::NotRead { why }),
             None => Ok((came * page).min(bytes.end - bytes.start)),
         }
     }

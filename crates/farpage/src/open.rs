@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farpage_source::{
-    Cache, Compression, FileSource, OnFailure, OpenMode, Reach, Source, decompress, is_compressed,
+    Cache, Compression, FileSource, OnFailure, OpenMode, Reach, Source, SourceError, decompress,
+    is_compressed,
 };
 
 use crate::staged::Staged;
@@ -130,6 +131,21 @@ impl Opened {
 
 /// Opens all there is at one address, and says what kind of thing it is.
 pub(crate) fn open_one(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
+    open_there(address, options).map_err(|error| match error {
+        Error::Source(SourceError::NotFound { name, cause, .. }) if options.mode == Mode::Write => {
+            let remedy = "check the name, or have it made: mode 'w+'";
+            SourceError::NotFound {
+                name,
+                cause,
+                remedy,
+            }
+            .into()
+        }
+        other => other,
+    })
+}
+
+fn open_there(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
     let writes = matches!(options.mode, Mode::Write | Mode::Create);
     let place = Address::parse(address);
     let is_file = matches!(place, Address::Path(_));

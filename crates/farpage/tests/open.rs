@@ -275,10 +275,12 @@ fn a_file_that_is_cut_fails_prefetch_with_the_reason() {
         .set_len(1 << 20)
         .unwrap();
     let error = memory.prefetch(4 << 20..8 << 20, |_| ()).unwrap_err();
-    let Error::NotRead { why, .. } = &error else {
+    let Error::NotRead { why } = &error else {
         panic!("{error}");
     };
     assert!(matches!(why, SourceError::Short { .. }), "{why}");
+    // What failed is named once.
+    assert_eq!(error.to_string().matches(text(&path)).count(), 1, "{error}");
 }
 
 #[test]

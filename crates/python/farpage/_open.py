@@ -131,8 +131,14 @@ def open(
     whole = is_code or _is_opaque(dtype)
     if dtype is not None and not whole:
         spec = (_description(dtype), list(shape))
-    elif dtype is not None and size is None and min(shape, default=0) >= 0:
-        if offset is not None or (makes and is_address(source)):
+    elif dtype is not None and size is None:
+        if min(shape, default=0) < 0:
+            if options.get("mode") == "w+":
+                raise errors.ArgumentError(
+                    "shape: a new file has no length that -1 could follow from; give each "
+                    "dimension, or the size in bytes"
+                )
+        elif offset is not None or (makes and is_address(source)):
             size = _bytes_of_shape(shape, _numpy_dtype(dtype))
     if is_code:
         recipe = Recipe(source, checked(size=size, offset=offset, **options), spec)

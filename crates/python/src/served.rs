@@ -71,6 +71,7 @@ impl Served {
                 name: self.name.clone(),
                 seconds: self.timeout.as_secs_f64().ceil() as u64,
                 cause: format!("the code that answers for byte {offset} has not returned"),
+                remedy: "make it faster, or allow more time",
             },
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::BrokenPipe
