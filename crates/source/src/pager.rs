@@ -137,9 +137,7 @@ impl SourcePager {
     /// A thread waits for `page`, which was asked for already, perhaps ahead of need: its read goes
     /// before those that nobody waits for.
     pub fn hasten(&self, page: PageIndex) {
-        if self.source.reach() == Reach::Far {
-            self.fetch.hasten(page);
-        }
+        self.fetch.hasten(page);
     }
 
     /// What it has done.
