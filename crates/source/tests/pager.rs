@@ -155,26 +155,24 @@ fn what_somebody_comes_to_wait_for_goes_before_prefetches_of_a_near_source() {
     });
     let memory = object.map().unwrap();
     let (all, last) = (pages(0..16 * MIB), 16 * MIB - 1);
-    let wait_until = |what: &dyn Fn() -> bool| {
+    let comes = |what: &dyn Fn() -> bool| {
         let began = Instant::now();
-        while !what() {
-            assert!(
-                began.elapsed() < Duration::from_secs(20),
-                "it does not come"
-            );
+        while !what() && began.elapsed() < Duration::from_secs(10) {
             std::thread::yield_now();
         }
+        what()
     };
     let begun = |at: u64| gate.begun.lock().unwrap().iter().any(|r| r.contains(&at));
     std::thread::scope(|scope| {
         let prefetch = scope.spawn(|| memory.prefetch([all], |_| ()).unwrap());
-        wait_until(&|| asked.load(Ordering::Acquire) == all.pages() && begun(0));
+        let queued = comes(&|| asked.load(Ordering::Acquire) == all.pages() && begun(0));
         let early = begun(last);
         pager.hasten(PageIndex(last / PAGE_BYTES as u64));
-        wait_until(&|| early || begun(last));
+        let hastened = comes(&|| begun(last));
         *gate.open.lock().unwrap() = true;
         gate.opened.notify_all();
-        assert!(!early, "nothing had to wait");
+        assert!(queued && !early, "it had to wait");
+        assert!(hastened, "it waits for the others");
         assert_eq!(prefetch.join().unwrap(), all.pages());
     });
 }
