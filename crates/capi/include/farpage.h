@@ -147,7 +147,7 @@ typedef struct fp_options {
     uint64_t ram_bytes;
     // Bytes of what is made (FP_CREATE) or of a file that grows (FP_WRITE).
     uint64_t file_bytes;
-    // How long a far source is tried again, in milliseconds; 0: a minute, and 20 s when it is opened.
+    // How long a far source is tried again, in milliseconds; 0: a minute, and 20 s to open it.
     uint64_t deadline_ms;
     // Folder in which what comes from far away is kept; NULL: nothing is kept.
     const char *cache;
@@ -284,8 +284,8 @@ struct fp_memory *fp_open(const char *address,
                           const struct fp_options *options,
                           struct fp_error *error);
 
-// Maps `count` parts, one after another, as one memory. `options` may be NULL; with FP_WRITE, which
-// takes parts of local files, none of them grows. Returns NULL when it fails.
+// Maps `count` parts, one after another, as one memory. `options` may be NULL; with FP_WRITE,
+// which takes parts of local files, none of them grows. Returns NULL when it fails.
 struct fp_memory *fp_open_parts(const struct fp_part *parts,
                                 size_t count,
                                 const struct fp_options *options,

@@ -90,8 +90,8 @@ pub unsafe extern "C" fn fp_open(
     unsafe { call(error, std::ptr::null_mut(), open) }
 }
 
-/// Maps `count` parts, one after another, as one memory. `options` may be NULL; with FP_WRITE, which
-/// takes parts of local files, none of them grows. Returns NULL when it fails.
+/// Maps `count` parts, one after another, as one memory. `options` may be NULL; with FP_WRITE,
+/// which takes parts of local files, none of them grows. Returns NULL when it fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fp_open_parts(
     parts: *const FpPart,

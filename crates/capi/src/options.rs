@@ -54,7 +54,7 @@ pub struct FpOptions {
     pub ram_bytes: u64,
     /// Bytes of what is made (FP_CREATE) or of a file that grows (FP_WRITE).
     pub file_bytes: u64,
-    /// How long a far source is tried again, in milliseconds; 0: a minute, and 20 s when it is opened.
+    /// How long a far source is tried again, in milliseconds; 0: a minute, and 20 s to open it.
     pub deadline_ms: u64,
     /// Folder in which what comes from far away is kept; NULL: nothing is kept.
     pub cache: *const c_char,

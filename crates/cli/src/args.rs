@@ -114,7 +114,7 @@ pub struct RunArgs {
     /// Bring in what an earlier run recorded, while the program already runs
     ///
     /// In the recorded order, as far as there is room, and at most half of --ram. Several files are
-    /// known by their PATH of --map. Of one that has changed since then, which a message says, those
+    /// known by their PATH of --map. Of one that has changed since then, which a message says, the
     /// pages come in that it still has. May be the same TRACE as that of --record.
     #[arg(long, value_name = "TRACE", requires = "map")]
     pub replay: Option<PathBuf>,

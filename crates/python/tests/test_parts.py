@@ -153,7 +153,8 @@ def test_a_source_that_changed_is_replayed_as_far_as_it_is_there(numbers, tmp_pa
         while not any(start <= 1_000_000 < stop for start, stop in obj.residency()):
             pass
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"farpage: '{path}' has changed since its trace was recorded: it had 8388608")
+    said = f"farpage: '{path}' has changed since its trace was recorded: it had 8388608 bytes"
+    assert line.startswith(said)
     with fp.open(path, replay=tmp_path / "trace", mode="r+"):
         assert "and has 2000000; what it still has" in capfd.readouterr().err
 
