@@ -141,7 +141,7 @@ impl Places {
         }
         match mode {
             Mode::Read | Mode::Copy => Ok(()),
-            Mode::Write => self.refuse_overlap(),
+            Mode::Write => self.check_writing(),
             Mode::Create => refused(
                 "mode",
                 "parts are of what is there, and not made",
@@ -150,12 +150,22 @@ impl Places {
         }
     }
 
-    /// That no byte is in two pages, of which one would be written over the other.
-    fn refuse_overlap(&self) -> Result<(), Error> {
+    /// That all can be written to in parts, and no byte is in two pages, of which one would be
+    /// written over the other.
+    fn check_writing(&self) -> Result<(), Error> {
         let mut files: HashMap<PathBuf, Vec<(u64, u64)>> = HashMap::new();
         for place in &self.0 {
-            let Address::Path(path) = Address::parse(&place.address) else {
-                continue;
+            let path = match Address::parse(&place.address) {
+                Address::Path(path) => path,
+                Address::Url(url) if farpage_remote::is_object(&url)? => {
+                    return Err(Error::Argument {
+                        what: "mode",
+                        why: "objects in stores are replaced as a whole, and not in parts".into(),
+                        remedy: "open each by itself, or all for a private copy",
+                    });
+                }
+                // Which cannot be written to at all.
+                Address::Url(_) => continue,
             };
             let path = path.canonicalize().unwrap_or(path);
             let start = place.offset.unwrap_or(0);
@@ -175,21 +185,6 @@ impl Places {
 }
 
 impl Place {
-    fn open(&self, options: &OpenOptions) -> Result<Opened, Error> {
-        let opened = open_one(&self.address, options)?;
-        match opened {
-            Opened::Staged(staged) => Err(Error::Argument {
-                what: "mode",
-                why: format!(
-                    "'{}' is replaced as a whole when it is written to, and not in parts",
-                    staged.name()
-                ),
-                remedy: "open it by itself, or for a private copy",
-            }),
-            Opened::File(_) | Opened::Other(_) => Ok(opened),
-        }
-    }
-
     /// What is meant of the source that is there.
     fn cut(&self, source: Arc<dyn Source>) -> Result<Arc<dyn Source>, Error> {
         if self.is_whole() {
@@ -216,7 +211,7 @@ fn open_at_once(places: &[Place], options: &OpenOptions) -> Result<Vec<Opened>, 
     std::thread::scope(|scope| {
         let threads = places.iter().map(|place| {
             let waits = matches!(Address::parse(&place.address), Address::Url(_));
-            let open = move || place.open(options);
+            let open = move || open_one(&place.address, options);
             // What needs no server, or finds no thread, is opened here, when its turn comes.
             let thread = waits.then(|| std::thread::Builder::new().spawn_scoped(scope, open));
             (place, thread.and_then(Result::ok))
@@ -227,7 +222,7 @@ fn open_at_once(places: &[Place], options: &OpenOptions) -> Result<Vec<Opened>, 
                 // As it would be without the thread.
                 std::panic::resume_unwind(panic)
             }),
-            None => place.open(options),
+            None => open_one(&place.address, options),
         });
         opened.collect()
     })

@@ -251,7 +251,11 @@ fn parts_that_make_no_sense_are_refused_with_a_reason() {
             &writing(),
             "two have the same bytes of '",
         ),
-        (store, &writing(), "bucket"),
+        (
+            store,
+            &writing(),
+            "mode: objects in stores are replaced as a whole",
+        ),
     ];
     for (places, options, wanted) in cases {
         let error = Memory::open(Places(places), options)
