@@ -147,7 +147,7 @@ typedef struct fp_options {
     uint64_t ram_bytes;
     // Bytes of what is made (FP_CREATE) or of a file that grows (FP_WRITE).
     uint64_t file_bytes;
-    // How long a far source is tried again, in milliseconds; 0: a minute.
+    // How long a far source is tried again, in milliseconds; 0: a minute, and 20 s to open it.
     uint64_t deadline_ms;
     // Folder in which what comes from far away is kept; NULL: nothing is kept.
     const char *cache;
@@ -158,6 +158,16 @@ typedef struct fp_options {
     // Number of them.
     size_t header_count;
 } fp_options;
+
+// Bytes at an address: all of them, or some.
+typedef struct fp_part {
+    // A path or an URL.
+    const char *address;
+    // The first byte.
+    uint64_t offset;
+    // Number of bytes; 0: all from there on.
+    uint64_t bytes;
+} fp_part;
 
 // Told how many bytes have come. It must not end by longjmp or an exception.
 typedef void (*fp_progress)(void *context, uint64_t bytes);
@@ -273,6 +283,13 @@ const char *fp_version(void);
 struct fp_memory *fp_open(const char *address,
                           const struct fp_options *options,
                           struct fp_error *error);
+
+// Maps `count` parts, one after another, as one memory. `options` may be NULL; with FP_WRITE,
+// which takes parts of local files, none of them grows. Returns NULL when it fails.
+struct fp_memory *fp_open_parts(const struct fp_part *parts,
+                                size_t count,
+                                const struct fp_options *options,
+                                struct fp_error *error);
 
 // Unmaps it, after writing back what was written; what cannot be written then is lost with a
 // message on standard error: call fp_flush before. Pointers into it are not valid any more. Takes

@@ -94,7 +94,7 @@ fn code_of_source(error: &SourceError) -> i32 {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match &error {
-            Error::Source(why) | Error::NotRead { why, .. } => code_of_source(why),
+            Error::Source(why) | Error::NotRead { why } => code_of_source(why),
             Error::Format { .. } => FP_FORMAT,
             Error::Kernel(_) => FP_KERNEL,
             Error::Argument { .. } => FP_ARGUMENT,

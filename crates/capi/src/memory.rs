@@ -3,13 +3,25 @@
 use std::ffi::{c_char, c_void};
 use std::ops::Range;
 
-use farpage::Memory;
+use farpage::{Memory, Place, Places};
 
 use crate::error::{Failure, FpError, call, coded, handle, text};
 use crate::options::{FpOptions, copy_known, options};
 
 /// The bytes of a file, of an address or of a pager, in memory. Any number of threads use one.
 pub struct FpMemory(pub(crate) Memory);
+
+/// Bytes at an address: all of them, or some.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FpPart {
+    /// A path or an URL.
+    pub address: *const c_char,
+    /// The first byte.
+    pub offset: u64,
+    /// Number of bytes; 0: all from there on.
+    pub bytes: u64,
+}
 
 /// What it takes, and what it has cost so far. Set `size` before the call.
 #[repr(C)]
@@ -73,6 +85,39 @@ pub unsafe extern "C" fn fp_open(
         // SAFETY: and for NULL or options.
         let options = unsafe { self::options(options) }?;
         Ok(boxed(Memory::open(address, &options.open)?))
+    };
+    // SAFETY: NULL or the caller's own.
+    unsafe { call(error, std::ptr::null_mut(), open) }
+}
+
+/// Maps `count` parts, one after another, as one memory. `options` may be NULL; with FP_WRITE,
+/// which takes parts of local files, none of them grows. Returns NULL when it fails.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fp_open_parts(
+    parts: *const FpPart,
+    count: usize,
+    options: *const FpOptions,
+    error: *mut FpError,
+) -> *mut FpMemory {
+    let open = || {
+        if parts.is_null() && count > 0 {
+            return Err(Failure::argument("parts: it is NULL; give them"));
+        }
+        let place = |at: usize| {
+            // SAFETY: the header asks for so many.
+            let part = unsafe { parts.add(at).read() };
+            // SAFETY: and for text in each.
+            let address = unsafe { text(part.address, "parts") }?;
+            Ok(Place {
+                offset: Some(part.offset).filter(|offset| *offset > 0),
+                size: Some(part.bytes).filter(|bytes| *bytes > 0),
+                ..address.into()
+            })
+        };
+        let places: Result<Vec<Place>, Failure> = (0..count).map(place).collect();
+        // SAFETY: the header asks for NULL or options.
+        let options = unsafe { self::options(options) }?;
+        Ok(boxed(Memory::open(Places(places?), &options.open)?))
     };
     // SAFETY: NULL or the caller's own.
     unsafe { call(error, std::ptr::null_mut(), open) }

@@ -54,7 +54,7 @@ pub struct FpOptions {
     pub ram_bytes: u64,
     /// Bytes of what is made (FP_CREATE) or of a file that grows (FP_WRITE).
     pub file_bytes: u64,
-    /// How long a far source is tried again, in milliseconds; 0: a minute.
+    /// How long a far source is tried again, in milliseconds; 0: a minute, and 20 s to open it.
     pub deadline_ms: u64,
     /// Folder in which what comes from far away is kept; NULL: nothing is kept.
     pub cache: *const c_char,
@@ -145,7 +145,7 @@ pub(crate) unsafe fn options(from: *const FpOptions) -> Result<LoadOptions, Fail
         ..OpenOptions::default()
     };
     if from.deadline_ms > 0 {
-        open.deadline = Duration::from_millis(from.deadline_ms);
+        open.deadline = Some(Duration::from_millis(from.deadline_ms));
     }
     if !from.cache.is_null() {
         const DEFAULT: u64 = 16 << 30;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -99,6 +100,11 @@ pub struct RunArgs {
     /// what it uses of it is brought in when it is used, and counts against --ram.
     #[arg(long, value_name = "PATH=URL")]
     pub map: Vec<OsString>,
+    /// Seconds for which a far source of --map is tried again before an access to it fails
+    ///
+    /// [default: 60, and 20 when it is opened]
+    #[arg(long, value_name = "SECONDS", requires = "map", value_parser = seconds)]
+    pub deadline: Option<Duration>,
     /// Record which pages of the mapped files are asked for, in which order, for --replay
     ///
     /// TRACE is complete when the run ends, however the program ends. Of one --map it is also what
@@ -108,8 +114,8 @@ pub struct RunArgs {
     /// Bring in what an earlier run recorded, while the program already runs
     ///
     /// In the recorded order, as far as there is room, and at most half of --ram. Several files are
-    /// known by their PATH of --map. One that has another size or version now is left out, with a
-    /// message. May be the same TRACE as that of --record.
+    /// known by their PATH of --map. Of one that has changed since then, which a message says, the
+    /// pages come in that it still has. May be the same TRACE as that of --record.
     #[arg(long, value_name = "TRACE", requires = "map")]
     pub replay: Option<PathBuf>,
     /// Write statistics to a file, as JSON, when the program has ended
@@ -132,6 +138,16 @@ pub struct RunArgs {
         allow_hyphen_values = true
     )]
     pub program: Vec<OsString>,
+}
+
+/// A time, in seconds.
+///
+/// # Errors
+/// When it is none, or one that would never end.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| *seconds > 0.0);
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| "it is no time; give seconds, such as 300 or 0.5".into())
 }
 
 impl RunArgs {
@@ -226,6 +242,26 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_deadline_is_a_time_and_needs_a_map() {
+        let parse = |words: &[&str]| {
+            let line = ["farpage", "run"].iter().chain(words).chain(&["ls"]);
+            Cli::try_parse_from(line).map(|cli| match cli.command {
+                Command::Run(run) => run.deadline,
+                other => panic!("{other:?}"),
+            })
+        };
+        let given = |time| parse(&["--map", "a=b", "--deadline", time]);
+        assert_eq!(given("0.5").unwrap(), Some(Duration::from_millis(500)));
+        assert_eq!(parse(&["--map", "a=b"]).unwrap(), None);
+        for nonsense in ["0", "-1", "inf", "nan", "1e300", "soon", ""] {
+            let refused = given(nonsense).unwrap_err().to_string();
+            assert!(refused.contains("it is no time; give seconds"), "{refused}");
+        }
+        let alone = parse(&["--deadline", "5"]).unwrap_err().to_string();
+        assert!(alone.contains("--map"), "{alone}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use farpage::{Address, Cache, OpenOptions, Source, open_source};
@@ -88,13 +89,14 @@ fn resolved(path: &str) -> Option<String> {
 
 /// What a URL names, decompressed when it is packed; and the cache that its bytes are kept in, if
 /// one is named and they are not near anyway.
-fn open(url: &str) -> Result<(Arc<dyn Source>, Option<Cache>)> {
+fn open(url: &str, deadline: Option<Duration>) -> Result<(Arc<dyn Source>, Option<Cache>)> {
     let cache = match std::env::var_os("FARPAGE_CACHE") {
         Some(folder) if !folder.is_empty() => Some(Cache::open(Path::new(&folder), CACHE_BYTES)?),
         _ => None,
     };
     let options = OpenOptions {
         cache: cache.clone(),
+        deadline,
         ..OpenOptions::default()
     };
     let is_url = matches!(Address::parse(url), Address::Url(_));
@@ -126,12 +128,13 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
     let traces = traces.context("cannot replay")?;
     let (mut requests, mut caches) = (Vec::new(), Vec::new());
     for option in &options.maps {
-        let (source, cache) = open(&option.url)?;
+        let (source, cache) = open(&option.url, options.deadline)?;
         caches.push(cache);
         requests.push(Request {
             also: resolved(&option.path),
             path: option.path.clone(),
             source,
+            deadline: options.deadline,
         });
     }
     let runs = traces.map(|traces| replayed(&traces, &options.maps, &requests));
@@ -329,7 +332,9 @@ mod tests {
         assert!(refused(&["a="]).contains("nothing behind '='"));
         assert!(refused(&["a/=b"]).contains("is a folder"));
         assert!(refused(&["a=b", "/home/me/./a=c"]).contains("another --map has this path"));
-        let scheme = open("gopher://host/x").err().map(|error| error.to_string());
+        let scheme = open("gopher://host/x", None)
+            .err()
+            .map(|error| error.to_string());
         assert!(scheme.is_some_and(|text| text.contains("no way to read")));
     }
 }

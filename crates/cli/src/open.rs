@@ -1,16 +1,19 @@
 //! `farpage open`: what is at an address, and how it would be read.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use farpage::{Address, Cache, OpenOptions, Reach, Source, Tensor, open_source};
 use farpage_format::{FormatError, OpenError};
 use farpage_source::{Compression, is_compressed};
+use rustix::fs::{Access, access};
 use serde::Serialize;
 
+use crate::args::seconds;
 use crate::size::human;
 
 /// Cells of the bar that shows what the cache has.
@@ -31,6 +34,9 @@ pub struct OpenArgs {
     /// Header of requests to an HTTP server, as 'Name: value'; may be given again
     #[arg(long = "header", value_name = "HEADER")]
     pub headers: Vec<String>,
+    /// Seconds for which it is tried again when it fails [default: 20]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub deadline: Option<Duration>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -46,6 +52,10 @@ struct Found {
     arrays: Vec<Row>,
     /// `near` or `far`.
     reach: &'static str,
+    /// Whether it could be written to, as far as can be told without trying.
+    writable: bool,
+    /// How, or why not.
+    writing: &'static str,
     /// What is opened without a budget of its own keeps so much in memory, all together.
     default_ram_bytes: u64,
     cache: Option<Kept>,
@@ -94,6 +104,7 @@ fn look(args: &OpenArgs) -> Result<Found> {
     });
     let options = OpenOptions {
         headers: headers.collect::<Result<_>>()?,
+        deadline: args.deadline,
         // To know what is compressed inside it would have to be decoded.
         decompress: Some(false),
         ..OpenOptions::default()
@@ -101,7 +112,10 @@ fn look(args: &OpenArgs) -> Result<Found> {
     let source = open_source(&args.address, &options)?;
     let (kind, arrays) = contents(&source)?;
     let far = source.reach() == Reach::Far;
+    let (writable, writing) = writing(&args.address, &kind);
     Ok(Found {
+        writable,
+        writing,
         name: source.name().to_owned(),
         kind,
         bytes: source.size(),
@@ -134,6 +148,27 @@ fn contents(source: &Arc<dyn Source>) -> Result<(String, Vec<Tensor>)> {
         }
         Err(OpenError::Read { error, .. }) => Err(error.into()),
     }
+}
+
+/// Whether it could be opened for writing; and how, or why not.
+fn writing(address: &str, kind: &str) -> (bool, &'static str) {
+    let place = Address::parse(address);
+    let may = |path: &Path| access(path, Access::WRITE_OK).is_ok();
+    match place {
+        _ if matches!(kind, "gzip" | "zstd") => (false, "what is compressed is only read"),
+        Address::Path(path) if may(&path) => (true, "in place, and it can grow"),
+        Address::Path(_) => (false, "this user may not write to the file"),
+        Address::Url(url) if is_http(&url) => (false, "what HTTP serves is only read"),
+        Address::Url(_) => (
+            true,
+            "as a whole, when it is flushed, and if the store lets you",
+        ),
+    }
+}
+
+fn is_http(url: &str) -> bool {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|s| s.eq_ignore_ascii_case("http") || s.eq_ignore_ascii_case("https"))
 }
 
 fn row(tensor: &Tensor) -> Row {
@@ -195,6 +230,8 @@ fn text(found: &Found) -> String {
             _ => "near: when it is touched, in the thread that answers the fault",
         },
     );
+    let can = if found.writable { "yes" } else { "no" };
+    say("write", &format!("{can}: {}", found.writing));
     say(
         "budget",
         &format!(

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use farpage_abi::{Control, Death};
 use farpage_sys::file::Fd;
@@ -30,6 +31,8 @@ pub struct RunOptions {
     pub spill_limit_bytes: Option<u64>,
     /// `--map`: files that the program finds.
     pub maps: Vec<MapOption>,
+    /// `--deadline`: how long far sources of them are tried again. `None`: the default.
+    pub deadline: Option<Duration>,
     /// `--record`: where it goes which pages of them are asked for.
     pub record: Option<PathBuf>,
     /// `--replay`: what an earlier run asked for.
@@ -100,6 +103,7 @@ mod tests {
             spill_dirs: vec![PathBuf::from("/var/tmp"); dirs],
             spill_limit_bytes: limit,
             maps: Vec::new(),
+            deadline: None,
             record: None,
             replay: None,
             stats: None,

@@ -37,6 +37,7 @@ pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
         spill_limit_bytes: spill_limit(args, spill_dirs.len())?,
         spill_dirs: absolute_dirs(spill_dirs),
         maps: maps::options(&args.map, &maps::folder()?)?,
+        deadline: args.deadline,
         record: args.record.clone(),
         replay: args.replay.clone(),
         stats: args.stats.clone(),

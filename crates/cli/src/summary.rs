@@ -177,6 +177,7 @@ mod tests {
             spill_dirs: vec!["/var/tmp".into(), "/mnt/fast".into()],
             spill_limit_bytes: Some(4 << 30),
             maps: Vec::new(),
+            deadline: None,
             record: None,
             replay: None,
             stats: None,

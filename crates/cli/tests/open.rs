@@ -67,6 +67,28 @@ fn a_server_is_looked_at_and_the_cache_is_drawn() {
 }
 
 #[test]
+fn what_could_be_written_to_is_said_and_a_deadline_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.npy");
+    fs::write(&path, npy()).unwrap();
+    let server = Server::start(folder.path(), Speed::default()).unwrap();
+    let url = server.url("/x.npy");
+    let (text, _, _) = open(folder.path(), &[&url]);
+    assert!(
+        text.contains("  write     no: what HTTP serves is only read\n"),
+        "{text}"
+    );
+    let (json, _, _) = open(folder.path(), &["--json", path.to_str().unwrap()]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["writable"], true);
+
+    server.always("/x.npy", Answer::Status(503, Vec::new()));
+    let (_, error, status) = open(folder.path(), &["--deadline", "1", &url]);
+    assert_eq!(status, Some(1));
+    assert!(error.contains("did not answer within 1 s"), "{error}");
+}
+
+#[test]
 fn headers_are_sent_and_failures_are_told() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("x.npy"), npy()).unwrap();

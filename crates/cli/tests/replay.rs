@@ -1,7 +1,7 @@
 //! `farpage run --map` with `--record` and `--replay`, and its figures for mapped files.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use farpage::{Memory, OpenOptions};
 use farpage_source::{Trace, Traces};
-use farpage_test_server::{Server, Speed};
+use farpage_test_server::{Answer, Server, Speed};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -208,7 +208,7 @@ os.kill(os.getpid(), 9)
         let ended = run.output().unwrap();
         assert_eq!(ended.status.signal(), Some(9), "{}", text(&ended.stderr));
         let trace = Trace::read(&folder.join("trace")).unwrap();
-        assert_eq!(trace.size, 4 << 20);
+        assert_eq!(trace.source.size, 4 << 20);
         let at = |page: u64| {
             let has = |run: &farpage::PageRange| (run.start.0..run.end.0).contains(&page);
             trace.runs.iter().position(has)
@@ -246,30 +246,58 @@ fn traces_of_one_file_are_those_of_the_library() {
     let replayed = start(folder, &["--replay", "trace"], &maps);
     let (_, errors, _) = finish(folder, replayed);
     assert!(!errors.contains("is not replayed"), "{errors}");
+    assert!(!errors.contains("has changed"), "{errors}");
 }
 
 #[test]
-fn a_file_that_has_changed_is_not_replayed_and_read_as_it_is() {
+fn a_file_that_has_changed_is_replayed_as_far_as_it_is_there_and_read_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     fs::write(folder.join("x"), contents(8 * MIB, 5)).unwrap();
     let server = slow_server(folder);
     let maps = [format!("far={}", server.url("/x"))];
     finish(folder, start(folder, &["--record", "trace"], &maps));
-    for (bytes, why) in [
-        (8 * MIB, "its version was \""),
-        (
-            8 * MIB + 1,
-            "it had 8388608 bytes when it was recorded and has 8388609",
-        ),
+    let trace = Traces::read(&folder.join("trace")).unwrap();
+    for (bytes, what) in [
+        (8 * MIB, "it was \""),
+        (7 * MIB + 1, "it had 8388608 bytes and has 7340033"),
     ] {
         fs::write(folder.join("x"), contents(bytes, 6)).unwrap();
         let (want, _, _) = finish(folder, start(folder, &[], &maps));
-        let (said, errors, figures) = finish(folder, start(folder, &["--replay", "trace"], &maps));
-        let line = format!("farpage: 'far' is not replayed: {why}");
+        let before = server.requests();
+        let replayed = start(folder, &["--replay", "trace"], &maps);
+        wait_for(&server, before, &["/x"], &trace);
+        let (said, errors, figures) = finish(folder, replayed);
+        let line = format!("farpage: 'far' has changed since its trace was recorded: {what}");
         assert_eq!(errors.matches(&line).count(), 1, "{errors}");
-        assert_eq!((said, sum(&figures, "ahead_bytes")), (want, 0), "{errors}");
+        assert_eq!(said, want);
+        assert!(sum(&figures, "ahead_bytes") > 0, "{errors}");
     }
+}
+
+#[test]
+fn a_server_that_fails_is_tried_as_long_as_the_deadline_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("x"), contents(4 * MIB, 8)).unwrap();
+    let server = slow_server(folder);
+    let maps = [format!("far={}", server.url("/x"))];
+    let program = ["sh", "-c", "echo started; read line; tail -c 100000 far"];
+    let mut run = farpage(folder, &["--deadline", "0.5"], &maps, &program);
+    let piped = run.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut run = piped.stderr(Stdio::piped()).spawn().unwrap();
+    let mut started = [0; 8];
+    run.stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut started)
+        .unwrap();
+    server.always("/x", Answer::Status(503, Vec::new()));
+    run.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let ended = run.wait_with_output().unwrap();
+    assert!(!ended.status.success());
+    let errors = text(&ended.stderr);
+    assert!(errors.contains("did not answer within 1 s"), "{errors}");
 }
 
 #[test]

@@ -59,7 +59,6 @@ impl Memory {
             remedy: "see standard error for the reason",
         };
         Error::NotRead {
-            name: self.name().to_owned(),
             why: self.last_failure().unwrap_or_else(unknown),
         }
     }

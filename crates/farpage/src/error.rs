@@ -41,11 +41,9 @@ pub enum Error {
         why: String,
     },
     /// Pages that were asked for could not be had.
-    #[error("cannot prefetch '{name}': {why}")]
+    #[error("{why}")]
     NotRead {
-        /// Of the source.
-        name: String,
-        /// Its failure.
+        /// The failure of the source.
         why: SourceError,
     },
 }
@@ -61,6 +59,15 @@ impl From<TraceError> for Error {
 }
 
 impl Error {
+    /// Bytes `start` to `end` were named of what has `size`.
+    pub(crate) fn outside(name: &str, (start, end): (u64, u64), size: u64) -> Self {
+        Self::Argument {
+            what: "range",
+            why: format!("bytes {start} to {end} are not inside '{name}', which has {size}"),
+            remedy: "give a range inside",
+        }
+    }
+
     pub(crate) fn format(name: &str, error: FormatError) -> Self {
         let name = name.into();
         Self::Format { name, error }

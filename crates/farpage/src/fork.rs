@@ -14,7 +14,7 @@ use crate::memory::Inner;
 use crate::open::Opened;
 use crate::overlay::{Layered, Overlay};
 use crate::staged::Staged;
-use crate::{Address, Error, Mode, OpenOptions, open_source};
+use crate::{Error, Mode, OpenOptions, Places, open_source};
 
 /// All memories of this process.
 static ALL: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
@@ -107,40 +107,34 @@ extern "C" fn child() {
 pub(crate) enum Reopen {
     /// It is used as it is: nothing of it is locked or waits.
     Same,
-    /// By its address, when it is first read; it must have this version.
+    /// By its addresses, when it is first read; it must have this version.
     Address {
-        address: String,
+        places: Places,
         version: Option<String>,
         plan: Plan,
     },
     /// By its address, in the version on top of which it was written to when the fork came.
     Staged {
-        address: String,
+        places: Places,
         staged: Arc<Staged>,
         plan: Plan,
     },
 }
 
 impl Reopen {
-    /// Of the source that was opened at `address`, with `plan` applied. A local file as it is can
-    /// be read by all who have its descriptor.
-    pub(crate) fn of(address: &str, opened: &Opened, plan: Plan) -> Self {
-        let address = match Address::parse(address) {
-            Address::Path(path) => std::path::absolute(&path)
-                .unwrap_or(path)
-                .display()
-                .to_string(),
-            Address::Url(url) => url,
-        };
+    /// Of the source that was opened at `places`, with `plan` applied. Local files as they are can
+    /// be read by all who have their descriptors.
+    pub(crate) fn of(places: &Places, opened: &Opened, plan: Plan) -> Self {
+        let places = places.absolute();
         match opened {
             Opened::File(_) => Self::Same,
             Opened::Staged(staged) => Self::Staged {
-                address,
+                places,
                 staged: Arc::clone(staged),
                 plan,
             },
             Opened::Other(source) => Self::Address {
-                address,
+                places,
                 version: source.version(),
                 plan,
             },
@@ -161,12 +155,12 @@ impl Reopen {
         source: &Arc<dyn Source>,
         options: &OpenOptions,
     ) -> Arc<dyn Source> {
-        let lazy = |address: &String, version, plan, mode| {
+        let lazy = |places: &Places, version, plan, mode| {
             Arc::new(Lazy {
                 name: source.name().to_owned(),
                 size: source.size(),
                 reach: source.reach(),
-                address: address.clone(),
+                places: places.clone(),
                 version,
                 plan,
                 options: OpenOptions {
@@ -181,14 +175,14 @@ impl Reopen {
             Self::Same => Arc::clone(source),
             // Of an object that is not there yet all is known.
             Self::Staged { .. } if source.reach() == Reach::Near => Arc::clone(source),
-            Self::Staged { address, .. } => {
-                lazy(address, source.version(), Plan::default(), Mode::Read)
+            Self::Staged { places, .. } => {
+                lazy(places, source.version(), Plan::default(), Mode::Read)
             }
             Self::Address {
-                address,
+                places,
                 version,
                 plan,
-            } => lazy(address, version.clone(), plan.clone(), options.mode),
+            } => lazy(places, version.clone(), plan.clone(), options.mode),
         }
     }
 
@@ -206,7 +200,7 @@ struct Lazy {
     name: String,
     size: u64,
     reach: Reach,
-    address: String,
+    places: Places,
     version: Option<String>,
     plan: Plan,
     options: OpenOptions,
@@ -220,14 +214,14 @@ impl Lazy {
     }
 
     fn open(&self) -> Result<Arc<dyn Source>, SourceError> {
-        let source = match open_source(&self.address, &self.options) {
+        let source = match open_source(self.places.clone(), &self.options) {
             Ok(source) => source,
             Err(Error::Source(error)) => return Err(error),
             Err(error) => {
-                return Err(SourceError::Callback {
+                return Err(SourceError::Unsupported {
                     name: self.name.clone(),
-                    offset: 0,
                     cause: error.to_string(),
+                    remedy: "open it again".into(),
                 });
             }
         };

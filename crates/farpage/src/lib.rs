@@ -26,6 +26,7 @@ mod memory;
 pub mod memory_limit;
 mod open;
 mod overlay;
+mod places;
 mod staged;
 mod typed;
 
@@ -39,3 +40,4 @@ pub use kernels::{default_ram, set_default_ram};
 pub use load::{Array, LoadOptions, Loaded, load, raw};
 pub use memory::{Memory, Stats};
 pub use open::{Address, Mode, OpenOptions, open_source};
+pub use places::{Place, Places};

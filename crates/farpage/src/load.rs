@@ -8,9 +8,9 @@ use farpage_source::Source;
 use farpage_translate::Translation;
 
 use crate::fork::Reopen;
-use crate::open::{Opened, open_noting};
+use crate::open::Opened;
 use crate::typed::{Part, Typed};
-use crate::{Error, Memory, Mode, OpenOptions};
+use crate::{Error, Memory, Mode, OpenOptions, Place, Places};
 
 /// Where translated arrays begin: a multiple of what vector instructions like.
 const ALIGN: u64 = 64;
@@ -94,12 +94,14 @@ impl Plan {
     }
 }
 
-/// Maps the arrays of the file at `address`: npy, npz (stored), safetensors, Arrow.
+/// Maps the arrays of the file at an address, or of that which [`Places`] make together: npy, npz
+/// (stored), safetensors, Arrow.
 ///
 /// # Errors
 /// [`Error::Source`]; [`Error::Format`] when it is of no format that is known, or damaged;
 /// [`Error::Argument`] for a mode that makes a new file.
-pub fn load(address: &str, options: &LoadOptions) -> Result<Loaded, Error> {
+pub fn load(places: impl Into<Places>, options: &LoadOptions) -> Result<Loaded, Error> {
+    let places = places.into();
     if options.open.mode == Mode::Create || options.open.size.is_some() {
         return Err(Error::Argument {
             what: "mode",
@@ -107,7 +109,7 @@ pub fn load(address: &str, options: &LoadOptions) -> Result<Loaded, Error> {
             remedy: "give its dtype and shape",
         });
     }
-    let opened = open_noting(address, &options.open)?;
+    let opened = places.open(&options.open)?;
     let source = opened.source();
     let name = source.name().to_owned();
     let mut read = |offset: u64, bytes: usize| {
@@ -116,34 +118,54 @@ pub fn load(address: &str, options: &LoadOptions) -> Result<Loaded, Error> {
     };
     let layout = farpage_format::open(source.size(), Some(&name), &mut read);
     let layout = layout.map_err(|error| Error::open(&name, error))?;
-    map(address, opened, layout, options)
+    map(&places, opened, layout, options)
 }
 
-/// Maps a file of nothing but numbers: `shape` of them, where one dimension may be -1: as many as
-/// there are. With [`Mode::Create`] the file is made, with [`Mode::Write`] it grows if it must.
+/// Maps nothing but numbers: `shape` of them, where one dimension may be -1: as many as there are.
+/// With [`Mode::Create`] the file is made, with [`Mode::Write`] it grows if it must.
 ///
 /// # Errors
-/// [`Error::Source`]; [`Error::Format`] when the file does not have that shape.
+/// [`Error::Source`]; [`Error::Format`] when the file does not have that shape; [`Error::Argument`]
+/// as [`crate::open_source`].
 pub fn raw(
-    address: &str,
+    places: impl Into<Places>,
     (dtype, order): (Dtype, Order),
     shape: &[i64],
     options: &LoadOptions,
 ) -> Result<Loaded, Error> {
-    let mut open = options.open.clone();
+    let (mut places, mut open) = (places.into(), options.open.clone());
     let fixed = shape.iter().all(|length| *length >= 0);
-    let makes = matches!(open.mode, Mode::Create | Mode::Write);
-    if makes && fixed && open.size.is_none() {
+    let makes = matches!(open.mode, Mode::Create | Mode::Write) && open.size.is_none();
+    let begins = matches!(
+        places.0.as_slice(),
+        [Place {
+            offset: Some(_),
+            size: None,
+            ..
+        }]
+    );
+    if fixed && (makes || begins) {
         let size = shape.iter().try_fold(dtype.bytes() as u64, |size, length| {
             size.checked_mul(*length as u64)
         });
-        open.size = Some(size.ok_or_else(|| Error::Argument {
+        let size = Some(size.ok_or_else(|| Error::Argument {
             what: "shape",
             why: "it has too many elements".into(),
             remedy: "give a smaller one",
         })?);
+        match begins {
+            true => places.0[0].size = size,
+            false => open.size = size,
+        }
     }
-    let opened = open_noting(address, &open)?;
+    if open.mode == Mode::Create && open.size.is_none() {
+        return Err(Error::Argument {
+            what: "shape",
+            why: "a new file has no length that -1 could follow from".into(),
+            remedy: "give each dimension, or the size in bytes",
+        });
+    }
+    let opened = places.open(&open)?;
     let source = opened.source();
     let layout = farpage_format::raw(source.size(), dtype, order, shape);
     let layout = layout.map_err(|error| Error::format(source.name(), error))?;
@@ -151,18 +173,18 @@ pub fn raw(
         open,
         ..options.clone()
     };
-    map(address, opened, layout, &options)
+    map(&places, opened, layout, &options)
 }
 
 fn map(
-    address: &str,
+    places: &Places,
     opened: Opened,
     layout: Layout,
     options: &LoadOptions,
 ) -> Result<Loaded, Error> {
     let Layout { kind, mut tensors } = layout;
     let plan = present(&mut tensors, options);
-    let reopen = Reopen::of(address, &opened, plan.clone());
+    let reopen = Reopen::of(places, &opened, plan.clone());
     let source = plan.apply(opened.into_source());
     let extents = match kind {
         Kind::Safetensors => tensors

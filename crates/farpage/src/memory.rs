@@ -13,9 +13,8 @@ use farpage_source::{Counts, Options, Recorder, Source, SourceError, SourcePager
 use crate::fork::{self, Reopen};
 use crate::kernels::{self, Lease};
 use crate::load::Plan;
-use crate::open::open_noting;
 use crate::overlay::{Layered, Overlay};
-use crate::{Error, Mode, OpenOptions, Trace};
+use crate::{Error, Mode, OpenOptions, Places, Trace};
 
 /// The part of a budget that may be taken, beside it, by what is read ahead.
 const AHEAD_PART: u64 = 8;
@@ -71,13 +70,15 @@ pub struct Stats {
 }
 
 impl Memory {
-    /// Maps what is at `address`: a path or an URL. Nothing is read but what it takes to open it.
+    /// Maps what is at an address: a path or an URL, or what [`Places`] name. Nothing is read but
+    /// what it takes to open it.
     ///
     /// # Errors
     /// Those of [`crate::open_source`]; [`Error::Kernel`] when it cannot be mapped.
-    pub fn open(address: &str, options: &OpenOptions) -> Result<Self, Error> {
-        let opened = open_noting(address, options)?;
-        let reopen = Reopen::of(address, &opened, Plan::default());
+    pub fn open(places: impl Into<Places>, options: &OpenOptions) -> Result<Self, Error> {
+        let places = places.into();
+        let opened = places.open(options)?;
+        let reopen = Reopen::of(&places, &opened, Plan::default());
         Self::map(opened.into_source(), options, reopen, Vec::new())
     }
 
@@ -178,10 +179,7 @@ impl Memory {
             .last_failure()
             .filter(|_| failed && came < pages.pages())
         {
-            Some(why) => Err(Error::NotRead {
-                name: self.0.name.clone(),
-                why,
-            }),
+            Some(why) => Err(Error::NotRead { why }),
             None => Ok((came * page).min(bytes.end - bytes.start)),
         }
     }
@@ -309,26 +307,24 @@ impl Memory {
         Ok(())
     }
 
-    /// Brings in what `trace` says, in its order, in the background.
+    /// Brings in what `trace` says, in its order, in the background. Says so when it is of another
+    /// version.
     fn replay(&self, trace: Arc<Trace>) -> Result<(), Error> {
-        if trace.size != self.0.size {
-            return Err(Error::Argument {
-                what: "trace",
-                why: format!(
-                    "it is of {} bytes, '{}' has {}",
-                    trace.size,
-                    self.name(),
-                    self.size()
-                ),
-                remedy: "record it again",
-            });
+        if let Some(change) = trace.source.change(self.name(), &self.0.source) {
+            eprintln!("farpage: {change}");
         }
+        let pages = self.size().div_ceil(PAGE_BYTES as u64);
         let mapped = self.0.live()?;
         let thread = std::thread::Builder::new().name("farpage-replay".into());
         let replayed = thread.spawn(move || {
             let closing = Arc::clone(&mapped.closing);
             let open = |_: &PageRange| !closing.load(Ordering::Relaxed);
             let runs = trace.runs.iter().copied().take_while(open);
+            let there = |run: PageRange| {
+                let end = run.end.0.min(pages);
+                (run.start.0 < end).then(|| PageRange::new(run.start.0, end))
+            };
+            let runs = runs.filter_map(there);
             // What cannot be brought in now is asked for when it is touched.
             let _ = mapped.mapping.prefetch(runs, |_| ());
         });
@@ -338,14 +334,8 @@ impl Memory {
 
     pub(crate) fn pages(&self, bytes: &Range<u64>) -> Result<PageRange, Error> {
         if bytes.start > bytes.end || bytes.end > self.0.size {
-            return Err(Error::Argument {
-                what: "range",
-                why: format!(
-                    "bytes {} to {} are not inside '{}', which has {}",
-                    bytes.start, bytes.end, self.0.name, self.0.size
-                ),
-                remedy: "give a range inside",
-            });
+            let range = (bytes.start, bytes.end);
+            return Err(Error::outside(&self.0.name, range, self.0.size));
         }
         let page = PAGE_BYTES as u64;
         Ok(PageRange::new(bytes.start / page, bytes.end.div_ceil(page)))
@@ -364,7 +354,7 @@ impl Mapped {
         let ahead = lease.kernel.ram_bytes() / AHEAD_PART;
         let how = Options {
             on_failure: options.on_failure,
-            deadline: options.deadline,
+            deadline: options.deadline.unwrap_or(Options::default().deadline),
             ahead_bytes: ahead.clamp(AHEAD.0, AHEAD.1),
             extents,
         };

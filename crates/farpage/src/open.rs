@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farpage_source::{
-    Cache, Compression, FileSource, OnFailure, OpenMode, Reach, Source, decompress, is_compressed,
+    Cache, Compression, FileSource, OnFailure, OpenMode, Reach, Source, SourceError, decompress,
+    is_compressed,
 };
 
 use crate::staged::Staged;
-use crate::{Error, Trace};
+use crate::{Error, Places, Trace};
 
 /// One request may take so long, however short the deadline is.
 const ONE_TRY_LEAST: Duration = Duration::from_secs(1);
@@ -62,11 +63,12 @@ pub enum Mode {
 }
 
 /// How something is opened.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct OpenOptions {
     /// For what.
     pub mode: Mode,
-    /// Bytes, of what is made ([`Mode::Create`]) or a file that grows ([`Mode::Write`]).
+    /// Bytes, of what is made ([`Mode::Create`]) or a file that grows ([`Mode::Write`]). What is to
+    /// be read of a file says its [`crate::Place`].
     pub size: Option<u64>,
     /// Bytes of it that are resident at most. `None`: it shares the default budget
     /// ([`crate::set_default_ram`]).
@@ -75,8 +77,9 @@ pub struct OpenOptions {
     pub cache: Option<Cache>,
     /// What happens when bytes cannot be had.
     pub on_failure: OnFailure,
-    /// How long a far source is tried again.
-    pub deadline: Duration,
+    /// How long a far source is tried again. `None`: 20 s when it is opened, a minute when it is
+    /// read.
+    pub deadline: Option<Duration>,
     /// Headers of requests to HTTP servers.
     pub headers: Vec<(String, String)>,
     /// Whether to decompress. `None`: when the name ends in `.gz`, `.zst` or `.zstd`.
@@ -85,36 +88,24 @@ pub struct OpenOptions {
     pub replay: Option<Arc<Trace>>,
 }
 
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            mode: Mode::default(),
-            size: None,
-            ram: None,
-            cache: None,
-            on_failure: OnFailure::default(),
-            deadline: Duration::from_secs(60),
-            headers: Vec::new(),
-            decompress: None,
-            replay: None,
-        }
-    }
-}
-
-/// Opens the source at `address`: with what its options say of it, but not mapped. (A private copy,
-/// [`Mode::Copy`], begins where it is mapped.) What is written to an object in a store is there
-/// after [`Source::sync`].
+/// Opens the source at an address, or that which [`Places`] make: with what its options say of
+/// it, but not mapped. (A private copy, [`Mode::Copy`], begins where it is mapped.) What is written
+/// to an object in a store is there after [`Source::sync`].
 ///
 /// # Errors
 /// [`Error::Source`]; [`Error::Argument`] when something is to be written that is neither a local
-/// file nor an object in a store.
-pub fn open_source(address: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> {
-    open_noting(address, options).map(Opened::into_source)
+/// file nor an object in a store, for a part that does not lie inside, and where parts would have
+/// to be made or to grow.
+pub fn open_source(
+    places: impl Into<Places>,
+    options: &OpenOptions,
+) -> Result<Arc<dyn Source>, Error> {
+    places.into().open(options).map(Opened::into_source)
 }
 
 /// What was opened.
 pub(crate) enum Opened {
-    /// A local file as it is.
+    /// Local files as they are.
     File(Arc<dyn Source>),
     /// An object in a store, open for writing.
     Staged(Arc<Staged>),
@@ -138,8 +129,23 @@ impl Opened {
     }
 }
 
-/// The same; and what kind of thing it is.
-pub(crate) fn open_noting(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
+/// Opens all there is at one address, and says what kind of thing it is.
+pub(crate) fn open_one(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
+    open_there(address, options).map_err(|error| match error {
+        Error::Source(SourceError::NotFound { name, cause, .. }) if options.mode == Mode::Write => {
+            let remedy = "check the name, or have it made: mode 'w+'";
+            SourceError::NotFound {
+                name,
+                cause,
+                remedy,
+            }
+            .into()
+        }
+        other => other,
+    })
+}
+
+fn open_there(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
     let writes = matches!(options.mode, Mode::Write | Mode::Create);
     let place = Address::parse(address);
     let is_file = matches!(place, Address::Path(_));
@@ -188,13 +194,14 @@ fn open_far(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> 
 fn remote(options: &OpenOptions) -> farpage_remote::Options {
     let default = farpage_remote::Options::default();
     // Whoever waits for less long does not wait for one silent server for longer.
-    let least = options.deadline.max(ONE_TRY_LEAST);
+    let deadline = options.deadline.map(|deadline| deadline.max(ONE_TRY_LEAST));
+    let at_most = |time: Duration| deadline.map_or(time, |deadline| time.min(deadline));
     farpage_remote::Options {
         headers: options.headers.clone(),
-        connect_timeout: default.connect_timeout.min(least),
-        silence_timeout: default.silence_timeout.min(least),
+        connect_timeout: at_most(default.connect_timeout),
+        silence_timeout: at_most(default.silence_timeout),
         retry: farpage_source::Retry {
-            deadline: default.retry.deadline.min(least),
+            deadline: deadline.unwrap_or(default.retry.deadline),
         },
         ..default
     }

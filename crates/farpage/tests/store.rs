@@ -63,7 +63,7 @@ fn options(mode: Mode) -> OpenOptions {
     OpenOptions {
         mode,
         ram: Some(8 << 20),
-        deadline: Duration::from_secs(5),
+        deadline: Some(Duration::from_secs(5)),
         ..OpenOptions::default()
     }
 }
@@ -292,7 +292,7 @@ fn a_flush_that_the_store_broke_off_succeeds_the_next_time() {
             let proxy = Proxy::start(address, gateway.address());
             gateway.put("s3://bucket/x", &pattern(LARGE, 1));
             let options = OpenOptions {
-                deadline: Duration::from_secs(1),
+                deadline: Some(Duration::from_secs(1)),
                 ..options(Mode::Write)
             };
             let memory = Memory::open("s3://bucket/x", &options).unwrap();
@@ -356,7 +356,7 @@ fn a_flush_that_arrived_after_all_is_not_taken_for_somebody_elses_change() {
             let mut wanted = pattern(LARGE, 1);
             gateway.put("s3://bucket/x", &wanted);
             let options = OpenOptions {
-                deadline: Duration::from_secs(1),
+                deadline: Some(Duration::from_secs(1)),
                 ..options(Mode::Write)
             };
             let memory = Memory::open("s3://bucket/x", &options).unwrap();

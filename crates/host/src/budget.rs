@@ -77,10 +77,7 @@ impl Budget {
             self.control.pressure.fetch_add(1, Ordering::AcqRel);
             futex::wake(&self.control.pressure, i32::MAX as u32);
         }
-        if let Some(largest) = self.control.largest_but(self.slot) {
-            largest.pressure.fetch_add(1, Ordering::AcqRel);
-            futex::wake(&largest.pressure, 1);
-        }
+        farpage_sys::control::press_on_the_largest(self.control, self.slot);
         futex::wait(&self.control.memory_freed, seen, Some(10_000_000));
     }
 

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use farpage_abi::maps::{MAPPED_MAX, PATH_MAX};
 use farpage_abi::{Control, ObjectId, PAGE_BYTES};
@@ -24,6 +25,8 @@ pub struct Request {
     pub also: Option<String>,
     /// What it holds.
     pub source: Arc<dyn Source>,
+    /// How long it is tried again when it is far and fails. `None`: the default of pagers.
+    pub deadline: Option<Duration>,
 }
 
 /// Why there can be no host.
@@ -133,7 +136,12 @@ impl File {
         entry.bytes.store(bytes, Ordering::Relaxed);
         entry.device.store(identity.0, Ordering::Relaxed);
         entry.inode.store(identity.1, Ordering::Relaxed);
-        let pager = SourcePager::new(request.source, &Options::default());
+        let default = Options::default();
+        let options = Options {
+            deadline: request.deadline.unwrap_or(default.deadline),
+            ..default
+        };
+        let pager = SourcePager::new(request.source, &options);
         let pages = bytes.div_ceil(PAGE_BYTES as u64);
         if let Err(error) = pager.init(id(number), pages) {
             return Err(Error::Refused { path, error });

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use farpage_abi::maps::{MAPPED_MAX, Maps, Word};
 use farpage_abi::{Access, Control, PAGE_BYTES, PageIndex, PageRange, Tier};
 use farpage_pagers::{DataRequest, Later, Pager, PagerError, Supplied};
+use farpage_source::UnderWay;
 use farpage_sys::buffer::Buffer;
 use farpage_sys::file::Fd;
 use farpage_sys::linux::general as g;
@@ -18,7 +19,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use crate::budget::{Budget, WINDOW_MAX};
 use crate::cache::Answer;
 use crate::file::{Error, Figures, File, Request, Waiter, id, wake};
-use crate::replay::UnderWay;
 use crate::tasks::{Next, Task, Tasks};
 
 /// Threads that answer faults: sources that are near hold one while they read.
@@ -51,6 +51,7 @@ pub struct Host {
     pub(crate) files: Vec<File>,
     tasks: Tasks,
     asked: Mutex<HashMap<u64, Asked>>,
+    /// Pages that were asked for ahead of need and have not come yet.
     pub(crate) under_way: UnderWay,
     next: AtomicU64,
     answers: OnceLock<&'static Answers>,

@@ -1,6 +1,6 @@
 //! What an earlier run asked for, brought in before anybody waits for it.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_source::Recorder;
@@ -8,34 +8,10 @@ use farpage_sys::buffer::Buffer;
 
 use crate::budget::WINDOW_MAX;
 use crate::file::{Error, Waiter};
-use crate::host::{Asked, Host, io_error, lock};
+use crate::host::{Asked, Host, io_error};
 
 /// Pages that are replayed at a time: 64 MiB keep any way to a source busy.
 const UNDER_WAY_MAX: u64 = 16384;
-
-/// Pages that were asked for ahead of need and have not come yet.
-#[derive(Default)]
-pub(crate) struct UnderWay {
-    pages: Mutex<u64>,
-    fewer: Condvar,
-}
-
-impl UnderWay {
-    pub(crate) fn begin(&self, pages: u64) {
-        *lock(&self.pages) += pages;
-    }
-
-    pub(crate) fn end(&self, pages: u64) {
-        *lock(&self.pages) -= pages;
-        self.fewer.notify_all();
-    }
-
-    fn wait_for_at_most(&self, most: u64) {
-        let many = |pages: &mut u64| *pages > most;
-        let waited = self.fewer.wait_while(lock(&self.pages), many);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
-    }
-}
 
 impl Host {
     /// Has what is asked for recorded from now on: each file's pages under its number, in the

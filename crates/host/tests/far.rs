@@ -78,6 +78,7 @@ impl Task {
             path: "/far".into(),
             also: None,
             source: source.clone(),
+            deadline: None,
         };
         let (host, socket) = Host::start(control, vec![request]).unwrap();
         Self {

@@ -215,10 +215,7 @@ impl Account {
 
     /// Asks that one of the other tasks to give memory back which holds most.
     pub(crate) fn press_on_the_largest(&self) {
-        if let Some(largest) = self.control.largest_but(self.slot()) {
-            largest.pressure.fetch_add(1, Ordering::AcqRel);
-            futex::wake(&largest.pressure, 1);
-        }
+        farpage_sys::control::press_on_the_largest(self.control, self.slot());
     }
 
     /// Waits until somebody gives memory back after `seen` was read from `memory_freed`.

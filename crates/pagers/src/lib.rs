@@ -336,6 +336,22 @@ impl Supplied {
     }
 }
 
+/// The system's error numbers in [`PagerError::Read`] and [`PagerError::Write`] that say why.
+pub mod errno {
+    /// Reading or writing failed.
+    pub const EIO: i32 = 5;
+    /// Access is not allowed.
+    pub const EACCES: i32 = 13;
+    /// It can only be read.
+    pub const EROFS: i32 = 30;
+    /// It did not answer in time.
+    pub const ETIMEDOUT: i32 = 110;
+    /// It cannot be reached.
+    pub const EHOSTUNREACH: i32 = 113;
+    /// It is another version than that opened.
+    pub const ESTALE: i32 = 116;
+}
+
 /// Why a pager could not do what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PagerError {
@@ -361,10 +377,7 @@ impl PagerError {
     /// True when other pages of the object would fail as well: to ask for one of them alone would
     /// take longer, and come to the same.
     pub fn is_of_the_object(self) -> bool {
-        const EACCES: i32 = 13;
-        const ETIMEDOUT: i32 = 110;
-        const EHOSTUNREACH: i32 = 113;
-        const ESTALE: i32 = 116;
+        use errno::{EACCES, EHOSTUNREACH, ESTALE, ETIMEDOUT};
         match self {
             Self::Dead | Self::Violation => true,
             Self::Read(errno) => matches!(errno, EACCES | ETIMEDOUT | EHOSTUNREACH | ESTALE),

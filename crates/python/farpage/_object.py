@@ -196,32 +196,39 @@ def bytes_of(obj):
 
 
 class Recipe:
-    """How an object was opened, so that another process can open it."""
+    """How an object was opened, so that another process can open it.
 
-    def __init__(self, address, options, spec=None):
-        self.address, self.options, self.spec = address, options, spec
+    `source`: a list of (address, offset, size), as of `places_of`, or Python code.
+    """
+
+    def __init__(self, source, options, spec=None):
+        self.source, self.options, self.spec = source, options, spec
 
     def __getstate__(self):
         """For another process: where it is from everywhere, and without traces."""
         state = dict(self.__dict__)
         left_out = ("record", "replay")
         state["options"] = {k: v for k, v in self.options.items() if k not in left_out}
-        if isinstance(self.address, str) and "://" not in self.address:
-            state["address"] = os.path.abspath(self.address)
+        if isinstance(self.source, list):
+            state["source"] = [(_absolute(address), *part) for address, *part in self.source]
         return state
 
     def open(self):
         """The object, the kind of file, and its arrays."""
         options = dict(self.options)
-        if not isinstance(self.address, str):
-            return _served(self.address, self, options), "raw", []
+        if not isinstance(self.source, list):
+            return _served(self.source, self, options), "raw", []
         if self.spec == "load":
-            memory, kind, entries = _farpage.load(self.address, options)
+            memory, kind, entries = _farpage.load(self.source, options)
         elif self.spec is not None:
-            memory, kind, entries = _farpage.raw(self.address, *self.spec, options)
+            memory, kind, entries = _farpage.raw(self.source, *self.spec, options)
         else:
-            memory, kind, entries = _farpage.open(self.address, options), "raw", []
+            memory, kind, entries = _farpage.open(self.source, options), "raw", []
         return Object(memory, self), kind, entries
+
+
+def _absolute(address):
+    return address if "://" in address else os.path.abspath(address)
 
 
 # What this process has opened for others, or sent to them, so that it is mapped once.
@@ -230,7 +237,7 @@ _known = weakref.WeakValueDictionary()
 
 def _key(recipe, version):
     state = recipe.__getstate__()
-    return repr((state["address"], sorted(state["options"].items()), recipe.spec)), version
+    return repr((state["source"], sorted(state["options"].items()), recipe.spec)), version
 
 
 def _reopened(recipe, version):
@@ -253,14 +260,19 @@ def _served(source, recipe, options):
     # Here: what it needs in turn takes milliseconds that others would wait for.
     from . import _server
 
-    size = options.pop("size", None)
+    size, offset = options.pop("size", None), options.pop("offset", None)
     writable = options.get("mode") in ("r+", "w+")
     if isinstance(source, io.TextIOBase):
         raise errors.ArgumentError("a file of text has no bytes to map; open it with mode 'rb'")
     if hasattr(source, "seek") and hasattr(source, "read"):
         name = getattr(source, "path", None) or getattr(source, "name", None)
         name = _server.without_credentials(str(name or type(source).__name__)).split("?")[0]
-        size = _length(source) if size is None else size
+        start = offset or 0
+        end = _length(source) if size is None else start + size
+        if start > end:
+            raise errors.ArgumentError(
+                f"offset {start} is not inside '{name}', which has {end}; give one inside"
+            )
         handler = _server.FileObject(source, writable)
     elif callable(source):
         name = getattr(source, "__qualname__", None) or type(source).__name__
@@ -268,16 +280,19 @@ def _served(source, recipe, options):
             raise errors.ArgumentError("a function has no size of its own; give size=")
         if writable:
             raise errors.ArgumentError("a function only reads; open it with mode='r' or 'c'")
+        if offset is not None:
+            raise errors.ArgumentError("a function is asked from byte 0 on; add the offset in it")
+        start, end = 0, size
         handler = _server.Callback(source)
     else:
         raise errors.ArgumentError(
-            f"cannot open {type(source).__name__}; give a path, an address, a file object or a "
-            "function with size="
+            f"cannot open {type(source).__name__}; give a path, an address, a list of them, a file "
+            "object or a function with size="
         )
     server = _server.Server(handler)
     try:
         control = server.control.fileno()
-        memory = _farpage.open_served(control, name, size, writable, options)
+        memory = _farpage.open_served(control, name, (start, end), writable, options)
     finally:
         server.opened()
     return Object(memory, recipe, server)

@@ -1,13 +1,11 @@
 """`open` and `load`."""
 
-import os
-
 import numpy as np
 
 from . import _farpage, errors
 from ._array import Arrays, array_in, dtype_of
 from ._object import Recipe
-from ._options import checked, parse_size
+from ._options import checked, is_address, parse_size, places_of
 
 
 def set_ram(size):
@@ -36,12 +34,13 @@ def _presentation(dtype):
     )
 
 
-def load(address, *, dtype=None, eager=False, progress=None, **options):
+def load(address, *, dtype=None, offset=None, size=None, eager=False, progress=None, **options):
     """Maps the arrays of a file: npy, npz (stored), safetensors or Arrow, wherever it is.
 
-    `address`: a path, or `http://`, `https://` and the like. Returns an `Array` for npy, in the
-    file's shape, and `Arrays` (a dict) for the others. Nothing is read but the header; what is
-    touched comes in.
+    `address`: a path, or `http://`, `https://` and the like; with `offset` and `size` what lies
+    there of it; or a list of parts, as of `open`, which make the file together. Returns an `Array`
+    for npy, in the file's shape, and `Arrays` (a dict) for the others. Nothing is read but the
+    header; what is touched comes in.
 
     `mode`: 'r', 'r+' (writes back) or 'c' (a private copy). `dtype`: None presents every number as
     NumPy's own type (big-endian as native, bf16 as float32), 'float32' float16 too, 'stored'
@@ -55,13 +54,13 @@ def load(address, *, dtype=None, eager=False, progress=None, **options):
     >>> x.shape, float(x[1].sum())
     ((2, 3), 12.0)
     """
-    if not isinstance(address, (str, bytes, os.PathLike)):
+    if not is_address(address) and not isinstance(address, (list, tuple)):
         raise errors.ArgumentError(
             f"cannot load {type(address).__name__}: where its arrays lie must be known before it "
             "is mapped; give a path or an address, or open() it and name dtype and shape"
         )
     options = checked(**options, **_presentation(dtype))
-    recipe = Recipe(os.fsdecode(address), options, "load")
+    recipe = Recipe(places_of(address, offset, size), options, "load")
     obj, kind, entries = recipe.open()
     arrays = {}
     for name, description, shape, fortran, offset, _ in entries:
@@ -72,12 +71,18 @@ def load(address, *, dtype=None, eager=False, progress=None, **options):
     return arrays[""] if kind == "npy" else Arrays(obj, arrays)
 
 
-def open(source, *, dtype=None, shape=None, size=None, eager=False, progress=None, **options):
+def open(
+    source, *, dtype=None, shape=None, offset=None, size=None, eager=False, progress=None, **options
+):
     """Opens bytes as memory, or raw numbers as an array.
 
     `source`: a path, an address, a file object (fsspec's too), or a function
     `read(offset, length)` that returns so many bytes, with `size=`. Python code runs in a process
     of its own, because the thread that waits for a page may hold the interpreter lock.
+
+    A list of parts is all of them, one after another. A part is a path or an address, or of what
+    is there some bytes: `(address, offset)` or `(address, offset, size)`. Local files can be
+    written to in parts, which do not grow.
 
     Without `dtype` it returns an `Object`; with it an `Array` of `shape`, in which one dimension
     may be -1 (all there is). dtypes: NumPy's, '>f4' and the like, 'bf16' (its bits, or numbers with
@@ -85,7 +90,10 @@ def open(source, *, dtype=None, shape=None, size=None, eager=False, progress=Non
 
     mode        'r', 'r+' (writes back, to files and objects in stores; a file grows if it must),
                 'w+' (makes it), 'c' (a private copy: what is written stays in this process)
-    size        bytes, of a function, of what is made, or of a file that grows
+    offset      the first byte, of a path, an address or a file object; with a shape as many bytes
+                are taken as it needs
+    size        bytes, of a function, of what is made, of a file that grows; of what is read, or
+                has an offset, as many from there on: without, all there are
     ram         the most that is in memory at a time: bytes, or text such as '512M'
     cache       True, a folder, or (folder, limit): keeps on the disk what is fetched
     on_failure  'error', 'wait' (as long as it takes) or 'zero' (zeros are read instead)
@@ -93,7 +101,8 @@ def open(source, *, dtype=None, shape=None, size=None, eager=False, progress=Non
     headers     of HTTP requests: a dict, or pairs
     decompress  gzip and zstd: True or False; by default by the name
     record      a file that gets the pages asked for
-    replay      such a file: brings them in, in that order, in the background
+    replay      such a file: brings them in, in that order, in the background; of a source that has
+                changed since then, which standard error says, those that are there
     eager       brings all in first, as far as the budget allows
     progress    of that: as of `Object.prefetch`
 
@@ -113,19 +122,30 @@ def open(source, *, dtype=None, shape=None, size=None, eager=False, progress=Non
         shape = (-1,)
     if shape is not None and dtype is None:
         raise errors.ArgumentError("a shape needs a dtype; give one")
-    served = not isinstance(source, (str, bytes, os.PathLike))
-    address = source if served else os.fsdecode(source)
+    is_code = not is_address(source) and not isinstance(source, (list, tuple))
+    makes = options.get("mode") in ("r+", "w+") and not is_code
     spec = None
     if dtype is not None:
         shape = tuple(int(n) for n in np.atleast_1d(shape))
     # Numbers are the native part's business: it can translate them. Records and text are not.
-    whole = served or _is_opaque(dtype)
-    if whole and dtype is not None and not served and min(shape, default=0) >= 0:
-        if size is None and options.get("mode") in ("r+", "w+"):
-            size = _bytes_of_shape(shape, np.dtype(dtype))
-    elif dtype is not None and not whole:
+    whole = is_code or _is_opaque(dtype)
+    if dtype is not None and not whole:
         spec = (_description(dtype), list(shape))
-    recipe = Recipe(address, checked(size=size, **options), spec)
+    elif dtype is not None and size is None:
+        if min(shape, default=0) < 0:
+            if options.get("mode") == "w+":
+                raise errors.ArgumentError(
+                    "shape: a new file has no length that -1 could follow from; give each "
+                    "dimension, or the size in bytes"
+                )
+        elif offset is not None or (makes and is_address(source)):
+            size = _bytes_of_shape(shape, _numpy_dtype(dtype))
+    if is_code:
+        recipe = Recipe(source, checked(size=size, offset=offset, **options), spec)
+    elif makes and offset is None and is_address(source):
+        recipe = Recipe(places_of(source), checked(size=size, **options), spec)
+    else:
+        recipe = Recipe(places_of(source, offset, size), checked(**options), spec)
     obj, _, entries = recipe.open()
     if eager:
         obj.prefetch(progress=progress)

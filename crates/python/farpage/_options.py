@@ -56,8 +56,36 @@ def _cache(cache):
     return os.fspath(cache), _CACHE_LIMIT
 
 
+def is_address(source):
+    """True for a path or an address."""
+    return isinstance(source, (str, bytes, os.PathLike))
+
+
+def places_of(source, offset=None, size=None):
+    """What the native part opens: a list of (address, offset, size), None where none is given."""
+    if not isinstance(source, (list, tuple)):
+        return [_place((source, offset, size))]
+    if offset is not None or size is not None:
+        raise errors.ArgumentError(
+            "a list of parts has no offset and no size of its own; give those of each part: "
+            "(address, offset, size)"
+        )
+    return [_place(part) for part in source]
+
+
+def _place(part):
+    given = part if isinstance(part, tuple) else (part,)
+    if not 1 <= len(given) <= 3 or not is_address(given[0]):
+        raise errors.ArgumentError(
+            f"{part!r} is no part; give a path or an address, or (address, offset, size)"
+        )
+    address, offset, size = given + (None,) * (3 - len(given))
+    size = None if size is None else parse_size(size)
+    return os.fsdecode(address), None if offset is None else parse_size(offset, "offset"), size
+
+
 _KEYWORDS = frozenset(
-    "mode ram cache on_failure timeout headers decompress record replay size "
+    "mode ram cache on_failure timeout headers decompress record replay size offset "
     "native bf16_as_f32 f16_as_f32".split()
 )
 
@@ -67,7 +95,7 @@ def checked(**options):
     unknown = set(options) - _KEYWORDS
     if unknown:
         raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
-    for name in ("ram", "size"):
+    for name in ("ram", "size", "offset"):
         if options.get(name) is not None:
             options[name] = parse_size(options[name], name)
     options["cache"] = _cache(options.get("cache"))

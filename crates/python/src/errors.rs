@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 /// The exception for an error.
 pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
-        Error::Source(error) | Error::NotRead { why: error, .. } => of_source(error),
+        Error::Source(error) | Error::NotRead { why: error } => of_source(error),
         Error::Format { .. } => "FormatError",
         Error::Kernel(_) => "KernelError",
         Error::Argument { .. } => "ArgumentError",

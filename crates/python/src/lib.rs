@@ -7,8 +7,9 @@ mod served;
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use farpage::{Dtype, Element, Loaded, Order, Trace};
+use farpage::{Dtype, Element, Loaded, Order, Place, Places, Slice, Source, Trace};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -16,28 +17,47 @@ use errors::raised;
 use memory::Memory;
 use options::Options;
 
-/// Maps the bytes of what is at `address`.
+/// Addresses, each with offset and size of what is meant there.
+type Parts = Vec<(String, Option<u64>, Option<u64>)>;
+
+fn places(parts: Parts) -> Places {
+    let place = |(address, offset, size)| Place {
+        address,
+        offset,
+        size,
+    };
+    Places(parts.into_iter().map(place).collect())
+}
+
+/// Maps the bytes of the parts.
 #[pyfunction]
-fn open(py: Python<'_>, address: String, options: &Bound<'_, PyDict>) -> PyResult<Memory> {
+fn open(py: Python<'_>, parts: Parts, options: &Bound<'_, PyDict>) -> PyResult<Memory> {
     let options = Options::read(options)?;
-    let opened = py.detach(|| farpage::Memory::open(&address, &options.load.open));
+    let opened = py.detach(|| farpage::Memory::open(places(parts), &options.load.open));
     Memory::new(py, opened, &options)
 }
 
-/// Maps what a process serves that is asked over the socket `control`.
+/// Maps what a process serves that is asked over the socket `control`: from the first of `bytes` up
+/// to the second.
 #[pyfunction]
 fn open_served(
     py: Python<'_>,
     control: RawFd,
     name: String,
-    size: u64,
+    bytes: (u64, u64),
     writable: bool,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<Memory> {
     let options = Options::read(options)?;
     let open = &options.load.open;
-    let source = served::Served::new(control, name, size, writable, open.deadline)?;
-    let opened = farpage::Memory::of_source(std::sync::Arc::new(source), open);
+    let (start, end) = bytes;
+    let source = served::Served::new(control, name, end, writable, open.deadline)?;
+    let mut source: Arc<dyn Source> = Arc::new(source);
+    if start > 0 {
+        let slice = Slice::new(source, start, end - start);
+        source = Arc::new(slice.map_err(|error| raised(py, &error.into()))?);
+    }
+    let opened = farpage::Memory::of_source(source, open);
     Memory::new(py, opened, &options)
 }
 
@@ -45,23 +65,23 @@ fn open_served(
 /// in bytes, length in bytes.
 type Entry = (String, String, Vec<u64>, bool, u64, u64);
 
-/// Maps the arrays of the file at `address`.
+/// Maps the arrays of the file that the parts make.
 #[pyfunction]
 fn load(
     py: Python<'_>,
-    address: String,
+    parts: Parts,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<(Memory, String, Vec<Entry>)> {
     let options = Options::read(options)?;
-    let loaded = py.detach(|| farpage::load(&address, &options.load));
+    let loaded = py.detach(|| farpage::load(places(parts), &options.load));
     answer(py, loaded, &options)
 }
 
-/// Maps a file of nothing but numbers.
+/// Maps parts that are nothing but numbers.
 #[pyfunction]
 fn raw(
     py: Python<'_>,
-    address: String,
+    parts: Parts,
     dtype: &str,
     shape: Vec<i64>,
     options: &Bound<'_, PyDict>,
@@ -83,7 +103,7 @@ fn raw(
             "give one of NumPy's, 'bf16', or 'vax_f', 'vax_d', 'vax_g'",
         )
     })?;
-    let loaded = py.detach(|| farpage::raw(&address, number, &shape, &options.load));
+    let loaded = py.detach(|| farpage::raw(places(parts), number, &shape, &options.load));
     answer(py, loaded, &options)
 }
 

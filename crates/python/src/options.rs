@@ -50,7 +50,6 @@ impl Options {
                 Trace::read(&path).map_err(|error| raised(py, &error.into()))?,
             )),
         };
-        let default = OpenOptions::default();
         let flag = |name, otherwise| Ok::<_, PyErr>(of(from, name)?.unwrap_or(otherwise));
         let deadline = of::<f64>(from, "timeout")?.map(Duration::try_from_secs_f64);
         let open = OpenOptions {
@@ -60,8 +59,8 @@ impl Options {
             cache,
             on_failure,
             deadline: match deadline {
-                None => default.deadline,
-                Some(Ok(deadline)) => deadline,
+                None => None,
+                Some(Ok(deadline)) => Some(deadline),
                 Some(Err(_)) => return Err(argument(py, "timeout is no time", "give seconds")),
             },
             headers: of(from, "headers")?.unwrap_or_default(),

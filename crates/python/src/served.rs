@@ -28,6 +28,8 @@ pub(crate) struct Served {
 
 /// Bytes that an answer that is an error has at most.
 const MESSAGE_MAX: u64 = 64 << 10;
+/// For those who name none.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Zero would mean no limit.
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 
@@ -38,11 +40,11 @@ impl Served {
         name: String,
         size: u64,
         writable: bool,
-        timeout: Duration,
+        timeout: Option<Duration>,
     ) -> io::Result<Self> {
         // SAFETY: Python holds the socket that this is the number of while it makes this call.
         let control = unsafe { BorrowedFd::borrow_raw(control) }.try_clone_to_owned()?;
-        let timeout = timeout.max(TIMEOUT_MIN);
+        let timeout = timeout.unwrap_or(TIMEOUT).max(TIMEOUT_MIN);
         // What fits no clock is no limit.
         set_socket_timeout(&control, Timeout::Send, Some(timeout))
             .or_else(|_| set_socket_timeout(&control, Timeout::Send, None))?;
@@ -69,6 +71,7 @@ impl Served {
                 name: self.name.clone(),
                 seconds: self.timeout.as_secs_f64().ceil() as u64,
                 cause: format!("the code that answers for byte {offset} has not returned"),
+                remedy: "make it faster, or allow more time",
             },
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::BrokenPipe

@@ -73,6 +73,24 @@ def test_a_new_file_without_a_size_is_refused(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+def test_a_new_file_needs_each_dimension(tmp_path):
+    record = [("a", "f8")]
+    for dtype in ("f8", record):
+        for shape in (None, (-1, 10)):
+            with pytest.raises(fp.ArgumentError, match="give each dimension, or the size"):
+                fp.open(tmp_path / "x", dtype=dtype, shape=shape, mode="w+")
+        assert not (tmp_path / "x").exists()
+        assert fp.open(tmp_path / "x", dtype=dtype, shape=(-1, 10), size=800, mode="w+").size == 100
+        (tmp_path / "x").unlink()
+
+
+def test_a_file_that_is_not_there_can_be_made(tmp_path):
+    with pytest.raises(fp.NotFound, match="check the name, or have it made: mode 'w\\+'$"):
+        fp.open(tmp_path / "x", dtype="f8", mode="r+")
+    with pytest.raises(fp.NotFound, match="check the name$"):
+        fp.open(tmp_path / "x", dtype="f8")
+
+
 def test_a_private_copy_never_reaches_the_file(numbers):
     path, values = numbers
     array = fp.open(path, dtype="f8", mode="c", ram="4M")

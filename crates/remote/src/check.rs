@@ -225,7 +225,7 @@ pub(crate) fn refusal(name: &str, status: StatusCode, headers: &HeaderMap) -> So
     let cause = format!("the server answered with status {status}");
     let now = SystemTime::now();
     match status.as_u16() {
-        404 | 410 => SourceError::NotFound { name, cause },
+        404 | 410 => SourceError::not_found(name, cause),
         401 => SourceError::Denied {
             name,
             cause,

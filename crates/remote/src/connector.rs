@@ -17,7 +17,7 @@ use ureq::Body;
 
 use crate::check;
 use crate::client::{Client, Failure};
-use crate::headers;
+use crate::{headers, settings};
 
 /// An answer to a control request is not longer.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
@@ -64,9 +64,12 @@ impl HttpService for Connector {
             Some(bytes) => bytes.clone(),
             None => HttpResponseBody::new(body).bytes().await?,
         };
-        let answer = self
-            .send(head, &body)
-            .map_err(|failure| HttpError::new(HttpErrorKind::Unknown, NoAnswer(failure)))?;
+        let host = head.uri.host().unwrap_or_default().to_owned();
+        let no_answer = |failure| {
+            let host = host.clone();
+            HttpError::new(HttpErrorKind::Unknown, NoAnswer { host, failure })
+        };
+        let answer = self.send(head, &body).map_err(no_answer)?;
         if let Some(slot) = slot {
             let (mut head, body) = answer.into_parts();
             head.extensions.clear();
@@ -78,10 +81,7 @@ impl HttpService for Connector {
         }
         let (head, mut body) = answer.into_parts();
         let read = body.with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
-        let read = read.map_err(|error| {
-            let failure = self.client.failure(error);
-            HttpError::new(HttpErrorKind::Unknown, NoAnswer(failure))
-        })?;
+        let read = read.map_err(|error| no_answer(self.client.failure(error)))?;
         if !head.status.is_success() {
             let refused = Refused::new(head.status, &head.headers, &read);
             return Err(HttpError::new(HttpErrorKind::Unknown, refused));
@@ -103,7 +103,25 @@ impl Connector {
 /// There was no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("no answer")]
-pub(crate) struct NoAnswer(pub(crate) Failure);
+pub(crate) struct NoAnswer {
+    /// Who was asked.
+    host: String,
+    failure: Failure,
+}
+
+impl NoAnswer {
+    /// What it means. `name`: of the object.
+    fn of(&self, name: &str) -> SourceError {
+        let settings = settings::of_place(name);
+        let host = &self.host;
+        let asked = |cause: &str| format!("{cause} (host {host}, which {settings} choose)");
+        let failure = match &self.failure {
+            Failure::Broken(cause) => Failure::Broken(asked(cause)),
+            Failure::Refused(cause, remedy) => Failure::Refused(asked(cause), remedy),
+        };
+        failure.of(name)
+    }
+}
 
 /// The answer was a refusal.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -148,7 +166,7 @@ impl Refused {
             401 | 403 => denied(name, cause, anonymous),
             // Some stores say 400 of keys that have expired, and 404 of such that they don't know.
             400 | 404 if self.is_about_keys() => denied(name, cause, anonymous),
-            404 | 410 => SourceError::NotFound { name, cause },
+            404 | 410 => SourceError::not_found(name, cause),
             301 => {
                 let region = self.region.as_deref().unwrap_or("the region of its bucket");
                 let remedy = format!("set AWS_REGION to {region}");
@@ -215,8 +233,8 @@ pub(crate) fn explain(
     if let Some(refused) = find::<Refused>(error) {
         return refused.of(name, anonymous);
     }
-    if let Some(NoAnswer(failure)) = find(error) {
-        return failure.clone().of(name);
+    if let Some(none) = find::<NoAnswer>(error) {
+        return none.of(name);
     }
     let code = code(&error.to_string());
     let cause = match &code {

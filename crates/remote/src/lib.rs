@@ -16,6 +16,7 @@ mod http_source;
 mod object_source;
 mod profile;
 mod resolver;
+mod settings;
 mod store;
 mod upload;
 

@@ -166,3 +166,61 @@ pub(crate) fn look(store: &Store) -> Result<Version, SourceError> {
     }
     Ok(version)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use farpage_source::Retry;
+
+    use super::*;
+
+    fn refused(url: &str, settings: &[(&str, &str)]) -> String {
+        let own = |(name, value): &(&str, &str)| ((*name).into(), (*value).into());
+        let options = Options {
+            settings: settings.iter().map(own).collect(),
+            retry: Retry {
+                deadline: Duration::ZERO,
+            },
+            ..Options::default()
+        };
+        let error = ObjectSource::open(url, &options).err().expect("refused");
+        error.to_string()
+    }
+
+    #[test]
+    fn a_store_that_does_not_answer_is_named_with_the_settings_that_choose_it() {
+        // Nobody listens on that port.
+        let settings = [
+            ("aws_endpoint_url", "http://127.0.0.1:1"),
+            ("aws_allow_http", "true"),
+            ("aws_skip_signature", "true"),
+        ];
+        let message = refused("s3://bucket/key", &settings);
+        let names = "(host 127.0.0.1, which AWS_ENDPOINT_URL and AWS_REGION choose)";
+        assert!(message.contains(names), "{message}");
+        let settings = [
+            ("azure_storage_account_name", "account"),
+            ("azure_storage_endpoint", "http://127.0.0.1:1"),
+            ("azure_allow_http", "true"),
+            ("azure_skip_signature", "true"),
+        ];
+        let message = refused("az://container/key", &settings);
+        let names = "which AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ENDPOINT choose)";
+        assert!(message.contains(names), "{message}");
+    }
+
+    #[test]
+    fn a_store_that_lacks_settings_names_them() {
+        let message = refused("az://container/key", &[]);
+        assert!(
+            message.contains("set AZURE_STORAGE_ACCOUNT_NAME"),
+            "{message}"
+        );
+        let message = refused("gs://bucket/key", &[("google_service_account_key", "{}")]);
+        assert!(
+            message.contains("GOOGLE_APPLICATION_CREDENTIALS"),
+            "{message}"
+        );
+    }
+}

@@ -15,7 +15,7 @@ use url::Url;
 
 use crate::client::Client;
 use crate::connector::Connector;
-use crate::{Options, address, profile};
+use crate::{Options, address, profile, settings as names};
 
 /// An object in a store.
 pub(crate) struct Store {
@@ -69,7 +69,7 @@ impl Store {
             for (_, value) in settings.iter().filter(|(_, value)| !value.is_empty()) {
                 text = text.replace(value, "...");
             }
-            refused(&text, "check the settings of the store")
+            refused(&text, names::remedy(parsed.scheme()))
         })?;
         Ok(Self {
             name,

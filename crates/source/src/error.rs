@@ -7,12 +7,14 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum SourceError {
     /// There is nothing of that name.
-    #[error("cannot find '{name}': {cause}; check the name")]
+    #[error("cannot find '{name}': {cause}; {remedy}")]
     NotFound {
         /// Of the source.
         name: String,
         /// What was answered.
         cause: String,
+        /// What helps.
+        remedy: &'static str,
     },
     /// Access is not allowed.
     #[error("may not access '{name}': {cause}; {remedy}")]
@@ -78,10 +80,7 @@ pub enum SourceError {
         retry_after: Option<Duration>,
     },
     /// It was tried again until the deadline.
-    #[error(
-        "'{name}' did not answer within {seconds} s: {cause}; check the network and the server, or \
-         allow more time"
-    )]
+    #[error("'{name}' did not answer within {seconds} s: {cause}; {remedy}")]
     TimedOut {
         /// Of the source.
         name: String,
@@ -89,6 +88,8 @@ pub enum SourceError {
         seconds: u64,
         /// What the last try came to.
         cause: String,
+        /// What helps.
+        remedy: &'static str,
     },
     /// Reading or writing failed.
     #[error("cannot {what} '{name}' at byte {offset}: {cause}; {remedy}")]
@@ -153,6 +154,15 @@ pub enum SourceError {
 }
 
 impl SourceError {
+    /// There is nothing called `name`.
+    pub fn not_found(name: String, cause: String) -> Self {
+        Self::NotFound {
+            name,
+            cause,
+            remedy: "check the name",
+        }
+    }
+
     /// True when the same request may succeed later.
     pub fn is_transient(&self) -> bool {
         match self {
@@ -188,6 +198,7 @@ impl SourceError {
                 // Half a second is not zero.
                 seconds: deadline.as_secs_f64().ceil() as u64,
                 cause,
+                remedy: "check the network and the server, or allow more time",
             },
             other => other,
         }

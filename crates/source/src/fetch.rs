@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
@@ -12,7 +12,7 @@ use crate::aligned::Aligned;
 use crate::link::Link;
 use crate::pager::{Failures, pager_error};
 use crate::plan::{Answer, Plan, ReadId, Start};
-use crate::{OnFailure, Options, Reach, Retry, Source, SourceError, pool};
+use crate::{OnFailure, Options, Reach, Retry, Source, SourceError, UnderWay, pool};
 
 /// Bytes that are read ahead of a near source at most: a disk needs no more to be busy.
 const AHEAD_NEAR: u64 = 8 << 20;
@@ -31,40 +31,24 @@ pub(crate) struct Fetch {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     began: Instant,
+    /// Reads that threads are busy with. Beside the rest, which they let go of first.
     under_way: Arc<UnderWay>,
     state: Mutex<State>,
 }
 
-/// Reads that threads are busy with. Beside the rest, which they let go of first.
-#[derive(Default)]
-struct UnderWay {
-    reads: Mutex<usize>,
-    ended: Condvar,
-}
-
-/// One of them.
+/// A read that a thread is busy with.
 struct Read(Arc<UnderWay>);
 
-impl UnderWay {
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.reads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(self: &Arc<Self>) -> Read {
-        *self.lock() += 1;
-        Read(Arc::clone(self))
-    }
-
-    fn wait_for_the_last(&self) {
-        let last = self.ended.wait_while(self.lock(), |reads| *reads > 0);
-        drop(last);
+impl Read {
+    fn begin(under_way: &Arc<UnderWay>) -> Self {
+        under_way.begin(1);
+        Self(Arc::clone(under_way))
     }
 }
 
 impl Drop for Read {
     fn drop(&mut self) {
-        *self.0.lock() -= 1;
-        self.0.ended.notify_all();
+        self.0.end(1);
     }
 }
 
@@ -188,7 +172,7 @@ impl Fetch {
         let dropped = self.lock().plan.abandon();
         drop(dropped);
         if self.source.reach() == Reach::Near {
-            self.under_way.wait_for_the_last();
+            self.under_way.wait_for_at_most(0);
         }
     }
 
@@ -204,7 +188,7 @@ impl Fetch {
             Reach::Far => &pool::FAR,
         };
         for (start, buffer) in starts.into_iter().zip(buffers) {
-            let (read, fetch) = (self.under_way.begin(), Arc::clone(self));
+            let (read, fetch) = (Read::begin(&self.under_way), Arc::clone(self));
             threads.spawn(move || {
                 let _read = read;
                 let fetch = fetch;

@@ -335,7 +335,7 @@ pub(crate) fn opening(name: &str, error: &io::Error) -> SourceError {
     let (name, cause) = (name.to_owned(), error.to_string());
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            SourceError::NotFound { name, cause }
+            SourceError::not_found(name, cause)
         }
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             SourceError::Denied {

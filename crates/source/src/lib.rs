@@ -17,6 +17,7 @@ mod plan;
 mod pool;
 mod retry;
 mod trace;
+mod under_way;
 
 pub use cache::{Cache, CacheUsage};
 #[doc(hidden)]
@@ -28,6 +29,7 @@ pub use pager::{Counts, OnFailure, Options, SourcePager};
 pub use parts::{Concat, Slice};
 pub use retry::Retry;
 pub use trace::{Recorder, Trace, TraceError, Traced, Traces};
+pub use under_way::UnderWay;
 
 /// How far away the bytes of a source are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, errno};
 
 use crate::aligned::Aligned;
 use crate::fetch::Fetch;
@@ -137,9 +137,7 @@ impl SourcePager {
     /// A thread waits for `page`, which was asked for already, perhaps ahead of need: its read goes
     /// before those that nobody waits for.
     pub fn hasten(&self, page: PageIndex) {
-        if self.source.reach() == Reach::Far {
-            self.fetch.hasten(page);
-        }
+        self.fetch.hasten(page);
     }
 
     /// What it has done.
@@ -384,23 +382,18 @@ impl Failures {
 
 /// The number that stands for an error in the protocol.
 pub(crate) fn pager_error(error: &SourceError) -> PagerError {
-    const EIO: i32 = 5;
-    const EACCES: i32 = 13;
-    const ETIMEDOUT: i32 = 110;
-    const EHOSTUNREACH: i32 = 113;
-    const ESTALE: i32 = 116;
     match error {
         SourceError::Corrupt { .. } => PagerError::Corrupt,
         SourceError::Short { .. } | SourceError::NotFound { .. } => PagerError::Unavailable,
-        SourceError::Denied { .. } => PagerError::Read(EACCES),
-        SourceError::TimedOut { .. } => PagerError::Read(ETIMEDOUT),
-        SourceError::Unreachable { .. } => PagerError::Read(EHOSTUNREACH),
-        SourceError::Changed { .. } => PagerError::Read(ESTALE),
-        SourceError::ReadOnly { .. } => PagerError::Write(30),
+        SourceError::Denied { .. } => PagerError::Read(errno::EACCES),
+        SourceError::TimedOut { .. } => PagerError::Read(errno::ETIMEDOUT),
+        SourceError::Unreachable { .. } => PagerError::Read(errno::EHOSTUNREACH),
+        SourceError::Changed { .. } => PagerError::Read(errno::ESTALE),
+        SourceError::ReadOnly { .. } => PagerError::Write(errno::EROFS),
         SourceError::WrongRange { .. }
         | SourceError::Io { .. }
         | SourceError::Unsupported { .. }
         | SourceError::NotExact { .. }
-        | SourceError::Callback { .. } => PagerError::Read(EIO),
+        | SourceError::Callback { .. } => PagerError::Read(errno::EIO),
     }
 }

@@ -157,8 +157,11 @@ impl Source for Concat {
     }
 
     fn version(&self) -> Option<String> {
-        let all: Option<Vec<String>> = self.parts.iter().map(|part| part.version()).collect();
-        all.map(|versions| versions.join(" "))
+        let all: Vec<Option<String>> = self.parts.iter().map(|part| part.version()).collect();
+        // What has none does not hide that another has changed.
+        let any = all.iter().any(Option::is_some);
+        let shown = all.into_iter().map(|one| one.unwrap_or_else(|| "-".into()));
+        any.then(|| shown.collect::<Vec<_>>().join(" "))
     }
 
     fn reach(&self) -> Reach {

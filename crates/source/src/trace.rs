@@ -12,15 +12,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farpage_abi::PageRange;
 
+use crate::Source;
+
 const MAGIC: &str = "farpage trace 1";
 
 /// What a program asked for of one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Size of the source in bytes. It is replayed for a source of this size only.
-    pub size: u64,
-    /// Its version, where it has one.
-    pub version: Option<String>,
+    /// The source. Of another one that is replayed which is there: [`Traced::change`] says so.
+    pub source: Traced,
     /// Runs of pages of 4096 bytes, in the order in which they were first asked for.
     pub runs: Vec<PageRange>,
 }
@@ -75,8 +75,7 @@ impl Trace {
         let source = sources.pop().filter(|_| several == 1);
         let source = source.ok_or_else(|| format!("it is of {several} sources, not of one"))?;
         Ok(Self {
-            size: source.size,
-            version: source.version,
+            source,
             runs: runs.into_iter().map(|(_, run)| run).collect(),
         })
     }
@@ -129,9 +128,22 @@ impl Traces {
 }
 
 impl Traced {
-    /// True when `version` is what was recorded: a trace has no line ends in it.
-    pub fn is_version(&self, version: Option<&str>) -> bool {
-        self.version == version.map(one_line).filter(|version| !version.is_empty())
+    /// What to say of `source`, called `name`, when it is not what was recorded any more. `None`:
+    /// nothing tells it from that. A trace is only advice: what is recorded of a source that has
+    /// changed since then is brought in all the same, as far as it is there.
+    pub fn change(&self, name: &str, source: &dyn Source) -> Option<String> {
+        let size = source.size();
+        // A trace has no line ends in it.
+        let version = source.version().map(|version| one_line(&version));
+        let what = match (&self.version, version) {
+            _ if self.size != size => format!("had {} bytes and has {size}", self.size),
+            (Some(was), Some(is)) if *was != is => format!("was {was} and is {is}"),
+            _ => return None,
+        };
+        Some(format!(
+            "'{name}' has changed since its trace was recorded: it {what}; what it still has of \
+             the pages is brought in; record it again"
+        ))
     }
 
     fn parse<'a>(
@@ -293,6 +305,27 @@ mod tests {
         }
     }
 
+    /// A source as it is now.
+    struct Now(u64, Option<String>);
+
+    impl Source for Now {
+        fn name(&self) -> &str {
+            "now"
+        }
+
+        fn size(&self) -> u64 {
+            self.0
+        }
+
+        fn version(&self) -> Option<String> {
+            self.1.clone()
+        }
+
+        fn read_at(&self, offset: u64, _: &mut [u8]) -> Result<(), crate::SourceError> {
+            panic!("byte {offset} is read")
+        }
+    }
+
     #[test]
     fn what_is_recorded_is_read_back_in_order_and_once() {
         let folder = tempfile::tempdir().unwrap();
@@ -304,10 +337,7 @@ mod tests {
         }
         recorder.flush().unwrap();
         let trace = Trace::read(&path).unwrap();
-        assert_eq!(
-            (trace.size, trace.version.as_deref()),
-            (100 * 4096 - 1, Some("\"tag\""))
-        );
+        assert_eq!(trace.source, of(100 * 4096 - 1, Some("\"tag\""), None));
         let runs = [
             (50, 60),
             (0, 3),
@@ -338,8 +368,21 @@ mod tests {
         let text = format!("{MAGIC}\n{head}1+1\n@1\n0+1\n@0\n0+1\n");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         let traces = Traces::read(&path).unwrap();
-        assert!(traces.sources[0].is_version(Some("a\nb")));
-        assert!(!traces.sources[0].is_version(None) && traces.sources[1].is_version(None));
+        let change = |at: usize, size, version: Option<&str>| {
+            let now = Now(size, version.map(str::to_owned));
+            traces.sources[at].change("f", &now)
+        };
+        for same in [
+            change(0, 8192, Some("a\nb")),
+            change(0, 8192, None),
+            change(1, 1, Some("new")),
+        ] {
+            assert_eq!(same, None);
+        }
+        let said = change(0, 8192, Some("c")).unwrap();
+        assert!(said.contains("'f' has changed") && said.contains("it was a b and is c;"));
+        let said = change(0, 8191, Some("a\nb")).unwrap();
+        assert!(said.contains("it had 8192 bytes and has 8191;"), "{said}");
         let runs = [(0, (1, 2)), (1, (0, 1)), (0, (0, 1))];
         let runs = runs.map(|(source, (start, end))| (source, PageRange::new(start, end)));
         assert_eq!(traces.runs, runs);
@@ -358,7 +401,7 @@ mod tests {
         let head = format!("{MAGIC}\nsize 8192\nversion \n");
         let parse = |rest: &str| Trace::parse(format!("{head}{rest}").as_bytes());
         assert_eq!(parse("0+1\n1+").unwrap().runs, [PageRange::new(0, 1)]);
-        assert_eq!(parse("").unwrap().version, None);
+        assert_eq!(parse("").unwrap().source, of(8192, None, None));
         assert_eq!(parse("@0\n0+1\n").unwrap().runs.len(), 1);
         for bad in [
             "0+3\n",

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_kernel::embed::{Embedded, Mapping, Object};
@@ -112,6 +112,69 @@ fn check(memory: &Mapping, offset: u64, bytes: usize) {
 fn pages(bytes: std::ops::Range<u64>) -> PageRange {
     let page = PAGE_BYTES as u64;
     PageRange::new(bytes.start / page, bytes.end.div_ceil(page))
+}
+
+/// A near source whose reads wait until it is opened.
+#[derive(Default)]
+struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+    /// What is read, from the beginning of the read on.
+    begun: Mutex<Vec<std::ops::Range<u64>>>,
+}
+
+impl Source for Gate {
+    fn name(&self) -> &str {
+        "gate"
+    }
+
+    fn size(&self) -> u64 {
+        16 * MIB
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+        let bytes = offset..offset + buffer.len() as u64;
+        self.begun.lock().unwrap().push(bytes);
+        let waited = self
+            .opened
+            .wait_while(self.open.lock().unwrap(), |open| !*open);
+        drop(waited.unwrap());
+        buffer.fill(7);
+        Ok(())
+    }
+}
+
+#[test]
+fn what_somebody_comes_to_wait_for_goes_before_prefetches_of_a_near_source() {
+    let gate = Arc::new(Gate::default());
+    let (object, pager) = object(gate.clone(), &Options::default(), 64 * MIB);
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&asked);
+    pager.watch_requests(move |pages| {
+        count.fetch_add(pages.pages(), Ordering::Release);
+    });
+    let memory = object.map().unwrap();
+    let (all, last) = (pages(0..16 * MIB), 16 * MIB - 1);
+    let comes = |what: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !what() && began.elapsed() < Duration::from_secs(10) {
+            std::thread::yield_now();
+        }
+        what()
+    };
+    let begun = |at: u64| gate.begun.lock().unwrap().iter().any(|r| r.contains(&at));
+    std::thread::scope(|scope| {
+        let prefetch = scope.spawn(|| memory.prefetch([all], |_| ()).unwrap());
+        let queued = comes(&|| asked.load(Ordering::Acquire) == all.pages() && begun(0));
+        let early = begun(last);
+        pager.hasten(PageIndex(last / PAGE_BYTES as u64));
+        let hastened = comes(&|| begun(last));
+        *gate.open.lock().unwrap() = true;
+        gate.opened.notify_all();
+        assert!(queued && !early, "it had to wait");
+        assert!(hastened, "it waits for the others");
+        assert_eq!(prefetch.join().unwrap(), all.pages());
+    });
 }
 
 #[test]

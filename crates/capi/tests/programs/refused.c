@@ -16,6 +16,10 @@ static void of_null(void)
     char byte = 0;
     CHECK(fp_open(NULL, NULL, &error) == NULL);
     check_error(&error, FP_ARGUMENT, "address");
+    CHECK(fp_open_parts(NULL, 1, NULL, &error) == NULL);
+    check_error(&error, FP_ARGUMENT, "parts: it is NULL");
+    CHECK(fp_open_parts(NULL, 0, NULL, &error) == NULL);
+    check_error(&error, FP_ARGUMENT, "there are none");
     CHECK(fp_load(NULL, NULL, &error) == NULL);
     check_error(&error, FP_ARGUMENT, "address");
     CHECK(fp_load_raw(NULL, "f32", NULL, 0, NULL, &error) == NULL);
@@ -99,6 +103,35 @@ static void of_pagers(void)
     check_error(&error, FP_ARGUMENT, "reach");
 }
 
+static void of_parts(const char *path)
+{
+    fp_error error;
+    fp_options options = no_options();
+    fp_part parts[2] = {{path, 0, 0}, {NULL, 0, 0}};
+    CHECK(fp_open_parts(parts, 2, NULL, &error) == NULL);
+    check_error(&error, FP_ARGUMENT, "parts");
+    parts[1].address = "/nowhere/at/all";
+    CHECK(fp_open_parts(parts, 2, NULL, &error) == NULL);
+    check_error(&error, FP_NOT_FOUND, "/nowhere/at/all");
+    parts[1].address = path;
+    parts[1].offset = 99999;
+    parts[1].bytes = 2;
+    CHECK(fp_open_parts(parts, 2, NULL, &error) == NULL);
+    check_error(&error, FP_ARGUMENT, "bytes 99999 to 100001 are not inside");
+    parts[1].bytes = 1;
+    options.mode = FP_WRITE;
+    CHECK(fp_open_parts(parts, 2, &options, &error) == NULL);
+    check_error(&error, FP_ARGUMENT, "two have the same bytes");
+    options.file_bytes = 100001;
+    CHECK(fp_open_parts(parts + 1, 1, &options, &error) == NULL);
+    check_error(&error, FP_ARGUMENT, "parts do not grow");
+    options = no_options();
+    options.mode = FP_CREATE;
+    options.file_bytes = 5;
+    CHECK(fp_open_parts(parts, 2, &options, &error) == NULL);
+    check_error(&error, FP_ARGUMENT, "make each file by itself");
+}
+
 static void of_ranges(const char *path)
 {
     fp_error error;
@@ -126,6 +159,7 @@ int main(int count, char **words)
     of_null();
     of_options(words[1]);
     of_pagers();
+    of_parts(words[1]);
     of_ranges(words[1]);
     CHECK(strcmp(fp_version(), "0.1.0") == 0);
     return 0;

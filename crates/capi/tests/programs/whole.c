@@ -187,6 +187,30 @@ static void raw_numbers_are_made_written_and_read_again(const char *folder)
     fp_arrays_close(again);
 }
 
+static void parts_are_one_memory_and_are_written_in_place(const char *folder)
+{
+    fp_error error;
+    char numbers[4096], tail[4096], text[16] = "";
+    const fp_part parts[3] = {{numbers, 8 * 5000, 8 * 1001}, {tail, 0, 0}, {numbers, 0, 8}};
+    fp_options options = no_options();
+    snprintf(numbers, sizeof numbers, "%s/numbers", folder);
+    snprintf(tail, sizeof tail, "%s/tail", folder);
+    FILE *file = fopen(tail, "w");
+    CHECK(file != NULL && fputs("tail", file) >= 0 && fclose(file) == 0);
+    options.mode = FP_WRITE;
+    fp_memory *memory = fp_open_parts(parts, 3, &options, &error);
+    check_error(&error, FP_OK, NULL);
+    CHECK(fp_size(memory) == 8 * 1002 + 4 && fp_is_writable(memory));
+    CHECK(((const double *)fp_data(memory))[1000] == 6000);
+    CHECK(fp_read(memory, 8 * 1001, text, 4, NULL) == FP_OK && strcmp(text, "tail") == 0);
+    CHECK(fp_write(memory, 8 * 1001 + 1, "in", 2, NULL) == FP_OK);
+    CHECK(fp_flush(memory, NULL) == FP_OK);
+    fp_close(memory);
+    file = fopen(tail, "r");
+    CHECK(file != NULL && fgets(text, sizeof text, file) != NULL && fclose(file) == 0);
+    CHECK(strcmp(text, "tinl") == 0);
+}
+
 static void a_child_reads_the_same_memory(const char *folder)
 {
     fp_error error;
@@ -233,6 +257,7 @@ int main(int count, char **words)
     what_fails_is_an_error_in_the_callbacks_words(FP_NEAR);
     what_fails_is_an_error_in_the_callbacks_words(FP_FAR);
     raw_numbers_are_made_written_and_read_again(words[1]);
+    parts_are_one_memory_and_are_written_in_place(words[1]);
     a_child_reads_the_same_memory(words[1]);
     return 0;
 }

@@ -29,6 +29,7 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
             spill_dirs: Vec::new(),
             spill_limit_bytes: None,
             maps: Vec::new(),
+            deadline: None,
             record: None,
             replay: None,
             stats: None,

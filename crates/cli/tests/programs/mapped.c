@@ -152,6 +152,14 @@ static void names(void) {
   FAILS(open(path, O_RDONLY | O_DIRECTORY), ENOTDIR);
   FAILS(creat(path, 0666), EROFS);
   FAILS(truncate(path, 0), EROFS);
+  FAILS(unlink(path), EROFS);
+  FAILS(unlinkat(AT_FDCWD, path, 0), EROFS);
+  FAILS(rename(path, "other"), EROFS);
+  FAILS(rename("/dev/null", path), EROFS);
+  FAILS(renameat(AT_FDCWD, "/dev/null", AT_FDCWD, path), EROFS);
+  FAILS(link(path, "other"), EROFS);
+  FAILS(chmod(path, 0600), EROFS);
+  FAILS(unlink("no-such-file"), ENOENT);
   char link[16];
   FAILS(readlink(path, link, sizeof link), EINVAL);
   char longer[4096];

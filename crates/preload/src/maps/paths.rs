@@ -53,9 +53,19 @@ pub(super) unsafe fn call(maps: &Maps, number: u32, args: [usize; 6]) -> Option<
         g::__NR_readlinkat => at(a, b).map(|_| Err(Errno::EINVAL)),
         g::__NR_getxattr | g::__NR_lgetxattr => at(HERE, a).map(|_| Err(ENODATA)),
         g::__NR_listxattr | g::__NR_llistxattr => at(HERE, a).map(|_| Ok(0)),
-        g::__NR_truncate => at(HERE, a).map(|_| Err(Errno::EROFS)),
+        g::__NR_truncate | g::__NR_unlink | g::__NR_chmod => refused(at(HERE, a)),
+        g::__NR_unlinkat | g::__NR_fchmodat | g::__NR_fchmodat2 => refused(at(a, b)),
+        g::__NR_rename | g::__NR_link => refused(at(HERE, a).or_else(|| at(HERE, b))),
+        g::__NR_renameat | g::__NR_renameat2 | g::__NR_linkat => {
+            refused(at(a, b).or_else(|| at(c, d)))
+        }
         _ => None,
     }
+}
+
+/// What would change a mapped file, or its name.
+fn refused(file: Option<usize>) -> Option<Result<usize>> {
+    file.map(|_| Err(Errno::EROFS))
 }
 
 /// The descriptor to read and write of a file.

@@ -1,0 +1,229 @@
+//! Several addresses, or some of the bytes of one, as a source.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use farpage_source::{Concat, Slice, Source};
+
+use crate::open::{Opened, open_one};
+use crate::{Address, Error, Mode, OpenOptions};
+
+/// Addresses that are opened at a time, where opening waits for a server.
+const AT_A_TIME: usize = 16;
+
+/// All bytes at an address, or some of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// A path or an URL.
+    pub address: String,
+    /// The first byte, of what is decompressed there. `None`: the first there is.
+    pub offset: Option<u64>,
+    /// Number of bytes. `None`: all from there on; with an offset, and [`crate::raw`] of a fixed
+    /// shape, what that takes.
+    pub size: Option<u64>,
+}
+
+/// What is opened: the bytes of a place, or those of several, one after another.
+///
+/// ```
+/// use farpage::{Place, Places};
+///
+/// let one = Places::from("https://host/x.npy");
+/// let two = Places(vec![
+///     Place::from("a.bin"),
+///     Place { offset: Some(4096), size: None, ..Place::from("https://host/b.bin") },
+/// ]);
+/// # assert_eq!((one.0.len(), two.0.len()), (1, 2));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places(pub Vec<Place>);
+
+impl From<&str> for Place {
+    fn from(address: &str) -> Self {
+        Self {
+            address: address.into(),
+            offset: None,
+            size: None,
+        }
+    }
+}
+
+impl From<&str> for Places {
+    fn from(address: &str) -> Self {
+        Self(vec![address.into()])
+    }
+}
+
+impl From<&String> for Places {
+    fn from(address: &String) -> Self {
+        address.as_str().into()
+    }
+}
+
+impl Place {
+    fn is_whole(&self) -> bool {
+        self.offset.is_none() && self.size.is_none()
+    }
+}
+
+impl Places {
+    /// All there is at one address, which may be made and may grow.
+    pub(crate) fn as_whole(&self) -> Option<&str> {
+        match self.0.as_slice() {
+            [place] if place.is_whole() => Some(&place.address),
+            _ => None,
+        }
+    }
+
+    /// The same from everywhere: paths from the root on.
+    pub(crate) fn absolute(&self) -> Self {
+        let absolute = |place: &Place| Place {
+            address: match Address::parse(&place.address) {
+                Address::Path(path) => std::path::absolute(&path)
+                    .unwrap_or(path)
+                    .display()
+                    .to_string(),
+                Address::Url(url) => url,
+            },
+            ..place.clone()
+        };
+        Self(self.0.iter().map(absolute).collect())
+    }
+
+    /// Opens all of them, and makes one source of what is meant of each.
+    pub(crate) fn open(&self, options: &OpenOptions) -> Result<Opened, Error> {
+        if let Some(address) = self.as_whole() {
+            return open_one(address, options);
+        }
+        self.refuse(options.mode)?;
+        let each = OpenOptions {
+            size: None,
+            ..options.clone()
+        };
+        let mut parts = Vec::with_capacity(self.0.len());
+        for places in self.0.chunks(AT_A_TIME) {
+            parts.extend(open_at_once(places, &each)?);
+        }
+        let are_files = parts.iter().all(|part| matches!(part, Opened::File(_)));
+        let parts = parts.into_iter().zip(&self.0);
+        let parts = parts.map(|(part, place)| place.cut(part.into_source()));
+        let mut parts: Vec<Arc<dyn Source>> = parts.collect::<Result<_, _>>()?;
+        let source = match parts.len() {
+            1 => parts.swap_remove(0),
+            _ => Arc::new(Concat::new(parts)?),
+        };
+        if let Some(size) = options.size.filter(|size| *size > source.size()) {
+            return Err(Error::Argument {
+                what: "size",
+                why: format!(
+                    "'{}' has {} bytes, not {size}, and parts do not grow",
+                    source.name(),
+                    source.size()
+                ),
+                remedy: "open the file that is to grow by itself",
+            });
+        }
+        Ok(match are_files {
+            true => Opened::File(source),
+            false => Opened::Other(source),
+        })
+    }
+
+    /// What cannot be done with parts.
+    fn refuse(&self, mode: Mode) -> Result<(), Error> {
+        let refused = |what, why: &str, remedy| {
+            let why = why.into();
+            Err(Error::Argument { what, why, remedy })
+        };
+        if self.0.is_empty() {
+            return refused("parts", "there are none", "name at least one");
+        }
+        match mode {
+            Mode::Read | Mode::Copy => Ok(()),
+            Mode::Write => self.check_writing(),
+            Mode::Create => refused(
+                "mode",
+                "parts are of what is there, and not made",
+                "make each file by itself, and open them for writing then",
+            ),
+        }
+    }
+
+    /// That all can be written to in parts, and no byte is in two pages, of which one would be
+    /// written over the other.
+    fn check_writing(&self) -> Result<(), Error> {
+        let mut files: HashMap<PathBuf, Vec<(u64, u64)>> = HashMap::new();
+        for place in &self.0 {
+            let path = match Address::parse(&place.address) {
+                Address::Path(path) => path,
+                Address::Url(url) if farpage_remote::is_object(&url)? => {
+                    return Err(Error::Argument {
+                        what: "mode",
+                        why: "objects in stores are replaced as a whole, and not in parts".into(),
+                        remedy: "open each by itself, or all for a private copy",
+                    });
+                }
+                // Which cannot be written to at all.
+                Address::Url(_) => continue,
+            };
+            let path = path.canonicalize().unwrap_or(path);
+            let start = place.offset.unwrap_or(0);
+            let end = start.saturating_add(place.size.unwrap_or(u64::MAX));
+            let ranges = files.entry(path).or_default();
+            if ranges.iter().any(|other| other.0 < end && start < other.1) {
+                return Err(Error::Argument {
+                    what: "parts",
+                    why: format!("two have the same bytes of '{}'", place.address),
+                    remedy: "write to each byte in one place: leave one out, or open for reading",
+                });
+            }
+            ranges.push((start, end));
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    /// What is meant of the source that is there.
+    fn cut(&self, source: Arc<dyn Source>) -> Result<Arc<dyn Source>, Error> {
+        if self.is_whole() {
+            return Ok(source);
+        }
+        let start = self.offset.unwrap_or(0);
+        let rest = source.size().checked_sub(start);
+        match rest.filter(|rest| self.size.unwrap_or(0) <= *rest) {
+            Some(rest) => {
+                let size = self.size.unwrap_or(rest);
+                Ok(Arc::new(Slice::new(source, start, size)?))
+            }
+            None => Err(Error::outside(
+                source.name(),
+                (start, start.saturating_add(self.size.unwrap_or(0))),
+                source.size(),
+            )),
+        }
+    }
+}
+
+/// Opens what is there at the same time.
+fn open_at_once(places: &[Place], options: &OpenOptions) -> Result<Vec<Opened>, Error> {
+    std::thread::scope(|scope| {
+        let threads = places.iter().map(|place| {
+            let waits = matches!(Address::parse(&place.address), Address::Url(_));
+            let open = move || open_one(&place.address, options);
+            // What needs no server, or finds no thread, is opened here, when its turn comes.
+            let thread = waits.then(|| std::thread::Builder::new().spawn_scoped(scope, open));
+            (place, thread.and_then(Result::ok))
+        });
+        let threads: Vec<_> = threads.collect();
+        let opened = threads.into_iter().map(|(place, thread)| match thread {
+            Some(thread) => thread.join().unwrap_or_else(|panic| {
+                // As it would be without the thread.
+                std::panic::resume_unwind(panic)
+            }),
+            None => open_one(&place.address, options),
+        });
+        opened.collect()
+    })
+}
