@@ -1,39 +1,53 @@
 //! Buffers that begin where a page begins: files are read and written past the page cache.
 
+use std::alloc::{Layout, handle_alloc_error};
 use std::ops::Deref;
 
 use farpage_abi::PAGE_BYTES;
+use farpage_sys::buffer::Buffer;
 
-/// Bytes, the first at the begin of a page. Made to be used again.
+/// Bytes, the first at the begin of a page. Made to be used again. A mapping of its own, and no part of
+/// the heap: threads that end their turn give it back, where the heap would keep it for each of them.
 #[derive(Default)]
 pub(crate) struct Aligned {
-    memory: Vec<u8>,
-    start: usize,
+    memory: Option<Buffer>,
     bytes: usize,
 }
 
 impl Aligned {
     /// Room for `bytes` bytes, in place of what it held; what they are is not said.
     pub(crate) fn room_for(&mut self, bytes: usize) -> &mut [u8] {
-        if self.memory.len() < bytes + PAGE_BYTES {
-            self.memory = vec![0; bytes + PAGE_BYTES];
-        }
-        self.start = self.memory.as_ptr().align_offset(PAGE_BYTES);
         self.bytes = bytes;
-        &mut self.memory[self.start..self.start + bytes]
+        if self.room_bytes() < bytes {
+            self.memory = None;
+        }
+        let memory = self.memory.get_or_insert_with(|| mapped(bytes));
+        &mut memory[..bytes]
     }
 
     /// Bytes of memory that it takes.
     pub(crate) fn room_bytes(&self) -> usize {
-        self.memory.len()
+        self.memory.as_deref().map_or(0, <[u8]>::len)
     }
+}
+
+/// As the heap would: without memory there is no way on.
+fn mapped(bytes: usize) -> Buffer {
+    let bytes = bytes.max(1).next_multiple_of(PAGE_BYTES);
+    Buffer::new(bytes).unwrap_or_else(|_| {
+        let layout = Layout::from_size_align(bytes, PAGE_BYTES);
+        handle_alloc_error(layout.unwrap_or(Layout::new::<u8>()))
+    })
 }
 
 impl Deref for Aligned {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.memory[self.start..self.start + self.bytes]
+        match &self.memory {
+            Some(memory) => &memory[..self.bytes],
+            None => &[],
+        }
     }
 }
 
