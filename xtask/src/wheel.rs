@@ -32,13 +32,17 @@ pub(crate) fn wheel(world: &World, mut args: Args) -> Result<()> {
     let out = args.value("--out")?.map_or("dist".into(), PathBuf::from);
     let tests = args.flag("--test");
     args.finish()?;
-    setup::python(world)?;
     if tests {
+        setup::python(world)?;
         return test(world);
     }
+    setup::maturin(world)?;
+    println!("wheel: building the command and the library; the first time that takes some minutes");
     let wheel = build(world, &out)?;
-    println!("wheel: {}", wheel.display());
-    try_it(world, &wheel)
+    println!("wheel: trying it in an environment with NumPy alone");
+    try_it(world, &wheel)?;
+    println!("wheel: {}; install it with: pip install {0}", wheel.display());
+    Ok(())
 }
 
 /// The wheel, built into `out`.

@@ -19,7 +19,7 @@ use crate::world::{World, machine};
 
 /// What a process takes beside the pages of the file: its code, stacks, buffers, page tables, what is
 /// read ahead and what is being written.
-const BESIDE: u64 = 128 << 20;
+const BESIDE: u64 = 64 << 20;
 
 /// One way to go through the file.
 struct Pattern {
