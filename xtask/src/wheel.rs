@@ -41,7 +41,10 @@ pub(crate) fn wheel(world: &World, mut args: Args) -> Result<()> {
     let wheel = build(world, &out)?;
     println!("wheel: trying it in an environment with NumPy alone");
     try_it(world, &wheel)?;
-    println!("wheel: {}; install it with: pip install {0}", wheel.display());
+    println!(
+        "wheel: {}; install it with: pip install {0}",
+        wheel.display()
+    );
     Ok(())
 }
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use farpage_abi::maps::{MAPPED_MAX, PATH_MAX};
 use farpage_abi::{Control, ObjectId, PAGE_BYTES};
+use farpage_object::Shared;
 use farpage_pagers::{Pager, PagerError};
 use farpage_source::{Counts, Options, Source, SourcePager};
 use farpage_sys::linux::general as g;
 use farpage_sys::mapped::Mapped;
 use farpage_sys::{Errno, file, uffd};
 
-use crate::cache::Cache;
 use crate::host::lock;
 use crate::tasks::Task;
 
@@ -89,7 +89,7 @@ pub(crate) struct File {
     pub(crate) bytes: u64,
     pub(crate) mapped: Mapped,
     pub(crate) pager: SourcePager,
-    pub(crate) cache: Mutex<Cache<Waiter>>,
+    pub(crate) cache: Mutex<Shared<Waiter>>,
     pub(crate) page_ins: AtomicU64,
     pub(crate) brought_pages: AtomicU64,
     pub(crate) ahead_pages: AtomicU64,
@@ -150,7 +150,7 @@ impl File {
             bytes,
             mapped,
             pager,
-            cache: Mutex::new(Cache::new(pages)),
+            cache: Mutex::new(Shared::new(pages, false)),
             page_ins: AtomicU64::new(0),
             brought_pages: AtomicU64::new(0),
             ahead_pages: AtomicU64::new(0),
@@ -180,7 +180,7 @@ impl File {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Cache<Waiter>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Shared<Waiter>> {
         lock(&self.cache)
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use farpage_abi::maps::{MAPPED_MAX, Maps, Word};
 use farpage_abi::{Access, Control, PAGE_BYTES, PageIndex, PageRange, Tier};
+use farpage_object::{Leaving, Wanted};
 use farpage_pagers::{DataRequest, Later, Pager, PagerError, Supplied};
 use farpage_source::UnderWay;
 use farpage_sys::buffer::Buffer;
@@ -17,7 +18,6 @@ use farpage_sys::{Errno, process};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::budget::{Budget, WINDOW_MAX};
-use crate::cache::Answer;
 use crate::file::{Error, Figures, File, Request, Waiter, id, wake};
 use crate::tasks::{Next, Task, Tasks};
 
@@ -185,12 +185,13 @@ impl Host {
             // The programs have all: what is needed comes, and little else.
             window = NEIGHBOURS;
         }
-        let answer = file.lock().want(page, who, alone, window);
-        match answer {
-            Answer::There => wake(task, address),
+        let wanted = file.lock().want(page, false, who, alone, window);
+        match wanted {
+            Wanted::There { .. } => wake(task, address),
             // Perhaps for nobody so far.
-            Answer::Coming => file.pager.hasten(PageIndex(page)),
-            Answer::Fetch(pages) => {
+            Wanted::Waits => file.pager.hasten(PageIndex(page)),
+            Wanted::Zero(_) => unreachable!("the file has all its pages"),
+            Wanted::Fetch(pages) => {
                 file.page_ins.fetch_add(1, Ordering::Relaxed);
                 self.charge(pages.pages());
                 let asked = Asked {
@@ -400,7 +401,7 @@ impl Host {
             let is_held = |pages: PageRange| maps.is_held(number, pages.start.0, pages.end.0);
             let mut cache = file.lock();
             let _told = TakingOut::tell(maps);
-            let Some(pages) = cache.evict(is_held) else {
+            let Some(Leaving::Clean(pages)) = cache.choose(is_held) else {
                 break;
             };
             let offset = pages.start.0 * PAGE_BYTES as u64;

@@ -7,7 +7,6 @@
 //! thread in the program.
 
 mod budget;
-mod cache;
 mod file;
 mod host;
 mod replay;

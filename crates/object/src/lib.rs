@@ -7,18 +7,22 @@
 //!
 //! Pages are named by their virtual page number; which memory object and which pager stand behind
 //! one is the shell's business.
+//!
+//! [`Shared`] is the same for an object that several tasks map, whose one copy lies in a memory file.
 #![no_std]
 
 extern crate alloc;
 
 mod pages;
 mod queue;
+mod shared;
 mod state;
 mod stream;
 mod table;
 
 pub use pages::{Answer, Discarded, Filled, Mapping, NEIGHBOURS, PageOuts, Pages, Victim};
 pub use queue::Place;
+pub use shared::{Leaving, Left, Shared, Wanted};
 pub use state::{CLUSTER_PAGES, State};
 pub use stream::{Plan, Streams};
 pub use table::BLOCK_PAGES;

@@ -1,0 +1,474 @@
+//! The pages of a memory object that several tasks map: one copy of each, in one memory file.
+//!
+//! A task's mapping says three things of a page: it is not there (the task faults), it is there to
+//! be read (the task faults when it writes), or it is there to be written. What a mapping may say
+//! follows from the page's state here, which is one for all tasks:
+//!
+//! | page | mappings say | its contents count |
+//! |---|---|---|
+//! | absent | not there | at the pager; zeros where a temporary object has none there |
+//! | coming | not there | at the pager |
+//! | clean | to be read | here and at the pager |
+//! | dirty | anything | here |
+//! | leaving | to be read | here, until the pager has taken them |
+//!
+//! Invariant: a mapping that may be written is of a dirty page. So a page is protected in every
+//! mapping before it begins to leave, and whoever writes to it then waits.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use farpage_abi::PageRange;
+
+use crate::state::CLUSTER_PAGES;
+use crate::stream::{Plan, Streams};
+
+#[cfg(test)]
+mod tests;
+
+/// What to do about a page that somebody wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// It is there: these pages, it among them, may be mapped, to be written if `writable`.
+    There {
+        /// Pages of its cluster that are there in the same way.
+        pages: PageRange,
+        /// They are dirty from now on.
+        writable: bool,
+    },
+    /// It is on its way, in or out; who asked is told when it has come or gone.
+    Waits,
+    /// Bring these pages in, it among them; then call [`Shared::came`].
+    Fetch(PageRange),
+    /// These pages, it among them, have no contents anywhere: put zeros there, then call
+    /// [`Shared::came`].
+    Zero(PageRange),
+}
+
+/// Pages that leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// They are gone after this: the pager has them, or they are zeros.
+    Clean(PageRange),
+    /// Protect them in every mapping, hand them to the pager, then call [`Shared::left`].
+    Dirty(PageRange),
+}
+
+/// The end of what was [`Leaving::Dirty`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct Left<W> {
+    /// These are gone after this.
+    pub gone: Vec<PageRange>,
+    /// Who waited; they ask again.
+    pub waited: Vec<W>,
+}
+
+/// Sixteen pages: bit n stands for the n-th.
+#[derive(Clone, Copy, Default)]
+struct Cluster {
+    there: u16,
+    coming: u16,
+    /// Of those there.
+    dirty: u16,
+    /// Of those dirty.
+    leaving: u16,
+    /// Its contents, perhaps old ones, are at the pager of a temporary object.
+    out: u16,
+    /// It has its place in the queue.
+    queued: bool,
+}
+
+impl Cluster {
+    fn is_empty(&self) -> bool {
+        self.there | self.coming | self.out == 0 && !self.queued
+    }
+}
+
+/// The pages of one object. `W` says who waits.
+pub struct Shared<W> {
+    pages: u64,
+    temporary: bool,
+    clusters: BTreeMap<u64, Cluster>,
+    /// Clusters in the order in which they came.
+    queue: VecDeque<u64>,
+    waiting: BTreeMap<u64, Vec<W>>,
+    /// How often each page is wired.
+    wired: BTreeMap<u64, u32>,
+    streams: Streams,
+    resident: u64,
+    resident_max: u64,
+}
+
+impl<W> Shared<W> {
+    /// Of an object of `pages` pages, none of which is there. A `temporary` one begins as zeros,
+    /// and its pager has only what was handed to it.
+    pub fn new(pages: u64, temporary: bool) -> Self {
+        Self {
+            pages,
+            temporary,
+            clusters: BTreeMap::new(),
+            queue: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            wired: BTreeMap::new(),
+            streams: Streams::default(),
+            resident: 0,
+            resident_max: 0,
+        }
+    }
+
+    /// Its size.
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Pages that are there or coming: what is charged for.
+    pub fn resident(&self) -> u64 {
+        self.resident
+    }
+
+    /// The most that there ever were.
+    pub fn resident_max(&self) -> u64 {
+        self.resident_max
+    }
+
+    /// Pages whose only right contents are here.
+    pub fn dirty(&self) -> u64 {
+        let dirty = |cluster: &Cluster| u64::from(cluster.dirty.count_ones());
+        self.clusters.values().map(dirty).sum()
+    }
+
+    /// `who` wants `page`, to `write` to it or to read. At most `window` pages are to be brought in
+    /// with it; `alone`, at least that many are worth it.
+    ///
+    /// # Panics
+    /// When the object has no such page, or `window` is 0.
+    pub fn want(&mut self, page: u64, write: bool, who: W, alone: u64, window: u64) -> Wanted {
+        assert!(page < self.pages && window > 0, "page {page} is wanted");
+        let cluster = self.cluster(page);
+        let bit = 1 << (page % CLUSTER_PAGES);
+        let waits = cluster.coming & bit != 0 || write && cluster.leaving & bit != 0;
+        if waits {
+            self.waiting.entry(page).or_default().push(who);
+            return Wanted::Waits;
+        }
+        if cluster.there & bit != 0 {
+            return self.there(page, write);
+        }
+        self.waiting.entry(page).or_default().push(who);
+        if self.temporary && cluster.out & bit == 0 {
+            let zeros = |cluster: &Cluster| !(cluster.there | cluster.coming | cluster.out);
+            let pages = self.run(page, zeros);
+            self.begin(pages);
+            return Wanted::Zero(pages);
+        }
+        let planned = self.plan(page, alone.min(window), window);
+        let pages = self.absent_around(page, planned);
+        self.streams.brought(pages.start.0, pages.end.0);
+        self.begin(pages);
+        Wanted::Fetch(pages)
+    }
+
+    /// Nobody wants pages of `within` yet, but somebody will: the first that are at the pager, at
+    /// most `most`. `None` when all are there or coming.
+    pub fn want_soon(&mut self, within: Range<u64>, most: u64) -> Option<PageRange> {
+        let end = within.end.min(self.pages);
+        let from = (within.start..end).find(|page| self.is_absent(*page))?;
+        if most == 0 {
+            return None;
+        }
+        let range = self.absent_around(from, from..end.min(from.saturating_add(most)));
+        self.begin(range);
+        Some(range)
+    }
+
+    /// The first `supplied` of `pages`, which were to be brought in, are there, clean; the others
+    /// are not. Returns who waited for any of them.
+    ///
+    /// # Panics
+    /// When one of them was not coming.
+    pub fn came(&mut self, pages: PageRange, supplied: u64) -> Vec<W> {
+        let mut who = Vec::new();
+        for page in pages.iter().map(|page| page.0) {
+            let came = page - pages.start.0 < supplied;
+            let (number, bit) = (page / CLUSTER_PAGES, 1 << (page % CLUSTER_PAGES));
+            let cluster = self.clusters.entry(number).or_default();
+            assert!(cluster.coming & bit != 0, "page {page} was not coming");
+            cluster.coming &= !bit;
+            if came {
+                cluster.there |= bit;
+                if !core::mem::replace(&mut cluster.queued, true) {
+                    self.queue.push_back(number);
+                }
+            } else {
+                self.resident -= 1;
+                self.forget_empty(number);
+            }
+            who.extend(self.waiting.remove(&page).unwrap_or_default());
+        }
+        who
+    }
+
+    /// The oldest pages: a run within a cluster. Clusters of which somebody holds pages stay.
+    /// `None` when there is nothing that could go.
+    pub fn choose(&mut self, is_held: impl Fn(PageRange) -> bool) -> Option<Leaving> {
+        for _ in 0..self.queue.len() {
+            let number = self.queue.pop_front()?;
+            let first = number * CLUSTER_PAGES;
+            let all = PageRange::new(first, first + CLUSTER_PAGES);
+            let is_wired = self.wired.range(first..all.end.0).next().is_some();
+            let cluster = self.clusters.get_mut(&number)?;
+            if cluster.there == 0 {
+                // All of it was discarded.
+                cluster.queued = false;
+                self.forget_empty(number);
+                continue;
+            }
+            if cluster.coming | cluster.leaving != 0 || is_wired || is_held(all) {
+                // Some of it is on its way, or in use: it is young.
+                self.queue.push_back(number);
+                continue;
+            }
+            if cluster.dirty != 0 {
+                let pages = first_run(number, cluster.dirty);
+                cluster.leaving = mask(pages);
+                self.queue.push_back(number);
+                return Some(Leaving::Dirty(pages));
+            }
+            let pages = first_run(number, cluster.there);
+            self.drop_clean(pages, true);
+            return Some(Leaving::Clean(pages));
+        }
+        None
+    }
+
+    /// What is dirty of `within` is to be written back and to stay: the first such run, at most to
+    /// the end of its cluster. As [`Leaving::Dirty`].
+    pub fn choose_dirty(&mut self, within: Range<u64>) -> Option<PageRange> {
+        let clusters = within.start / CLUSTER_PAGES..within.end.div_ceil(CLUSTER_PAGES);
+        for (number, cluster) in self.clusters.range_mut(clusters) {
+            let first = number * CLUSTER_PAGES;
+            let start = within.start.max(first);
+            let end = within.end.min(first + CLUSTER_PAGES);
+            let asked = mask(PageRange::new(start, end));
+            let dirty = cluster.dirty & !cluster.leaving & asked;
+            if dirty != 0 {
+                let pages = first_run(*number, dirty);
+                cluster.leaving |= mask(pages);
+                return Some(pages);
+            }
+        }
+        None
+    }
+
+    /// The pager has `taken` pages that were leaving, or not. They are gone unless they are to
+    /// `stay` or somebody waits to write to them.
+    ///
+    /// # Panics
+    /// When one of them was not leaving.
+    pub fn left(&mut self, pages: PageRange, taken: bool, stay: bool) -> Left<W> {
+        let (number, all) = (pages.start.0 / CLUSTER_PAGES, mask(pages));
+        let cluster = self.clusters.entry(number).or_default();
+        assert!(
+            cluster.leaving & all == all,
+            "pages {pages:?} were not leaving"
+        );
+        cluster.leaving &= !all;
+        if taken {
+            cluster.dirty &= !all;
+            cluster.out |= if self.temporary { all } else { 0 };
+        }
+        let (mut waited, mut going) = (Vec::new(), if taken && !stay { all } else { 0 });
+        for page in pages.iter().map(|page| page.0) {
+            if let Some(who) = self.waiting.remove(&page) {
+                going &= !(1 << (page % CLUSTER_PAGES));
+                waited.extend(who);
+            }
+        }
+        let mut gone = Vec::new();
+        while going != 0 {
+            let run = first_run(number, going);
+            going &= !mask(run);
+            self.drop_clean(run, false);
+            gone.push(run);
+        }
+        Left { gone, waited }
+    }
+
+    /// The contents of `pages` do not count any more. False, and nothing is done, while some of
+    /// them are on their way in or out.
+    pub fn discard(&mut self, pages: PageRange) -> bool {
+        let clusters = pages.start.0 / CLUSTER_PAGES..pages.end.0.div_ceil(CLUSTER_PAGES);
+        let part = |number: u64| {
+            let first = number * CLUSTER_PAGES;
+            mask(pages.intersect(PageRange::new(first, first + CLUSTER_PAGES)))
+        };
+        let numbers: Vec<u64> = self.clusters.range(clusters).map(|(n, _)| *n).collect();
+        let is_busy = |number: &u64| {
+            let cluster = &self.clusters[number];
+            (cluster.coming | cluster.leaving) & part(*number) != 0
+        };
+        if numbers.iter().any(is_busy) {
+            return false;
+        }
+        for number in numbers {
+            let cluster = self.clusters.entry(number).or_default();
+            let gone = part(number);
+            self.resident -= u64::from((cluster.there & gone).count_ones());
+            cluster.there &= !gone;
+            cluster.dirty &= !gone;
+            cluster.out &= !gone;
+            self.forget_empty(number);
+        }
+        true
+    }
+
+    /// `pages` stay once they are there, until [`Shared::unwire`] was called as often.
+    pub fn wire(&mut self, pages: PageRange) {
+        for page in pages.iter() {
+            *self.wired.entry(page.0).or_default() += 1;
+        }
+    }
+
+    /// The opposite of [`Shared::wire`].
+    ///
+    /// # Panics
+    /// When one of them is not wired.
+    pub fn unwire(&mut self, pages: PageRange) {
+        for page in pages.iter() {
+            let count = self.wired.get_mut(&page.0).expect("a wired page");
+            *count -= 1;
+            if *count == 0 {
+                self.wired.remove(&page.0);
+            }
+        }
+    }
+
+    fn there(&mut self, page: u64, write: bool) -> Wanted {
+        let bit = 1 << (page % CLUSTER_PAGES);
+        let cluster = self.cluster(page);
+        if write && cluster.dirty & bit == 0 {
+            // Of temporary memory what lies beside is likely to be written, too.
+            let clean = |cluster: &Cluster| cluster.there & !cluster.dirty;
+            let pages = match self.temporary {
+                true => self.run(page, clean),
+                false => PageRange::new(page, page + 1),
+            };
+            let cluster = self.clusters.entry(page / CLUSTER_PAGES).or_default();
+            cluster.dirty |= mask(pages);
+            return Wanted::There {
+                pages,
+                writable: true,
+            };
+        }
+        let writable = cluster.dirty & !cluster.leaving & bit != 0;
+        let pages = self.run(page, |cluster| {
+            let may_be_written = cluster.dirty & !cluster.leaving;
+            match writable {
+                true => may_be_written,
+                false => cluster.there & !may_be_written,
+            }
+        });
+        Wanted::There { pages, writable }
+    }
+
+    /// The run of pages around `page`, in its cluster and the object, that are `of` it.
+    fn run(&self, page: u64, of: impl Fn(&Cluster) -> u16) -> PageRange {
+        let set = of(&self.cluster(page));
+        let (first, at) = (page / CLUSTER_PAGES * CLUSTER_PAGES, page % CLUSTER_PAGES);
+        let above = u64::from((set >> at).trailing_ones());
+        let below = u64::from((set << (CLUSTER_PAGES - 1 - at)).leading_ones()) - 1;
+        PageRange::new(
+            page - below,
+            (page + above).min(first + CLUSTER_PAGES).min(self.pages),
+        )
+    }
+
+    /// Clean pages leave. `queue`: their cluster has left the queue, and goes back if others stay.
+    fn drop_clean(&mut self, pages: PageRange, queue: bool) {
+        let number = pages.start.0 / CLUSTER_PAGES;
+        let cluster = self.clusters.entry(number).or_default();
+        cluster.there &= !mask(pages);
+        self.resident -= pages.pages();
+        if queue {
+            cluster.queued = cluster.there != 0;
+            if cluster.queued {
+                self.queue.push_front(number);
+            }
+            self.forget_empty(number);
+        }
+    }
+
+    fn cluster(&self, page: u64) -> Cluster {
+        let cluster = self.clusters.get(&(page / CLUSTER_PAGES));
+        cluster.copied().unwrap_or_default()
+    }
+
+    /// Its contents are at the pager, and it is not on its way.
+    fn is_absent(&self, page: u64) -> bool {
+        let cluster = self.cluster(page);
+        let here = cluster.there | cluster.coming;
+        let absent = if self.temporary {
+            cluster.out & !here
+        } else {
+            !here
+        };
+        absent >> (page % CLUSTER_PAGES) & 1 != 0
+    }
+
+    fn plan(&mut self, page: u64, alone: u64, window: u64) -> Range<u64> {
+        let planned = match self.streams.fault(page) {
+            Plan::Forward(count) => page..page.saturating_add(count.max(alone).min(window)),
+            Plan::Backward(count) => {
+                (page + 1).saturating_sub(count.max(alone).min(window))..page + 1
+            }
+            Plan::Alone | Plan::Strided { .. } => {
+                let start = page / alone * alone;
+                start..start.saturating_add(alone)
+            }
+        };
+        planned.start..planned.end.min(self.pages)
+    }
+
+    /// The run of absent pages around `page` inside `within`.
+    fn absent_around(&self, page: u64, within: Range<u64>) -> PageRange {
+        let mut end = page + 1;
+        while end < within.end && self.is_absent(end) {
+            end += 1;
+        }
+        let mut start = page;
+        while start > within.start && self.is_absent(start - 1) {
+            start -= 1;
+        }
+        PageRange::new(start, end)
+    }
+
+    fn begin(&mut self, pages: PageRange) {
+        for page in pages.iter() {
+            let cluster = self.clusters.entry(page.0 / CLUSTER_PAGES).or_default();
+            cluster.coming |= 1 << (page.0 % CLUSTER_PAGES);
+        }
+        self.resident += pages.pages();
+        self.resident_max = self.resident_max.max(self.resident);
+    }
+
+    fn forget_empty(&mut self, number: u64) {
+        if self.clusters.get(&number).is_some_and(Cluster::is_empty) {
+            self.clusters.remove(&number);
+        }
+    }
+}
+
+/// The bits of pages of one cluster.
+fn mask(pages: PageRange) -> u16 {
+    let ones = (1u32 << pages.pages()) - 1;
+    (ones << (pages.start.0 % CLUSTER_PAGES)) as u16
+}
+
+/// The first run of pages in `set`, of cluster `number`.
+fn first_run(number: u64, set: u16) -> PageRange {
+    let first = set.trailing_zeros();
+    let count = (set >> first).trailing_ones();
+    let start = number * CLUSTER_PAGES + u64::from(first);
+    PageRange::new(start, start + u64::from(count))
+}

@@ -1,0 +1,431 @@
+extern crate std;
+
+use std::collections::{BTreeSet, HashMap};
+use std::vec;
+
+use farpage_abi::PageIndex;
+
+use super::*;
+
+const PAGES: u64 = 200;
+const TASKS: usize = 3;
+
+/// What a task's mapping says of a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Says {
+    #[default]
+    NotThere,
+    Read,
+    Write,
+}
+
+/// A thread of the task wants the page, to write or to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wants {
+    task: usize,
+    page: u64,
+    write: bool,
+}
+
+/// The object, the memory file, the tasks and the pager; threads that wait are kept in a list.
+struct World {
+    seed: u64,
+    object: Shared<Wants>,
+    temporary: bool,
+    says: Vec<[Says; TASKS]>,
+    /// What the memory file has.
+    file: HashMap<u64, u32>,
+    pager: HashMap<u64, u32>,
+    /// What was written last.
+    newest: HashMap<u64, u32>,
+    fetching: Vec<PageRange>,
+    zeroing: Vec<PageRange>,
+    leaving: Vec<PageRange>,
+    waiting: Vec<Wants>,
+    written: u32,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let temporary = seed.is_multiple_of(2);
+        Self {
+            seed,
+            object: Shared::new(PAGES, temporary),
+            temporary,
+            says: vec![[Says::default(); TASKS]; PAGES as usize],
+            file: HashMap::new(),
+            pager: HashMap::new(),
+            newest: HashMap::new(),
+            fetching: Vec::new(),
+            zeroing: Vec::new(),
+            leaving: Vec::new(),
+            waiting: Vec::new(),
+            written: 0,
+        }
+    }
+
+    fn below(&mut self, below: u64) -> u64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005);
+        self.seed = self.seed.wrapping_add(1);
+        (self.seed >> 33) % below
+    }
+
+    fn one_of<T>(&mut self, all: impl Fn(&mut Self) -> &mut Vec<T>) -> Option<T> {
+        let count = all(self).len() as u64;
+        let which = self.below(count.max(1)) as usize;
+        (count > 0).then(|| all(self).swap_remove(which))
+    }
+
+    /// A thread accesses a page as Linux lets it.
+    fn access(&mut self, wants: Wants) {
+        let Wants { task, page, write } = wants;
+        match (self.says[page as usize][task], write) {
+            (Says::Write, true) => {
+                self.written += 1;
+                self.newest.insert(page, self.written);
+                *self.file.get_mut(&page).expect("mapped, so it is there") = self.written;
+            }
+            (Says::Read | Says::Write, false) => {
+                let newest = self.newest.get(&page).copied().unwrap_or(0);
+                assert_eq!(self.file.get(&page), Some(&newest), "page {page} is read");
+            }
+            (Says::NotThere, _) | (Says::Read, true) => self.fault(wants),
+        }
+    }
+
+    fn fault(&mut self, wants: Wants) {
+        let Wants { task, page, write } = wants;
+        match self.object.want(page, write, wants, 4, 32) {
+            Wanted::There { pages, writable } => {
+                assert!(pages.contains(PageIndex(page)) && (writable || !write));
+                let says = if writable { Says::Write } else { Says::Read };
+                for page in pages.start.0..pages.end.0 {
+                    assert!(self.file.contains_key(&page), "page {page} is mapped");
+                    self.says[page as usize][task] = says;
+                }
+                self.access(wants);
+            }
+            Wanted::Waits => self.waiting.push(wants),
+            Wanted::Fetch(pages) => {
+                assert!(pages.pages() <= 32 && pages.contains(PageIndex(page)));
+                self.fetching.push(pages);
+                self.waiting.push(wants);
+            }
+            Wanted::Zero(pages) => {
+                assert!(self.temporary && pages.contains(PageIndex(page)));
+                self.zeroing.push(pages);
+                self.waiting.push(wants);
+            }
+        }
+    }
+
+    fn wake(&mut self, told: Vec<Wants>) {
+        for wants in told {
+            let at = self.waiting.iter().position(|other| *other == wants);
+            self.waiting.swap_remove(at.expect("who is told waited"));
+            self.access(wants);
+        }
+    }
+
+    fn comes(&mut self, pages: PageRange, zeros: bool, supplied: u64) {
+        for page in pages.start.0..pages.start.0 + supplied {
+            let contents = match (zeros, self.pager.get(&page)) {
+                (false, Some(contents)) => *contents,
+                (false, None) => {
+                    assert!(!self.temporary, "page {page} is not at the pager");
+                    0
+                }
+                (true, _) => 0,
+            };
+            assert!(self.file.insert(page, contents).is_none(), "a second copy");
+        }
+        let told = self.object.came(pages, supplied);
+        self.wake(told);
+    }
+
+    fn gone(&mut self, pages: PageRange) {
+        for page in pages.start.0..pages.end.0 {
+            let newest = self.newest.get(&page).copied().unwrap_or(0);
+            let kept = self.pager.get(&page).copied().unwrap_or(0);
+            assert_eq!(kept, newest, "page {page} is lost");
+            assert!(self.file.remove(&page).is_some());
+            self.says[page as usize] = [Says::NotThere; TASKS];
+        }
+    }
+
+    fn begin_leaving(&mut self, pages: PageRange) {
+        for page in pages.start.0..pages.end.0 {
+            for says in &mut self.says[page as usize] {
+                if *says == Says::Write {
+                    *says = Says::Read;
+                }
+            }
+        }
+        self.leaving.push(pages);
+    }
+
+    fn leave(&mut self, pages: PageRange) {
+        let (taken, stay) = (self.below(4) > 0, self.below(3) == 0);
+        for page in pages.start.0..pages.end.0 {
+            if taken {
+                self.pager.insert(page, self.file[&page]);
+            }
+        }
+        let left = self.object.left(pages, taken, stay);
+        assert!(left.gone.is_empty() || taken && !stay);
+        left.gone.into_iter().for_each(|pages| self.gone(pages));
+        self.wake(left.waited);
+    }
+
+    fn discard(&mut self) {
+        let start = self.below(PAGES);
+        let pages = PageRange::new(start, PAGES.min(start + 1 + self.below(40)));
+        let on_their_way = [&self.fetching, &self.zeroing, &self.leaving];
+        let busy = on_their_way
+            .iter()
+            .any(|all| all.iter().any(|other| !other.intersect(pages).is_empty()));
+        assert_eq!(self.object.discard(pages), !busy);
+        for page in pages.start.0..pages.end.0 {
+            if !busy && self.temporary {
+                self.newest.remove(&page);
+                self.pager.remove(&page);
+            }
+            if !busy {
+                // What was not written back of a pager's own object is as the pager has it.
+                let kept = self.pager.get(&page).copied().unwrap_or(0);
+                self.newest.insert(page, kept);
+                self.file.remove(&page);
+                self.says[page as usize] = [Says::NotThere; TASKS];
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        match self.below(14) {
+            0..=4 => {
+                let wants = Wants {
+                    task: self.below(TASKS as u64) as usize,
+                    page: self.below(PAGES),
+                    write: self.below(2) == 0,
+                };
+                self.access(wants);
+            }
+            5 | 6 => {
+                if let Some(pages) = self.one_of(|world| &mut world.fetching) {
+                    let supplied = self.below(pages.pages() + 1);
+                    self.comes(pages, false, supplied);
+                }
+            }
+            7 => {
+                if let Some(pages) = self.one_of(|world| &mut world.zeroing) {
+                    self.comes(pages, true, pages.pages());
+                }
+            }
+            8 | 9 => match self.object.choose(|_| false) {
+                Some(Leaving::Clean(pages)) => self.gone(pages),
+                Some(Leaving::Dirty(pages)) => self.begin_leaving(pages),
+                None => {}
+            },
+            10 | 11 => {
+                if let Some(pages) = self.one_of(|world| &mut world.leaving) {
+                    self.leave(pages);
+                }
+            }
+            12 => {
+                let from = self.below(PAGES);
+                let until = from + self.below(60);
+                if let Some(pages) = self.object.choose_dirty(from..until.min(PAGES)) {
+                    self.begin_leaving(pages);
+                } else if let Some(pages) = self.object.want_soon(from..until, 20) {
+                    self.fetching.push(pages);
+                }
+            }
+            _ => {
+                if self.below(8) == 0 {
+                    self.discard();
+                }
+            }
+        }
+        self.check();
+    }
+
+    fn check(&self) {
+        let coming: u64 = self
+            .fetching
+            .iter()
+            .chain(&self.zeroing)
+            .map(|p| p.pages())
+            .sum();
+        assert_eq!(self.object.resident(), self.file.len() as u64 + coming);
+        let leaving: BTreeSet<u64> = self
+            .leaving
+            .iter()
+            .flat_map(|pages| pages.start.0..pages.end.0)
+            .collect();
+        for (page, says) in (0u64..).zip(&self.says) {
+            let writable = says.contains(&Says::Write);
+            assert!(!(writable && leaving.contains(&page)), "page {page} leaves");
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..100_000 {
+            if let Some(pages) = self.fetching.pop() {
+                self.comes(pages, false, pages.pages());
+            } else if let Some(pages) = self.zeroing.pop() {
+                self.comes(pages, true, pages.pages());
+            } else if let Some(pages) = self.leaving.pop() {
+                self.leave(pages);
+            } else {
+                return;
+            }
+        }
+        panic!("it never ends");
+    }
+}
+
+#[test]
+fn whatever_happens_what_was_written_last_is_read_and_nobody_is_forgotten() {
+    for seed in 0..400 {
+        let mut world = World::new(seed);
+        for _ in 0..600 {
+            world.step();
+        }
+        world.settle();
+        assert_eq!(world.waiting, [], "seed {seed}");
+        while let Some(leaving) = world.object.choose(|_| false) {
+            match leaving {
+                Leaving::Clean(pages) => world.gone(pages),
+                Leaving::Dirty(pages) => {
+                    world.begin_leaving(pages);
+                    world.settle();
+                }
+            }
+        }
+        assert_eq!((world.object.resident(), world.object.dirty()), (0, 0));
+        assert!(world.file.is_empty(), "seed {seed}");
+        assert!(world.object.discard(PageRange::new(0, PAGES)));
+        assert!(world.object.clusters.is_empty(), "seed {seed}");
+    }
+}
+
+fn there(pages: u64) -> Shared<()> {
+    let mut object = Shared::new(PAGES, false);
+    for page in 0..pages {
+        if let Wanted::Fetch(pages) = object.want(page, false, (), 1, 1) {
+            object.came(pages, pages.pages());
+        }
+    }
+    object
+}
+
+#[test]
+fn what_came_first_leaves_first_and_who_was_held_is_young() {
+    let mut object = Shared::new(PAGES, false);
+    for page in [100, 20, 60] {
+        let Wanted::Fetch(pages) = object.want(page, false, (), 1, 1) else {
+            panic!("it was not there");
+        };
+        object.came(pages, 1);
+    }
+    assert_eq!(object.choose(|_| true), None);
+    let held = |pages: PageRange| pages.contains(PageIndex(100));
+    let first = PageRange::one(PageIndex(20));
+    assert_eq!(object.choose(held), Some(Leaving::Clean(first)));
+    let rest = core::iter::from_fn(|| match object.choose(|_| false)? {
+        Leaving::Clean(pages) => Some(pages.start.0),
+        Leaving::Dirty(_) => None,
+    });
+    assert_eq!(rest.collect::<Vec<_>>(), [60, 100]);
+}
+
+#[test]
+fn a_run_is_brought_in_ever_larger_parts() {
+    let mut object = Shared::new(10_000, false);
+    let (mut page, mut fetched) = (0, Vec::new());
+    while page < 5000 {
+        let Wanted::Fetch(pages) = object.want(page, false, (), 16, 512) else {
+            panic!("page {page}");
+        };
+        assert_eq!(object.came(pages, pages.pages()).len(), 1);
+        fetched.push(pages.pages());
+        page = pages.end.0;
+    }
+    assert!(fetched.len() < 20 && fetched.contains(&512), "{fetched:?}");
+}
+
+#[test]
+fn wired_pages_stay_until_they_are_unwired_as_often() {
+    let mut object = there(40);
+    let wired = PageRange::new(3, 20);
+    object.wire(wired);
+    object.wire(PageRange::new(3, 4));
+    object.unwire(wired);
+    let mut gone = Vec::new();
+    while let Some(Leaving::Clean(pages)) = object.choose(|_| false) {
+        gone.push((pages.start.0, pages.end.0));
+    }
+    assert_eq!(gone, [(16, 32), (32, 40)]);
+    object.unwire(PageRange::new(3, 4));
+    let last = Leaving::Clean(PageRange::new(0, 16));
+    assert_eq!(object.choose(|_| false), Some(last));
+}
+
+#[test]
+fn who_writes_to_a_page_on_its_way_out_waits_and_finds_it_there() {
+    let mut object = there(2);
+    let both = PageRange::new(0, 2);
+    let written = Wanted::There {
+        pages: PageRange::new(0, 1),
+        writable: true,
+    };
+    assert_eq!(object.want(0, true, (), 1, 1), written, "it alone");
+    assert_eq!(object.dirty(), 1);
+    let first = PageRange::new(0, 1);
+    assert_eq!(object.choose(|_| false), Some(Leaving::Dirty(first)));
+    assert_eq!(object.want(0, true, (), 1, 1), Wanted::Waits);
+    let readable = Wanted::There {
+        pages: both,
+        writable: false,
+    };
+    assert_eq!(object.want(0, false, (), 1, 1), readable, "it may be read");
+    let left = object.left(first, true, false);
+    assert_eq!((left.gone, left.waited.len()), (Vec::new(), 1));
+    assert_eq!((object.dirty(), object.resident()), (0, 2));
+    assert_eq!(object.want(0, true, (), 1, 1), written);
+}
+
+#[test]
+fn what_the_pager_does_not_take_stays_dirty() {
+    let mut object = there(1);
+    object.want(0, true, (), 1, 1);
+    let page = PageRange::new(0, 1);
+    assert_eq!(object.choose(|_| false), Some(Leaving::Dirty(page)));
+    let left = object.left(page, false, false);
+    assert_eq!((left.gone, object.dirty()), (Vec::new(), 1));
+    assert_eq!(object.choose_dirty(0..PAGES), Some(page), "another time");
+    let left = object.left(page, true, true);
+    assert_eq!((left.gone, object.dirty()), (Vec::new(), 0), "it stays");
+}
+
+#[test]
+fn zeros_that_nobody_wrote_to_are_never_written_out() {
+    let mut object: Shared<()> = Shared::new(PAGES, true);
+    let cluster = PageRange::new(16, 32);
+    assert_eq!(object.want(20, false, (), 1, 1), Wanted::Zero(cluster));
+    assert_eq!(object.came(cluster, 16).len(), 1);
+    assert_eq!(object.choose(|_| false), Some(Leaving::Clean(cluster)));
+    assert_eq!(object.want(20, true, (), 1, 1), Wanted::Zero(cluster));
+    object.came(cluster, 16);
+    let all = Wanted::There {
+        pages: cluster,
+        writable: true,
+    };
+    assert_eq!(object.want(20, true, (), 1, 1), all, "and those beside it");
+    assert_eq!(object.choose(|_| false), Some(Leaving::Dirty(cluster)));
+    assert_eq!(object.left(cluster, true, false).gone, [cluster]);
+    assert_eq!(
+        object.want(16, false, (), 1, 1),
+        Wanted::Fetch(PageRange::new(16, 17))
+    );
+}
