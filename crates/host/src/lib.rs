@@ -10,6 +10,7 @@ mod budget;
 mod file;
 mod host;
 mod replay;
+pub mod shared;
 mod tasks;
 
 pub use file::{Error, Figures, Request};

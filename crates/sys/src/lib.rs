@@ -31,6 +31,7 @@ pub mod symbol;
 pub mod thread;
 pub mod time;
 pub mod uffd;
+pub mod view;
 
 pub use crc32c::crc32c;
 pub use linux_raw_sys as linux;

@@ -69,7 +69,8 @@ impl Mapped {
         file::identity(self.fd)
     }
 
-    /// Puts whole pages of `contents` in from `offset` on. What is there already stays.
+    /// Puts whole pages of `contents` in from `offset` on, also where somebody who has the file has
+    /// put something else meanwhile.
     ///
     /// # Errors
     /// `ENOMEM` when there is no memory.
@@ -87,7 +88,11 @@ impl Mapped {
             done += progress.bytes;
             match progress.stopped {
                 None => {}
-                Some(Errno::EEXIST) => done += PAGE,
+                Some(Errno::EEXIST) => {
+                    let page = &contents[done..done + PAGE];
+                    file::pwrite_all(self.fd, page, (offset + done) as u64)?;
+                    done += PAGE;
+                }
                 Some(errno) => return Err(errno),
             }
         }
@@ -143,7 +148,7 @@ mod tests {
         let mut seen = vec![0; 3 * PAGE];
         let got = file::pread(mapped.fd(), &mut seen, 0).unwrap();
         assert_eq!(got, 3 * PAGE - 5);
-        assert_eq!((seen[0], seen[PAGE], seen[2 * PAGE]), (8, 7, 8));
+        assert_eq!((seen[0], seen[PAGE], seen[2 * PAGE]), (8, 8, 8));
         mapped.take_out(PAGE as u64, PAGE).unwrap();
         file::pread(mapped.fd(), &mut seen, 0).unwrap();
         assert_eq!((seen[0], seen[PAGE], seen[2 * PAGE]), (8, 0, 8));

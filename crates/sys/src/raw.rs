@@ -54,6 +54,7 @@ errnos!(
     ENAMETOOLONG = 36,
     ENOSYS = 38,
     ELOOP = 40,
+    EPROTO = 71,
     EOPNOTSUPP = 95,
     ETIMEDOUT = 110,
     EDQUOT = 122,

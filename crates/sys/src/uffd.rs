@@ -24,6 +24,7 @@ const COPY: u32 = code(READ_WRITE, 0x03, size_of::<Copy>());
 const ZEROPAGE: u32 = code(READ_WRITE, 0x04, size_of::<Zero>());
 const MOVE: u32 = code(READ_WRITE, 0x05, size_of::<Copy>());
 const WRITEPROTECT: u32 = code(READ_WRITE, 0x06, size_of::<Protect>());
+const CONTINUE: u32 = code(READ_WRITE, 0x07, size_of::<Zero>());
 const POISON: u32 = code(READ_WRITE, 0x08, size_of::<Zero>());
 const DEVICE_NEW: u32 = 0xAA << 8;
 
@@ -31,6 +32,10 @@ const DEVICE_NEW: u32 = 0xAA << 8;
 pub mod features {
     /// Write-protection faults are reported as such.
     pub const FAULT_FLAG_WP: u64 = 1 << 0;
+    /// Faults on pages of a memory file that are there but not mapped are reported.
+    pub const MINOR_SHMEM: u64 = 1 << 10;
+    /// Pages of memory files can be write-protected.
+    pub const WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
     /// Missing faults raise SIGBUS in the faulting thread instead of a message.
     pub const SIGBUS: u64 = 1 << 7;
     /// Messages carry the faulting thread's id.
@@ -46,6 +51,10 @@ pub mod features {
 }
 
 const USER_MODE_ONLY: u32 = 1;
+/// Faults that a range is registered for.
+const MISSING: u64 = 1;
+const PROTECTED: u64 = 2;
+const MINOR: u64 = 4;
 const API_VERSION: u64 = 0xAA;
 
 #[repr(C)]
@@ -220,18 +229,8 @@ impl Uffd {
     /// `ENOMEM` when nothing is mapped there or there are too many mappings, `EBUSY` when another
     /// userfaultfd has it, `EINVAL` when its kind does not allow it.
     pub unsafe fn register(self, at: usize, bytes: usize) -> Result<()> {
-        const MISSING_AND_WP: u64 = 1 | 2;
-        let range = Range {
-            start: at as u64,
-            bytes: bytes as u64,
-        };
-        let mut arg = Register {
-            range,
-            mode: MISSING_AND_WP,
-            ioctls: 0,
-        };
-        // SAFETY: `arg` is the structure that the request expects.
-        unsafe { ioctl(self.0, REGISTER, &mut arg) }.map(drop)
+        // SAFETY: forwarded to the caller.
+        unsafe { self.register_for(MISSING | PROTECTED, at, bytes) }
     }
 
     /// Registers a range of a shared file for missing faults only.
@@ -242,14 +241,31 @@ impl Uffd {
     /// # Errors
     /// As for [`Uffd::register`]; `EPERM` when the file is mapped shared and cannot be written.
     pub unsafe fn register_missing(self, at: usize, bytes: usize) -> Result<()> {
-        const MISSING: u64 = 1;
+        // SAFETY: forwarded to the caller.
+        unsafe { self.register_for(MISSING, at, bytes) }
+    }
+
+    /// Registers a range of a memory file for all faults: no page is mapped there, and none written
+    /// to, unless somebody lets it ([`Uffd::map_in`], [`Uffd::set_protected`]).
+    ///
+    /// # Safety
+    /// As for [`Uffd::register`].
+    ///
+    /// # Errors
+    /// As for [`Uffd::register_missing`].
+    pub unsafe fn register_all(self, at: usize, bytes: usize) -> Result<()> {
+        // SAFETY: forwarded to the caller.
+        unsafe { self.register_for(MISSING | PROTECTED | MINOR, at, bytes) }
+    }
+
+    unsafe fn register_for(self, mode: u64, at: usize, bytes: usize) -> Result<()> {
         let range = Range {
             start: at as u64,
             bytes: bytes as u64,
         };
         let mut arg = Register {
             range,
-            mode: MISSING,
+            mode,
             ioctls: 0,
         };
         // SAFETY: `arg` is the structure that the request expects.
@@ -334,7 +350,28 @@ impl Uffd {
     /// contents elsewhere.
     pub unsafe fn zero(self, at: usize, bytes: usize) -> Progress {
         // SAFETY: forwarded to the caller.
-        unsafe { self.fill(ZEROPAGE, at, bytes) }
+        unsafe { self.fill(ZEROPAGE, 0, at, bytes) }
+    }
+
+    /// Maps pages of a memory file that are there, write-protected when `protect`, and wakes their
+    /// threads, in the process that the userfaultfd is of. Stops with `EEXIST` at one that is mapped
+    /// already.
+    pub fn map_in(self, at: usize, bytes: usize, protect: bool) -> Progress {
+        const PROTECT: u64 = 2;
+        let mode = if protect { PROTECT } else { 0 };
+        // SAFETY: whoever registered the range with [`Uffd::register_all`] lets others decide which
+        // pages of the file are mapped there.
+        unsafe { self.fill(CONTINUE, mode, at, bytes) }
+    }
+
+    /// As [`Uffd::protect`], for ranges of [`Uffd::register_all`], in the process that the userfaultfd
+    /// is of.
+    ///
+    /// # Errors
+    /// As [`Uffd::protect`].
+    pub fn set_protected(self, at: usize, bytes: usize, protect: bool) -> Result<()> {
+        // SAFETY: as for `map_in`.
+        unsafe { self.protect(at, bytes, protect) }
     }
 
     /// Makes accesses to absent pages of a range fail with SIGBUS.
@@ -343,7 +380,7 @@ impl Uffd {
     /// The range must be registered by this userfaultfd.
     pub unsafe fn poison(self, at: usize, bytes: usize) -> Progress {
         // SAFETY: forwarded to the caller.
-        unsafe { self.fill(POISON, at, bytes) }
+        unsafe { self.fill(POISON, 0, at, bytes) }
     }
 
     /// As [`Uffd::poison`], in the process that the userfaultfd is of, whichever that is.
@@ -356,7 +393,7 @@ impl Uffd {
         progress.stopped.map_or(Ok(()), Err)
     }
 
-    unsafe fn fill(self, request: u32, at: usize, bytes: usize) -> Progress {
+    unsafe fn fill(self, request: u32, mode: u64, at: usize, bytes: usize) -> Progress {
         in_steps(bytes, |done| {
             let range = Range {
                 start: (at + done) as u64,
@@ -364,7 +401,7 @@ impl Uffd {
             };
             let mut arg = Zero {
                 range,
-                mode: 0,
+                mode,
                 done: 0,
             };
             // SAFETY: forwarded to the caller.
@@ -401,7 +438,7 @@ impl Uffd {
     /// Waits for a fault and takes up to `N`. An empty list after an interruption.
     ///
     /// # Errors
-    /// As `read(2)`.
+    /// As `read(2)`; `EPROTO` when it reports other things, which nobody here asked for.
     pub fn faults<const N: usize>(self) -> Result<Faults<N>> {
         const PAGEFAULT: u8 = 0x12;
         let empty = RawMessage {
@@ -427,10 +464,9 @@ impl Uffd {
             protection: m.flags & 2 != 0,
             thread: m.thread,
         });
-        assert!(
-            raw[..count].iter().all(|m| m.event == PAGEFAULT),
-            "an event nobody asked for"
-        );
+        if raw[..count].iter().any(|m| m.event != PAGEFAULT) {
+            return Err(Errno::EPROTO);
+        }
         Ok(Faults { faults, count })
     }
 }
