@@ -54,8 +54,14 @@ errnos!(
     ENAMETOOLONG = 36,
     ENOSYS = 38,
     ELOOP = 40,
+    ENOTSOCK = 88,
+    EMSGSIZE = 90,
     EOPNOTSUPP = 95,
+    ECONNRESET = 104,
+    ENOTCONN = 107,
+    ETOOMANYREFS = 109,
     ETIMEDOUT = 110,
+    ECONNREFUSED = 111,
     EDQUOT = 122,
 );
 
