@@ -11,8 +11,8 @@ mod atomic {
 mod ring;
 
 use atomic::{AtomicU32, AtomicU64, Ordering};
-use loom::sync::Notify;
 use loom::sync::Arc;
+use loom::sync::Notify;
 use ring::{Consumer, Lie, Lines, Producer};
 
 const SLOTS: usize = 2;

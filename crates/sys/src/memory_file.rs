@@ -301,11 +301,20 @@ mod tests {
         let mut draft = Draft::create(c"draft", 10_000).unwrap();
         draft.fill(7);
         let fd = draft.seal().unwrap();
-        assert_eq!(file::pwrite_all(number(fd.as_fd()), &[1], 0), Err(Errno::EPERM));
+        assert_eq!(
+            file::pwrite_all(number(fd.as_fd()), &[1], 0),
+            Err(Errno::EPERM)
+        );
         assert_eq!(file::punch(number(fd.as_fd()), 0, 4096), Err(Errno::EPERM));
-        let (mut one, other) = (Frozen::map(fd.as_fd()).unwrap(), Frozen::map(fd.as_fd()).unwrap());
+        let (mut one, other) = (
+            Frozen::map(fd.as_fd()).unwrap(),
+            Frozen::map(fd.as_fd()).unwrap(),
+        );
         one[9_999] = 8;
-        assert_eq!((one.len(), one[0], one[9_999], other[9_999]), (10_000, 7, 8, 7));
+        assert_eq!(
+            (one.len(), one[0], one[9_999], other[9_999]),
+            (10_000, 7, 8, 7)
+        );
     }
 
     #[test]

@@ -140,7 +140,15 @@ pub fn send(
     };
     let flags = MSG_NOSIGNAL | MSG_DONTWAIT;
     // SAFETY: the header names a slice and an array on this stack, valid for reads.
-    unsafe { syscall!(g::__NR_sendmsg, socket.as_raw_fd(), &raw const header, flags) }.map(drop)
+    unsafe {
+        syscall!(
+            g::__NR_sendmsg,
+            socket.as_raw_fd(),
+            &raw const header,
+            flags
+        )
+    }
+    .map(drop)
 }
 
 /// What came.
@@ -177,9 +185,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received> {
     };
     let flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC;
     // SAFETY: the header names a slice and an array on this stack, valid for writes.
-    let bytes = unsafe {
-        syscall!(g::__NR_recvmsg, socket.as_raw_fd(), &raw mut header, flags)
-    }?;
+    let bytes = unsafe { syscall!(g::__NR_recvmsg, socket.as_raw_fd(), &raw mut header, flags) }?;
     control.bytes = header.control_bytes.min(size_of_val(&control.words));
     let (mut credentials, mut fds) = (None, Vec::new());
     control.each(|kind, contents| match kind {
