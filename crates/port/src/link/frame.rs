@@ -48,7 +48,7 @@ pub enum Body {
         /// How many.
         length: u8,
     },
-    /// Up to [`IN_RING_MAX`].
+    /// Up to 64 KiB: longer than [`IN_RING_MAX`] they came by memory, and were copied out of it.
     Copied(Vec<u8>),
     /// Any number, in memory that the sender can no longer change.
     Mapped(Frozen),

@@ -14,7 +14,7 @@ use super::frame::{
 };
 use super::layout::WORDS;
 use super::linger::{self, Patience};
-use super::memory::{Borrowed, map_donated};
+use super::memory::{Borrowed, copy_donated, map_donated};
 use super::ring::Consumer;
 use super::wake;
 
@@ -248,7 +248,10 @@ impl Link {
         };
         match (head.kind, own) {
             (Kind::LongBody, Some(own)) => {
-                message.body = Body::Mapped(map_donated(own.as_fd(), words[0])?);
+                message.body = match copy_donated(own.as_fd(), words[0])? {
+                    Some(copied) => Body::Copied(copied),
+                    None => Body::Mapped(map_donated(own.as_fd(), words[0])?),
+                };
             }
             (Kind::Memory, Some(own)) => {
                 message.attached = Attached::Memory(map_donated(own.as_fd(), words[0])?);

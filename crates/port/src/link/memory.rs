@@ -238,6 +238,27 @@ impl Borrowed {
     }
 }
 
+/// Copies the body that donated memory is, when it is short: mapping it would take longer.
+pub(super) fn copy_donated(
+    fd: BorrowedFd<'_>,
+    bytes: u64,
+) -> std::result::Result<Option<Vec<u8>>, Violation> {
+    const SHORT: u64 = 64 << 10;
+    if bytes > SHORT {
+        return Ok(None);
+    }
+    let sealed = memory_file::sealed_bytes(fd, memory_file::FIXED | memory_file::WRITE);
+    if sealed.map_err(Violation::Memory)? != bytes {
+        return Err(Violation::Memory(Errno::EFBIG));
+    }
+    let mut body = vec![0; bytes as usize];
+    let read = farpage_sys::file::pread(number(fd), &mut body, 0);
+    match read.map_err(Violation::Memory)? {
+        read if read == body.len() => Ok(Some(body)),
+        _ => Err(Violation::Memory(Errno::EIO)),
+    }
+}
+
 /// Maps donated memory that is said to have `bytes` bytes.
 pub(super) fn map_donated(
     fd: BorrowedFd<'_>,
