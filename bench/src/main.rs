@@ -2,6 +2,7 @@
 
 mod cache;
 mod fault;
+mod rpc;
 mod translate;
 
 const HELP: &str = "farpage-bench fault [--runs N] [--pages N] [--threads N]
@@ -13,7 +14,12 @@ farpage-bench cache [--runs N] [--pages N]
 
 farpage-bench translate [--runs N] [--mib N]
     numbers of other formats into those of memory and back, beside copies of the same length
-prints lines: name direction bytes_read bytes_written ns ns_of_a_copy_of_as_many_bytes_written";
+prints lines: name direction bytes_read bytes_written ns ns_of_a_copy_of_as_many_bytes_written
+
+farpage-bench rpc [--runs N] [--calls N]
+    null calls between two processes on one processor and on two, beside pipes (and peers, when built
+    with them), and a GiB of memory handed over
+prints lines: kind name place bytes ns";
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -51,6 +57,11 @@ fn main() {
         Some("translate") => {
             translate::run(number("--runs", 5) as usize, number("--mib", 64) as usize);
         }
+        Some("rpc") => rpc::run(
+            number("--runs", 5) as usize,
+            number("--calls", 50_000) as usize,
+        ),
+        Some("rpc-server") => rpc::serve(&args[1..]),
         Some("--help") => println!("{HELP}"),
         _ => {
             eprintln!("{HELP}");

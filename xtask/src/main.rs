@@ -38,6 +38,9 @@ cargo xtask COMMAND
                              page faults beside the bare kernel primitive and a minimal handler
   bench fits [--runs 5] [--mib 1024]
                              a program that fits into its budget, bare against farpage
+  bench rpc [--runs 5] [--calls 10000]
+                             calls between two processes and memory handed over, beside pipes and
+                             other libraries
   bench translate [--runs 5] [--mib 64]
                              numbers of other formats on page-in and page-out, beside memcpy
   fuzz [--seconds 10] [TARGET]...

@@ -5,6 +5,8 @@
 #![no_std]
 
 extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
 
 pub mod arena;
 pub mod buffer;
@@ -17,6 +19,10 @@ pub mod gate;
 pub mod join;
 pub mod mapped;
 pub mod mem;
+#[cfg(feature = "std")]
+pub mod memory_file;
+#[cfg(feature = "std")]
+pub mod message;
 pub mod pagemap;
 pub mod probe;
 pub mod process;

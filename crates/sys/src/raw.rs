@@ -55,8 +55,14 @@ errnos!(
     ENOSYS = 38,
     ELOOP = 40,
     EPROTO = 71,
+    ENOTSOCK = 88,
+    EMSGSIZE = 90,
     EOPNOTSUPP = 95,
+    ECONNRESET = 104,
+    ENOTCONN = 107,
+    ETOOMANYREFS = 109,
     ETIMEDOUT = 110,
+    ECONNREFUSED = 111,
     EDQUOT = 122,
 );
 

@@ -5,6 +5,7 @@ mod fits;
 mod job;
 mod local;
 mod remote;
+mod rpc;
 mod swap;
 mod translate;
 
@@ -23,9 +24,10 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         Some("cache") => fault::bench_cache(world, args),
         Some("local") => local::bench(world, args),
         Some("remote") => remote::bench(world, args),
+        Some("rpc") => rpc::bench(world, args),
         Some("translate") => translate::bench(world, args),
         other => bail!(
-            "bench run, fault, fits, cache, local, remote or translate, not {:?}",
+            "bench run, fault, fits, cache, local, remote, rpc or translate, not {:?}",
             other.unwrap_or("")
         ),
     }

@@ -1,0 +1,73 @@
+//! Waiting a little before sleeping: a sleeper takes microseconds to wake, an idle processor tens.
+
+use std::time::{Duration, Instant};
+
+/// Longest time to look for an answer from another processor.
+const SPIN: Duration = Duration::from_micros(20);
+/// How often the processor is left to a peer that runs on the same one, before sleeping.
+const YIELDS: u32 = 3;
+/// Somebody else has the processor when the peer takes so long: sleepers get it back sooner.
+const LONG_YIELD: Duration = Duration::from_micros(50);
+/// After so many waits in vain...
+const MISSES: u32 = 4;
+/// ... only one in so many is tried.
+const SELDOM: u32 = 32;
+/// Looks between two at the clock and the processors.
+const LOOKS: u32 = 16;
+
+/// What experience says about waiting.
+#[derive(Default)]
+pub(super) struct Patience {
+    misses: u32,
+    waits: u32,
+}
+
+/// The processor that this thread runs on.
+pub(super) fn processor() -> u32 {
+    rustix::thread::sched_getcpu() as u32
+}
+
+impl Patience {
+    /// Waits a little for `came`, when the peer is awake on processor `peer`. True when it came.
+    pub(super) fn wait(&mut self, peer: impl Fn() -> Option<u32>, came: impl Fn() -> bool) -> bool {
+        self.waits = self.waits.wrapping_add(1);
+        let Some(processor_of_peer) = peer() else {
+            return false;
+        };
+        if self.misses >= MISSES && !self.waits.is_multiple_of(SELDOM) {
+            return false;
+        }
+        let start = Instant::now();
+        let (came, was_worth_it) = if processor_of_peer == processor() {
+            let came = yields(came);
+            (came, came && start.elapsed() < LONG_YIELD)
+        } else {
+            let came = spin(start, peer, came);
+            (came, came)
+        };
+        self.misses = if was_worth_it { 0 } else { self.misses + 1 };
+        came
+    }
+}
+
+fn yields(came: impl Fn() -> bool) -> bool {
+    (0..YIELDS).any(|_| {
+        rustix::thread::sched_yield();
+        came()
+    })
+}
+
+fn spin(start: Instant, peer: impl Fn() -> Option<u32>, came: impl Fn() -> bool) -> bool {
+    loop {
+        for _ in 0..LOOKS {
+            if came() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        let apart = peer().is_some_and(|processor_of_peer| processor_of_peer != processor());
+        if !apart || start.elapsed() >= SPIN {
+            return false;
+        }
+    }
+}
