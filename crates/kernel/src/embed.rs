@@ -76,6 +76,11 @@ pub enum Error {
         /// Its error.
         errno: Errno,
     },
+    /// No thread can be started.
+    Thread {
+        /// Why.
+        errno: Errno,
+    },
     /// The pager refused the object.
     Refused(PagerError),
     /// The object is mapped already.
@@ -112,6 +117,11 @@ impl core::fmt::Display for Error {
             Self::System { what, errno } => write!(
                 f,
                 "cannot {what}: {errno}; `farpage doctor` says what this user may do here"
+            ),
+            Self::Thread { errno } => write!(
+                f,
+                "cannot start a thread: {errno}; raise the limit on processes (ulimit -u, or the \
+                 pids limit of the container)"
             ),
             Self::Refused(error) => write!(f, "the pager refused the object: {error}"),
             Self::Wired { bytes, wired, most } => write!(
@@ -171,7 +181,8 @@ impl Embedded {
     /// Starts a kernel that keeps at most `ram_bytes` of its objects' pages resident.
     ///
     /// # Errors
-    /// [`Error::Budget`] below 4 MiB; [`Error::System`] when userfaultfd or memory cannot be had.
+    /// [`Error::Budget`] below 4 MiB; [`Error::System`] when userfaultfd or memory cannot be had;
+    /// [`Error::Thread`].
     pub fn start(ram_bytes: u64) -> Result<Self, Error> {
         if ram_bytes < RAM_MIN {
             return Err(Error::Budget { bytes: ram_bytes });
@@ -194,15 +205,15 @@ impl Embedded {
         kernel.activate().map_err(system("open userfaultfd"))?;
         kernel.learn_threads();
         start_handler(kernel)?;
-        std::thread::spawn(move || {
+        start_thread("farpage-out", move || {
             kernel.page_out_for_ever(REST_NS, || {
                 if kernel.wants_handler() {
-                    // Without memory for one more, those that there are go on.
+                    // Without memory or a thread for one more, those that there are go on.
                     let _ = start_handler(kernel);
                 }
             })
-        });
-        std::thread::spawn(move || clean_for_ever(kernel));
+        })?;
+        start_thread("farpage-clean", move || clean_for_ever(kernel))?;
         Ok(Self { kernel, control })
     }
 
@@ -224,7 +235,7 @@ impl Embedded {
             for _ in 0..DESK_HANDLERS {
                 let buffer = Buffer::new().map_err(system("map a buffer"))?;
                 let kernel = self.kernel;
-                std::thread::spawn(move || kernel.handle_desk(buffer));
+                start_thread("farpage-faults", move || kernel.handle_desk(buffer))?;
             }
         }
         Ok(())
@@ -285,6 +296,18 @@ fn device() -> Option<Fd> {
 fn start_handler(kernel: &'static Kernel) -> Result<(), Error> {
     let buffer = Buffer::new().map_err(system("map a buffer"))?;
     kernel.handler_starts();
-    std::thread::spawn(move || kernel.handle_faults(buffer));
-    Ok(())
+    start_thread("farpage-faults", move || kernel.handle_faults(buffer))
+        .inspect_err(|_| kernel.handler_did_not_start())
+}
+
+/// As debuggers and `top -H` show it: at most 15 bytes of `name`.
+fn start_thread<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<(), Error> {
+    let started = std::thread::Builder::new().name(name.into()).spawn(work);
+    started.map(drop).map_err(|error| {
+        let errno = Errno(error.raw_os_error().unwrap_or(Errno::EAGAIN.0));
+        Error::Thread { errno }
+    })
 }

@@ -103,6 +103,13 @@ impl Kernel {
         self.watches.comes();
     }
 
+    /// A handler that was counted could not be started after all.
+    #[cfg(feature = "std")]
+    pub(crate) fn handler_did_not_start(&self) {
+        self.handlers.fetch_sub(1, Ordering::AcqRel);
+        self.watches.comes_not();
+    }
+
     /// Answers faults for ever. Runs on a thread of its own, which the embedder starts after
     /// [`Kernel::handler_starts`].
     pub fn handle_faults(&'static self, mut buffer: Buffer) -> ! {

@@ -57,6 +57,12 @@ impl Watches {
         self.coming.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// It will not after all.
+    #[cfg(feature = "std")]
+    pub(crate) fn comes_not(&self) {
+        self.coming.fetch_sub(1, Ordering::AcqRel);
+    }
+
     /// Waits for a free one and takes it.
     pub(crate) fn take(&self) -> usize {
         loop {

@@ -3,6 +3,7 @@
 #![allow(missing_docs)]
 
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -587,4 +588,32 @@ fn a_smaller_budget_takes_effect_on_what_is_resident() {
         std::thread::yield_now();
     }
     (0..8192).for_each(|page| assert_eq!(number(&memory, page), page as u64));
+}
+
+/// Run as a user who may have no second thread; only root can become one.
+#[test]
+fn a_kernel_without_threads_is_refused_with_what_to_do() {
+    const ALONE: &str = "FARPAGE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        println!("{}", Embedded::start(8 << 20).err().expect("no thread"));
+        return;
+    }
+    if std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() != 0) {
+        println!("skipped: only root can take threads away from itself");
+        return;
+    }
+    let own = std::env::current_exe().expect("a path");
+    let copy = std::env::temp_dir().join(format!("farpage-alone-{}", std::process::id()));
+    std::fs::copy(own, &copy).expect("a copy that anybody may execute");
+    let mut alone = std::process::Command::new("setpriv");
+    alone.args(["--reuid=54321", "--clear-groups", "prlimit", "--nproc=1"]);
+    let test = "a_kernel_without_threads_is_refused_with_what_to_do";
+    alone
+        .arg(&copy)
+        .args(["--test-threads=1", "--exact", test, "--nocapture"]);
+    let output = alone.env(ALONE, "1").output().expect("setpriv");
+    std::fs::remove_file(copy).expect("removed");
+    let saw = String::from_utf8_lossy(&output.stdout);
+    assert!(saw.contains("cannot start a thread: EAGAIN"), "{output:?}");
+    assert!(saw.contains("raise the limit on processes"), "{output:?}");
 }
