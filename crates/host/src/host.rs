@@ -468,7 +468,7 @@ pub(crate) fn io_error(errno: Errno) -> std::io::Error {
     std::io::Error::from_raw_os_error(errno.0)
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     /// Without one of its threads the host answers no more: the programs must notice.
     struct EndsAll;
     impl Drop for EndsAll {

@@ -4,18 +4,18 @@ use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
-use farpage_host::shared::{Mapping, Object, Space};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_host::shared::{MapError, Object, Objects, SpaceId};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
 use farpage_sys::file::Fd;
 use farpage_sys::socket;
 use farpage_sys::view::View;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
     recvmsg, socketpair,
@@ -62,46 +62,41 @@ impl Pager for Store {
     }
 }
 
-/// A process that has the object mapped, and the thread that answers for it.
+/// A process that has the object mapped.
 struct Program {
     child: Child,
-    answers: Option<thread::JoinHandle<()>>,
+    objects: &'static Objects,
+    space: SpaceId,
 }
 
 impl Program {
-    fn start(object: &Arc<Object>, what: &str) -> Self {
+    fn start(objects: &'static Objects, object: &Arc<Object>, what: &str) -> Self {
         let flags = SocketFlags::CLOEXEC;
         let (own, its) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["the_program", "--exact", "--nocapture"]);
-        command
-            .env(PROGRAM, what)
-            .stdin(Stdio::from(its))
-            .stdout(Stdio::null());
-        let child = command.spawn().unwrap();
-        // The pipe to a child that is gone must not look open.
-        drop(command);
+        command.env(PROGRAM, what).stdin(Stdio::from(its));
+        let child = command.stdout(Stdio::null()).spawn().unwrap();
         socket::send(Fd(own.as_raw_fd()), &[0; 8], Some(object.descriptor())).unwrap();
         let (address, faults) = receive(&own);
-        let space = Arc::new(Space::new(faults).unwrap());
-        let mapping = Arc::new(Mapping {
-            space: Arc::clone(&space),
-            address: address as usize,
-            pages: PageRange::new(0, PAGES),
-        });
-        object.add(Arc::clone(&mapping));
-        let object = Arc::clone(object);
-        let answers = thread::spawn(move || answer(&object, &mapping, &own));
+        let space = objects.attach(faults).unwrap();
+        let all = PageRange::new(0, PAGES);
+        let (address, beyond) = (address as usize, PageRange::new(1, PAGES + 1));
+        let outside = objects.map(space, object, address, beyond);
+        assert!(matches!(outside, Err(MapError::Outside { .. })));
+        objects.map(space, object, address, all).unwrap();
+        let again = objects.map(space, object, address + PAGE_BYTES, PageRange::new(0, 1));
+        assert!(matches!(again, Err(MapError::Address { .. })));
         Self {
             child,
-            answers: Some(answers),
+            objects,
+            space,
         }
     }
 
     fn ends_well(mut self) {
         assert!(self.child.wait().unwrap().success());
-        self.answers.take().unwrap().join().unwrap();
     }
 }
 
@@ -109,24 +104,7 @@ impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Answers the faults of one process until it is gone.
-fn answer(object: &Arc<Object>, mapping: &Arc<Mapping>, socket: &OwnedFd) {
-    loop {
-        let mut both = [
-            PollFd::new(&*mapping.space, PollFlags::IN),
-            PollFd::new(socket, PollFlags::IN),
-        ];
-        poll(&mut both, None).unwrap();
-        if !both[1].revents().is_empty() {
-            return object.forget(&mapping.space);
-        }
-        let faults = mapping.space.faults().unwrap();
-        for fault in faults.as_slice() {
-            object.fault(mapping, fault.address, fault.write);
-        }
+        self.objects.detach(self.space);
     }
 }
 
@@ -175,53 +153,41 @@ fn the_program() {
     }
 }
 
-fn object(store: &Arc<Store>, temporary: bool) -> Arc<Object> {
+/// Objects of which a fifth of one stays in memory, and one of them.
+fn object(store: &Arc<Store>, temporary: bool) -> (&'static Objects, Arc<Object>) {
     let pager = Arc::clone(store) as Arc<dyn Pager>;
-    Arc::new(Object::new(c"test", ObjectId(1), PAGES, pager, temporary).unwrap())
+    let objects = Objects::start(PAGES / 5 * PAGE_BYTES as u64).unwrap();
+    let object = objects.create("test", PAGES, pager, temporary).unwrap();
+    (objects, object)
 }
 
 /// What all the pages were counted up to, once they are with the pager.
 fn counted(object: &Object, store: &Store) -> u64 {
-    object.evict(PAGES);
-    assert_eq!(object.resident(), 0);
+    while object.resident() > 0 {
+        object.evict(PAGES);
+    }
     let pages = store.pages.lock().unwrap();
     let count = |page: &[u8; PAGE_BYTES]| u64::from_le_bytes(page[8..16].try_into().unwrap());
     pages.values().map(|page| count(page)).sum()
-}
-
-/// Keeps a fifth of the object in memory until the programs have ended.
-fn while_pages_leave(object: &Arc<Object>, run: impl FnOnce()) {
-    let ended = AtomicBool::new(false);
-    thread::scope(|s| {
-        s.spawn(|| {
-            while !ended.load(Ordering::Relaxed) {
-                match object.resident() > PAGES / 5 {
-                    true => drop(object.evict(16)),
-                    false => thread::yield_now(),
-                }
-            }
-        });
-        run();
-        ended.store(true, Ordering::Relaxed);
-    });
 }
 
 #[test]
 fn what_processes_write_to_one_object_is_all_there() {
     for temporary in [false, true] {
         let store = Arc::new(Store::default());
-        let object = object(&store, temporary);
+        let (objects, object) = object(&store, temporary);
         let numbered = u64::from(!temporary);
-        while_pages_leave(&object, || {
-            let program = |seed| Program::start(&object, &format!("{seed} 4000 {numbered}"));
-            let programs = [1, 2, 3].map(program);
-            programs.into_iter().for_each(Program::ends_well);
-        });
+        let start = |seed| Program::start(objects, &object, &format!("{seed} 4000 {numbered}"));
+        let programs = [1, 2, 3].map(start);
+        programs.into_iter().for_each(Program::ends_well);
         assert_eq!(counted(&object, &store), 3 * 4000, "temporary: {temporary}");
         assert!(
             store.taken.load(Ordering::Relaxed) > PAGES,
             "pages came and went"
         );
+        assert_eq!(objects.resident_bytes(), 0);
+        drop(object);
+        assert!(objects.objects().is_empty(), "nobody has it");
     }
 }
 
@@ -229,46 +195,41 @@ fn what_processes_write_to_one_object_is_all_there() {
 fn a_process_that_is_killed_takes_nothing_of_the_others_with_it() {
     for round in 0..20 {
         let store = Arc::new(Store::default());
-        let object = object(&store, true);
-        let mut ended = 0;
-        while_pages_leave(&object, || {
-            let mut killed = Program::start(&object, &format!("{round} 1000000000 0"));
-            let other = Program::start(&object, &format!("{} 2000 0", round + 100));
-            while store.taken.load(Ordering::Relaxed) < 10 * round {
-                thread::yield_now();
-            }
-            killed.child.kill().unwrap();
-            other.ends_well();
-            killed.child.wait().unwrap();
-            killed.answers.take().unwrap().join().unwrap();
-            ended = 2000;
-        });
-        assert!(counted(&object, &store) >= ended, "round {round}");
+        let (objects, object) = object(&store, true);
+        let mut killed = Program::start(objects, &object, &format!("{round} 1000000000 0"));
+        let other = Program::start(objects, &object, &format!("{} 2000 0", round + 100));
+        while store.taken.load(Ordering::Relaxed) < 10 * round {
+            thread::yield_now();
+        }
+        killed.child.kill().unwrap();
+        other.ends_well();
+        drop(killed);
+        assert!(counted(&object, &store) >= 2000, "round {round}");
     }
 }
 
 #[test]
 fn a_pager_that_takes_nothing_for_a_time_loses_nothing() {
     let store = Arc::new(Store::default());
-    let object = object(&store, true);
-    while_pages_leave(&object, || {
-        let mut program = Program::start(&object, "5 20000 0");
-        while program.child.try_wait().unwrap().is_none() {
-            store.refuses.fetch_xor(true, Ordering::Relaxed);
-            thread::yield_now();
-        }
-        store.refuses.store(false, Ordering::Relaxed);
-        program.ends_well();
-    });
+    let (objects, object) = object(&store, true);
+    let mut program = Program::start(objects, &object, "5 20000 0");
+    while program.child.try_wait().unwrap().is_none() {
+        store.refuses.fetch_xor(true, Ordering::Relaxed);
+        thread::yield_now();
+    }
+    store.refuses.store(false, Ordering::Relaxed);
+    program.ends_well();
     assert_eq!(counted(&object, &store), 20_000);
 }
 
 #[test]
 fn what_was_cleaned_is_with_the_pager_and_stays() {
     let store = Arc::new(Store::default());
-    let object = object(&store, true);
-    Program::start(&object, "9 3000 0").ends_well();
+    let (objects, object) = object(&store, true);
+    Program::start(objects, &object, "9 3000 0").ends_well();
     let all = PageRange::new(0, PAGES);
+    objects.set_ram(1 << 30);
+    Program::start(objects, &object, "10 100 0").ends_well();
     store.refuses.store(true, Ordering::Relaxed);
     assert!(object.clean(all).is_err());
     store.refuses.store(false, Ordering::Relaxed);
@@ -276,7 +237,7 @@ fn what_was_cleaned_is_with_the_pager_and_stays() {
     let resident = object.resident();
     assert!(resident > 0);
     let taken = store.taken.load(Ordering::Relaxed);
-    assert_eq!(counted(&object, &store), 3000);
+    assert_eq!(counted(&object, &store), 3100);
     assert_eq!(
         store.taken.load(Ordering::Relaxed),
         taken,
@@ -287,12 +248,49 @@ fn what_was_cleaned_is_with_the_pager_and_stays() {
 #[test]
 fn who_puts_zeros_where_no_page_is_changes_nothing() {
     let store = Arc::new(Store::default());
-    let object = object(&store, false);
-    while_pages_leave(&object, || {
-        let cheat = Program::start(&object, &format!("{CHEATS} 1000 1"));
-        let other = Program::start(&object, "4 2000 1");
-        cheat.ends_well();
-        other.ends_well();
-    });
+    let (objects, object) = object(&store, false);
+    let cheat = Program::start(objects, &object, &format!("{CHEATS} 1000 1"));
+    let other = Program::start(objects, &object, "4 2000 1");
+    cheat.ends_well();
+    other.ends_well();
     assert_eq!(counted(&object, &store), 3000);
+}
+
+/// Keeps requests and answers none of them.
+#[derive(Default)]
+struct Silent(Mutex<Vec<Ticket>>);
+
+impl Pager for Silent {
+    fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        Ok(request.later(|ticket| self.0.lock().unwrap().push(ticket)))
+    }
+
+    fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
+        Err(PagerError::OutOfSpace)
+    }
+}
+
+#[test]
+fn a_pager_that_answers_nothing_holds_up_its_own_objects_only() {
+    let store = Arc::new(Store::default());
+    let (objects, object) = object(&store, true);
+    let silent = Arc::new(Silent::default());
+    let pager = Arc::clone(&silent) as Arc<dyn Pager>;
+    let stuck = objects.create("stuck", PAGES, pager, false).unwrap();
+    let start = |seed| Program::start(objects, &stuck, &format!("{seed} 10 1"));
+    let waiting = [1, 2, 3, 4, 5, 6, 7, 8].map(start);
+    while silent.0.lock().unwrap().len() < 8 {
+        thread::yield_now();
+    }
+    Program::start(objects, &object, "3 2000 0").ends_well();
+    assert_eq!(counted(&object, &store), 2000);
+    let tickets = std::mem::take(&mut *silent.0.lock().unwrap());
+    for ticket in tickets {
+        ticket.fail(PagerError::Dead);
+    }
+    for mut program in waiting {
+        // The page that it waited for cannot be had: SIGBUS.
+        let status = program.child.wait().unwrap();
+        assert_eq!(status.signal(), Some(7), "{status:?}");
+    }
 }

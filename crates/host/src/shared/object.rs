@@ -1,27 +1,59 @@
 //! One object: its memory file, its pager, who maps it.
 
+use std::collections::HashMap;
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::{Leaving, Shared, Wanted};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError};
+use farpage_pagers::{DataRequest, Later, PageOut, Pager, PagerError};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::mapped::Mapped;
 use farpage_sys::{Errno, uffd};
 
-use super::Space;
+use super::space::Space;
 use crate::host::lock;
 
 /// Pages that are brought in together at most.
 const WINDOW: u64 = 64;
+
+/// Pages of an object that its pager was asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) object: ObjectId,
+    pages: PageRange,
+    /// The one that somebody waits for.
+    page: u64,
+}
+
+/// What requests to pagers need: who takes answers that come later, and what they are of.
+pub(super) struct Desk {
+    pub(super) answers: &'static dyn Later,
+    pub(super) asked: Mutex<HashMap<u64, Asked>>,
+    pub(super) next: AtomicU64,
+    /// Pages in memory, of all objects.
+    pub(super) resident: AtomicU64,
+}
 
 /// A memory object that several processes map.
 pub struct Object {
     number: ObjectId,
     pager: Arc<dyn Pager>,
     memory: Mapped,
+    /// After the mapping that is registered with it.
+    _faults: Faults,
+    desk: &'static Desk,
     state: Mutex<State>,
+}
+
+/// The userfaultfd of this process's own mapping.
+struct Faults(Fd);
+
+impl Drop for Faults {
+    fn drop(&mut self) {
+        file::close(self.0);
+    }
 }
 
 struct State {
@@ -32,11 +64,13 @@ struct State {
 /// Pages of an object in the memory of a process.
 pub struct Mapping {
     /// Whose.
-    pub space: Arc<Space>,
+    pub(super) space: Arc<Space>,
+    /// What.
+    pub(super) object: Arc<Object>,
     /// Where, the address of the first page.
-    pub address: usize,
+    pub(super) address: usize,
     /// Which pages.
-    pub pages: PageRange,
+    pub(super) pages: PageRange,
 }
 
 /// A thread that waits for a page.
@@ -61,35 +95,60 @@ impl Mapping {
         let page = self.pages.start.0 + before as u64;
         self.pages.contains(PageIndex(page)).then_some(page)
     }
+
+    /// True when `address` lies in it.
+    pub(super) fn has(&self, address: usize) -> bool {
+        self.page_at(address).is_some()
+    }
+
+    /// A thread has faulted at `address`, to `write` or to read.
+    pub(super) fn fault(self: &Arc<Self>, address: usize, write: bool) {
+        match self.page_at(address) {
+            Some(page) => self.object.want(vec![Waiter {
+                mapping: Arc::clone(self),
+                page,
+                write,
+            }]),
+            None => self.space.wake(address, PAGE_BYTES),
+        }
+    }
 }
 
 impl Object {
-    /// An object of `pages` pages. A `temporary` one begins as zeros; its pager has only what is
-    /// handed to it.
-    ///
-    /// # Errors
-    /// When Linux gives no memory file or userfaultfd, or the pager refuses.
-    pub fn new(
+    pub(super) fn new(
         name: &CStr,
         number: ObjectId,
         pages: u64,
         pager: Arc<dyn Pager>,
         temporary: bool,
+        desk: &'static Desk,
     ) -> Result<Self, Errno> {
         let (own, _) = uffd::open(None)?;
+        let faults = Faults(own.0);
         own.enable(0)?;
         let memory = Mapped::create(name, pages * PAGE_BYTES as u64, own)?;
-        pager.init(number, pages).map_err(|_| Errno::EPERM)?;
-        let pages = Shared::new(pages, temporary);
+        let state = State {
+            pages: Shared::new(pages, temporary),
+            mappings: Vec::new(),
+        };
         Ok(Self {
             number,
             pager,
             memory,
-            state: Mutex::new(State {
-                pages,
-                mappings: Vec::new(),
-            }),
+            _faults: faults,
+            desk,
+            state: Mutex::new(state),
         })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> ObjectId {
+        self.number
+    }
+
+    /// Its size.
+    pub fn pages(&self) -> u64 {
+        self.lock().pages.pages()
     }
 
     /// The memory file, for who is to map it.
@@ -102,35 +161,24 @@ impl Object {
         self.lock().pages.resident()
     }
 
-    /// A process has mapped pages of it.
-    pub fn add(&self, mapping: Arc<Mapping>) {
+    pub(super) fn add(&self, mapping: Arc<Mapping>) {
         self.lock().mappings.push(mapping);
     }
 
-    /// A process has it no more in its memory, or is no more.
-    pub fn forget(&self, space: &Arc<Space>) {
-        let keep = |mapping: &Arc<Mapping>| !Arc::ptr_eq(&mapping.space, space);
+    pub(super) fn remove(&self, mapping: &Arc<Mapping>) {
+        let keep = |other: &Arc<Mapping>| !Arc::ptr_eq(other, mapping);
         self.lock().mappings.retain(keep);
     }
 
-    /// A thread has faulted at `address` of a mapping, to `write` or to read.
-    pub fn fault(&self, mapping: &Arc<Mapping>, address: usize, write: bool) {
-        match mapping.page_at(address) {
-            Some(page) => self.want(Waiter {
-                mapping: Arc::clone(mapping),
-                page,
-                write,
-            }),
-            None => mapping.space.wake(address, PAGE_BYTES),
-        }
-    }
-
-    fn want(&self, waiter: Waiter) {
-        let mut all = vec![waiter];
+    /// Threads want pages. What is there is let in; the rest is had for them.
+    fn want(&self, mut all: Vec<Waiter>) {
         while let Some(waiter) = all.pop() {
             let (mapping, page, write) = (Arc::clone(&waiter.mapping), waiter.page, waiter.write);
             let mut state = self.lock();
-            match state.pages.want(page, write, waiter, 1, WINDOW) {
+            let before = state.pages.resident();
+            let wanted = state.pages.want(page, write, waiter, 1, WINDOW);
+            self.account(before, &state);
+            match wanted {
                 Wanted::There { pages, writable } => {
                     if let Some((at, bytes)) = mapping.part(pages) {
                         // A process that is gone, or has unmapped it, needs nothing.
@@ -141,8 +189,11 @@ impl Object {
                 Wanted::Zero(pages) => {
                     let (at, bytes) = (pages.start.0 * PAGE_BYTES as u64, pages.bytes());
                     let there = file::allocate(self.memory.fd(), at, bytes);
-                    let supplied = there.map_or(0, |()| pages.pages());
-                    all.extend(self.came(state, pages, supplied));
+                    drop(state);
+                    match there {
+                        Ok(()) => all.extend(self.came(pages, pages.pages())),
+                        Err(_) => all.extend(self.cannot(pages, page, PagerError::OutOfSpace)),
+                    }
                 }
                 Wanted::Fetch(pages) => {
                     drop(state);
@@ -152,39 +203,73 @@ impl Object {
         }
     }
 
-    /// Has the pager bring pages in, of which `page` is wanted. Returns who goes on.
+    /// Asks the pager for pages, of which `page` is wanted. Returns who goes on.
     fn fetch(&self, pages: PageRange, page: u64, write: bool) -> Vec<Waiter> {
         let mut buffer = vec![0; pages.bytes() as usize];
         let needed = page + 1 - pages.start.0;
         let access = if write { Access::Write } else { Access::Read };
-        let request = DataRequest::new(self.number, pages, needed, access, &mut buffer);
-        let supplied = match self.pager.data_request(request) {
-            Ok(supplied) if supplied.pages > 0 && supplied.pages <= pages.pages() => supplied.pages,
-            Ok(_) => return self.cannot(pages, page, PagerError::Violation),
-            Err(error) => return self.cannot(pages, page, error),
+        let asked = Asked {
+            object: self.number,
+            pages,
+            page,
         };
-        let contents = &buffer[..supplied as usize * PAGE_BYTES];
-        let offset = pages.start.0 * PAGE_BYTES as u64;
-        if self.memory.supply(offset, contents).is_err() {
-            return self.cannot(pages, page, PagerError::OutOfSpace);
+        let number = || {
+            let number = self.desk.next.fetch_add(1, Ordering::Relaxed);
+            lock(&self.desk.asked).insert(number, asked);
+            number
+        };
+        let request = DataRequest::new(self.number, pages, needed, access, &mut buffer);
+        match self
+            .pager
+            .data_request(request.or_later(self.desk.answers, &number))
+        {
+            // A ticket: the answer comes to `supplied` or `failed`.
+            Ok(supplied) if supplied.pages == 0 => Vec::new(),
+            Ok(supplied) if supplied.pages <= pages.pages() => {
+                self.put_in(asked, &buffer[..supplied.pages as usize * PAGE_BYTES])
+            }
+            Ok(_) => self.cannot(pages, page, PagerError::Violation),
+            Err(error) => self.cannot(pages, page, error),
         }
-        self.came(self.lock(), pages, supplied)
     }
 
-    fn came(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        pages: PageRange,
-        supplied: u64,
-    ) -> Vec<Waiter> {
-        state.pages.came(pages, supplied)
+    /// A late answer: the first of the pages, whole.
+    pub(super) fn supplied(&self, asked: Asked, contents: &[u8]) {
+        let fits = contents.len() as u64 <= asked.pages.bytes() && !contents.is_empty();
+        let go_on = match fits {
+            true => self.put_in(asked, contents),
+            false => self.cannot(asked.pages, asked.page, PagerError::Violation),
+        };
+        self.want(go_on);
+    }
+
+    /// A late refusal.
+    pub(super) fn failed(&self, asked: Asked, error: PagerError) {
+        self.want(self.cannot(asked.pages, asked.page, error));
+    }
+
+    fn put_in(&self, asked: Asked, contents: &[u8]) -> Vec<Waiter> {
+        let offset = asked.pages.start.0 * PAGE_BYTES as u64;
+        match self.memory.supply(offset, contents) {
+            Ok(()) => self.came(asked.pages, (contents.len() / PAGE_BYTES) as u64),
+            Err(_) => self.cannot(asked.pages, asked.page, PagerError::OutOfSpace),
+        }
+    }
+
+    fn came(&self, pages: PageRange, supplied: u64) -> Vec<Waiter> {
+        let mut state = self.lock();
+        let before = state.pages.resident();
+        let waited = state.pages.came(pages, supplied);
+        self.account(before, &state);
+        waited
     }
 
     /// `page` cannot be had. Who waits for it gets a signal, and the others ask again.
     fn cannot(&self, pages: PageRange, page: u64, error: PagerError) -> Vec<Waiter> {
-        let waiting = self.lock().pages.came(pages, 0);
-        let (failed, others) = waiting.into_iter().partition(|waiter| waiter.page == page);
-        let failed: Vec<Waiter> = failed;
+        let (failed, others): (Vec<Waiter>, _) = self
+            .came(pages, 0)
+            .into_iter()
+            .partition(|waiter| waiter.page == page);
         if !failed.is_empty() {
             let mut why = String::new();
             if !self.pager.explain(self.number, PageIndex(page), &mut why) {
@@ -208,20 +293,22 @@ impl Object {
         let mut freed = 0;
         while freed < wanted {
             let mut state = self.lock();
+            let before = state.pages.resident();
             match state.pages.choose(|_| false) {
                 None => break,
                 Some(Leaving::Clean(pages)) => {
+                    self.account(before, &state);
                     self.punch(pages);
                     freed += pages.pages();
                 }
                 Some(Leaving::Dirty(pages)) => {
                     protect(&state, pages);
                     drop(state);
-                    let gone = self.page_out(pages, false);
-                    if gone == 0 {
-                        break;
+                    match self.hand_over(pages, false) {
+                        // The pager takes nothing, or all of it is wanted again: for now.
+                        Err(_) | Ok(0) => break,
+                        Ok(gone) => freed += gone,
                     }
-                    freed += gone;
                 }
             }
         }
@@ -244,31 +331,26 @@ impl Object {
         }
     }
 
-    fn page_out(&self, pages: PageRange, stay: bool) -> u64 {
-        self.hand_over(pages, stay).unwrap_or(0)
-    }
-
     /// Hands pages that leave, and are protected, to the pager. Returns how many are gone.
     fn hand_over(&self, pages: PageRange, stay: bool) -> Result<u64, PagerError> {
         let mut contents = vec![[0; PAGE_BYTES]; pages.pages() as usize];
         let offset = pages.start.0 * PAGE_BYTES as u64;
         let read = file::pread(self.memory.fd(), contents.as_flattened_mut(), offset);
-        let out: Vec<PageOut<'_>> = pages
-            .iter()
-            .zip(&contents)
-            .map(|(page, bytes)| PageOut { page, bytes })
-            .collect();
+        let pairs = pages.iter().zip(&contents);
+        let out: Vec<PageOut<'_>> = pairs.map(|(page, bytes)| PageOut { page, bytes }).collect();
         let taken = match read {
             Ok(bytes) if bytes as u64 == pages.bytes() => self.pager.data_write(self.number, &out),
             Ok(_) => Err(PagerError::Write(Errno::EIO.0)),
             Err(errno) => Err(PagerError::Write(errno.0)),
         };
         let mut state = self.lock();
+        let before = state.pages.resident();
         let left = state.pages.left(pages, taken.is_ok(), stay);
+        self.account(before, &state);
         // With the lock held: nobody brings them in again before they are out.
         left.gone.iter().for_each(|pages| self.punch(*pages));
         drop(state);
-        left.waited.into_iter().for_each(|waiter| self.want(waiter));
+        self.want(left.waited);
         let gone = left.gone.iter().map(|pages| pages.pages()).sum();
         taken.map(|()| gone)
     }
@@ -281,6 +363,12 @@ impl Object {
                 self.number.0
             );
         }
+    }
+
+    /// Pages came or went since there were `before`.
+    fn account(&self, before: u64, state: &State) {
+        let change = state.pages.resident().wrapping_sub(before);
+        self.desk.resident.fetch_add(change, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -299,6 +387,8 @@ fn protect(state: &State, pages: PageRange) {
 
 impl Drop for Object {
     fn drop(&mut self) {
+        let resident = self.resident();
+        self.desk.resident.fetch_sub(resident, Ordering::Relaxed);
         self.pager.terminate(self.number);
     }
 }
