@@ -187,7 +187,10 @@ fn what_processes_write_to_one_object_is_all_there() {
         );
         assert_eq!(objects.resident_bytes(), 0);
         drop(object);
-        assert!(objects.objects().is_empty(), "nobody has it");
+        // Who takes pages out may have it for another moment.
+        while !objects.objects().is_empty() {
+            thread::yield_now();
+        }
     }
 }
 

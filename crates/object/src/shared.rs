@@ -169,6 +169,38 @@ impl<W> Shared<W> {
         Wanted::Fetch(pages)
     }
 
+    /// `pages` are there in one way: the run of pages of `within` around them that are there in the
+    /// same way.
+    pub fn there_around(&self, pages: PageRange, within: PageRange, writable: bool) -> PageRange {
+        let same = |page: u64| {
+            let cluster = self.cluster(page);
+            let may_be_written = cluster.dirty & !cluster.leaving;
+            match writable {
+                true => may_be_written,
+                false => cluster.there & !may_be_written,
+            }
+        };
+        let (mut start, mut end) = (pages.start.0, pages.end.0);
+        while end < within.end.0 {
+            let at = end % CLUSTER_PAGES;
+            let more = u64::from((same(end) >> at).trailing_ones());
+            end += more;
+            if more < CLUSTER_PAGES - at {
+                break;
+            }
+        }
+        while start > within.start.0 {
+            let at = (start - 1) % CLUSTER_PAGES;
+            let set = same(start - 1) << (CLUSTER_PAGES - 1 - at);
+            let more = u64::from(set.leading_ones());
+            start -= more;
+            if more < at + 1 {
+                break;
+            }
+        }
+        PageRange::new(start, end).intersect(within)
+    }
+
     /// Nobody wants pages of `within` yet, but somebody will: the first that are at the pager, at
     /// most `most`. `None` when all are there or coming.
     pub fn want_soon(&mut self, within: Range<u64>, most: u64) -> Option<PageRange> {
@@ -362,13 +394,9 @@ impl<W> Shared<W> {
             };
         }
         let writable = cluster.dirty & !cluster.leaving & bit != 0;
-        let pages = self.run(page, |cluster| {
-            let may_be_written = cluster.dirty & !cluster.leaving;
-            match writable {
-                true => may_be_written,
-                false => cluster.there & !may_be_written,
-            }
-        });
+        let first = page / CLUSTER_PAGES * CLUSTER_PAGES;
+        let within = PageRange::new(first, self.pages.min(first + CLUSTER_PAGES));
+        let pages = self.there_around(PageRange::new(page, page + 1), within, writable);
         Wanted::There { pages, writable }
     }
 

@@ -219,6 +219,7 @@ impl Objects {
             object: Arc::clone(object),
             address,
             pages,
+            streams: Mutex::default(),
         });
         object.add(Arc::clone(&mapping));
         mappings.push(mapping);

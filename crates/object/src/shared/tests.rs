@@ -99,6 +99,16 @@ impl World {
             Wanted::There { pages, writable } => {
                 assert!(pages.contains(PageIndex(page)) && (writable || !write));
                 let says = if writable { Says::Write } else { Says::Read };
+                let near = PageRange::new(page.saturating_sub(40), PAGES.min(page + 30));
+                let around = self.object.there_around(pages, near, writable);
+                assert!(around.contains(PageIndex(page)) && around.intersect(near) == around);
+                for page in around.start.0..around.end.0 {
+                    assert!(self.file.contains_key(&page), "page {page} is mapped");
+                    if !writable {
+                        assert_ne!(self.says[page as usize][task], Says::Write);
+                    }
+                    self.says[page as usize][task] = says;
+                }
                 for page in pages.start.0..pages.end.0 {
                     assert!(self.file.contains_key(&page), "page {page} is mapped");
                     self.says[page as usize][task] = says;
@@ -428,4 +438,20 @@ fn zeros_that_nobody_wrote_to_are_never_written_out() {
         object.want(16, false, (), 1, 1),
         Wanted::Fetch(PageRange::new(16, 17))
     );
+}
+
+#[test]
+fn what_is_there_in_the_same_way_is_found_over_many_clusters() {
+    let mut object = there(100);
+    let page = PageRange::new(50, 51);
+    let near = PageRange::new(10, 90);
+    assert_eq!(object.there_around(page, near, false), near);
+    object.want(20, true, (), 1, 1);
+    object.want(77, true, (), 1, 1);
+    assert_eq!(
+        object.there_around(page, near, false),
+        PageRange::new(21, 77)
+    );
+    let written = PageRange::new(20, 21);
+    assert_eq!(object.there_around(written, near, true), written);
 }
