@@ -3,6 +3,7 @@
 mod cache;
 mod fault;
 mod rpc;
+mod shared;
 mod translate;
 
 const HELP: &str = "farpage-bench fault [--runs N] [--pages N] [--threads N]
@@ -19,7 +20,11 @@ prints lines: name direction bytes_read bytes_written ns ns_of_a_copy_of_as_many
 farpage-bench rpc [--runs N] [--calls N]
     null calls between two processes on one processor and on two, beside pipes (and peers, when built
     with them), and a GiB of memory handed over
-prints lines: kind name place bytes ns";
+prints lines: kind name place bytes ns
+
+farpage-bench shared [--runs N] [--pages N, a power of two]
+    pages of an object that two processes map, new ones and ones that are there, beside a memory file
+prints lines: what name order pages ns_a_page";
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -61,6 +66,11 @@ fn main() {
             number("--runs", 5) as usize,
             number("--calls", 50_000) as usize,
         ),
+        Some("shared") => shared::run(number("--runs", 5), number("--pages", 65_536)),
+        Some("shared-program") => {
+            let pages = args.get(1).and_then(|pages| pages.parse().ok());
+            shared::program(pages.expect("how many pages"));
+        }
         Some("rpc-server") => rpc::serve(&args[1..]),
         Some("--help") => println!("{HELP}"),
         _ => {

@@ -1,0 +1,212 @@
+//! Objects that two processes map, beside a bare memory file: pages that are there and not mapped yet,
+//! and pages that nobody has touched.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
+use farpage_host::shared::{Object, Objects, SpaceId};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_sys::file::Fd;
+use farpage_sys::memory_file::{self, Words};
+use farpage_sys::socket;
+use farpage_sys::view::View;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+    recvmsg, socketpair,
+};
+
+/// Whose memory file a program maps: the host's, or nobody's.
+const HOSTS: u64 = 1;
+const BARE: u64 = 0;
+
+/// Has nothing, and is never asked: all stays in memory.
+struct Nothing;
+
+impl Pager for Nothing {
+    fn data_request(&self, _: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        Err(PagerError::Unavailable)
+    }
+
+    fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
+        Err(PagerError::OutOfSpace)
+    }
+}
+
+/// A process that has the file mapped and touches it when it is told.
+struct Program {
+    child: Child,
+    socket: OwnedFd,
+    attached: Option<(&'static Objects, SpaceId)>,
+}
+
+impl Program {
+    fn start(file: Fd, pages: u64, kind: u64) -> (Self, u64, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (socket, its) = pair.expect("a socket");
+        let own = std::env::current_exe().expect("a path");
+        let mut command = Command::new(own);
+        command.args(["shared-program", &pages.to_string()]);
+        let child = command.stdin(Stdio::from(its)).spawn().expect("a process");
+        let program = Self {
+            child,
+            socket,
+            attached: None,
+        };
+        program.tell(kind, Some(file));
+        let (address, fd) = receive(&program.socket);
+        (program, address, fd.expect("a userfaultfd"))
+    }
+
+    fn of(objects: &'static Objects, object: &Arc<Object>) -> Self {
+        let pages = object.pages();
+        let (mut program, address, faults) = Self::start(object.descriptor(), pages, HOSTS);
+        let space = objects.attach(faults).expect("a userfaultfd");
+        let all = PageRange::new(0, pages);
+        let mapped = objects.map(space, object, address as usize, all);
+        mapped.expect("a mapping");
+        program.attached = Some((objects, space));
+        program
+    }
+
+    fn tell(&self, number: u64, with: Option<Fd>) {
+        let sent = socket::send(Fd(self.socket.as_raw_fd()), &number.to_le_bytes(), with);
+        sent.expect("a socket");
+    }
+
+    /// Nanoseconds a page, all touched in an order.
+    fn touches(&self, order: &Order) -> f64 {
+        self.tell(order.number, None);
+        receive(&self.socket).0 as f64 / 1000.0
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some((objects, space)) = self.attached {
+            objects.detach(space);
+        }
+    }
+}
+
+struct Order {
+    name: &'static str,
+    number: u64,
+}
+
+const ORDERS: [Order; 4] = [
+    Order {
+        name: "read_in_order",
+        number: 0,
+    },
+    Order {
+        name: "read_at_random",
+        number: 1,
+    },
+    Order {
+        name: "write_in_order",
+        number: 2,
+    },
+    Order {
+        name: "write_at_random",
+        number: 3,
+    },
+];
+
+/// Prints lines: what name order pages ns.
+pub fn run(runs: u64, pages: u64) {
+    let objects = Objects::start(2 * pages * PAGE_BYTES as u64).expect("a host");
+    for _ in 0..runs {
+        for order in &ORDERS {
+            let bytes = pages * PAGE_BYTES as u64;
+            let bare = memory_file::create(c"bare", bytes as usize).expect("a file");
+            memory_file::seal(bare.as_fd(), memory_file::FIXED).expect("sealed");
+            let object = objects.create("bench", pages, Arc::new(Nothing), true);
+            let object = object.expect("an object");
+            let plain = || Program::start(Fd(bare.as_raw_fd()), pages, BARE).0;
+            let ours = || Program::of(objects, &object);
+            for (what, write) in [("new", false), ("there", true)] {
+                for (name, start) in [("bare", &plain as &dyn Fn() -> Program), ("farpage", &ours)]
+                {
+                    if write {
+                        // All of it is there, and was written to.
+                        start().touches(&ORDERS[2]);
+                    }
+                    let ns = start().touches(order);
+                    println!("{what} {name} {} {pages} {ns:.1}", order.name);
+                }
+            }
+        }
+    }
+}
+
+/// What a [`Program`] does.
+pub fn program(pages: u64) {
+    let socket = std::io::stdin();
+    let (kind, fd) = receive(&socket);
+    let fd = fd.expect("a file");
+    let bytes = pages as usize * PAGE_BYTES;
+    let own = Fd(socket.as_raw_fd());
+    if kind == HOSTS {
+        let view = View::map(Fd(fd.as_raw_fd()), bytes, None).expect("a mapping");
+        let address = (view.address() as u64).to_le_bytes();
+        socket::send(own, &address, Some(view.userfaultfd())).expect("sent");
+        answer(&socket, pages, |at| view.word(at));
+    }
+    let plain = Words::map(fd.as_fd(), bytes).expect("a mapping");
+    socket::send(own, &[0; 8], Some(own)).expect("sent");
+    answer(&socket, pages, |at| &plain.u64s()[at / 8]);
+}
+
+fn answer<'a>(
+    socket: &impl AsFd,
+    pages: u64,
+    word: impl Fn(usize) -> &'a std::sync::atomic::AtomicU64,
+) -> ! {
+    loop {
+        let (order, _) = receive(socket);
+        let began = Instant::now();
+        let mut at = 0;
+        for page in 0..pages {
+            // Odd, and the number of pages is a power of two: each once.
+            at = if order % 2 == 0 {
+                page
+            } else {
+                (at + 40_503) % pages
+            };
+            let word = word(at as usize * PAGE_BYTES);
+            match order < 2 {
+                true => drop(std::hint::black_box(word.load(Ordering::Relaxed))),
+                false => word.store(1, Ordering::Relaxed),
+            }
+        }
+        let ns = began.elapsed().as_nanos() as u64 * 1000 / pages;
+        let fd = Fd(socket.as_fd().as_raw_fd());
+        socket::send(fd, &ns.to_le_bytes(), None).expect("sent");
+    }
+}
+
+/// A number and perhaps a descriptor; the end of this process when the other is gone.
+fn receive(socket: &impl AsFd) -> (u64, Option<OwnedFd>) {
+    let mut bytes = [0; 8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut with = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut with, flags);
+    if got.is_ok_and(|got| got.bytes < 8) {
+        std::process::exit(0);
+    }
+    let fd = with.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    (u64::from_le_bytes(bytes), fd)
+}
