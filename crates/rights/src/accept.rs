@@ -112,7 +112,7 @@ impl Space {
             RightKind::SendOnce => None,
         };
         match self.use_export(index) {
-            Right::Once(target) => self.send_once(target, parcel),
+            Right::Once(target) => self.send_once(target, parcel, message.hops),
             Right::Send(Target::Port(port)) => {
                 let mut letter = Letter::new(parcel, Right::Send(Target::Port(port)));
                 letter.from = from;
@@ -289,8 +289,7 @@ impl Space {
                     return Err(Fault::Contradiction);
                 }
             }
-            WireRight::Receive { .. } => return Err(Fault::Contradiction),
-            WireRight::Dead => {}
+            WireRight::Receive { .. } | WireRight::Dead => return Err(Fault::Contradiction),
         }
         self.check_right(link, wire, &mut Vec::new())
     }

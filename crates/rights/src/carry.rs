@@ -6,10 +6,11 @@ use crate::frame::{Frame, MessageFrame, WireMemory, WireRight};
 use crate::import::ImportState;
 use crate::input::Output;
 use crate::message::{Descriptor, LinkId, MemoryKind, RightKind, Sender};
-use crate::port::{Content, Home, Parcel};
+use crate::port::{Content, Home, Parcel, Port};
 use crate::right::{Right, Target};
-use crate::settle::Pump;
+use crate::settle::Work;
 use crate::space::Space;
+use crate::third::MAX_PROVIDED;
 
 impl Space {
     /// Puts a message out by an import that is live; a send right's credit is used.
@@ -103,8 +104,11 @@ impl Space {
         }
     }
 
-    /// Carries one reference of a live import.
+    /// Carries one reference of an import.
     fn carry_import(&mut self, import: u32, link: LinkId) -> WireRight {
+        if !self.is_settled(import, link) {
+            return self.carry_by_forwarder(import, link);
+        }
         let it = &self.imports[import];
         let (owner, export, kind) = (it.link, it.export, it.kind);
         let wire = if owner == link {
@@ -119,59 +123,45 @@ impl Space {
         wire
     }
 
-    /// What must happen before a right can leave.
-    pub(crate) fn awaited(&self, right: &Right) -> Option<Target> {
-        let target = match right {
-            Right::Dead | Right::Receive(_) => return None,
-            Right::Send(target) => self.resolve(*target),
-            Right::Once(target) => *target,
-        };
-        let Target::Import(import) = target else {
-            return None;
-        };
-        match self.imports[import].state {
-            ImportState::Awaited { .. } | ImportState::Following => Some(target),
-            ImportState::Live
-            | ImportState::Releasing
-            | ImportState::Replaced(_)
-            | ImportState::Dead => None,
+    /// A right that its owner has not accepted yet, or whose port is on the move, leaves by a
+    /// forwarder of its own; whoever gets it follows when there is something to follow.
+    fn carry_by_forwarder(&mut self, import: u32, link: LinkId) -> WireRight {
+        let kind = self.imports[import].kind;
+        let mut port = Port::new(0);
+        port.home = Home::Forward(Target::Import(import));
+        match kind {
+            RightKind::Send => port.sends = 1,
+            RightKind::SendOnce => port.onces = 1,
+        }
+        let port = self.ports.insert(port).index;
+        self.work(Work::Forward(port));
+        let (export, credits) = self.export(link, port, kind);
+        WireRight::Mine {
+            export,
+            kind,
+            credits,
         }
     }
 
-    pub(crate) fn parcel_awaits(&self, parcel: &Parcel) -> Option<Target> {
-        let mut rights = parcel.reply.iter().chain(&parcel.rights);
-        rights.find_map(|right| self.awaited(right))
+    /// Whether a right can leave by a Link as what it is.
+    pub(crate) fn is_settled(&self, import: u32, link: LinkId) -> bool {
+        let it = &self.imports[import];
+        let live = it.state == ImportState::Live;
+        live && (it.link == link || self.link(it.link).unsettled < MAX_PROVIDED)
     }
 
-    /// Sends the message of a send-once right as soon as it and all its rights may leave.
+    /// Sends the message of a send-once right as soon as the right is accepted.
     pub(crate) fn send_held(&mut self, import: u32) {
-        let Some(it) = self.imports.get(import) else {
-            return;
-        };
-        let Some(letter) = &it.held else {
-            return;
-        };
-        let Content::Parcel(parcel) = &letter.content else {
-            unreachable!("only messages are held");
-        };
-        let target = Target::Import(import);
-        let awaited = match it.state {
-            ImportState::Awaited { .. } => Some(target),
-            ImportState::Live => self.parcel_awaits(parcel),
-            ImportState::Releasing
-            | ImportState::Following
-            | ImportState::Replaced(_)
-            | ImportState::Dead => unreachable!("a held message goes with its right"),
-        };
-        if let Some(awaited) = awaited {
-            self.feeds.insert((awaited, Pump::Held(import)));
+        let it = &mut self.imports[import];
+        if it.state != ImportState::Live {
             return;
         }
-        let held = self.imports[import].held.take();
-        let letter = held.expect("looked at above");
+        let Some(letter) = it.held.take() else {
+            return;
+        };
         let hops = letter.hops;
         let Content::Parcel(parcel) = letter.content else {
-            unreachable!("looked at above");
+            unreachable!("only messages are held");
         };
         self.transmit(import, *parcel, hops);
         self.import_used(import);

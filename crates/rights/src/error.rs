@@ -46,7 +46,7 @@ pub enum ReceiveError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// Wait for this and send again.
-    #[error("the queue is full or a right is on its way; wait and send again")]
+    #[error("the queue is full, or the right is on its way; wait and send again")]
     WouldBlock(Wait),
     /// The destination's port is dead.
     #[error("the destination's port is dead; free the name")]
@@ -66,9 +66,6 @@ pub enum SendError {
     /// A receive right would be queued, directly or not, at its own port.
     #[error("the receive right would travel to itself and be lost; send it to another port")]
     Circular,
-    /// Too many rights are on their way to third tasks.
-    #[error("the port's owner has too many rights to hand over for this task; try later")]
-    TooManyOnTheirWay,
 }
 
 /// A message that was not sent, whole.

@@ -161,7 +161,6 @@ impl Space {
     pub(crate) fn import_event(&mut self, index: u32) {
         self.feed(Target::Import(index));
         self.wake_all(On::Room(Target::Import(index)));
-        self.wake_all(On::Right(Target::Import(index)));
     }
 
     /// The port behind an import is dead. The Link's table no longer has it.

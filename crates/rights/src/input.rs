@@ -6,7 +6,7 @@ use crate::error::{Error, Violation};
 use crate::export::{ExportState, Link};
 use crate::frame::Frame;
 use crate::message::{Descriptor, Got, LinkId, Memory, TaskId, Tick, Waiter};
-use crate::settle::{Pump, Work};
+use crate::settle::Work;
 use crate::space::Space;
 
 /// Something that happened outside.
@@ -146,7 +146,7 @@ impl Space {
         for export in exports {
             if self.exports[export].state == ExportState::Leaving {
                 let port = self.exports[export].port;
-                self.work(Work::Pump(Pump::Forwarder(port)));
+                self.work(Work::Forward(port));
             }
             let right = self.remove_export(export);
             self.trash(right);

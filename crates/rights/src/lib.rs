@@ -13,7 +13,8 @@
 //! 5. Credits: a peer may have as many messages queued at a port as the port's limit. Without credit
 //!    `send` changes nothing and answers [`SendError::WouldBlock`].
 //! 6. A right to B's port goes from A to C by Provide (A to B) and Accept (C to B); until B answers,
-//!    C's right takes no messages. Whoever notices that C will not accept has it withdrawn.
+//!    C's right takes no messages, and is given on by a forwarder. Whoever notices that C will not
+//!    accept has it withdrawn.
 //! 7. A receive right that leaves becomes a forwarder. Holders are told Moved, answer Following, and
 //!    are Handed the new home when all that they had sent before is there.
 //! 8. A dead port or Link marks the target; names turn dead when they are touched.
@@ -49,6 +50,11 @@ mod space;
 mod third;
 mod wait;
 mod wire;
+
+#[cfg(test)]
+extern crate std;
+#[cfg(test)]
+mod sim;
 
 pub use error::{Error, Fault, ReceiveError, Refused, SendError, Violation};
 pub use frame::{ExportId, Frame, MessageFrame, WireMemory, WireRight};

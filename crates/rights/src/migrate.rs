@@ -7,10 +7,9 @@ use crate::import::{Import, ImportState};
 use crate::message::{LinkId, RightKind};
 use crate::port::{Content, Home, Letter, Place, Port};
 use crate::right::{Right, Target};
-use crate::settle::{Pump, Work};
+use crate::settle::Work;
 use crate::slab::{Key, NONE};
 use crate::space::Space;
-use crate::third::MAX_PROVIDED;
 use crate::wait::On;
 
 impl Space {
@@ -43,7 +42,7 @@ impl Space {
             self.work(Work::Move(key));
         }
         self.wake_all(On::Room(Target::Port(port)));
-        self.work(Work::Pump(Pump::Forwarder(port)));
+        self.work(Work::Forward(port));
         WireRight::Receive { nonce, limit }
     }
 
@@ -200,52 +199,38 @@ impl Space {
                 self.port_dies(port);
                 return;
             }
-            self.feeds.insert((now, Pump::Forwarder(port)));
+            self.feeds.insert((now, port));
             let head = self.ports[port].head;
             if head == NONE {
                 self.free_port(port);
                 return;
             }
-            if let Some(awaited) = self.letter_awaits(head, now) {
-                self.feeds.insert((awaited, Pump::Forwarder(port)));
+            if !self.goes_on(head, now) {
                 return;
             }
             let letter = self.dequeue(port).expect("its head is there");
             match letter.content {
                 Content::Handover(export) => self.hand_over(export, now),
-                Content::Parcel(_) => self.forward_letter(letter, now),
+                Content::Parcel(_) => self.forward_letter(port, letter, now),
             }
         }
     }
 
-    /// What must happen before a letter can go on to `now`.
-    fn letter_awaits(&self, letter: u32, now: Target) -> Option<Target> {
+    /// Whether a letter can go on to `now` at once.
+    fn goes_on(&self, letter: u32, now: Target) -> bool {
+        let Target::Import(import) = now else {
+            return true;
+        };
+        let it = &self.imports[import];
         match &self.letters[letter].content {
             Content::Handover(export) => {
-                let export = self.exports.of(*export)?;
-                if export.state != ExportState::Leaving {
-                    return None;
-                }
-                let busy = match now {
-                    Target::Port(_) => false,
-                    Target::Import(import) => {
-                        let it = &self.imports[import];
-                        it.state == ImportState::Live
-                            && self.link(it.link).unsettled >= MAX_PROVIDED
-                    }
-                };
-                busy.then_some(now)
-                    .or_else(|| self.awaited(&Right::Send(now)))
+                let leaving = self.exports.of(*export);
+                let leaving = leaving.filter(|it| it.state == ExportState::Leaving);
+                leaving.is_none_or(|leaving| self.is_settled(import, leaving.link))
             }
-            Content::Parcel(parcel) => match now {
-                Target::Port(_) => None,
-                Target::Import(import) => {
-                    let it = &self.imports[import];
-                    if it.state != ImportState::Live || it.credits == 0 {
-                        return Some(now);
-                    }
-                    self.parcel_awaits(parcel)
-                }
+            Content::Parcel(_) => match it.kind {
+                RightKind::Send => it.state == ImportState::Live && it.credits > 0,
+                RightKind::SendOnce => true,
             },
         }
     }
@@ -264,7 +249,7 @@ impl Space {
         self.put_frame(link, Frame::Handed { export, right });
     }
 
-    fn forward_letter(&mut self, mut letter: Letter, now: Target) {
+    fn forward_letter(&mut self, port: u32, mut letter: Letter, now: Target) {
         let Some(hops) = letter.hops.checked_add(1) else {
             self.destroy_letter(letter);
             return;
@@ -294,8 +279,18 @@ impl Space {
                 if let Some(export) = letter.from {
                     self.credit_back(export);
                 }
-                if let Content::Parcel(parcel) = letter.content {
-                    self.transmit(import, *parcel, hops);
+                let Content::Parcel(parcel) = letter.content else {
+                    unreachable!("looked at above");
+                };
+                match self.imports[import].kind {
+                    RightKind::Send => self.transmit(import, *parcel, hops),
+                    RightKind::SendOnce => {
+                        // The one message that the forwarder was made for.
+                        self.feeds.remove(&(now, port));
+                        self.ports[port].home = Home::Dead;
+                        self.send_once(now, parcel, hops);
+                        self.free_port(port);
+                    }
                 }
             }
         }

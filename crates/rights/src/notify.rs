@@ -147,28 +147,30 @@ impl Space {
     /// Uses up a send-once right for a notification.
     pub(crate) fn notify(&mut self, request: Right, parcel: Box<Parcel>) {
         match request {
-            Right::Once(target) => self.send_once(target, parcel),
+            Right::Once(target) => self.send_once(target, parcel, 0),
             Right::Dead => self.destroy_parcel(*parcel),
             Right::Send(_) | Right::Receive(_) => unreachable!("requests hold send-once rights"),
         }
     }
 
     /// Uses up a send-once right for a message. It waits where the right is not accepted yet.
-    pub(crate) fn send_once(&mut self, target: Target, parcel: Box<Parcel>) {
+    pub(crate) fn send_once(&mut self, target: Target, parcel: Box<Parcel>, hops: u8) {
+        let mut letter = Letter::new(parcel, Right::Dead);
+        letter.hops = hops;
         match target {
             Target::Port(port) => {
                 self.ports[port].onces -= 1;
-                self.enqueue(port, Letter::new(parcel, Right::Dead));
+                self.enqueue(port, letter);
                 self.free_port(port);
             }
             Target::Import(import) => {
                 let it = &mut self.imports[import];
                 if it.state == ImportState::Dead {
-                    self.destroy_parcel(*parcel);
+                    self.destroy_letter(letter);
                     self.trash(Right::Once(target));
                     return;
                 }
-                it.held = Some(Box::new(Letter::new(parcel, Right::Dead)));
+                it.held = Some(Box::new(letter));
                 self.send_held(import);
             }
         }

@@ -13,7 +13,6 @@ use crate::message::{
 use crate::port::{Letter, Parcel, Place};
 use crate::right::{Entry, Right, Target};
 use crate::space::Space;
-use crate::third::MAX_PROVIDED;
 use crate::wait::Wait;
 
 impl Space {
@@ -42,7 +41,7 @@ impl Space {
     ///
     /// # Errors
     /// [`SendError::Destination`] when there is no such Link, or it was offered one;
-    /// [`SendError::Right`] when the right cannot be given; [`SendError::WouldBlock`].
+    /// [`SendError::Right`] when the right cannot be given.
     pub fn offer(&mut self, link: LinkId, give: Give) -> Result<(), SendError> {
         let table = self.links.get(&link);
         if table.is_none_or(|table| table.offered) {
@@ -53,7 +52,6 @@ impl Space {
         }
         let checked = self.check_gives(&[give]);
         checked.map_err(|(at, error)| SendError::Right(at, error))?;
-        self.check_carry(&[give])?;
         self.link_mut(link).offered = true;
         let right = self.copy_in(give);
         let right = self.carry(right, link, false);
@@ -117,7 +115,7 @@ impl Space {
                     let it = &self.imports[import];
                     match it.state {
                         ImportState::Awaited { .. } if once => Ok(()),
-                        ImportState::Live if once || it.credits > 0 => self.check_carry(gives),
+                        ImportState::Live if once || it.credits > 0 => Ok(()),
                         ImportState::Live
                         | ImportState::Awaited { .. }
                         | ImportState::Following => full,
@@ -156,32 +154,6 @@ impl Space {
         }
     }
 
-    /// Checks that the rights can leave by a Link: those of peers must have been accepted.
-    fn check_carry(&mut self, gives: &[Give]) -> Result<(), SendError> {
-        for give in gives {
-            let Ok(Entry::Port { target, .. } | Entry::Once(target)) = self.entry(give.name) else {
-                continue;
-            };
-            let Target::Import(import) = target else {
-                continue;
-            };
-            let it = &self.imports[import];
-            match it.state {
-                ImportState::Live => {
-                    let room = (MAX_PROVIDED as usize).saturating_sub(gives.len());
-                    if self.link(it.link).unsettled as usize >= room {
-                        return Err(SendError::TooManyOnTheirWay);
-                    }
-                }
-                ImportState::Awaited { .. } | ImportState::Following => {
-                    return Err(SendError::WouldBlock(Wait::Right(give.name)));
-                }
-                ImportState::Releasing | ImportState::Replaced(_) | ImportState::Dead => {}
-            }
-        }
-        Ok(())
-    }
-
     fn dispatch(&mut self, message: Message) {
         let to = self.copy_in(message.to);
         let parcel = Box::new(Parcel {
@@ -206,7 +178,7 @@ impl Space {
                 self.transmit(import, *parcel, 0);
                 self.trash(Right::Send(target));
             }
-            Right::Once(target) => self.send_once(target, parcel),
+            Right::Once(target) => self.send_once(target, parcel, 0),
             Right::Dead | Right::Receive(_) => unreachable!("the destination was checked"),
         }
     }

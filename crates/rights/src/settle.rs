@@ -14,19 +14,10 @@ use crate::wait::On;
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(crate) enum Work {
     Drop(Right),
-    Pump(Pump),
+    /// Send on what is queued at a port whose receive right has left.
+    Forward(u32),
     /// Tell the holder that the port has moved.
     Move(Key),
-}
-
-/// Something that waits for a target.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(test, derive(Debug, Hash))]
-pub(crate) enum Pump {
-    /// The queue of a port whose receive right has left.
-    Forwarder(u32),
-    /// The message of a send-once right that was awaited.
-    Held(u32),
 }
 
 impl Space {
@@ -40,15 +31,15 @@ impl Space {
         }
     }
 
-    /// Lets whatever waits for a target try again.
+    /// Lets the forwarders to a target try again.
     pub(crate) fn feed(&mut self, target: Target) {
-        let least = (target, Pump::Forwarder(0));
-        while let Some(&(of, pump)) = self.feeds.range(least..).next() {
+        let least = (target, 0);
+        while let Some(&(of, port)) = self.feeds.range(least..).next() {
             if of != target {
                 return;
             }
-            self.feeds.remove(&(of, pump));
-            self.work(Work::Pump(pump));
+            self.feeds.remove(&(of, port));
+            self.work(Work::Forward(port));
         }
     }
 
@@ -56,8 +47,7 @@ impl Space {
         while let Some(work) = self.work.pop_front() {
             match work {
                 Work::Drop(right) => self.drop_right(right),
-                Work::Pump(Pump::Forwarder(port)) => self.forward(port),
-                Work::Pump(Pump::Held(import)) => self.send_held(import),
+                Work::Forward(port) => self.forward(port),
                 Work::Move(export) => self.tell_moved(export),
             }
         }
@@ -129,7 +119,7 @@ impl Space {
     }
 
     pub(crate) fn stop_forwarding(&mut self, port: u32, next: Target) {
-        self.feeds.remove(&(next, Pump::Forwarder(port)));
+        self.feeds.remove(&(next, port));
         self.trash(Right::Send(next));
     }
 
@@ -176,7 +166,7 @@ impl Space {
         match self.ports[port].home {
             Home::Here if last == NONE => self.first_queued(port),
             Home::Here => self.wake_receiver(port),
-            Home::Forward(_) => self.work(Work::Pump(Pump::Forwarder(port))),
+            Home::Forward(_) => self.work(Work::Forward(port)),
             Home::Dead => unreachable!("checked above"),
         }
     }

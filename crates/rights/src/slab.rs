@@ -152,6 +152,15 @@ impl<T> Slab<T> {
             .generation;
         Key { index, generation }
     }
+
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let slots = self.chunks.iter().flatten().enumerate();
+        slots.filter_map(|(index, slot)| match &slot.item {
+            Item::Used(value) => Some((index as u32, value)),
+            Item::Free { .. } => None,
+        })
+    }
 }
 
 impl<T> Index<u32> for Slab<T> {

@@ -10,7 +10,7 @@ use crate::input::Output;
 use crate::message::{Disposition, Give, LinkId, Name, RightKind, TaskId, Waiter};
 use crate::port::{Home, Letter, Place, Port, Set};
 use crate::right::{Entry, Right, Target};
-use crate::settle::{Pump, Work};
+use crate::settle::Work;
 use crate::slab::{NONE, Slab};
 use crate::third::Provided;
 use crate::wait::{On, Waiting};
@@ -48,8 +48,8 @@ pub struct Space {
     pub(crate) accepts: BTreeMap<(TaskId, TaskId, u64), u32>,
     pub(crate) introducing: BTreeSet<TaskId>,
     pub(crate) nonce: u64,
-    /// What goes on when something happens to a target.
-    pub(crate) feeds: BTreeSet<(Target, Pump)>,
+    /// Forwarders by where they forward to.
+    pub(crate) feeds: BTreeSet<(Target, u32)>,
     pub(crate) work: VecDeque<Work>,
     pub(crate) waits: BTreeMap<On, VecDeque<Waiter>>,
     pub(crate) waiters: BTreeMap<Waiter, Waiting>,

@@ -325,6 +325,7 @@ impl Space {
             self.import_unused(index);
         } else {
             self.import_event(index);
+            self.send_held(index);
         }
         Ok(())
     }

@@ -18,8 +18,6 @@ pub enum Wait {
     Message(Name),
     /// Room for a message to this send right.
     Room(Name),
-    /// This right, which came by introduction or whose port is moving, can be given on.
-    Right(Name),
 }
 
 /// What waits are sorted by.
@@ -29,7 +27,6 @@ pub(crate) enum On {
     Queue(u32),
     Set(u32),
     Room(Target),
-    Right(Target),
 }
 
 #[derive(Clone, Copy)]
@@ -130,13 +127,6 @@ impl Space {
                 Entry::Dead { .. } => Ok((On::Queue(NONE), true)),
                 Entry::Set(_) => Err(Error::InvalidRight),
             },
-            Wait::Right(name) => match self.entry(name)? {
-                Entry::Port { target, .. } | Entry::Once(target) => {
-                    Ok((On::Right(target), self.is_settled(target)))
-                }
-                Entry::Dead { .. } => Ok((On::Queue(NONE), true)),
-                Entry::Set(_) => Err(Error::InvalidRight),
-            },
         }
     }
 
@@ -150,19 +140,6 @@ impl Space {
                 let it = &self.imports[import];
                 it.state == ImportState::Live && it.credits > 0
             }
-        }
-    }
-
-    fn is_settled(&self, target: Target) -> bool {
-        match target {
-            Target::Port(_) => true,
-            Target::Import(import) => match self.imports[import].state {
-                ImportState::Awaited { .. } | ImportState::Following => false,
-                ImportState::Live
-                | ImportState::Releasing
-                | ImportState::Replaced(_)
-                | ImportState::Dead => true,
-            },
         }
     }
 
