@@ -4,6 +4,7 @@
 //! was not delivered by then is lost. Tasks crash. The laws ([`laws`]) hold after every step; when
 //! the world comes to rest, counts are exact, every right works, and nothing is left over.
 
+mod explore;
 mod finale;
 mod laws;
 mod rng;
