@@ -101,22 +101,23 @@ impl Space {
                 return Err(fault);
             }
         };
-        let parcel = self.take_parcel(link, &message, descriptors);
+        let (to, hops) = (message.to, message.hops);
+        let parcel = self.take_parcel(link, message, descriptors);
         let from = match self.exports[index].kind {
             RightKind::Send => {
                 let export = &mut self.exports[index];
                 export.credits -= 1;
                 export.queued += 1;
-                Some(message.to.key())
+                Some(to.key())
             }
             RightKind::SendOnce => None,
         };
         match self.use_export(index) {
-            Right::Once(target) => self.send_once(target, parcel, message.hops),
+            Right::Once(target) => self.send_once(target, parcel, hops),
             Right::Send(Target::Port(port)) => {
                 let mut letter = Letter::new(parcel, Right::Send(Target::Port(port)));
                 letter.from = from;
-                letter.hops = message.hops;
+                letter.hops = hops;
                 self.enqueue(port, letter);
             }
             Right::Dead | Right::Receive(_) | Right::Send(Target::Import(_)) => {
@@ -131,7 +132,7 @@ impl Space {
     fn take_parcel(
         &mut self,
         link: LinkId,
-        message: &MessageFrame,
+        message: MessageFrame,
         mut descriptors: Vec<Descriptor>,
     ) -> Box<Parcel> {
         let mut donated = descriptors
@@ -154,7 +155,7 @@ impl Space {
             },
             id: message.id,
             reply: message.reply.map(|wire| self.take(link, wire)),
-            bytes: message.bytes.clone(),
+            bytes: message.bytes,
             rights: message
                 .rights
                 .iter()

@@ -85,7 +85,6 @@ impl Space {
         match (import.kind, import.state) {
             (RightKind::Send, ImportState::Live) => {
                 import.state = ImportState::Following;
-                import.credits = 0;
                 self.put_frame(link, Frame::Following { export });
                 Ok(())
             }

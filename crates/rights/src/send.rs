@@ -22,7 +22,8 @@ impl Space {
     /// right is always taken.
     ///
     /// # Errors
-    /// The message with all that is in it, and why. [`SendError::WouldBlock`] says what to wait for.
+    /// The message with all that is in it, and why. [`SendError::WouldBlock`] says what to wait
+    /// for.
     pub fn send(&mut self, message: Message) -> Result<(), Refused> {
         let checked = self.check_send(&message);
         if checked.is_ok() {

@@ -23,6 +23,27 @@ pub const DEFAULT_LIMIT: u16 = 5;
 /// All operations are immediate: what must wait answers that it would block, and
 /// [`poll_output`](Self::poll_output) says later whom to wake. After every operation the shell
 /// takes outputs until there is none.
+///
+/// ```
+/// use farpage_rights::{Disposition, Give, LinkId, Message, Output, Space, TaskId};
+///
+/// let (mut server, mut client) = (Space::new(TaskId(1)), Space::new(TaskId(2)));
+/// let link = LinkId(0);
+/// server.link_up(link, TaskId(2))?;
+/// client.link_up(link, TaskId(1))?;
+/// let port = server.allocate_port();
+/// server.offer(link, Give::new(port, Disposition::MakeSend))?;
+/// // The shell carries frames; here there is one each way.
+/// let Some(Output::Frame { frame, .. }) = server.poll_output() else { panic!() };
+/// client.handle_frame(link, frame, vec![])?;
+/// let Some(Output::Offered { right, .. }) = client.poll_output() else { panic!() };
+/// let to = right.name().expect("the port lives");
+/// client.send(Message::new(Give::new(to, Disposition::CopySend), 7))?;
+/// let Some(Output::Frame { frame, .. }) = client.poll_output() else { panic!() };
+/// server.handle_frame(link, frame, vec![])?;
+/// assert_eq!(server.receive(port)?.id, 7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[cfg_attr(test, derive(Clone, Hash))]
 pub struct Space {
     pub(crate) task: TaskId,
@@ -268,7 +289,8 @@ impl Space {
     /// Puts a port into a set, or out of any.
     ///
     /// # Errors
-    /// [`Error::InvalidName`]; [`Error::InvalidRight`] unless they denote a receive right and a set.
+    /// [`Error::InvalidName`]; [`Error::InvalidRight`] unless they denote a receive right and a
+    /// set.
     pub fn move_member(&mut self, member: Name, set: Option<Name>) -> Result<(), Error> {
         let port = self.receive_port(member)?;
         let set = match set.map(|set| self.entry(set)).transpose()? {

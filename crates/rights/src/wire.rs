@@ -1,7 +1,8 @@
 //! Frames as bytes: fixed little-endian layouts, one way to write each frame.
 //!
 //! A message is a head of 64 bytes with the reply right in it, then the bytes inside, the rights
-//! (32 bytes each) and the memory (24 bytes each). All other frames are 32 bytes, those with a right 64.
+//! (32 bytes each) and the memory (24 bytes each). All other frames are 32 bytes, and 64 with a
+//! right.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -212,87 +213,44 @@ fn decode_right(right: Right) -> Result<Option<WireRight>, DecodeError> {
 }
 
 fn control(frame: &Frame) -> Control {
-    let mut it = Control {
-        version: VERSION,
-        ..Control::default()
-    };
-    match *frame {
+    let none = ExportId(0);
+    let (what, export, (task, nonce), number) = match *frame {
         Frame::Message(_) => unreachable!("messages have a head of their own"),
-        Frame::Release { export, count } => {
-            it.what = what::RELEASE;
-            it.export = export.0.into();
-            it.number = count.into();
-        }
-        Frame::Freed { export } => {
-            it.what = what::FREED;
-            it.export = export.0.into();
-        }
-        Frame::Credit { export, credits } => {
-            it.what = what::CREDIT;
-            it.export = export.0.into();
-            it.number = u32::from(credits).into();
-        }
-        Frame::Dead { export } => {
-            it.what = what::DEAD;
-            it.export = export.0.into();
-        }
-        Frame::Provide { nonce, export, to } => {
-            it.what = what::PROVIDE;
-            it.nonce = nonce.into();
-            it.export = export.0.into();
-            it.task = to.0.into();
-        }
-        Frame::Withdraw { nonce } => {
-            it.what = what::WITHDRAW;
-            it.nonce = nonce.into();
-        }
-        Frame::Settled { nonce } => {
-            it.what = what::SETTLED;
-            it.nonce = nonce.into();
-        }
-        Frame::Accept { from, nonce, kind } => {
-            it.what = what::ACCEPT;
-            it.task = from.0.into();
-            it.nonce = nonce.into();
-            it.kind = kind_byte(kind);
-        }
+        Frame::Offer { .. } => (what::OFFER, none, (0, 0), 0),
+        Frame::Release { export, count } => (what::RELEASE, export, (0, 0), count),
+        Frame::Freed { export } => (what::FREED, export, (0, 0), 0),
+        Frame::Credit { export, credits } => (what::CREDIT, export, (0, 0), credits.into()),
+        Frame::Dead { export } => (what::DEAD, export, (0, 0), 0),
+        Frame::Provide { nonce, export, to } => (what::PROVIDE, export, (to.0, nonce), 0),
+        Frame::Withdraw { nonce } => (what::WITHDRAW, none, (0, nonce), 0),
+        Frame::Settled { nonce } => (what::SETTLED, none, (0, nonce), 0),
+        Frame::Accept { from, nonce, .. } => (what::ACCEPT, none, (from.0, nonce), 0),
         Frame::Accepted {
             from,
             nonce,
             export,
             credits,
-        } => {
-            it.what = what::ACCEPTED;
-            it.task = from.0.into();
-            it.nonce = nonce.into();
-            it.export = export.0.into();
-            it.number = u32::from(credits).into();
-        }
-        Frame::Refused { from, nonce } => {
-            it.what = what::REFUSED;
-            it.task = from.0.into();
-            it.nonce = nonce.into();
-        }
-        Frame::Decline { owner, nonce } => {
-            it.what = what::DECLINE;
-            it.task = owner.0.into();
-            it.nonce = nonce.into();
-        }
-        Frame::Moved { export } => {
-            it.what = what::MOVED;
-            it.export = export.0.into();
-        }
-        Frame::Following { export } => {
-            it.what = what::FOLLOWING;
-            it.export = export.0.into();
-        }
-        Frame::Handed { export, .. } => {
-            it.what = what::HANDED;
-            it.export = export.0.into();
-        }
-        Frame::Offer { .. } => it.what = what::OFFER,
+        } => (what::ACCEPTED, export, (from.0, nonce), credits.into()),
+        Frame::Refused { from, nonce } => (what::REFUSED, none, (from.0, nonce), 0),
+        Frame::Decline { owner, nonce } => (what::DECLINE, none, (owner.0, nonce), 0),
+        Frame::Moved { export } => (what::MOVED, export, (0, 0), 0),
+        Frame::Following { export } => (what::FOLLOWING, export, (0, 0), 0),
+        Frame::Handed { export, .. } => (what::HANDED, export, (0, 0), 0),
+    };
+    let kind = match *frame {
+        Frame::Accept { kind, .. } => kind_byte(kind),
+        _ => 0,
+    };
+    Control {
+        version: VERSION,
+        what,
+        kind,
+        unused: 0,
+        number: number.into(),
+        export: export.0.into(),
+        task: task.into(),
+        nonce: nonce.into(),
     }
-    it
 }
 
 fn right_after(rest: &[u8]) -> Result<WireRight, DecodeError> {

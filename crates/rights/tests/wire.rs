@@ -6,6 +6,7 @@ use farpage_rights::{
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::Index;
 
 fn export() -> impl Strategy<Value = ExportId> {
     any::<u64>().prop_map(ExportId)
@@ -124,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_cut_short_or_too_long_is_refused(frame in frame(), cut in any::<prop::sample::Index>()) {
+    fn what_is_cut_short_or_too_long_is_refused(frame in frame(), cut in any::<Index>()) {
         let mut bytes = encoded(&frame);
         let cut = cut.index(bytes.len());
         prop_assert!(Frame::decode(&bytes[..cut]).is_err());
@@ -133,7 +134,9 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_frame_or_an_error(mut bytes in vec(any::<u8>(), 0..400), plausible in any::<bool>()) {
+    fn any_bytes_are_a_frame_or_an_error(
+        mut bytes in vec(any::<u8>(), 0..400), plausible in any::<bool>()
+    ) {
         if plausible && bytes.len() > 1 {
             bytes[0] = 1;
             bytes[1] %= 17;
@@ -145,7 +148,7 @@ proptest! {
 
     #[test]
     fn a_frame_with_changed_bytes_is_another_frame_or_an_error(
-        frame in frame(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)
+        frame in frame(), changes in vec((any::<Index>(), any::<u8>()), 1..4)
     ) {
         let mut bytes = encoded(&frame);
         for (at, byte) in changes {

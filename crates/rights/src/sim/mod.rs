@@ -6,6 +6,7 @@
 
 mod explore;
 mod finale;
+mod hostile;
 mod laws;
 mod rng;
 mod truth;
