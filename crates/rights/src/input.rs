@@ -8,6 +8,7 @@ use crate::frame::Frame;
 use crate::message::{Descriptor, Got, LinkId, Memory, TaskId, Tick, Waiter};
 use crate::settle::Work;
 use crate::space::Space;
+use crate::wait::Chance;
 
 /// Something that happened outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +33,8 @@ pub enum Input {
 /// Why a waiter is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Woken {
-    /// Try again.
-    Ready,
+    /// Try again; pass the chance on if that comes to nothing.
+    Ready(Chance),
     /// The time is up.
     TimedOut,
 }

@@ -71,5 +71,5 @@ pub use message::{
 };
 pub use notify::Request;
 pub use space::{DEFAULT_LIMIT, PortStatus, Space};
-pub use wait::Wait;
+pub use wait::{Chance, Wait};
 pub use wire::{DecodeError, MESSAGE_HEAD_BYTES};

@@ -138,9 +138,11 @@ impl Space {
         }
         self.check_handed(link, wire)?;
         if let WireRight::Yours { export, .. } = wire {
-            let port = Target::Port(self.exports[export.key().index].port);
-            // A port that is dead may be gone; one that lives must not be found behind itself.
-            if self.leads_to(port, index) {
+            let yours = &self.exports[export.key().index];
+            // A dead port's slot may be another's by now; one that lives must not be found behind
+            // itself.
+            let lives = yours.state != ExportState::Dead;
+            if lives && self.leads_to(Target::Port(yours.port), index) {
                 return Err(Fault::Contradiction);
             }
         }

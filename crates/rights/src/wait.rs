@@ -20,9 +20,12 @@ pub enum Wait {
     Room(Name),
 }
 
+/// What a waiter was woken for; see [`Space::pass_on`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Chance(On);
+
 /// What waits are sorted by.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(test, derive(Hash, Debug))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum On {
     Queue(u32),
     Set(u32),
@@ -54,8 +57,7 @@ impl Space {
         self.settle();
         let (on, ready) = found?;
         if ready {
-            let why = Woken::Ready;
-            self.outputs.push_back(Output::Wake { waiter, why });
+            self.put_wake(waiter, Woken::Ready(Chance(on)));
             return Ok(());
         }
         self.waits.entry(on).or_default().push_back(waiter);
@@ -64,15 +66,17 @@ impl Space {
         Ok(())
     }
 
-    /// The waiter gives up `what`. If it was woken for it already, another is woken instead.
-    pub fn cancel(&mut self, waiter: Waiter, what: Wait) {
-        if self.unregister(waiter) {
-            return;
+    /// The waiter gives up before it is woken. Afterwards it is not woken, unless the shell has
+    /// that output already: then it must [`pass_on`](Self::pass_on) the chance.
+    pub fn cancel(&mut self, waiter: Waiter) {
+        self.unregister(waiter);
+    }
+
+    /// Wakes another for what one waiter was woken for, and did not use: it gave up, or failed.
+    pub fn pass_on(&mut self, chance: Chance) {
+        if self.is_ready(chance.0) {
+            self.wake_one(chance.0);
         }
-        if let Ok((on, true)) = self.find(what) {
-            self.wake_one(on);
-        }
-        self.settle();
     }
 
     /// When [`handle_time`](Self::handle_time) has something to do.
@@ -88,8 +92,7 @@ impl Space {
                 return;
             }
             self.unregister(waiter);
-            let why = Woken::TimedOut;
-            self.outputs.push_back(Output::Wake { waiter, why });
+            self.put_wake(waiter, Woken::TimedOut);
         }
     }
 
@@ -109,37 +112,55 @@ impl Space {
         true
     }
 
+    fn put_wake(&mut self, waiter: Waiter, why: Woken) {
+        self.outputs.push_back(Output::Wake { waiter, why });
+    }
+
     fn find(&mut self, what: Wait) -> Result<(On, bool), Error> {
-        match what {
+        let on = match what {
             Wait::Message(name) => {
                 let port = self.receiving_port(name)?;
-                let ready = port.is_some_and(|port| self.ports[port].queued > 0);
                 match self.entry(name)? {
-                    Entry::Set(set) => Ok((On::Set(set), ready)),
+                    Entry::Set(set) => On::Set(set),
                     Entry::Port { .. } | Entry::Once(_) | Entry::Dead { .. } => {
-                        Ok((On::Queue(port.unwrap_or(NONE)), ready))
+                        On::Queue(port.unwrap_or(NONE))
                     }
                 }
             }
             Wait::Room(name) => match self.entry(name)? {
-                Entry::Port { target, .. } => Ok((On::Room(target), self.has_room(target))),
-                Entry::Once(target) => Ok((On::Room(target), true)),
-                Entry::Dead { .. } => Ok((On::Queue(NONE), true)),
-                Entry::Set(_) => Err(Error::InvalidRight),
+                Entry::Port { target, .. } => On::Room(target),
+                // Nothing holds these up.
+                Entry::Once(target) => return Ok((On::Room(target), true)),
+                Entry::Dead { .. } => return Ok((On::Queue(NONE), true)),
+                Entry::Set(_) => return Err(Error::InvalidRight),
             },
+        };
+        Ok((on, self.is_ready(on)))
+    }
+
+    fn is_ready(&self, on: On) -> bool {
+        match on {
+            On::Queue(port) => {
+                let port = self.ports.get(port);
+                port.is_some_and(|it| it.queued > 0 && it.set == NONE && it.home == Home::Here)
+            }
+            On::Set(set) => self.sets.get(set).is_some_and(|it| it.oldest != NONE),
+            On::Room(Target::Port(port)) => {
+                let port = self.ports.get(port);
+                port.is_some_and(|it| it.home == Home::Dead || it.local < it.limit)
+            }
+            On::Room(Target::Import(import)) => {
+                let import = self.imports.get(import);
+                import.is_some_and(|it| it.state == ImportState::Live && it.credits > 0)
+            }
         }
     }
 
-    fn has_room(&self, target: Target) -> bool {
-        match target {
-            Target::Port(port) => {
-                let it = &self.ports[port];
-                it.home == Home::Dead || it.local < it.limit
-            }
-            Target::Import(import) => {
-                let it = &self.imports[import];
-                it.state == ImportState::Live && it.credits > 0
-            }
+    /// Nobody waits for what is there.
+    #[cfg(test)]
+    pub(crate) fn check_waits(&self) {
+        for &on in self.waits.keys() {
+            assert!(!self.is_ready(on), "{on:?} sleeps for ever");
         }
     }
 
@@ -148,8 +169,7 @@ impl Space {
             return false;
         };
         self.unregister(waiter);
-        let why = Woken::Ready;
-        self.outputs.push_back(Output::Wake { waiter, why });
+        self.put_wake(waiter, Woken::Ready(Chance(on)));
         true
     }
 

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use super::rng::Rng;
 use super::truth::Port;
 use super::world::{Action, World};
+use crate::Wait;
 use crate::message::{Disposition, Give, LinkId, Name};
 use crate::right::{Entry, Target};
 
@@ -38,7 +39,15 @@ impl World {
             }
             43..45 if receive && !told => Some(Action::NoSenders { task, name }),
             45..60 if receive => Some(Action::Receive { task, name }),
-            60..64 => self.random_event(rng, task),
+            60..62 if receive => {
+                let what = Wait::Message(name);
+                Some(Action::Wait { task, what })
+            }
+            62..64 if sends => {
+                let what = Wait::Room(name);
+                Some(Action::Wait { task, what })
+            }
+            64..68 => self.random_event(rng, task),
             _ => self.random_delivery(rng),
         };
         if let Some(action) = action {

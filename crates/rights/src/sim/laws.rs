@@ -169,6 +169,7 @@ impl Space {
         }
         self.check_exports();
         self.check_links();
+        self.check_waits();
     }
 
     fn check_queue(&self, index: u32) {

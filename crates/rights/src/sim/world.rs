@@ -10,9 +10,9 @@ use crate::error::SendError;
 use crate::frame::Frame;
 use crate::message::{Disposition, Give, LinkId, Message, Name, TaskId};
 use crate::right::{Entry, Target};
-use crate::{Output, Request, Space};
+use crate::{Output, Request, Space, Wait, Waiter, Woken};
 
-pub(super) const EVENTS: usize = 21;
+pub(super) const EVENTS: usize = 22;
 
 /// Something that may happen next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +54,10 @@ pub(super) enum Action {
     Receive {
         task: usize,
         name: Name,
+    },
+    Wait {
+        task: usize,
+        what: Wait,
     },
     Deliver {
         link: LinkId,
@@ -122,6 +126,8 @@ pub(super) struct World {
     pub(super) truth: Truth,
     pub(super) harmful: bool,
     next_link: u32,
+    /// Who waits for what, by number.
+    waiters: Vec<(usize, Wait)>,
     /// Which port each end of a Link has offered.
     offers: BTreeMap<(LinkId, usize), usize>,
     /// How often each frame and event was met.
@@ -137,6 +143,7 @@ impl World {
             truth: Truth::default(),
             harmful: setup.harmful,
             next_link: 0,
+            waiters: Vec::new(),
             offers: BTreeMap::new(),
             met: [0; 32],
         };
@@ -218,6 +225,7 @@ impl World {
 
     /// Carries out what a Space has put out.
     pub(super) fn outputs(&mut self, task: usize) {
+        let mut woken = Vec::new();
         while let Some(output) = self.task_mut(task).space.poll_output() {
             match output {
                 Output::Frame { link, frame, .. } => {
@@ -241,10 +249,29 @@ impl World {
                     let port = self.offers[&(link, end)];
                     self.learn(task, right, port);
                 }
-                Output::Wake { .. } | Output::Close(_) | Output::Unused(_) => {}
+                Output::Wake { waiter, why } => woken.push((waiter, why)),
+                Output::Close(_) | Output::Unused(_) => {}
             }
         }
         self.prune(task);
+        for (waiter, why) in woken {
+            self.woken(task, waiter, why);
+        }
+    }
+
+    /// Takes the message that it waited for, or lets the next one have the room.
+    fn woken(&mut self, task: usize, waiter: Waiter, why: Woken) {
+        self.met[EVENTS - 1] += 1;
+        let what = self.waiters[waiter.0 as usize].1;
+        if let Wait::Message(name) = what
+            && self.task(task).names.contains_key(&name)
+        {
+            self.receive(task, name);
+        }
+        if let Woken::Ready(chance) = why {
+            self.task_mut(task).space.pass_on(chance);
+            self.outputs(task);
+        }
     }
 
     /// Forgets names that were freed.
@@ -337,6 +364,12 @@ impl World {
                 self.request(task, name, Request::NoSenders { sync: 0 });
             }
             Action::Receive { task, name } => self.receive(task, name),
+            Action::Wait { task, what } => {
+                self.waiters.push((task, what));
+                let waiter = Waiter(self.waiters.len() as u64 - 1);
+                self.task_mut(task).space.wait(what, waiter, None).unwrap();
+                self.outputs(task);
+            }
             Action::Deliver { link, end } => self.deliver(link, end),
             Action::Cut { link } => {
                 self.truth.harm = true;

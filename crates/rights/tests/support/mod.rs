@@ -52,14 +52,14 @@ pub fn donated(handle: u64, length: u64) -> Memory {
     }
 }
 
-/// Who is woken by the outputs that are there.
-pub fn woken(space: &mut Space) -> Vec<(u64, Woken)> {
+/// Who is woken by the outputs that are there, and whether in time.
+pub fn woken(space: &mut Space) -> Vec<(u64, bool)> {
     let outputs = std::iter::from_fn(|| space.poll_output());
     let woken = outputs.filter_map(|output| match output {
         Output::Wake {
             waiter: Waiter(waiter),
             why,
-        } => Some((waiter, why)),
+        } => Some((waiter, why != Woken::TimedOut)),
         Output::Frame { .. }
         | Output::Introduce { .. }
         | Output::Offered { .. }
