@@ -221,6 +221,9 @@ impl Space {
                     return Err(Fault::Contradiction);
                 }
                 let name = Named::Mine(export, kind);
+                if credits > 0 && named.contains(&name) {
+                    return Err(Fault::Contradiction);
+                }
                 if kind == RightKind::Send {
                     named.push(name);
                     return Ok(());
@@ -269,8 +272,9 @@ impl Space {
         let import = &self.imports[index];
         let known = matches!(import.state, ImportState::Live | ImportState::Releasing);
         let fine = known && (import.kind, kind) == (RightKind::Send, RightKind::Send);
-        let room = import.credits.checked_add(credits).is_some() && import.received < u32::MAX;
-        if fine && room {
+        // Credits for what is held already come by frames of their own.
+        let room = import.received < u32::MAX - MAX_RIGHTS as u32 - 1;
+        if fine && room && credits == 0 {
             Ok(())
         } else {
             Err(Fault::Contradiction)

@@ -25,13 +25,13 @@ impl ExportId {
 pub enum WireRight {
     /// It was dead already.
     Dead,
-    /// Mine: an entry of my export table, with so many credits more.
+    /// Mine: an entry of my export table, with credits to begin with.
     Mine {
         /// The entry; new, or one that you hold already (send rights).
         export: ExportId,
         /// Send or send-once.
         kind: RightKind,
-        /// Messages that you may send more.
+        /// Messages that you may send; 0 for an entry that you hold already.
         credits: u16,
     },
     /// Yours: an entry of your export table. A send-once entry is consumed.

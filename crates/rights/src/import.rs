@@ -101,7 +101,6 @@ impl Space {
             import.state = ImportState::Live;
             import.references += 1;
             import.received += 1;
-            import.credits += credits;
             return index;
         }
         let mut import = Import::new(kind, ImportState::Live);

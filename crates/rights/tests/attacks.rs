@@ -441,8 +441,31 @@ fn grants_that_contradict_each_other_are_refused() {
         let violation = it.tell(with(entry, &pair[1..])).unwrap_err();
         assert_eq!(violation.fault, Fault::Contradiction);
     }
+}
+
+#[test]
+fn credits_come_with_a_new_entry_only() {
+    let again = |credits| WireRight::Mine {
+        export: ExportId(60),
+        kind: RightKind::Send,
+        credits,
+    };
     let mut it = attack();
-    it.accepted(with(it.entry, &[mine(60, Send), mine(60, Send)]));
+    let entry = it.entry;
+    it.accepted(with(entry, &[again(u16::MAX), again(0)]));
+    it.accepted(with(entry, &[again(0)]));
+    let refused = it.tell(with(entry, &[again(1)])).unwrap_err();
+    assert_eq!(refused.fault, Fault::Contradiction);
+    let it = attack();
+    it.refused(
+        with(entry, &[again(u16::MAX), again(u16::MAX)]),
+        Fault::Contradiction,
+    );
+    let mut it = attack();
+    it.accepted(with(entry, &[again(u16::MAX)]));
+    let export = ExportId(60);
+    let refused = it.tell(Frame::Credit { export, credits: 1 }).unwrap_err();
+    assert_eq!(refused.fault, Fault::Contradiction);
 }
 
 #[test]
@@ -456,9 +479,8 @@ fn a_second_offer_is_refused() {
     assert_eq!(violation.fault, Fault::Replay);
 }
 
-#[test]
-fn a_port_that_is_handed_to_itself_is_refused() {
-    // Task 0 moves a receive right to task 1, which hands the forwarder its own port back.
+/// Task 0 has a right of task 1's entry 50, and moves a receive right there: its number.
+fn moving() -> (Attack, u64) {
     let mut it = attack();
     it.accepted(Frame::Offer {
         right: mine(50, RightKind::Send),
@@ -475,23 +497,62 @@ fn a_port_that_is_handed_to_itself_is_refused() {
     let WireRight::Receive { nonce, .. } = frame.rights[0] else {
         panic!("{frame:?}");
     };
-    let moved = ExportId(80);
-    it.accepted(Frame::Accepted {
+    (it, nonce)
+}
+
+fn accepted(nonce: u64, export: u64) -> Frame {
+    Frame::Accepted {
         from: TaskId(0),
         nonce,
-        export: moved,
+        export: ExportId(export),
         credits: 1,
-    });
-    it.accepted(Frame::Moved { export: moved });
-    let right = WireRight::Yours {
+    }
+}
+
+#[test]
+fn a_right_is_accepted_once_and_as_a_new_entry() {
+    let (mut it, nonce) = moving();
+    let refused = it.tell(accepted(nonce, 50)).unwrap_err();
+    assert_eq!(refused.fault, Fault::Contradiction);
+    let (mut it, nonce) = moving();
+    it.accepted(accepted(nonce, 80));
+    let refused = it.tell(accepted(nonce, 81)).unwrap_err();
+    assert_eq!(refused.fault, Fault::NotGiven);
+}
+
+#[test]
+fn what_is_handed_over_is_a_new_send_right_and_not_the_own_port() {
+    let once = mine(90, RightKind::SendOnce);
+    let receive = WireRight::Receive { nonce: 1, limit: 1 };
+    let handed = |right: fn(&Attack) -> WireRight| {
+        let (mut it, nonce) = moving();
+        it.accepted(accepted(nonce, 80));
+        let export = ExportId(80);
+        it.accepted(Frame::Moved { export });
+        let right = right(&it);
+        it.tell(Frame::Handed { export, right })
+            .map_err(|violation| violation.fault)
+    };
+    assert_eq!(handed(|_| mine(90, RightKind::Send)), Ok(()));
+    assert_eq!(
+        handed(|_| mine(50, RightKind::Send)),
+        Err(Fault::Contradiction)
+    );
+    assert_eq!(handed(|_| WireRight::Dead), Err(Fault::Contradiction));
+    // Its own port: the forwarder would lead to itself.
+    let own = handed(|it| WireRight::Yours {
         export: it.entry,
         kind: RightKind::Send,
-    };
-    let violation = it.tell(Frame::Handed {
-        export: moved,
-        right,
     });
-    assert_eq!(violation.unwrap_err().fault, Fault::Contradiction);
+    assert_eq!(own, Err(Fault::Contradiction));
+    for right in [once, receive] {
+        let (mut it, nonce) = moving();
+        it.accepted(accepted(nonce, 80));
+        let export = ExportId(80);
+        it.accepted(Frame::Moved { export });
+        let refused = it.tell(Frame::Handed { export, right }).unwrap_err();
+        assert_eq!(refused.fault, Fault::Contradiction);
+    }
 }
 
 fn any_right() -> impl Strategy<Value = WireRight> {

@@ -214,3 +214,23 @@ fn no_order_of_events_breaks_a_law_between_three_tasks_when_a_link_is_cut() {
     };
     assert!(explore(Small::new(3, Vec::new(), budget)) > 1000);
 }
+
+/// `RIGHTS_WORLDS=TASKS,SENDS,DROPS,HARM`: a larger world than those of every build; tasks 1 and 2
+/// have no Link at first.
+#[test]
+fn worlds_that_were_asked_for_break_no_law() {
+    let Ok(asked) = std::env::var("RIGHTS_WORLDS") else {
+        return;
+    };
+    let asked: Vec<u32> = asked.split(',').map(|one| one.parse().unwrap()).collect();
+    let [tasks, sends, drops, harm] = asked[..] else {
+        panic!("TASKS,SENDS,DROPS,HARM");
+    };
+    let budget = Budget { sends, drops, harm };
+    let strangers = if tasks > 2 {
+        [(1, 2)].into()
+    } else {
+        Vec::new()
+    };
+    explore(Small::new(tasks as usize, strangers, budget));
+}
