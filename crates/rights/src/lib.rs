@@ -25,8 +25,9 @@
 //!
 //! What it does not do: rights that came by different ways may have different names although they
 //! are to the same port (order is kept for each name). Receive rights of two ports that cross on
-//! their way, each queued at the other, are out of reach until a Link ends; one Space refuses that. A right that is introduced by a task that dies before the owner has heard of it is dead.
-//! A forwarder's task that dies takes along what has not followed yet.
+//! their way, each queued at the other, are out of reach until a Link ends; one Space refuses that.
+//! A right that is introduced by a task that dies before the owner has heard of it is dead. A
+//! forwarder's task that dies takes along what has not followed yet.
 //!
 //! The crate is pure: no I/O, no clock, no threads. The shell carries [`Frame`]s, passes
 //! descriptors, blocks threads and arms [`Space::next_deadline`].

@@ -37,7 +37,8 @@ impl World {
             40..43 if sends || matches!(entry, Entry::Once(_)) => {
                 Some(Action::DeadName { task, name })
             }
-            43..45 if receive && !told => Some(Action::NoSenders { task, name }),
+            43..44 if receive && !told => Some(Action::NoSenders { task, name }),
+            44..45 if receive && !told => Some(Action::Rescue { task, name }),
             45..60 if receive => Some(Action::Receive { task, name }),
             60..62 if receive => {
                 let what = Wait::Message(name);
@@ -251,6 +252,11 @@ impl World {
             }
             let asked = task.dead_names.values().sum::<u32>();
             *held.entry(task.names[&task.told]).or_default() += asked;
+        }
+        for (at, receiver) in self.living().into_values() {
+            let status = self.task_mut(at).space.status(receiver).expect("it lives");
+            let told = self.task(at).names[&self.task(at).told];
+            *held.entry(told).or_default() += u32::from(status.port_destroyed);
         }
         for (port, (at, receiver)) in self.living() {
             let status = self.task_mut(at).space.status(receiver).expect("it lives");

@@ -40,6 +40,10 @@ pub(super) struct Task {
     pub(super) told: Name,
     /// Notices that are to come about each name.
     pub(super) dead_names: BTreeMap<Name, u32>,
+    /// The ports of slots for which the receive right was asked for, should it be destroyed.
+    pub(super) slots: BTreeMap<u32, Port>,
+    /// How often that was asked.
+    pub(super) rescues: u32,
     /// How many messages were sent by each name.
     pub(super) streams: BTreeMap<Name, u32>,
 }
@@ -166,7 +170,15 @@ impl World {
                     .filter(|asked| **asked > 0);
                 *asked.expect("told, and nobody asked") -= 1;
             }
-            Notice::PortDestroyed => unreachable!("nobody asks for it"),
+            Notice::PortDestroyed => {
+                self.truth.back(port);
+                let [got @ Got::Receive(name)] = message.rights[..] else {
+                    panic!("no receive right in {message:?}");
+                };
+                let slot = task.space.receive_port(name).expect("it came");
+                let about = task.slots[&slot];
+                self.learn(at, got, about);
+            }
         }
     }
 }

@@ -51,6 +51,10 @@ pub(super) enum Action {
         task: usize,
         name: Name,
     },
+    Rescue {
+        task: usize,
+        name: Name,
+    },
     Receive {
         task: usize,
         name: Name,
@@ -157,6 +161,8 @@ impl World {
                 names,
                 told,
                 dead_names: BTreeMap::new(),
+                slots: BTreeMap::new(),
+                rescues: 0,
                 streams: BTreeMap::new(),
             }));
         }
@@ -363,6 +369,7 @@ impl World {
             Action::NoSenders { task, name } => {
                 self.request(task, name, Request::NoSenders { sync: 0 });
             }
+            Action::Rescue { task, name } => self.request(task, name, Request::PortDestroyed),
             Action::Receive { task, name } => self.receive(task, name),
             Action::Wait { task, what } => {
                 self.waiters.push((task, what));
@@ -432,17 +439,20 @@ impl World {
         let it = self.task_mut(task);
         // About senders a port is told itself, so that the notice says which one is meant.
         let told = match request {
-            Request::DeadName => it.told,
-            Request::NoSenders { .. } | Request::PortDestroyed => name,
+            Request::DeadName | Request::PortDestroyed => it.told,
+            Request::NoSenders { .. } => name,
         };
-        let port = it.names[&told];
+        let (port, about) = (it.names[&told], it.names[&name]);
         let give = Give::new(told, Disposition::MakeSendOnce);
         let old = it.space.request(name, request, Some(give)).unwrap();
         let asked = match request {
             Request::DeadName => it.dead_names.entry(name).or_default(),
-            Request::NoSenders { .. } | Request::PortDestroyed => {
-                self.truth.no_senders.entry(port).or_default()
+            Request::PortDestroyed => {
+                let slot = it.space.receive_port(name).expect("it was asked for");
+                it.slots.insert(slot, about);
+                &mut it.rescues
             }
+            Request::NoSenders { .. } => self.truth.no_senders.entry(port).or_default(),
         };
         *asked += u32::from(old.is_none());
         self.truth.made(port);
