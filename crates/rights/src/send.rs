@@ -1,0 +1,186 @@
+//! Sending: everything is checked before anything moves.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::error::{Refused, SendError};
+use crate::frame::Frame;
+use crate::import::ImportState;
+use crate::message::{
+    Disposition, Give, LinkId, MAX_DESCRIPTORS, MAX_INLINE, MAX_MEMORY, MAX_RIGHTS, MemoryKind,
+    Message, Sender,
+};
+use crate::port::{Letter, Parcel, Place};
+use crate::right::{Entry, Right, Target};
+use crate::space::Space;
+use crate::wait::Wait;
+
+impl Space {
+    /// Sends a message: queues it at a port here, or puts a frame out.
+    ///
+    /// A send right needs room in the port's queue, or credit of the port's owner; a send-once
+    /// right is always taken.
+    ///
+    /// # Errors
+    /// The message with all that is in it, and why. [`SendError::WouldBlock`] says what to wait
+    /// for.
+    pub fn send(&mut self, message: Message) -> Result<(), Refused> {
+        let checked = self.check_send(&message);
+        if checked.is_ok() {
+            self.dispatch(message);
+            self.settle();
+            return Ok(());
+        }
+        self.settle();
+        checked.map_err(|error| Refused {
+            error,
+            message: Box::new(message),
+        })
+    }
+
+    /// Gives the peer of a Link a right to begin with, once: a new Link carries none.
+    ///
+    /// # Errors
+    /// [`SendError::Destination`] when there is no such Link, or it was offered one;
+    /// [`SendError::Right`] when the right cannot be given.
+    pub fn offer(&mut self, link: LinkId, give: Give) -> Result<(), SendError> {
+        let table = self.links.get(&link);
+        if table.is_none_or(|table| table.offered) {
+            return Err(SendError::Destination(crate::Error::InvalidName));
+        }
+        if give.how == Disposition::MoveReceive {
+            return Err(SendError::Right(0, crate::Error::InvalidRight));
+        }
+        let checked = self.check_gives(&[give]);
+        checked.map_err(|(at, error)| SendError::Right(at, error))?;
+        self.link_mut(link).offered = true;
+        let right = self.copy_in(give);
+        let right = self.carry(right, link, false);
+        self.put_frame(link, Frame::Offer { right });
+        self.settle();
+        Ok(())
+    }
+
+    fn check_send(&mut self, message: &Message) -> Result<(), SendError> {
+        let donated = message.memory.iter();
+        let donated = donated.filter(|memory| memory.kind == MemoryKind::Donated);
+        if message.bytes.len() > MAX_INLINE
+            || message.rights.len() > MAX_RIGHTS
+            || message.memory.len() > MAX_MEMORY
+            || message.descriptors.len() + donated.count() > MAX_DESCRIPTORS
+        {
+            return Err(SendError::TooLarge);
+        }
+        let invalid = crate::Error::InvalidRight;
+        if message.to.how == Disposition::MoveReceive {
+            return Err(SendError::Destination(invalid));
+        }
+        if message
+            .reply
+            .is_some_and(|reply| reply.how == Disposition::MoveReceive)
+        {
+            return Err(SendError::Reply(invalid));
+        }
+        let replies = usize::from(message.reply.is_some());
+        let mut gives: Vec<Give> = Vec::with_capacity(2 + message.rights.len());
+        gives.push(message.to);
+        gives.extend(message.reply);
+        gives.extend(&message.rights);
+        self.check_gives(&gives).map_err(|(at, error)| match at {
+            0 => SendError::Destination(error),
+            at if at <= replies => SendError::Reply(error),
+            at => SendError::Right(at - 1 - replies, error),
+        })?;
+        self.check_way(message.to, &gives[1..])
+    }
+
+    /// Checks that the destination takes the message now.
+    fn check_way(&mut self, to: Give, gives: &[Give]) -> Result<(), SendError> {
+        let full = Err(SendError::WouldBlock(Wait::Room(to.name)));
+        let once = matches!(
+            to.how,
+            Disposition::MakeSendOnce | Disposition::MoveSendOnce
+        );
+        match self.entry(to.name).map_err(SendError::Destination)? {
+            Entry::Dead { .. } => Err(SendError::Dead),
+            Entry::Set(_) => Err(SendError::Destination(crate::Error::InvalidRight)),
+            Entry::Port { target, .. } | Entry::Once(target) => match target {
+                Target::Port(port) => {
+                    let it = &self.ports[port];
+                    if !once && it.local >= it.limit {
+                        return full;
+                    }
+                    self.check_circular(port, gives)
+                }
+                Target::Import(import) => {
+                    let it = &self.imports[import];
+                    match it.state {
+                        ImportState::Awaited { .. } if once => Ok(()),
+                        ImportState::Live if once || it.credits > 0 => Ok(()),
+                        ImportState::Live
+                        | ImportState::Awaited { .. }
+                        | ImportState::Following => full,
+                        ImportState::Releasing | ImportState::Replaced(_) | ImportState::Dead => {
+                            unreachable!("entries are refreshed")
+                        }
+                    }
+                }
+            },
+        }
+    }
+
+    fn check_circular(&mut self, to: u32, gives: &[Give]) -> Result<(), SendError> {
+        for give in gives
+            .iter()
+            .filter(|give| give.how == Disposition::MoveReceive)
+        {
+            let port = self.receive_port(give.name);
+            if port.is_ok_and(|port| self.is_circular(to, port)) {
+                return Err(SendError::Circular);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the receive right of `moving`, queued at `to`, would be queued at itself.
+    pub(crate) fn is_circular(&self, mut to: u32, moving: u32) -> bool {
+        loop {
+            if to == moving {
+                return true;
+            }
+            match self.ports.get(to).map(|port| port.place) {
+                Some(Place::Queued(at)) => to = at,
+                Some(Place::Named(_) | Place::Loose) | None => return false,
+            }
+        }
+    }
+
+    fn dispatch(&mut self, message: Message) {
+        let to = self.copy_in(message.to);
+        let parcel = Box::new(Parcel {
+            sender: Sender::Own,
+            id: message.id,
+            reply: message.reply.map(|give| self.copy_in(give)),
+            bytes: message.bytes,
+            rights: Vec::new(),
+            descriptors: message.descriptors,
+            memory: message.memory,
+        });
+        let mut parcel = parcel;
+        let rights = message.rights.into_iter();
+        parcel.rights = rights.map(|give| self.copy_in(give)).collect();
+        match to {
+            Right::Send(Target::Port(port)) => {
+                let mut letter = Letter::new(parcel, to);
+                letter.local = true;
+                self.enqueue(port, letter);
+            }
+            Right::Send(target @ Target::Import(import)) => {
+                self.transmit(import, *parcel, 0);
+                self.trash(Right::Send(target));
+            }
+            Right::Once(target) => self.send_once(target, parcel, 0),
+            Right::Dead | Right::Receive(_) => unreachable!("the destination was checked"),
+        }
+    }
+}
