@@ -1,7 +1,7 @@
 //! Several addresses, or some of the bytes of one, as a source.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use farpage_source::{Concat, Slice, Source};
@@ -153,7 +153,7 @@ impl Places {
     /// That all can be written to in parts, and no byte is in two pages, of which one would be
     /// written over the other.
     fn check_writing(&self) -> Result<(), Error> {
-        let mut files: HashMap<PathBuf, Vec<(u64, u64)>> = HashMap::new();
+        let mut files: HashMap<(u64, u64), Vec<(u64, u64)>> = HashMap::new();
         for place in &self.0 {
             let path = match Address::parse(&place.address) {
                 Address::Path(path) => path,
@@ -167,10 +167,14 @@ impl Places {
                 // Which cannot be written to at all.
                 Address::Url(_) => continue,
             };
-            let path = path.canonicalize().unwrap_or(path);
+            // Whatever its name: a file can have several. One that is missing is found out later.
+            let Ok(metadata) = std::fs::metadata(path) else {
+                continue;
+            };
+            let file = (metadata.dev(), metadata.ino());
             let start = place.offset.unwrap_or(0);
             let end = start.saturating_add(place.size.unwrap_or(u64::MAX));
-            let ranges = files.entry(path).or_default();
+            let ranges = files.entry(file).or_default();
             if ranges.iter().any(|other| other.0 < end && start < other.1) {
                 return Err(Error::Argument {
                     what: "parts",

@@ -218,7 +218,14 @@ fn parts_that_make_no_sense_are_refused_with_a_reason() {
     };
     let both = vec![whole(&a), whole(&b)];
     let store = vec![whole(&a), "s3://bucket/key".into()];
+    let linked = folder.path().join("linked");
+    fs::hard_link(&a, &linked).unwrap();
     let cases = [
+        (
+            vec![whole(&a), whole(&linked)],
+            &writing(),
+            "two have the same bytes of '",
+        ),
         (vec![], &read, "parts: there are none; name at least one"),
         (
             vec![whole(&a), whole(&folder.path().join("none"))],

@@ -5,8 +5,8 @@
 //! the third for what it is called; among the runs a line `@number` then says of which source those
 //! behind it are, counted from 0, where they begin.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Read, Seek, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,6 +15,8 @@ use farpage_abi::PageRange;
 use crate::Source;
 
 const MAGIC: &str = "farpage trace 1";
+/// What traces of all versions begin with.
+const MAGIC_OF_ALL: &str = "farpage trace ";
 
 /// What a program asked for of one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,6 +176,26 @@ impl Traced {
     }
 }
 
+/// The file at `path`, new or a trace, without what it held. Whatever else is there stays: it may be
+/// what is to be traced.
+fn emptied(path: &Path) -> io::Result<File> {
+    let mut how = OpenOptions::new();
+    how.read(true).write(true).create(true).truncate(false);
+    let mut file = how.open(path)?;
+    if file.metadata()?.is_file() {
+        let mut head = Vec::new();
+        let most = MAGIC_OF_ALL.len() as u64;
+        (&mut file).take(most).read_to_end(&mut head)?;
+        if !head.is_empty() && head != MAGIC_OF_ALL.as_bytes() {
+            let why = "it is there already, and is no trace";
+            return Err(io::Error::other(why));
+        }
+        file.set_len(0)?;
+        file.rewind()?;
+    }
+    Ok(file)
+}
+
 fn read<T>(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Result<T, TraceError> {
     let remedy = "record it again";
     let bytes = std::fs::read(path).map_err(|error| TraceError {
@@ -205,15 +227,16 @@ struct State {
 }
 
 impl Recorder {
-    /// Makes the file at `path`, for these sources. What was there is lost.
+    /// Makes the file at `path`, for these sources. A trace that was there is lost.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be made; when something else than a trace is there.
     pub fn new(path: &Path, sources: &[Traced]) -> Result<Self, TraceError> {
         let fails = |error| TraceError {
             why: format!("cannot write '{}': {error}", path.display()),
             remedy: "give another path",
         };
+        let file = emptied(path).map_err(fails)?;
         let mut head = format!("{MAGIC}\n");
         for source in sources {
             let version = one_line(source.version.as_deref().unwrap_or_default());
@@ -222,7 +245,7 @@ impl Recorder {
                 head += &format!("name {}\n", one_line(name));
             }
         }
-        let mut file = BufWriter::new(File::create(path).map_err(fails)?);
+        let mut file = BufWriter::new(file);
         file.write_all(head.as_bytes()).map_err(fails)?;
         let words = |source: &Traced| source.size.div_ceil(4096).div_ceil(64) as usize;
         let state = State {
@@ -427,6 +450,21 @@ mod tests {
         assert!(two("name a\n", "name b\n").is_ok());
         assert!(two("name a\n", "name a\n").is_err());
         assert!(two("", "name a\n").is_err() && two("name a\n", "").is_err());
+    }
+
+    #[test]
+    fn what_is_no_trace_is_never_recorded_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        std::fs::write(&path, "numbers").unwrap();
+        let record = || Recorder::new(&path, &[of(4096, None, None)]);
+        let refused = record().err().unwrap().to_string();
+        assert!(refused.contains("is there already, and is no trace; give another path"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"numbers");
+        std::fs::write(&path, "").unwrap();
+        record().unwrap().flush().unwrap();
+        record().unwrap().flush().unwrap();
+        assert!(Trace::read(&path).is_ok());
     }
 
     #[test]
