@@ -27,6 +27,9 @@ use crate::stream::{Plan, Streams};
 #[cfg(test)]
 mod tests;
 
+/// Pages that are filled with zeros at a time at most, for one that goes through them in order.
+const ZEROS_MAX: u64 = 512;
+
 /// What to do about a page that somebody wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -157,8 +160,14 @@ impl<W> Shared<W> {
         }
         self.waiting.entry(page).or_default().push(who);
         if self.temporary && cluster.out & bit == 0 {
-            let zeros = |cluster: &Cluster| !(cluster.there | cluster.coming | cluster.out);
-            let pages = self.run(page, zeros);
+            let planned = self.plan(page, CLUSTER_PAGES, ZEROS_MAX);
+            let is_new = |page| {
+                let cluster = self.cluster(page);
+                let known = cluster.there | cluster.coming | cluster.out;
+                known >> (page % CLUSTER_PAGES) & 1 == 0
+            };
+            let pages = run_in(page, planned, is_new);
+            self.streams.brought(pages.start.0, pages.end.0);
             self.begin(pages);
             return Wanted::Zero(pages);
         }
@@ -460,15 +469,7 @@ impl<W> Shared<W> {
 
     /// The run of absent pages around `page` inside `within`.
     fn absent_around(&self, page: u64, within: Range<u64>) -> PageRange {
-        let mut end = page + 1;
-        while end < within.end && self.is_absent(end) {
-            end += 1;
-        }
-        let mut start = page;
-        while start > within.start && self.is_absent(start - 1) {
-            start -= 1;
-        }
-        PageRange::new(start, end)
+        run_in(page, within, |page| self.is_absent(page))
     }
 
     fn begin(&mut self, pages: PageRange) {
@@ -485,6 +486,19 @@ impl<W> Shared<W> {
             self.clusters.remove(&number);
         }
     }
+}
+
+/// The run around `page`, inside `within`, of pages that are so.
+fn run_in(page: u64, within: Range<u64>, is_so: impl Fn(u64) -> bool) -> PageRange {
+    let mut end = page + 1;
+    while end < within.end && is_so(end) {
+        end += 1;
+    }
+    let mut start = page;
+    while start > within.start && is_so(start - 1) {
+        start -= 1;
+    }
+    PageRange::new(start, end)
 }
 
 /// The bits of pages of one cluster.

@@ -455,3 +455,18 @@ fn what_is_there_in_the_same_way_is_found_over_many_clusters() {
     let written = PageRange::new(20, 21);
     assert_eq!(object.there_around(written, near, true), written);
 }
+
+#[test]
+fn new_pages_are_filled_in_ever_larger_parts() {
+    let mut object: Shared<()> = Shared::new(10_000, true);
+    let (mut page, mut filled) = (1000, Vec::new());
+    while page < 5000 {
+        let Wanted::Zero(pages) = object.want(page, true, (), 1, 1) else {
+            panic!("page {page}");
+        };
+        object.came(pages, pages.pages());
+        filled.push(pages.pages());
+        page = pages.end.0;
+    }
+    assert!(filled.len() < 20 && filled.contains(&512), "{filled:?}");
+}
