@@ -289,8 +289,9 @@ impl Host {
         let (start, end) = (asked.pages.start.0, asked.pages.end.0);
         if let Some(page) = asked.wanted
             && asked.pages.pages() > 1
+            && !error.is_of_the_object()
         {
-            // Only what somebody waits for matters.
+            // Only what somebody waits for matters, and it may be had alone.
             for pages in [PageRange::new(start, page), PageRange::new(page + 1, end)] {
                 self.let_go(file, pages).iter().for_each(Waiter::wake);
             }
