@@ -118,6 +118,13 @@ pub fn load(places: impl Into<Places>, options: &LoadOptions) -> Result<Loaded, 
     };
     let layout = farpage_format::open(source.size(), Some(&name), &mut read);
     let layout = layout.map_err(|error| Error::open(&name, error))?;
+    if layout.kind == Kind::Npz && options.open.mode == Mode::Write {
+        return Err(Error::Argument {
+            what: "mode",
+            why: "an npz archive has a sum of each array, which writing would make wrong".into(),
+            remedy: "open it for a private copy, or keep the arrays as npy or safetensors",
+        });
+    }
     map(&places, opened, layout, options)
 }
 

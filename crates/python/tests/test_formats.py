@@ -77,6 +77,15 @@ def test_npz_equals_what_numpy_loads(tmp_path):
         np.testing.assert_array_equal(loaded[name], wanted)
 
 
+def test_an_npz_is_not_written_to_because_it_has_sums_of_its_arrays(tmp_path):
+    np.savez(tmp_path / "x.npz", a=some("<f4"))
+    with pytest.raises(fp.ArgumentError, match="a sum of each array"):
+        fp.load(tmp_path / "x.npz", mode="r+")
+    arrays = fp.load(tmp_path / "x.npz", mode="c")
+    arrays["a"][...] = 7
+    assert not (np.load(tmp_path / "x.npz")["a"] == 7).all()
+
+
 def test_a_compressed_npz_is_refused(tmp_path):
     np.savez_compressed(tmp_path / "x.npz", a=some("<f4"))
     with pytest.raises(fp.FormatError, match="compressed"):
