@@ -1,5 +1,6 @@
 //! The files, and the threads that answer for them.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -441,14 +442,7 @@ impl Later for Answers {
         let Some(asked) = lock(&host.asked).remove(&id) else {
             return false;
         };
-        let whole = bytes.len() / PAGE_BYTES * PAGE_BYTES;
-        if whole == bytes.len() {
-            host.put_in(asked, bytes);
-        } else {
-            let mut filled = bytes.to_vec();
-            filled.resize(whole + PAGE_BYTES, 0);
-            host.put_in(asked, &filled);
-        }
+        host.put_in(asked, &whole_pages(bytes));
         true
     }
 
@@ -459,6 +453,16 @@ impl Later for Answers {
         self.0.cannot(asked, error);
         true
     }
+}
+
+/// What a pager answered; the last page filled up with zeros.
+pub(crate) fn whole_pages(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if bytes.len().is_multiple_of(PAGE_BYTES) {
+        return Cow::Borrowed(bytes);
+    }
+    let mut whole = bytes.to_vec();
+    whole.resize(bytes.len().next_multiple_of(PAGE_BYTES), 0);
+    Cow::Owned(whole)
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

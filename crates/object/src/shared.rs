@@ -161,12 +161,8 @@ impl<W> Shared<W> {
         self.waiting.entry(page).or_default().push(who);
         if self.temporary && cluster.out & bit == 0 {
             let planned = self.plan(page, CLUSTER_PAGES, ZEROS_MAX);
-            let is_new = |page| {
-                let cluster = self.cluster(page);
-                let known = cluster.there | cluster.coming | cluster.out;
-                known >> (page % CLUSTER_PAGES) & 1 == 0
-            };
-            let pages = run_in(page, planned, is_new);
+            let new = |cluster: &Cluster| !(cluster.there | cluster.coming | cluster.out);
+            let pages = self.run(one(page), planned, new);
             self.streams.brought(pages.start.0, pages.end.0);
             self.begin(pages);
             return Wanted::Zero(pages);
@@ -181,40 +177,22 @@ impl<W> Shared<W> {
     /// `pages` are there in one way: the run of pages of `within` around them that are there in the
     /// same way.
     pub fn there_around(&self, pages: PageRange, within: PageRange, writable: bool) -> PageRange {
-        let same = |page: u64| {
-            let cluster = self.cluster(page);
+        self.run(pages, within.start.0..within.end.0, |cluster| {
             let may_be_written = cluster.dirty & !cluster.leaving;
             match writable {
                 true => may_be_written,
                 false => cluster.there & !may_be_written,
             }
-        };
-        let (mut start, mut end) = (pages.start.0, pages.end.0);
-        while end < within.end.0 {
-            let at = end % CLUSTER_PAGES;
-            let more = u64::from((same(end) >> at).trailing_ones());
-            end += more;
-            if more < CLUSTER_PAGES - at {
-                break;
-            }
-        }
-        while start > within.start.0 {
-            let at = (start - 1) % CLUSTER_PAGES;
-            let set = same(start - 1) << (CLUSTER_PAGES - 1 - at);
-            let more = u64::from(set.leading_ones());
-            start -= more;
-            if more < at + 1 {
-                break;
-            }
-        }
-        PageRange::new(start, end).intersect(within)
+        })
     }
 
     /// Nobody wants pages of `within` yet, but somebody will: the first that are at the pager, at
     /// most `most`. `None` when all are there or coming.
     pub fn want_soon(&mut self, within: Range<u64>, most: u64) -> Option<PageRange> {
         let end = within.end.min(self.pages);
-        let from = (within.start..end).find(|page| self.is_absent(*page))?;
+        let is_absent =
+            |page: u64| self.absent(&self.cluster(page)) >> (page % CLUSTER_PAGES) & 1 != 0;
+        let from = (within.start..end).find(|page| is_absent(*page))?;
         if most == 0 {
             return None;
         }
@@ -392,8 +370,8 @@ impl<W> Shared<W> {
             // Of temporary memory what lies beside is likely to be written, too.
             let clean = |cluster: &Cluster| cluster.there & !cluster.dirty;
             let pages = match self.temporary {
-                true => self.run(page, clean),
-                false => PageRange::new(page, page + 1),
+                true => self.run(one(page), self.beside(page), clean),
+                false => one(page),
             };
             let cluster = self.clusters.entry(page / CLUSTER_PAGES).or_default();
             cluster.dirty |= mask(pages);
@@ -403,22 +381,40 @@ impl<W> Shared<W> {
             };
         }
         let writable = cluster.dirty & !cluster.leaving & bit != 0;
-        let first = page / CLUSTER_PAGES * CLUSTER_PAGES;
-        let within = PageRange::new(first, self.pages.min(first + CLUSTER_PAGES));
-        let pages = self.there_around(PageRange::new(page, page + 1), within, writable);
+        let beside = self.beside(page);
+        let within = PageRange::new(beside.start, beside.end);
+        let pages = self.there_around(one(page), within, writable);
         Wanted::There { pages, writable }
     }
 
-    /// The run of pages around `page`, in its cluster and the object, that are `of` it.
-    fn run(&self, page: u64, of: impl Fn(&Cluster) -> u16) -> PageRange {
-        let set = of(&self.cluster(page));
-        let (first, at) = (page / CLUSTER_PAGES * CLUSTER_PAGES, page % CLUSTER_PAGES);
-        let above = u64::from((set >> at).trailing_ones());
-        let below = u64::from((set << (CLUSTER_PAGES - 1 - at)).leading_ones()) - 1;
-        PageRange::new(
-            page - below,
-            (page + above).min(first + CLUSTER_PAGES).min(self.pages),
-        )
+    /// The run around `pages`, which are so, inside `within`, of pages that are so: that have their
+    /// bits in the set that `so` makes of their cluster.
+    fn run(&self, pages: PageRange, within: Range<u64>, so: impl Fn(&Cluster) -> u16) -> PageRange {
+        let (mut start, mut end) = (pages.start.0, pages.end.0);
+        while end < within.end {
+            let at = end % CLUSTER_PAGES;
+            let more = u64::from((so(&self.cluster(end)) >> at).trailing_ones());
+            end += more;
+            if more < CLUSTER_PAGES - at {
+                break;
+            }
+        }
+        while start > within.start {
+            let at = (start - 1) % CLUSTER_PAGES;
+            let set = so(&self.cluster(start - 1)) << (CLUSTER_PAGES - 1 - at);
+            let more = u64::from(set.leading_ones());
+            start -= more;
+            if more < at + 1 {
+                break;
+            }
+        }
+        PageRange::new(start, end).intersect(PageRange::new(within.start, within.end))
+    }
+
+    /// The pages of the object that are in the cluster of `page`.
+    fn beside(&self, page: u64) -> Range<u64> {
+        let first = page / CLUSTER_PAGES * CLUSTER_PAGES;
+        first..self.pages.min(first + CLUSTER_PAGES)
     }
 
     /// Clean pages leave. `queue`: their cluster has left the queue, and goes back if others stay.
@@ -441,16 +437,13 @@ impl<W> Shared<W> {
         cluster.copied().unwrap_or_default()
     }
 
-    /// Its contents are at the pager, and it is not on its way.
-    fn is_absent(&self, page: u64) -> bool {
-        let cluster = self.cluster(page);
-        let here = cluster.there | cluster.coming;
-        let absent = if self.temporary {
-            cluster.out & !here
-        } else {
-            !here
-        };
-        absent >> (page % CLUSTER_PAGES) & 1 != 0
+    /// Pages of a cluster whose contents are at the pager, and that are not on their way.
+    fn absent(&self, cluster: &Cluster) -> u16 {
+        let elsewhere = !(cluster.there | cluster.coming);
+        match self.temporary {
+            true => cluster.out & elsewhere,
+            false => elsewhere,
+        }
     }
 
     fn plan(&mut self, page: u64, alone: u64, window: u64) -> Range<u64> {
@@ -469,7 +462,7 @@ impl<W> Shared<W> {
 
     /// The run of absent pages around `page` inside `within`.
     fn absent_around(&self, page: u64, within: Range<u64>) -> PageRange {
-        run_in(page, within, |page| self.is_absent(page))
+        self.run(one(page), within, |cluster| self.absent(cluster))
     }
 
     fn begin(&mut self, pages: PageRange) {
@@ -488,17 +481,8 @@ impl<W> Shared<W> {
     }
 }
 
-/// The run around `page`, inside `within`, of pages that are so.
-fn run_in(page: u64, within: Range<u64>, is_so: impl Fn(u64) -> bool) -> PageRange {
-    let mut end = page + 1;
-    while end < within.end && is_so(end) {
-        end += 1;
-    }
-    let mut start = page;
-    while start > within.start && is_so(start - 1) {
-        start -= 1;
-    }
-    PageRange::new(start, end)
+fn one(page: u64) -> PageRange {
+    PageRange::new(page, page + 1)
 }
 
 /// The bits of pages of one cluster.

@@ -198,10 +198,8 @@ impl Object {
         while let Some(waiter) = all.pop() {
             let (mapping, page, write) = (Arc::clone(&waiter.mapping), waiter.page, waiter.write);
             let mut state = self.lock();
-            let before = state.pages.resident();
-            let wanted = state.pages.want(page, write, waiter, 1, WINDOW);
-            self.account(before, &state);
-            match wanted {
+            let want = |pages: &mut Shared<_>| pages.want(page, write, waiter, 1, WINDOW);
+            match self.change(&mut state, want) {
                 Wanted::There { pages, writable } => {
                     let within = mapping.plan(page).intersect(mapping.pages);
                     let pages = state.pages.there_around(pages, within, writable);
@@ -283,11 +281,7 @@ impl Object {
     }
 
     fn came(&self, pages: PageRange, supplied: u64) -> Vec<Waiter> {
-        let mut state = self.lock();
-        let before = state.pages.resident();
-        let waited = state.pages.came(pages, supplied);
-        self.account(before, &state);
-        waited
+        self.change(&mut self.lock(), |all| all.came(pages, supplied))
     }
 
     /// `page` cannot be had. Who waits for it gets a signal, and the others ask again.
@@ -319,11 +313,9 @@ impl Object {
         let mut freed = 0;
         while freed < wanted {
             let mut state = self.lock();
-            let before = state.pages.resident();
-            match state.pages.choose(|_| false) {
+            match self.change(&mut state, |pages| pages.choose(|_| false)) {
                 None => break,
                 Some(Leaving::Clean(pages)) => {
-                    self.account(before, &state);
                     self.punch(pages);
                     freed += pages.pages();
                 }
@@ -370,9 +362,7 @@ impl Object {
             Err(errno) => Err(PagerError::Write(errno.0)),
         };
         let mut state = self.lock();
-        let before = state.pages.resident();
-        let left = state.pages.left(pages, taken.is_ok(), stay);
-        self.account(before, &state);
+        let left = self.change(&mut state, |all| all.left(pages, taken.is_ok(), stay));
         // With the lock held: nobody brings them in again before they are out.
         left.gone.iter().for_each(|pages| self.punch(*pages));
         drop(state);
@@ -391,10 +381,13 @@ impl Object {
         }
     }
 
-    /// Pages came or went since there were `before`.
-    fn account(&self, before: u64, state: &State) {
+    /// Does something by which pages may come or go.
+    fn change<T>(&self, state: &mut State, act: impl FnOnce(&mut Shared<Waiter>) -> T) -> T {
+        let before = state.pages.resident();
+        let done = act(&mut state.pages);
         let change = state.pages.resident().wrapping_sub(before);
         self.desk.resident.fetch_add(change, Ordering::Relaxed);
+        done
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -17,7 +17,7 @@ use super::Object;
 use super::object::{Desk, Mapping};
 use super::space::Space;
 use crate::file::Error;
-use crate::host::{lock, spawn};
+use crate::host::{lock, spawn, whole_pages};
 
 /// Threads that answer faults.
 const WORKERS: usize = 4;
@@ -351,14 +351,9 @@ impl Objects {
 
 impl Later for Answers {
     fn supply(&self, id: u64, bytes: &[u8], _: Supplied) -> bool {
-        let mut whole;
-        let mut contents = bytes;
-        if !bytes.len().is_multiple_of(PAGE_BYTES) {
-            whole = bytes.to_vec();
-            whole.resize(bytes.len().next_multiple_of(PAGE_BYTES), 0);
-            contents = &whole;
-        }
-        self.take(id, |object, asked| object.supplied(asked, contents))
+        self.take(id, |object, asked| {
+            object.supplied(asked, &whole_pages(bytes))
+        })
     }
 
     fn fail(&self, id: u64, error: PagerError) -> bool {
