@@ -51,16 +51,7 @@ impl Space {
         let port = self.ports.insert(Port::new(limit)).index;
         self.ports[port].sends = 1;
         let from = self.link(link).task;
-        let (export, credits) = self.export(link, port, RightKind::Send);
-        self.put_frame(
-            link,
-            Frame::Accepted {
-                from,
-                nonce,
-                export,
-                credits,
-            },
-        );
+        self.put_accepted(link, (from, nonce), port, RightKind::Send);
         Right::Receive(port)
     }
 

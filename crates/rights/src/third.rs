@@ -287,16 +287,25 @@ impl Space {
             self.put_frame(link, Frame::Refused { from, nonce });
             return;
         }
+        self.put_accepted(link, (from, nonce), port, kind);
+    }
+
+    /// Answers that the right `nonce` of the task `from` is to `port`.
+    pub(crate) fn put_accepted(
+        &mut self,
+        link: LinkId,
+        (from, nonce): (TaskId, u64),
+        port: u32,
+        kind: RightKind,
+    ) {
         let (export, credits) = self.export(link, port, kind);
-        self.put_frame(
-            link,
-            Frame::Accepted {
-                from,
-                nonce,
-                export,
-                credits,
-            },
-        );
+        let accepted = Frame::Accepted {
+            from,
+            nonce,
+            export,
+            credits,
+        };
+        self.put_frame(link, accepted);
     }
 
     pub(crate) fn accepted_came(
