@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farpage_source::{
-    Cache, Compression, FileSource, OnFailure, OpenMode, Reach, Source, SourceError, decompress,
-    is_compressed,
+    Cache, Compression, FileSource, OnFailure, OpenMode, Reach, Source, decompress, is_compressed,
 };
 
 use crate::staged::Staged;
@@ -131,22 +130,31 @@ impl Opened {
 
 /// Opens all there is at one address, and says what kind of thing it is.
 pub(crate) fn open_one(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
-    open_there(address, options).map_err(|error| match error {
-        Error::Source(SourceError::NotFound { name, cause, .. }) if options.mode == Mode::Write => {
-            let remedy = "check the name, or have it made: mode 'w+'";
-            SourceError::NotFound {
-                name,
-                cause,
-                remedy,
-            }
-            .into()
+    let opened = open_there(address, options)?;
+    // What is packed is bytes to nobody who writes numbers.
+    if options.mode == Mode::Write && options.decompress != Some(false) {
+        let name = opened.source().name().to_owned();
+        if is_named_compressed(address) && is_compressed(opened.source())?.is_some() {
+            return Err(only_read(&name));
         }
-        other => other,
-    })
+    }
+    Ok(opened)
+}
+
+fn only_read(name: &str) -> Error {
+    Error::Argument {
+        what: "mode",
+        why: format!("'{name}' is compressed, and what is compressed is only read"),
+        remedy: "open it for reading or for a private copy; or, without decompressing, the bytes \
+                 as they lie there",
+    }
 }
 
 fn open_there(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
     let writes = matches!(options.mode, Mode::Write | Mode::Create);
+    if writes && options.decompress == Some(true) {
+        return Err(only_read(address));
+    }
     let place = Address::parse(address);
     let is_file = matches!(place, Address::Path(_));
     let source = match place {
@@ -207,17 +215,20 @@ fn remote(options: &OpenOptions) -> farpage_remote::Options {
     }
 }
 
+fn is_named_compressed(address: &str) -> bool {
+    let path = address.split(['?', '#']).next().unwrap_or(address);
+    let ends = [".gz", ".zst", ".zstd"];
+    ends.iter().any(|end| path.ends_with(end))
+}
+
 fn decompressed(
     source: Arc<dyn Source>,
     address: &str,
     options: &OpenOptions,
 ) -> Result<(Arc<dyn Source>, bool), Error> {
-    let path = address.split(['?', '#']).next().unwrap_or(address);
-    let named = [".gz", ".zst", ".zstd"]
-        .iter()
-        .any(|end| path.ends_with(end));
     let reads = matches!(options.mode, Mode::Read | Mode::Copy);
-    if !reads || !options.decompress.unwrap_or(named) {
+    let named = || is_named_compressed(address);
+    if !reads || !options.decompress.unwrap_or_else(named) {
         return Ok((source, false));
     }
     let found: Option<Compression> = is_compressed(&*source)?;

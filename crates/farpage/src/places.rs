@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use farpage_source::{Concat, Slice, Source};
+use farpage_source::{Concat, Slice, Source, SourceError};
 
 use crate::open::{Opened, open_one};
 use crate::{Address, Error, Mode, OpenOptions};
@@ -94,7 +94,11 @@ impl Places {
     /// Opens all of them, and makes one source of what is meant of each.
     pub(crate) fn open(&self, options: &OpenOptions) -> Result<Opened, Error> {
         if let Some(address) = self.as_whole() {
-            return open_one(address, options);
+            let could_make = options.mode == Mode::Write;
+            return open_one(address, options).map_err(|error| match could_make {
+                true => or_make(error),
+                false => error,
+            });
         }
         self.refuse(options.mode)?;
         let each = OpenOptions {
@@ -201,12 +205,42 @@ impl Place {
                 let size = self.size.unwrap_or(rest);
                 Ok(Arc::new(Slice::new(source, start, size)?))
             }
-            None => Err(Error::outside(
-                source.name(),
-                (start, start.saturating_add(self.size.unwrap_or(0))),
-                source.size(),
-            )),
+            None => Err(self.outside(&*source, start)),
         }
+    }
+
+    fn outside(&self, source: &dyn Source, start: u64) -> Error {
+        let (name, bytes) = (source.name(), source.size());
+        let what = match self.size {
+            Some(size) => format!("bytes {start} to {} are", start.saturating_add(size)),
+            None => format!("byte {start} is"),
+        };
+        Error::Argument {
+            what: "range",
+            why: format!("{what} not inside '{name}', which has {bytes}"),
+            remedy: match source.is_writable() {
+                true => {
+                    "give a range inside; a file grows when it is opened from its first byte on"
+                }
+                false => "give a range inside",
+            },
+        }
+    }
+}
+
+/// What is missing, and could be made.
+fn or_make(error: Error) -> Error {
+    match error {
+        Error::Source(SourceError::NotFound { name, cause, .. }) => {
+            let remedy = "check the name, or have it made: mode 'w+'";
+            let error = SourceError::NotFound {
+                name,
+                cause,
+                remedy,
+            };
+            error.into()
+        }
+        other => other,
     }
 }
 

@@ -303,3 +303,48 @@ fn a_part_that_changes_is_named() {
     );
     memory.read_at(0, &mut [0; 10]).unwrap();
 }
+
+#[test]
+fn a_slice_s_version_says_where_it_begins() {
+    let folder = folder();
+    let path = file(&folder, "x", 0..10_000);
+    let version = |offset| {
+        let places = Places(vec![part(&path, offset, 100)]);
+        let memory = Memory::open(places, &OpenOptions::default()).unwrap();
+        memory.version().unwrap()
+    };
+    assert_eq!(version(8), version(8));
+    assert_ne!(version(8), version(16));
+}
+
+#[test]
+fn what_is_compressed_is_refused_for_writing_and_left_as_it_is() {
+    let folder = folder();
+    let path = folder.path().join("x.gz");
+    // The head of a gzip file, and nothing behind it.
+    let packed = b"\x1f\x8b\x08\x00\0\0\0\0\0\x03 and more";
+    fs::write(&path, packed).unwrap();
+    let address = path.display().to_string();
+    let open = |mode, decompress| {
+        let options = OpenOptions {
+            mode,
+            decompress,
+            size: (mode == Mode::Create).then_some(5),
+            ..OpenOptions::default()
+        };
+        Memory::open(address.as_str(), &options)
+    };
+    for (mode, decompress) in [
+        (Mode::Write, None),
+        (Mode::Write, Some(true)),
+        (Mode::Create, Some(true)),
+    ] {
+        let error = open(mode, decompress).err().unwrap().to_string();
+        assert!(error.contains("what is compressed is only read"), "{error}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), packed);
+    assert_eq!(
+        open(Mode::Write, Some(false)).unwrap().size(),
+        packed.len() as u64
+    );
+}

@@ -90,7 +90,10 @@ fn find<E>(source: &mut Source<'_, E>) -> Result<Directory, OpenError<E>> {
             return directory(source, &tail[at..], begin + at as u64);
         }
     }
-    Err(invalid("no end of a zip archive; the file is cut off").into())
+    Err(
+        invalid("it does not end as a zip archive does: it is cut off, or something follows")
+            .into(),
+    )
 }
 
 /// The directory that the end record `end` at `at` tells of.

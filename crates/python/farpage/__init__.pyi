@@ -25,7 +25,8 @@ class _File(Protocol):
     def read(self, size: int = ..., /) -> bytes: ...
 
 Read = Callable[[int, int], Buffer]
-Source = Path | _File | Read
+Part = Path | tuple[Path] | tuple[Path, Size | None] | tuple[Path, Size | None, Size | None]
+Source = Path | _File | Read | Part | Sequence[Part]
 
 class Stats(TypedDict):
     bytes: int
@@ -66,6 +67,10 @@ class Object:
     def __getitem__(self, key: SupportsIndex) -> int: ...
     @overload
     def __getitem__(self, key: slice[Any, Any, Any]) -> bytes: ...
+    @overload
+    def __setitem__(self, key: SupportsIndex, value: int) -> None: ...
+    @overload
+    def __setitem__(self, key: slice[Any, Any, Any], value: Buffer) -> None: ...
     def read(self, start: int, stop: int) -> bytes: ...
     def prefetch(self, where: Where = None, progress: Progress = None) -> int: ...
     def drop(self, where: Where = None) -> None: ...
@@ -105,10 +110,12 @@ class Arrays(dict[str, Array]):
     ) -> None: ...
 
 def load(
-    address: Path,
+    address: Path | Part | Sequence[Part],
     *,
     dtype: DTypeLike | Literal["stored"] | None = None,
     mode: Literal["r", "r+", "c"] = "r",
+    offset: Size | None = None,
+    size: Size | None = None,
     eager: bool = False,
     progress: Progress = None,
     **options: Unpack[_Options],
@@ -120,6 +127,7 @@ def open(
     dtype: None = None,
     shape: None = None,
     mode: Mode = "r",
+    offset: Size | None = None,
     size: Size | None = None,
     eager: bool = False,
     progress: Progress = None,
@@ -132,6 +140,7 @@ def open(
     dtype: DTypeLike,
     shape: int | Sequence[int] | None = None,
     mode: Mode = "r",
+    offset: Size | None = None,
     size: Size | None = None,
     eager: bool = False,
     progress: Progress = None,

@@ -4,7 +4,7 @@ import ast
 
 import numpy as np
 
-from ._object import bytes_of
+from ._object import Unopened, bytes_of
 
 # Types that NumPy does not have, and what they are seen as when nothing is translated.
 _FOREIGN = {"bf16": "<u2", "f8_e4m3": "|u1", "f8_e5m2": "|u1"}
@@ -59,6 +59,8 @@ class Array(np.ndarray):
 
 
 def array_in(obj, dtype, shape, offset, strides=None, order="C"):
+    if isinstance(obj, Unopened):
+        return obj
     # `frombuffer` holds on to the buffer, which keeps the memory mapped; `ndarray` would not.
     array = np.ndarray.__new__(Array, shape, dtype, bytes_of(obj), offset, strides, order)
     array.object = obj

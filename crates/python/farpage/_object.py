@@ -54,6 +54,32 @@ class Object(_farpage.Memory):
             raise IndexError(f"byte {key} of {size}")
         return super().read(at, at + 1)[0]
 
+    def __setitem__(self, key, value):
+        """Writes as many bytes as the range has. Unlike writing to an array, this raises when a
+        page around them cannot be had.
+
+        >>> with fp.open("big.bin", mode="r+") as obj:
+        ...     obj[0:4] = b"head"
+        """
+        if not self.writable:
+            raise errors.ArgumentError(
+                f"'{self.name}' is open for reading; open it with mode='r+', or 'c' for a copy"
+            )
+        if not isinstance(key, slice):
+            at = key + self.size if key < 0 else key
+            if not 0 <= at < self.size:
+                raise IndexError(f"byte {key} of {self.size}")
+            key, value = slice(at, at + 1), bytes((value,))
+        start, stop, step = key.indices(self.size)
+        bytes_there, value = max(0, stop - start), memoryview(value).cast("B")
+        if step != 1 or len(value) != bytes_there:
+            raise errors.ArgumentError(
+                f"{len(value)} bytes are not the {bytes_there} of a range in steps of 1; "
+                "give as many"
+            )
+        super().prefetch(start, start + bytes_there)
+        memoryview(self)[start : start + bytes_there] = value
+
     def _range(self, where):
         """First byte and one past the last of: nothing, a slice, a range, a pair, an array."""
         size = self.size
@@ -245,14 +271,40 @@ def _reopened(recipe, version):
     found = _known.get(key)
     if found is not None and not found.closed:
         return found
-    obj, _, _ = recipe.open()
-    if obj.version != version:
-        raise errors.Changed(
-            f"'{obj.name}' has changed since it was sent here: it was {version} and is "
-            f"{obj.version}; open it again"
-        )
+    try:
+        obj, _, _ = recipe.open()
+        if obj.version != version:
+            raise errors.Changed(
+                f"'{obj.name}' has changed since it was sent here: it was {version} and is "
+                f"{obj.version}; open it again"
+            )
+    except errors.Error as error:
+        process = sys.modules.get("multiprocessing.process")
+        if process is None or process.parent_process() is None:
+            raise
+        return Unopened(error)
     _known[key] = obj
     return obj
+
+
+class Unopened:
+    """What a worker gets instead of what could not be opened there: whatever is done with it raises
+    why. (A worker that raised while it unpickles would never answer for that task.)"""
+
+    def __init__(self, error):
+        vars(self)["_error"] = error
+
+    def _raise(self, *args, **kwargs):
+        raise vars(self)["_error"]
+
+    __getattr__ = __setattr__ = __getitem__ = __setitem__ = __len__ = __iter__ = _raise
+    __array__ = __array_ufunc__ = __array_function__ = __bool__ = __float__ = __int__ = _raise
+    __contains__ = __reduce_ex__ = __enter__ = __exit__ = __repr__ = _raise
+
+
+for _name in "eq ne lt le gt ge neg abs add sub mul truediv floordiv mod pow matmul".split():
+    for _kind in ("", "r", "i"):
+        setattr(Unopened, f"__{_kind}{_name}__", Unopened._raise)
 
 
 def _served(source, recipe, options):

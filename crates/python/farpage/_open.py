@@ -1,11 +1,13 @@
 """`open` and `load`."""
 
+import operator
+
 import numpy as np
 
 from . import _farpage, errors
 from ._array import Arrays, array_in, dtype_of
 from ._object import Recipe
-from ._options import checked, is_address, parse_size, places_of
+from ._options import alone, checked, is_address, is_parts, parse_size, places_of
 
 
 def set_ram(size):
@@ -54,7 +56,7 @@ def load(address, *, dtype=None, offset=None, size=None, eager=False, progress=N
     >>> x.shape, float(x[1].sum())
     ((2, 3), 12.0)
     """
-    if not is_address(address) and not isinstance(address, (list, tuple)):
+    if not is_address(address) and not is_parts(address):
         raise errors.ArgumentError(
             f"cannot load {type(address).__name__}: where its arrays lie must be known before it "
             "is mapped; give a path or an address, or open() it and name dtype and shape"
@@ -81,8 +83,8 @@ def open(
     of its own, because the thread that waits for a page may hold the interpreter lock.
 
     A list of parts is all of them, one after another. A part is a path or an address, or of what
-    is there some bytes: `(address, offset)` or `(address, offset, size)`. Local files can be
-    written to in parts, which do not grow.
+    is there some bytes: `(address, offset)` or `(address, offset, size)`. A list of one is that
+    part. Several can be written to in local files, and are neither made nor grow.
 
     Without `dtype` it returns an `Object`; with it an `Array` of `shape`, in which one dimension
     may be -1 (all there is). dtypes: NumPy's, '>f4' and the like, 'bf16' (its bits, or numbers with
@@ -122,11 +124,12 @@ def open(
         shape = (-1,)
     if shape is not None and dtype is None:
         raise errors.ArgumentError("a shape needs a dtype; give one")
-    is_code = not is_address(source) and not isinstance(source, (list, tuple))
+    source, offset, size = alone(source, offset, size)
+    is_code = not is_address(source) and not is_parts(source)
     makes = options.get("mode") in ("r+", "w+") and not is_code
     spec = None
     if dtype is not None:
-        shape = tuple(int(n) for n in np.atleast_1d(shape))
+        shape = _shape(shape)
     # Numbers are the native part's business: it can translate them. Records and text are not.
     whole = is_code or _is_opaque(dtype)
     if dtype is not None and not whole:
@@ -144,6 +147,10 @@ def open(
         recipe = Recipe(source, checked(size=size, offset=offset, **options), spec)
     elif makes and offset is None and is_address(source):
         recipe = Recipe(places_of(source), checked(size=size, **options), spec)
+    elif makes and size is not None and is_parts(source):
+        raise errors.ArgumentError(
+            "size: several parts are neither made nor grow; make each file by itself, with its size"
+        )
     else:
         recipe = Recipe(places_of(source, offset, size), checked(**options), spec)
     obj, _, entries = recipe.open()
@@ -156,6 +163,15 @@ def open(
         return array_in(obj, dtype, _whole(obj, dtype, shape), 0)
     ((_, description, shape, _, offset, _),) = entries
     return array_in(obj, dtype_of(description), tuple(shape), offset)
+
+
+def _shape(shape):
+    try:
+        return tuple(operator.index(n) for n in np.atleast_1d(shape))
+    except TypeError:
+        raise errors.ArgumentError(
+            f"shape {shape!r} is no number of elements; give whole numbers, one of them -1 at most"
+        ) from None
 
 
 def _description(dtype):

@@ -1,6 +1,7 @@
 """Options, checked and in the form that the native part wants."""
 
 import os
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -30,7 +31,9 @@ def parse_size(size, what="size"):
                     return int(value)
         except (ValueError, OverflowError):
             pass
-    raise errors.ArgumentError(f"{what} {size!r} is no size; give bytes, or text such as '512M'")
+    raise errors.ArgumentError(
+        f"{what} {size!r} is no number of bytes; give one from 0 on, or text such as '512M'"
+    )
 
 
 def cache_folder():
@@ -51,8 +54,9 @@ def _cache(cache):
     if cache is True:
         return cache_folder(), _CACHE_LIMIT
     if isinstance(cache, tuple):
-        folder, limit = cache
-        return os.fspath(folder), parse_size(limit, "cache limit")
+        if len(cache) != 2 or not is_address(cache[0]):
+            raise errors.ArgumentError(f"cache {cache!r} is no (folder, limit); give these two")
+        return os.fspath(cache[0]), parse_size(cache[1], "cache limit")
     return os.fspath(cache), _CACHE_LIMIT
 
 
@@ -63,45 +67,83 @@ def is_address(source):
 
 def places_of(source, offset=None, size=None):
     """What the native part opens: a list of (address, offset, size), None where none is given."""
-    if not isinstance(source, (list, tuple)):
+    source, offset, size = alone(source, offset, size)
+    if not is_parts(source):
         return [_place((source, offset, size))]
     if offset is not None or size is not None:
         raise errors.ArgumentError(
-            "a list of parts has no offset and no size of its own; give those of each part: "
+            "parts have no offset and no size together; give those of each part: "
             "(address, offset, size)"
         )
-    return [_place(part) for part in source]
+    return [_place(part) for part in (source if isinstance(source, list) else [source])]
+
+
+def is_parts(source):
+    """True for parts: a list of them, or the tuple of one."""
+    return isinstance(source, (list, tuple))
+
+
+def alone(source, offset, size):
+    """Source, offset and size, where a part that is alone says them."""
+    if isinstance(source, list) and len(source) == 1:
+        source = source[0] if isinstance(source[0], tuple) else (source[0],)
+    if isinstance(source, tuple) and offset is None and size is None and 1 <= len(source) <= 3:
+        source, offset, size = source + (None,) * (3 - len(source))
+    return source, offset, size
 
 
 def _place(part):
     given = part if isinstance(part, tuple) else (part,)
     if not 1 <= len(given) <= 3 or not is_address(given[0]):
         raise errors.ArgumentError(
-            f"{part!r} is no part; give a path or an address, or (address, offset, size)"
+            f"{part!r} is no part; give a path or an address, or (address, offset, size); several "
+            "are a list"
         )
     address, offset, size = given + (None,) * (3 - len(given))
     size = None if size is None else parse_size(size)
     return os.fsdecode(address), None if offset is None else parse_size(offset, "offset"), size
 
 
-_KEYWORDS = frozenset(
-    "mode ram cache on_failure timeout headers decompress record replay size offset "
-    "native bf16_as_f32 f16_as_f32".split()
-)
+_PATH = ((str, bytes, os.PathLike), "a path")
+_FLAG = ((bool, np.bool_), "True or False")
+
+# What each option may be, and what to say of it; None stands for its default.
+_OPTIONS = {
+    "mode": (str, "'r', 'r+', 'w+' or 'c'"),
+    "on_failure": (str, "'error', 'wait' or 'zero'"),
+    "timeout": ((int, float, np.number), "seconds"),
+    "headers": (Iterable, "a dict, or pairs of text"),
+    "cache": ((bool, tuple, *_PATH[0]), "True, a folder, or (folder, limit)"),
+    "record": _PATH,
+    "replay": _PATH,
+    "decompress": _FLAG,
+    "native": _FLAG,
+    "bf16_as_f32": _FLAG,
+    "f16_as_f32": _FLAG,
+    "ram": (object, ""),
+    "size": (object, ""),
+    "offset": (object, ""),
+}
 
 
 def checked(**options):
     """Checks options and gives them the form that the native part wants."""
-    unknown = set(options) - _KEYWORDS
-    if unknown:
-        raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+    for name, value in options.items():
+        if name not in _OPTIONS:
+            raise TypeError(f"unknown option {name!r}; there are {', '.join(_OPTIONS)}")
+        kinds, wanted = _OPTIONS[name]
+        if value is not None and not isinstance(value, kinds):
+            raise errors.ArgumentError(f"{name} cannot be {value!r}; give {wanted}")
     for name in ("ram", "size", "offset"):
         if options.get(name) is not None:
             options[name] = parse_size(options[name], name)
     options["cache"] = _cache(options.get("cache"))
     if options.get("headers"):
         headers = options["headers"]
-        options["headers"] = list(headers.items() if hasattr(headers, "items") else headers)
+        pairs = [tuple(p) for p in (headers.items() if isinstance(headers, Mapping) else headers)]
+        if not all(len(p) == 2 and all(isinstance(text, str) for text in p) for p in pairs):
+            raise errors.ArgumentError("headers are no pairs of text; give {'Name': 'value'}")
+        options["headers"] = pairs
     for name in ("record", "replay"):
         if options.get(name) is not None:
             options[name] = os.fspath(options[name])

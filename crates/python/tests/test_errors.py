@@ -188,3 +188,29 @@ def test_zeros_are_read_where_they_were_asked_for(script, server, numbers):
 def test_each_class_is_an_error_and_says_what_it_is(name):
     error = getattr(fp.errors, name)
     assert issubclass(error, fp.Error) and error.__doc__ and getattr(fp, name) is error
+
+
+def test_options_of_the_wrong_kind_are_refused(numbers):
+    for options, words in [
+        ({"mode": 5}, "mode cannot be 5; give 'r', "),
+        ({"timeout": "soon"}, "timeout cannot be 'soon'; give seconds"),
+        ({"timeout": -1}, "timeout is no time"),
+        ({"headers": 5}, "headers cannot be 5; give a dict"),
+        ({"headers": "Name: value"}, "headers are no pairs"),
+        ({"headers": {"Name": 5}}, "headers are no pairs"),
+        ({"cache": 5}, "cache cannot be 5; give True, a folder"),
+        ({"cache": ("a", "1G", "b")}, "is no .folder, limit."),
+        ({"decompress": "yes"}, "give True or False"),
+        ({"record": 5}, "record cannot be 5; give a path"),
+        ({"ram": object()}, "is no number of bytes; give one from 0 on"),
+        ({"size": -1}, "size -1 is no number"),
+        ({"dtype": "f8", "shape": 2.5}, "shape 2.5 is no number of elements"),
+        ({"dtype": "f8", "shape": "ab"}, "is no number of elements"),
+        ({"on_failure": "hope"}, "on_failure 'hope' is not known"),
+    ]:
+        with pytest.raises(fp.ArgumentError, match=words):
+            fp.open(numbers[0], **options)
+    with pytest.raises(TypeError, match="unknown option 'colour'; there are mode, "):
+        fp.open(numbers[0], colour="red")
+    with pytest.raises(fp.ArgumentError, match="neither made nor grow"):
+        fp.open([numbers[0], "new"], mode="w+", size=5)

@@ -1,5 +1,6 @@
 """What is written, and where it goes."""
 
+import gzip
 import subprocess
 import sys
 
@@ -49,6 +50,39 @@ def test_numbers_are_written_in_the_order_of_the_file(tmp_path):
     array.flush()
     assert np.load(tmp_path / "x.npy")[3] == 1.5
     assert np.load(tmp_path / "x.npy").dtype == np.dtype(">f4")
+
+
+def test_what_is_compressed_is_not_written_to(tmp_path):
+    packed = gzip.compress(bytes(100_000))
+    path = tmp_path / "x.gz"
+    path.write_bytes(packed)
+    for options in (
+        {"mode": "r+"},
+        {"mode": "r+", "decompress": True},
+        {"mode": "w+", "decompress": True, "size": 10},
+    ):
+        with pytest.raises(fp.ArgumentError, match="compressed is only read; open it for reading"):
+            fp.open(path, **options)
+    assert path.read_bytes() == packed
+    with fp.open(path, mode="r+", decompress=False) as obj:
+        assert obj.nbytes == len(packed)
+    (tmp_path / "bytes.gz").write_bytes(bytes(100))
+    assert fp.open(tmp_path / "bytes.gz", mode="r+").nbytes == 100
+
+
+def test_bytes_of_an_object_are_set(numbers):
+    path, values = numbers
+    with fp.open(path, mode="r+") as obj:
+        obj[8:24] = np.array([1.0, 2.0])
+        obj[-1] = 255
+        with pytest.raises(fp.ArgumentError, match="4 bytes are not the 3 of a range"):
+            obj[0:3] = b"four"
+        with pytest.raises(IndexError):
+            obj[obj.nbytes] = 1
+    there = np.fromfile(path)
+    assert there[:3].tolist() == [values[0], 1.0, 2.0] and there.view("u1")[-1] == 255
+    with pytest.raises(fp.ArgumentError, match="open for reading"):
+        fp.open(path)[0:1] = b"x"
 
 
 def test_a_new_file_is_zeros_and_takes_what_is_written(tmp_path):

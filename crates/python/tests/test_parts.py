@@ -159,6 +159,30 @@ def test_a_source_that_changed_is_replayed_as_far_as_it_is_there(numbers, tmp_pa
         assert "and has 2000000; what it still has" in capfd.readouterr().err
 
 
+def test_a_list_of_one_is_that_part(numbers, tmp_path):
+    path, values = numbers
+    for source in ([(path, 8, 16)], (path, 8, 16)):
+        np.testing.assert_array_equal(fp.open(source, dtype="f8"), values[1:3])
+    made = fp.open([tmp_path / "new"], dtype="f8", shape=(5,), mode="w+")
+    made[:] = 1
+    made.flush()
+    fp.open([tmp_path / "new"], dtype="f8", shape=(7,), mode="r+").flush()
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "new"), [1] * 5 + [0] * 2)
+
+
+def test_a_trace_of_another_slice_is_one_of_what_has_changed(numbers, tmp_path, capfd):
+    path, _ = numbers
+    with fp.open(path, offset=0, size=8192, record=tmp_path / "trace") as obj:
+        assert len(obj[:10]) == 10
+    for offset, says in ((0, ""), (4096, "has changed since its trace was recorded")):
+        capfd.readouterr()
+        fp.open(path, offset=offset, size=8192, replay=tmp_path / "trace").close()
+        err = capfd.readouterr().err
+        assert says in err and bool(err) == bool(says)
+    with pytest.raises(fp.ArgumentError, match="it is no trace"):
+        fp.open(path, replay=path)
+
+
 def test_parts_that_make_no_sense_are_refused(split, numbers, tmp_path):
     path, values = numbers
     there = values.nbytes
@@ -167,9 +191,11 @@ def test_parts_that_make_no_sense_are_refused(split, numbers, tmp_path):
         ([path, 5], {}, "5 is no part; give a path or an address"),
         ([(path, 0, 1, 2)], {}, "is no part"),
         ([(path, -1)], {}, "offset -1"),
-        ([path], {"offset": 8}, "give those of each part"),
-        ([path], {"size": 8}, "give those of each part"),
-        (path, {"offset": there + 1}, "are not inside"),
+        ([path, path], {"offset": 8}, "give those of each part"),
+        ([(path, 8)], {"size": 8}, "give those of each part"),
+        ((path, path), {}, "offset '.*' is no number of bytes"),
+        (path, {"offset": there + 1}, f"byte {there + 1} is not inside .*; give a range inside$"),
+        (path, {"offset": 8, "size": there, "mode": "r+"}, "grows when it is opened from its"),
         (path, {"offset": 8, "size": there}, f"bytes 8 to {there + 8} are not inside '"),
         (path, {"offset": 0, "dtype": "f8", "shape": (1 << 21,)}, "are not inside"),
         (path, {"offset": 8, "mode": "w+", "size": 8}, "make each file by itself"),
@@ -178,9 +204,12 @@ def test_parts_that_make_no_sense_are_refused(split, numbers, tmp_path):
         ([split[0][0], path], {"mode": "r+", "dtype": "f8", "shape": (1 << 21,)}, "do not grow"),
         (lambda offset, length: b"", {"offset": 1, "size": 5}, "add the offset in it"),
     ]:
-        with pytest.raises(fp.ArgumentError, match=words.replace("(", r"\(")):
+        with pytest.raises(fp.ArgumentError, match=words):
             fp.open(source, **options)
     with pytest.raises(fp.NotFound, match="none"):
         fp.open([path, tmp_path / "none"])
+    with pytest.raises(fp.NotFound) as raised:
+        fp.open([path, tmp_path / "none"], mode="r+")
+    assert "w+" not in str(raised.value)
     with open(path, "rb") as file, pytest.raises(fp.ArgumentError, match="is not inside"):
         fp.open(file, offset=there + 1)

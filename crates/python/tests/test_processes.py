@@ -134,6 +134,38 @@ def test_what_changed_on_the_way_is_refused(numbers, script):
     assert "has changed" in done.stdout and numbers[0] in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_raises_what_it_cannot_open(numbers, method, tmp_path):
+    path = tmp_path / "values"
+    spoilings = ((path.unlink, fp.NotFound), (lambda: path.write_bytes(bytes(16)), fp.Changed))
+    for spoil, error in spoilings:
+        numbers[1].tofile(path)
+        array = fp.open(path, dtype="f8")
+        context = multiprocessing.get_context(method)
+        # Started before: what a child of fork has of its parent needs no opening.
+        with context.Pool(1) as pool, ProcessPoolExecutor(1, mp_context=context) as executor:
+            assert pool.apply(workers.ready) and executor.submit(workers.ready).result()
+            held, array = pickle.dumps(array), None
+            spoil()
+            for task in (workers.unpickled_total, workers.unpickled_shift):
+                with pytest.raises(error, match="values"):
+                    pool.apply_async(task, (held,)).get(60)
+            with pytest.raises(error, match="values"):
+                executor.submit(workers.total, Sent(held)).result(60)
+            with pytest.raises(error, match="values"):
+                pool.apply_async(workers.total, (Sent(held),)).get(60)
+
+
+class Sent:
+    """Arrives as the array whose pickle it has."""
+
+    def __init__(self, pickled):
+        self.pickled = pickled
+
+    def __reduce__(self):
+        return pickle.loads, (self.pickled,)
+
+
 def test_a_relative_path_is_found_from_elsewhere(numbers, monkeypatch, tmp_path_factory):
     monkeypatch.chdir(os.path.dirname(numbers[0]))
     sent = pickle.dumps(fp.open("numbers.bin", dtype="f8"))

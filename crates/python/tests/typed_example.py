@@ -26,4 +26,6 @@ def main(path: str) -> int:
         fp.open(ramp, size="1M").close()
     except fp.CallbackError as error:
         print(error)
-    return len(first) + came + resident
+    with fp.open([path, (path, "4K"), (path, 0, 80)], mode="c") as parts:
+        parts[0:4] = b"head"
+    return len(first) + came + resident + len(fp.open((path, 8), size=None, offset=None))

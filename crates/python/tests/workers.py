@@ -1,6 +1,7 @@
 """Functions that other processes import."""
 
 import os
+import pickle
 import time
 
 import numpy as np
@@ -10,6 +11,18 @@ import farpage as fp
 
 def total(array):
     return float(array.sum())
+
+
+def ready():
+    return True
+
+
+def unpickled_total(held):
+    return np.sum(pickle.loads(held))
+
+
+def unpickled_shift(held):
+    return 1 + pickle.loads(held)
 
 
 def describe(array):

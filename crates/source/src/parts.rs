@@ -43,7 +43,8 @@ impl Source for Slice {
     }
 
     fn version(&self) -> Option<String> {
-        self.whole.version()
+        let version = self.whole.version()?;
+        Some(format!("{version}, from byte {}", self.start))
     }
 
     fn reach(&self) -> Reach {

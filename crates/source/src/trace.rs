@@ -98,10 +98,13 @@ impl Traces {
     /// What is wrong with it.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+        if !bytes.starts_with(MAGIC_OF_ALL.as_bytes()) {
+            return Err("it is no trace".into());
+        }
         let text = str::from_utf8(&bytes[..whole]).map_err(|_| "it is not text".to_owned())?;
         let mut lines = text.split('\n').peekable();
         if lines.next() != Some(MAGIC) {
-            return Err("it is not a trace of this version".into());
+            return Err("it is a trace of another version of Farpage".into());
         }
         let mut sources: Vec<Traced> = Vec::new();
         while sources.is_empty() || lines.peek().is_some_and(|line| line.starts_with("size ")) {
