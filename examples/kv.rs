@@ -214,19 +214,20 @@ impl Store {
         slot
     }
 
-    /// The slot that holds `key`, or where it would go.
-    fn find(&self, key: &[u8]) -> Option<usize> {
+    /// The slot that holds `key`, or where it would go, after `changes`.
+    fn find(&self, key: &[u8], changes: &[(u32, Slot)]) -> Option<usize> {
         let first = checksum(key) as usize % SLOTS;
         let slots = (0..SLOTS).map(|step| (first + step) % SLOTS);
         slots.into_iter().find(|at| {
-            let slot = self.slot(*at);
+            let changed = changes.iter().rev().find(|(slot, _)| *slot as usize == *at);
+            let slot = changed.map_or_else(|| self.slot(*at), |(_, contents)| *contents);
             slot[0] == 0 || slot[0] as usize == key.len() && slot[2..].starts_with(key)
         })
     }
 
     /// The value of `key`.
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-        let slot = self.slot(self.find(key)?);
+        let slot = self.slot(self.find(key, &[])?);
         let length = slot[1] as usize;
         (slot[0] > 0).then(|| slot[2 + KEY_MAX..][..length].to_vec())
     }
@@ -238,7 +239,7 @@ impl Store {
             if key.is_empty() || key.len() > KEY_MAX || value.len() > VALUE_MAX {
                 return Err(format!("a key has 1 to {KEY_MAX} bytes, a value {VALUE_MAX}").into());
             }
-            let at = self.find(key).ok_or("the table is full")?;
+            let at = self.find(key, &changes).ok_or("the table is full")?;
             let mut slot = [0; SLOT];
             (slot[0], slot[1]) = (key.len() as u8, value.len() as u8);
             slot[2..][..key.len()].copy_from_slice(key);
@@ -363,4 +364,27 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ => return Err("usage: kv FOLDER get KEY | put KEY VALUE | bench".into()),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_new_keys_that_want_one_slot_are_both_kept() {
+        let keys = (0..20_000u64).map(|n| format!("account {n}").into_bytes());
+        let mut wanted = std::collections::HashMap::new();
+        let slot_of = |key: &Vec<u8>| checksum(key) as usize % SLOTS;
+        let pair = keys.into_iter().find_map(|key| {
+            let other = wanted.insert(slot_of(&key), key.clone());
+            other.map(|other| (other, key))
+        });
+        let (one, other) = pair.unwrap();
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let store = Store::open(folder.path(), 16 << 20).unwrap();
+        store.put(&[(&one, b"1"), (&other, b"2")]).unwrap();
+        store.put(&[(&other, b"3"), (&other, b"4")]).unwrap();
+        assert_eq!(store.get(&one).unwrap(), b"1");
+        assert_eq!(store.get(&other).unwrap(), b"4");
+    }
 }

@@ -5,6 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+/// Its own tests.
+#[expect(dead_code, reason = "tests open a store, and do not run the program")]
+#[path = "../../../examples/kv.rs"]
+mod store;
+
 const KILLS: u64 = 1000;
 
 fn example() -> PathBuf {
@@ -58,7 +63,7 @@ fn a_store_killed_at_a_thousand_instants_has_every_durable_transfer_and_no_half_
             durable <= round,
             "round {durable} of kill {kill} is lost: {round}"
         );
-        assert_eq!(sum, 0, "half a transfer after kill {kill}");
+        assert_eq!(sum, 0, "half a transfer after kill {kill}, round {round}");
     }
 }
 
