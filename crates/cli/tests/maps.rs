@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -11,6 +10,8 @@ use std::time::Duration;
 
 use farpage_test_server::{Server, Speed};
 
+mod support;
+
 /// Where the program finds the file: not even the folder exists.
 const PATH: &str = "/nowhere/at/all";
 const MIB: usize = 1 << 20;
@@ -18,13 +19,7 @@ const MIB: usize = 1 << 20;
 /// A folder that every user can read, with the programs and files of these tests.
 fn dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
-        let dir = std::env::temp_dir().join(format!("farpage-maps-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_farpage"), dir.join("farpage")).unwrap();
-        dir
-    })
+    DIR.get_or_init(support::folder_of_this_process)
 }
 
 fn in_dir(name: &str) -> String {

@@ -7,17 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+mod support;
+
 /// Where compiled programs lie, for every user to execute.
 fn build_dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
-        let dir = std::env::temp_dir().join(format!("farpage-programs-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
-        let farpage = dir.join("farpage");
-        fs::copy(env!("CARGO_BIN_EXE_farpage"), farpage).unwrap();
-        dir
-    })
+    DIR.get_or_init(support::folder_of_this_process)
 }
 
 fn compile(source: &str, name: &str, flags: &[&str]) -> String {
