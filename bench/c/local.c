@@ -2,7 +2,8 @@
  *
  * usage: local HOW PATTERN THREADS FILE RAM_BYTES COUNT
  *   HOW      farpage | mmap | direct (reads and writes past the page cache) | disk (as direct, the
- *            contents are not looked at)
+ *            contents are not looked at) | bare (userfaultfd and as many handlers as THREADS, which
+ *            read past the page cache and do nothing else; only for rand)
  *   PATTERN  seq, rand: reads      seqw, randw: reads, writes a word in each page, flushes
  * THREADS threads share the work: all of the file in blocks of 2 MiB, or COUNT different pages of
  * 4 KiB in random order. RAM_BYTES is Farpage's budget; others are limited from outside.
@@ -17,8 +18,11 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <linux/userfaultfd.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -107,6 +111,40 @@ static fp_memory *open_farpage(const char *file, uint64_t ram)
     return memory;
 }
 
+static void *bare_handler(void *argument)
+{
+    int uffd = *(int *)argument;
+    struct uffd_msg message;
+    void *buffer = NULL;
+    MUST(posix_memalign(&buffer, PAGE, PAGE) == 0);
+    while (read(uffd, &message, sizeof message) == sizeof message) {
+        uint64_t to = message.arg.pagefault.address / PAGE * PAGE;
+        MUST(pread(fd, buffer, PAGE, (off_t)(to - (uintptr_t)mapped)) == PAGE);
+        struct uffdio_copy copy = {.dst = to, .src = (uintptr_t)buffer, .len = PAGE};
+        MUST(ioctl(uffd, UFFDIO_COPY, &copy) == 0);
+    }
+    return NULL;
+}
+
+/* The least that answering faults takes. It lasts as long as the process. */
+static void map_bare(uint64_t bytes, int handlers)
+{
+    static int uffd;
+    struct uffdio_api api = {.api = UFFD_API};
+    MUST((uffd = (int)syscall(SYS_userfaultfd, O_CLOEXEC)) >= 0);
+    MUST(ioctl(uffd, UFFDIO_API, &api) == 0);
+    int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, how, -1, 0);
+    MUST(mapped != MAP_FAILED && madvise(mapped, bytes, MADV_NOHUGEPAGE) == 0);
+    struct uffdio_register all = {.range = {(uintptr_t)mapped, bytes},
+                                  .mode = UFFDIO_REGISTER_MODE_MISSING};
+    MUST(ioctl(uffd, UFFDIO_REGISTER, &all) == 0);
+    for (int i = 0; i < handlers; i++) {
+        pthread_t handler;
+        MUST(pthread_create(&handler, NULL, bare_handler, &uffd) == 0);
+    }
+}
+
 int main(int argc, char **argv)
 {
     MUST(argc == 7);
@@ -116,7 +154,9 @@ int main(int argc, char **argv)
     random_order = pattern[0] == 'r';
     writes = pattern[strlen(pattern) - 1] == 'w';
     look = strcmp(how, "disk") != 0;
-    int past_cache = strcmp(how, "direct") == 0 || !look;
+    int bare = strcmp(how, "bare") == 0;
+    int past_cache = strcmp(how, "direct") == 0 || bare || !look;
+    MUST(!bare || (random_order && !writes));
     MUST((fd = open(file, (writes ? O_RDWR : O_RDONLY) | (past_cache ? O_DIRECT : 0))) >= 0);
     uint64_t bytes = (uint64_t)lseek(fd, 0, SEEK_END);
     pages = bytes / PAGE;
@@ -129,6 +169,8 @@ int main(int argc, char **argv)
     if (strcmp(how, "farpage") == 0) {
         memory = open_farpage(file, strtoull(argv[5], NULL, 10));
         mapped = fp_data(memory);
+    } else if (bare) {
+        map_bare(bytes, threads);
     } else if (!past_cache) {
         mapped = mmap(NULL, bytes, PROT_READ | (writes ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
         MUST(mapped != MAP_FAILED);

@@ -80,7 +80,7 @@ impl Watches {
     /// Makes `watch` free for another handler.
     pub(crate) fn give_back(&self, watch: usize) {
         self.free.fetch_or(1 << watch, Ordering::AcqRel);
-        self.freed.notify();
+        self.freed.notify_one();
     }
 
     /// True when one is free and nobody comes to take it.

@@ -200,9 +200,18 @@ impl Event {
 
     /// Lets it happen: all waiters look again.
     pub fn notify(&self) {
+        self.notify_some(i32::MAX as u32);
+    }
+
+    /// Lets it happen, where one waiter is enough: one looks again.
+    pub fn notify_one(&self) {
+        self.notify_some(1);
+    }
+
+    fn notify_some(&self, waiters: u32) {
         self.count.fetch_add(1, Ordering::AcqRel);
         if self.waiting.load(Ordering::Acquire) != 0 {
-            wake(&self.count, i32::MAX as u32);
+            wake(&self.count, waiters);
         }
     }
 }

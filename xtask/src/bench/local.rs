@@ -1,5 +1,5 @@
 //! `bench local`: a local file four times the memory given for it, beside mmap in a memory cgroup,
-//! reads and writes past the page cache, and UMap.
+//! reads and writes past the page cache, userfaultfd handlers that do nothing else, and UMap.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -64,9 +64,10 @@ const PATTERNS: [Pattern; 5] = [
 ];
 
 /// How the file is accessed: what the program calls it, and what people do.
-const WAYS: [(&str, &str); 5] = [
+const WAYS: [(&str, &str); 6] = [
     ("disk", "disk alone"),
     ("direct", "O_DIRECT"),
+    ("bare", "userfaultfd, bare"),
     ("farpage", "farpage"),
     ("mmap", "mmap"),
     ("umap", "UMap"),
@@ -156,6 +157,7 @@ impl Bench {
     fn command(&self, way: &str, pattern: &Pattern) -> Result<Option<(Command, Cgroup)>> {
         let program = match (way, &self.umap) {
             ("umap", None) => return Ok(None),
+            ("bare", _) if pattern.name != "rand" => return Ok(None),
             ("umap", Some(umap)) => umap,
             _ => &self.program,
         };
