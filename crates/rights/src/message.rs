@@ -30,7 +30,7 @@ impl Name {
 
     /// A number that claims to be a name; it is checked when it is used.
     #[must_use]
-    pub fn from_bits(bits: u64) -> Self {
+    pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 }
