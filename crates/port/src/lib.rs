@@ -1,9 +1,10 @@
 //! Mach's ports between processes of one host that need not trust each other.
 //!
 //! A [`Node`] is what most programs want: ports with one receiver and many senders, rights that
-//! travel in messages, calls, notifications, descriptors and memory of any size. Under it lies
-//! [`link`], which carries frames between two processes and knows nothing of rights.
+//! travel in messages, calls, notifications, descriptors and memory of any size.
+//! [`interface!`] declares what a server answers to, by types. Under both lies [`link`], which carries frames between two processes and knows nothing of rights.
 
+pub mod interface;
 pub mod link;
 pub mod node;
 
