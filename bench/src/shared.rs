@@ -1,8 +1,6 @@
 //! Objects that two processes map, beside a bare memory file: pages that are there and not mapped yet,
 //! and pages that nobody has touched.
 
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -10,16 +8,13 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
-use farpage_host::shared::{Object, Objects, SpaceId};
+use farpage_host::{Object, Objects, SpaceId};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::file::Fd;
 use farpage_sys::memory_file::{self, Words};
-use farpage_sys::socket;
 use farpage_sys::view::View;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
-    recvmsg, socketpair,
-};
+use farpage_sys::{message, socket};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Whose memory file a program maps: the host's, or nobody's.
 const HOSTS: u64 = 1;
@@ -197,16 +192,8 @@ fn answer<'a>(
 /// A number and perhaps a descriptor; the end of this process when the other is gone.
 fn receive(socket: &impl AsFd) -> (u64, Option<OwnedFd>) {
     let mut bytes = [0; 8];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut with = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut with, flags);
-    if got.is_ok_and(|got| got.bytes < 8) {
-        std::process::exit(0);
+    match message::wait(socket.as_fd(), &mut bytes) {
+        Ok((8, fd)) => (u64::from_le_bytes(bytes), fd),
+        _ => std::process::exit(0),
     }
-    let fd = with.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    (u64::from_le_bytes(bytes), fd)
 }

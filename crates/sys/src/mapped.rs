@@ -1,16 +1,15 @@
 //! Memory files whose pages are there or not, and come from one process for many.
 
 use core::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use linux_raw_sys::general as g;
 
 use crate::file::{self, Fd};
 use crate::raw::{Errno, Result};
 use crate::uffd::Uffd;
-use crate::{mem, syscall};
+use crate::{mem, memory_file, syscall};
 
-const F_ADD_SEALS: u32 = 1033;
-const F_SEAL_SHRINK_GROW: usize = 0x2 | 0x4;
 const PAGE: usize = 4096;
 
 /// A memory file and this process's mapping of it, registered with a userfaultfd: whoever else
@@ -19,7 +18,7 @@ const PAGE: usize = 4096;
 /// Pages are put in one by one and whole (`UFFDIO_COPY`): nobody ever sees a part of one, and Linux
 /// makes no larger page of which only a part is right.
 pub struct Mapped {
-    fd: Fd,
+    fd: OwnedFd,
     uffd: Uffd,
     address: usize,
     bytes: usize,
@@ -34,31 +33,30 @@ impl Mapped {
     /// [`Uffd::register`].
     pub fn create(name: &CStr, bytes: u64, uffd: Uffd) -> Result<Self> {
         const READ_ONLY: usize = 0o444;
-        let fd = file::memfd(name, g::MFD_CLOEXEC | g::MFD_ALLOW_SEALING)?;
-        file::set_size(fd, bytes)?;
-        // SAFETY: takes no pointer.
-        unsafe { syscall!(g::__NR_fcntl, fd.0, F_ADD_SEALS, F_SEAL_SHRINK_GROW) }?;
-        // SAFETY: takes no pointer.
-        unsafe { syscall!(g::__NR_fchmod, fd.0, READ_ONLY) }?;
         let bytes = usize::try_from(bytes).map_err(|_| Errno::EFBIG)?;
-        let bytes = bytes.next_multiple_of(PAGE);
-        let mut address = 0;
-        if bytes > 0 {
-            address = mem::map_shared(fd, bytes)?;
-            // SAFETY: the mapping is this value's own; nothing of it is touched.
-            unsafe { uffd.register_missing(address, bytes) }?;
-        }
-        Ok(Self {
+        let fd = memory_file::create(name, bytes)?;
+        memory_file::seal(fd.as_fd(), memory_file::FIXED)?;
+        // SAFETY: takes no pointer.
+        unsafe { syscall!(g::__NR_fchmod, fd.as_raw_fd(), READ_ONLY) }?;
+        let mut mapped = Self {
             fd,
             uffd,
-            address,
-            bytes,
-        })
+            address: 0,
+            bytes: 0,
+        };
+        let bytes = bytes.next_multiple_of(PAGE);
+        if bytes > 0 {
+            mapped.address = mem::map_shared(mapped.fd(), bytes)?;
+            mapped.bytes = bytes;
+            // SAFETY: the mapping is this value's own; nothing of it is touched.
+            unsafe { uffd.register_missing(mapped.address, bytes) }?;
+        }
+        Ok(mapped)
     }
 
     /// Its descriptor, to read and write.
     pub fn fd(&self) -> Fd {
-        self.fd
+        Fd(self.fd.as_raw_fd())
     }
 
     /// Device and inode number.
@@ -66,7 +64,7 @@ impl Mapped {
     /// # Errors
     /// As `fstat(2)`.
     pub fn identity(&self) -> Result<(u64, u64)> {
-        file::identity(self.fd)
+        file::identity(self.fd())
     }
 
     /// Puts whole pages of `contents` in from `offset` on, also where somebody who has the file has
@@ -90,7 +88,7 @@ impl Mapped {
                 None => {}
                 Some(Errno::EEXIST) => {
                     let page = &contents[done..done + PAGE];
-                    file::pwrite_all(self.fd, page, (offset + done) as u64)?;
+                    file::pwrite_all(self.fd(), page, (offset + done) as u64)?;
                     done += PAGE;
                 }
                 Some(errno) => return Err(errno),
@@ -108,7 +106,7 @@ impl Mapped {
     /// As [`Mapped::supply`].
     pub fn take_out(&self, offset: u64, bytes: usize) -> Result<()> {
         self.check(offset, bytes);
-        file::punch(self.fd, offset, bytes as u64)
+        file::punch(self.fd(), offset, bytes as u64)
     }
 
     fn check(&self, offset: u64, bytes: usize) -> usize {
@@ -125,14 +123,11 @@ impl Drop for Mapped {
             // SAFETY: nobody else knows the mapping.
             let _ = unsafe { mem::unmap(self.address, self.bytes) };
         }
-        file::close(self.fd);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
-
     use std::vec;
 
     use super::*;
