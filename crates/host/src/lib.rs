@@ -14,6 +14,7 @@
 mod budget;
 mod error;
 mod files;
+mod handlers;
 mod object;
 mod objects;
 mod replay;

@@ -186,12 +186,44 @@ impl Object {
             let alone = alone.max(self.host.room.neighbours());
             let window = self.host.room.window(self.host);
             let mut state = self.lock();
+            if let Some(mapping) = &mapping
+                && mapping.space.can_be_left()
+                && self.host.room.is_plenty(self.host)
+            {
+                self.change(&mut state, |pages| pages.grant(page));
+            }
             let want = |pages: &mut Shared<_>| pages.want(page, write, waiter, alone, window);
             match self.change(&mut state, want) {
                 Wanted::There { pages, writable } => match mapping {
-                    Some(mapping) => let_in(&state, &mapping, page, pages, writable),
-                    None => space.wake(address, PAGE_BYTES),
+                    Some(mapping) => {
+                        let (at, bytes) = let_in(&state, &mapping, page, pages, writable);
+                        drop(state);
+                        space.wake(at, bytes);
+                    }
+                    None => {
+                        drop(state);
+                        space.wake(address, PAGE_BYTES);
+                    }
                 },
+                Wanted::Granted(pages) => {
+                    let mapping = mapping.expect("nothing is granted of files");
+                    let left = mapping.part(pages);
+                    let left = left.is_some_and(|(at, bytes)| space.leave_to_linux(at, bytes));
+                    if !left {
+                        let block = state.pages.block_of(page);
+                        let waiter = Waiter {
+                            space,
+                            address,
+                            page,
+                            write,
+                            mapped_by: MappedBy::Host(mapping),
+                        };
+                        match self.take_back(&mut state, block) {
+                            true => all.push(waiter),
+                            false => waiter.fail(self, "too much is mapped"),
+                        }
+                    }
+                }
                 Wanted::Waits => {
                     drop(state);
                     // It may have been for nobody so far.
@@ -356,6 +388,13 @@ impl Object {
                     self.punch(pages);
                     freed += pages.pages();
                 }
+                Some(Leaving::Granted(block)) => {
+                    let before = state.pages.resident();
+                    if !self.take_back(&mut state, block) {
+                        break;
+                    }
+                    freed += before - state.pages.resident();
+                }
                 Some(Leaving::Dirty(pages)) => {
                     drop(taking_out);
                     protect(&state, pages);
@@ -378,13 +417,58 @@ impl Object {
     pub fn clean(&self, pages: PageRange) -> Result<(), PagerError> {
         loop {
             let mut state = self.lock();
-            let Some(run) = state.pages.choose_dirty(pages.start.0..pages.end.0) else {
-                return Ok(());
-            };
-            protect(&state, run);
-            drop(state);
-            self.hand_over(run, true)?;
+            match state.pages.choose_dirty(pages.start.0..pages.end.0) {
+                None => return Ok(()),
+                Some(Leaving::Granted(block)) => {
+                    if !self.take_back(&mut state, block) {
+                        return Err(PagerError::OutOfSpace);
+                    }
+                }
+                Some(Leaving::Dirty(run)) => {
+                    protect(&state, run);
+                    drop(state);
+                    self.hand_over(run, true)?;
+                }
+                Some(Leaving::Clean(_)) => unreachable!("it is not dirty"),
+            }
         }
+    }
+
+    /// Nothing of a granted block is mapped any more without being asked for here. False when that
+    /// cannot be had, because a process has more mappings than Linux allows.
+    fn take_back(&self, state: &mut State, block: PageRange) -> bool {
+        // From then on nothing comes into the block that is not there.
+        if !state
+            .mappings
+            .iter()
+            .all(|mapping| mapping.take_back(block))
+        {
+            return false;
+        }
+        let offset = block.start.0 * PAGE_BYTES as u64;
+        let Ok(contents) = self.memory.contents(offset, block.bytes() as usize) else {
+            return false;
+        };
+        let page = |offset: u64| offset / PAGE_BYTES as u64;
+        let there = contents
+            .iter()
+            .map(|part| PageRange::new(page(part.start), page(part.end)));
+        let there: Vec<PageRange> = there.collect();
+        let mut from = block.start.0;
+        for run in there
+            .iter()
+            .copied()
+            .chain([PageRange::new(block.end.0, block.end.0)])
+        {
+            let gap = PageRange::new(from, run.start.0);
+            if !gap.is_empty() {
+                // It may have memory that was never touched.
+                self.punch(gap);
+            }
+            from = run.end.0;
+        }
+        self.change(state, |pages| pages.take_back(block, &there));
+        true
     }
 
     /// Hands pages that leave, and are protected, to the pager. Returns how many are gone.
@@ -433,16 +517,23 @@ impl Object {
     }
 }
 
-/// Lets the process of a mapping in to pages that are there, and to those around them.
-fn let_in(state: &State, mapping: &Mapping, page: u64, pages: PageRange, writable: bool) {
-    let pages = state
-        .pages
-        .there_around(pages, mapping.plan(page), writable);
+/// Lets the process of a mapping in to pages that are there, `page` of the mapping among them, and to
+/// those around them. Returns where, and how many bytes: who waits there is to be woken.
+fn let_in(
+    state: &State,
+    mapping: &Mapping,
+    page: u64,
+    pages: PageRange,
+    writable: bool,
+) -> (usize, usize) {
+    let within = mapping.plan(page);
+    let pages = state.pages.there_around(pages, within, writable);
     lock(&mapping.streams).brought(pages.start.0, pages.end.0);
-    if let Some((at, bytes)) = mapping.part(pages) {
-        // A process that is gone, or has unmapped it, needs nothing.
-        let _ = mapping.space.let_in(at, bytes, writable);
-    }
+    let part = mapping.part(pages);
+    let (at, bytes) = part.expect("the page is of the mapping");
+    // A process that is gone, or has unmapped it, needs nothing.
+    let _ = mapping.space.let_in(at, bytes, writable);
+    (at, bytes)
 }
 
 fn protect(state: &State, pages: PageRange) {

@@ -2,8 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -13,22 +12,19 @@ use farpage_pagers::{Later, Pager, PagerError, Supplied};
 use farpage_source::UnderWay;
 use farpage_sys::Errno;
 use farpage_sys::uffd::Fault;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
+use crate::handlers::Handlers;
 use crate::object::{Asked, Object};
 use crate::room::Room;
-use crate::space::{MappedBy, Mapping, Places, Space, Task, Waiter};
+use crate::space::{FAULTS, MappedBy, Mapping, Places, Space, Task, Waiter};
 use crate::{Error, MapError};
 
-/// Threads that answer faults: sources that are near hold one while they read.
-const WORKERS: usize = 4;
 /// Pages taken out of an object at a time.
 const BATCH: u64 = 64;
 /// Objects of which the one that has most gives pages up.
 const COMPARED: usize = 8;
 /// Time between two tries to take pages out when none could go.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
-const ONCE: EventFlags = EventFlags::IN.union(EventFlags::ONESHOT);
 
 /// A process that maps objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,7 +42,7 @@ pub struct Objects {
     number: AtomicU32,
     objects: Mutex<Table>,
     spaces: Mutex<HashMap<u64, Arc<Space>>>,
-    epoll: OwnedFd,
+    pub(crate) handlers: Handlers,
     /// Somebody waits for pages to leave.
     pressed: (Mutex<bool>, Condvar),
 }
@@ -71,8 +67,6 @@ impl Objects {
     }
 
     pub(crate) fn with_room(room: Room) -> Result<&'static Self, Error> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC);
-        let epoll = epoll.map_err(|errno| Error::Start(errno.into()))?;
         let objects: &'static Self = Box::leak(Box::new(Self {
             room,
             resident: AtomicU64::new(0),
@@ -82,12 +76,10 @@ impl Objects {
             number: AtomicU32::new(0),
             objects: Mutex::default(),
             spaces: Mutex::default(),
-            epoll,
+            handlers: Handlers::new()?,
             pressed: (Mutex::new(false), Condvar::new()),
         }));
-        for _ in 0..WORKERS {
-            spawn("objects", move || objects.work())?;
-        }
+        objects.handlers.start(objects)?;
         Ok(objects)
     }
 
@@ -151,11 +143,11 @@ impl Objects {
     pub(crate) fn answer(&self, faults: OwnedFd, places: Places) -> Result<SpaceId, Errno> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let space = Arc::new(Space::new(number, faults, places)?);
-        let mut spaces = lock(&self.spaces);
-        let data = EventData::new_u64(number);
-        epoll::add(&self.epoll, &*space, data, ONCE)
-            .map_err(|errno| Errno(errno.raw_os_error()))?;
-        spaces.insert(number, space);
+        lock(&self.spaces).insert(number, Arc::clone(&space));
+        if let Err(errno) = self.handlers.begin(&space) {
+            lock(&self.spaces).remove(&number);
+            return Err(errno);
+        }
         Ok(SpaceId(number))
     }
 
@@ -230,7 +222,7 @@ impl Objects {
             return;
         };
         space.goes();
-        let _ = epoll::delete(&self.epoll, &*space);
+        self.handlers.end(&space);
         if let Places::Told(mappings) = &space.places {
             let mappings = std::mem::take(&mut *lock(mappings));
             for mapping in mappings {
@@ -308,35 +300,30 @@ impl Objects {
         lock(&self.objects).objects.get(&number)?.upgrade()
     }
 
-    fn space(&self, number: u64) -> Option<Arc<Space>> {
+    pub(crate) fn space(&self, number: u64) -> Option<Arc<Space>> {
         lock(&self.spaces).get(&number).cloned()
     }
 
-    fn work(&'static self) {
+    /// Answers what a space asks for.
+    pub(crate) fn serve_all(&'static self, space: &Arc<Space>) {
         loop {
-            let mut event = [MaybeUninit::uninit()];
-            let Ok((events, _)) = epoll::wait(&self.epoll, &mut event, None) else {
-                continue;
+            let Ok(faults) = space.faults() else {
+                return self.detach(SpaceId(space.number));
             };
-            let Some(number) = events.first().map(|event| event.data.u64()) else {
-                continue;
-            };
-            let Some(space) = self.space(number) else {
-                continue;
-            };
-            let faults = space.faults();
-            let data = EventData::new_u64(number);
-            // It may be gone meanwhile.
-            let _ = epoll::modify(&self.epoll, space.as_fd(), data, ONCE);
-            let Ok(faults) = faults else {
-                self.detach(SpaceId(number));
-                continue;
-            };
-            for fault in faults.as_slice() {
-                self.serve(&space, fault);
+            let faults = faults.as_slice();
+            // Read while the thread waits, and acted on when it runs again.
+            let cpu = faults.first().and_then(|fault| space.look(fault.thread));
+            for fault in faults {
+                self.serve(space, fault);
+            }
+            if let Some(cpu) = cpu {
+                self.handlers.is_needed_at(cpu, space);
             }
             // Those who bring pages in faster than they leave wait here.
             while self.room.is_overfull(self) && self.evict(BATCH) > 0 {}
+            if faults.len() < FAULTS {
+                return;
+            }
         }
     }
 

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use farpage_abi::maps::Maps;
 use farpage_abi::{Control, ObjectId, PAGE_BYTES, PageRange};
 
+use farpage_object::GRANT_PAGES;
+
 use crate::budget::Budget;
 use crate::objects::{Objects, lock};
 
@@ -142,6 +144,16 @@ impl Room {
         match self {
             Self::Own(_) => {}
             Self::Tree(tree) => tree.budget.uncharge(pages),
+        }
+    }
+
+    /// True when so much is free that a block of pages may be given away whole.
+    pub(crate) fn is_plenty(&self, host: &Objects) -> bool {
+        match self {
+            Self::Own(most) => {
+                host.resident() + GRANT_PAGES <= most.load(Ordering::Relaxed) / 4 * 3
+            }
+            Self::Tree(_) => false,
         }
     }
 

@@ -10,14 +10,18 @@ use farpage_object::{Plan, Streams};
 use farpage_sys::file::Fd;
 use farpage_sys::linux::general as g;
 use farpage_sys::uffd::{Faults, Uffd};
-use farpage_sys::{Errno, process, socket};
+use farpage_sys::{Errno, process, socket, thread};
 
+use crate::handlers::Watch;
 use crate::object::Object;
 use crate::objects::lock;
 
 /// Pages that are there and are let in with one that is wanted, where they are: that costs a
 /// fifteenth of a fault each.
 const AROUND: u64 = 16;
+
+/// Faults that are taken at a time at most.
+pub(crate) const FAULTS: usize = 8;
 
 /// A process's userfaultfd. What is done by it changes that process's mappings, and nobody else's.
 pub(crate) struct Space {
@@ -26,6 +30,9 @@ pub(crate) struct Space {
     pub(crate) places: Places,
     /// Nobody answers for it any more.
     gone: AtomicBool,
+    /// Linux does not take ranges over there: it has too many mappings.
+    full: AtomicBool,
+    pub(crate) watch: Mutex<Watch>,
 }
 
 /// What lies where in a space.
@@ -88,13 +95,23 @@ impl Space {
             faults,
             places,
             gone: AtomicBool::new(false),
+            full: AtomicBool::new(false),
+            watch: Mutex::default(),
         })
     }
 
-    /// Faults that wait, up to eight. Fails when it is no userfaultfd, or one that reports other
+    /// Faults that wait, up to [`FAULTS`]. Fails when it is no userfaultfd, or one that reports other
     /// things than faults.
-    pub(crate) fn faults(&self) -> Result<Faults<8>, Errno> {
+    pub(crate) fn faults(&self) -> Result<Faults<FAULTS>, Errno> {
         self.uffd().faults()
+    }
+
+    /// The processor of a thread that waits for its fault, if it is time to look.
+    pub(crate) fn look(&self, faulting: u32) -> Option<u32> {
+        let is_time = lock(&self.watch).counts();
+        (is_time && faulting != 0)
+            .then(|| thread::cpu_of(faulting))
+            .flatten()
     }
 
     /// Nobody answers for it from now on.
@@ -102,30 +119,52 @@ impl Space {
         self.gone.store(true, Ordering::Release);
     }
 
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
     /// Lets threads that wait at a range fault again.
     pub(crate) fn wake(&self, at: usize, bytes: usize) {
         self.uffd().wake(at, bytes);
     }
 
-    /// Maps pages that the memory file has, to be read or to be written, and wakes who waits there.
+    /// Maps pages that the memory file has, to be read or to be written. Who waits there is to be
+    /// woken after that, without a lock: it runs at once, and what it waits for next needs the lock.
     pub(crate) fn let_in(&self, at: usize, bytes: usize, writable: bool) -> Result<(), Errno> {
-        let mut done = 0;
+        let (mut done, mut had_some) = (0, false);
         while done < bytes {
             let progress = self.uffd().map_in(at + done, bytes - done, !writable);
             done += progress.bytes;
             match progress.stopped {
                 None => {}
                 // It is mapped already.
-                Some(Errno::EEXIST) => done += PAGE_BYTES,
+                Some(Errno::EEXIST) => {
+                    done += PAGE_BYTES;
+                    had_some = true;
+                }
                 Some(errno) => return Err(errno),
             }
         }
-        if writable {
-            // Those that were mapped already may have been protected. Wakes as well.
-            return self.uffd().set_protected(at, bytes, false);
+        if had_some && writable {
+            // They may have been protected.
+            self.uffd().set_protected(at, bytes, false)?;
         }
-        self.wake(at, bytes);
         Ok(())
+    }
+
+    /// Has Linux map what the memory file has, zeros where it has nothing, and wakes who waits there.
+    /// False when it cannot: it is not to be asked again.
+    pub(crate) fn leave_to_linux(&self, at: usize, bytes: usize) -> bool {
+        let left = self.uffd().leave(at, bytes);
+        if left == Err(Errno::ENOMEM) {
+            self.full.store(true, Ordering::Relaxed);
+        }
+        left.is_ok()
+    }
+
+    /// True when ranges can be left to Linux there.
+    pub(crate) fn can_be_left(&self) -> bool {
+        !self.full.load(Ordering::Relaxed)
     }
 
     /// Nobody writes to the range from now on without a fault.
@@ -165,6 +204,21 @@ impl Mapping {
         let before = address.checked_sub(self.address)? / PAGE_BYTES;
         let page = self.pages.start.0 + before as u64;
         self.pages.contains(PageIndex(page)).then_some(page)
+    }
+
+    /// Linux maps no more of `pages` by itself. False when that cannot be had.
+    pub(crate) fn take_back(&self, pages: PageRange) -> bool {
+        let Some((at, bytes)) = self.part(pages) else {
+            return true;
+        };
+        let uffd = self.space.uffd();
+        if uffd.take_back(at, bytes) != Err(Errno::ENOMEM) {
+            // Otherwise the process is gone, or has put something else there.
+            return true;
+        }
+        // A part of a mapping takes one more; all of it does not.
+        let all = self.pages.bytes() as usize;
+        uffd.take_back(self.address, all) != Err(Errno::ENOMEM)
     }
 
     /// Pages to let in with `page` as far as they are there: more and more in a run.
@@ -220,7 +274,7 @@ impl Waiter {
 
     /// What the thread waits for, of `object`, cannot be had.
     pub(crate) fn fail(&self, object: &Object, why: &str) {
-        if self.space.gone.load(Ordering::Acquire) {
+        if self.space.is_gone() {
             return;
         }
         let (name, offset) = (object.name(), self.page * PAGE_BYTES as u64);

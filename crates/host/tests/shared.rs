@@ -202,6 +202,86 @@ fn a_process_that_is_killed_takes_nothing_of_the_others_with_it() {
     }
 }
 
+/// Lets memory be plenty, so that Linux maps pages by itself, and short again, until `ended`. Returns
+/// how often all pages were there, and a few.
+fn in_plenty_and_want(objects: &Objects, object: &Object, mut ended: impl FnMut() -> bool) -> u32 {
+    let few = PAGES / 5;
+    let mut rounds = 0;
+    while !ended() {
+        objects.set_ram(1 << 30);
+        while object.resident() < PAGES && !ended() {
+            thread::yield_now();
+        }
+        objects.set_ram(few * PAGE_BYTES as u64);
+        while object.resident() > 2 * few && !ended() {
+            thread::yield_now();
+        }
+        rounds += 1;
+    }
+    rounds
+}
+
+#[test]
+fn pages_that_linux_maps_by_itself_are_had_back_when_memory_is_short() {
+    for temporary in [true, false] {
+        let store = Arc::new(Store::default());
+        let (objects, object) = object(&store, temporary);
+        let numbered = u64::from(!temporary);
+        let start = |seed| Program::start(objects, &object, &format!("{seed} 6000000 {numbered}"));
+        let mut programs = [1, 2, 3].map(start);
+        let ended = || {
+            let has_ended = |p: &mut Program| p.child.try_wait().unwrap().is_some();
+            programs.iter_mut().all(has_ended)
+        };
+        let rounds = in_plenty_and_want(objects, &object, ended);
+        assert!(rounds > 3, "{rounds} rounds");
+        programs.into_iter().for_each(Program::ends_well);
+        assert_eq!(
+            counted(&object, &store),
+            3 * 6_000_000,
+            "temporary: {temporary}"
+        );
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_while_linux_maps_pages_takes_nothing_with_it() {
+    for round in 0..5 {
+        let store = Arc::new(Store::default());
+        let (objects, object) = object(&store, true);
+        let mut killed = Program::start(objects, &object, &format!("{round} 1000000000 0"));
+        let mut other = Program::start(objects, &object, &format!("{} 2000000 0", round + 100));
+        let mut rounds = 0;
+        let ended = || {
+            rounds += 1;
+            if rounds == 10 * round {
+                killed.child.kill().unwrap();
+            }
+            other.child.try_wait().unwrap().is_some()
+        };
+        in_plenty_and_want(objects, &object, ended);
+        killed.child.kill().unwrap();
+        other.ends_well();
+        drop(killed);
+        assert!(counted(&object, &store) >= 2_000_000, "round {round}");
+    }
+}
+
+#[test]
+fn of_pages_that_linux_maps_those_that_nobody_touched_are_not_handed_over() {
+    let store = Arc::new(Store::default());
+    let objects = Objects::start(1 << 30).unwrap();
+    let (object, view) = mapped(objects, &store);
+    view.word(3 * PAGE_BYTES).store(7, Ordering::Relaxed);
+    assert_eq!(object.resident(), 8, "all of them");
+    assert_eq!(object.clean(PageRange::new(0, 8)), Ok(()));
+    assert_eq!(object.resident(), 1, "what was touched");
+    assert_eq!(store.pages.lock().unwrap().keys().collect::<Vec<_>>(), [&3]);
+    view.word(3 * PAGE_BYTES).store(8, Ordering::Relaxed);
+    assert_eq!(counted(&object, &store), 0);
+    assert_eq!(store.pages.lock().unwrap()[&3][0], 8);
+}
+
 #[test]
 fn a_pager_that_takes_nothing_for_a_time_loses_nothing() {
     let store = Arc::new(Store::default());

@@ -1,7 +1,9 @@
 //! Memory files whose pages are there or not, and come from one process for many.
 
 use core::ffi::CStr;
+use core::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::vec::Vec;
 
 use linux_raw_sys::general as g;
 
@@ -109,6 +111,36 @@ impl Mapped {
         file::punch(self.fd(), offset, bytes as u64)
     }
 
+    /// The parts of a range that have contents, in order: offsets of whole pages.
+    ///
+    /// # Errors
+    /// As `lseek(2)`.
+    ///
+    /// # Panics
+    /// As [`Mapped::supply`].
+    pub fn contents(&self, offset: u64, bytes: usize) -> Result<Vec<Range<u64>>> {
+        const SEEK_DATA: u32 = 3;
+        const SEEK_HOLE: u32 = 4;
+        self.check(offset, bytes);
+        let seek = |from: u64, what: u32| {
+            // SAFETY: takes no pointer.
+            unsafe { syscall!(g::__NR_lseek, self.fd.as_raw_fd(), from, what) }
+        };
+        let (mut at, end, mut parts) = (offset, offset + bytes as u64, Vec::new());
+        while at < end {
+            let start = match seek(at, SEEK_DATA) {
+                Ok(start) if (start as u64) < end => start as u64,
+                Ok(_) | Err(Errno::ENXIO) => break,
+                Err(errno) => return Err(errno),
+            };
+            // The end of the file is a hole, too, and may be no page's end.
+            let hole = (seek(start, SEEK_HOLE)? as u64).next_multiple_of(PAGE as u64);
+            at = hole.min(end);
+            parts.push(start..at);
+        }
+        Ok(parts)
+    }
+
     fn check(&self, offset: u64, bytes: usize) -> usize {
         let offset = offset as usize;
         assert!(offset.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE) && bytes > 0);
@@ -147,6 +179,10 @@ mod tests {
         mapped.take_out(PAGE as u64, PAGE).unwrap();
         file::pread(mapped.fd(), &mut seen, 0).unwrap();
         assert_eq!((seen[0], seen[PAGE], seen[2 * PAGE]), (8, 0, 8));
+        let pages = PAGE as u64;
+        let contents = mapped.contents(0, 3 * PAGE).unwrap();
+        assert_eq!(contents, [0..pages, 2 * pages..3 * pages]);
+        assert_eq!(mapped.contents(pages, PAGE).unwrap(), []);
         assert!(file::set_size(mapped.fd(), 1).is_err());
         drop(mapped);
         file::close(uffd.0);

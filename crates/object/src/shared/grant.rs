@@ -1,6 +1,5 @@
 //! Blocks of pages that Linux may map as it likes.
 
-use alloc::vec::Vec;
 use core::ops::Range;
 
 use farpage_abi::PageRange;
@@ -22,18 +21,17 @@ impl<W> Shared<W> {
     pub fn grant(&mut self, page: u64) -> Option<u64> {
         assert!(page < self.pages, "page {page} is to be granted");
         let block = self.block_of(page);
-        let parts: Vec<(u64, u16)> = parts(block).collect();
-        let can_be = |(number, asked): &(u64, u16)| {
-            let cluster = self.clusters.get(number).copied().unwrap_or_default();
+        let can_be = |(number, asked): (u64, u16)| {
+            let cluster = self.clusters.get(&number).copied().unwrap_or_default();
             let new = !(cluster.there | cluster.coming | cluster.out);
             let new = if self.temporary { new } else { 0 };
-            (cluster.dirty & !cluster.leaving | new) & asked == *asked
+            (cluster.dirty & !cluster.leaving | new) & asked == asked
         };
-        if self.is_granted(page) || !parts.iter().all(can_be) {
+        if self.is_granted(page) || !parts(block).all(can_be) {
             return None;
         }
         let before = self.resident;
-        for (number, asked) in parts {
+        for (number, asked) in parts(block) {
             let cluster = self.clusters.entry(number).or_default();
             self.resident += u64::from((asked & !cluster.there).count_ones());
             cluster.there |= asked;
