@@ -8,10 +8,10 @@ use farpage_kernel::embed::{Embedded, Mapping};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 
 /// Pages that queue together: the last one of each is touched, so that nothing is prefetched.
-const CLUSTER: usize = 16;
+pub const CLUSTER: usize = 16;
 
 /// Supplies every page at once, from memory.
-struct Source;
+pub struct Source;
 
 impl Pager for Source {
     fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
@@ -56,8 +56,28 @@ pub fn run(kernel: Embedded, threads: usize, pages: usize, in_thread: bool) {
     measure(&memory.expect("mapped"), name, threads, pages);
 }
 
+/// Nanoseconds of the median fault of one thread on `pages` pages.
+pub fn median(kernel: Embedded, pages: usize) -> u64 {
+    let object = kernel.object(Arc::new(Source), bytes(pages));
+    let memory = object.expect("an object").map().expect("mapped");
+    let (latencies, _) = latencies(&memory, 1, pages);
+    latencies[latencies.len() / 2]
+}
+
 /// Faults once on each of `pages` pages of `memory`, which begin with their number.
 pub fn measure(memory: &Mapping, name: &str, threads: usize, pages: usize) {
+    let (latencies, wall) = latencies(memory, threads, pages);
+    let at = |part: f64| latencies[((latencies.len() - 1) as f64 * part) as usize];
+    let rate = pages as f64 / (wall as f64 / 1e9) / 1e3;
+    println!(
+        "{name} {threads} 0 {pages} {} {} {rate:.1}",
+        at(0.5),
+        at(0.99)
+    );
+}
+
+/// Nanoseconds of each fault, in order of their length, and of all together.
+fn latencies(memory: &Mapping, threads: usize, pages: usize) -> (Vec<u64>, u64) {
     let order = shuffled(pages);
     let begin = Barrier::new(threads + 1);
     let mut latencies = Vec::with_capacity(pages);
@@ -86,13 +106,7 @@ pub fn measure(memory: &Mapping, name: &str, threads: usize, pages: usize) {
         wall = started.elapsed().as_nanos() as u64;
     });
     latencies.sort_unstable();
-    let at = |part: f64| latencies[((latencies.len() - 1) as f64 * part) as usize];
-    let rate = pages as f64 / (wall as f64 / 1e9) / 1e3;
-    println!(
-        "{name} {threads} 0 {pages} {} {} {rate:.1}",
-        at(0.5),
-        at(0.99)
-    );
+    (latencies, wall)
 }
 
 fn touch(memory: &Mapping, page: usize) -> u64 {
@@ -104,7 +118,8 @@ fn touch(memory: &Mapping, page: usize) -> u64 {
     took
 }
 
-fn shuffled(pages: usize) -> Vec<usize> {
+/// The last pages of clusters, each once.
+pub fn shuffled(pages: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (1..=pages).map(|i| i * CLUSTER - 1).collect();
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     for i in (1..pages).rev() {

@@ -23,7 +23,8 @@ farpage-bench rpc [--runs N] [--calls N]
 prints lines: kind name place bytes ns
 
 farpage-bench shared [--runs N] [--pages N, a power of two]
-    pages of an object that two processes map, new ones and ones that are there, beside a memory file
+    pages of an object that two processes map, new ones and ones that are there, beside a memory file;
+    pages that its pager has, beside the embedded kernel
 prints lines: what name order pages ns_a_page";
 
 fn main() {

@@ -1,29 +1,30 @@
 //! Objects that two processes map, beside a bare memory file: pages that are there and not mapped yet,
-//! and pages that nobody has touched.
+//! and pages that nobody has touched. And pages that the pager has, beside the embedded kernel.
 
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
-use farpage_host::shared::{Object, Objects, SpaceId};
+use farpage_host::{Object, Objects, SpaceId};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::file::Fd;
 use farpage_sys::memory_file::{self, Words};
-use farpage_sys::socket;
 use farpage_sys::view::View;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
-    recvmsg, socketpair,
-};
+use farpage_sys::{message, socket};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::Signal;
+
+use crate::fault;
 
 /// Whose memory file a program maps: the host's, or nobody's.
 const HOSTS: u64 = 1;
 const BARE: u64 = 0;
+
+/// Touches pages that lie apart, one after another, and tells the median.
+const APART: u64 = 4;
 
 /// Has nothing, and is never asked: all stays in memory.
 struct Nothing;
@@ -123,8 +124,17 @@ const ORDERS: [Order; 4] = [
 
 /// Prints lines: what name order pages ns.
 pub fn run(runs: u64, pages: u64) {
+    let apart = pages / fault::CLUSTER as u64;
+    let kernel = fault::kernel(apart as usize);
     let objects = Objects::start(2 * pages * PAGE_BYTES as u64).expect("a host");
     for _ in 0..runs {
+        let ns = fault::median(kernel, apart as usize);
+        println!("absent embedded read_apart {apart} {ns}");
+        let object = objects.create("absent", pages, Arc::new(fault::Source), false);
+        let program = Program::of(objects, &object.expect("an object"));
+        program.tell(APART, None);
+        let ns = receive(&program.socket).0;
+        println!("absent farpage read_apart {apart} {ns}");
         for order in &ORDERS {
             let bytes = pages * PAGE_BYTES as u64;
             let bare = memory_file::create(c"bare", bytes as usize).expect("a file");
@@ -150,6 +160,9 @@ pub fn run(runs: u64, pages: u64) {
 
 /// What a [`Program`] does.
 pub fn program(pages: u64) {
+    // It may wait for a page then, and do nothing by itself.
+    let ends = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    ends.expect("a signal");
     let socket = std::io::stdin();
     let (kind, fd) = receive(&socket);
     let fd = fd.expect("a file");
@@ -161,18 +174,20 @@ pub fn program(pages: u64) {
         socket::send(own, &address, Some(view.userfaultfd())).expect("sent");
         answer(&socket, pages, |at| view.word(at));
     }
-    let plain = Words::map(fd.as_fd(), bytes).expect("a mapping");
+    let plain = Words::map_as_touched(fd.as_fd(), bytes).expect("a mapping");
     socket::send(own, &[0; 8], Some(own)).expect("sent");
     answer(&socket, pages, |at| &plain.u64s()[at / 8]);
 }
 
-fn answer<'a>(
-    socket: &impl AsFd,
-    pages: u64,
-    word: impl Fn(usize) -> &'a std::sync::atomic::AtomicU64,
-) -> ! {
+fn answer<'a>(socket: &impl AsFd, pages: u64, word: impl Fn(usize) -> &'a AtomicU64) -> ! {
     loop {
         let (order, _) = receive(socket);
+        let fd = Fd(socket.as_fd().as_raw_fd());
+        if order == APART {
+            let ns = median_apart(pages, &word).to_le_bytes();
+            socket::send(fd, &ns, None).expect("sent");
+            continue;
+        }
         let began = Instant::now();
         let mut at = 0;
         for page in 0..pages {
@@ -189,24 +204,30 @@ fn answer<'a>(
             }
         }
         let ns = began.elapsed().as_nanos() as u64 * 1000 / pages;
-        let fd = Fd(socket.as_fd().as_raw_fd());
         socket::send(fd, &ns.to_le_bytes(), None).expect("sent");
     }
+}
+
+/// As [`fault::median`], of pages of an object of [`fault::Source`].
+fn median_apart<'a>(pages: u64, word: &impl Fn(usize) -> &'a AtomicU64) -> u64 {
+    let order = fault::shuffled(pages as usize / fault::CLUSTER);
+    let touch = |page: &usize| {
+        let began = Instant::now();
+        let number = word(page * PAGE_BYTES).load(Ordering::Relaxed);
+        let took = began.elapsed().as_nanos() as u64;
+        assert_eq!(number, *page as u64, "a wrong page");
+        took
+    };
+    let mut took: Vec<u64> = order.iter().map(touch).collect();
+    took.sort_unstable();
+    took[took.len() / 2]
 }
 
 /// A number and perhaps a descriptor; the end of this process when the other is gone.
 fn receive(socket: &impl AsFd) -> (u64, Option<OwnedFd>) {
     let mut bytes = [0; 8];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut with = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut with, flags);
-    if got.is_ok_and(|got| got.bytes < 8) {
-        std::process::exit(0);
+    match message::wait(socket.as_fd(), &mut bytes) {
+        Ok((8, fd)) => (u64::from_le_bytes(bytes), fd),
+        _ => std::process::exit(0),
     }
-    let fd = with.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    (u64::from_le_bytes(bytes), fd)
 }

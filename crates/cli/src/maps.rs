@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use farpage::{Address, Cache, OpenOptions, Source, open_source};
 use farpage_abi::{Control, PageRange};
-use farpage_host::{Figures, Host, Request};
+use farpage_host::{Figures, Files, Request};
 use farpage_source::{Recorder, Traced, Traces};
 use farpage_sys::file::Fd;
 
@@ -105,7 +105,7 @@ fn open(url: &str, deadline: Option<Duration>) -> Result<(Arc<dyn Source>, Optio
 
 /// The mapped files of a run.
 pub struct Maps {
-    host: &'static Host,
+    mapped: &'static Files,
     /// What the program is to have to talk to this process; given away when it has started.
     pub socket: Option<OwnedFd>,
     /// The memory files.
@@ -139,22 +139,22 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
     }
     let runs = traces.map(|traces| replayed(&traces, &options.maps, &requests));
     let traced = traced(&options.maps, &requests);
-    let (host, socket) = Host::start(control, requests)?;
+    let (mapped, socket) = Files::start(control, requests)?;
     let recorder = options.record.as_deref().map(|path| {
         let recorder = Recorder::new(path, &traced).context("cannot record")?;
         Ok::<_, anyhow::Error>(Arc::new(recorder))
     });
     let recorder = recorder.transpose()?;
     if let Some(recorder) = &recorder {
-        host.record(recorder);
+        mapped.record(recorder);
     }
     if let Some(runs) = runs {
-        host.replay(runs)?;
+        mapped.replay(runs)?;
     }
     Ok(Some(Maps {
-        host,
+        mapped,
         socket: Some(socket),
-        files: host.descriptors(),
+        files: mapped.descriptors(),
         caches,
         recorder,
     }))
@@ -213,7 +213,7 @@ impl Maps {
 
     /// For the statistics.
     pub fn json(&self) -> Vec<MapJson> {
-        let figures = self.host.figures().into_iter().zip(&self.caches);
+        let figures = self.mapped.figures().into_iter().zip(&self.caches);
         figures
             .map(|(figures, cache)| json(figures, cache.as_ref()))
             .collect()

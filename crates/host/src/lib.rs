@@ -1,17 +1,28 @@
-//! The host of a tree's mapped files: what `farpage run --map` keeps for the programs that it runs.
+//! Memory objects that several processes map: one copy of each page, in a memory file of this
+//! process, filled and taken back by a pager.
 //!
-//! The one copy of each file is a memory file, which tasks map and read. Here is the small kernel
-//! of these objects: it answers the tasks' faults, asks pagers for pages, keeps them within the
-//! tree's budget and takes the oldest out again, for their pager keeps its copy. It lives in the
-//! supervisor, which has the tasks' userfaultfds: a fault takes one change of processes, and no
-//! thread in the program.
+//! Whoever maps one registers its mapping with a userfaultfd of its own, and hands the userfaultfd
+//! over: its faults come here. [`farpage_object::Shared`] decides; what it decides is done in the
+//! mappings while its lock is held, so that they never say more than it allows. Only pagers are asked
+//! without the lock, and those that take their time answer later: none holds up the objects of
+//! another.
+//!
+//! Who maps an object of [`Objects::create`] lets this process decide page by page what is mapped,
+//! so that it can be written to. The files of [`Files`], which `farpage run --map` keeps for the
+//! programs that it runs, are only read: there Linux maps what the memory file has.
 
 mod budget;
-mod file;
-mod host;
+mod error;
+mod files;
+mod handlers;
+mod object;
+mod objects;
 mod replay;
-pub mod shared;
+mod room;
+mod space;
 mod tasks;
 
-pub use file::{Error, Figures, Request};
-pub use host::Host;
+pub use error::{Error, MapError};
+pub use files::{Figures, Files, Request};
+pub use object::Object;
+pub use objects::{Objects, SpaceId};

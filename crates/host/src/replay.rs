@@ -2,22 +2,20 @@
 
 use std::sync::Arc;
 
-use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_abi::PageRange;
 use farpage_source::Recorder;
-use farpage_sys::buffer::Buffer;
 
-use crate::budget::WINDOW_MAX;
-use crate::file::{Error, Waiter};
-use crate::host::{Asked, Host, io_error};
+use crate::objects::spawn;
+use crate::{Error, Files};
 
 /// Pages that are replayed at a time: 64 MiB keep any way to a source busy.
 const UNDER_WAY_MAX: u64 = 16384;
 
-impl Host {
+impl Files {
     /// Has what is asked for recorded from now on: each file's pages under its number, in the
     /// order of the requests.
     pub fn record(&self, recorder: &Arc<Recorder>) {
-        for (number, file) in self.files.iter().enumerate() {
+        for (number, file) in self.all.iter().enumerate() {
             let noted = Arc::clone(recorder);
             file.pager
                 .watch_requests(move |pages| noted.note(number, pages));
@@ -28,58 +26,40 @@ impl Host {
     /// the background. It takes no memory that somebody else has, and half of the budget at most.
     ///
     /// # Errors
-    /// [`Error::Start`] without memory or a thread for it.
+    /// [`Error::Start`] without a thread for it.
     ///
     /// # Panics
-    /// In the background, when a number is of no file.
+    /// In the background, when a number is of no file: the process ends.
     pub fn replay(&'static self, runs: Vec<(usize, PageRange)>) -> Result<(), Error> {
-        let buffer = Buffer::new(WINDOW_MAX as usize * PAGE_BYTES);
-        let mut buffer = buffer.map_err(|errno| Error::Start(io_error(errno)))?;
-        let work = move || {
-            let mut left = self.budget.half();
+        spawn("maps-replay", move || {
+            let mut left = self.tree().budget.half();
             for (number, run) in joined(runs) {
-                if !self.replay_run(number, run, &mut left, &mut buffer) {
+                if !self.replay_run(number, run, &mut left) {
                     break;
                 }
             }
-        };
-        let builder = std::thread::Builder::new().name("maps-replay".into());
-        builder.spawn(work).map_err(Error::Start)?;
-        Ok(())
+        })
     }
 
     /// Asks for what is absent of `run`, `left` pages at most. False when there is no more room.
-    fn replay_run(
-        &'static self,
-        number: usize,
-        run: PageRange,
-        left: &mut u64,
-        buffer: &mut Buffer,
-    ) -> bool {
-        let file = &self.files[number];
-        let (mut at, end) = (run.start.0, run.end.0.min(file.pages()));
+    fn replay_run(&self, number: usize, run: PageRange, left: &mut u64) -> bool {
+        let (object, budget) = (&self.all[number].object, &self.tree().budget);
+        let (mut at, end) = (run.start.0, run.end.0.min(object.pages()));
         while at < end {
-            self.under_way.wait_for_at_most(UNDER_WAY_MAX);
-            let window = self.budget.window().min(end - at).min(*left);
-            if window == 0 || self.budget.excess(window) > 0 {
+            self.objects.under_way.wait_for_at_most(UNDER_WAY_MAX);
+            let window = budget.window().min(end - at).min(*left);
+            // Before the pages are begun: those that are let go give their room back.
+            if window == 0 || budget.excess(window) > 0 || !budget.charge(window, false) {
                 return false;
             }
-            let Some(pages) = file.lock().want_soon(at..end, window) else {
+            let pages = object.want_soon(PageRange::new(at, end), window);
+            budget.uncharge(window - pages.map_or(0, |pages| pages.pages()));
+            let Some(pages) = pages else {
                 break;
             };
-            if !self.budget.charge(pages.pages(), false) {
-                let waiters = file.lock().came(pages, 0);
-                waiters.iter().for_each(Waiter::wake);
-                return false;
-            }
             at = pages.end.0;
             *left -= pages.pages();
-            let asked = Asked {
-                file: number,
-                pages,
-                wanted: None,
-            };
-            self.request(asked, buffer);
+            object.request_soon(pages);
         }
         true
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use farpage_abi::maps::{PieceOf, Word};
 use farpage_abi::{Control, PAGE_BYTES, PageRange};
-use farpage_host::{Host, Request};
+use farpage_host::{Files, Request};
 use farpage_source::{Reach, Recorder, Source, SourceError, Trace, Traced};
 use farpage_sys::file::Fd;
 use farpage_sys::uffd::{self, features};
@@ -58,7 +58,7 @@ impl Source for Far {
 
 /// A task that has the file in its memory.
 struct Task {
-    host: &'static Host,
+    host: &'static Files,
     control: &'static Control,
     source: Arc<Far>,
     socket: OwnedFd,
@@ -80,7 +80,7 @@ impl Task {
             source: source.clone(),
             deadline: None,
         };
-        let (host, socket) = Host::start(control, vec![request]).unwrap();
+        let (host, socket) = Files::start(control, vec![request]).unwrap();
         Self {
             host,
             control,

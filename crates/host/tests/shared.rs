@@ -1,9 +1,7 @@
 //! Processes that map one object, write to it and die, while its pages come and go.
 
 use std::collections::HashMap;
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,15 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
-use farpage_host::shared::{MapError, Object, Objects, SpaceId};
+use farpage_host::{MapError, Object, Objects, SpaceId};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
 use farpage_sys::file::Fd;
-use farpage_sys::socket;
 use farpage_sys::view::View;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
-    recvmsg, socketpair,
-};
+use farpage_sys::{message, socket};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 const PAGES: u64 = 512;
 /// The seed of a program that puts zeros where no page is.
@@ -43,7 +38,10 @@ impl Pager for Store {
         {
             match all.get(&page.0) {
                 Some(kept) => into.copy_from_slice(&**kept),
-                None => into[..8].copy_from_slice(&page.0.to_le_bytes()),
+                None => {
+                    into.fill(0);
+                    into[..8].copy_from_slice(&page.0.to_le_bytes());
+                }
             }
         }
         Ok(Supplied::clean(pages.pages()))
@@ -109,16 +107,9 @@ impl Drop for Program {
 }
 
 /// A number and a descriptor.
-fn receive(socket: &impl std::os::fd::AsFd) -> (u64, OwnedFd) {
+fn receive(socket: &impl AsFd) -> (u64, OwnedFd) {
     let mut bytes = [0; 8];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut with = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut with, flags).unwrap();
-    let fd = with.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
+    let (_, fd) = message::wait(socket.as_fd(), &mut bytes).unwrap();
     (u64::from_le_bytes(bytes), fd.expect("a descriptor"))
 }
 
@@ -211,6 +202,86 @@ fn a_process_that_is_killed_takes_nothing_of_the_others_with_it() {
     }
 }
 
+/// Lets memory be plenty, so that Linux maps pages by itself, and short again, until `ended`. Returns
+/// how often all pages were there, and a few.
+fn in_plenty_and_want(objects: &Objects, object: &Object, mut ended: impl FnMut() -> bool) -> u32 {
+    let few = PAGES / 5;
+    let mut rounds = 0;
+    while !ended() {
+        objects.set_ram(1 << 30);
+        while object.resident() < PAGES && !ended() {
+            thread::yield_now();
+        }
+        objects.set_ram(few * PAGE_BYTES as u64);
+        while object.resident() > 2 * few && !ended() {
+            thread::yield_now();
+        }
+        rounds += 1;
+    }
+    rounds
+}
+
+#[test]
+fn pages_that_linux_maps_by_itself_are_had_back_when_memory_is_short() {
+    for temporary in [true, false] {
+        let store = Arc::new(Store::default());
+        let (objects, object) = object(&store, temporary);
+        let numbered = u64::from(!temporary);
+        let start = |seed| Program::start(objects, &object, &format!("{seed} 6000000 {numbered}"));
+        let mut programs = [1, 2, 3].map(start);
+        let ended = || {
+            let has_ended = |p: &mut Program| p.child.try_wait().unwrap().is_some();
+            programs.iter_mut().all(has_ended)
+        };
+        let rounds = in_plenty_and_want(objects, &object, ended);
+        assert!(rounds > 3, "{rounds} rounds");
+        programs.into_iter().for_each(Program::ends_well);
+        assert_eq!(
+            counted(&object, &store),
+            3 * 6_000_000,
+            "temporary: {temporary}"
+        );
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_while_linux_maps_pages_takes_nothing_with_it() {
+    for round in 0..5 {
+        let store = Arc::new(Store::default());
+        let (objects, object) = object(&store, true);
+        let mut killed = Program::start(objects, &object, &format!("{round} 1000000000 0"));
+        let mut other = Program::start(objects, &object, &format!("{} 2000000 0", round + 100));
+        let mut rounds = 0;
+        let ended = || {
+            rounds += 1;
+            if rounds == 10 * round {
+                killed.child.kill().unwrap();
+            }
+            other.child.try_wait().unwrap().is_some()
+        };
+        in_plenty_and_want(objects, &object, ended);
+        killed.child.kill().unwrap();
+        other.ends_well();
+        drop(killed);
+        assert!(counted(&object, &store) >= 2_000_000, "round {round}");
+    }
+}
+
+#[test]
+fn of_pages_that_linux_maps_those_that_nobody_touched_are_not_handed_over() {
+    let store = Arc::new(Store::default());
+    let objects = Objects::start(1 << 30).unwrap();
+    let (object, view) = mapped(objects, &store);
+    view.word(3 * PAGE_BYTES).store(7, Ordering::Relaxed);
+    assert_eq!(object.resident(), 8, "all of them");
+    assert_eq!(object.clean(PageRange::new(0, 8)), Ok(()));
+    assert_eq!(object.resident(), 1, "what was touched");
+    assert_eq!(store.pages.lock().unwrap().keys().collect::<Vec<_>>(), [&3]);
+    view.word(3 * PAGE_BYTES).store(8, Ordering::Relaxed);
+    assert_eq!(counted(&object, &store), 0);
+    assert_eq!(store.pages.lock().unwrap()[&3][0], 8);
+}
+
 #[test]
 fn a_pager_that_takes_nothing_for_a_time_loses_nothing() {
     let store = Arc::new(Store::default());
@@ -257,6 +328,64 @@ fn who_puts_zeros_where_no_page_is_changes_nothing() {
     cheat.ends_well();
     other.ends_well();
     assert_eq!(counted(&object, &store), 3000);
+}
+
+/// An object that this process maps, like another.
+fn mapped(objects: &'static Objects, store: &Arc<Store>) -> (Arc<Object>, View) {
+    let pager = Arc::clone(store) as Arc<dyn Pager>;
+    let object = objects.create("own", 8, pager, true).unwrap();
+    let view = View::map(object.descriptor(), 8 * PAGE_BYTES, None).unwrap();
+    let (one, other) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    socket::send(Fd(one.as_raw_fd()), &[0; 8], Some(view.userfaultfd())).unwrap();
+    let space = objects.attach(receive(&other).1).unwrap();
+    let all = PageRange::new(0, 8);
+    objects.map(space, &object, view.address(), all).unwrap();
+    (object, view)
+}
+
+#[test]
+fn what_is_too_much_leaves_whichever_of_many_objects_has_it() {
+    const OBJECTS: usize = 60;
+    let objects = Objects::start(1 << 30).unwrap();
+    let start = |_| {
+        let store = Arc::new(Store::default());
+        let (object, view) = mapped(objects, &store);
+        (store, object, view)
+    };
+    let all: Vec<_> = (0..OBJECTS).map(start).collect();
+    // Every third one is not touched.
+    let touched = || all.iter().enumerate().filter(|(n, _)| n % 3 > 0);
+    for (n, (_, _, view)) in touched() {
+        for page in 0..8 {
+            view.word(page * PAGE_BYTES)
+                .store((n * 8 + page) as u64, Ordering::Relaxed);
+        }
+    }
+    assert_eq!(
+        objects.resident_bytes(),
+        (OBJECTS / 3 * 2 * 8 * PAGE_BYTES) as u64
+    );
+    objects.set_ram(0);
+    while objects.resident_bytes() > 0 {
+        thread::yield_now();
+    }
+    objects.set_ram(1 << 30);
+    for (n, (store, object, view)) in touched() {
+        assert_eq!(
+            (object.resident(), store.taken.load(Ordering::Relaxed)),
+            (0, 8)
+        );
+        for page in 0..8 {
+            let word = view.word(page * PAGE_BYTES).load(Ordering::Relaxed);
+            assert_eq!(word, (n * 8 + page) as u64);
+        }
+    }
 }
 
 /// Keeps requests and answers none of them.

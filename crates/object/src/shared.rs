@@ -14,8 +14,13 @@
 //!
 //! Invariant: a mapping that may be written is of a dirty page. So a page is protected in every
 //! mapping before it begins to leave, and whoever writes to it then waits.
+//!
+//! Pages that are all dirty, or have no contents anywhere, need no decision while they stay: aligned
+//! blocks of them can be **granted** ([`Shared::grant`]). Linux then maps them, and fills those that
+//! are not there with zeros, in every task as it is touched, at its own speed. All of them count as
+//! dirty until the block is taken back, which is when those that nobody touched are found.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -24,8 +29,11 @@ use farpage_abi::PageRange;
 use crate::state::CLUSTER_PAGES;
 use crate::stream::{Plan, Streams};
 
+mod grant;
 #[cfg(test)]
 mod tests;
+
+pub use grant::GRANT_PAGES;
 
 /// Pages that are filled with zeros at a time at most, for one that goes through them in order.
 const ZEROS_MAX: u64 = 512;
@@ -40,6 +48,8 @@ pub enum Wanted {
         /// They are dirty from now on.
         writable: bool,
     },
+    /// Linux may map all of these pages, whole blocks, it among them.
+    Granted(PageRange),
     /// It is on its way, in or out; who asked is told when it has come or gone.
     Waits,
     /// Bring these pages in, it among them; then call [`Shared::came`].
@@ -56,6 +66,9 @@ pub enum Leaving {
     Clean(PageRange),
     /// Protect them in every mapping, hand them to the pager, then call [`Shared::left`].
     Dirty(PageRange),
+    /// A granted block, of which nothing can leave: decide in every mapping again what of it is
+    /// mapped, call [`Shared::take_back`], then choose again.
+    Granted(PageRange),
 }
 
 /// The end of what was [`Leaving::Dirty`].
@@ -93,6 +106,8 @@ pub struct Shared<W> {
     pages: u64,
     temporary: bool,
     clusters: BTreeMap<u64, Cluster>,
+    /// The numbers of blocks that are granted.
+    granted: BTreeSet<u64>,
     /// Clusters in the order in which they came.
     queue: VecDeque<u64>,
     waiting: BTreeMap<u64, Vec<W>>,
@@ -111,6 +126,7 @@ impl<W> Shared<W> {
             pages,
             temporary,
             clusters: BTreeMap::new(),
+            granted: BTreeSet::new(),
             queue: VecDeque::new(),
             waiting: BTreeMap::new(),
             wired: BTreeMap::new(),
@@ -148,6 +164,9 @@ impl<W> Shared<W> {
     /// When the object has no such page, or `window` is 0.
     pub fn want(&mut self, page: u64, write: bool, who: W, alone: u64, window: u64) -> Wanted {
         assert!(page < self.pages && window > 0, "page {page} is wanted");
+        if self.is_granted(page) {
+            return Wanted::Granted(self.granted_around(page));
+        }
         let cluster = self.cluster(page);
         let bit = 1 << (page % CLUSTER_PAGES);
         let waits = cluster.coming & bit != 0 || write && cluster.leaving & bit != 0;
@@ -175,9 +194,10 @@ impl<W> Shared<W> {
     }
 
     /// `pages` are there in one way: the run of pages of `within` around them that are there in the
-    /// same way.
+    /// same way and not granted.
     pub fn there_around(&self, pages: PageRange, within: PageRange, writable: bool) -> PageRange {
-        self.run(pages, within.start.0..within.end.0, |cluster| {
+        let within = self.not_granted_around(pages, within);
+        self.run(pages, within, |cluster| {
             let may_be_written = cluster.dirty & !cluster.leaving;
             match writable {
                 true => may_be_written,
@@ -233,8 +253,8 @@ impl<W> Shared<W> {
     pub fn choose(&mut self, is_held: impl Fn(PageRange) -> bool) -> Option<Leaving> {
         for _ in 0..self.queue.len() {
             let number = self.queue.pop_front()?;
-            let first = number * CLUSTER_PAGES;
-            let all = PageRange::new(first, first + CLUSTER_PAGES);
+            let all = cluster_pages(number);
+            let first = all.start.0;
             let is_wired = self.wired.range(first..all.end.0).next().is_some();
             let cluster = self.clusters.get_mut(&number)?;
             if cluster.there == 0 {
@@ -247,6 +267,10 @@ impl<W> Shared<W> {
                 // Some of it is on its way, or in use: it is young.
                 self.queue.push_back(number);
                 continue;
+            }
+            if self.granted.contains(&(first / GRANT_PAGES)) {
+                self.queue.push_front(number);
+                return Some(Leaving::Granted(self.block(first / GRANT_PAGES)));
             }
             if cluster.dirty != 0 {
                 let pages = first_run(number, cluster.dirty);
@@ -262,8 +286,15 @@ impl<W> Shared<W> {
     }
 
     /// What is dirty of `within` is to be written back and to stay: the first such run, at most to
-    /// the end of its cluster. As [`Leaving::Dirty`].
-    pub fn choose_dirty(&mut self, within: Range<u64>) -> Option<PageRange> {
+    /// the end of its cluster, or a granted block. `None` when nothing is dirty.
+    pub fn choose_dirty(&mut self, within: Range<u64>) -> Option<Leaving> {
+        if within.is_empty() {
+            return None;
+        }
+        let blocks = within.start / GRANT_PAGES..within.end.div_ceil(GRANT_PAGES);
+        if let Some(number) = self.granted.range(blocks).next() {
+            return Some(Leaving::Granted(self.block(*number)));
+        }
         let clusters = within.start / CLUSTER_PAGES..within.end.div_ceil(CLUSTER_PAGES);
         for (number, cluster) in self.clusters.range_mut(clusters) {
             let first = number * CLUSTER_PAGES;
@@ -274,7 +305,7 @@ impl<W> Shared<W> {
             if dirty != 0 {
                 let pages = first_run(*number, dirty);
                 cluster.leaving |= mask(pages);
-                return Some(pages);
+                return Some(Leaving::Dirty(pages));
             }
         }
         None
@@ -315,13 +346,14 @@ impl<W> Shared<W> {
     }
 
     /// The contents of `pages` do not count any more. False, and nothing is done, while some of
-    /// them are on their way in or out.
+    /// them are on their way in or out, or granted.
     pub fn discard(&mut self, pages: PageRange) -> bool {
+        let blocks = pages.start.0 / GRANT_PAGES..pages.end.0.div_ceil(GRANT_PAGES);
+        if self.granted.range(blocks).next().is_some() {
+            return false;
+        }
         let clusters = pages.start.0 / CLUSTER_PAGES..pages.end.0.div_ceil(CLUSTER_PAGES);
-        let part = |number: u64| {
-            let first = number * CLUSTER_PAGES;
-            mask(pages.intersect(PageRange::new(first, first + CLUSTER_PAGES)))
-        };
+        let part = |number: u64| mask(pages.intersect(cluster_pages(number)));
         let numbers: Vec<u64> = self.clusters.range(clusters).map(|(n, _)| *n).collect();
         let is_busy = |number: &u64| {
             let cluster = &self.clusters[number];
@@ -483,6 +515,11 @@ impl<W> Shared<W> {
 
 fn one(page: u64) -> PageRange {
     PageRange::new(page, page + 1)
+}
+
+fn cluster_pages(number: u64) -> PageRange {
+    let first = number * CLUSTER_PAGES;
+    PageRange::new(first, first + CLUSTER_PAGES)
 }
 
 /// The bits of pages of one cluster.

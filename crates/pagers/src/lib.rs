@@ -53,6 +53,12 @@ pub trait Pager: Send + Sync {
         false
     }
 
+    /// A thread waits for `page`, which was asked for already, perhaps ahead of need: it may go before
+    /// what nobody waits for.
+    fn hasten(&self, object: ObjectId, page: PageIndex) {
+        let _ = (object, page);
+    }
+
     /// How many pages, a power of two, are worth bringing in where `page` is needed alone: as many
     /// as take hardly longer than one. 1 from pagers that do not know; the kernel then decides.
     fn cluster_pages(&self, object: ObjectId, page: PageIndex) -> u64 {

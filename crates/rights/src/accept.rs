@@ -43,7 +43,7 @@ impl Space {
         }
         match frame {
             Frame::Message(_) => unreachable!("dealt with above"),
-            Frame::Offer { right } => self.offer_came(link, right),
+            Frame::Offer { token, right } => self.offer_came(link, token, right),
             Frame::Release { export, count } => self.release_came(link, export, count),
             Frame::Freed { export } => self.freed_came(link, export),
             Frame::Credit { export, credits } => self.credit_came(link, export, credits),
@@ -151,6 +151,7 @@ impl Space {
             sender: Sender::Peer {
                 link,
                 task: self.link(link).task,
+                badge: self.link(link).badge,
                 forwards: message.origin,
             },
             id: message.id,
@@ -320,18 +321,20 @@ impl Space {
         }
     }
 
-    fn offer_came(&mut self, link: LinkId, wire: WireRight) -> Result<(), Fault> {
-        if self.link(link).was_offered {
-            return Err(Fault::Replay);
-        }
+    fn offer_came(&mut self, link: LinkId, token: u64, wire: WireRight) -> Result<(), Fault> {
         if matches!(wire, WireRight::Receive { .. }) {
             return Err(Fault::Contradiction);
         }
         self.check_right(link, wire, &mut Vec::new())?;
-        self.link_mut(link).was_offered = true;
         let right = self.take(link, wire);
+        if !self.expected.remove(&token) {
+            // Whoever waited for it has given up: it goes back.
+            self.trash(right);
+            return Ok(());
+        }
         let right = self.copy_out(right);
-        self.outputs.push_back(Output::Offered { link, right });
+        self.outputs
+            .push_back(Output::Offered { link, token, right });
         Ok(())
     }
 

@@ -58,14 +58,12 @@ pub(crate) struct Link {
     pub(crate) introduced: u32,
     /// Accepts of the peer's that came before their Provide.
     pub(crate) early: u32,
-    /// This side has offered a right to begin with.
-    pub(crate) offered: bool,
-    /// The peer has.
-    pub(crate) was_offered: bool,
+    /// What the shell said of the peer.
+    pub(crate) badge: u64,
 }
 
 impl Link {
-    pub(crate) fn new(task: TaskId) -> Self {
+    pub(crate) fn new(task: TaskId, badge: u64) -> Self {
         Self {
             task,
             joined: BTreeMap::new(),
@@ -76,8 +74,7 @@ impl Link {
             unsettled: 0,
             introduced: 0,
             early: 0,
-            offered: false,
-            was_offered: false,
+            badge,
         }
     }
 }

@@ -98,8 +98,10 @@ pub struct MessageFrame {
 pub enum Frame {
     /// A message.
     Message(Box<MessageFrame>),
-    /// A right to begin with; once on a Link from either side.
+    /// A right to begin with, for one who waits for it.
     Offer {
+        /// What the receiver has said to know it by.
+        token: u64,
         /// A send or send-once right.
         right: WireRight,
     },

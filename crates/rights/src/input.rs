@@ -66,10 +66,12 @@ pub enum Output {
         /// Whose peer has spoken of it.
         by: LinkId,
     },
-    /// The peer of a Link offers a right to begin with.
+    /// The peer of a Link offers a right that was [expected](Space::expect_offer).
     Offered {
         /// The Link.
         link: LinkId,
+        /// What it is known by.
+        token: u64,
         /// The right.
         right: Got,
     },
@@ -106,16 +108,17 @@ impl Space {
         result
     }
 
-    /// A Link to `task` is up; the shell vouches for that identity.
+    /// A Link to `task` is up; the shell vouches for that identity. The `badge` is what else there
+    /// is to say of the peer; it comes with each message of this Link's.
     ///
     /// # Errors
     /// [`Error::LinkUp`] when the number is in use or there is a Link to this task.
-    pub fn link_up(&mut self, link: LinkId, task: TaskId) -> Result<(), Error> {
+    pub fn link_up(&mut self, link: LinkId, task: TaskId, badge: u64) -> Result<(), Error> {
         let taken = self.links.contains_key(&link) || self.tasks.contains_key(&task);
         if taken || task == self.task {
             return Err(Error::LinkUp);
         }
-        self.links.insert(link, Link::new(task));
+        self.links.insert(link, Link::new(task, badge));
         self.tasks.insert(task, link);
         self.introducing.remove(&task);
         let least = (task, TaskId(0), 0);

@@ -7,7 +7,7 @@ use crate::slab::Key;
 /// Most rights that one message carries, the reply right not counted.
 pub const MAX_RIGHTS: usize = 64;
 /// Most bytes inside a message; more travels out of line.
-pub const MAX_INLINE: usize = 4096;
+pub const MAX_INLINE: usize = 64 << 10;
 /// Most descriptors of one message, those of donated memory included: what Linux passes at once.
 pub const MAX_DESCRIPTORS: usize = 253;
 /// Most pieces of out-of-line memory of one message.
@@ -30,7 +30,7 @@ impl Name {
 
     /// A number that claims to be a name; it is checked when it is used.
     #[must_use]
-    pub fn from_bits(bits: u64) -> Self {
+    pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 }
@@ -190,6 +190,8 @@ pub enum Sender {
         link: LinkId,
         /// The Link's peer; the shell vouches for it.
         task: TaskId,
+        /// What the shell said of the peer when the Link came up.
+        badge: u64,
         /// The peer forwards it and claims that it was sent by this task.
         forwards: Option<TaskId>,
     },

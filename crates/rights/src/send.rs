@@ -38,14 +38,14 @@ impl Space {
         })
     }
 
-    /// Gives the peer of a Link a right to begin with, once: a new Link carries none.
+    /// Gives the peer of a Link a right to begin with: a new Link carries none. The peer waits for
+    /// it, and knows it by the `token`.
     ///
     /// # Errors
-    /// [`SendError::Destination`] when there is no such Link, or it was offered one;
-    /// [`SendError::Right`] when the right cannot be given.
-    pub fn offer(&mut self, link: LinkId, give: Give) -> Result<(), SendError> {
-        let table = self.links.get(&link);
-        if table.is_none_or(|table| table.offered) {
+    /// [`SendError::Destination`] when there is no such Link; [`SendError::Right`] when the right
+    /// cannot be given.
+    pub fn offer(&mut self, link: LinkId, token: u64, give: Give) -> Result<(), SendError> {
+        if !self.links.contains_key(&link) {
             return Err(SendError::Destination(crate::Error::InvalidName));
         }
         if give.how == Disposition::MoveReceive {
@@ -53,12 +53,23 @@ impl Space {
         }
         let checked = self.check_gives(&[give]);
         checked.map_err(|(at, error)| SendError::Right(at, error))?;
-        self.link_mut(link).offered = true;
         let right = self.copy_in(give);
         let right = self.carry(right, link, false);
-        self.put_frame(link, Frame::Offer { right });
+        self.put_frame(link, Frame::Offer { token, right });
         self.settle();
         Ok(())
+    }
+
+    /// Waits for a right to begin with, which somebody will [`offer`](Self::offer). The token should
+    /// be one that nobody guesses: whoever offers first is believed. An offer that nobody waits for
+    /// is dropped.
+    pub fn expect_offer(&mut self, token: u64) {
+        self.expected.insert(token);
+    }
+
+    /// Waits for it no more.
+    pub fn forget_offer(&mut self, token: u64) {
+        self.expected.remove(&token);
     }
 
     fn check_send(&mut self, message: &Message) -> Result<(), SendError> {

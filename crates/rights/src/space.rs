@@ -29,10 +29,11 @@ pub const DEFAULT_LIMIT: u16 = 5;
 ///
 /// let (mut server, mut client) = (Space::new(TaskId(1)), Space::new(TaskId(2)));
 /// let link = LinkId(0);
-/// server.link_up(link, TaskId(2))?;
-/// client.link_up(link, TaskId(1))?;
+/// server.link_up(link, TaskId(2), 0)?;
+/// client.link_up(link, TaskId(1), 0)?;
 /// let port = server.allocate_port();
-/// server.offer(link, Give::new(port, Disposition::MakeSend))?;
+/// client.expect_offer(77);
+/// server.offer(link, 77, Give::new(port, Disposition::MakeSend))?;
 /// // The shell carries frames; here there is one each way.
 /// let Some(Output::Frame { frame, .. }) = server.poll_output() else { panic!() };
 /// client.handle_frame(link, frame, vec![])?;
@@ -68,6 +69,8 @@ pub struct Space {
     /// Imports that wait for the owner's answer: by owner, provider and number.
     pub(crate) accepts: BTreeMap<(TaskId, TaskId, u64), u32>,
     pub(crate) introducing: BTreeSet<TaskId>,
+    /// Tokens of offers that somebody waits for.
+    pub(crate) expected: BTreeSet<u64>,
     pub(crate) nonce: u64,
     /// Forwarders by where they forward to.
     pub(crate) feeds: BTreeSet<(Target, u32)>,
@@ -123,6 +126,7 @@ impl Space {
             given: BTreeMap::new(),
             accepts: BTreeMap::new(),
             introducing: BTreeSet::new(),
+            expected: BTreeSet::new(),
             nonce: 0,
             feeds: BTreeSet::new(),
             work: VecDeque::new(),

@@ -216,7 +216,7 @@ fn control(frame: &Frame) -> Control {
     let none = ExportId(0);
     let (what, export, (task, nonce), number) = match *frame {
         Frame::Message(_) => unreachable!("messages have a head of their own"),
-        Frame::Offer { .. } => (what::OFFER, none, (0, 0), 0),
+        Frame::Offer { token, .. } => (what::OFFER, none, (0, token), 0),
         Frame::Release { export, count } => (what::RELEASE, export, (0, 0), count),
         Frame::Freed { export } => (what::FREED, export, (0, 0), 0),
         Frame::Credit { export, credits } => (what::CREDIT, export, (0, 0), credits.into()),
@@ -301,6 +301,7 @@ fn decode_control(bytes: &[u8]) -> Result<Frame, DecodeError> {
             right: right_after(rest)?,
         },
         what::OFFER => Frame::Offer {
+            token: nonce,
             right: right_after(rest)?,
         },
         _ => return Err(DecodeError::Field),
@@ -422,7 +423,7 @@ impl Frame {
             Self::Message(message) => encode_message(message, out),
             frame => {
                 out.extend_from_slice(control(frame).as_bytes());
-                if let Self::Handed { right, .. } | Self::Offer { right } = frame {
+                if let Self::Handed { right, .. } | Self::Offer { right, .. } = frame {
                     out.extend_from_slice(encode_right(Some(*right)).as_bytes());
                 }
             }

@@ -22,6 +22,7 @@ fn a_call_and_its_answer_are_one_frame_each() {
     let sender = Sender::Peer {
         link,
         task: TaskId(1),
+        badge: 0,
         forwards: None,
     };
     assert_eq!((call.id, call.sender), (7, sender));
@@ -226,23 +227,42 @@ fn what_was_received_is_answered_with_a_dead_right_after_the_links_end() {
 }
 
 #[test]
-fn a_link_carries_one_offer_each_way() {
+fn an_offer_goes_to_who_waits_for_it() {
     let mut net = Net::new(2);
     net.offered(0, 1);
-    let port = net.spaces[0].allocate_port();
-    let again = net.spaces[0].offer(Net::link(0, 1), make_send(port));
-    assert!(matches!(again, Err(SendError::Destination(_))));
+    net.offered(0, 1);
     net.offered(1, 0);
+    let port = net.spaces[0].allocate_port();
+    net.spaces[1].expect_offer(9);
+    net.spaces[1].forget_offer(9);
+    net.spaces[0]
+        .offer(Net::link(0, 1), 9, make_send(port))
+        .unwrap();
+    net.run();
+    assert!(net.others.is_empty(), "nobody waits any more");
+    assert_eq!(net.spaces[0].status(port).unwrap().sends, 0);
 }
 
 #[test]
 fn one_link_for_each_pair_of_tasks() {
     let mut net = Net::new(2);
     let space = &mut net.spaces[0];
-    assert!(space.link_up(farpage_rights::LinkId(9), TaskId(1)).is_err());
-    assert!(space.link_up(Net::link(0, 1), TaskId(5)).is_err());
-    assert!(space.link_up(farpage_rights::LinkId(9), TaskId(0)).is_err());
-    assert!(space.link_up(farpage_rights::LinkId(9), TaskId(5)).is_ok());
+    assert!(
+        space
+            .link_up(farpage_rights::LinkId(9), TaskId(1), 0)
+            .is_err()
+    );
+    assert!(space.link_up(Net::link(0, 1), TaskId(5), 0).is_err());
+    assert!(
+        space
+            .link_up(farpage_rights::LinkId(9), TaskId(0), 0)
+            .is_err()
+    );
+    assert!(
+        space
+            .link_up(farpage_rights::LinkId(9), TaskId(5), 0)
+            .is_ok()
+    );
 }
 
 #[test]

@@ -80,10 +80,11 @@ fn carry(from: &mut Space, to: &mut Space) {
 fn rights_to_ports_of_another_task_take_less_than_200_bytes_on_each_side() {
     let link = LinkId(1);
     let (mut owner, mut holder) = (Space::new(TaskId(1)), Space::new(TaskId(2)));
-    owner.link_up(link, TaskId(2)).unwrap();
-    holder.link_up(link, TaskId(1)).unwrap();
+    owner.link_up(link, TaskId(2), 0).unwrap();
+    holder.link_up(link, TaskId(1), 0).unwrap();
     let to = holder.allocate_port();
-    holder.offer(link, make_send(to)).unwrap();
+    owner.expect_offer(0);
+    holder.offer(link, 0, make_send(to)).unwrap();
     carry(&mut holder, &mut owner);
     let Some(Output::Offered {
         right: Got::Send(sent),

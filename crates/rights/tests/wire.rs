@@ -107,7 +107,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         (task(), nonce()).prop_map(|(owner, nonce)| Frame::Decline { owner, nonce }),
         export().prop_map(|export| Frame::Moved { export }),
         export().prop_map(|export| Frame::Following { export }),
-        right().prop_map(|right| Frame::Offer { right }),
+        (any::<u64>(), right()).prop_map(|(token, right)| Frame::Offer { token, right }),
         (export(), right()).prop_map(|(export, right)| Frame::Handed { export, right }),
     ]
 }

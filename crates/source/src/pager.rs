@@ -134,12 +134,6 @@ impl SourcePager {
         let _ = self.watcher.set(Box::new(watcher));
     }
 
-    /// A thread waits for `page`, which was asked for already, perhaps ahead of need: its read goes
-    /// before those that nobody waits for.
-    pub fn hasten(&self, page: PageIndex) {
-        self.fetch.hasten(page);
-    }
-
     /// What it has done.
     pub fn counts(&self) -> Counts {
         let (reads, read_bytes) = self.fetch.counts();
@@ -260,6 +254,10 @@ impl Pager for SourcePager {
             }
         }
         Ok(request.later(|ticket| self.fetch.request(ticket, ahead)))
+    }
+
+    fn hasten(&self, _: ObjectId, page: PageIndex) {
+        self.fetch.hasten(page);
     }
 
     fn is_at_hand(&self, _: ObjectId, page: PageIndex) -> bool {

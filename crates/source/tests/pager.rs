@@ -167,7 +167,7 @@ fn what_somebody_comes_to_wait_for_goes_before_prefetches_of_a_near_source() {
         let prefetch = scope.spawn(|| memory.prefetch([all], |_| ()).unwrap());
         let queued = comes(&|| asked.load(Ordering::Acquire) == all.pages() && begun(0));
         let early = begun(last);
-        pager.hasten(PageIndex(last / PAGE_BYTES as u64));
+        pager.hasten(ObjectId(0), PageIndex(last / PAGE_BYTES as u64));
         let hastened = comes(&|| begun(last));
         *gate.open.lock().unwrap() = true;
         gate.opened.notify_all();

@@ -17,6 +17,7 @@ pub mod file;
 pub mod futex;
 pub mod gate;
 pub mod join;
+#[cfg(feature = "std")]
 pub mod mapped;
 pub mod mem;
 #[cfg(feature = "std")]

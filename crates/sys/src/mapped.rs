@@ -1,16 +1,17 @@
 //! Memory files whose pages are there or not, and come from one process for many.
 
 use core::ffi::CStr;
+use core::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::vec::Vec;
 
 use linux_raw_sys::general as g;
 
 use crate::file::{self, Fd};
 use crate::raw::{Errno, Result};
 use crate::uffd::Uffd;
-use crate::{mem, syscall};
+use crate::{mem, memory_file, syscall};
 
-const F_ADD_SEALS: u32 = 1033;
-const F_SEAL_SHRINK_GROW: usize = 0x2 | 0x4;
 const PAGE: usize = 4096;
 
 /// A memory file and this process's mapping of it, registered with a userfaultfd: whoever else
@@ -19,7 +20,7 @@ const PAGE: usize = 4096;
 /// Pages are put in one by one and whole (`UFFDIO_COPY`): nobody ever sees a part of one, and Linux
 /// makes no larger page of which only a part is right.
 pub struct Mapped {
-    fd: Fd,
+    fd: OwnedFd,
     uffd: Uffd,
     address: usize,
     bytes: usize,
@@ -34,31 +35,30 @@ impl Mapped {
     /// [`Uffd::register`].
     pub fn create(name: &CStr, bytes: u64, uffd: Uffd) -> Result<Self> {
         const READ_ONLY: usize = 0o444;
-        let fd = file::memfd(name, g::MFD_CLOEXEC | g::MFD_ALLOW_SEALING)?;
-        file::set_size(fd, bytes)?;
-        // SAFETY: takes no pointer.
-        unsafe { syscall!(g::__NR_fcntl, fd.0, F_ADD_SEALS, F_SEAL_SHRINK_GROW) }?;
-        // SAFETY: takes no pointer.
-        unsafe { syscall!(g::__NR_fchmod, fd.0, READ_ONLY) }?;
         let bytes = usize::try_from(bytes).map_err(|_| Errno::EFBIG)?;
-        let bytes = bytes.next_multiple_of(PAGE);
-        let mut address = 0;
-        if bytes > 0 {
-            address = mem::map_shared(fd, bytes)?;
-            // SAFETY: the mapping is this value's own; nothing of it is touched.
-            unsafe { uffd.register_missing(address, bytes) }?;
-        }
-        Ok(Self {
+        let fd = memory_file::create(name, bytes)?;
+        memory_file::seal(fd.as_fd(), memory_file::FIXED)?;
+        // SAFETY: takes no pointer.
+        unsafe { syscall!(g::__NR_fchmod, fd.as_raw_fd(), READ_ONLY) }?;
+        let mut mapped = Self {
             fd,
             uffd,
-            address,
-            bytes,
-        })
+            address: 0,
+            bytes: 0,
+        };
+        let bytes = bytes.next_multiple_of(PAGE);
+        if bytes > 0 {
+            mapped.address = mem::map_shared(mapped.fd(), bytes)?;
+            mapped.bytes = bytes;
+            // SAFETY: the mapping is this value's own; nothing of it is touched.
+            unsafe { uffd.register_missing(mapped.address, bytes) }?;
+        }
+        Ok(mapped)
     }
 
     /// Its descriptor, to read and write.
     pub fn fd(&self) -> Fd {
-        self.fd
+        Fd(self.fd.as_raw_fd())
     }
 
     /// Device and inode number.
@@ -66,7 +66,7 @@ impl Mapped {
     /// # Errors
     /// As `fstat(2)`.
     pub fn identity(&self) -> Result<(u64, u64)> {
-        file::identity(self.fd)
+        file::identity(self.fd())
     }
 
     /// Puts whole pages of `contents` in from `offset` on, also where somebody who has the file has
@@ -90,7 +90,7 @@ impl Mapped {
                 None => {}
                 Some(Errno::EEXIST) => {
                     let page = &contents[done..done + PAGE];
-                    file::pwrite_all(self.fd, page, (offset + done) as u64)?;
+                    file::pwrite_all(self.fd(), page, (offset + done) as u64)?;
                     done += PAGE;
                 }
                 Some(errno) => return Err(errno),
@@ -108,7 +108,37 @@ impl Mapped {
     /// As [`Mapped::supply`].
     pub fn take_out(&self, offset: u64, bytes: usize) -> Result<()> {
         self.check(offset, bytes);
-        file::punch(self.fd, offset, bytes as u64)
+        file::punch(self.fd(), offset, bytes as u64)
+    }
+
+    /// The parts of a range that have contents, in order: offsets of whole pages.
+    ///
+    /// # Errors
+    /// As `lseek(2)`.
+    ///
+    /// # Panics
+    /// As [`Mapped::supply`].
+    pub fn contents(&self, offset: u64, bytes: usize) -> Result<Vec<Range<u64>>> {
+        const SEEK_DATA: u32 = 3;
+        const SEEK_HOLE: u32 = 4;
+        self.check(offset, bytes);
+        let seek = |from: u64, what: u32| {
+            // SAFETY: takes no pointer.
+            unsafe { syscall!(g::__NR_lseek, self.fd.as_raw_fd(), from, what) }
+        };
+        let (mut at, end, mut parts) = (offset, offset + bytes as u64, Vec::new());
+        while at < end {
+            let start = match seek(at, SEEK_DATA) {
+                Ok(start) if (start as u64) < end => start as u64,
+                Ok(_) | Err(Errno::ENXIO) => break,
+                Err(errno) => return Err(errno),
+            };
+            // The end of the file is a hole, too, and may be no page's end.
+            let hole = (seek(start, SEEK_HOLE)? as u64).next_multiple_of(PAGE as u64);
+            at = hole.min(end);
+            parts.push(start..at);
+        }
+        Ok(parts)
     }
 
     fn check(&self, offset: u64, bytes: usize) -> usize {
@@ -125,14 +155,11 @@ impl Drop for Mapped {
             // SAFETY: nobody else knows the mapping.
             let _ = unsafe { mem::unmap(self.address, self.bytes) };
         }
-        file::close(self.fd);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
-
     use std::vec;
 
     use super::*;
@@ -152,6 +179,10 @@ mod tests {
         mapped.take_out(PAGE as u64, PAGE).unwrap();
         file::pread(mapped.fd(), &mut seen, 0).unwrap();
         assert_eq!((seen[0], seen[PAGE], seen[2 * PAGE]), (8, 0, 8));
+        let pages = PAGE as u64;
+        let contents = mapped.contents(0, 3 * PAGE).unwrap();
+        assert_eq!(contents, [0..pages, 2 * pages..3 * pages]);
+        assert_eq!(mapped.contents(pages, PAGE).unwrap(), []);
         assert!(file::set_size(mapped.fd(), 1).is_err());
         drop(mapped);
         file::close(uffd.0);

@@ -113,11 +113,22 @@ impl Words {
     /// # Errors
     /// As [`sealed_bytes`]; `EFBIG` when it does not have just `bytes` bytes; as `mmap(2)`.
     pub fn map(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        Self::map_with(fd, bytes, g::MAP_POPULATE)
+    }
+
+    /// As [`Words::map`], of a file of which little may be touched: Linux maps pages as they are.
+    ///
+    /// # Errors
+    /// As [`Words::map`].
+    pub fn map_as_touched(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        Self::map_with(fd, bytes, 0)
+    }
+
+    fn map_with(fd: BorrowedFd<'_>, bytes: usize, flags: u32) -> Result<Self> {
         if sealed_bytes(fd, FIXED)? != bytes as u64 {
             return Err(Errno::EFBIG);
         }
-        let flags = mem::MAP_SHARED | g::MAP_POPULATE;
-        Map::new(fd, bytes, READ_WRITE, flags).map(Self)
+        Map::new(fd, bytes, READ_WRITE, mem::MAP_SHARED | flags).map(Self)
     }
 
     /// All of it, by four bytes.

@@ -1,6 +1,7 @@
 //! Messages with descriptors and credentials, over Unix sockets.
 //!
-//! Nothing here waits, whatever the flags of the socket are: whoever shares it may change them.
+//! But for [`wait`] nothing here waits, whatever the flags of the socket are: whoever shares it may
+//! change them.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::vec::Vec;
@@ -171,6 +172,20 @@ pub struct Received {
 /// As `recvmsg(2)`: `EAGAIN` when there is none, `ECONNRESET` once when the peer left without
 /// reading all.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received> {
+    take(socket, buffer, MSG_DONTWAIT)
+}
+
+/// Waits for the next message, of which a descriptor at most is expected: how many bytes came, and
+/// it. No bytes: the peer is gone, or has sent none.
+///
+/// # Errors
+/// As `recvmsg(2)`: `EAGAIN` when somebody has made the socket one that does not wait.
+pub fn wait(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
+    let mut received = take(socket, buffer, 0)?;
+    Ok((received.bytes, received.fds.pop()))
+}
+
+fn take(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: u32) -> Result<Received> {
     let mut control = Control::new();
     let piece = [buffer.as_mut_ptr() as usize, buffer.len()];
     let mut header = Header {
@@ -183,7 +198,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received> {
         flags: 0,
         padding: 0,
     };
-    let flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC;
+    let flags = flags | MSG_CMSG_CLOEXEC;
     // SAFETY: the header names a slice and an array on this stack, valid for writes.
     let bytes = unsafe { syscall!(g::__NR_recvmsg, socket.as_raw_fd(), &raw mut header, flags) }?;
     control.bytes = header.control_bytes.min(size_of_val(&control.words));
@@ -257,6 +272,22 @@ mod tests {
             assert_eq!(received.credentials, Some(Credentials::own()));
             assert!(!received.truncated && !received.lost);
         }
+    }
+
+    #[test]
+    fn who_waits_for_a_message_gets_its_descriptor_and_the_next_has_none() {
+        let (a, b) = UnixDatagram::pair().unwrap();
+        let sender = std::thread::spawn(move || {
+            send(a.as_fd(), b"hello", &[a.as_fd()], false).unwrap();
+            send(a.as_fd(), b"again", &[], false).unwrap();
+        });
+        let mut buffer = [0; 8];
+        let (bytes, fd) = wait(b.as_fd(), &mut buffer).unwrap();
+        assert_eq!((&buffer[..bytes], fd.is_some()), (&b"hello"[..], true));
+        let (bytes, fd) = wait(b.as_fd(), &mut buffer).unwrap();
+        assert_eq!((&buffer[..bytes], fd.is_some()), (&b"again"[..], false));
+        sender.join().unwrap();
+        assert_eq!(receive(b.as_fd(), &mut buffer).err(), Some(Errno::EAGAIN));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use linux_raw_sys::general as g;
 
 use crate::mem;
 use crate::raw::{Errno, Result};
-use crate::syscall;
+use crate::{file, syscall};
 
 /// Bytes of stack of a thread made by [`spawn`], below which lies an inaccessible page.
 pub const STACK_BYTES: usize = 128 << 10;
@@ -147,6 +147,43 @@ pub fn cpu_by_rseq(thread: u32, from_list: isize, within: core::ops::Range<usize
     u32::try_from(cpu).ok()
 }
 
+/// The processor that a thread runs on, or ran on last, of whichever process in this one's namespace.
+pub fn cpu_of(thread: u32) -> Option<u32> {
+    /// Longer than `/proc/4294967295/task/4294967295/stat` and its end.
+    const PATH: usize = 48;
+    let mut path = [0u8; PATH];
+    let mut at = 0;
+    let mut put = |text: &[u8]| {
+        path[at..at + text.len()].copy_from_slice(text);
+        at += text.len();
+    };
+    let (mut digits, mut rest, mut first) = ([0; 10], thread, 10);
+    while rest > 0 || first == 10 {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    // That of the thread alone takes less time than that of its process.
+    let number = &digits[first..];
+    let parts: [&[u8]; 5] = [b"/proc/", number, b"/task/", number, b"/stat"];
+    parts.into_iter().for_each(&mut put);
+    let path = core::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+    let fd = file::open(path, g::O_CLOEXEC, 0).ok()?;
+    let mut text = [0; 512];
+    let got = file::read(fd, &mut text);
+    file::close(fd);
+    field_39(&text[..got.ok()?])
+}
+
+/// Field 39 of `/proc/PID/stat`; the second is in parentheses and may hold anything.
+fn field_39(stat: &[u8]) -> Option<u32> {
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let mut fields = stat[name_end + 1..]
+        .split(|&byte| byte == b' ')
+        .filter(|f| !f.is_empty());
+    core::str::from_utf8(fields.nth(36)?).ok()?.parse().ok()
+}
+
 /// Lets another thread have the processor, if one wants it.
 pub fn let_others_run() {
     // SAFETY: takes no pointer.
@@ -158,5 +195,25 @@ pub fn exit() -> ! {
     loop {
         // SAFETY: does not return.
         let _ = unsafe { syscall!(g::__NR_exit, 0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_processor_of_this_thread() {
+        let cpu = cpu_of(crate::process::thread_id());
+        assert!(cpu.is_some_and(|cpu| cpu < 4096), "{cpu:?}");
+    }
+
+    #[test]
+    fn field_39_skips_a_strange_name() {
+        let mut stat = alloc::string::String::from("1 (a) b c) S");
+        for field in 4..=52 {
+            stat.push_str(&alloc::format!(" {field}"));
+        }
+        assert_eq!(field_39(stat.as_bytes()), Some(39));
     }
 }

@@ -288,6 +288,26 @@ impl Uffd {
         unsafe { ioctl(self.0, UNREGISTER, &mut arg) }.map(drop)
     }
 
+    /// As [`Uffd::unregister`], for ranges of [`Uffd::register_all`], in the process that the
+    /// userfaultfd is of: Linux maps what the file has there, and fills what it has not with zeros.
+    ///
+    /// # Errors
+    /// As for [`Uffd::register`]: `ENOMEM` when the process has too many mappings; `ESRCH` when it is
+    /// gone.
+    pub fn leave(self, at: usize, bytes: usize) -> Result<()> {
+        // SAFETY: as for `map_in`; all pages of a file of zeros are contents that it may have.
+        unsafe { self.unregister(at, bytes) }
+    }
+
+    /// The opposite of [`Uffd::leave`]. What is mapped stays mapped.
+    ///
+    /// # Errors
+    /// As for [`Uffd::leave`]; `EINVAL` also when something else is mapped there.
+    pub fn take_back(self, at: usize, bytes: usize) -> Result<()> {
+        // SAFETY: who registered the range before waits there for the same answers again.
+        unsafe { self.register_all(at, bytes) }
+    }
+
     /// Wakes the threads that wait on a range; they fault again if the page is still not there.
     pub fn wake(self, at: usize, bytes: usize) {
         let mut arg = Range {
@@ -353,25 +373,28 @@ impl Uffd {
         unsafe { self.fill(ZEROPAGE, 0, at, bytes) }
     }
 
-    /// Maps pages of a memory file that are there, write-protected when `protect`, and wakes their
-    /// threads, in the process that the userfaultfd is of. Stops with `EEXIST` at one that is mapped
-    /// already.
+    /// Maps pages of a memory file that are there, write-protected when `protect`, in the process that
+    /// the userfaultfd is of, and wakes nobody. Stops with `EEXIST` at one that is mapped already.
     pub fn map_in(self, at: usize, bytes: usize, protect: bool) -> Progress {
+        const DONT_WAKE: u64 = 1;
         const PROTECT: u64 = 2;
-        let mode = if protect { PROTECT } else { 0 };
+        let mode = DONT_WAKE | if protect { PROTECT } else { 0 };
         // SAFETY: whoever registered the range with [`Uffd::register_all`] lets others decide which
         // pages of the file are mapped there.
         unsafe { self.fill(CONTINUE, mode, at, bytes) }
     }
 
     /// As [`Uffd::protect`], for ranges of [`Uffd::register_all`], in the process that the userfaultfd
-    /// is of.
+    /// is of; wakes nobody.
     ///
     /// # Errors
     /// As [`Uffd::protect`].
     pub fn set_protected(self, at: usize, bytes: usize, protect: bool) -> Result<()> {
+        const DONT_WAKE: u64 = 2;
+        // Protecting wakes nobody anyhow, and refuses to be told so.
+        let mode = if protect { 1 } else { DONT_WAKE };
         // SAFETY: as for `map_in`.
-        unsafe { self.protect(at, bytes, protect) }
+        unsafe { self.protect_with(at, bytes, mode) }
     }
 
     /// Makes accesses to absent pages of a range fail with SIGBUS.
@@ -418,15 +441,17 @@ impl Uffd {
     /// # Errors
     /// `ENOENT` when a part is not registered or not mapped.
     pub unsafe fn protect(self, at: usize, bytes: usize, protect: bool) -> Result<()> {
+        // SAFETY: forwarded to the caller.
+        unsafe { self.protect_with(at, bytes, u64::from(protect)) }
+    }
+
+    unsafe fn protect_with(self, at: usize, bytes: usize, mode: u64) -> Result<()> {
         loop {
             let range = Range {
                 start: at as u64,
                 bytes: bytes as u64,
             };
-            let mut arg = Protect {
-                range,
-                mode: u64::from(protect),
-            };
+            let mut arg = Protect { range, mode };
             // SAFETY: forwarded to the caller.
             match unsafe { ioctl(self.0, WRITEPROTECT, &mut arg) } {
                 Err(Errno::EAGAIN) => core::hint::spin_loop(),

@@ -33,6 +33,9 @@ struct World {
     object: Shared<Wants>,
     temporary: bool,
     says: Vec<[Says; TASKS]>,
+    /// The tasks in which Linux maps what it likes of each block.
+    open: Vec<[bool; TASKS]>,
+    granted: BTreeSet<u64>,
     /// What the memory file has.
     file: HashMap<u64, u32>,
     pager: HashMap<u64, u32>,
@@ -53,6 +56,8 @@ impl World {
             object: Shared::new(PAGES, temporary),
             temporary,
             says: vec![[Says::default(); TASKS]; PAGES as usize],
+            open: vec![[false; TASKS]; PAGES.div_ceil(GRANT_PAGES) as usize],
+            granted: BTreeSet::new(),
             file: HashMap::new(),
             pager: HashMap::new(),
             newest: HashMap::new(),
@@ -79,6 +84,10 @@ impl World {
     /// A thread accesses a page as Linux lets it.
     fn access(&mut self, wants: Wants) {
         let Wants { task, page, write } = wants;
+        if self.open[(page / GRANT_PAGES) as usize][task] {
+            self.file.entry(page).or_insert(0);
+            self.says[page as usize][task] = Says::Write;
+        }
         match (self.says[page as usize][task], write) {
             (Says::Write, true) => {
                 self.written += 1;
@@ -95,7 +104,18 @@ impl World {
 
     fn fault(&mut self, wants: Wants) {
         let Wants { task, page, write } = wants;
+        if self.below(4) == 0 && self.object.grant(page).is_some() {
+            assert!(self.granted.insert(page / GRANT_PAGES));
+        }
         match self.object.want(page, write, wants, 4, 32) {
+            Wanted::Granted(pages) => {
+                assert!(pages.contains(PageIndex(page)));
+                for block in pages.start.0 / GRANT_PAGES..pages.end.0.div_ceil(GRANT_PAGES) {
+                    assert!(self.granted.contains(&block));
+                    self.open[block as usize][task] = true;
+                }
+                self.access(wants);
+            }
             Wanted::There { pages, writable } => {
                 assert!(pages.contains(PageIndex(page)) && (writable || !write));
                 let says = if writable { Says::Write } else { Says::Read };
@@ -163,6 +183,24 @@ impl World {
         }
     }
 
+    fn take_back(&mut self, block: PageRange) {
+        let number = block.start.0 / GRANT_PAGES;
+        assert!(self.granted.remove(&number));
+        self.open[number as usize] = [false; TASKS];
+        let touched = block.iter().filter(|page| self.file.contains_key(&page.0));
+        let touched: Vec<PageRange> = touched.map(PageRange::one).collect();
+        self.object.take_back(block, &touched);
+    }
+
+    /// What [`Shared::choose`] or [`Shared::choose_dirty`] says.
+    fn leaves(&mut self, leaving: Leaving) {
+        match leaving {
+            Leaving::Clean(pages) => self.gone(pages),
+            Leaving::Dirty(pages) => self.begin_leaving(pages),
+            Leaving::Granted(block) => self.take_back(block),
+        }
+    }
+
     fn begin_leaving(&mut self, pages: PageRange) {
         for page in pages.start.0..pages.end.0 {
             for says in &mut self.says[page as usize] {
@@ -194,6 +232,8 @@ impl World {
         let busy = on_their_way
             .iter()
             .any(|all| all.iter().any(|other| !other.intersect(pages).is_empty()));
+        let blocks = pages.start.0 / GRANT_PAGES..pages.end.0.div_ceil(GRANT_PAGES);
+        let busy = busy || self.granted.range(blocks).next().is_some();
         assert_eq!(self.object.discard(pages), !busy);
         for page in pages.start.0..pages.end.0 {
             if !busy && self.temporary {
@@ -231,11 +271,11 @@ impl World {
                     self.comes(pages, true, pages.pages());
                 }
             }
-            8 | 9 => match self.object.choose(|_| false) {
-                Some(Leaving::Clean(pages)) => self.gone(pages),
-                Some(Leaving::Dirty(pages)) => self.begin_leaving(pages),
-                None => {}
-            },
+            8 | 9 => {
+                if let Some(leaving) = self.object.choose(|_| false) {
+                    self.leaves(leaving);
+                }
+            }
             10 | 11 => {
                 if let Some(pages) = self.one_of(|world| &mut world.leaving) {
                     self.leave(pages);
@@ -244,8 +284,9 @@ impl World {
             12 => {
                 let from = self.below(PAGES);
                 let until = from + self.below(60);
-                if let Some(pages) = self.object.choose_dirty(from..until.min(PAGES)) {
-                    self.begin_leaving(pages);
+                if let Some(leaving) = self.object.choose_dirty(from..until.min(PAGES)) {
+                    assert!(!matches!(leaving, Leaving::Clean(_)));
+                    self.leaves(leaving);
                 } else if let Some(pages) = self.object.want_soon(from..until, 20) {
                     self.fetching.push(pages);
                 }
@@ -266,7 +307,13 @@ impl World {
             .chain(&self.zeroing)
             .map(|p| p.pages())
             .sum();
-        assert_eq!(self.object.resident(), self.file.len() as u64 + coming);
+        let granted = self.granted.iter().flat_map(|block| {
+            let first = block * GRANT_PAGES;
+            first..PAGES.min(first + GRANT_PAGES)
+        });
+        let untouched = granted.filter(|page| !self.file.contains_key(page));
+        let there = self.file.len() + untouched.count();
+        assert_eq!(self.object.resident(), there as u64 + coming);
         let leaving: BTreeSet<u64> = self
             .leaving
             .iter()
@@ -304,13 +351,8 @@ fn whatever_happens_what_was_written_last_is_read_and_nobody_is_forgotten() {
         world.settle();
         assert_eq!(world.waiting, [], "seed {seed}");
         while let Some(leaving) = world.object.choose(|_| false) {
-            match leaving {
-                Leaving::Clean(pages) => world.gone(pages),
-                Leaving::Dirty(pages) => {
-                    world.begin_leaving(pages);
-                    world.settle();
-                }
-            }
+            world.leaves(leaving);
+            world.settle();
         }
         assert_eq!((world.object.resident(), world.object.dirty()), (0, 0));
         assert!(world.file.is_empty(), "seed {seed}");
@@ -344,7 +386,7 @@ fn what_came_first_leaves_first_and_who_was_held_is_young() {
     assert_eq!(object.choose(held), Some(Leaving::Clean(first)));
     let rest = core::iter::from_fn(|| match object.choose(|_| false)? {
         Leaving::Clean(pages) => Some(pages.start.0),
-        Leaving::Dirty(_) => None,
+        Leaving::Dirty(_) | Leaving::Granted(_) => None,
     });
     assert_eq!(rest.collect::<Vec<_>>(), [60, 100]);
 }
@@ -413,7 +455,8 @@ fn what_the_pager_does_not_take_stays_dirty() {
     assert_eq!(object.choose(|_| false), Some(Leaving::Dirty(page)));
     let left = object.left(page, false, false);
     assert_eq!((left.gone, object.dirty()), (Vec::new(), 1));
-    assert_eq!(object.choose_dirty(0..PAGES), Some(page), "another time");
+    let again = Some(Leaving::Dirty(page));
+    assert_eq!(object.choose_dirty(0..PAGES), again, "another time");
     let left = object.left(page, true, true);
     assert_eq!((left.gone, object.dirty()), (Vec::new(), 0), "it stays");
 }
@@ -469,4 +512,58 @@ fn new_pages_are_filled_in_ever_larger_parts() {
         page = pages.end.0;
     }
     assert!(filled.len() < 20 && filled.contains(&512), "{filled:?}");
+}
+
+#[test]
+fn of_a_granted_block_that_is_taken_back_only_what_was_touched_stays() {
+    let mut object: Shared<()> = Shared::new(2 * GRANT_PAGES + 5, true);
+    assert_eq!(object.grant(3), Some(GRANT_PAGES));
+    assert_eq!(object.grant(4), None, "it is granted");
+    let block = PageRange::new(0, GRANT_PAGES);
+    assert_eq!(object.want(9, true, (), 1, 1), Wanted::Granted(block));
+    assert_eq!(
+        object.grant(2 * GRANT_PAGES),
+        Some(5),
+        "the last is shorter"
+    );
+    assert!(!object.discard(PageRange::new(7, 8)));
+    assert_eq!(object.choose(|_| false), Some(Leaving::Granted(block)));
+    object.take_back(block, &[PageRange::new(3, 20)]);
+    assert_eq!((object.resident(), object.dirty()), (17 + 5, 17 + 5));
+    let first = PageRange::new(3, 16);
+    assert_eq!(object.choose(|_| false), Some(Leaving::Dirty(first)));
+    assert_eq!(object.grant(3), None, "some of it leaves");
+    assert_eq!(object.left(first, true, false).gone, [first]);
+    assert_eq!(object.grant(3), None, "some of it is at the pager");
+    let last = PageRange::new(2 * GRANT_PAGES, 2 * GRANT_PAGES + 5);
+    object.take_back(last, &[]);
+    assert_eq!(object.resident(), 4);
+    assert_eq!(
+        object.want(last.start.0, false, (), 1, 1),
+        Wanted::Zero(last)
+    );
+}
+
+#[test]
+fn blocks_of_an_object_of_its_pagers_are_granted_once_all_of_it_is_dirty() {
+    let mut object = there(2 * GRANT_PAGES);
+    for page in 0..GRANT_PAGES {
+        assert_eq!(object.grant(0), None, "page {page} is clean");
+        object.want(page, true, (), 1, 1);
+    }
+    assert_eq!(object.grant(0), Some(0));
+    let block = PageRange::new(0, GRANT_PAGES);
+    let beyond = PageRange::new(GRANT_PAGES, GRANT_PAGES + 1);
+    let (from, all) = (GRANT_PAGES, PageRange::new(0, 2 * GRANT_PAGES));
+    let rest = PageRange::new(from, 2 * GRANT_PAGES);
+    assert_eq!(object.there_around(beyond, all, false), rest);
+    object.want(from, true, (), 1, 1);
+    assert_eq!(
+        object.there_around(beyond, all, true),
+        beyond,
+        "not granted"
+    );
+    assert_eq!(object.choose_dirty(0..PAGES), Some(Leaving::Granted(block)));
+    object.take_back(block, &[block]);
+    assert_eq!(object.dirty(), GRANT_PAGES + 1);
 }

@@ -82,7 +82,7 @@ impl Link {
 
     pub(super) fn note(&self, happened: Happened) {
         match happened {
-            Happened::Woken => {}
+            Happened::Woken | Happened::Readable => {}
             Happened::Gone => self.hang_up.store(GONE, Ordering::Release),
             Happened::HalfShut => {
                 let _ = self.hang_up.compare_exchange(

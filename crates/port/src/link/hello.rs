@@ -58,8 +58,12 @@ impl Listener {
     /// As for [`Link::accept_over`].
     pub fn accept(&self, deadline: Option<Instant>) -> Result<Link, ConnectError> {
         await_readable(&self.socket, deadline)?;
-        let socket = net::accept_with(&self.socket, SocketFlags::CLOEXEC);
-        Link::accept_over(socket.map_err(connecting("accept"))?, deadline)
+        Link::accept_over(self.accept_socket()?, deadline)
+    }
+
+    /// The socket of the next one that waits to be accepted.
+    pub(crate) fn accept_socket(&self) -> Result<OwnedFd, ConnectError> {
+        net::accept_with(&self.socket, SocketFlags::CLOEXEC).map_err(connecting("accept"))
     }
 }
 
@@ -82,18 +86,7 @@ impl Link {
     /// # Errors
     /// As for [`Link::connect_over`].
     pub fn connect(path: &Path, deadline: Option<Instant>) -> Result<Self, ConnectError> {
-        let address = SocketAddrUnix::new(path).map_err(connecting("use this path"))?;
-        let socket = new_socket()?;
-        let limit = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // Linux takes none for no limit.
-        let limit = limit.map(|limit| limit.max(std::time::Duration::from_millis(1)));
-        net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Send, limit)
-            .map_err(connecting("limit the time to connect"))?;
-        match net::connect(&socket, &address) {
-            Err(Errno::AGAIN) => return Err(ConnectError::TimedOut),
-            other => other.map_err(connecting("connect"))?,
-        }
-        Self::connect_over(socket, deadline)
+        Self::connect_over(connect_socket(path, deadline)?, deadline)
     }
 
     /// Makes a Link of one end of a pair of sockets (`SOCK_SEQPACKET`), whose other end is given to
@@ -102,15 +95,7 @@ impl Link {
     /// # Errors
     /// [`ConnectError`] says what and why.
     pub fn connect_over(socket: OwnedFd, deadline: Option<Instant>) -> Result<Self, ConnectError> {
-        check(&socket)?;
-        let ring = layout::create().map_err(failed("make a ring"))?;
-        let shared = Shared::map(ring.as_fd(), Side::Connector).map_err(failed("map a ring"))?;
-        let (waker, watched_by_peer) = Waker::new().map_err(connecting("make a pipe"))?;
-        greet(&socket, &[ring.as_fd(), watched_by_peer.as_fd()])?;
-        let (peer, fds) = hear(&socket, deadline)?;
-        let [pipe] = <[OwnedFd; 1]>::try_from(fds)
-            .map_err(|_| ConnectError::Greeting("it does not bring one pipe"))?;
-        assemble(shared, waker, socket, pipe, peer)
+        Connecting::begin(socket)?.finish(deadline)
     }
 
     /// Makes a Link of the other end.
@@ -132,6 +117,62 @@ impl Link {
         greet(&socket, &[watched_by_peer.as_fd()])?;
         assemble(shared, waker, socket, pipe, peer)
     }
+}
+
+/// A Link whose other side has been greeted and has not answered yet.
+pub(crate) struct Connecting {
+    socket: OwnedFd,
+    shared: Shared,
+    waker: Waker,
+}
+
+impl Connecting {
+    /// Greets, without waiting.
+    pub(crate) fn begin(socket: OwnedFd) -> Result<Self, ConnectError> {
+        check(&socket)?;
+        let ring = layout::create().map_err(failed("make a ring"))?;
+        let shared = Shared::map(ring.as_fd(), Side::Connector).map_err(failed("map a ring"))?;
+        let (waker, watched_by_peer) = Waker::new().map_err(connecting("make a pipe"))?;
+        greet(&socket, &[ring.as_fd(), watched_by_peer.as_fd()])?;
+        Ok(Self {
+            socket,
+            shared,
+            waker,
+        })
+    }
+
+    /// Waits for the answer, which is there when the socket is readable.
+    pub(crate) fn finish(self, deadline: Option<Instant>) -> Result<Link, ConnectError> {
+        let (peer, fds) = hear(&self.socket, deadline)?;
+        let [pipe] = <[OwnedFd; 1]>::try_from(fds)
+            .map_err(|_| ConnectError::Greeting("it does not bring one pipe"))?;
+        assemble(self.shared, self.waker, self.socket, pipe, peer)
+    }
+}
+
+impl AsFd for Connecting {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Connects a socket to whoever listens at `path`.
+pub(crate) fn connect_socket(
+    path: &Path,
+    deadline: Option<Instant>,
+) -> Result<OwnedFd, ConnectError> {
+    let address = SocketAddrUnix::new(path).map_err(connecting("use this path"))?;
+    let socket = new_socket()?;
+    let limit = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    // Linux takes none for no limit.
+    let limit = limit.map(|limit| limit.max(std::time::Duration::from_millis(1)));
+    net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Send, limit)
+        .map_err(connecting("limit the time to connect"))?;
+    match net::connect(&socket, &address) {
+        Err(Errno::AGAIN) => return Err(ConnectError::TimedOut),
+        other => other.map_err(connecting("connect"))?,
+    }
+    Ok(socket)
 }
 
 fn failed(doing: &'static str) -> impl FnOnce(farpage_sys::Errno) -> ConnectError {

@@ -121,6 +121,20 @@ impl Link {
         self.shared.incoming().announce_consumer(&incoming.consumer)
     }
 
+    /// Has the peer wake this side when there is room again. True when there may be already.
+    pub(super) fn announce_room(&self) -> bool {
+        let outgoing = lock(&self.outgoing);
+        let lines = self.shared.outgoing();
+        lines.announce_producer(&outgoing.producer)
+    }
+
+    /// The peer has taken something since this side last looked for room.
+    pub(super) fn has_room_come(&self) -> bool {
+        let outgoing = lock(&self.outgoing);
+        let lines = self.shared.outgoing();
+        outgoing.producer.has_moved(&lines)
+    }
+
     /// Waits a little, when that makes sense. True when something came.
     pub(super) fn linger(&self, patience: &mut Patience) -> bool {
         let (outgoing, incoming) = (self.shared.outgoing(), self.shared.incoming());

@@ -54,6 +54,11 @@ impl Sealed {
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+
+    /// The memory file alone.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
 }
 
 fn number(fd: BorrowedFd<'_>) -> farpage_sys::file::Fd {
@@ -65,7 +70,31 @@ fn number(fd: BorrowedFd<'_>) -> farpage_sys::file::Fd {
 /// borrowers only read: see [`Link::lend`](super::Link::lend).
 pub struct Region {
     memory: memory_file::Region,
+    handle: RegionHandle,
+}
+
+/// What lending takes of a region, which its owner keeps.
+#[derive(Clone)]
+pub(crate) struct RegionHandle {
+    fd: Arc<OwnedFd>,
     id: u64,
+    pub(crate) bytes: usize,
+}
+
+impl RegionHandle {
+    /// Among the regions of this process.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Maps it for reading, as a borrower does.
+    pub(crate) fn map(&self) -> Result<Foreign> {
+        Foreign::map(self.fd.as_fd(), self.bytes)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl Region {
@@ -75,14 +104,19 @@ impl Region {
     /// `EINVAL` for none, and before Linux 5.1; as `memfd_create(2)` and `mmap(2)`.
     pub fn create(bytes: usize) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Ok(Self {
-            memory: memory_file::Region::create(c"farpage-region", bytes)?,
+        let memory = memory_file::Region::create(c"farpage-region", bytes)?;
+        let fd = memory.fd().try_clone_to_owned();
+        let fd = fd.map_err(|error| Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
+        let handle = RegionHandle {
+            fd: Arc::new(fd),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-        })
+            bytes,
+        };
+        Ok(Self { memory, handle })
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.memory.fd()
+    pub(crate) fn handle(&self) -> &RegionHandle {
+        &self.handle
     }
 }
 
@@ -157,7 +191,7 @@ pub(super) struct Lent {
 
 impl Lent {
     /// The region's number on this Link, if it was announced.
-    pub(super) fn number(&self, region: &Region) -> Option<u64> {
+    pub(super) fn number(&self, region: &RegionHandle) -> Option<u64> {
         self.regions.get(&region.id).copied()
     }
 
@@ -167,7 +201,7 @@ impl Lent {
         (number < REGIONS_MAX).then_some(number as u64)
     }
 
-    pub(super) fn announced(&mut self, region: &Region, number: u64) {
+    pub(super) fn announced(&mut self, region: &RegionHandle, number: u64) {
         self.regions.insert(region.id, number);
     }
 

@@ -39,10 +39,13 @@ pub use ends::Link;
 pub use error::{ConnectError, Ended, ReceiveError, SendError, Violation};
 pub use farpage_sys::memory_file::{Draft, Frozen};
 pub use frame::{Attached, Body, Frame, HEADER_BYTES, IN_RING_MAX, IN_SLOT_MAX, Message};
+pub(crate) use hello::{Connecting, connect_socket};
 pub use hello::{Listener, VERSION};
+pub(crate) use memory::RegionHandle;
 pub use memory::{LOANS_MAX, Loan, LoanId, REGIONS_MAX, Region, Sealed};
 pub use peer::{Peer, introduce};
 pub use set::LinkSet;
+pub(crate) use set::{ALARM, Alarm};
 
 /// Descriptors that one frame may bring, beside memory.
 pub const FDS_MAX: usize = 16;

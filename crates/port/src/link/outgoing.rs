@@ -10,7 +10,7 @@ use super::ends::{Link, lock};
 use super::error::{Ended, SendError, Violation, errno};
 use super::frame::{Frame, HEADER_BYTES, Head, IN_RING_MAX, Kind, Slots};
 use super::linger;
-use super::memory::{Loan, LoanId, Region, Sealed};
+use super::memory::{Loan, LoanId, Region, RegionHandle, Sealed};
 use super::ring::Producer;
 use super::{FDS_MAX, control, wake};
 
@@ -20,7 +20,7 @@ const SOCKET_LOOK: Duration = Duration::from_millis(1);
 /// What the sending side knows.
 #[derive(Default)]
 pub(super) struct Outgoing {
-    producer: Producer,
+    pub(super) producer: Producer,
     /// Of the last descriptors.
     number: u64,
 }
@@ -31,7 +31,7 @@ struct Parts<'a> {
     header: &'a [u8; HEADER_BYTES],
     body: &'a [u8],
     memory: Option<&'a Sealed>,
-    region: Option<&'a Region>,
+    region: Option<&'a RegionHandle>,
     fds: &'a [BorrowedFd<'a>],
 }
 
@@ -104,14 +104,24 @@ impl Link {
         region: &Region,
         range: Range<usize>,
     ) -> Result<LoanId, SendError> {
-        assert!(range.start <= range.end && range.end <= region.len());
+        self.lend_handle(header, region.handle(), range)
+    }
+
+    /// The same of a region whose owner is elsewhere.
+    pub(crate) fn lend_handle(
+        &self,
+        header: [u8; HEADER_BYTES],
+        region: &RegionHandle,
+        range: Range<usize>,
+    ) -> Result<LoanId, SendError> {
+        assert!(range.start <= range.end && range.end <= region.bytes);
         let mut lent = lock(&self.lent);
         let id = lent.next_loan().ok_or(SendError::Full)?;
         let number = if let Some(number) = lent.number(region) {
             number
         } else {
             let number = lent.next_number().ok_or(SendError::TooManyRegions)?;
-            let body = bytes_of([number, region.len() as u64]);
+            let body = bytes_of([number, region.bytes as u64]);
             let parts = Parts::new(Kind::Region, &header, &body);
             self.put(&Parts {
                 region: Some(region),
@@ -195,7 +205,7 @@ impl Link {
     /// Puts a frame into the ring. True when the peer is to be woken.
     fn fill(&self, parts: &Parts<'_>) -> Result<bool, SendError> {
         let own = parts.memory.map(Sealed::fd);
-        let own = own.or_else(|| parts.region.map(Region::fd));
+        let own = own.or_else(|| parts.region.map(RegionHandle::fd));
         let count = parts.fds.len() + usize::from(own.is_some());
         let mut outgoing = lock(&self.outgoing);
         let mut head = parts.head(count);

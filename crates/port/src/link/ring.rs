@@ -98,6 +98,11 @@ impl Producer {
         Ok(room(self))
     }
 
+    /// The consumer has given slots back since this side looked.
+    pub fn has_moved<const S: usize, const W: usize>(&self, lines: &Lines<'_, S, W>) -> bool {
+        lines.head.load(Ordering::Relaxed) != self.head
+    }
+
     /// Fills the slot `ahead` of the next one, which must be empty.
     pub fn fill<const S: usize, const W: usize>(
         &self,

@@ -1,13 +1,14 @@
 //! Many Links, one wait.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::io::Errno;
 
 use super::linger::Patience;
+use super::wake::Happened;
 use super::{Link, wake};
 
 /// Turns that found something without asking Linux, after which it is asked all the same: a busy
@@ -24,6 +25,23 @@ pub struct LinkSet {
     hot: Vec<u64>,
     patience: Patience,
     turns: u32,
+    /// Links whose ring was full.
+    full: Vec<u64>,
+    /// Other descriptors that are readable.
+    others: Vec<u64>,
+}
+
+/// The name of the alarm among the descriptors of a set.
+pub(crate) const ALARM: u64 = (1 << 62) - 1;
+
+/// Ends a wait from another thread of this process.
+pub(crate) struct Alarm(OwnedFd);
+
+impl Alarm {
+    /// Ends the wait that is going on, or the next one.
+    pub(crate) fn ring(&self) {
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
 }
 
 struct Member {
@@ -43,7 +61,34 @@ impl LinkSet {
             hot: Vec::new(),
             patience: Patience::default(),
             turns: 0,
+            full: Vec::new(),
+            others: Vec::new(),
         })
+    }
+
+    /// What ends a wait from another thread; the wait names [`ALARM`].
+    pub(crate) fn alarm(&self) -> Result<Alarm, Errno> {
+        use rustix::event::{EventfdFlags, eventfd};
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        wake::watch_other(&self.epoll, fd.as_fd(), ALARM, true)?;
+        Ok(Alarm(fd))
+    }
+
+    /// Names a descriptor in the answers of waits while it is readable.
+    pub(crate) fn watch(&self, name: u64, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        wake::watch_other(&self.epoll, fd, name, false)
+    }
+
+    /// Does so no more.
+    pub(crate) fn forget(&self, fd: BorrowedFd<'_>) {
+        let _ = rustix::event::epoll::delete(&self.epoll, fd);
+    }
+
+    /// Names a Link, whose ring was full, in the next wait's answer when its peer has made room.
+    pub(crate) fn await_room(&mut self, name: u64) {
+        if !self.full.contains(&name) {
+            self.full.push(name);
+        }
     }
 
     /// Adds a Link under a name of the caller's, below 2^62.
@@ -68,6 +113,7 @@ impl LinkSet {
         let member = self.links.remove(&name)?;
         member.link.watched.forget(&self.epoll);
         self.hot.retain(|hot| *hot != name);
+        self.full.retain(|full| *full != name);
         Some(member.link)
     }
 
@@ -91,11 +137,12 @@ impl LinkSet {
                 }
                 return Ok(());
             }
-            if self.linger() {
+            let no_wait = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if !no_wait && self.linger() {
                 continue;
             }
             self.announce();
-            if !self.hot.is_empty() {
+            if !self.hot.is_empty() || self.announce_room() {
                 continue;
             }
             let happened = self.ask(deadline)?;
@@ -112,6 +159,22 @@ impl LinkSet {
         let has = |name: &&u64| links.get(name).is_some_and(|member| member.link.is_ready());
         ready.clear();
         ready.extend(self.hot.iter().filter(has));
+        ready.append(&mut self.others);
+        self.full.retain(|name| {
+            let waits = links
+                .get(name)
+                .is_some_and(|member| !member.link.has_room_come());
+            if !waits && !ready.contains(name) {
+                ready.push(*name);
+            }
+            waits
+        });
+    }
+
+    /// Has the peers of full Links wake this side. True when one has made room already.
+    fn announce_room(&self) -> bool {
+        let mut links = self.full.iter().filter_map(|name| self.links.get(name));
+        links.any(|member| member.link.announce_room())
     }
 
     /// Waits a little for the Link that something came by last.
@@ -135,7 +198,12 @@ impl LinkSet {
     /// Asks Linux what happened, and makes those Links hot.
     fn ask(&mut self, deadline: Option<Instant>) -> Result<bool, Errno> {
         let (links, hot) = (&mut self.links, &mut self.hot);
+        let others = &mut self.others;
         wake::wait(&self.epoll, deadline, |name, happened| {
+            if happened == Happened::Readable {
+                others.push(name);
+                return;
+            }
             let Some(member) = links.get_mut(&name) else {
                 return;
             };

@@ -5,7 +5,7 @@
 //! over the socket costs half as much again. The reader never reads: an edge-triggered epoll
 //! reports each byte that is written. Only the writer empties its pipe, once in 65536 wake-ups.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -55,6 +55,7 @@ pub(super) struct Watched {
 const PIPE: u64 = 0;
 const SOCKET: u64 = 1;
 const PROCESS: u64 = 2;
+const OTHER: u64 = 3;
 const SOURCES: u64 = 4;
 
 /// Something happened.
@@ -66,6 +67,8 @@ pub(super) enum Happened {
     Gone,
     /// The peer has shut half of the socket.
     HalfShut,
+    /// A descriptor that belongs to no Link is readable.
+    Readable,
 }
 
 impl Watched {
@@ -108,6 +111,21 @@ impl Watched {
     }
 }
 
+/// Has `epoll` report that `fd` is readable: again and again, or each time that it becomes so.
+pub(super) fn watch_other(
+    epoll: &OwnedFd,
+    fd: BorrowedFd<'_>,
+    name: u64,
+    each: bool,
+) -> Result<(), Errno> {
+    let flags = if each {
+        EventFlags::IN | EventFlags::ET
+    } else {
+        EventFlags::IN
+    };
+    epoll::add(epoll, fd, EventData::new_u64(name * SOURCES + OTHER), flags)
+}
+
 /// An epoll, closed on exec.
 pub(super) fn new_epoll() -> Result<OwnedFd, Errno> {
     epoll::create(epoll::CreateFlags::CLOEXEC)
@@ -135,6 +153,7 @@ pub(super) fn wait(
         let (data, flags) = (event.data.u64(), event.flags);
         let happened = match data % SOURCES {
             PIPE => Happened::Woken,
+            OTHER => Happened::Readable,
             SOCKET if !flags.contains(EventFlags::HUP) => Happened::HalfShut,
             _ => Happened::Gone,
         };

@@ -35,12 +35,13 @@ impl Victims {
             violations: 0,
         };
         for (space, (other, hostile)) in it.spaces.iter_mut().zip([1, 0].into_iter().zip(HOSTILE)) {
-            space.link_up(HONEST, TaskId(other)).unwrap();
-            space.link_up(hostile, TaskId(2)).unwrap();
+            space.link_up(HONEST, TaskId(other), 0).unwrap();
+            space.link_up(hostile, TaskId(2), 0).unwrap();
+            space.expect_offer(0);
             for link in [HONEST, hostile] {
                 let port = space.allocate_port();
                 space
-                    .offer(link, Give::new(port, Disposition::MakeSend))
+                    .offer(link, 0, Give::new(port, Disposition::MakeSend))
                     .unwrap();
             }
         }
@@ -174,6 +175,7 @@ impl Victims {
                 right: self.right(rng, at),
             },
             16 => Frame::Offer {
+                token: rng.below(2) as u64,
                 right: self.right(rng, at),
             },
             _ => Frame::Message(alloc::boxed::Box::new(MessageFrame {
@@ -200,11 +202,11 @@ impl Victims {
             // It comes back by a new Link.
             let space = &mut self.spaces[at];
             space
-                .link_up(HOSTILE[at], TaskId(2))
+                .link_up(HOSTILE[at], TaskId(2), 0)
                 .expect("the old one is down");
             let port = space.allocate_port();
             space
-                .offer(HOSTILE[at], Give::new(port, Disposition::MakeSend))
+                .offer(HOSTILE[at], 0, Give::new(port, Disposition::MakeSend))
                 .unwrap();
         }
         self.outputs(at);

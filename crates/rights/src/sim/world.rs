@@ -207,14 +207,16 @@ impl World {
         );
         for (end, &task) in ends.iter().enumerate() {
             let peer = TaskId(ends[1 - end] as u64);
-            self.task_mut(task).space.link_up(link, peer).unwrap();
+            let space = &mut self.task_mut(task).space;
+            space.link_up(link, peer, 0).unwrap();
+            space.expect_offer(u64::from(link.0));
         }
         for (end, &task) in ends.iter().enumerate() {
             let port = self.allocate(task);
             let give = Give::new(port, Disposition::MakeSend);
             self.offers.insert((link, end), self.truth.ports - 1);
             let it = self.task_mut(task);
-            it.space.offer(link, give).unwrap();
+            it.space.offer(link, u64::from(link.0), give).unwrap();
             self.outputs(task);
         }
     }
@@ -250,7 +252,7 @@ impl World {
                 Output::Introduce { task: other, .. } => {
                     self.introductions.insert((task, other.0 as usize));
                 }
-                Output::Offered { link, right } => {
+                Output::Offered { link, right, .. } => {
                     let end = usize::from(self.wires[&link].ends[0] == task);
                     let port = self.offers[&(link, end)];
                     self.learn(task, right, port);

@@ -104,10 +104,10 @@ impl Net {
 
     pub fn connect(&mut self, a: usize, b: usize) {
         self.spaces[a]
-            .link_up(Self::link(a, b), TaskId(b as u64))
+            .link_up(Self::link(a, b), TaskId(b as u64), 0)
             .unwrap();
         self.spaces[b]
-            .link_up(Self::link(a, b), TaskId(a as u64))
+            .link_up(Self::link(a, b), TaskId(a as u64), 0)
             .unwrap();
     }
 
@@ -162,8 +162,9 @@ impl Net {
     /// Gives `to` a send right to a new port of `of`: the port, and the right's name.
     pub fn offered(&mut self, of: usize, to: usize) -> (Name, Name) {
         let port = self.spaces[of].allocate_port();
+        self.spaces[to].expect_offer(5);
         self.spaces[of]
-            .offer(Self::link(of, to), make_send(port))
+            .offer(Self::link(of, to), 5, make_send(port))
             .unwrap();
         self.run();
         let at = self

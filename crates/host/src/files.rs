@@ -1,0 +1,203 @@
+//! The files of a tree: what `farpage run --map` keeps for the programs that it runs.
+//!
+//! The tree's control block says what tasks have of them in their memory, and the budget is the
+//! tree's. They live in the supervisor, which has the tasks' userfaultfds: a fault takes one change of
+//! processes, and no thread in the program.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use farpage_abi::maps::{MAPPED_MAX, PATH_MAX, Word};
+use farpage_abi::{Control, PAGE_BYTES, PageRange};
+use farpage_pagers::Pager;
+use farpage_source::{Counts, Options, Source, SourcePager};
+use farpage_sys::file::Fd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use crate::budget::Budget;
+use crate::objects::spawn;
+use crate::room::{Room, Tree};
+use crate::tasks::hear;
+use crate::{Error, Object, Objects};
+
+/// Pages that programs said they will want, and that were not asked for yet: so many words. More are
+/// not heard.
+const SOON_MAX: usize = 256;
+
+/// A file that the tree is to find.
+pub struct Request {
+    /// Absolute path, without `.`, `..` or doubled slashes.
+    pub path: String,
+    /// The same file by another path.
+    pub also: Option<String>,
+    /// What it holds.
+    pub source: Arc<dyn Source>,
+    /// How long it is tried again when it is far and fails. `None`: the default of pagers.
+    pub deadline: Option<Duration>,
+}
+
+/// What became of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Its path.
+    pub path: String,
+    /// What messages call its source.
+    pub source: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Bytes in memory now.
+    pub resident_bytes: u64,
+    /// Bytes in memory at most.
+    pub resident_max_bytes: u64,
+    /// Requests for pages that somebody waited for.
+    pub page_ins: u64,
+    /// Bytes brought into memory, over all.
+    pub brought_bytes: u64,
+    /// Those of them that nobody had waited for when they were asked for.
+    pub ahead_bytes: u64,
+    /// What that took of its source.
+    pub counts: Counts,
+}
+
+/// Answers for a tree's mapped files until the process ends.
+pub struct Files {
+    pub(crate) objects: &'static Objects,
+    pub(crate) all: Vec<File>,
+}
+
+pub(crate) struct File {
+    pub(crate) object: Arc<Object>,
+    pub(crate) pager: Arc<SourcePager>,
+}
+
+impl Files {
+    /// Makes the files and starts to answer for them. Also returns the end of the socket that
+    /// tasks are to have: this process must not keep it, so that tasks notice its end.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn start(
+        control: &'static Control,
+        requests: Vec<Request>,
+    ) -> Result<(&'static Self, OwnedFd), Error> {
+        if requests.len() > MAPPED_MAX {
+            return Err(Error::TooMany);
+        }
+        let budget = Budget::new(control).ok_or(Error::TooMany)?;
+        let objects = Objects::with_room(Room::Tree(Tree::new(control, budget)))?;
+        let mut all = Vec::new();
+        for request in requests {
+            all.push(File::new(control, objects, request)?);
+        }
+        let flags = SocketFlags::CLOEXEC;
+        let (own, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(|errno| Error::Start(errno.into()))?;
+        let files: &'static Self = Box::leak(Box::new(Self { objects, all }));
+        let (soon, words) = mpsc::sync_channel(SOON_MAX);
+        spawn("maps-words", move || hear(control, objects, &own, &soon))?;
+        spawn("maps-soon", move || {
+            words.iter().for_each(|word| files.soon(word));
+        })?;
+        spawn("maps-room", move || files.keep_room())?;
+        let count = &control.maps.count;
+        count.store(files.all.len() as u32, Ordering::Release);
+        Ok((files, theirs))
+    }
+
+    /// The memory files, in the order of the requests.
+    pub fn descriptors(&self) -> Vec<Fd> {
+        let files = self.all.iter();
+        files.map(|file| file.object.descriptor()).collect()
+    }
+
+    /// What became of each file.
+    pub fn figures(&self) -> Vec<Figures> {
+        self.all.iter().map(File::figures).collect()
+    }
+
+    pub(crate) fn tree(&self) -> &Tree {
+        match &self.objects.room {
+            Room::Tree(tree) => tree,
+            Room::Own(_) => unreachable!("made for a tree"),
+        }
+    }
+
+    /// Somebody will want pages.
+    fn soon(&self, word: Word) {
+        let Some(file) = self.all.get(word.which as usize) else {
+            return;
+        };
+        let most = self.tree().budget.floor();
+        let end = word.first.saturating_add(word.pages.min(most));
+        let (mut at, end) = (word.first, end.min(file.object.pages()));
+        while at < end {
+            let window = self.objects.room.window(self.objects);
+            let Some(pages) = file.object.want_soon(PageRange::new(at, end), window) else {
+                break;
+            };
+            at = pages.end.0;
+            self.objects.room.charge(pages.pages(), self.objects);
+            file.object.request_soon(pages);
+        }
+    }
+
+    /// Gives memory back that the programs need.
+    fn keep_room(&self) {
+        let mut seen = 0;
+        loop {
+            self.tree().give_way(&mut seen, self.objects);
+            self.objects.detach_tasks(|task| !task.lives());
+        }
+    }
+}
+
+impl File {
+    fn new(control: &Control, objects: &'static Objects, request: Request) -> Result<Self, Error> {
+        let path = request.path;
+        let bytes = request.source.size();
+        let default = Options::default();
+        let options = Options {
+            deadline: request.deadline.unwrap_or(default.deadline),
+            ..default
+        };
+        let names = [path.as_str(), request.also.as_deref().unwrap_or("")];
+        if let Some(long) = names.iter().find(|name| name.len() > PATH_MAX) {
+            return Err(Error::Path((*long).to_string()));
+        }
+        let pager = Arc::new(SourcePager::new(request.source, &options));
+        let object = objects.make(&path, bytes, Arc::clone(&pager) as Arc<dyn Pager>, false)?;
+        let identity = object.identity().map_err(|errno| Error::System {
+            path: path.clone(),
+            what: "look at a memory file",
+            errno,
+        })?;
+        // Objects are numbered from 0 on, as the files are there.
+        let entry = &control.maps.files[object.number().0 as usize];
+        for (to, name) in entry.paths.iter().zip(names) {
+            to.set(name.as_bytes());
+        }
+        entry.bytes.store(bytes, Ordering::Relaxed);
+        entry.device.store(identity.0, Ordering::Relaxed);
+        entry.inode.store(identity.1, Ordering::Relaxed);
+        Ok(Self { object, pager })
+    }
+
+    fn figures(&self) -> Figures {
+        let bytes = |pages: u64| pages * PAGE_BYTES as u64;
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = self.object.counters();
+        Figures {
+            path: self.object.name().to_owned(),
+            source: self.pager.source().name().to_owned(),
+            bytes: self.pager.source().size(),
+            resident_bytes: bytes(self.object.resident()),
+            resident_max_bytes: bytes(self.object.resident_max()),
+            page_ins: of(&counters.page_ins),
+            brought_bytes: bytes(of(&counters.brought)),
+            ahead_bytes: bytes(of(&counters.ahead)),
+            counts: self.pager.counts(),
+        }
+    }
+}

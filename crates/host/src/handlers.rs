@@ -1,0 +1,192 @@
+//! The threads that answer faults.
+//!
+//! Waking a handler on another, idle processor takes ten times as long as on that of the thread that
+//! faults. So there are handlers on each processor where threads fault, made when the first does, and
+//! a space is watched by those of the processor where its threads were seen.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use farpage_sys::{Errno, thread};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+use crate::Error;
+use crate::objects::{Objects, lock, spawn};
+use crate::space::Space;
+
+/// Handlers on each processor: sources that are near hold one while they read.
+const HANDLERS: usize = 4;
+/// Faults of a space between two looks at the processor of the thread: few after it was where no
+/// handler watches, more and more while it is where one does. A look takes as long as a fault.
+const LOOK_EVERY: std::ops::RangeInclusive<u32> = 4..=64;
+/// Whoever takes one of these has drained it, so that the next fault is an event of its own; and it
+/// wakes one handler of those on a processor.
+const EACH: EventFlags = EventFlags::IN.union(EventFlags::ET);
+
+/// All handlers.
+pub(crate) struct Handlers {
+    /// Of spaces whose threads were not seen anywhere yet.
+    anywhere: OwnedFd,
+    /// By processor: what its handlers wait on.
+    at: Mutex<HashMap<u32, Arc<OwnedFd>>>,
+    host: std::sync::OnceLock<&'static Objects>,
+}
+
+/// Who watches a space.
+pub(crate) struct Watch {
+    until_look: u32,
+    interval: u32,
+    /// The processor whose handlers watch it.
+    cpu: Option<u32>,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            until_look: *LOOK_EVERY.start(),
+            interval: *LOOK_EVERY.start(),
+            cpu: None,
+        }
+    }
+}
+
+impl Watch {
+    /// Counts a fault. True when it is time to look where the thread is.
+    pub(crate) fn counts(&mut self) -> bool {
+        self.until_look -= 1;
+        if self.until_look > 0 {
+            return false;
+        }
+        self.interval = (self.interval * 2).min(*LOOK_EVERY.end());
+        self.until_look = self.interval;
+        true
+    }
+
+    /// The thread was at `cpu`. True when nobody watches there.
+    fn moves_to(&mut self, cpu: u32) -> bool {
+        if self.cpu == Some(cpu) {
+            return false;
+        }
+        *self = Self {
+            cpu: Some(cpu),
+            ..Self::default()
+        };
+        true
+    }
+}
+
+impl Handlers {
+    pub(crate) fn new() -> Result<Self, Error> {
+        Ok(Self {
+            anywhere: wait_point()?,
+            at: Mutex::default(),
+            host: std::sync::OnceLock::new(),
+        })
+    }
+
+    /// Starts those of spaces that were not seen anywhere.
+    pub(crate) fn start(&'static self, host: &'static Objects) -> Result<(), Error> {
+        self.host.get_or_init(|| host);
+        for _ in 0..HANDLERS {
+            spawn("objects", move || work(host, &self.anywhere))?;
+        }
+        Ok(())
+    }
+
+    /// Watches a space.
+    pub(crate) fn begin(&self, space: &Space) -> Result<(), Errno> {
+        watch(&self.anywhere, space)
+    }
+
+    /// Watches it no more.
+    pub(crate) fn end(&self, space: &Space) {
+        let watched = lock(&space.watch);
+        let at = watched
+            .cpu
+            .and_then(|cpu| lock(&self.at).get(&cpu).cloned());
+        // Not there when it has just ended.
+        let _ = epoll::delete(at.as_deref().unwrap_or(&self.anywhere), space);
+    }
+
+    /// A thread of the space has faulted on `cpu`.
+    pub(crate) fn is_needed_at(&self, cpu: u32, space: &Space) {
+        let mut watched = lock(&space.watch);
+        let before = watched.cpu;
+        if !watched.moves_to(cpu) {
+            return;
+        }
+        let Some(there) = self.at(cpu) else {
+            watched.cpu = before;
+            return;
+        };
+        let here = before.and_then(|cpu| lock(&self.at).get(&cpu).cloned());
+        // First there: a fault that waits is told to who begins to watch.
+        if !space.is_gone() && watch(&there, space).is_ok() {
+            let _ = epoll::delete(here.as_deref().unwrap_or(&self.anywhere), space);
+        } else {
+            watched.cpu = before;
+        }
+    }
+
+    /// Where the handlers of a processor wait; starts them when they are needed first.
+    fn at(&self, cpu: u32) -> Option<Arc<OwnedFd>> {
+        let mut all = lock(&self.at);
+        if let Some(at) = all.get(&cpu) {
+            return Some(Arc::clone(at));
+        }
+        let at = Arc::new(wait_point().ok()?);
+        let host = *self.host.get()?;
+        let mut started = 0;
+        for _ in 0..HANDLERS {
+            let at = Arc::clone(&at);
+            let work = move || {
+                // Where it may not go it is as good as any other.
+                let _ = thread::run_on(cpu);
+                work(host, &at);
+            };
+            started += usize::from(spawn("objects", work).is_ok());
+        }
+        (started > 0).then(|| all.entry(cpu).or_insert(at).clone())
+    }
+}
+
+fn wait_point() -> Result<OwnedFd, Error> {
+    epoll::create(CreateFlags::CLOEXEC).map_err(|errno| Error::Start(errno.into()))
+}
+
+fn watch(at: &OwnedFd, space: &Space) -> Result<(), Errno> {
+    let data = EventData::new_u64(space.number);
+    epoll::add(at, space, data, EACH).map_err(|errno| Errno(errno.raw_os_error()))
+}
+
+/// Answers what comes, for ever.
+fn work(host: &'static Objects, at: &OwnedFd) {
+    loop {
+        let mut event = [MaybeUninit::uninit()];
+        let Ok((events, _)) = epoll::wait(at, &mut event, None) else {
+            continue;
+        };
+        let number = events.first().map(|event| event.data.u64());
+        if let Some(space) = number.and_then(|number| host.space(number)) {
+            host.serve_all(&space);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_that_moves_looks_again_soon_and_one_that_stays_ever_less() {
+        let mut watch = Watch::default();
+        let looks = |watch: &mut Watch, faults: u32| (0..faults).filter(|_| watch.counts()).count();
+        assert_eq!(looks(&mut watch, 4), 1);
+        assert!(watch.moves_to(3) && !watch.moves_to(3));
+        assert_eq!(looks(&mut watch, 1000), 18);
+        assert!(watch.moves_to(5));
+        assert_eq!(looks(&mut watch, 4), 1);
+    }
+}

@@ -1,0 +1,554 @@
+//! One object: its memory file, its pager, who maps it.
+
+use std::cell::Cell;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_object::{Leaving, Shared, Wanted};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError};
+use farpage_sys::buffer::Buffer;
+use farpage_sys::file::{self, Fd};
+use farpage_sys::linux::general as g;
+use farpage_sys::mapped::Mapped;
+use farpage_sys::{Errno, uffd};
+
+use crate::budget::WINDOW_MAX;
+use crate::objects::{Objects, lock};
+use crate::space::{MappedBy, Mapping, Waiter};
+
+/// Pages of an object that its pager was asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) object: ObjectId,
+    pub(crate) pages: PageRange,
+    /// The one that somebody waits for, and whether to write.
+    pub(crate) wanted: Option<(u64, bool)>,
+}
+
+/// A memory object that several processes map.
+pub struct Object {
+    name: String,
+    number: ObjectId,
+    pager: Arc<dyn Pager>,
+    memory: Mapped,
+    /// After the mapping that is registered with it.
+    _faults: Faults,
+    host: &'static Objects,
+    state: Mutex<State>,
+    /// As `state` has it, for who only compares objects.
+    resident: AtomicU64,
+    counters: Counters,
+    /// Somebody was told that it cannot be read.
+    told: AtomicBool,
+}
+
+/// What has come so far.
+#[derive(Default)]
+pub(crate) struct Counters {
+    /// Requests for pages that somebody waited for.
+    pub(crate) page_ins: AtomicU64,
+    /// Pages that came.
+    pub(crate) brought: AtomicU64,
+    /// Those of them that nobody had waited for when they were asked for.
+    pub(crate) ahead: AtomicU64,
+}
+
+/// The userfaultfd of this process's own mapping.
+struct Faults(Fd);
+
+impl Drop for Faults {
+    fn drop(&mut self) {
+        file::close(self.0);
+    }
+}
+
+struct State {
+    pages: Shared<Waiter>,
+    mappings: Vec<Arc<Mapping>>,
+}
+
+thread_local! {
+    /// Where pagers put pages, made when this thread first asks one.
+    static BUFFER: Cell<Option<Buffer>> = const { Cell::new(None) };
+}
+
+impl Object {
+    pub(crate) fn new(
+        name: String,
+        number: ObjectId,
+        bytes: u64,
+        pager: Arc<dyn Pager>,
+        temporary: bool,
+        host: &'static Objects,
+    ) -> Result<Self, Errno> {
+        let device = file::open(c"/dev/userfaultfd", g::O_RDWR | g::O_CLOEXEC, 0).ok();
+        let opened = uffd::open(device);
+        device.into_iter().for_each(file::close);
+        let own = opened?.0;
+        let faults = Faults(own.0);
+        own.enable(0)?;
+        let last = name.rsplit('/').next().unwrap_or_default();
+        let short: Vec<u8> = last.bytes().filter(|b| *b != 0).take(200).collect();
+        let label = CString::new(short).unwrap_or_default();
+        let memory = Mapped::create(&label, bytes, own)?;
+        let pages = bytes.div_ceil(PAGE_BYTES as u64);
+        let state = State {
+            pages: Shared::new(pages, temporary),
+            mappings: Vec::new(),
+        };
+        Ok(Self {
+            name,
+            number,
+            pager,
+            memory,
+            _faults: faults,
+            host,
+            state: Mutex::new(state),
+            resident: AtomicU64::new(0),
+            counters: Counters::default(),
+            told: AtomicBool::new(false),
+        })
+    }
+
+    /// What messages call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its number.
+    pub fn number(&self) -> ObjectId {
+        self.number
+    }
+
+    /// Its size.
+    pub fn pages(&self) -> u64 {
+        self.lock().pages.pages()
+    }
+
+    /// The memory file, for who is to map it.
+    pub fn descriptor(&self) -> Fd {
+        self.memory.fd()
+    }
+
+    /// Pages in memory.
+    pub fn resident(&self) -> u64 {
+        self.resident.load(Ordering::Relaxed)
+    }
+
+    /// The most that there ever were.
+    pub(crate) fn resident_max(&self) -> u64 {
+        self.lock().pages.resident_max()
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn host(&self) -> &'static Objects {
+        self.host
+    }
+
+    /// Device and inode number of the memory file.
+    pub(crate) fn identity(&self) -> Result<(u64, u64), Errno> {
+        self.memory.identity()
+    }
+
+    /// True the first time.
+    pub(crate) fn is_first_failure(&self) -> bool {
+        !self.told.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, mapping: Arc<Mapping>) {
+        self.lock().mappings.push(mapping);
+    }
+
+    pub(crate) fn remove(&self, mapping: &Arc<Mapping>) {
+        let keep = |other: &Arc<Mapping>| !Arc::ptr_eq(other, mapping);
+        self.lock().mappings.retain(keep);
+    }
+
+    /// A thread wants a page. What is there is let in; the rest is had for it.
+    pub(crate) fn want(&self, waiter: Waiter) {
+        self.want_all(vec![waiter]);
+    }
+
+    fn want_all(&self, mut all: Vec<Waiter>) {
+        while let Some(waiter) = all.pop() {
+            let (page, write) = (waiter.page, waiter.write);
+            let mapping = match &waiter.mapped_by {
+                MappedBy::Host(mapping) => Some(Arc::clone(mapping)),
+                MappedBy::Linux { .. } => None,
+            };
+            let (space, address) = (Arc::clone(&waiter.space), waiter.address);
+            let alone = self.pager.cluster_pages(self.number, PageIndex(page));
+            let alone = alone.max(self.host.room.neighbours());
+            let window = self.host.room.window(self.host);
+            let mut state = self.lock();
+            if let Some(mapping) = &mapping
+                && mapping.space.can_be_left()
+                && self.host.room.is_plenty(self.host)
+            {
+                self.change(&mut state, |pages| pages.grant(page));
+            }
+            let want = |pages: &mut Shared<_>| pages.want(page, write, waiter, alone, window);
+            match self.change(&mut state, want) {
+                Wanted::There { pages, writable } => match mapping {
+                    Some(mapping) => {
+                        let (at, bytes) = let_in(&state, &mapping, page, pages, writable);
+                        drop(state);
+                        space.wake(at, bytes);
+                    }
+                    None => {
+                        drop(state);
+                        space.wake(address, PAGE_BYTES);
+                    }
+                },
+                Wanted::Granted(pages) => {
+                    let mapping = mapping.expect("nothing is granted of files");
+                    let left = mapping.part(pages);
+                    let left = left.is_some_and(|(at, bytes)| space.leave_to_linux(at, bytes));
+                    if !left {
+                        let block = state.pages.block_of(page);
+                        let waiter = Waiter {
+                            space,
+                            address,
+                            page,
+                            write,
+                            mapped_by: MappedBy::Host(mapping),
+                        };
+                        match self.take_back(&mut state, block) {
+                            true => all.push(waiter),
+                            false => waiter.fail(self, "too much is mapped"),
+                        }
+                    }
+                }
+                Wanted::Waits => {
+                    drop(state);
+                    // It may have been for nobody so far.
+                    self.pager.hasten(self.number, PageIndex(page));
+                }
+                Wanted::Zero(pages) => {
+                    let (at, bytes) = (pages.start.0 * PAGE_BYTES as u64, pages.bytes());
+                    let there = file::allocate(self.memory.fd(), at, bytes);
+                    drop(state);
+                    self.host.room.charge(pages.pages(), self.host);
+                    let asked = self.asked(pages, Some((page, write)));
+                    all.extend(match there {
+                        Ok(()) => self.came(pages, pages.pages()),
+                        Err(_) => self.cannot(asked, PagerError::OutOfSpace),
+                    });
+                }
+                Wanted::Fetch(pages) => {
+                    drop(state);
+                    self.counters.page_ins.fetch_add(1, Ordering::Relaxed);
+                    self.host.room.charge(pages.pages(), self.host);
+                    all.extend(self.request(self.asked(pages, Some((page, write)))));
+                }
+            }
+        }
+    }
+
+    /// Somebody will want pages: asks for the first of them that are at the pager, `most` at most,
+    /// for which there is room. Returns them.
+    pub(crate) fn want_soon(&self, within: PageRange, most: u64) -> Option<PageRange> {
+        let want = |pages: &mut Shared<_>| pages.want_soon(within.start.0..within.end.0, most);
+        self.change(&mut self.lock(), want)
+    }
+
+    /// Asks the pager ahead of need for pages of [`Object::want_soon`] that were charged.
+    pub(crate) fn request_soon(&self, pages: PageRange) {
+        let go_on = self.request(self.asked(pages, None));
+        self.want_all(go_on);
+    }
+
+    fn asked(&self, pages: PageRange, wanted: Option<(u64, bool)>) -> Asked {
+        Asked {
+            object: self.number,
+            pages,
+            wanted,
+        }
+    }
+
+    /// Asks the pager for pages that were charged. Returns who goes on.
+    fn request(&self, asked: Asked) -> Vec<Waiter> {
+        let bytes = asked.pages.bytes() as usize;
+        let kept = BUFFER.take();
+        let buffer = kept.map_or_else(|| Buffer::new(WINDOW_MAX as usize * PAGE_BYTES), Ok);
+        let Ok(mut buffer) = buffer else {
+            return self.cannot(asked, PagerError::OutOfSpace);
+        };
+        let (needed, access) = match asked.wanted {
+            Some((page, true)) => (page + 1 - asked.pages.start.0, Access::Write),
+            Some((page, false)) => (page + 1 - asked.pages.start.0, Access::Read),
+            None => (1, Access::Read),
+        };
+        let number = || self.host.ask(asked);
+        let into = &mut buffer[..bytes];
+        let mut request = DataRequest::new(self.number, asked.pages, needed, access, into);
+        if asked.wanted.is_none() {
+            request = request.ahead_of_need();
+            self.host.under_way.begin(asked.pages.pages());
+        }
+        let go_on = match self
+            .pager
+            .data_request(request.or_later(self.host, &number))
+        {
+            // A ticket: the answer comes to `supplied` or `failed`.
+            Ok(supplied) if supplied.pages == 0 => Vec::new(),
+            Ok(supplied) if supplied.pages <= asked.pages.pages() => {
+                self.put_in(asked, &buffer[..supplied.pages as usize * PAGE_BYTES])
+            }
+            Ok(_) => self.cannot(asked, PagerError::Violation),
+            Err(error) => self.cannot(asked, error),
+        };
+        BUFFER.set(Some(buffer));
+        go_on
+    }
+
+    /// A late answer: the first of the pages, whole.
+    pub(crate) fn supplied(&self, asked: Asked, contents: &[u8]) {
+        let fits = contents.len() as u64 <= asked.pages.bytes() && !contents.is_empty();
+        let go_on = match fits {
+            true => self.put_in(asked, contents),
+            false => self.cannot(asked, PagerError::Violation),
+        };
+        self.want_all(go_on);
+    }
+
+    /// A late refusal.
+    pub(crate) fn failed(&self, asked: Asked, error: PagerError) {
+        self.want_all(self.cannot(asked, error));
+    }
+
+    fn put_in(&self, asked: Asked, contents: &[u8]) -> Vec<Waiter> {
+        let offset = asked.pages.start.0 * PAGE_BYTES as u64;
+        if self.memory.supply(offset, contents).is_err() {
+            return self.cannot(asked, PagerError::OutOfSpace);
+        }
+        let supplied = (contents.len() / PAGE_BYTES) as u64;
+        let brought = &self.counters.brought;
+        brought.fetch_add(supplied, Ordering::Relaxed);
+        if asked.wanted.is_none() {
+            let ahead = &self.counters.ahead;
+            ahead.fetch_add(supplied, Ordering::Relaxed);
+            self.host.under_way.end(asked.pages.pages());
+        }
+        self.came(asked.pages, supplied)
+    }
+
+    /// The first `supplied` of `pages` came, and the others did not. Wakes whom that is enough for;
+    /// returns who asks again.
+    fn came(&self, pages: PageRange, supplied: u64) -> Vec<Waiter> {
+        let all = self.change(&mut self.lock(), |all| all.came(pages, supplied));
+        let by_host = |waiter: &Waiter| matches!(waiter.mapped_by, MappedBy::Host(_));
+        let (go_on, woken): (Vec<Waiter>, Vec<Waiter>) = all.into_iter().partition(by_host);
+        woken.iter().for_each(Waiter::wake);
+        go_on
+    }
+
+    /// The pages cannot be had, or not together. Who waits for the one that was wanted gets an error;
+    /// returns who asks again.
+    fn cannot(&self, asked: Asked, error: PagerError) -> Vec<Waiter> {
+        let (start, end) = (asked.pages.start.0, asked.pages.end.0);
+        let Some((page, write)) = asked.wanted else {
+            self.host.under_way.end(asked.pages.pages());
+            return self.came(asked.pages, 0);
+        };
+        if asked.pages.pages() > 1 && !error.is_of_the_object() {
+            // Only what somebody waits for matters, and it may be had alone.
+            let others = [PageRange::new(start, page), PageRange::new(page + 1, end)];
+            let others = others.into_iter().filter(|pages| !pages.is_empty());
+            let mut go_on: Vec<Waiter> = others.flat_map(|pages| self.came(pages, 0)).collect();
+            let alone = PageRange::one(PageIndex(page));
+            go_on.extend(self.request(self.asked(alone, Some((page, write)))));
+            return go_on;
+        }
+        let left = |all: &mut Shared<_>| all.came(asked.pages, 0);
+        let failed = self.change(&mut self.lock(), left);
+        let mut why = String::new();
+        if !self.pager.explain(self.number, PageIndex(page), &mut why) {
+            why = error.to_string();
+        }
+        failed.iter().for_each(|waiter| waiter.fail(self, &why));
+        Vec::new()
+    }
+
+    /// Takes about `wanted` pages out of memory. Returns how many.
+    pub fn evict(&self, wanted: u64) -> u64 {
+        let mut freed = 0;
+        while freed < wanted {
+            let mut state = self.lock();
+            let taking_out = self.host.room.take_out();
+            let is_held = |pages| self.host.room.is_held(self.number, pages);
+            match self.change(&mut state, |pages| pages.choose(is_held)) {
+                None => break,
+                Some(Leaving::Clean(pages)) => {
+                    self.punch(pages);
+                    freed += pages.pages();
+                }
+                Some(Leaving::Granted(block)) => {
+                    let before = state.pages.resident();
+                    if !self.take_back(&mut state, block) {
+                        break;
+                    }
+                    freed += before - state.pages.resident();
+                }
+                Some(Leaving::Dirty(pages)) => {
+                    drop(taking_out);
+                    protect(&state, pages);
+                    drop(state);
+                    match self.hand_over(pages, false) {
+                        // The pager takes nothing, or all of it is wanted again: for now.
+                        Err(_) | Ok(0) => break,
+                        Ok(gone) => freed += gone,
+                    }
+                }
+            }
+        }
+        freed
+    }
+
+    /// Writes back what is dirty of `pages`; it stays in memory.
+    ///
+    /// # Errors
+    /// The first error of the pager.
+    pub fn clean(&self, pages: PageRange) -> Result<(), PagerError> {
+        loop {
+            let mut state = self.lock();
+            match state.pages.choose_dirty(pages.start.0..pages.end.0) {
+                None => return Ok(()),
+                Some(Leaving::Granted(block)) => {
+                    if !self.take_back(&mut state, block) {
+                        return Err(PagerError::OutOfSpace);
+                    }
+                }
+                Some(Leaving::Dirty(run)) => {
+                    protect(&state, run);
+                    drop(state);
+                    self.hand_over(run, true)?;
+                }
+                Some(Leaving::Clean(_)) => unreachable!("it is not dirty"),
+            }
+        }
+    }
+
+    /// Nothing of a granted block is mapped any more without being asked for here. False when that
+    /// cannot be had, because a process has more mappings than Linux allows.
+    fn take_back(&self, state: &mut State, block: PageRange) -> bool {
+        // From then on nothing comes into the block that is not there.
+        if !state
+            .mappings
+            .iter()
+            .all(|mapping| mapping.take_back(block))
+        {
+            return false;
+        }
+        let offset = block.start.0 * PAGE_BYTES as u64;
+        let Ok(contents) = self.memory.contents(offset, block.bytes() as usize) else {
+            return false;
+        };
+        let page = |offset: u64| offset / PAGE_BYTES as u64;
+        let there = contents
+            .iter()
+            .map(|part| PageRange::new(page(part.start), page(part.end)));
+        let there: Vec<PageRange> = there.collect();
+        let mut from = block.start.0;
+        for run in there
+            .iter()
+            .copied()
+            .chain([PageRange::new(block.end.0, block.end.0)])
+        {
+            let gap = PageRange::new(from, run.start.0);
+            if !gap.is_empty() {
+                // It may have memory that was never touched.
+                self.punch(gap);
+            }
+            from = run.end.0;
+        }
+        self.change(state, |pages| pages.take_back(block, &there));
+        true
+    }
+
+    /// Hands pages that leave, and are protected, to the pager. Returns how many are gone.
+    fn hand_over(&self, pages: PageRange, stay: bool) -> Result<u64, PagerError> {
+        let mut contents = vec![[0; PAGE_BYTES]; pages.pages() as usize];
+        let offset = pages.start.0 * PAGE_BYTES as u64;
+        let read = file::pread(self.memory.fd(), contents.as_flattened_mut(), offset);
+        let pairs = pages.iter().zip(&contents);
+        let out: Vec<PageOut<'_>> = pairs.map(|(page, bytes)| PageOut { page, bytes }).collect();
+        let taken = match read {
+            Ok(bytes) if bytes as u64 == pages.bytes() => self.pager.data_write(self.number, &out),
+            Ok(_) => Err(PagerError::Write(Errno::EIO.0)),
+            Err(errno) => Err(PagerError::Write(errno.0)),
+        };
+        let mut state = self.lock();
+        let left = self.change(&mut state, |all| all.left(pages, taken.is_ok(), stay));
+        // With the lock held: nobody brings them in again before they are out.
+        left.gone.iter().for_each(|pages| self.punch(*pages));
+        drop(state);
+        self.want_all(left.waited);
+        let gone = left.gone.iter().map(|pages| pages.pages()).sum();
+        taken.map(|()| gone)
+    }
+
+    fn punch(&self, pages: PageRange) {
+        let offset = pages.start.0 * PAGE_BYTES as u64;
+        if let Err(errno) = self.memory.take_out(offset, pages.bytes() as usize) {
+            let name = &self.name;
+            eprintln!("farpage: cannot take pages of '{name}' out ({errno})");
+        }
+    }
+
+    /// Does something by which pages may come or go. Room is given back here, and taken by whoever
+    /// begins to bring pages in, without the lock.
+    fn change<T>(&self, state: &mut State, act: impl FnOnce(&mut Shared<Waiter>) -> T) -> T {
+        let before = state.pages.resident();
+        let done = act(&mut state.pages);
+        let now = state.pages.resident();
+        self.resident.store(now, Ordering::Relaxed);
+        self.host.resident_changes(before, now);
+        done
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+/// Lets the process of a mapping in to pages that are there, `page` of the mapping among them, and to
+/// those around them. Returns where, and how many bytes: who waits there is to be woken.
+fn let_in(
+    state: &State,
+    mapping: &Mapping,
+    page: u64,
+    pages: PageRange,
+    writable: bool,
+) -> (usize, usize) {
+    let within = mapping.plan(page);
+    let pages = state.pages.there_around(pages, within, writable);
+    lock(&mapping.streams).brought(pages.start.0, pages.end.0);
+    let part = mapping.part(pages);
+    let (at, bytes) = part.expect("the page is of the mapping");
+    // A process that is gone, or has unmapped it, needs nothing.
+    let _ = mapping.space.let_in(at, bytes, writable);
+    (at, bytes)
+}
+
+fn protect(state: &State, pages: PageRange) {
+    for mapping in &state.mappings {
+        if let Some((at, bytes)) = mapping.part(pages) {
+            // One that is gone writes no more.
+            let _ = mapping.space.protect(at, bytes);
+        }
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.host.remove(self.number);
+        self.host.resident_changes(self.resident(), 0);
+        self.pager.terminate(self.number);
+    }
+}

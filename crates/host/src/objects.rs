@@ -1,0 +1,489 @@
+//! All objects, who maps them, and the threads that answer for them.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
+use farpage_pagers::{Later, Pager, PagerError, Supplied};
+use farpage_source::UnderWay;
+use farpage_sys::Errno;
+use farpage_sys::uffd::Fault;
+
+use crate::handlers::Handlers;
+use crate::object::{Asked, Object};
+use crate::room::Room;
+use crate::space::{FAULTS, MappedBy, Mapping, Places, Space, Task, Waiter};
+use crate::{Error, MapError};
+
+/// Pages taken out of an object at a time.
+const BATCH: u64 = 64;
+/// Objects of which the one that has most gives pages up.
+const COMPARED: usize = 8;
+/// Time between two tries to take pages out when none could go.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+/// A process that maps objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SpaceId(u64);
+
+/// The memory objects of a host.
+pub struct Objects {
+    pub(crate) room: Room,
+    /// Pages in memory, of all objects.
+    resident: AtomicU64,
+    /// Pages that were asked for ahead of need and have not come yet.
+    pub(crate) under_way: UnderWay,
+    asked: Mutex<HashMap<u64, Asked>>,
+    next: AtomicU64,
+    number: AtomicU32,
+    objects: Mutex<Table>,
+    spaces: Mutex<HashMap<u64, Arc<Space>>>,
+    pub(crate) handlers: Handlers,
+    /// Somebody waits for pages to leave.
+    pressed: (Mutex<bool>, Condvar),
+}
+
+#[derive(Default)]
+struct Table {
+    objects: BTreeMap<ObjectId, Weak<Object>>,
+    /// The number of where to look next for one that gives pages up.
+    next: u32,
+}
+
+impl Objects {
+    /// Starts to answer for objects that together keep `ram_bytes` in memory.
+    ///
+    /// # Errors
+    /// Without threads or descriptors.
+    pub fn start(ram_bytes: u64) -> Result<&'static Self, Error> {
+        let pages = AtomicU64::new(ram_bytes / PAGE_BYTES as u64);
+        let objects = Self::with_room(Room::Own(pages))?;
+        spawn("objects-room", move || objects.keep_room())?;
+        Ok(objects)
+    }
+
+    pub(crate) fn with_room(room: Room) -> Result<&'static Self, Error> {
+        let objects: &'static Self = Box::leak(Box::new(Self {
+            room,
+            resident: AtomicU64::new(0),
+            under_way: UnderWay::default(),
+            asked: Mutex::default(),
+            next: AtomicU64::new(0),
+            number: AtomicU32::new(0),
+            objects: Mutex::default(),
+            spaces: Mutex::default(),
+            handlers: Handlers::new()?,
+            pressed: (Mutex::new(false), Condvar::new()),
+        }));
+        objects.handlers.start(objects)?;
+        Ok(objects)
+    }
+
+    /// Makes an object of `pages` pages. A `temporary` one begins as zeros; its pager has only what
+    /// is handed to it. It lives as long as somebody has it or maps it.
+    ///
+    /// # Errors
+    /// When it has no pages; when Linux gives no memory file or userfaultfd; when the pager refuses.
+    pub fn create(
+        &'static self,
+        name: &str,
+        pages: u64,
+        pager: Arc<dyn Pager>,
+        temporary: bool,
+    ) -> Result<Arc<Object>, Error> {
+        if pages == 0 {
+            return Err(Error::Empty(name.to_owned()));
+        }
+        self.make(name, pages * PAGE_BYTES as u64, pager, temporary)
+    }
+
+    /// As [`Objects::create`], of any size.
+    pub(crate) fn make(
+        &'static self,
+        name: &str,
+        bytes: u64,
+        pager: Arc<dyn Pager>,
+        temporary: bool,
+    ) -> Result<Arc<Object>, Error> {
+        let path = name.to_owned();
+        let number = ObjectId(self.number.fetch_add(1, Ordering::Relaxed));
+        if let Err(error) = pager.init(number, bytes.div_ceil(PAGE_BYTES as u64)) {
+            return Err(Error::Refused { path, error });
+        }
+        let shared = Arc::clone(&pager);
+        let object = match Object::new(path, number, bytes, shared, temporary, self) {
+            Ok(object) => Arc::new(object),
+            Err(errno) => {
+                pager.terminate(number);
+                return Err(Error::System {
+                    path: name.to_owned(),
+                    what: "make a memory object",
+                    errno,
+                });
+            }
+        };
+        let kept = Arc::downgrade(&object);
+        lock(&self.objects).objects.insert(number, kept);
+        Ok(object)
+    }
+
+    /// A process that is to map objects hands its userfaultfd over.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn attach(&self, faults: OwnedFd) -> Result<SpaceId, Errno> {
+        self.answer(faults, Places::Told(Mutex::default()))
+    }
+
+    /// Answers the faults of a userfaultfd from now on.
+    pub(crate) fn answer(&self, faults: OwnedFd, places: Places) -> Result<SpaceId, Errno> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let space = Arc::new(Space::new(number, faults, places)?);
+        lock(&self.spaces).insert(number, Arc::clone(&space));
+        if let Err(errno) = self.handlers.begin(&space) {
+            lock(&self.spaces).remove(&number);
+            return Err(errno);
+        }
+        Ok(SpaceId(number))
+    }
+
+    /// The process has mapped `pages` of `object` at `address`, and registered them with its
+    /// userfaultfd for all faults. Threads that touched them already are answered.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn map(
+        &self,
+        space: SpaceId,
+        object: &Arc<Object>,
+        address: usize,
+        pages: PageRange,
+    ) -> Result<(), MapError> {
+        let space = self.space(space.0).ok_or(MapError::NoSpace)?;
+        let Places::Told(mappings) = &space.places else {
+            return Err(MapError::NoSpace);
+        };
+        if pages.is_empty() || pages.end.0 > object.pages() {
+            return Err(MapError::Outside {
+                pages: object.pages(),
+                start: pages.start.0,
+                end: pages.end.0,
+            });
+        }
+        let bytes = pages.bytes() as usize;
+        let end = address.checked_add(bytes);
+        let mut mappings = lock(mappings);
+        let overlaps = |other: &Arc<Mapping>| {
+            let other_end = other.address + other.pages.bytes() as usize;
+            end.is_some_and(|end| address < other_end && other.address < end)
+        };
+        let is_page = address.is_multiple_of(PAGE_BYTES) && end.is_some();
+        if !is_page || mappings.iter().any(overlaps) {
+            return Err(MapError::Address { address });
+        }
+        let mapping = Arc::new(Mapping {
+            space: Arc::clone(&space),
+            object: Arc::clone(object),
+            address,
+            pages,
+            streams: Mutex::default(),
+        });
+        object.add(Arc::clone(&mapping));
+        mappings.push(mapping);
+        space.wake(address, bytes);
+        Ok(())
+    }
+
+    /// The process has unmapped what was mapped at `address`. False when nothing was.
+    pub fn unmap(&self, space: SpaceId, address: usize) -> bool {
+        let Some(space) = self.space(space.0) else {
+            return false;
+        };
+        let Places::Told(mappings) = &space.places else {
+            return false;
+        };
+        let mut mappings = lock(mappings);
+        let Some(at) = mappings.iter().position(|m| m.address == address) else {
+            return false;
+        };
+        let mapping = mappings.swap_remove(at);
+        mapping.object.remove(&mapping);
+        true
+    }
+
+    /// The process is gone, or will map nothing any more.
+    pub fn detach(&self, space: SpaceId) {
+        let space = lock(&self.spaces).remove(&space.0);
+        let Some(space) = space else {
+            return;
+        };
+        space.goes();
+        self.handlers.end(&space);
+        if let Places::Told(mappings) = &space.places {
+            let mappings = std::mem::take(&mut *lock(mappings));
+            for mapping in mappings {
+                mapping.object.remove(&mapping);
+            }
+        }
+    }
+
+    /// Forgets the tasks of which `which` is true.
+    pub(crate) fn detach_tasks(&self, which: impl Fn(&Task) -> bool) {
+        let is_one = |space: &&Arc<Space>| match &space.places {
+            Places::Listed(task) => which(task),
+            Places::Told(_) => false,
+        };
+        let numbers: Vec<u64> = lock(&self.spaces)
+            .values()
+            .filter(is_one)
+            .map(|space| space.number)
+            .collect();
+        for number in numbers {
+            self.detach(SpaceId(number));
+        }
+    }
+
+    pub(crate) fn forget(&self, space: &Space) {
+        self.detach(SpaceId(space.number));
+    }
+
+    /// Changes what may be in memory. What is there beyond it leaves soon.
+    pub fn set_ram(&self, ram_bytes: u64) {
+        if let Room::Own(pages) = &self.room {
+            pages.store(ram_bytes / PAGE_BYTES as u64, Ordering::Relaxed);
+            self.press();
+        }
+    }
+
+    /// Bytes in memory, of all objects.
+    pub fn resident_bytes(&self) -> u64 {
+        self.resident() * PAGE_BYTES as u64
+    }
+
+    /// Objects that live.
+    pub fn objects(&self) -> Vec<Arc<Object>> {
+        let table = lock(&self.objects);
+        table.objects.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Pages in memory, of all objects.
+    pub(crate) fn resident(&self) -> u64 {
+        self.resident.load(Ordering::Relaxed)
+    }
+
+    /// An object has other pages in memory than before.
+    pub(crate) fn resident_changes(&self, before: u64, now: u64) {
+        let change = now.wrapping_sub(before);
+        self.resident.fetch_add(change, Ordering::Relaxed);
+        if now < before {
+            self.room.uncharge(before - now);
+        }
+    }
+
+    /// An object is gone.
+    pub(crate) fn remove(&self, object: ObjectId) {
+        lock(&self.objects).objects.remove(&object);
+    }
+
+    /// Keeps what a pager was asked for until it answers. Returns the number of that.
+    pub(crate) fn ask(&self, asked: Asked) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.asked).insert(number, asked);
+        number
+    }
+
+    fn object(&self, number: ObjectId) -> Option<Arc<Object>> {
+        lock(&self.objects).objects.get(&number)?.upgrade()
+    }
+
+    pub(crate) fn space(&self, number: u64) -> Option<Arc<Space>> {
+        lock(&self.spaces).get(&number).cloned()
+    }
+
+    /// Answers what a space asks for.
+    pub(crate) fn serve_all(&'static self, space: &Arc<Space>) {
+        loop {
+            let Ok(faults) = space.faults() else {
+                return self.detach(SpaceId(space.number));
+            };
+            let faults = faults.as_slice();
+            // Read while the thread waits, and acted on when it runs again.
+            let cpu = faults.first().and_then(|fault| space.look(fault.thread));
+            for fault in faults {
+                self.serve(space, fault);
+            }
+            if let Some(cpu) = cpu {
+                self.handlers.is_needed_at(cpu, space);
+            }
+            // Those who bring pages in faster than they leave wait here.
+            while self.room.is_overfull(self) && self.evict(BATCH) > 0 {}
+            if faults.len() < FAULTS {
+                return;
+            }
+        }
+    }
+
+    fn serve(&self, space: &Arc<Space>, fault: &Fault) {
+        let address = fault.address & !(PAGE_BYTES - 1);
+        let (object, page, mapped_by) = match &space.places {
+            Places::Told(mappings) => {
+                let lies = |mapping: &&Arc<Mapping>| mapping.page_at(address).is_some();
+                let mapping = lock(mappings).iter().find(lies).cloned();
+                // Where nothing is mapped yet, the thread is woken when it is.
+                let Some(mapping) = mapping else { return };
+                let page = mapping.page_at(address).expect("found by it");
+                (Arc::clone(&mapping.object), page, MappedBy::Host(mapping))
+            }
+            Places::Listed(task) => {
+                let found = task.find(address).and_then(|(piece, page)| {
+                    let object = self.object(ObjectId(piece.file as u32))?;
+                    let reading = piece.reading;
+                    (page < object.pages()).then_some((object, page, MappedBy::Linux { reading }))
+                });
+                let Some(found) = found else {
+                    // What lay there is gone, or comes: the thread finds out.
+                    return space.wake(address, PAGE_BYTES);
+                };
+                found
+            }
+        };
+        object.want(Waiter {
+            space: Arc::clone(space),
+            address,
+            page,
+            write: fault.write,
+            mapped_by,
+        });
+    }
+
+    pub(crate) fn press(&self) {
+        *lock(&self.pressed.0) = true;
+        self.pressed.1.notify_one();
+    }
+
+    /// Takes pages out while there are too many.
+    fn keep_room(&'static self) {
+        let (pressed, press) = &self.pressed;
+        loop {
+            let waited = press.wait_while(lock(pressed), |pressed| !*pressed);
+            if let Ok(mut pressed) = waited {
+                *pressed = false;
+            }
+            while self.room.excess(self) > 0 {
+                if self.evict(BATCH) == 0 {
+                    std::thread::sleep(TRY_AGAIN);
+                }
+            }
+        }
+    }
+
+    /// Takes about `wanted` pages out. Returns how many: fewer when no object gives more up.
+    pub(crate) fn evict(&self, wanted: u64) -> u64 {
+        let (mut freed, mut refused) = (0, 0);
+        while freed < wanted {
+            let (mut some, last) = self.some_to_evict();
+            some.sort_by_cached_key(|object| std::cmp::Reverse(object.resident()));
+            let most = BATCH.min(wanted - freed);
+            let gone = some
+                .iter()
+                .map(|object| object.evict(most))
+                .find(|n| *n > 0);
+            match gone {
+                Some(gone) => {
+                    freed += gone;
+                    refused = 0;
+                }
+                None if last || some.is_empty() => refused += 1,
+                None => {}
+            }
+            // All were asked since one gave something.
+            if refused == 2 {
+                break;
+            }
+        }
+        freed
+    }
+
+    /// The next few objects in turn that have pages in memory, and whether the last one is among
+    /// them. With few objects these are all.
+    fn some_to_evict(&self) -> (Vec<Arc<Object>>, bool) {
+        // Dropped after the table is unlocked, from which an object removes itself.
+        let (mut some, mut others) = (Vec::new(), Vec::new());
+        let mut table = lock(&self.objects);
+        let mut end = None;
+        for (number, object) in table.objects.range(ObjectId(table.next)..) {
+            if some.len() == COMPARED {
+                end = Some(number.0);
+                break;
+            }
+            match object.upgrade() {
+                Some(object) if object.resident() > 0 => some.push(object),
+                other => others.extend(other),
+            }
+        }
+        table.next = end.unwrap_or_default();
+        (some, end.is_none())
+    }
+}
+
+/// Takes what pagers answer later.
+impl Later for Objects {
+    fn supply(&self, id: u64, bytes: &[u8], _: Supplied) -> bool {
+        self.answered(id, |object, asked| {
+            object.supplied(asked, &whole_pages(bytes));
+        })
+    }
+
+    fn fail(&self, id: u64, error: PagerError) -> bool {
+        self.answered(id, |object, asked| object.failed(asked, error))
+    }
+}
+
+impl Objects {
+    fn answered(&self, id: u64, act: impl FnOnce(&Object, Asked)) -> bool {
+        let Some(asked) = lock(&self.asked).remove(&id) else {
+            return false;
+        };
+        if let Some(object) = self.object(asked.object) {
+            act(&object, asked);
+        }
+        true
+    }
+}
+
+/// What a pager answered; the last page filled up with zeros.
+fn whole_pages(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if bytes.len().is_multiple_of(PAGE_BYTES) {
+        return Cow::Borrowed(bytes);
+    }
+    let mut whole = bytes.to_vec();
+    whole.resize(bytes.len().next_multiple_of(PAGE_BYTES), 0);
+    Cow::Owned(whole)
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    /// Without one of its threads the host answers no more: the programs must notice.
+    struct EndsAll;
+    impl Drop for EndsAll {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                std::process::abort();
+            }
+        }
+    }
+    let builder = std::thread::Builder::new().name(name.to_string());
+    let work = move || {
+        let _ends_all = EndsAll;
+        work();
+    };
+    builder.spawn(work).map_err(Error::Start)?;
+    Ok(())
+}

@@ -1,0 +1,307 @@
+//! The address space of another process, as far as this one may change it, and who waits there.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use farpage_abi::maps::PieceOf;
+use farpage_abi::{Control, PAGE_BYTES, PageIndex, PageRange, Tier};
+use farpage_object::{Plan, Streams};
+use farpage_sys::file::Fd;
+use farpage_sys::linux::general as g;
+use farpage_sys::uffd::{Faults, Uffd};
+use farpage_sys::{Errno, process, socket, thread};
+
+use crate::handlers::Watch;
+use crate::object::Object;
+use crate::objects::lock;
+
+/// Pages that are there and are let in with one that is wanted, where they are: that costs a
+/// fifteenth of a fault each.
+const AROUND: u64 = 16;
+
+/// Faults that are taken at a time at most.
+pub(crate) const FAULTS: usize = 8;
+
+/// A process's userfaultfd. What is done by it changes that process's mappings, and nobody else's.
+pub(crate) struct Space {
+    pub(crate) number: u64,
+    faults: OwnedFd,
+    pub(crate) places: Places,
+    /// Nobody answers for it any more.
+    gone: AtomicBool,
+    /// Linux does not take ranges over there: it has too many mappings.
+    full: AtomicBool,
+    pub(crate) watch: Mutex<Watch>,
+}
+
+/// What lies where in a space.
+pub(crate) enum Places {
+    /// As this process was told; it decides which pages are mapped there.
+    Told(Mutex<Vec<Arc<Mapping>>>),
+    /// As a tree's control block says. Linux maps what the memory files have.
+    Listed(Task),
+}
+
+/// Pages of an object in the memory of a process.
+pub(crate) struct Mapping {
+    /// Whose.
+    pub(crate) space: Arc<Space>,
+    /// What.
+    pub(crate) object: Arc<Object>,
+    /// Where, the address of the first page.
+    pub(crate) address: usize,
+    /// Which pages.
+    pub(crate) pages: PageRange,
+    /// How its threads go through pages that are there.
+    pub(crate) streams: Mutex<Streams>,
+}
+
+/// A task of a tree.
+pub(crate) struct Task {
+    control: &'static Control,
+    pub(crate) slot: usize,
+    /// As the control block has it.
+    process: u32,
+}
+
+/// A thread that waits for a page.
+pub(crate) struct Waiter {
+    pub(crate) space: Arc<Space>,
+    /// Of the page.
+    pub(crate) address: usize,
+    pub(crate) page: u64,
+    pub(crate) write: bool,
+    pub(crate) mapped_by: MappedBy,
+}
+
+/// Who maps a page that is there where somebody waits for it.
+pub(crate) enum MappedBy {
+    /// This process.
+    Host(Arc<Mapping>),
+    /// Linux, once the thread is woken.
+    Linux {
+        /// The agent reads there for its program: a failure is an error, not the end.
+        reading: bool,
+    },
+}
+
+impl Space {
+    /// Takes over the userfaultfd that a process has registered its mappings with.
+    pub(crate) fn new(number: u64, faults: OwnedFd, places: Places) -> Result<Self, Errno> {
+        socket::do_not_wait(Fd(faults.as_raw_fd()))?;
+        Ok(Self {
+            number,
+            faults,
+            places,
+            gone: AtomicBool::new(false),
+            full: AtomicBool::new(false),
+            watch: Mutex::default(),
+        })
+    }
+
+    /// Faults that wait, up to [`FAULTS`]. Fails when it is no userfaultfd, or one that reports other
+    /// things than faults.
+    pub(crate) fn faults(&self) -> Result<Faults<FAULTS>, Errno> {
+        self.uffd().faults()
+    }
+
+    /// The processor of a thread that waits for its fault, if it is time to look.
+    pub(crate) fn look(&self, faulting: u32) -> Option<u32> {
+        let is_time = lock(&self.watch).counts();
+        (is_time && faulting != 0)
+            .then(|| thread::cpu_of(faulting))
+            .flatten()
+    }
+
+    /// Nobody answers for it from now on.
+    pub(crate) fn goes(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// Lets threads that wait at a range fault again.
+    pub(crate) fn wake(&self, at: usize, bytes: usize) {
+        self.uffd().wake(at, bytes);
+    }
+
+    /// Maps pages that the memory file has, to be read or to be written. Who waits there is to be
+    /// woken after that, without a lock: it runs at once, and what it waits for next needs the lock.
+    pub(crate) fn let_in(&self, at: usize, bytes: usize, writable: bool) -> Result<(), Errno> {
+        let (mut done, mut had_some) = (0, false);
+        while done < bytes {
+            let progress = self.uffd().map_in(at + done, bytes - done, !writable);
+            done += progress.bytes;
+            match progress.stopped {
+                None => {}
+                // It is mapped already.
+                Some(Errno::EEXIST) => {
+                    done += PAGE_BYTES;
+                    had_some = true;
+                }
+                Some(errno) => return Err(errno),
+            }
+        }
+        if had_some && writable {
+            // They may have been protected.
+            self.uffd().set_protected(at, bytes, false)?;
+        }
+        Ok(())
+    }
+
+    /// Has Linux map what the memory file has, zeros where it has nothing, and wakes who waits there.
+    /// False when it cannot: it is not to be asked again.
+    pub(crate) fn leave_to_linux(&self, at: usize, bytes: usize) -> bool {
+        let left = self.uffd().leave(at, bytes);
+        if left == Err(Errno::ENOMEM) {
+            self.full.store(true, Ordering::Relaxed);
+        }
+        left.is_ok()
+    }
+
+    /// True when ranges can be left to Linux there.
+    pub(crate) fn can_be_left(&self) -> bool {
+        !self.full.load(Ordering::Relaxed)
+    }
+
+    /// Nobody writes to the range from now on without a fault.
+    pub(crate) fn protect(&self, at: usize, bytes: usize) -> Result<(), Errno> {
+        self.uffd().set_protected(at, bytes, true)
+    }
+
+    /// Makes accesses to a page fail with SIGBUS.
+    fn refuse(&self, at: usize) -> Result<(), Errno> {
+        let refused = self.uffd().refuse(at, PAGE_BYTES);
+        self.wake(at, PAGE_BYTES);
+        refused
+    }
+
+    fn uffd(&self) -> Uffd {
+        Uffd(Fd(self.faults.as_raw_fd()))
+    }
+}
+
+impl AsFd for Space {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.faults.as_fd()
+    }
+}
+
+impl Mapping {
+    /// The part of `pages` that it maps: where, and how many bytes.
+    pub(crate) fn part(&self, pages: PageRange) -> Option<(usize, usize)> {
+        let part = self.pages.intersect(pages);
+        let before = part.start.0.checked_sub(self.pages.start.0)? as usize;
+        let bytes = part.bytes() as usize;
+        (bytes > 0).then(|| (self.address + before * PAGE_BYTES, bytes))
+    }
+
+    /// The page at an address.
+    pub(crate) fn page_at(&self, address: usize) -> Option<u64> {
+        let before = address.checked_sub(self.address)? / PAGE_BYTES;
+        let page = self.pages.start.0 + before as u64;
+        self.pages.contains(PageIndex(page)).then_some(page)
+    }
+
+    /// Linux maps no more of `pages` by itself. False when that cannot be had.
+    pub(crate) fn take_back(&self, pages: PageRange) -> bool {
+        let Some((at, bytes)) = self.part(pages) else {
+            return true;
+        };
+        let uffd = self.space.uffd();
+        if uffd.take_back(at, bytes) != Err(Errno::ENOMEM) {
+            // Otherwise the process is gone, or has put something else there.
+            return true;
+        }
+        // A part of a mapping takes one more; all of it does not.
+        let all = self.pages.bytes() as usize;
+        uffd.take_back(self.address, all) != Err(Errno::ENOMEM)
+    }
+
+    /// Pages to let in with `page` as far as they are there: more and more in a run.
+    pub(crate) fn plan(&self, page: u64) -> PageRange {
+        let planned = match lock(&self.streams).fault(page) {
+            Plan::Forward(count) => PageRange::new(page, page + count.max(AROUND)),
+            Plan::Backward(count) => {
+                PageRange::new((page + 1).saturating_sub(count.max(AROUND)), page + 1)
+            }
+            Plan::Alone | Plan::Strided { .. } => {
+                let start = page / AROUND * AROUND;
+                PageRange::new(start, start + AROUND)
+            }
+        };
+        planned.intersect(self.pages)
+    }
+}
+
+impl Task {
+    /// The task in a slot, as the control block has it now.
+    pub(crate) fn in_slot(control: &'static Control, slot: usize) -> Self {
+        let process = control.tasks[slot].pid.load(Ordering::Acquire);
+        Self {
+            control,
+            slot,
+            process,
+        }
+    }
+
+    /// What lies at an address: the piece, and the page of its file.
+    pub(crate) fn find(&self, address: usize) -> Option<(PieceOf, u64)> {
+        let piece = self.control.maps.find(self.slot, address as u64)?;
+        let page = piece.first + (address as u64 - piece.start) / PAGE_BYTES as u64;
+        Some((piece, page))
+    }
+
+    /// True while it is the one in its slot.
+    pub(crate) fn lives(&self) -> bool {
+        self.control.tasks[self.slot].pid.load(Ordering::Acquire) == self.process
+    }
+
+    /// Where Linux does not wait for pages the agent touches them itself: poison would end it.
+    fn reads_by_hand(&self) -> bool {
+        self.control.tier.load(Ordering::Relaxed) == Tier::UserModeOnly as u32
+    }
+}
+
+impl Waiter {
+    /// Lets the thread fault again.
+    pub(crate) fn wake(&self) {
+        self.space.wake(self.address, PAGE_BYTES);
+    }
+
+    /// What the thread waits for, of `object`, cannot be had.
+    pub(crate) fn fail(&self, object: &Object, why: &str) {
+        if self.space.is_gone() {
+            return;
+        }
+        let (name, offset) = (object.name(), self.page * PAGE_BYTES as u64);
+        let (reading, task) = match (&self.mapped_by, &self.space.places) {
+            (MappedBy::Linux { reading }, Places::Listed(task)) => (*reading, task),
+            (MappedBy::Host(_), _) | (_, Places::Told(_)) => {
+                eprintln!("farpage: cannot page in '{name}' at byte {offset}: {why}");
+                // It may be gone.
+                let _ = self.space.refuse(self.address);
+                return;
+            }
+        };
+        if reading && !task.reads_by_hand() && self.space.refuse(self.address).is_ok() {
+            if object.is_first_failure() {
+                eprintln!("farpage: cannot read '{name}' at byte {offset}: {why}");
+            }
+            return;
+        }
+        let process = task.process;
+        eprintln!(
+            "farpage: process {process} is killed: it uses '{name}' at byte {offset}, which cannot \
+             be had: {why}"
+        );
+        object.host().forget(&self.space);
+        let can_be_killed = process <= i32::MAX as u32;
+        if !can_be_killed || process::kill(process, g::SIGKILL).is_err() {
+            let _ = self.space.refuse(self.address);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What arguments and answers can be, and how they are written.
+
+use std::os::fd::OwnedFd;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{Memory, Message, ReceiveRight, Right, SendOnceRight, SendRight};
+
+/// Bytes that mean nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("what came is not what was declared")]
+pub struct Garbled;
+
+/// What a call or an answer is made of.
+#[derive(Debug)]
+pub struct Outgoing {
+    pub(super) bytes: Vec<u8>,
+    pub(super) message: Message,
+}
+
+/// What came with a call or an answer, to be taken in order.
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) rights: std::vec::IntoIter<Right>,
+    pub(super) descriptors: std::vec::IntoIter<OwnedFd>,
+    pub(super) memory: std::vec::IntoIter<Memory>,
+}
+
+/// What arguments and answers of an interface can be: whatever serde knows, rights, descriptors,
+/// memory, and several of them ([`Both`]).
+pub trait Wire: Sized {
+    /// Puts it into a call or an answer.
+    ///
+    /// # Errors
+    /// As serde says.
+    fn put(self, out: &mut Outgoing) -> Result<(), postcard::Error>;
+
+    /// Takes it out again.
+    ///
+    /// # Errors
+    /// [`Garbled`] when it is not there.
+    fn take(from: &mut Incoming<'_>) -> Result<Self, Garbled>;
+}
+
+impl<T: Serialize + DeserializeOwned> Wire for T {
+    fn put(self, out: &mut Outgoing) -> Result<(), postcard::Error> {
+        out.bytes = postcard::to_extend(&self, std::mem::take(&mut out.bytes))?;
+        Ok(())
+    }
+
+    fn take(from: &mut Incoming<'_>) -> Result<Self, Garbled> {
+        let (value, rest) = postcard::take_from_bytes(from.bytes).map_err(|_| Garbled)?;
+        from.bytes = rest;
+        Ok(value)
+    }
+}
+
+impl Wire for Right {
+    fn put(self, out: &mut Outgoing) -> Result<(), postcard::Error> {
+        out.message.rights.push(self);
+        Ok(())
+    }
+
+    fn take(from: &mut Incoming<'_>) -> Result<Self, Garbled> {
+        from.rights.next().ok_or(Garbled)
+    }
+}
+
+macro_rules! rights_on_the_wire {
+    ($($right:ident is $kind:ident),*) => {$(
+        impl Wire for $right {
+            fn put(self, out: &mut Outgoing) -> Result<(), postcard::Error> {
+                Right::from(self).put(out)
+            }
+
+            fn take(from: &mut Incoming<'_>) -> Result<Self, Garbled> {
+                match from.rights.next() {
+                    Some(Right::$kind(right)) => Ok(right),
+                    _ => Err(Garbled),
+                }
+            }
+        }
+    )*};
+}
+rights_on_the_wire!(SendRight is Send, SendOnceRight is SendOnce, ReceiveRight is Receive);
+
+/// A descriptor as an argument or an answer.
+#[derive(Debug)]
+pub struct Fd(pub OwnedFd);
+
+impl Wire for Fd {
+    fn put(self, out: &mut Outgoing) -> Result<(), postcard::Error> {
+        out.message.descriptors.push(self.0);
+        Ok(())
+    }
+
+    fn take(from: &mut Incoming<'_>) -> Result<Self, Garbled> {
+        from.descriptors.next().map(Self).ok_or(Garbled)
+    }
+}
+
+impl Wire for Memory {
+    fn put(self, out: &mut Outgoing) -> Result<(), postcard::Error> {
+        out.message.memory.push(self);
+        Ok(())
+    }
+
+    fn take(from: &mut Incoming<'_>) -> Result<Self, Garbled> {
+        from.memory.next().ok_or(Garbled)
+    }
+}
+
+/// Two in one, for answers: `Both<u64, SendRight>`.
+#[derive(Debug)]
+pub struct Both<A, B>(pub A, pub B);
+
+impl<A: Wire, B: Wire> Wire for Both<A, B> {
+    fn put(self, out: &mut Outgoing) -> Result<(), postcard::Error> {
+        self.0.put(out)?;
+        self.1.put(out)
+    }
+
+    fn take(from: &mut Incoming<'_>) -> Result<Self, Garbled> {
+        Ok(Self(A::take(from)?, B::take(from)?))
+    }
+}
+
+impl Incoming<'_> {
+    /// All was taken.
+    ///
+    /// # Errors
+    /// [`Garbled`] when more came than was declared.
+    pub fn end(&self) -> Result<(), Garbled> {
+        let left =
+            self.bytes.len() + self.rights.len() + self.descriptors.len() + self.memory.len();
+        if left == 0 { Ok(()) } else { Err(Garbled) }
+    }
+}

@@ -1,0 +1,218 @@
+//! Interfaces: typed calls, other versions, garbage.
+
+mod support;
+
+use std::time::Duration;
+
+use farpage_port::interface::{Both, Fd, InvokeError};
+use farpage_port::link::{Draft, Sealed};
+use farpage_port::{
+    CallError, Memory, Message, Node, Notice, ReceiveRight, Right, SendRight, Sender, interface,
+};
+use serde::{Deserialize, Serialize};
+use support::{file_of, sockets, text_of};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Entry {
+    key: String,
+    values: Vec<u64>,
+    next: Option<Box<Entry>>,
+}
+
+interface! {
+    /// All kinds of arguments.
+    trait Store, client StoreClient, "test.store" version 2 {
+        /// The entry with its values doubled, and the process that asks.
+        fn double(entry: Entry, times: u8) -> (Entry, u32);
+        /// Nothing.
+        fn nothing() -> ();
+        /// Everything that is no bytes.
+        fn pass(right: SendRight, port: ReceiveRight, file: Fd, memory: Memory, any: Right)
+            -> Both<Both<SendRight, ReceiveRight>, Both<Fd, Memory>>;
+        /// As many bytes.
+        fn long(bytes: Vec<u8>) -> Vec<u8>;
+    }
+}
+
+mod older {
+    farpage_port::interface! {
+        /// What the interface was.
+        pub trait Store, client StoreClient, "test.store" version 1 {
+            /// Had no arguments.
+            fn double() -> u8;
+        }
+    }
+    farpage_port::interface! {
+        /// Another one.
+        pub trait Other, client OtherClient, "test.other" version 2 {
+            /// The same method.
+            fn nothing() -> ();
+        }
+    }
+    farpage_port::interface! {
+        /// Lies about its version.
+        pub trait Liar, client LiarClient, "test.store" version 2 {
+            /// Other arguments.
+            fn double(number: u64) -> ();
+            /// More arguments.
+            fn nothing(number: u64) -> ();
+            /// Fewer.
+            fn pass() -> ();
+            /// Others.
+            fn long(length: u64) -> ();
+            /// Not there.
+            fn more() -> ();
+        }
+    }
+}
+
+struct Server;
+
+impl Store for Server {
+    fn double(&mut self, caller: Sender, mut entry: Entry, times: u8) -> (Entry, u32) {
+        let Sender::Peer { pid, .. } = caller else {
+            panic!("{caller:?}");
+        };
+        for value in &mut entry.values {
+            *value *= 1 << times;
+        }
+        (entry, pid)
+    }
+
+    fn nothing(&mut self, _: Sender) {}
+
+    fn pass(
+        &mut self,
+        _: Sender,
+        right: SendRight,
+        port: ReceiveRight,
+        file: Fd,
+        memory: Memory,
+        any: Right,
+    ) -> Both<Both<SendRight, ReceiveRight>, Both<Fd, Memory>> {
+        assert!(matches!(any, Right::SendOnce(_)));
+        Both(Both(right, port), Both(file, memory))
+    }
+
+    fn long(&mut self, _: Sender, mut bytes: Vec<u8>) -> Vec<u8> {
+        bytes.reverse();
+        bytes
+    }
+}
+
+/// A right to a port that is served until nobody has a right any more.
+fn with_server(test: impl FnOnce(&Node, SendRight)) {
+    let (server, client) = (Node::new().unwrap(), Node::new().unwrap());
+    let port = server.port();
+    let (one, other) = sockets();
+    server.offer_over(one, &port.make_send()).unwrap();
+    let right = client.connect_over(other, None).unwrap();
+    let serving = std::thread::spawn(move || {
+        port.notify_no_senders(1, &port);
+        let notice = Server.serve(&port).unwrap().notice();
+        assert!(matches!(notice, Some(Notice::NoSenders(_))), "{notice:?}");
+    });
+    test(&client, right);
+    serving.join().unwrap();
+}
+
+#[test]
+fn arguments_and_answers_go_there_and_back() {
+    with_server(|node, right| {
+        let store = StoreClient::new(right).with_timeout(Duration::from_secs(30));
+        let inner = Entry {
+            key: "inner".into(),
+            values: vec![],
+            next: None,
+        };
+        let mut entry = Entry {
+            key: "outer".into(),
+            values: vec![1, u64::from(u32::MAX)],
+            next: Some(Box::new(inner)),
+        };
+        let (doubled, pid) = store.double(entry.clone(), 3).unwrap();
+        entry.values = vec![8, u64::from(u32::MAX) * 8];
+        assert_eq!((doubled, pid), (entry, std::process::id()));
+        store.nothing().unwrap();
+        for length in [0, 1, 65_000, 65_536, 200_000, 5 << 20] {
+            let mut bytes: Vec<u8> = (0..length).map(|at| (at * 7) as u8).collect();
+            let back = store.long(bytes.clone()).unwrap();
+            bytes.reverse();
+            assert_eq!(back, bytes);
+        }
+        let (inbox, moving) = (node.port(), node.port());
+        let mut draft = Draft::create(c"x", 8192).unwrap();
+        draft.fill(9);
+        let memory = Memory::Donated(Sealed::new(draft).unwrap().into());
+        let Both(Both(right, port), Both(file, memory)) = store
+            .pass(
+                inbox.make_send(),
+                moving,
+                Fd(file_of("text")),
+                memory,
+                inbox.make_send_once().into(),
+            )
+            .unwrap();
+        assert_eq!(right.name(), inbox.name());
+        assert_eq!(text_of(&file.0), "text");
+        assert_eq!(memory.bytes(), 8192);
+        port.make_send().send(Message::new(4), None).unwrap();
+        assert_eq!(port.receive(None).unwrap().id, 4);
+    });
+}
+
+#[test]
+fn another_version_is_told_by_both_numbers() {
+    with_server(|_, right| {
+        let older = older::StoreClient::new(right.clone());
+        let error = older.double().unwrap_err();
+        let InvokeError::Version { ours, theirs, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!((*ours, *theirs), (1, 2));
+        let text = error.to_string();
+        assert!(text.contains("version 2 of test.store") && text.contains("version 1"));
+        let other = older::OtherClient::new(right.clone());
+        let error = other.nothing().unwrap_err();
+        assert!(matches!(error, InvokeError::Interface("test.other")));
+        StoreClient::new(right).nothing().unwrap();
+    });
+}
+
+#[test]
+fn garbled_arguments_are_answered_and_the_server_goes_on() {
+    with_server(|_, right| {
+        let liar = older::LiarClient::new(right.clone());
+        let results = [
+            liar.double(1),
+            liar.nothing(1),
+            liar.pass(),
+            liar.long(1000),
+            liar.more(),
+        ];
+        for result in results {
+            assert!(
+                matches!(result, Err(InvokeError::Garbled("arguments", _))),
+                "{result:?}"
+            );
+        }
+        for length in 0..20 {
+            let message = Message {
+                bytes: vec![1; length],
+                ..Message::new(1)
+            };
+            assert_eq!(right.call(message, None).unwrap().bytes.len(), 12);
+        }
+        StoreClient::new(right).nothing().unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_dies_is_an_error_of_the_call() {
+    let node = Node::new().unwrap();
+    let port = node.port();
+    let store = StoreClient::new(port.make_send());
+    drop(port);
+    let error = store.nothing().unwrap_err();
+    assert!(matches!(error, InvokeError::Call(CallError::Refused(_))));
+}
