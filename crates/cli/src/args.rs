@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::open::OpenArgs;
+use crate::shared::{LsArgs, RmArgs};
+use crate::up::UpArgs;
 
 /// Runs programs with as much memory as they ask for.
 #[derive(Parser, Debug)]
@@ -35,6 +37,9 @@ pub enum Command {
     Run(RunArgs),
     Doctor(DoctorArgs),
     Open(OpenArgs),
+    Up(UpArgs),
+    Ls(LsArgs),
+    Rm(RmArgs),
     Plot(PlotArgs),
     Spill(SpillArgs),
     /// Print a completion script for a shell
@@ -56,6 +61,31 @@ pub enum Command {
     },
 }
 
+/// Where pages are.
+#[derive(Args, Debug)]
+pub struct MemoryArgs {
+    /// RAM that pages may take, compressed part included
+    ///
+    /// At least 16M. A percentage is of the memory that this process may use: its cgroup's limit
+    /// or what the machine has available, whichever is less. [default: 80%]
+    #[arg(long, value_name = "SIZE")]
+    pub ram: Option<String>,
+    /// Part of it that may hold compressed pages; 0 turns compression off
+    ///
+    /// A percentage is of --ram. [default: 25%]
+    #[arg(long, value_name = "SIZE")]
+    pub compressed: Option<String>,
+    /// Directory for a paging file; give it again for more than one
+    ///
+    /// The file has no name and is gone with farpage, however it ends. A local disk is best;
+    /// tmpfs is memory and gains little. [default: $FARPAGE_SPILL, else $TMPDIR, else /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    pub spill: Vec<PathBuf>,
+    /// Disk space that all paging files together may take [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    pub spill_limit: Option<String>,
+}
+
 /// Run a program within a budget of RAM
 ///
 /// The program sees as much memory as it asks for. What does not fit into the budget is compressed
@@ -72,26 +102,9 @@ pub enum Command {
     Sizes:\n  \
     512M, 1.5G, 1GiB (powers of 1024), 500MB (powers of 1000), 1073741824 (bytes), 50%")]
 pub struct RunArgs {
-    /// RAM that the program's memory may take, compressed part included
-    ///
-    /// At least 16M. A percentage is of the memory that this process may use: its cgroup's limit
-    /// or what the machine has available, whichever is less. [default: 80%]
-    #[arg(long, value_name = "SIZE")]
-    pub ram: Option<String>,
-    /// Part of it that may hold compressed pages; 0 turns compression off
-    ///
-    /// A percentage is of --ram. [default: 25%]
-    #[arg(long, value_name = "SIZE")]
-    pub compressed: Option<String>,
-    /// Directory for a paging file; give it again for more than one
-    ///
-    /// The file has no name and is gone when the run ends, however it ends. A local disk is best;
-    /// tmpfs is memory and gains little. [default: $FARPAGE_SPILL, else $TMPDIR, else /var/tmp]
-    #[arg(long, value_name = "DIR")]
-    pub spill: Vec<PathBuf>,
-    /// Disk space that all paging files together may take [default: no limit]
-    #[arg(long, value_name = "SIZE")]
-    pub spill_limit: Option<String>,
+    /// Where its pages are.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// A file that the program finds at PATH, with the contents of URL; may be given again
     ///
     /// PATH need not exist, and is not listed in its folder; a relative one is seen from the folder

@@ -16,6 +16,7 @@ mod program;
 mod replay;
 mod run;
 mod sampler;
+mod shared;
 mod signals;
 mod size;
 mod spill;
@@ -23,6 +24,7 @@ mod spill_file;
 mod spill_set;
 mod stats;
 mod summary;
+mod up;
 mod userfaultfd;
 
 use std::ffi::OsStr;
@@ -51,6 +53,9 @@ fn main() -> ExitCode {
             Err(error) => (Err(error), 1),
         },
         Command::Open(args) => (open::main(&args), 1),
+        Command::Up(args) => (up::main(&args), 1),
+        Command::Ls(args) => (shared::list(&args), 1),
+        Command::Rm(args) => (shared::remove(&args), 1),
         Command::Plot(args) => (plot::main(&args), 1),
         Command::Spill(args) => (spill::main(&args), 1),
         Command::Completions { shell } => {

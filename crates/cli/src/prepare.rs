@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use crate::args::RunArgs;
+use crate::args::{MemoryArgs, RunArgs};
 use crate::options::{RAM_MIN_BYTES, RunOptions, THRESHOLD_BYTES};
 use crate::size::{Size, human};
 use crate::{maps, program, spill_file};
@@ -19,23 +19,16 @@ const RESIDENT_MIN_BYTES: u64 = RAM_MIN_BYTES / 2;
 /// # Errors
 /// The first thing that can't be done as asked, and what to write instead.
 pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
-    let ram_bytes = ram(args, limit)?;
-    let compressed_max_bytes = compressed(args, ram_bytes)?;
-    let spill_dirs = if args.spill.is_empty() {
-        vec![spill_file::default_dir()]
-    } else {
-        args.spill.clone()
-    };
-    spill_file::check_count(spill_dirs.len())?;
+    let memory = memory(&args.memory, limit)?;
     let name = &args.program[0];
     let path = std::env::var_os("PATH");
     Ok(RunOptions {
-        ram_bytes,
-        compressed_max_bytes,
+        ram_bytes: memory.ram_bytes,
+        compressed_max_bytes: memory.compressed_max_bytes,
         threshold_bytes: absolute("--threshold", args.threshold.as_deref())?
             .unwrap_or(THRESHOLD_BYTES),
-        spill_limit_bytes: spill_limit(args, spill_dirs.len())?,
-        spill_dirs: absolute_dirs(spill_dirs),
+        spill_limit_bytes: memory.spill_limit_bytes,
+        spill_dirs: memory.spill_dirs,
         maps: maps::options(&args.map, &maps::folder()?)?,
         deadline: args.deadline,
         record: args.record.clone(),
@@ -45,6 +38,39 @@ pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
         quiet: args.quiet,
         program: program::find(name, path.as_deref()).map_err(anyhow::Error::new)?,
         args: args.program.clone(),
+    })
+}
+
+/// Where pages may be, with every default filled in. As the same fields of [`RunOptions`].
+pub struct Memory {
+    /// Resident pages and compressed tier together.
+    pub ram_bytes: u64,
+    /// The compressed tier.
+    pub compressed_max_bytes: u64,
+    /// Directories of paging files.
+    pub spill_dirs: Vec<PathBuf>,
+    /// What all paging files may take.
+    pub spill_limit_bytes: Option<u64>,
+}
+
+/// Checks the sizes and completes them.
+///
+/// # Errors
+/// As [`options`].
+pub fn memory(args: &MemoryArgs, limit: &MemoryLimit) -> Result<Memory> {
+    let ram_bytes = ram(args, limit)?;
+    let compressed_max_bytes = compressed(args, ram_bytes)?;
+    let spill_dirs = if args.spill.is_empty() {
+        vec![spill_file::default_dir()]
+    } else {
+        args.spill.clone()
+    };
+    spill_file::check_count(spill_dirs.len())?;
+    Ok(Memory {
+        ram_bytes,
+        compressed_max_bytes,
+        spill_limit_bytes: spill_limit(args, spill_dirs.len())?,
+        spill_dirs: absolute_dirs(spill_dirs),
     })
 }
 
@@ -73,7 +99,7 @@ pub fn warnings(options: &RunOptions, limit: &MemoryLimit) -> Vec<String> {
     warnings
 }
 
-fn ram(args: &RunArgs, limit: &MemoryLimit) -> Result<u64> {
+fn ram(args: &MemoryArgs, limit: &MemoryLimit) -> Result<u64> {
     let (size, shown) = match &args.ram {
         Some(text) => (Size::parse("--ram", text)?, format!("--ram {text}")),
         None => (Size::Percent(80.0), "the default --ram of 80%".to_string()),
@@ -89,7 +115,7 @@ fn ram(args: &RunArgs, limit: &MemoryLimit) -> Result<u64> {
     Ok(bytes)
 }
 
-fn compressed(args: &RunArgs, ram_bytes: u64) -> Result<u64> {
+fn compressed(args: &MemoryArgs, ram_bytes: u64) -> Result<u64> {
     let (size, shown) = match &args.compressed {
         Some(text) => (Size::parse("--compressed", text)?, text.as_str()),
         None => (Size::Percent(25.0), "25%"),
@@ -108,7 +134,7 @@ fn compressed(args: &RunArgs, ram_bytes: u64) -> Result<u64> {
     Ok(bytes)
 }
 
-fn spill_limit(args: &RunArgs, files: usize) -> Result<Option<u64>> {
+fn spill_limit(args: &MemoryArgs, files: usize) -> Result<Option<u64>> {
     let limit = absolute("--spill-limit", args.spill_limit.as_deref())?;
     let least = farpage_abi::SEGMENT_BYTES as u64 * files as u64;
     match (limit, &args.spill_limit) {

@@ -85,6 +85,22 @@ pub fn main(args: &RunArgs) -> Result<ExitStatus> {
 
 /// Writes what the tasks need to know into a fresh control block.
 fn fill(control: &Control, options: &RunOptions) -> Result<()> {
+    let set = |word: &std::sync::atomic::AtomicU64, value| word.store(value, Ordering::Relaxed);
+    set(&control.budget_bytes, options.ram_bytes);
+    set(&control.compressed_max_bytes, options.compressed_max_bytes);
+    set(&control.threshold_bytes, options.threshold_bytes);
+    set(&control.started_ns, farpage_sys::time::now_ns());
+    control
+        .trace
+        .store(u32::from(options.trace), Ordering::Release);
+    fill_tier(control)
+}
+
+/// Writes into a control block what this process can do.
+///
+/// # Errors
+/// When it gets no userfaultfd.
+pub fn fill_tier(control: &Control) -> Result<()> {
     let found = userfaultfd::probe();
     if found.tier == Tier::None {
         bail!(
@@ -95,20 +111,12 @@ fn fill(control: &Control, options: &RunOptions) -> Result<()> {
                 .map_or("unknown error", farpage_sys::Errno::name)
         );
     }
-    let set = |word: &std::sync::atomic::AtomicU64, value| word.store(value, Ordering::Relaxed);
-    set(&control.budget_bytes, options.ram_bytes);
-    set(&control.compressed_max_bytes, options.compressed_max_bytes);
-    set(&control.threshold_bytes, options.threshold_bytes);
-    set(&control.started_ns, farpage_sys::time::now_ns());
     control.tier.store(found.tier as u32, Ordering::Relaxed);
     let rings = farpage_sys::probe::io_uring().is_ok();
     control.io_uring.store(rings.into(), Ordering::Relaxed);
     control
         .supervisor_pid
         .store(std::process::id(), Ordering::Relaxed);
-    control
-        .trace
-        .store(u32::from(options.trace), Ordering::Release);
     Ok(())
 }
 

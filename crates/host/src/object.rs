@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::CString;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -132,6 +133,11 @@ impl Object {
         self.memory.fd()
     }
 
+    /// The same, borrowed.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.memory.file()
+    }
+
     /// Pages in memory.
     pub fn resident(&self) -> u64 {
         self.resident.load(Ordering::Relaxed)
@@ -151,7 +157,10 @@ impl Object {
     }
 
     /// Device and inode number of the memory file.
-    pub(crate) fn identity(&self) -> Result<(u64, u64), Errno> {
+    ///
+    /// # Errors
+    /// As `fstat(2)`.
+    pub fn identity(&self) -> Result<(u64, u64), Errno> {
         self.memory.identity()
     }
 

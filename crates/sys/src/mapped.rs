@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 use core::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::vec::Vec;
 
 use linux_raw_sys::general as g;
@@ -59,6 +59,11 @@ impl Mapped {
     /// Its descriptor, to read and write.
     pub fn fd(&self) -> Fd {
         Fd(self.fd.as_raw_fd())
+    }
+
+    /// The memory file.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// Device and inode number.

@@ -47,17 +47,18 @@ pub fn map_anonymous(bytes: usize) -> Result<usize> {
 /// # Errors
 /// As `mmap(2)`.
 pub fn map_shared(fd: Fd, bytes: usize) -> Result<usize> {
-    // SAFETY: without MAP_FIXED nothing existing is touched.
-    unsafe {
-        map(
-            0,
-            bytes,
-            PROT_READ | PROT_WRITE,
-            MAP_SHARED | MAP_NORESERVE,
-            fd,
-            0,
-        )
-    }
+    map_shared_at(0, fd, bytes)
+}
+
+/// The same at an address where nothing is; anywhere when that is 0.
+///
+/// # Errors
+/// As `mmap(2)`; `EEXIST` when something is there.
+pub fn map_shared_at(at: usize, fd: Fd, bytes: usize) -> Result<usize> {
+    let place = if at == 0 { 0 } else { MAP_FIXED_NOREPLACE };
+    let flags = MAP_SHARED | MAP_NORESERVE | place;
+    // SAFETY: nothing existing is touched.
+    unsafe { map(at, bytes, PROT_READ | PROT_WRITE, flags, fd, 0) }
 }
 
 /// Unmaps a range.

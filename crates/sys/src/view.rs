@@ -1,9 +1,13 @@
 //! A memory file of another process's, mapped here: that process decides which pages are there.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::file::{self, Fd};
 use crate::mem;
+#[cfg(feature = "std")]
+use crate::syscall;
+#[cfg(feature = "std")]
+use linux_raw_sys::general as g;
 use crate::raw::{Errno, Result};
 use crate::uffd::{self, Uffd, features};
 
@@ -12,7 +16,8 @@ const PAGE: usize = 4096;
 /// All of such a file. Threads that touch a page wait until it is let in, by whoever has the
 /// userfaultfd; a copy stays here, so that they wait, and read no zeros, when nobody has it.
 pub struct View {
-    uffd: Uffd,
+    /// The number of the userfaultfd: another one in a child of fork.
+    uffd: AtomicI32,
     address: usize,
     bytes: usize,
 }
@@ -24,6 +29,10 @@ impl View {
     /// # Errors
     /// As `mmap(2)`, and as for [`Uffd::register_all`]; `EINVAL` when the file is empty.
     pub fn map(file: Fd, bytes: usize, device: Option<Fd>) -> Result<Self> {
+        Self::map_at(0, file, bytes, device)
+    }
+
+    fn map_at(at: usize, file: Fd, bytes: usize, device: Option<Fd>) -> Result<Self> {
         const FEATURES: u64 = features::FAULT_FLAG_WP
             | features::THREAD_ID
             | features::MINOR_SHMEM
@@ -35,10 +44,10 @@ impl View {
         let (uffd, _) = uffd::open(device)?;
         let mapped = uffd
             .enable(FEATURES)
-            .and_then(|()| mem::map_shared(file, bytes));
+            .and_then(|()| mem::map_shared_at(at, file, bytes));
         let address = mapped.inspect_err(|_| file::close(uffd.0))?;
         let view = Self {
-            uffd,
+            uffd: AtomicI32::new(uffd.0.0),
             address,
             bytes,
         };
@@ -49,14 +58,64 @@ impl View {
         Ok(view)
     }
 
+    /// In a child of fork, which has this value but not its mapping: the same file at the same
+    /// place, with a userfaultfd of the child's own.
+    ///
+    /// # Errors
+    /// As for [`View::map`]; `EEXIST` when something else lies there already.
+    pub fn map_again(&self, file: Fd, device: Option<Fd>) -> Result<()> {
+        let again = Self::map_at(self.address, file, self.bytes, device)?;
+        let own = again.uffd.load(Ordering::Relaxed);
+        // The mapping is this value's now.
+        core::mem::forget(again);
+        file::close(Fd(self.uffd.swap(own, Ordering::AcqRel)));
+        Ok(())
+    }
+
+    /// Nobody answers for it any more: threads that wait for a page, or touch one that is not
+    /// there, get SIGBUS. Nothing before Linux 6.6: they wait.
+    pub fn fail(&self) {
+        for at in (self.address..self.address + self.bytes).step_by(PAGE) {
+            // A page that is there stays.
+            let _ = Uffd(self.userfaultfd()).refuse(at, PAGE);
+        }
+    }
+
+    /// How much it is, in whole pages.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// What the other process needs to answer for it.
     pub fn userfaultfd(&self) -> Fd {
-        self.uffd.0
+        Fd(self.uffd.load(Ordering::Acquire))
+    }
+
+    /// A copy of it, to be sent there.
+    ///
+    /// # Errors
+    /// As `fcntl(2)`: too many descriptors.
+    #[cfg(feature = "std")]
+    pub fn faults(&self) -> Result<std::os::fd::OwnedFd> {
+        use std::os::fd::{FromRawFd, OwnedFd};
+        let own = self.userfaultfd().0;
+        // SAFETY: takes no pointer.
+        let fd = unsafe { syscall!(g::__NR_fcntl, own, g::F_DUPFD_CLOEXEC, 0) }?;
+        // SAFETY: just made, and nobody else's.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     }
 
     /// Where it is.
     pub fn address(&self) -> usize {
         self.address
+    }
+
+    /// All of it that makes whole words.
+    pub fn words(&self) -> &[AtomicU64] {
+        let start = self.address as *const AtomicU64;
+        // SAFETY: the mapping is this value's own and outlives the borrow; whoever else has it
+        // mapped accesses it as another processor would.
+        unsafe { core::slice::from_raw_parts(start, self.bytes / size_of::<AtomicU64>()) }
     }
 
     /// Eight bytes of it, at a multiple of eight.
@@ -75,6 +134,6 @@ impl Drop for View {
     fn drop(&mut self) {
         // SAFETY: nobody borrows it any more.
         let _ = unsafe { mem::unmap(self.address, self.bytes) };
-        file::close(self.uffd.0);
+        file::close(self.userfaultfd());
     }
 }

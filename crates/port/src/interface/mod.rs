@@ -9,6 +9,8 @@ mod wire;
 
 use std::time::Duration;
 
+/// Why something cannot be written into a message.
+pub use postcard::Error as EncodeError;
 pub use wire::{Both, Fd, Garbled, Incoming, Outgoing, Wire};
 
 use crate::link::{Draft, Frozen, Sealed};

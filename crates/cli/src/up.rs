@@ -1,0 +1,138 @@
+//! `farpage up`: the host kernel.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use farpage::memory_limit::MemoryLimit;
+use farpage_abi::{Control, fds};
+use farpage_default_pager::DefaultPager;
+use farpage_host::Objects;
+use farpage_services::{Host, Service, default_socket};
+use farpage_sys::signal;
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::args::MemoryArgs;
+use crate::prepare::{self, Memory};
+use crate::size::human;
+use crate::spill_set::SpillSet;
+use crate::{run, signals};
+
+/// INT and TERM end it.
+const ENDS: u64 = 1 << (2 - 1) | 1 << (15 - 1);
+/// The paging space's place among the tasks of its control block, of which it is the only one.
+const SLOT: usize = 0;
+
+/// Run the host kernel: memory that processes share by name, and that spills
+///
+/// Stays in the foreground until it is interrupted; then, or when it is killed, what is shared is
+/// lost. Processes reach it at a socket that only this user (and root) may use.
+#[derive(Args, Debug)]
+#[command(after_help = "In Python:\n  \
+    shm = farpage.SharedMemory(name=\"grid\", create=True, size=1 << 30)")]
+pub struct UpArgs {
+    /// Where its pages are.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+    /// Listen there, and not at $FARPAGE_HOST, $XDG_RUNTIME_DIR/farpage/host or, for root,
+    /// /run/farpage/host
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// Answers until a signal ends it.
+///
+/// # Errors
+/// When it cannot start.
+pub fn main(args: &UpArgs) -> Result<()> {
+    let memory = prepare::memory(&args.memory, &MemoryLimit::read())?;
+    let socket = args.socket.clone().unwrap_or_else(default_socket);
+    let _blocked = signals::block();
+    let ends = signal::watch(ENDS).context("cannot watch for signals")?;
+    raise_descriptors();
+    let (_file, control) =
+        farpage_sys::control::create().context("cannot make the control block")?;
+    fill(control, &memory)?;
+    let spill = spill(control, &memory)?;
+    let pager = DefaultPager::new(control, SLOT);
+    let pager = pager.map_err(|error| anyhow::anyhow!("cannot make paging space: {error}"))?;
+    let resident = memory.ram_bytes - memory.compressed_max_bytes;
+    let objects = Objects::start(resident)?;
+    let service = Service::new(objects, memory.ram_bytes, Arc::new(pager))?;
+    let listening = listen(&service, &socket)?;
+    println!(
+        "farpage: the host kernel answers at {}, with {} of RAM",
+        socket.display(),
+        human(memory.ram_bytes)
+    );
+    std::thread::Builder::new()
+        .name("services".into())
+        .spawn(move || service.run())
+        .context("cannot start a thread")?;
+    // A watch is told of one signal at a time; an interrupted wait is none.
+    while signal::next(ends).is_err() {}
+    drop(listening);
+    drop(spill);
+    let _ = std::fs::remove_file(&socket);
+    Ok(())
+}
+
+/// Each object and each mapping takes descriptors here.
+fn raise_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // With fewer it says so when they are needed.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+fn fill(control: &Control, memory: &Memory) -> Result<()> {
+    let set = |word: &std::sync::atomic::AtomicU64, value| word.store(value, Ordering::Relaxed);
+    set(&control.budget_bytes, memory.ram_bytes);
+    set(&control.compressed_max_bytes, memory.compressed_max_bytes);
+    set(&control.started_ns, farpage_sys::time::now_ns());
+    // The highest numbers: those of objects grow from below.
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+    let base = limit.min(1 << 20).saturating_sub(u64::from(fds::COUNT));
+    control.fd_base.store(base as u32, Ordering::Relaxed);
+    run::fill_tier(control)
+}
+
+fn spill(control: &'static Control, memory: &Memory) -> Result<SpillSet> {
+    let spill = SpillSet::new(control);
+    let files = memory.spill_dirs.len() as u64;
+    let segments = memory.spill_limit_bytes.map_or(u64::MAX, |limit| {
+        limit / files / farpage_abi::SEGMENT_BYTES as u64
+    });
+    for dir in &memory.spill_dirs {
+        let most = segments.min(farpage_abi::SEGMENTS_MAX as u64) as u32;
+        if let Some(warning) = spill.add_at_start(dir, most)?.warning {
+            eprintln!("farpage: {warning}");
+        }
+    }
+    Ok(spill)
+}
+
+/// Listens where only this user comes.
+fn listen(service: &Service, socket: &Path) -> Result<farpage_port::Listening> {
+    if let Some(folder) = socket.parent().filter(|folder| !folder.exists()) {
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)))
+            .with_context(|| format!("cannot make '{}'", folder.display()))?;
+    }
+    if Host::connect(socket).is_ok() {
+        bail!(
+            "a host kernel listens at '{}' already; use that, or give another --socket",
+            socket.display()
+        );
+    }
+    let listening = service
+        .listen(socket)
+        .with_context(|| format!("cannot listen at '{}'", socket.display()))?;
+    let own = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(socket, own)
+        .with_context(|| format!("cannot close '{}' to others", socket.display()))?;
+    Ok(listening)
+}

@@ -1,0 +1,322 @@
+//! A process's side.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use farpage_port::interface::{Both, Fd as SentFd, InvokeError};
+use farpage_port::{ConnectError, Node, Notice, SendRight, link};
+use farpage_sys::Errno;
+use farpage_sys::file::{self, Fd};
+use farpage_sys::linux::general as g;
+use farpage_sys::view::View;
+
+use crate::interface::{KernelClient, MemoryClient, Tried};
+use crate::{Listed, Refusal, Status};
+
+/// A host kernel that does not answer for so long is taken for dead.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why there is no shared memory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No host kernel listens.
+    #[error("no host kernel listens at '{}'; start one: farpage up", .0.display())]
+    Absent(PathBuf),
+    /// It cannot be reached.
+    #[error("cannot connect to the host kernel at '{}': {why}", .path.display())]
+    Connect {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        why: ConnectError,
+    },
+    /// It does not answer as it should.
+    #[error("the host kernel does not answer: {0}")]
+    Call(#[from] InvokeError),
+    /// It says no.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The object cannot be mapped here.
+    #[error("cannot map '{name}' here: {errno}; farpage doctor says what this user lacks")]
+    Map {
+        /// Of the object.
+        name: String,
+        /// What Linux says.
+        errno: Errno,
+    },
+}
+
+/// The host kernel, as one process sees it.
+pub struct Host(Arc<Connection>);
+
+struct Connection {
+    path: PathBuf,
+    up: Mutex<Up>,
+    /// What is to fail when the host kernel dies, and to be mapped again in a child of fork.
+    mapped: Mutex<Vec<Weak<Mapped>>>,
+}
+
+/// What a child of fork must have of its own.
+struct Up {
+    process: u32,
+    node: Node,
+    kernel: KernelClient,
+}
+
+/// Shared memory, mapped here. It goes when nobody has it any more.
+pub struct Shared(Arc<Mapped>);
+
+struct Mapped {
+    name: String,
+    bytes: u64,
+    file: OwnedFd,
+    /// Before the rights: the host kernel answers for it until it is not mapped any more.
+    view: View,
+    rights: Mutex<Rights>,
+    host: Arc<Connection>,
+}
+
+struct Rights {
+    _mapping: SendRight,
+    _memory: MemoryClient,
+}
+
+impl Host {
+    /// Connects to the host kernel that listens at `path`.
+    ///
+    /// # Errors
+    /// [`Error::Absent`], [`Error::Connect`].
+    pub fn connect(path: &Path) -> Result<Self, Error> {
+        let up = Up::new(path)?;
+        let connection = Arc::new(Connection {
+            path: path.into(),
+            up: Mutex::new(up),
+            mapped: Mutex::default(),
+        });
+        Ok(Self(connection))
+    }
+
+    /// Makes `bytes` of zeros, and maps them; without a name when that is empty.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`], [`Refusal::Name`], [`Refusal::Size`] and others.
+    pub fn create(&self, name: &str, bytes: u64) -> Result<Shared, Error> {
+        let up = self.0.up()?;
+        let right = up.kernel.create(name.into(), bytes)?.0?;
+        Shared::map(&self.0, &up, name, bytes, right)
+    }
+
+    /// Finds shared memory by its name, and maps it.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::NotYours`] and others.
+    pub fn open(&self, name: &str) -> Result<Shared, Error> {
+        let up = self.0.up()?;
+        let Both(bytes, right) = up.kernel.open(name.into())?.0?;
+        Shared::map(&self.0, &up, name, bytes, right)
+    }
+
+    /// Takes a name away. Who has the memory keeps it.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::NotYours`].
+    pub fn unlink(&self, name: &str) -> Result<(), Error> {
+        Ok(self.0.up()?.kernel.unlink(name.into())?.0?)
+    }
+
+    /// All shared memory of this user; of all users for root.
+    ///
+    /// # Errors
+    /// [`Error::Call`].
+    pub fn list(&self) -> Result<Vec<Listed>, Error> {
+        Ok(self.0.up()?.kernel.list()?)
+    }
+
+    /// How the host kernel does.
+    ///
+    /// # Errors
+    /// [`Error::Call`].
+    pub fn status(&self) -> Result<Status, Error> {
+        Ok(self.0.up()?.kernel.status()?)
+    }
+}
+
+impl Up {
+    fn new(path: &Path) -> Result<Self, Error> {
+        let connect = |why| match why {
+            ConnectError::Link(link::ConnectError::Failed { errno, .. })
+                if matches!(errno, Errno::ENOENT | Errno::ECONNREFUSED) =>
+            {
+                Error::Absent(path.into())
+            }
+            why => Error::Connect {
+                path: path.into(),
+                why,
+            },
+        };
+        let node = Node::new().map_err(connect)?;
+        let right = node.connect(path, Some(PATIENCE)).map_err(connect)?;
+        let kernel = KernelClient::new(right).with_timeout(PATIENCE);
+        Ok(Self {
+            process: std::process::id(),
+            node,
+            kernel,
+        })
+    }
+}
+
+impl Connection {
+    fn up(&self) -> Result<MutexGuard<'_, Up>, Error> {
+        let mut up = lock(&self.up);
+        if up.process != std::process::id() {
+            // The parent's Node is of no use in a child, and must not be touched there.
+            std::mem::forget(std::mem::replace(&mut *up, Up::new(&self.path)?));
+        }
+        Ok(up)
+    }
+
+    /// What is mapped fails when the host kernel dies: nobody would answer.
+    fn watch(self: &Arc<Self>, up: &Up) {
+        let notices = up.node.port();
+        up.kernel.right().notify_dead(&notices);
+        let connection = Arc::downgrade(self);
+        let watch = move || {
+            while let Ok(received) = notices.receive(None) {
+                if !matches!(received.notice(), Some(Notice::Dead(_))) {
+                    continue;
+                }
+                let Some(connection) = connection.upgrade() else {
+                    return;
+                };
+                let mapped = lock(&connection.mapped);
+                let mapped: Vec<_> = mapped.iter().filter_map(Weak::upgrade).collect();
+                for one in &mapped {
+                    eprintln!(
+                        "farpage: the host kernel has gone: pages of '{}' that are not in memory \
+                         here are lost, and end this process when they are touched; start it again",
+                        one.name
+                    );
+                    one.view.fail();
+                }
+                return;
+            }
+        };
+        // Without it threads would wait instead.
+        let _ = std::thread::Builder::new()
+            .name("farpage-host".into())
+            .spawn(watch);
+    }
+}
+
+impl Shared {
+    fn map(
+        host: &Arc<Connection>,
+        up: &Up,
+        name: &str,
+        bytes: u64,
+        right: SendRight,
+    ) -> Result<Self, Error> {
+        let memory = MemoryClient::new(right).with_timeout(PATIENCE);
+        let SentFd(file) = memory.file()?.0?;
+        let fails = |errno| Error::Map {
+            name: name.into(),
+            errno,
+        };
+        let view = with_device(|device| View::map(Fd(file.as_raw_fd()), bytes as usize, device));
+        let view = view.map_err(fails)?;
+        let rights = Rights::answering(&view, memory, name)?;
+        let mapped = Arc::new(Mapped {
+            name: name.into(),
+            bytes,
+            file,
+            view,
+            rights: Mutex::new(rights),
+            host: Arc::clone(host),
+        });
+        let mut all = lock(&host.mapped);
+        all.retain(|one| one.strong_count() > 0);
+        if all.is_empty() {
+            host.watch(up);
+        }
+        all.push(Arc::downgrade(&mapped));
+        Ok(Self(mapped))
+    }
+
+    /// Its name, as it was made or found.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.0.bytes
+    }
+
+    /// Where it is mapped, as long as this value or a clone of it lives.
+    pub fn address(&self) -> usize {
+        self.0.view.address()
+    }
+
+    /// All of it that makes whole words, those up to the end of its last page included.
+    pub fn words(&self) -> &[AtomicU64] {
+        self.0.view.words()
+    }
+
+    /// Another name for the same mapping.
+    pub fn again(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+
+    /// To be called in a child of fork, before it touches the memory: which it has not inherited.
+    ///
+    /// # Errors
+    /// As [`Host::open`]; [`Refusal::NotFound`] when nobody has had it since.
+    pub fn after_fork(&self) -> Result<(), Error> {
+        let mapped = &self.0;
+        let up = mapped.host.up()?;
+        let fails = |errno| Error::Map {
+            name: mapped.name.clone(),
+            errno,
+        };
+        let file = mapped.file.try_clone();
+        let file = file.map_err(|error| fails(Errno(error.raw_os_error().unwrap_or(0))))?;
+        let Both(_, right) = up.kernel.adopt(SentFd(file))?.0?;
+        let file = Fd(mapped.file.as_raw_fd());
+        with_device(|device| mapped.view.map_again(file, device)).map_err(fails)?;
+        let memory = MemoryClient::new(right).with_timeout(PATIENCE);
+        let rights = Rights::answering(&mapped.view, memory, &mapped.name)?;
+        // The parent's are of its Node.
+        std::mem::forget(std::mem::replace(&mut *lock(&mapped.rights), rights));
+        Ok(())
+    }
+}
+
+impl Rights {
+    /// Has the host kernel answer for a mapping.
+    fn answering(view: &View, memory: MemoryClient, name: &str) -> Result<Self, Error> {
+        let faults = view.faults().map_err(|errno| Error::Map {
+            name: name.into(),
+            errno,
+        })?;
+        let Tried(mapping) = memory.map(SentFd(faults), view.address() as u64)?;
+        Ok(Self {
+            _mapping: mapping?,
+            _memory: memory,
+        })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn with_device<T>(act: impl FnOnce(Option<Fd>) -> T) -> T {
+    let device = file::open(c"/dev/userfaultfd", g::O_RDWR | g::O_CLOEXEC, 0).ok();
+    let result = act(device);
+    device.into_iter().for_each(file::close);
+    result
+}

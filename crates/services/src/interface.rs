@@ -1,0 +1,122 @@
+//! What processes and the host kernel say to each other.
+
+use farpage_port::interface::{Both, Fd, Garbled, Incoming, Outgoing, Wire};
+use farpage_port::{SendRight, interface};
+use serde::{Deserialize, Serialize};
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// An object of this name is there.
+    #[error("there is a shared memory object '{0}' already; open it, or give another name")]
+    Exists(String),
+    /// There is no object of this name.
+    #[error(
+        "there is no shared memory object '{0}', or not any more: it goes with the last process \
+         that has it; farpage ls shows what there is"
+    )]
+    NotFound(String),
+    /// It is no name.
+    #[error(
+        "'{0}' is no name of a shared memory object; give 1 to 200 characters without '/' and \
+         control characters"
+    )]
+    Name(String),
+    /// It is no size.
+    #[error("an object of {0} bytes cannot be made; give at least 1 and at most 2^53")]
+    Size(u64),
+    /// The host kernel could not.
+    #[error("the host kernel could not do it: {0}")]
+    Failed(String),
+    /// The object belongs to another user.
+    #[error("'{0}' is another user's; only its owner and root may do that")]
+    NotYours(String),
+}
+
+/// An object, as `farpage ls` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// Its name; empty when it has none, or not any more.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Bytes of it in memory.
+    pub resident_bytes: u64,
+    /// The user who made it.
+    pub uid: u32,
+    /// The process that made it.
+    pub pid: u32,
+    /// Processes that map it, in order; one that maps it twice is there twice.
+    pub mapped_by: Vec<u32>,
+}
+
+/// How the host kernel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its process.
+    pub pid: u32,
+    /// What objects may have in memory together.
+    pub ram_bytes: u64,
+    /// What they have.
+    pub resident_bytes: u64,
+    /// How many there are.
+    pub objects: u64,
+}
+
+/// What came of something that may be refused.
+pub(crate) struct Tried<T>(pub(crate) Result<T, Refusal>);
+
+impl<T: Wire> Wire for Tried<T> {
+    fn put(self, out: &mut Outgoing) -> Result<(), PutError> {
+        match self.0 {
+            Ok(value) => {
+                true.put(out)?;
+                value.put(out)
+            }
+            Err(refusal) => {
+                false.put(out)?;
+                refusal.put(out)
+            }
+        }
+    }
+
+    fn take(from: &mut Incoming<'_>) -> Result<Self, Garbled> {
+        Ok(Self(match bool::take(from)? {
+            true => Ok(T::take(from)?),
+            false => Err(Refusal::take(from)?),
+        }))
+    }
+}
+
+type PutError = farpage_port::interface::EncodeError;
+
+interface! {
+    /// The host kernel.
+    pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 1 {
+        /// Makes an object of so many bytes, all zeros; without a name when that is empty. It lives
+        /// as long as a right to it.
+        fn create(name: String, bytes: u64) -> Tried<SendRight>;
+        /// Finds an object by its name: its size and a right to it.
+        fn open(name: String) -> Tried<Both<u64, SendRight>>;
+        /// The object whose memory file this is: its size and a right to it. For children of fork,
+        /// which have their parent's descriptors but not its rights.
+        fn adopt(file: Fd) -> Tried<Both<u64, SendRight>>;
+        /// Takes an object's name away. Who has it keeps it.
+        fn unlink(name: String) -> Tried<()>;
+        /// All objects that the caller may see.
+        fn list() -> Vec<Listed>;
+        /// How it does.
+        fn status() -> Status;
+    }
+}
+
+interface! {
+    /// An object.
+    pub(crate) trait Memory, client MemoryClient, "farpage.memory" version 1 {
+        /// Its memory file, to be mapped whole.
+        fn file() -> Tried<Fd>;
+        /// It is mapped at `address`, and registered with the userfaultfd for all faults: until
+        /// the right is given up.
+        fn map(faults: Fd, address: u64) -> Tried<SendRight>;
+    }
+}

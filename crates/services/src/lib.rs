@@ -1,0 +1,35 @@
+//! What the host kernel offers to all processes of a host, over ports.
+//!
+//! - [`Service`]: the host kernel's side: names, objects, who holds them. `farpage up` runs it.
+//! - [`Host`]: a process's side: it makes, finds and maps shared memory.
+//! - `interface`: what they say to each other.
+//!
+//! An object is a port: who holds a send right to it has the object. When the last right is gone,
+//! by whatever end of its holder, so are the object and its name. A mapping is a port too, so that
+//! nothing of a process that was killed stays behind.
+
+mod client;
+mod interface;
+mod names;
+mod service;
+
+pub use client::{Error, Host, Shared};
+pub use interface::{Listed, Refusal, Status};
+pub use service::Service;
+
+use std::path::PathBuf;
+
+/// Where the host kernel of this user listens: `$FARPAGE_HOST`; else in `$XDG_RUNTIME_DIR`, for
+/// root in `/run`, and without either in a folder of the user's own in `/tmp`.
+pub fn default_socket() -> PathBuf {
+    if let Some(path) = std::env::var_os("FARPAGE_HOST").filter(|path| !path.is_empty()) {
+        return path.into();
+    }
+    let user = rustix::process::geteuid();
+    let folder = match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
+        Some(folder) => PathBuf::from(folder).join("farpage"),
+        None if user.is_root() => PathBuf::from("/run/farpage"),
+        None => PathBuf::from(format!("/tmp/farpage-{}", user.as_raw())),
+    };
+    folder.join("host")
+}

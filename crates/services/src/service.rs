@@ -1,0 +1,350 @@
+//! The host kernel's side.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_host::{Object, Objects, SpaceId};
+use farpage_pagers::Pager;
+use farpage_port::interface::{Both, Fd};
+use farpage_port::{
+    ConnectError, Listening, Name, Node, Notice, PortSet, ReceiveError, ReceiveRight, Received,
+    SendRight, Sender,
+};
+
+use crate::interface::{Kernel, Memory, Tried};
+use crate::{Listed, Refusal, Status, names};
+
+/// Bytes of an object at most.
+const BYTES_MAX: u64 = 1 << 53;
+
+/// Names, objects, and who holds them. One thread answers; faults have their own.
+pub struct Service {
+    node: Node,
+    objects: &'static Objects,
+    /// Keeps what does not fit into memory.
+    paging_space: Arc<dyn Pager>,
+    ram_bytes: u64,
+    port: ReceiveRight,
+    ports: PortSet,
+    held: HashMap<Name, Held>,
+    names: BTreeMap<String, Name>,
+}
+
+/// What a port of ours stands for.
+enum Held {
+    Object(Entry),
+    Mapping(Mapping),
+}
+
+struct Entry {
+    port: ReceiveRight,
+    /// Send rights that were ever given.
+    given: u32,
+    object: Arc<Object>,
+    /// None, or not any more, when it is empty.
+    name: String,
+    bytes: u64,
+    uid: u32,
+    pid: u32,
+    /// Processes that map it.
+    mapped_by: Vec<u32>,
+}
+
+struct Mapping {
+    _port: ReceiveRight,
+    object: Name,
+    space: SpaceId,
+    pid: u32,
+}
+
+impl Service {
+    /// A service of objects that together keep `ram_bytes` in memory, and the rest in
+    /// `paging_space`.
+    ///
+    /// # Errors
+    /// [`ConnectError::Failed`] without descriptors.
+    pub fn new(
+        objects: &'static Objects,
+        ram_bytes: u64,
+        paging_space: Arc<dyn Pager>,
+    ) -> Result<Self, ConnectError> {
+        let node = Node::new()?;
+        let (port, ports) = (node.port(), node.port_set());
+        ports.insert(&port);
+        Ok(Self {
+            node,
+            objects,
+            paging_space,
+            ram_bytes,
+            port,
+            ports,
+            held: HashMap::new(),
+            names: BTreeMap::new(),
+        })
+    }
+
+    /// Listens at a path, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// As [`Node::listen`].
+    pub fn listen(&self, path: &Path) -> Result<Listening, ConnectError> {
+        self.node.listen(path, &self.port.make_send())
+    }
+
+    /// Answers for ever.
+    ///
+    /// # Errors
+    /// When its ports are gone, which they are not.
+    pub fn run(mut self) -> Result<std::convert::Infallible, ReceiveError> {
+        loop {
+            let received = self.ports.receive(None)?;
+            self.answer(received);
+        }
+    }
+
+    fn answer(&mut self, received: Received) {
+        let port = received.port;
+        if let Some(notice) = received.notice() {
+            if let Notice::NoSenders(given) = notice {
+                self.nobody_holds(port, given);
+            }
+        } else if port == self.port.name() {
+            // It is no notice.
+            let _ = self.dispatch(received);
+        } else if let Some(Held::Object(_)) = self.held.get(&port) {
+            let _ = OfObject(self, port).dispatch(received);
+        }
+    }
+
+    /// Nobody holds a right to a port of ours, of which `given` were ever given.
+    fn nobody_holds(&mut self, port: Name, given: u32) {
+        match self.held.get(&port) {
+            // One was given meanwhile.
+            Some(Held::Object(entry)) if given != entry.given => {
+                entry.port.notify_no_senders(entry.given, &entry.port);
+            }
+            Some(Held::Object(entry)) => {
+                if !entry.name.is_empty() {
+                    self.names.remove(&entry.name);
+                }
+                self.held.remove(&port);
+            }
+            Some(Held::Mapping(mapping)) => {
+                self.objects.detach(mapping.space);
+                let (object, pid) = (mapping.object, mapping.pid);
+                self.held.remove(&port);
+                if let Some(Held::Object(entry)) = self.held.get_mut(&object)
+                    && let Some(at) = entry.mapped_by.iter().position(|other| *other == pid)
+                {
+                    entry.mapped_by.swap_remove(at);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn named(&mut self, name: &str) -> Result<(Name, &mut Entry), Refusal> {
+        names::check(name)?;
+        let port = self.names.get(name).copied();
+        let held = port.and_then(|port| Some((port, self.held.get_mut(&port)?)));
+        match held {
+            Some((port, Held::Object(entry))) => Ok((port, entry)),
+            Some((_, Held::Mapping(_))) | None => Err(Refusal::NotFound(name.into())),
+        }
+    }
+
+    fn make(&mut self, caller: Sender, name: String, bytes: u64) -> Result<SendRight, Refusal> {
+        if !name.is_empty() {
+            match self.named(&name) {
+                Err(Refusal::NotFound(_)) => {}
+                Err(other) => return Err(other),
+                Ok(_) => return Err(Refusal::Exists(name)),
+            }
+        }
+        if !(1..=BYTES_MAX).contains(&bytes) {
+            return Err(Refusal::Size(bytes));
+        }
+        let label = if name.is_empty() { "unnamed" } else { &name };
+        let (pages, pager) = (
+            bytes.div_ceil(PAGE_BYTES as u64),
+            Arc::clone(&self.paging_space),
+        );
+        let object = self.objects.create(label, pages, pager, true);
+        let object = object.map_err(|error| Refusal::Failed(error.to_string()))?;
+        let port = self.node.port();
+        self.ports.insert(&port);
+        let (key, right) = (port.name(), port.make_send());
+        port.notify_no_senders(1, &port);
+        let (uid, pid) = identity(caller);
+        if !name.is_empty() {
+            self.names.insert(name.clone(), key);
+        }
+        let entry = Entry {
+            port,
+            given: 1,
+            object,
+            name,
+            bytes,
+            uid,
+            pid,
+            mapped_by: Vec::new(),
+        };
+        self.held.insert(key, Held::Object(entry));
+        Ok(right)
+    }
+}
+
+impl Entry {
+    fn give(&mut self) -> SendRight {
+        self.given += 1;
+        self.port.make_send()
+    }
+
+    fn refuse_others(&self, caller: Sender) -> Result<(), Refusal> {
+        let (uid, _) = identity(caller);
+        match uid == self.uid || uid == 0 {
+            true => Ok(()),
+            false => Err(Refusal::NotYours(self.name.clone())),
+        }
+    }
+}
+
+/// User and process of a caller.
+fn identity(caller: Sender) -> (u32, u32) {
+    match caller {
+        Sender::Peer { uid, pid, .. } => (uid, pid),
+        Sender::Own | Sender::Notice => (rustix::process::geteuid().as_raw(), std::process::id()),
+    }
+}
+
+impl Kernel for Service {
+    fn create(&mut self, caller: Sender, name: String, bytes: u64) -> Tried<SendRight> {
+        Tried(self.make(caller, name, bytes))
+    }
+
+    fn open(&mut self, caller: Sender, name: String) -> Tried<Both<u64, SendRight>> {
+        let found = self.named(&name).and_then(|(_, entry)| {
+            entry.refuse_others(caller)?;
+            Ok(Both(entry.bytes, entry.give()))
+        });
+        Tried(found)
+    }
+
+    fn adopt(&mut self, _: Sender, file: Fd) -> Tried<Both<u64, SendRight>> {
+        let identity = rustix::fs::fstat(&file.0).map(|stat| (stat.st_dev, stat.st_ino));
+        let is_it = |entry: &&mut Entry| entry.object.identity().ok() == identity.ok();
+        let objects = self.held.values_mut().filter_map(|held| match held {
+            Held::Object(entry) => Some(entry),
+            Held::Mapping(_) => None,
+        });
+        let found = objects.into_iter().find(|entry| is_it(entry));
+        let missing = || Refusal::NotFound("(a descriptor)".into());
+        Tried(
+            found
+                .map(|entry| Both(entry.bytes, entry.give()))
+                .ok_or_else(missing),
+        )
+    }
+
+    fn unlink(&mut self, caller: Sender, name: String) -> Tried<()> {
+        let unlinked = self.named(&name).and_then(|(_, entry)| {
+            entry.refuse_others(caller)?;
+            entry.name.clear();
+            Ok(())
+        });
+        if unlinked.is_ok() {
+            self.names.remove(&name);
+        }
+        Tried(unlinked)
+    }
+
+    fn list(&mut self, caller: Sender) -> Vec<Listed> {
+        let entries = self.held.values().filter_map(|held| match held {
+            Held::Object(entry) if entry.refuse_others(caller).is_ok() => Some(entry),
+            Held::Object(_) | Held::Mapping(_) => None,
+        });
+        let listed = entries.map(|entry| {
+            let mut mapped_by = entry.mapped_by.clone();
+            mapped_by.sort_unstable();
+            Listed {
+                name: entry.name.clone(),
+                bytes: entry.bytes,
+                resident_bytes: entry.object.resident() * PAGE_BYTES as u64,
+                uid: entry.uid,
+                pid: entry.pid,
+                mapped_by,
+            }
+        });
+        let mut listed: Vec<Listed> = listed.collect();
+        listed.sort_by(|one, other| (&one.name, one.pid).cmp(&(&other.name, other.pid)));
+        listed
+    }
+
+    fn status(&mut self, _: Sender) -> Status {
+        Status {
+            pid: std::process::id(),
+            ram_bytes: self.ram_bytes,
+            resident_bytes: self.objects.resident_bytes(),
+            objects: self.objects.objects().len() as u64,
+        }
+    }
+}
+
+/// An object's port.
+struct OfObject<'a>(&'a mut Service, Name);
+
+impl OfObject<'_> {
+    fn entry(&mut self) -> Option<&mut Entry> {
+        match self.0.held.get_mut(&self.1) {
+            Some(Held::Object(entry)) => Some(entry),
+            Some(Held::Mapping(_)) | None => None,
+        }
+    }
+
+    fn try_map(&mut self, caller: Sender, faults: Fd, address: u64) -> Result<SendRight, Refusal> {
+        let failed = |error: &dyn std::fmt::Display| Refusal::Failed(error.to_string());
+        let (_, pid) = identity(caller);
+        let objects = self.0.objects;
+        let gone = || Refusal::NotFound("(it is gone)".into());
+        let entry = self.entry().ok_or_else(gone)?;
+        let object = Arc::clone(&entry.object);
+        let space = objects.attach(faults.0).map_err(|errno| failed(&errno))?;
+        let all = PageRange::new(0, object.pages());
+        if let Err(error) = objects.map(space, &object, address as usize, all) {
+            objects.detach(space);
+            return Err(failed(&error));
+        }
+        entry.mapped_by.push(pid);
+        let port = self.0.node.port();
+        self.0.ports.insert(&port);
+        let (key, right) = (port.name(), port.make_send());
+        port.notify_no_senders(1, &port);
+        let mapping = Mapping {
+            _port: port,
+            object: self.1,
+            space,
+            pid,
+        };
+        self.0.held.insert(key, Held::Mapping(mapping));
+        Ok(right)
+    }
+}
+
+impl Memory for OfObject<'_> {
+    fn file(&mut self, _: Sender) -> Tried<Fd> {
+        let gone = || Refusal::NotFound("(it is gone)".into());
+        let file = self.entry().ok_or_else(gone).and_then(|entry| {
+            let file = entry.object.file();
+            let file = file.try_clone_to_owned();
+            file.map(Fd)
+                .map_err(|error| Refusal::Failed(error.to_string()))
+        });
+        Tried(file)
+    }
+
+    fn map(&mut self, caller: Sender, faults: Fd, address: u64) -> Tried<SendRight> {
+        Tried(self.try_map(caller, faults, address))
+    }
+}
