@@ -21,6 +21,10 @@ class NotWritten(Error, OSError):
     """Pages could not be written back; they are still in memory."""
 
 
+class Exists(Error, FileExistsError):
+    """There is something of that name already."""
+
+
 class SourceError(Error, OSError):
     """The source could not be read or written."""
 

@@ -40,7 +40,7 @@ fn of_source(error: &SourceError) -> &'static str {
     }
 }
 
-fn made(py: Python<'_>, class: &str, message: String) -> PyErr {
+pub(crate) fn made(py: Python<'_>, class: &str, message: String) -> PyErr {
     let exception = || {
         py.import("farpage.errors")?
             .getattr(class)?

@@ -4,6 +4,7 @@ mod errors;
 mod memory;
 mod options;
 mod served;
+mod shared;
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -159,5 +160,10 @@ fn _farpage(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(raw, module)?)?;
     module.add_function(wrap_pyfunction!(set_ram, module)?)?;
     module.add_function(wrap_pyfunction!(read_trace, module)?)?;
+    module.add_class::<shared::Shared>()?;
+    module.add_function(wrap_pyfunction!(shared::shared_create, module)?)?;
+    module.add_function(wrap_pyfunction!(shared::shared_forget_host, module)?)?;
+    module.add_function(wrap_pyfunction!(shared::shared_open, module)?)?;
+    module.add_function(wrap_pyfunction!(shared::shared_unlink, module)?)?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -55,14 +55,13 @@ pub struct Host(Arc<Connection>);
 
 struct Connection {
     path: PathBuf,
-    up: Mutex<Up>,
+    up: Mutex<OfProcess<Up>>,
     /// What is to fail when the host kernel dies, and to be mapped again in a child of fork.
     mapped: Mutex<Vec<Weak<Mapped>>>,
 }
 
 /// What a child of fork must have of its own.
 struct Up {
-    process: u32,
     node: Node,
     kernel: KernelClient,
 }
@@ -75,14 +74,57 @@ struct Mapped {
     bytes: u64,
     file: OwnedFd,
     /// Before the rights: the host kernel answers for it until it is not mapped any more.
-    view: View,
-    rights: Mutex<Rights>,
+    view: OfProcess<View>,
+    rights: Mutex<OfProcess<Rights>>,
     host: Arc<Connection>,
+}
+
+/// A right to shared memory that need not be mapped: as long as it lives, the memory does.
+pub struct Hold(#[expect(dead_code, reason = "it is held")] OfProcess<MemoryClient>);
+
+/// Something that in a child of fork is not to be touched, nor dropped: it is the parent's.
+struct OfProcess<T> {
+    process: AtomicU32,
+    value: Option<T>,
+}
+
+impl<T> OfProcess<T> {
+    fn new(value: T) -> Self {
+        Self {
+            process: AtomicU32::new(std::process::id()),
+            value: Some(value),
+        }
+    }
+
+    fn is_own(&self) -> bool {
+        self.process.load(Ordering::Acquire) == std::process::id()
+    }
+
+    /// It is this process's from now on.
+    fn becomes_own(&self) {
+        self.process.store(std::process::id(), Ordering::Release);
+    }
+}
+
+impl<T> std::ops::Deref for OfProcess<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    fn drop(&mut self) {
+        if !self.is_own() {
+            std::mem::forget(self.value.take());
+        }
+    }
 }
 
 struct Rights {
     _mapping: SendRight,
-    _memory: MemoryClient,
+    memory: MemoryClient,
 }
 
 impl Host {
@@ -94,7 +136,7 @@ impl Host {
         let up = Up::new(path)?;
         let connection = Arc::new(Connection {
             path: path.into(),
-            up: Mutex::new(up),
+            up: Mutex::new(OfProcess::new(up)),
             mapped: Mutex::default(),
         });
         Ok(Self(connection))
@@ -161,20 +203,15 @@ impl Up {
         let node = Node::new().map_err(connect)?;
         let right = node.connect(path, Some(PATIENCE)).map_err(connect)?;
         let kernel = KernelClient::new(right).with_timeout(PATIENCE);
-        Ok(Self {
-            process: std::process::id(),
-            node,
-            kernel,
-        })
+        Ok(Self { node, kernel })
     }
 }
 
 impl Connection {
-    fn up(&self) -> Result<MutexGuard<'_, Up>, Error> {
+    fn up(&self) -> Result<MutexGuard<'_, OfProcess<Up>>, Error> {
         let mut up = lock(&self.up);
-        if up.process != std::process::id() {
-            // The parent's Node is of no use in a child, and must not be touched there.
-            std::mem::forget(std::mem::replace(&mut *up, Up::new(&self.path)?));
+        if !up.is_own() {
+            *up = OfProcess::new(Up::new(&self.path)?);
         }
         Ok(up)
     }
@@ -233,8 +270,8 @@ impl Shared {
             name: name.into(),
             bytes,
             file,
-            view,
-            rights: Mutex::new(rights),
+            view: OfProcess::new(view),
+            rights: Mutex::new(OfProcess::new(rights)),
             host: Arc::clone(host),
         });
         let mut all = lock(&host.mapped);
@@ -266,9 +303,9 @@ impl Shared {
         self.0.view.words()
     }
 
-    /// Another name for the same mapping.
-    pub fn again(&self) -> Self {
-        Self(Arc::clone(&self.0))
+    /// Keeps the memory also when it is not mapped here any more.
+    pub fn hold(&self) -> Hold {
+        Hold(OfProcess::new(lock(&self.0.rights).memory.clone()))
     }
 
     /// To be called in a child of fork, before it touches the memory: which it has not inherited.
@@ -287,10 +324,10 @@ impl Shared {
         let Both(_, right) = up.kernel.adopt(SentFd(file))?.0?;
         let file = Fd(mapped.file.as_raw_fd());
         with_device(|device| mapped.view.map_again(file, device)).map_err(fails)?;
+        mapped.view.becomes_own();
         let memory = MemoryClient::new(right).with_timeout(PATIENCE);
         let rights = Rights::answering(&mapped.view, memory, &mapped.name)?;
-        // The parent's are of its Node.
-        std::mem::forget(std::mem::replace(&mut *lock(&mapped.rights), rights));
+        *lock(&mapped.rights) = OfProcess::new(rights);
         Ok(())
     }
 }
@@ -305,7 +342,7 @@ impl Rights {
         let Tried(mapping) = memory.map(SentFd(faults), view.address() as u64)?;
         Ok(Self {
             _mapping: mapping?,
-            _memory: memory,
+            memory,
         })
     }
 }

@@ -4,12 +4,12 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::file::{self, Fd};
 use crate::mem;
+use crate::raw::{Errno, Result};
 #[cfg(feature = "std")]
 use crate::syscall;
+use crate::uffd::{self, Uffd, features};
 #[cfg(feature = "std")]
 use linux_raw_sys::general as g;
-use crate::raw::{Errno, Result};
-use crate::uffd::{self, Uffd, features};
 
 const PAGE: usize = 4096;
 

@@ -1,0 +1,128 @@
+"""Shared memory by name, as `multiprocessing.shared_memory` has it."""
+
+import os
+import secrets
+import sys
+import threading
+import weakref
+
+from . import _farpage, errors
+from ._options import parse_size
+
+_open_here = weakref.WeakSet()
+# Held while the host kernel is talked to, and over a fork: a child finds nothing half done.
+_talks = threading.RLock()
+# What this process has made, until its name is taken away or it ends.
+_made_here = {}
+
+
+class SharedMemory:
+    """A block of memory that processes share by name: in place of
+    `multiprocessing.shared_memory.SharedMemory`, and of `/dev/shm`.
+
+    It is kept by the host kernel (`farpage up`), may be larger than memory, and is gone when the
+    last process that made or has it is, however that ended: nothing leaks.
+
+    `name`: of an existing block, or of a new one with `create=True`, which gets one of its own
+    without. `size`: bytes of a new one, or text such as '2G'. `track` is ignored: nothing has to
+    be tracked.
+
+    Raises `Exists` (a `FileExistsError`), `NotFound` (a `FileNotFoundError`), `Unreachable` when no
+    host kernel runs, `ArgumentError` for what is no name or no size.
+
+    >>> shm = fp.SharedMemory(name="grid", create=True, size="16M")
+    >>> grid = np.ndarray((2048, 1024), "f8", buffer=shm.buf)
+    >>> grid[5] = 1
+    >>> other = fp.SharedMemory(name="grid")           # in another process
+    >>> float(np.ndarray((2048, 1024), "f8", buffer=other.buf).sum())
+    1024.0
+    >>> del grid
+    >>> shm.unlink(), other.close(), shm.close()
+    (None, None, None)
+    """
+
+    def __init__(self, name=None, create=False, size=0, *, track=True):
+        self._memory = self._buf = None
+        size = parse_size(size)
+        if create:
+            if size == 0:
+                raise errors.ArgumentError("size: a new block needs one; give bytes, or '2G'")
+            with _talks:
+                self._name, self._memory = _create(name, size)
+                _made_here[self._name] = self._memory.hold()
+        elif name is None:
+            raise errors.ArgumentError("name: give that of a block, or create=True for a new one")
+        else:
+            with _talks:
+                self._name, self._memory = name, _farpage.shared_open(name)
+        self._size, self._buf = self._memory.size, memoryview(self._memory)
+        _open_here.add(self)
+
+    @property
+    def buf(self):
+        """The memory, as bytes that can be written to; None when it is closed."""
+        return self._buf
+
+    @property
+    def name(self):
+        """Its name."""
+        return self._name
+
+    @property
+    def size(self):
+        """Its size in bytes."""
+        return self._size
+
+    def close(self):
+        """Unmaps it here. Raises `BufferError` while arrays or views of it exist."""
+        if self._buf is not None:
+            self._buf.release()
+            self._buf = None
+        if self._memory is not None:
+            with _talks:
+                self._memory.close()
+            self._memory = None
+
+    def unlink(self):
+        """Takes its name away: it is gone when nobody has it any more."""
+        with _talks:
+            _made_here.pop(self._name, None)
+            _farpage.shared_unlink(self._name)
+
+    def __reduce__(self):
+        return SharedMemory, (self._name, False, self._size)
+
+    def __repr__(self):
+        return f"SharedMemory({self._name!r}, size={self._size})"
+
+    def __del__(self):
+        try:
+            self.close()
+        except (BufferError, AttributeError):
+            pass  # what uses it keeps it
+
+
+def _create(name, size):
+    if name is not None:
+        return name, _farpage.shared_create(name, size)
+    while True:
+        name = f"psm_{secrets.token_hex(4)}"
+        try:
+            return name, _farpage.shared_create(name, size)
+        except errors.Exists:
+            pass
+
+
+def _after_fork():
+    _talks.release()
+    for shared in list(_open_here):
+        try:
+            if shared._memory is not None:
+                shared._memory.after_fork()
+        except errors.Error as error:
+            print(f"farpage: a child of fork cannot use '{shared.name}': {error}", file=sys.stderr)
+
+
+os.register_at_fork(
+    before=_talks.acquire, after_in_parent=_talks.release, after_in_child=_after_fork
+)

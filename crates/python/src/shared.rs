@@ -1,0 +1,173 @@
+//! Shared memory of the host kernel.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use farpage_services::{Error, Host, Refusal};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::errors::made;
+
+/// The host kernel of this process, found when it is first needed.
+static HOST: Mutex<Option<Host>> = Mutex::new(None);
+
+fn with_host<T: Send>(
+    py: Python<'_>,
+    act: impl FnOnce(&Host) -> Result<T, Error> + Send,
+) -> PyResult<T> {
+    let result = py.detach(|| {
+        let mut host = lock(&HOST);
+        let host = match &mut *host {
+            Some(host) => host,
+            none => none.insert(Host::connect(&farpage_services::default_socket())?),
+        };
+        act(host)
+    });
+    result.map_err(|error| raised(py, &error))
+}
+
+fn raised(py: Python<'_>, error: &Error) -> PyErr {
+    let class = match error {
+        Error::Absent(_) | Error::Connect { .. } | Error::Call(_) => "Unreachable",
+        Error::Refused(Refusal::Exists(_)) => "Exists",
+        Error::Refused(Refusal::NotFound(_)) => "NotFound",
+        Error::Refused(Refusal::Name(_) | Refusal::Size(_)) => "ArgumentError",
+        Error::Refused(Refusal::NotYours(_)) => "Denied",
+        _ => "KernelError",
+    };
+    made(py, class, error.to_string())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The host kernel is looked for anew.
+#[pyfunction]
+pub(crate) fn shared_forget_host(py: Python<'_>) {
+    let taken = lock(&HOST).take();
+    py.detach(|| drop(taken));
+}
+
+/// Makes shared memory.
+#[pyfunction]
+pub(crate) fn shared_create(py: Python<'_>, name: &str, bytes: u64) -> PyResult<Shared> {
+    with_host(py, |host| host.create(name, bytes)).map(Shared::new)
+}
+
+/// Finds shared memory.
+#[pyfunction]
+pub(crate) fn shared_open(py: Python<'_>, name: &str) -> PyResult<Shared> {
+    with_host(py, |host| host.open(name)).map(Shared::new)
+}
+
+/// Takes a name away.
+#[pyfunction]
+pub(crate) fn shared_unlink(py: Python<'_>, name: &str) -> PyResult<()> {
+    with_host(py, |host| host.unlink(name))
+}
+
+/// Mapped shared memory, with the buffer protocol.
+#[pyclass(module = "farpage._farpage", frozen)]
+pub(crate) struct Shared {
+    shared: Mutex<Option<farpage_services::Shared>>,
+    views: AtomicUsize,
+}
+
+/// Shared memory that lives as long as this.
+#[pyclass(module = "farpage._farpage", frozen)]
+struct Hold(#[expect(dead_code, reason = "it is held")] farpage_services::Hold);
+
+impl Shared {
+    fn new(shared: farpage_services::Shared) -> Self {
+        Self {
+            shared: Mutex::new(Some(shared)),
+            views: AtomicUsize::new(0),
+        }
+    }
+
+    fn with<T>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&farpage_services::Shared) -> T,
+    ) -> PyResult<T> {
+        match &*lock(&self.shared) {
+            Some(shared) => Ok(act(shared)),
+            None => Err(made(
+                py,
+                "ArgumentError",
+                "it is closed; open it again".into(),
+            )),
+        }
+    }
+}
+
+#[pymethods]
+impl Shared {
+    /// Size in bytes.
+    #[getter]
+    fn size(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, farpage_services::Shared::bytes)
+    }
+
+    /// Keeps the memory after `close`.
+    fn hold(&self, py: Python<'_>) -> PyResult<Hold> {
+        self.with(py, |shared| Hold(shared.hold()))
+    }
+
+    /// Unmaps it; refused while there are views.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.views.load(Ordering::Acquire) > 0 {
+            return Err(PyBufferError::new_err(
+                "cannot close exported pointers exist",
+            ));
+        }
+        let taken = lock(&self.shared).take();
+        py.detach(|| drop(taken));
+        Ok(())
+    }
+
+    /// In a child of fork, before it touches the memory.
+    fn after_fork(&self, py: Python<'_>) -> PyResult<()> {
+        // The lock is not taken: a thread of the parent may have had it.
+        let Ok(shared) = self.shared.try_lock() else {
+            return Ok(());
+        };
+        let Some(shared) = &*shared else {
+            return Ok(());
+        };
+        shared.after_fork().map_err(|error| raised(py, &error))
+    }
+
+    /// # Safety
+    /// Called by Python with a view to fill.
+    unsafe fn __getbuffer__(
+        this: PyRef<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let (address, bytes) = this.with(this.py(), |shared| (shared.address(), shared.bytes()))?;
+        let Ok(length) = isize::try_from(bytes) else {
+            return Err(PyBufferError::new_err("too large for a buffer"));
+        };
+        let at = address as *mut c_void;
+        // SAFETY: `view` is Python's; the memory stays mapped while the view exists, because
+        // `close` is refused and the view holds a reference to this object.
+        let failed = unsafe { ffi::PyBuffer_FillInfo(view, this.as_ptr(), at, length, 0, flags) };
+        if failed != 0 {
+            return Err(PyErr::fetch(this.py()));
+        }
+        this.views.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// # Safety
+    /// Called by Python with a view that was filled.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.views.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,190 @@
+"""Shared memory of the host kernel, `farpage up`."""
+
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import workers
+
+import farpage as fp
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """A host kernel with 16 MiB of RAM."""
+    socket = str(tmp_path / "host")
+    monkeypatch.setenv("FARPAGE_HOST", socket)
+    run = [os.environ["FARPAGE_COMMAND"], "up", "--ram", "16M", "--spill", str(tmp_path)]
+    up = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
+    assert "answers at" in up.stdout.readline()
+    fp._farpage.shared_forget_host()
+    yield up
+    up.send_signal(signal.SIGTERM)
+    assert up.wait(20) == 0
+    assert not os.path.exists(socket)
+
+
+def listed():
+    run = [os.environ["FARPAGE_COMMAND"], "ls", "--json"]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    return {one["name"]: one for one in json.loads(done.stdout)}
+
+
+def until(true):
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < 30
+        time.sleep(0.01)
+
+
+def test_a_block_larger_than_its_memory_is_shared(host, script):
+    shm = fp.SharedMemory("numbers", create=True, size=64 * MIB)
+    numbers = np.ndarray(8 * MIB, "f8", buffer=shm.buf)
+    numbers[:] = np.arange(8.0 * MIB)
+    done = script(
+        """
+        import farpage as fp, numpy as np
+        shm = fp.SharedMemory("numbers")
+        numbers = np.ndarray(shm.size // 8, "f8", buffer=shm.buf)
+        print(bool((numbers == np.arange(len(numbers))).all()))
+        numbers *= 2
+        """
+    )
+    assert done.stdout == "True\n", done.stderr
+    np.testing.assert_array_equal(numbers, 2 * np.arange(8.0 * MIB))
+    there = listed()["numbers"]
+    assert there["bytes"] == 64 * MIB and there["resident_bytes"] < 20 * MIB
+    assert there["mapped_by"] == [os.getpid()]
+    del numbers
+    shm.close()
+    shm.unlink()
+    until(lambda: not listed())
+
+
+def test_it_is_a_drop_in(host):
+    shm = fp.SharedMemory(create=True, size=10)
+    assert shm.name.startswith("psm_") and shm.size == 10 and len(shm.buf) == 10
+    shm.buf[:4] = b"head"
+    other = fp.SharedMemory(name=shm.name)
+    assert bytes(other.buf[:5]) == b"head\0"
+    assert repr(shm) == f"SharedMemory('{shm.name}', size=10)"
+    view = np.frombuffer(other.buf, "u1")
+    with pytest.raises(BufferError):
+        other.close()
+    del view
+    other.close()
+    assert other.buf is None
+    # It lives as long as its maker has not taken its name away.
+    shm.close()
+    again = fp.SharedMemory(shm.name)
+    assert bytes(again.buf[:4]) == b"head"
+    back = pickle.loads(pickle.dumps(again))
+    back.buf[0] = 0
+    assert again.buf[0] == 0
+    shm.unlink()
+    with pytest.raises(FileNotFoundError):
+        fp.SharedMemory(shm.name)
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_workers_write_into_it(host, method):
+    shm = fp.SharedMemory(create=True, size=32 * MIB)
+    rows = np.ndarray((32, MIB // 8), "f8", buffer=shm.buf)
+    rows[:] = 1
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        pool.map(workers.fill_row, [(shm.name, row) for row in range(32)])
+    assert (rows == np.arange(32.0)[:, None]).all()
+    del rows
+    shm.unlink()
+
+
+def test_a_child_of_fork_uses_what_it_finds(host):
+    shm = fp.SharedMemory(create=True, size=32 * MIB)
+    numbers = np.ndarray(4 * MIB, "f8", buffer=shm.buf)
+    numbers[:] = np.arange(4.0 * MIB)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            if (numbers == np.arange(4.0 * MIB)).all():
+                numbers[::1000] = -1
+                status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert (numbers[::1000] == -1).all() and numbers[1] == 1
+
+
+def test_a_killed_process_leaves_nothing(host):
+    maker = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import farpage as fp, time\n"
+            "shm = fp.SharedMemory('left', create=True, size='32M')\n"
+            "shm.buf[:] = bytes(len(shm.buf))\n"
+            "print(shm.name, flush=True)\n"
+            "time.sleep(100)",
+        ],
+        stdout=subprocess.PIPE,
+    )
+    assert maker.stdout.readline() == b"left\n"
+    assert listed()["left"]["pid"] == maker.pid
+    maker.kill()
+    maker.wait()
+    until(lambda: not listed())
+
+
+def test_what_cannot_be_is_refused(host):
+    shm = fp.SharedMemory("one", create=True, size=1)
+    for arguments, error, words in [
+        ({"name": "one", "create": True, "size": 5}, fp.Exists, "there is a shared memory object"),
+        ({"name": "none"}, fp.NotFound, "no shared memory object 'none'"),
+        ({"name": "a/b"}, fp.ArgumentError, "is no name"),
+        ({"create": True}, fp.ArgumentError, "size: a new block needs one"),
+        ({"create": True, "size": -1}, fp.ArgumentError, "is no number of bytes"),
+        ({}, fp.ArgumentError, "name: give that of a block"),
+    ]:
+        with pytest.raises(error, match=words):
+            fp.SharedMemory(**arguments)
+    shm.unlink()
+
+
+def test_without_a_host_kernel_it_says_how_to_start_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("FARPAGE_HOST", str(tmp_path / "none"))
+    fp._farpage.shared_forget_host()
+    with pytest.raises(fp.Unreachable, match="start one: farpage up"):
+        fp.SharedMemory(create=True, size=1)
+
+
+def test_a_host_kernel_that_dies_ends_who_needs_it(tmp_path):
+    environment = dict(os.environ, FARPAGE_HOST=str(tmp_path / "host"))
+    run = [os.environ["FARPAGE_COMMAND"], "up", "--ram", "16M", "--spill", str(tmp_path)]
+    up = subprocess.Popen(run, stdout=subprocess.PIPE, text=True, env=environment)
+    up.stdout.readline()
+    program = (
+        "import farpage as fp, os, signal, sys\n"
+        "shm = fp.SharedMemory('big', create=True, size='64M')\n"
+        "for page in range(0, len(shm.buf), 4096): shm.buf[page] = 1\n"
+        "os.kill(int(sys.argv[1]), signal.SIGKILL)\n"
+        "print(sum(shm.buf[page] for page in range(0, len(shm.buf), 4096)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(up.pid)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
+    up.wait()
+    assert done.returncode == -signal.SIGBUS, done
+    assert "the host kernel has gone: pages of 'big'" in done.stderr
