@@ -1,10 +1,10 @@
 //! The threads that answer faults.
 //!
-//! Waking a handler on another, idle processor takes ten times as long as on that of the thread that
-//! faults. So there are handlers on each processor where threads fault, made when the first does, and
-//! a space is watched by those of the processors where its threads were seen last: two, because Linux
-//! moves a thread that was just woken away from the handler, to a processor that is idle, and back.
-//! More than two would be woken at every fault for nothing.
+//! Waking a handler on another, idle processor takes ten times as long as on that of the thread
+//! that faults. So there are handlers on each processor where threads fault, made when the first
+//! does, and a space is watched by those of the processors where its threads were seen last: two,
+//! because Linux moves a thread that was just woken away from the handler, to a processor that is
+//! idle, and back. More than two would be woken at every fault for nothing.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;

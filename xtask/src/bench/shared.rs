@@ -1,5 +1,5 @@
-//! `bench shared`: pages of an object that two processes map, beside those of a bare memory file; and
-//! faults that the host's daemon answers, beside the embedded kernel's.
+//! `bench shared`: pages of an object that two processes map, beside those of a bare memory file;
+//! and faults that the host's daemon answers, beside the embedded kernel's.
 
 use std::process::Command;
 
