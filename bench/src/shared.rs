@@ -1,5 +1,6 @@
-//! Objects that two processes map, beside a bare memory file: pages that are there and not mapped yet,
-//! and pages that nobody has touched. And pages that the pager has, beside the embedded kernel.
+//! Objects that two processes map, beside a bare memory file: pages that are there and not mapped
+//! yet, and pages that nobody has touched. And pages that the pager has, beside the embedded
+//! kernel.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};

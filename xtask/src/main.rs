@@ -39,6 +39,7 @@ cargo xtask COMMAND
   bench fits [--runs 5] [--mib 1024]
                              a program that fits into its budget, bare against farpage
   bench rpc [--runs 5] [--calls 10000]
+  bench shared [--runs 5] [--pages 65536]
                              calls between two processes and memory handed over, beside pipes and
                              other libraries
   bench translate [--runs 5] [--mib 64]

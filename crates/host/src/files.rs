@@ -1,8 +1,8 @@
 //! The files of a tree: what `farpage run --map` keeps for the programs that it runs.
 //!
 //! The tree's control block says what tasks have of them in their memory, and the budget is the
-//! tree's. They live in the supervisor, which has the tasks' userfaultfds: a fault takes one change of
-//! processes, and no thread in the program.
+//! tree's. They live in the supervisor, which has the tasks' userfaultfds: a fault takes one change
+//! of processes, and no thread in the program.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,8 +22,8 @@ use crate::room::{Room, Tree};
 use crate::tasks::hear;
 use crate::{Error, Object, Objects};
 
-/// Pages that programs said they will want, and that were not asked for yet: so many words. More are
-/// not heard.
+/// Pages that programs said they will want, and that were not asked for yet: so many words. More
+/// are not heard.
 const SOON_MAX: usize = 256;
 
 /// A file that the tree is to find.

@@ -1,8 +1,10 @@
 //! The threads that answer faults.
 //!
-//! Waking a handler on another, idle processor takes ten times as long as on that of the thread that
-//! faults. So there are handlers on each processor where threads fault, made when the first does, and
-//! a space is watched by those of the processor where its threads were seen.
+//! Waking a handler on another, idle processor takes ten times as long as on that of the thread
+//! that faults. So there are handlers on each processor where threads fault, made when the first
+//! does, and a space is watched by those of the processors where its threads were seen last: two,
+//! because Linux moves a thread that was just woken away from the handler, to a processor that is
+//! idle, and back. More than two would be woken at every fault for nothing.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -38,8 +40,8 @@ pub(crate) struct Handlers {
 pub(crate) struct Watch {
     until_look: u32,
     interval: u32,
-    /// The processor whose handlers watch it.
-    cpu: Option<u32>,
+    /// The processors whose handlers watch it; where its threads were seen last comes first.
+    cpus: [Option<u32>; 2],
 }
 
 impl Default for Watch {
@@ -47,7 +49,7 @@ impl Default for Watch {
         Self {
             until_look: *LOOK_EVERY.start(),
             interval: *LOOK_EVERY.start(),
-            cpu: None,
+            cpus: [None; 2],
         }
     }
 }
@@ -65,15 +67,22 @@ impl Watch {
     }
 
     /// The thread was at `cpu`. True when nobody watches there.
-    fn moves_to(&mut self, cpu: u32) -> bool {
-        if self.cpu == Some(cpu) {
-            return false;
+    fn seen_at(&mut self, cpu: u32) -> bool {
+        let at = self.cpus.iter().position(|other| *other == Some(cpu));
+        if at == Some(1) {
+            self.cpus.swap(0, 1);
         }
+        at.is_none()
+    }
+
+    /// Handlers of `cpu` watch from now on. Returns the processor whose handlers do no more.
+    fn moves_to(&mut self, cpu: u32) -> Option<u32> {
+        let [first, second] = self.cpus;
         *self = Self {
-            cpu: Some(cpu),
+            cpus: [Some(cpu), first],
             ..Self::default()
         };
-        true
+        second
     }
 }
 
@@ -103,30 +112,38 @@ impl Handlers {
     /// Watches it no more.
     pub(crate) fn end(&self, space: &Space) {
         let watched = lock(&space.watch);
-        let at = watched
-            .cpu
-            .and_then(|cpu| lock(&self.at).get(&cpu).cloned());
-        // Not there when it has just ended.
-        let _ = epoll::delete(at.as_deref().unwrap_or(&self.anywhere), space);
+        if watched.cpus[0].is_none() {
+            leave(&self.anywhere, space);
+        }
+        for cpu in watched.cpus.into_iter().flatten() {
+            self.leave_at(cpu, space);
+        }
     }
 
     /// A thread of the space has faulted on `cpu`.
     pub(crate) fn is_needed_at(&self, cpu: u32, space: &Space) {
         let mut watched = lock(&space.watch);
-        let before = watched.cpu;
-        if !watched.moves_to(cpu) {
+        if !watched.seen_at(cpu) || space.is_gone() {
             return;
         }
         let Some(there) = self.at(cpu) else {
-            watched.cpu = before;
             return;
         };
-        let here = before.and_then(|cpu| lock(&self.at).get(&cpu).cloned());
         // First there: a fault that waits is told to who begins to watch.
-        if !space.is_gone() && watch(&there, space).is_ok() {
-            let _ = epoll::delete(here.as_deref().unwrap_or(&self.anywhere), space);
-        } else {
-            watched.cpu = before;
+        if watch(&there, space).is_err() {
+            return;
+        }
+        if watched.cpus[0].is_none() {
+            leave(&self.anywhere, space);
+        }
+        if let Some(cpu) = watched.moves_to(cpu) {
+            self.leave_at(cpu, space);
+        }
+    }
+
+    fn leave_at(&self, cpu: u32, space: &Space) {
+        if let Some(at) = lock(&self.at).get(&cpu) {
+            leave(at, space);
         }
     }
 
@@ -161,6 +178,11 @@ fn watch(at: &OwnedFd, space: &Space) -> Result<(), Errno> {
     epoll::add(at, space, data, EACH).map_err(|errno| Errno(errno.raw_os_error()))
 }
 
+fn leave(at: &OwnedFd, space: &Space) {
+    // Not there when it has just ended.
+    let _ = epoll::delete(at, space);
+}
+
 /// Answers what comes, for ever.
 fn work(host: &'static Objects, at: &OwnedFd) {
     loop {
@@ -184,9 +206,21 @@ mod tests {
         let mut watch = Watch::default();
         let looks = |watch: &mut Watch, faults: u32| (0..faults).filter(|_| watch.counts()).count();
         assert_eq!(looks(&mut watch, 4), 1);
-        assert!(watch.moves_to(3) && !watch.moves_to(3));
+        assert!(watch.seen_at(3));
+        assert_eq!(watch.moves_to(3), None);
+        assert!(!watch.seen_at(3));
         assert_eq!(looks(&mut watch, 1000), 18);
-        assert!(watch.moves_to(5));
+        assert_eq!(watch.moves_to(5), None);
         assert_eq!(looks(&mut watch, 4), 1);
+    }
+
+    #[test]
+    fn handlers_watch_where_threads_were_seen_on_the_last_two_processors() {
+        let mut watch = Watch::default();
+        assert_eq!((watch.moves_to(3), watch.moves_to(5)), (None, None));
+        assert!(!watch.seen_at(3) && !watch.seen_at(5) && !watch.seen_at(3));
+        assert!(watch.seen_at(7));
+        assert_eq!(watch.moves_to(7), Some(5));
+        assert!(!watch.seen_at(3) && watch.seen_at(5));
     }
 }

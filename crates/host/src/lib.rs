@@ -3,9 +3,9 @@
 //!
 //! Whoever maps one registers its mapping with a userfaultfd of its own, and hands the userfaultfd
 //! over: its faults come here. [`farpage_object::Shared`] decides; what it decides is done in the
-//! mappings while its lock is held, so that they never say more than it allows. Only pagers are asked
-//! without the lock, and those that take their time answer later: none holds up the objects of
-//! another.
+//! mappings while its lock is held, so that they never say more than it allows. Only pagers are
+//! asked without the lock, and those that take their time answer later: none holds up the objects
+//! of another.
 //!
 //! Who maps an object of [`Objects::create`] lets this process decide page by page what is mapped,
 //! so that it can be written to. The files of [`Files`], which `farpage run --map` keeps for the

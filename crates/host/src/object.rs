@@ -357,8 +357,8 @@ impl Object {
         go_on
     }
 
-    /// The pages cannot be had, or not together. Who waits for the one that was wanted gets an error;
-    /// returns who asks again.
+    /// The pages cannot be had, or not together. Who waits for the one that was wanted gets an
+    /// error; returns who asks again.
     fn cannot(&self, asked: Asked, error: PagerError) -> Vec<Waiter> {
         let (start, end) = (asked.pages.start.0, asked.pages.end.0);
         let Some((page, write)) = asked.wanted else {
@@ -526,8 +526,8 @@ impl Object {
     }
 }
 
-/// Lets the process of a mapping in to pages that are there, `page` of the mapping among them, and to
-/// those around them. Returns where, and how many bytes: who waits there is to be woken.
+/// Lets the process of a mapping in to pages that are there, `page` of the mapping among them, and
+/// to those around them. Returns where, and how many bytes: who waits there is to be woken.
 fn let_in(
     state: &State,
     mapping: &Mapping,

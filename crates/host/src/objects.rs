@@ -87,7 +87,8 @@ impl Objects {
     /// is handed to it. It lives as long as somebody has it or maps it.
     ///
     /// # Errors
-    /// When it has no pages; when Linux gives no memory file or userfaultfd; when the pager refuses.
+    /// When it has no pages; when Linux gives no memory file or userfaultfd; when the pager
+    /// refuses.
     pub fn create(
         &'static self,
         name: &str,
@@ -198,7 +199,9 @@ impl Objects {
         Ok(())
     }
 
-    /// The process has unmapped what was mapped at `address`. False when nothing was.
+    /// The process is about to unmap what is mapped at `address`, and touches it no more. False
+    /// when nothing is. To be called before: what the process maps there afterwards is none of this
+    /// one's.
     pub fn unmap(&self, space: SpaceId, address: usize) -> bool {
         let Some(space) = self.space(space.0) else {
             return false;

@@ -100,8 +100,8 @@ impl Space {
         })
     }
 
-    /// Faults that wait, up to [`FAULTS`]. Fails when it is no userfaultfd, or one that reports other
-    /// things than faults.
+    /// Faults that wait, up to [`FAULTS`]. Fails when it is no userfaultfd, or one that reports
+    /// other things than faults.
     pub(crate) fn faults(&self) -> Result<Faults<FAULTS>, Errno> {
         self.uffd().faults()
     }
@@ -129,7 +129,8 @@ impl Space {
     }
 
     /// Maps pages that the memory file has, to be read or to be written. Who waits there is to be
-    /// woken after that, without a lock: it runs at once, and what it waits for next needs the lock.
+    /// woken after that, without a lock: it runs at once, and what it waits for next needs the
+    /// lock.
     pub(crate) fn let_in(&self, at: usize, bytes: usize, writable: bool) -> Result<(), Errno> {
         let (mut done, mut had_some) = (0, false);
         while done < bytes {
@@ -152,8 +153,8 @@ impl Space {
         Ok(())
     }
 
-    /// Has Linux map what the memory file has, zeros where it has nothing, and wakes who waits there.
-    /// False when it cannot: it is not to be asked again.
+    /// Has Linux map what the memory file has, zeros where it has nothing, and wakes who waits
+    /// there. False when it cannot: it is not to be asked again.
     pub(crate) fn leave_to_linux(&self, at: usize, bytes: usize) -> bool {
         let left = self.uffd().leave(at, bytes);
         if left == Err(Errno::ENOMEM) {

@@ -202,8 +202,8 @@ fn a_process_that_is_killed_takes_nothing_of_the_others_with_it() {
     }
 }
 
-/// Lets memory be plenty, so that Linux maps pages by itself, and short again, until `ended`. Returns
-/// how often all pages were there, and a few.
+/// Lets memory be plenty, so that Linux maps pages by itself, and short again, until `ended`.
+/// Returns how often all pages were there, and a few.
 fn in_plenty_and_want(objects: &Objects, object: &Object, mut ended: impl FnMut() -> bool) -> u32 {
     let few = PAGES / 5;
     let mut rounds = 0;

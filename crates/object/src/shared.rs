@@ -15,10 +15,11 @@
 //! Invariant: a mapping that may be written is of a dirty page. So a page is protected in every
 //! mapping before it begins to leave, and whoever writes to it then waits.
 //!
-//! Pages that are all dirty, or have no contents anywhere, need no decision while they stay: aligned
-//! blocks of them can be **granted** ([`Shared::grant`]). Linux then maps them, and fills those that
-//! are not there with zeros, in every task as it is touched, at its own speed. All of them count as
-//! dirty until the block is taken back, which is when those that nobody touched are found.
+//! Pages that are all dirty, or have no contents anywhere, need no decision while they stay:
+//! aligned blocks of them can be **granted** ([`Shared::grant`]). Linux then maps them, and fills
+//! those that are not there with zeros, in every task as it is touched, at its own speed. All of
+//! them count as dirty until the block is taken back, which is when those that nobody touched are
+//! found.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;

@@ -117,8 +117,8 @@ pub fn pointer() -> Result<usize> {
 }
 
 /// How far a thread's restartable-sequences area, in which Linux keeps the number of the processor
-/// that it runs on, lies from its robust list. Of the calling thread, and so of all that glibc made;
-/// `offset` is glibc's `__rseq_offset`.
+/// that it runs on, lies from its robust list. Of the calling thread, and so of all that glibc
+/// made; `offset` is glibc's `__rseq_offset`.
 ///
 /// # Errors
 /// As [`robust_list`] and [`pointer`].
@@ -147,7 +147,8 @@ pub fn cpu_by_rseq(thread: u32, from_list: isize, within: core::ops::Range<usize
     u32::try_from(cpu).ok()
 }
 
-/// The processor that a thread runs on, or ran on last, of whichever process in this one's namespace.
+/// The processor that a thread runs on, or ran on last, of whichever process in this one's
+/// namespace.
 pub fn cpu_of(thread: u32) -> Option<u32> {
     /// Longer than `/proc/4294967295/task/4294967295/stat` and its end.
     const PATH: usize = 48;

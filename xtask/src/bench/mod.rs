@@ -6,6 +6,7 @@ mod job;
 mod local;
 mod remote;
 mod rpc;
+mod shared;
 mod swap;
 mod translate;
 
@@ -25,9 +26,10 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         Some("local") => local::bench(world, args),
         Some("remote") => remote::bench(world, args),
         Some("rpc") => rpc::bench(world, args),
+        Some("shared") => shared::bench(world, args),
         Some("translate") => translate::bench(world, args),
         other => bail!(
-            "bench run, fault, fits, cache, local, remote, rpc or translate, not {:?}",
+            "bench run, fault, fits, cache, local, remote, rpc, shared or translate, not {:?}",
             other.unwrap_or("")
         ),
     }

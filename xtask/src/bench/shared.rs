@@ -1,0 +1,123 @@
+//! `bench shared`: pages of an object that two processes map, beside those of a bare memory file;
+//! and faults that the host's daemon answers, beside the embedded kernel's.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::spread;
+use crate::args::Args;
+use crate::proc;
+use crate::table::{Table, median};
+use crate::world::{World, machine};
+
+/// Times the time of a bare memory file, for pages that are there.
+const TO_REACH_THERE: f64 = 1.1;
+/// Times the time of the embedded kernel, for pages that the pager has.
+const TO_REACH_ABSENT: f64 = 1.3;
+
+/// What was measured, of whom, and nanoseconds a page.
+struct Line {
+    what: String,
+    name: String,
+    ns: f64,
+}
+
+/// Entry point.
+pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
+    let runs: u32 = args.number("--runs", 5)?;
+    let pages: u32 = args.number("--pages", 65_536)?;
+    args.finish()?;
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--release", "--quiet", "-p", "farpage-bench"]);
+    cargo.current_dir(&world.root);
+    proc::must(&mut cargo, "cargo build --release -p farpage-bench")?;
+    let mut command = Command::new(world.release_dir()?.join("farpage-bench"));
+    command.args(["shared", "--runs", &runs.to_string()]);
+    command.args(["--pages", &pages.to_string()]);
+    let text = proc::output(&mut command, "farpage-bench shared")?;
+    let line = |l: &str| parse(l).with_context(|| format!("not a line of figures: {l}"));
+    let lines = text.lines().map(line).collect::<Result<Vec<_>>>()?;
+    println!("{}", machine());
+    println!("{runs} runs: median (least-most) of ns a page, and of the ratios of each run.");
+    println!("there: another process has written to all of them. new: nobody has.");
+    println!("absent: the pager has them; one at a time, far apart, the median of each run.");
+    let ratios = print(&lines);
+    for (what, most) in [("there", TO_REACH_THERE), ("absent", TO_REACH_ABSENT)] {
+        let of = ratios.iter().filter(|(name, _)| name.starts_with(what));
+        let worst = of.map(|(_, ratio)| *ratio).fold(0.0, f64::max);
+        let reached = if worst <= most { "yes" } else { "NO" };
+        println!("{what}: {worst:.2} at worst; to reach {most}: {reached}");
+    }
+    Ok(())
+}
+
+fn parse(line: &str) -> Option<Line> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [kind, name, order, _pages, ns] = words.as_slice() else {
+        return None;
+    };
+    Some(Line {
+        what: format!("{kind}, {}", order.replace('_', " ")),
+        name: (*name).to_owned(),
+        ns: ns.parse().ok()?,
+    })
+}
+
+/// Prints the table. Returns what the medians of the ratios are.
+fn print(lines: &[Line]) -> Vec<(String, f64)> {
+    let mut table = Table::new(["", "peer", "peer ns", "farpage ns", "ratio"]);
+    let mut kinds: Vec<&str> = Vec::new();
+    for line in lines {
+        if !kinds.contains(&line.what.as_str()) {
+            kinds.push(&line.what);
+        }
+    }
+    kinds.sort_unstable();
+    let mut medians = Vec::new();
+    for what in kinds {
+        let of = |own: bool| -> Vec<&Line> {
+            let is_one = |l: &&Line| l.what == what && (l.name == "farpage") == own;
+            lines.iter().filter(is_one).collect()
+        };
+        let (peers, own) = (of(false), of(true));
+        let ns = |lines: &[&Line]| lines.iter().map(|l| l.ns).collect::<Vec<_>>();
+        let ratios: Vec<f64> = own.iter().zip(&peers).map(|(o, p)| o.ns / p.ns).collect();
+        let peer = peers.first().map_or("", |line| line.name.as_str());
+        table.row([
+            what.to_owned(),
+            peer.to_owned(),
+            spread(&ns(&peers), 0),
+            spread(&ns(&own), 0),
+            spread(&ratios, 2),
+        ]);
+        medians.push((what.to_owned(), median(&ratios)));
+    }
+    table.print();
+    medians
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Line, parse, print};
+
+    #[test]
+    fn a_line_of_figures_is_read() {
+        let line = parse("there bare read_in_order 65536 177.2").unwrap();
+        let read = (line.what.as_str(), line.name.as_str(), line.ns);
+        assert_eq!(read, ("there, read in order", "bare", 177.2));
+        assert!(parse("there bare read_in_order 65536").is_none());
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_run() {
+        let line = |name: &str, ns: f64| Line {
+            what: "there".into(),
+            name: name.into(),
+            ns,
+        };
+        let runs = [(100.0, 120.0), (200.0, 220.0), (50.0, 100.0)];
+        let lines = runs.map(|(peer, own)| [line("bare", peer), line("farpage", own)]);
+        assert_eq!(print(lines.as_flattened()), [("there".to_owned(), 1.2)]);
+    }
+}
