@@ -116,8 +116,7 @@ impl Words {
         if sealed_bytes(fd, FIXED)? != bytes as u64 {
             return Err(Errno::EFBIG);
         }
-        let flags = mem::MAP_SHARED | g::MAP_POPULATE;
-        Map::new(fd, bytes, READ_WRITE, flags).map(Self)
+        Map::new(fd, bytes, READ_WRITE, mem::MAP_SHARED).map(Self)
     }
 
     /// All of it, by four bytes.
