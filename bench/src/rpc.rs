@@ -2,6 +2,7 @@
 
 mod link;
 mod memory;
+mod node;
 #[cfg(feature = "peers")]
 mod peers;
 mod pipe;
@@ -30,6 +31,7 @@ pub(crate) struct Channel {
 const WAYS: &[(&str, Connect, Serve)] = &[
     ("pipe", pipe::connect, pipe::serve),
     ("farpage_link", link::connect, link::serve),
+    ("farpage_port", node::connect, node::serve),
     #[cfg(feature = "peers")]
     ("ipc-channel", peers::connect, peers::serve),
 ];

@@ -12,7 +12,7 @@ use std::thread;
 
 use farpage_port::link::{
     ConnectError, Draft, Ended, Link, REGIONS_MAX, ReceiveError, Region, Sealed, SendError,
-    Violation,
+    VERSION, Violation,
 };
 use farpage_sys::memory_file::{self, Words};
 use farpage_sys::{file, message};
@@ -20,7 +20,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::net::Shutdown;
 use support::{descriptors, file_of, frame, header, number, sockets, soon};
 
-const BYTES: usize = 4096 + 2 * 64 * 128;
+const BYTES: usize = 4096 + 2 * 64 * 128 + 2 * 1024 * 128;
 /// Words of four bytes of the connector's direction, and of the other.
 const TAIL: usize = 0;
 const OTHER_HEAD: usize = (256 + 128) / 4;
@@ -57,7 +57,7 @@ fn attack() -> (Attacker, Link) {
     let (read, wake) = rustix::pipe::pipe().unwrap();
     message::send(
         own.as_fd(),
-        &greeting(1),
+        &greeting(VERSION),
         &[ring.as_fd(), read.as_fd()],
         true,
     )
@@ -126,6 +126,28 @@ fn violation(victim: &Link) -> Violation {
 }
 
 #[test]
+fn long_bodies_that_are_not_there_are_violations() {
+    const LONG_TAIL: usize = 2048 / 4;
+    const IN_LONG_RING: u64 = 7;
+    let most = farpage_port::link::IN_LONG_RING_MAX as u64;
+    for (tail, bytes) in [(0, 1), (1, 129), (1024, most + 1), (1024, u64::MAX)] {
+        let (attacker, victim) = attack();
+        attacker.store(LONG_TAIL, tail);
+        attacker.put(&[(first(IN_LONG_RING, 0, 8), 0, &[bytes])]);
+        assert!(matches!(violation(&victim), Violation::Length { slots, .. } if slots == tail));
+    }
+    let (attacker, victim) = attack();
+    attacker.store(LONG_TAIL, 1025);
+    attacker.put(&[(first(IN_LONG_RING, 0, 8), 0, &[1])]);
+    let index = 1025;
+    assert_eq!(violation(&victim), Violation::Index { index, own: 0 });
+    let (attacker, victim) = attack();
+    attacker.store(LONG_TAIL, 1);
+    attacker.put(&[(first(IN_LONG_RING, 0, 8), 0, &[128])]);
+    assert_eq!(victim.receive(soon()).unwrap().body[..], [0; 128]);
+}
+
+#[test]
 fn impossible_indices_are_violations() {
     for index in [65, u32::MAX, 1 << 31] {
         let (attacker, victim) = attack();
@@ -177,10 +199,10 @@ fn a_ring_that_is_scribbled_over_all_the_time_neither_hangs_nor_harms() {
                     match seed % 3 {
                         0 => attacker.words.u64s()[word % (BYTES / 8)]
                             .store(random, Ordering::Relaxed),
-                        1 => attacker.words.u32s()[word % 128].store(small, Ordering::Relaxed),
+                        1 => attacker.words.u32s()[word % 1024].store(small, Ordering::Relaxed),
                         _ => {
                             let at = FIRST_SLOT + word % 64 * 16;
-                            let kind = random % 7;
+                            let kind = random % 8;
                             attacker.words.u64s()[at].store(kind, Ordering::Relaxed);
                             attacker.words.u32s()[TAIL].fetch_add(1, Ordering::Relaxed);
                         }
@@ -213,7 +235,7 @@ fn memory_that_could_shrink_is_refused_and_what_was_taken_cannot_shrink() {
         let (read, _write) = rustix::pipe::pipe().unwrap();
         message::send(
             own.as_fd(),
-            &greeting(1),
+            &greeting(VERSION),
             &[bad.as_fd(), read.as_fd()],
             true,
         )
@@ -240,7 +262,7 @@ fn something_else_than_a_pipe_is_refused() {
     let (own, socket) = sockets();
     message::send(
         own.as_fd(),
-        &greeting(1),
+        &greeting(VERSION),
         &[ring().as_fd(), null.as_fd()],
         true,
     )
@@ -418,19 +440,31 @@ fn loans_beyond_what_was_announced_are_violations() {
 #[test]
 fn greetings_of_another_version_or_none_are_refused_with_the_reason() {
     let (own, socket) = sockets();
-    message::send(own.as_fd(), &greeting(2), &[], true).unwrap();
+    message::send(own.as_fd(), &greeting(VERSION + 1), &[], true).unwrap();
     let error = Link::accept_over(socket, soon()).err();
-    assert_eq!(error, Some(ConnectError::Version { ours: 1, theirs: 2 }));
-    let text = "the peer speaks version 2 of the Link protocol, this program 1: update the older";
+    assert_eq!(
+        error,
+        Some(ConnectError::Version {
+            ours: VERSION,
+            theirs: VERSION + 1
+        })
+    );
+    let text = "the peer speaks version 3 of the Link protocol, this program 2: update the older";
     assert_eq!(error.unwrap().to_string(), text);
     let mut answer = [0; 16];
     message::receive(own.as_fd(), &mut answer).unwrap();
-    assert_eq!(answer, greeting(1), "the other side is told, too");
+    assert_eq!(answer, greeting(VERSION), "the other side is told, too");
 
     let (own, socket) = sockets();
     message::send(own.as_fd(), &greeting(7), &[], true).unwrap();
     let error = Link::connect_over(socket, soon()).err();
-    assert_eq!(error, Some(ConnectError::Version { ours: 1, theirs: 7 }));
+    assert_eq!(
+        error,
+        Some(ConnectError::Version {
+            ours: VERSION,
+            theirs: 7
+        })
+    );
 
     let (own, socket) = sockets();
     message::send(own.as_fd(), b"GET / HTTP/1.1\r\n\r\n", &[], false).unwrap();

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use farpage_port::link::{
-    Attached, Body, Draft, Ended, FDS_MAX, IN_RING_MAX, LinkSet, ReceiveError, Region, Sealed,
-    SendError,
+    Attached, Body, Draft, Ended, FDS_MAX, IN_LONG_RING_MAX, IN_RING_MAX, LinkSet, ReceiveError,
+    Region, Sealed, SendError,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use support::{descriptors, file_of, frame, header, now, number, pair, soon, text_of};
@@ -32,6 +32,8 @@ fn bodies_of_every_size_arrive_whole_and_in_order() {
         4096,
         IN_RING_MAX,
         IN_RING_MAX + 1,
+        IN_LONG_RING_MAX,
+        IN_LONG_RING_MAX + 1,
         1 << 20,
     ];
     for (index, &size) in sizes.iter().enumerate() {
@@ -40,9 +42,28 @@ fn bodies_of_every_size_arrive_whole_and_in_order() {
         let message = b.receive(soon()).unwrap();
         assert_eq!(number(&message.header), index as u64);
         assert_eq!(message.body[..], body[..]);
-        assert_eq!(matches!(message.body, Body::Mapped(_)), size > 64 << 10);
+        assert_eq!(
+            matches!(message.body, Body::Mapped(_)),
+            size > IN_LONG_RING_MAX
+        );
         b.send(&frame(0, &message.body), &[]).unwrap();
         assert_eq!(a.receive(soon()).unwrap().body[..], body[..]);
+    }
+}
+
+#[test]
+fn long_bodies_find_their_way_whether_their_ring_has_room_or_not() {
+    let (a, b) = pair();
+    let body = |n: u64| vec![n as u8; 20_000 + 977 * n as usize];
+    for round in 0..20 {
+        for n in 0..10 {
+            a.send(&frame(n, &body(n + round)), &[]).unwrap();
+        }
+        for n in 0..10 {
+            let message = b.receive(soon()).unwrap();
+            assert_eq!(number(&message.header), n);
+            assert_eq!(message.body[..], body(n + round));
+        }
     }
 }
 

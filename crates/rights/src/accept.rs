@@ -104,6 +104,7 @@ impl Space {
         let (to, hops) = (message.to, message.hops);
         let parcel = self.take_parcel(link, message, descriptors);
         let from = match self.exports[index].kind {
+            RightKind::Send if self.exports[index].feeds && hops > 0 => None,
             RightKind::Send => {
                 let export = &mut self.exports[index];
                 export.credits -= 1;
@@ -187,6 +188,7 @@ impl Space {
         let index = self.held_export(link, message.to)?;
         let mut named = Vec::with_capacity(2 + message.rights.len());
         match self.exports[index].kind {
+            RightKind::Send if self.exports[index].feeds && message.hops > 0 => {}
             RightKind::Send if self.exports[index].credits == 0 => return Err(Fault::NoCredit),
             RightKind::Send => {}
             RightKind::SendOnce => named.push(Named::Once(message.to)),

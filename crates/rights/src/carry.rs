@@ -17,7 +17,7 @@ impl Space {
     pub(crate) fn transmit(&mut self, import: u32, parcel: Parcel, hops: u8) {
         let it = &mut self.imports[import];
         let (link, to) = (it.link, it.export);
-        if it.kind == RightKind::Send {
+        if it.kind == RightKind::Send && !(it.feeds && hops > 0) {
             it.credits -= 1;
         }
         let origin = match parcel.sender {

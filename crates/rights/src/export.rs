@@ -35,6 +35,8 @@ pub(crate) struct Export {
     pub(crate) credits: u16,
     /// Messages of the holder's in the port's queue.
     pub(crate) queued: u16,
+    /// The receive right came by it: what its holder forwards needs no credit.
+    pub(crate) feeds: bool,
     /// Neighbours in the port's list.
     pub(crate) newer: u32,
     pub(crate) older: u32,
@@ -93,6 +95,7 @@ impl Space {
             count: 1,
             credits,
             queued: 0,
+            feeds: false,
             newer: NONE,
             older: first,
         });

@@ -51,6 +51,8 @@ pub(crate) struct Import {
     /// How often the right came since it was last released.
     pub(crate) received: u32,
     pub(crate) credits: u16,
+    /// The receive right left by it: what is forwarded needs no credit.
+    pub(crate) feeds: bool,
     /// The name that a further send right joins.
     pub(crate) name: u32,
     /// The message of a send-once right that is awaited.
@@ -67,6 +69,7 @@ impl Import {
             references: 1,
             received: 0,
             credits: 0,
+            feeds: false,
             name: NONE,
             held: None,
         }

@@ -25,7 +25,10 @@
 //!
 //! What it does not do: rights that came by different ways may have different names although they
 //! are to the same port (order is kept for each name). Receive rights of two ports that cross on
-//! their way, each queued at the other, are out of reach until a Link ends; one Space refuses that.
+//! their way, each sent to the other, follow each other until they meet or have gone 255 ways, and
+//! then they are dead, as one Space would refuse them at once; so that they never wait for each
+//! other's room, what a moved port's old home forwards needs no credit. In a circle of three tasks
+//! they may still wait, until a Link ends.
 //! A right that is introduced by a task that dies before the owner has heard of it is dead. A
 //! forwarder's task that dies takes along what has not followed yet.
 //!

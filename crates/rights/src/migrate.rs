@@ -30,6 +30,7 @@ impl Space {
             .imports
             .insert(Import::new(RightKind::Send, state))
             .index;
+        self.imports[import].feeds = true;
         self.accepts.insert((owner, from, nonce), import);
         let it = &mut self.ports[port];
         it.home = Home::Forward(Target::Import(import));
@@ -51,7 +52,8 @@ impl Space {
         let port = self.ports.insert(Port::new(limit)).index;
         self.ports[port].sends = 1;
         let from = self.link(link).task;
-        self.put_accepted(link, (from, nonce), port, RightKind::Send);
+        let export = self.put_accepted(link, (from, nonce), port, RightKind::Send);
+        self.exports[export.key().index].feeds = true;
         Right::Receive(port)
     }
 
@@ -221,7 +223,7 @@ impl Space {
                 leaving.is_none_or(|leaving| self.is_settled(import, leaving.link))
             }
             Content::Parcel(_) => match it.kind {
-                RightKind::Send => it.state == ImportState::Live && it.credits > 0,
+                RightKind::Send => it.state == ImportState::Live && (it.feeds || it.credits > 0),
                 RightKind::SendOnce => true,
             },
         }

@@ -60,9 +60,9 @@ impl Space {
         Ok(())
     }
 
-    /// Waits for a right to begin with, which somebody will [`offer`](Self::offer). The token should
-    /// be one that nobody guesses: whoever offers first is believed. An offer that nobody waits for
-    /// is dropped.
+    /// Waits for a right to begin with, which somebody will [`offer`](Self::offer). The token
+    /// should be one that nobody guesses: whoever offers first is believed. An offer that nobody
+    /// waits for is dropped.
     pub fn expect_offer(&mut self, token: u64) {
         self.expected.insert(token);
     }

@@ -297,7 +297,7 @@ impl Space {
         (from, nonce): (TaskId, u64),
         port: u32,
         kind: RightKind,
-    ) {
+    ) -> ExportId {
         let (export, credits) = self.export(link, port, kind);
         let accepted = Frame::Accepted {
             from,
@@ -306,6 +306,7 @@ impl Space {
             credits,
         };
         self.put_frame(link, accepted);
+        export
     }
 
     pub(crate) fn accepted_came(

@@ -334,3 +334,55 @@ fn a_frame_says_mine_once_and_then_the_same_entry() {
     };
     assert_eq!(a, b);
 }
+
+#[test]
+fn receive_rights_that_cross_each_other_are_not_stuck() {
+    for limits in [(0, 0), (1, 1), (1, 5), (5, 5)] {
+        for queued in [0, 1] {
+            (0..50).for_each(|seed| crossing(limits, queued, seed));
+        }
+    }
+}
+
+/// Each task sends its receive right to the other's port, behind `queued` messages; the
+/// seed says who delivers when.
+fn crossing(limits: (u16, u16), queued: u16, seed: u64) {
+    let mut net = Net::new(2);
+    let (a, to_a) = net.offered(0, 1);
+    let (b, to_b) = net.offered(1, 0);
+    let dead = [net.spaces[0].allocate_port(), net.spaces[1].allocate_port()];
+    for (at, (to, told)) in [(to_b, dead[0]), (to_a, dead[1])].into_iter().enumerate() {
+        let told = Some(make_send_once(told));
+        net.spaces[at].request(to, Request::DeadName, told).unwrap();
+    }
+    for (at, (to, moving)) in [(to_b, a), (to_a, b)].into_iter().enumerate() {
+        for _ in 0..queued {
+            net.spaces[at].send(Message::new(copy_send(to), 1)).unwrap();
+        }
+        let limit = [limits.0, limits.1][at];
+        net.spaces[at].set_limit(moving, limit).unwrap();
+        let mut message = Message::new(copy_send(to), 2);
+        message.rights = vec![move_receive(moving)];
+        net.spaces[at].send(message).unwrap();
+    }
+    for step in 0..64 {
+        net.deliver((seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(step) & 1) as usize);
+    }
+    net.run();
+    for (space, (told, to)) in net
+        .spaces
+        .iter_mut()
+        .zip([(dead[0], to_b), (dead[1], to_a)])
+    {
+        let notice = Notice::of(&space.receive(told).unwrap());
+        assert_eq!(
+            notice,
+            Some(Notice::DeadName(to)),
+            "{limits:?} {queued} {seed}"
+        );
+        space.destroy(told).unwrap();
+        space.destroy(to).unwrap();
+    }
+    net.run();
+    assert!(net.spaces.iter().all(farpage_rights::Space::is_empty));
+}

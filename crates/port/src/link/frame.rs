@@ -13,8 +13,11 @@ use super::memory::{Loan, LoanId};
 pub const HEADER_BYTES: usize = 48;
 /// Bytes of a body that share the slot of the header.
 pub const IN_SLOT_MAX: usize = 64;
-/// Bytes of a body that go through the ring; longer ones go by memory.
+/// Bytes of a body that go through the ring; longer ones go through another, or by memory.
 pub const IN_RING_MAX: usize = IN_SLOT_MAX + 32 * SLOT_BYTES;
+/// Bytes of a body that go through the ring of long bodies when there is room; longer ones go by
+/// memory.
+pub const IN_LONG_RING_MAX: usize = 80 << 10;
 const SLOT_BYTES: usize = WORDS * 8;
 
 /// What is sent.
@@ -111,17 +114,20 @@ pub(super) enum Kind {
     Loan = 5,
     /// A loan is returned.
     Return = 6,
+    /// The body lies in the ring of long bodies.
+    InLongRing = 7,
 }
 
 impl Kind {
     fn from_raw(raw: u8) -> Option<Self> {
-        const ALL: [Kind; 6] = [
+        const ALL: [Kind; 7] = [
             Kind::Plain,
             Kind::LongBody,
             Kind::Memory,
             Kind::Region,
             Kind::Loan,
             Kind::Return,
+            Kind::InLongRing,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == raw)
     }
@@ -130,7 +136,7 @@ impl Kind {
     pub(super) fn has_memory(self) -> bool {
         match self {
             Self::LongBody | Self::Memory | Self::Region => true,
-            Self::Plain | Self::Loan | Self::Return => false,
+            Self::Plain | Self::Loan | Self::Return | Self::InLongRing => false,
         }
     }
 
@@ -138,7 +144,7 @@ impl Kind {
     fn own_words(self) -> Option<u32> {
         match self {
             Self::Plain | Self::Memory => None,
-            Self::LongBody | Self::Return => Some(1),
+            Self::LongBody | Self::Return | Self::InLongRing => Some(1),
             Self::Region => Some(2),
             Self::Loan => Some(4),
         }
@@ -228,6 +234,18 @@ impl Slots<'_> {
     }
 }
 
+/// Slots that a body takes in the ring of long ones.
+pub(super) fn long_slots(bytes: usize) -> u32 {
+    bytes.div_ceil(SLOT_BYTES) as u32
+}
+
+/// The words of one slot of a long body.
+pub(super) fn words_of(bytes: &[u8]) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    put(&mut words, bytes);
+    words
+}
+
 fn put(words: &mut [u64], bytes: &[u8]) {
     let (whole, rest) = bytes.as_chunks::<8>();
     for (word, bytes) in words.iter_mut().zip(whole) {
@@ -283,6 +301,7 @@ mod tests {
             head(Kind::Region, 1, 16),
             head(Kind::Loan, 0, 32),
             head(Kind::Return, 0, 8),
+            head(Kind::InLongRing, 3, 8),
         ];
         for head in fine {
             assert_eq!(coded(head), Ok(head));
@@ -309,7 +328,7 @@ mod tests {
         ] {
             assert!(matches!(coded(head), Err(Violation::Frame(_))), "{head:?}");
         }
-        for first in [0, 7, 0xff, 1 | 1 << 16, 1 | 1 << 31] {
+        for first in [0, 8, 0xff, 1 | 1 << 16, 1 | 1 << 31] {
             let mut words = [0; WORDS];
             words[0] = first;
             assert_eq!(Head::decode(&words), Err(Violation::Frame(first)));

@@ -17,7 +17,7 @@ use super::peer::Peer;
 use super::wake::{Waker, Watched, timespec_until};
 
 /// The version of the protocol: greeting, ring and frames.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 const MAGIC: u32 = u32::from_le_bytes(*b"FpLk");
 const GREETING_BYTES: usize = 16;
 /// Connections that wait to be accepted.

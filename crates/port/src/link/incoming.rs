@@ -10,7 +10,8 @@ use super::control;
 use super::ends::{Link, lock};
 use super::error::{Ended, ReceiveError, Violation, errno};
 use super::frame::{
-    Attached, Body, HEADER_BYTES, Head, IN_RING_MAX, IN_SLOT_MAX, Kind, Message, bytes_of,
+    Attached, Body, HEADER_BYTES, Head, IN_LONG_RING_MAX, IN_RING_MAX, IN_SLOT_MAX, Kind, Message,
+    bytes_of,
 };
 use super::layout::WORDS;
 use super::linger::{self, Patience};
@@ -25,6 +26,8 @@ const LOOKS: u32 = 64;
 #[derive(Default)]
 pub(super) struct Incoming {
     consumer: Consumer,
+    /// Of the ring of long bodies.
+    long: Consumer,
     /// Of the last descriptors.
     number: u64,
     borrowed: Borrowed,
@@ -226,6 +229,28 @@ impl Link {
         Ok(Some(Copied { head, first, body }))
     }
 
+    /// Copies a body out of the ring of long ones: it was put there before its frame.
+    fn copy_long(&self, incoming: &mut Incoming, bytes: u64) -> Result<Vec<u8>, Violation> {
+        let lines = self.shared.incoming_long();
+        let consumer = &mut incoming.long;
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let slots = bytes.div_ceil(WORDS * 8) as u32;
+        let filled = consumer.filled(&lines)?;
+        if bytes > IN_LONG_RING_MAX || slots > filled {
+            return Err(Violation::Length {
+                bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+                slots: filled,
+            });
+        }
+        let mut body = Vec::with_capacity(slots as usize * WORDS * 8);
+        for ahead in 0..slots {
+            body.extend_from_slice(&bytes_of::<{ WORDS * 8 }>(&consumer.copy(&lines, ahead)));
+        }
+        body.truncate(bytes);
+        consumer.release(&lines, slots);
+        Ok(body)
+    }
+
     fn take_fds(&self, incoming: &mut Incoming, head: &Head) -> Result<Vec<OwnedFd>, Ended> {
         incoming.number += 1;
         if head.number != incoming.number {
@@ -284,6 +309,9 @@ impl Link {
                 message.attached = Attached::Returned(returned);
             }
             (Kind::Plain, _) => message.body = body,
+            (Kind::InLongRing, _) => {
+                message.body = Body::Copied(self.copy_long(incoming, words[0])?);
+            }
             (Kind::LongBody | Kind::Memory | Kind::Region, None) => {
                 unreachable!("a frame of memory has a descriptor, as was checked")
             }

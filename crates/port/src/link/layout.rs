@@ -12,12 +12,19 @@ pub(super) const SLOTS: usize = 64;
 /// Words of one slot.
 pub(super) const WORDS: usize = 16;
 
-/// Bytes of the memory: a page of words, then the slots of either direction.
-pub(super) const BYTES: usize = FIRST_SLOT + 2 * SLOTS * WORDS * 8;
+/// Slots of one direction for long bodies.
+pub(super) const LONG_SLOTS: usize = 1024;
+
+/// Bytes of the memory: a page of words, the slots of either direction, and those for long bodies,
+/// which take no memory until they are used.
+pub(super) const BYTES: usize = FIRST_LONG_SLOT + 2 * LONG_SLOTS * WORDS * 8;
 const FIRST_SLOT: usize = 4096;
+const FIRST_LONG_SLOT: usize = FIRST_SLOT + 2 * SLOTS * WORDS * 8;
 /// Between what is written by different sides: two lines of the cache, which Intel fetches at once.
 const APART: usize = 128;
 const SIDES: usize = 1024;
+/// Indices of the slots for long bodies.
+const LONG: usize = 2048;
 
 /// One side of a Link: who connected is the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +59,10 @@ impl Shared {
     /// Maps what [`create`] made, here or in another process.
     pub(super) fn map(fd: BorrowedFd<'_>, own: Side) -> farpage_sys::Result<Self> {
         let words = Words::map(fd, BYTES)?;
+        // What every message needs is there before the first one.
+        for first in words.u64s()[..FIRST_LONG_SLOT / 8].chunks(512) {
+            first[0].load(Ordering::Relaxed);
+        }
         Ok(Self { words, own })
     }
 
@@ -69,6 +80,29 @@ impl Shared {
             producer_sleeps: self.word(at + APART + 4),
             slots: &self.words.u64s()[first..first + SLOTS * WORDS],
         }
+    }
+
+    fn long_lines(&self, from: Side) -> Lines<'_, LONG_SLOTS, WORDS> {
+        let at = LONG + from as usize * 2 * APART;
+        let first = (FIRST_LONG_SLOT / 8) + from as usize * LONG_SLOTS * WORDS;
+        Lines {
+            tail: self.word(at),
+            consumer_sleeps: self.word(at + 4),
+            head: self.word(at + APART),
+            producer_sleeps: self.word(at + APART + 4),
+            slots: &self.words.u64s()[first..first + LONG_SLOTS * WORDS],
+        }
+    }
+
+    /// The ring that this side fills with long bodies. Nobody sleeps on it: what finds no room goes
+    /// by memory, and the frame that announces a body comes by the other ring.
+    pub(super) fn outgoing_long(&self) -> Lines<'_, LONG_SLOTS, WORDS> {
+        self.long_lines(self.own)
+    }
+
+    /// The ring of long bodies that this side empties.
+    pub(super) fn incoming_long(&self) -> Lines<'_, LONG_SLOTS, WORDS> {
+        self.long_lines(self.own.other())
     }
 
     /// The ring that this side fills.

@@ -4,7 +4,8 @@
 //!   end, a sealed memory file with two rings of 64 slots of 128 bytes, a pipe for each direction
 //!   to wake the other by. [`LinkSet`]: many Links, one wait.
 //! - [`Frame`]: what is sent, a header of 48 bytes of the user's and a body. Up to 64 bytes of body
-//!   share the header's slot, up to [`IN_RING_MAX`] follow in more slots, more goes by memory.
+//!   share the header's slot, up to [`IN_RING_MAX`] follow in more slots, up to
+//!   [`IN_LONG_RING_MAX`] go through a ring of their own while it has room, more by memory.
 //! - [`Sealed`] memory is donated: nobody can change it any more. [`Region`] memory is lent: its
 //!   owner goes on writing, the borrower only reads, and gives each [`Loan`] back by a message.
 //! - Invariant: a side believes only its own memory. What lies in the ring is copied before it is
@@ -38,7 +39,9 @@ mod wake;
 pub use ends::Link;
 pub use error::{ConnectError, Ended, ReceiveError, SendError, Violation};
 pub use farpage_sys::memory_file::{Draft, Frozen};
-pub use frame::{Attached, Body, Frame, HEADER_BYTES, IN_RING_MAX, IN_SLOT_MAX, Message};
+pub use frame::{
+    Attached, Body, Frame, HEADER_BYTES, IN_LONG_RING_MAX, IN_RING_MAX, IN_SLOT_MAX, Message,
+};
 pub(crate) use hello::{Connecting, connect_socket};
 pub use hello::{Listener, VERSION};
 pub(crate) use memory::RegionHandle;

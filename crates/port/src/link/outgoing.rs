@@ -8,10 +8,13 @@ use farpage_sys::Errno;
 
 use super::ends::{Link, lock};
 use super::error::{Ended, SendError, Violation, errno};
-use super::frame::{Frame, HEADER_BYTES, Head, IN_RING_MAX, Kind, Slots};
+use super::frame::{
+    Frame, HEADER_BYTES, Head, IN_LONG_RING_MAX, IN_RING_MAX, Kind, Slots, long_slots, words_of,
+};
+use super::layout::{LONG_SLOTS, WORDS};
 use super::linger;
 use super::memory::{Loan, LoanId, Region, RegionHandle, Sealed};
-use super::ring::Producer;
+use super::ring::{Lines, Producer};
 use super::{FDS_MAX, control, wake};
 
 /// Time between two looks at a socket that is full.
@@ -21,6 +24,8 @@ const SOCKET_LOOK: Duration = Duration::from_millis(1);
 #[derive(Default)]
 pub(super) struct Outgoing {
     pub(super) producer: Producer,
+    /// Of the ring of long bodies.
+    long: Producer,
     /// Of the last descriptors.
     number: u64,
 }
@@ -30,6 +35,8 @@ struct Parts<'a> {
     kind: Kind,
     header: &'a [u8; HEADER_BYTES],
     body: &'a [u8],
+    /// What goes through the ring of long bodies.
+    long: &'a [u8],
     memory: Option<&'a Sealed>,
     region: Option<&'a RegionHandle>,
     fds: &'a [BorrowedFd<'a>],
@@ -171,6 +178,18 @@ impl Link {
                 ..Parts::new(Kind::Plain, header, frame.body)
             });
         }
+        let length = (frame.body.len() as u64).to_ne_bytes();
+        if frame.body.len() <= IN_LONG_RING_MAX {
+            let sent = self.put(&Parts {
+                long: frame.body,
+                fds,
+                ..Parts::new(Kind::InLongRing, header, &length)
+            });
+            // Nobody tells when that ring has room: what finds none goes by memory.
+            if sent != Err(SendError::Full) {
+                return sent;
+            }
+        }
         let memory = Sealed::copy(frame.body).map_err(|errno| SendError::Failed {
             doing: "copy a long body into memory",
             errno,
@@ -178,8 +197,15 @@ impl Link {
         send(&Parts {
             memory: Some(&memory),
             fds,
-            ..Parts::new(Kind::LongBody, header, &memory.bytes().to_ne_bytes())
+            ..Parts::new(Kind::LongBody, header, &length)
         })
+    }
+
+    /// Whether there is room in the ring of long bodies.
+    fn long_room(&self, outgoing: &mut Outgoing, bytes: usize) -> Result<bool, SendError> {
+        let slots = long_slots(bytes);
+        let room = outgoing.long.room(&self.shared.outgoing_long(), slots);
+        Ok(room.map_err(|lie| self.end(Violation::from(lie).into()))? >= slots)
     }
 
     fn put(&self, parts: &Parts<'_>) -> Result<(), SendError> {
@@ -215,12 +241,18 @@ impl Link {
         if room.map_err(|lie| self.end(Violation::from(lie).into()))? < slots {
             return Err(SendError::Full);
         }
+        if !self.long_room(&mut outgoing, parts.long.len())? {
+            return Err(SendError::Full);
+        }
         if count > 0 {
             let number = outgoing.number + 1;
             let all: Vec<_> = own.into_iter().chain(parts.fds.iter().copied()).collect();
             let sent = control::send(self.watched.socket.as_fd(), number, &all);
             sent.map_err(|errno| self.not_sent(errno))?;
             (outgoing.number, head.number) = (number, number);
+        }
+        if !parts.long.is_empty() {
+            fill_long(&mut outgoing.long, &self.shared.outgoing_long(), parts.long);
         }
         let frame = Slots {
             head,
@@ -298,6 +330,7 @@ impl<'a> Parts<'a> {
             kind,
             header,
             body,
+            long: &[],
             memory: None,
             region: None,
             fds: &[],
@@ -312,6 +345,14 @@ impl<'a> Parts<'a> {
             number: 0,
         }
     }
+}
+
+/// Puts a body into the ring of long ones, which has room. Nobody sleeps on that.
+fn fill_long(producer: &mut Producer, lines: &Lines<'_, LONG_SLOTS, WORDS>, body: &[u8]) {
+    for (ahead, bytes) in body.chunks(WORDS * 8).enumerate() {
+        producer.fill(lines, ahead as u32, &words_of(bytes));
+    }
+    producer.publish(lines, long_slots(body.len()));
 }
 
 fn bytes_of<const N: usize>(words: [u64; N]) -> Vec<u8> {

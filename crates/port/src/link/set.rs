@@ -1,6 +1,6 @@
 //! Many Links, one wait.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +21,7 @@ const TURNS: u32 = 8;
 /// each wait. So a wait costs what is going on, not what could.
 pub struct LinkSet {
     epoll: OwnedFd,
-    links: HashMap<u64, Member>,
+    links: BTreeMap<u64, Member>,
     hot: Vec<u64>,
     patience: Patience,
     turns: u32,
@@ -57,7 +57,7 @@ impl LinkSet {
     pub fn new() -> Result<Self, Errno> {
         Ok(Self {
             epoll: wake::new_epoll()?,
-            links: HashMap::new(),
+            links: BTreeMap::new(),
             hot: Vec::new(),
             patience: Patience::default(),
             turns: 0,

@@ -1,10 +1,10 @@
 //! A [`Node`]: one task's ports, joined with those of other processes by Links.
 //!
-//! - [`Node`]: makes ports, meets other Nodes at a path or over a pair of sockets. One Link for each
-//!   pair of Nodes, whatever was connected how often; third parties are introduced without being
-//!   asked for, when a right to the port of one is sent to the other.
-//! - [`SendRight`], [`SendOnceRight`], [`ReceiveRight`], [`PortSet`]: rights, given up when they are
-//!   dropped. [`Message`] and [`Received`]: bytes, rights, descriptors, memory.
+//! - [`Node`]: makes ports, meets other Nodes at a path or over a pair of sockets. One Link for
+//!   each pair of Nodes, whatever was connected how often; third parties are introduced without
+//!   being asked for, when a right to the port of one is sent to the other.
+//! - [`SendRight`], [`SendOnceRight`], [`ReceiveRight`], [`PortSet`]: rights, given up when they
+//!   are dropped. [`Message`] and [`Received`]: bytes, rights, descriptors, memory.
 //! - What rights do is decided by `farpage_rights::Space`; here are Links, threads and time.
 //! - Who polls: `poll`. A thread that waits does it itself, so that a call costs no other thread.
 //! - Invariant: one Link at most is up between two tasks; the smaller one decides which.

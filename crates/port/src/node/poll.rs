@@ -85,14 +85,14 @@ impl Inner {
         drop(state);
         let waited = set.wait(deadline, &mut ready);
         let mut state = self.lock();
-        state.leader = None;
         state.set = Some(set);
         if waited.is_err() {
             // Linux refuses to look: not for good, as far as it says.
             std::thread::sleep(ABSENCE);
         }
-        state.apply();
-        self.applied.notify_all();
+        if state.apply() {
+            self.applied.notify_all();
+        }
         for name in ready.drain(..) {
             if name != ALARM {
                 let id = name as u32;
@@ -109,6 +109,7 @@ impl Inner {
             state.expire(Instant::now());
         }
         self.pump(&mut state);
+        state.leader = None;
         state
     }
 

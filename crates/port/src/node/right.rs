@@ -218,7 +218,8 @@ impl SendRight {
     }
 
     /// Asks for [`Notice::Dead`](super::Notice::Dead) at `to` when the port dies, or at once if it
-    /// has. Dropping this name's last right before gives [`Notice::Deleted`](super::Notice::Deleted).
+    /// has. Dropping this name's last right before gives
+    /// [`Notice::Deleted`](super::Notice::Deleted).
     ///
     /// # Panics
     /// When `to` is of another Node.
@@ -318,8 +319,8 @@ impl ReceiveRight {
         self.0.request(Request::NoSenders { sync }, to);
     }
 
-    /// Asks for [`Notice::Destroyed`](super::Notice::Destroyed) at `to`, with this receive right and
-    /// its queue, instead of their destruction when it is dropped.
+    /// Asks for [`Notice::Destroyed`](super::Notice::Destroyed) at `to`, with this receive right
+    /// and its queue, instead of their destruction when it is dropped.
     ///
     /// # Panics
     /// When `to` is of another Node.

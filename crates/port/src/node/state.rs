@@ -1,6 +1,6 @@
 //! What a Node knows, and carrying out what its Space asks for.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,12 +34,12 @@ pub(super) struct Inner {
 /// Values by a number that is never used again.
 pub(super) struct Table<T> {
     next: u64,
-    values: HashMap<u64, T>,
+    values: BTreeMap<u64, T>,
 }
 
 impl<T> Table<T> {
     pub(super) fn new() -> Self {
-        let values = HashMap::new();
+        let values = BTreeMap::new();
         Self { next: 1, values }
     }
 
@@ -89,18 +89,18 @@ pub(super) struct State {
     pub(super) space: Space,
     pub(super) task: TaskId,
     /// Links by the number that the Space knows them by, greeted or not.
-    pub(super) peers: HashMap<u32, Peer>,
+    pub(super) peers: BTreeMap<u32, Peer>,
     /// Sockets that are no Links yet, in the same numbers.
-    pub(super) sockets: HashMap<u32, Socket>,
+    pub(super) sockets: BTreeMap<u32, Socket>,
     /// Links that are up.
-    pub(super) tasks: HashMap<TaskId, u32>,
+    pub(super) tasks: BTreeMap<TaskId, u32>,
     next_number: u32,
     pub(super) descriptors: Table<OwnedFd>,
     pub(super) memories: Table<Held>,
-    pub(super) asks: HashMap<u64, Ask>,
+    pub(super) asks: BTreeMap<u64, Ask>,
     /// Tasks that this one asked to be introduced to: whom it asked.
-    pub(super) introducing: HashMap<TaskId, u32>,
-    pub(super) waiters: HashMap<Waiter, Slot>,
+    pub(super) introducing: BTreeMap<TaskId, u32>,
+    pub(super) waiters: BTreeMap<Waiter, Slot>,
     next_waiter: u64,
     /// What is polled; none while a thread does so.
     pub(super) set: Option<LinkSet>,
@@ -139,15 +139,15 @@ impl Inner {
             state: Mutex::new(State {
                 space: Space::new(task),
                 task,
-                peers: HashMap::new(),
-                sockets: HashMap::new(),
-                tasks: HashMap::new(),
+                peers: BTreeMap::new(),
+                sockets: BTreeMap::new(),
+                tasks: BTreeMap::new(),
                 next_number: 0,
                 descriptors: Table::new(),
                 memories: Table::new(),
-                asks: HashMap::new(),
-                introducing: HashMap::new(),
-                waiters: HashMap::new(),
+                asks: BTreeMap::new(),
+                introducing: BTreeMap::new(),
+                waiters: BTreeMap::new(),
                 next_waiter: 1,
                 set: Some(set),
                 changes: Vec::new(),
@@ -212,8 +212,12 @@ impl State {
         }
     }
 
-    pub(super) fn apply(&mut self) {
-        let Some(set) = self.set.as_mut() else { return };
+    /// Applies changes to the set, which is here. True when there were any.
+    pub(super) fn apply(&mut self) -> bool {
+        let Some(set) = self.set.as_mut() else {
+            return false;
+        };
+        let any = !self.changes.is_empty();
         for change in self.changes.drain(..) {
             match change {
                 Change::Insert(id, link) => {
@@ -237,6 +241,7 @@ impl State {
                 Change::Room(id) => set.await_room(id.into()),
             }
         }
+        any
     }
 
     pub(super) fn pump(&mut self) {
@@ -263,14 +268,20 @@ impl State {
     }
 
     pub(super) fn wake(&mut self, waiter: Waiter, why: Woken) {
-        let leads = self.leader == Some(waiter);
+        // Who sleeps or polls must be told; who runs sees it by itself.
+        let polls = self.leader == Some(waiter) && self.set.is_none();
+        let sleeps = self.sleepers.contains(&waiter);
         let Some(slot) = self.waiters.get_mut(&waiter) else {
             return;
         };
         slot.woken = Some(why);
         match &slot.how {
-            How::Thread(_) if leads => self.rung = true,
-            How::Thread(condvar) => condvar.notify_one(),
+            How::Thread(condvar) => {
+                self.rung |= polls;
+                if sleeps {
+                    condvar.notify_one();
+                }
+            }
             How::Task(waker) => waker.wake_by_ref(),
             How::Descriptor(fd) => drop(rustix::io::write(fd, &1u64.to_ne_bytes())),
         }
