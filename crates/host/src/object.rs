@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::{Leaving, Shared, Wanted};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::buffer::Buffer;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
@@ -245,7 +245,7 @@ impl Object {
                     self.host.room.charge(pages.pages(), self.host);
                     let asked = self.asked(pages, Some((page, write)));
                     all.extend(match there {
-                        Ok(()) => self.came(pages, pages.pages()),
+                        Ok(()) => self.came(pages, Supplied::clean(pages.pages())),
                         Err(_) => self.cannot(asked, PagerError::OutOfSpace),
                     });
                 }
@@ -307,7 +307,8 @@ impl Object {
             // A ticket: the answer comes to `supplied` or `failed`.
             Ok(supplied) if supplied.pages == 0 => Vec::new(),
             Ok(supplied) if supplied.pages <= asked.pages.pages() => {
-                self.put_in(asked, &buffer[..supplied.pages as usize * PAGE_BYTES])
+                let contents = &buffer[..supplied.pages as usize * PAGE_BYTES];
+                self.put_in(asked, contents, supplied)
             }
             Ok(_) => self.cannot(asked, PagerError::Violation),
             Err(error) => self.cannot(asked, error),
@@ -317,10 +318,10 @@ impl Object {
     }
 
     /// A late answer: the first of the pages, whole.
-    pub(crate) fn supplied(&self, asked: Asked, contents: &[u8]) {
+    pub(crate) fn supplied(&self, asked: Asked, contents: &[u8], how: Supplied) {
         let fits = contents.len() as u64 <= asked.pages.bytes() && !contents.is_empty();
         let go_on = match fits {
-            true => self.put_in(asked, contents),
+            true => self.put_in(asked, contents, how),
             false => self.cannot(asked, PagerError::Violation),
         };
         self.want_all(go_on);
@@ -331,26 +332,31 @@ impl Object {
         self.want_all(self.cannot(asked, error));
     }
 
-    fn put_in(&self, asked: Asked, contents: &[u8]) -> Vec<Waiter> {
+    fn put_in(&self, asked: Asked, contents: &[u8], how: Supplied) -> Vec<Waiter> {
+        if how.locked.is_some() {
+            // Locks of pages are not implemented here.
+            return self.cannot(asked, PagerError::Violation);
+        }
         let offset = asked.pages.start.0 * PAGE_BYTES as u64;
         if self.memory.supply(offset, contents).is_err() {
             return self.cannot(asked, PagerError::OutOfSpace);
         }
-        let supplied = (contents.len() / PAGE_BYTES) as u64;
+        let pages = (contents.len() / PAGE_BYTES) as u64;
         let brought = &self.counters.brought;
-        brought.fetch_add(supplied, Ordering::Relaxed);
+        brought.fetch_add(pages, Ordering::Relaxed);
         if asked.wanted.is_none() {
             let ahead = &self.counters.ahead;
-            ahead.fetch_add(supplied, Ordering::Relaxed);
+            ahead.fetch_add(pages, Ordering::Relaxed);
             self.host.under_way.end(asked.pages.pages());
         }
-        self.came(asked.pages, supplied)
+        self.came(asked.pages, Supplied { pages, ..how })
     }
 
     /// The first `supplied` of `pages` came, and the others did not. Wakes whom that is enough for;
     /// returns who asks again.
-    fn came(&self, pages: PageRange, supplied: u64) -> Vec<Waiter> {
-        let all = self.change(&mut self.lock(), |all| all.came(pages, supplied));
+    fn came(&self, pages: PageRange, supplied: Supplied) -> Vec<Waiter> {
+        let (count, precious) = (supplied.pages, supplied.precious);
+        let all = self.change(&mut self.lock(), |all| all.came(pages, count, precious));
         let by_host = |waiter: &Waiter| matches!(waiter.mapped_by, MappedBy::Host(_));
         let (go_on, woken): (Vec<Waiter>, Vec<Waiter>) = all.into_iter().partition(by_host);
         woken.iter().for_each(Waiter::wake);
@@ -363,18 +369,20 @@ impl Object {
         let (start, end) = (asked.pages.start.0, asked.pages.end.0);
         let Some((page, write)) = asked.wanted else {
             self.host.under_way.end(asked.pages.pages());
-            return self.came(asked.pages, 0);
+            return self.came(asked.pages, Supplied::clean(0));
         };
         if asked.pages.pages() > 1 && !error.is_of_the_object() {
             // Only what somebody waits for matters, and it may be had alone.
             let others = [PageRange::new(start, page), PageRange::new(page + 1, end)];
             let others = others.into_iter().filter(|pages| !pages.is_empty());
-            let mut go_on: Vec<Waiter> = others.flat_map(|pages| self.came(pages, 0)).collect();
+            let mut go_on: Vec<Waiter> = others
+                .flat_map(|pages| self.came(pages, Supplied::clean(0)))
+                .collect();
             let alone = PageRange::one(PageIndex(page));
             go_on.extend(self.request(self.asked(alone, Some((page, write)))));
             return go_on;
         }
-        let left = |all: &mut Shared<_>| all.came(asked.pages, 0);
+        let left = |all: &mut Shared<_>| all.came(asked.pages, 0, false);
         let failed = self.change(&mut self.lock(), left);
         let mut why = String::new();
         if !self.pager.explain(self.number, PageIndex(page), &mut why) {

@@ -435,9 +435,9 @@ impl Objects {
 
 /// Takes what pagers answer later.
 impl Later for Objects {
-    fn supply(&self, id: u64, bytes: &[u8], _: Supplied) -> bool {
+    fn supply(&self, id: u64, bytes: &[u8], how: Supplied) -> bool {
         self.answered(id, |object, asked| {
-            object.supplied(asked, &whole_pages(bytes));
+            object.supplied(asked, &whole_pages(bytes), how);
         })
     }
 

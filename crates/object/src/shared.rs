@@ -222,12 +222,12 @@ impl<W> Shared<W> {
         Some(range)
     }
 
-    /// The first `supplied` of `pages`, which were to be brought in, are there, clean; the others
-    /// are not. Returns who waited for any of them.
+    /// The first `supplied` of `pages`, which were to be brought in, are there: clean, or, when they
+    /// are `precious`, the only copy. The others are not. Returns who waited for any of them.
     ///
     /// # Panics
     /// When one of them was not coming.
-    pub fn came(&mut self, pages: PageRange, supplied: u64) -> Vec<W> {
+    pub fn came(&mut self, pages: PageRange, supplied: u64, precious: bool) -> Vec<W> {
         let mut who = Vec::new();
         for page in pages.iter().map(|page| page.0) {
             let came = page - pages.start.0 < supplied;
@@ -237,6 +237,10 @@ impl<W> Shared<W> {
             cluster.coming &= !bit;
             if came {
                 cluster.there |= bit;
+                if precious {
+                    cluster.dirty |= bit;
+                    cluster.out &= !bit;
+                }
                 if !core::mem::replace(&mut cluster.queued, true) {
                     self.queue.push_back(number);
                 }

@@ -86,8 +86,8 @@ class SharedMemory:
     def unlink(self):
         """Takes its name away: it is gone when nobody has it any more."""
         with _talks:
-            _made_here.pop(self._name, None)
             _farpage.shared_unlink(self._name)
+            _made_here.pop(self._name, None)
 
     def __reduce__(self):
         return SharedMemory, (self._name, False, self._size)

@@ -115,8 +115,8 @@ impl Shared {
     }
 
     /// Keeps the memory after `close`.
-    fn hold(&self, py: Python<'_>) -> PyResult<Hold> {
-        self.with(py, |shared| Hold(shared.hold()))
+    fn hold(&self, py: Python<'_>) -> PyResult<Option<Hold>> {
+        self.with(py, |shared| shared.hold().map(Hold))
     }
 
     /// Unmaps it; refused while there are views.

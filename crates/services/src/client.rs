@@ -79,8 +79,8 @@ struct Mapped {
     host: Arc<Connection>,
 }
 
-/// A right to shared memory that need not be mapped: as long as it lives, the memory does.
-pub struct Hold(#[expect(dead_code, reason = "it is held")] OfProcess<MemoryClient>);
+/// As long as it lives, so does shared memory that was made here, until its name is taken away.
+pub struct Hold(#[expect(dead_code, reason = "it is held")] OfProcess<SendRight>);
 
 /// Something that in a child of fork is not to be touched, nor dropped: it is the parent's.
 struct OfProcess<T> {
@@ -124,7 +124,9 @@ impl<T> Drop for OfProcess<T> {
 
 struct Rights {
     _mapping: SendRight,
-    memory: MemoryClient,
+    _memory: MemoryClient,
+    /// Of who made it.
+    name: Option<SendRight>,
 }
 
 impl Host {
@@ -148,8 +150,8 @@ impl Host {
     /// [`Refusal::Exists`], [`Refusal::Name`], [`Refusal::Size`] and others.
     pub fn create(&self, name: &str, bytes: u64) -> Result<Shared, Error> {
         let up = self.0.up()?;
-        let right = up.kernel.create(name.into(), bytes)?.0?;
-        Shared::map(&self.0, &up, name, bytes, right)
+        let Both(right, of_name) = up.kernel.create(name.into(), bytes)?.0?;
+        Shared::map(&self.0, &up, name, bytes, (right, Some(of_name)))
     }
 
     /// Finds shared memory by its name, and maps it.
@@ -159,7 +161,7 @@ impl Host {
     pub fn open(&self, name: &str) -> Result<Shared, Error> {
         let up = self.0.up()?;
         let Both(bytes, right) = up.kernel.open(name.into())?.0?;
-        Shared::map(&self.0, &up, name, bytes, right)
+        Shared::map(&self.0, &up, name, bytes, (right, None))
     }
 
     /// Takes a name away. Who has the memory keeps it.
@@ -255,7 +257,7 @@ impl Shared {
         up: &Up,
         name: &str,
         bytes: u64,
-        right: SendRight,
+        (right, of_name): (SendRight, Option<SendRight>),
     ) -> Result<Self, Error> {
         let memory = MemoryClient::new(right).with_timeout(PATIENCE);
         let SentFd(file) = memory.file()?.0?;
@@ -265,7 +267,8 @@ impl Shared {
         };
         let view = with_device(|device| View::map(Fd(file.as_raw_fd()), bytes as usize, device));
         let view = view.map_err(fails)?;
-        let rights = Rights::answering(&view, memory, name)?;
+        let mut rights = Rights::answering(&view, memory, name)?;
+        rights.name = of_name;
         let mapped = Arc::new(Mapped {
             name: name.into(),
             bytes,
@@ -303,9 +306,12 @@ impl Shared {
         self.0.view.words()
     }
 
-    /// Keeps the memory also when it is not mapped here any more.
-    pub fn hold(&self) -> Hold {
-        Hold(OfProcess::new(lock(&self.0.rights).memory.clone()))
+    /// Keeps what was made here also when it is not mapped here any more. `None` for what was
+    /// found: its maker keeps it.
+    pub fn hold(&self) -> Option<Hold> {
+        let rights = lock(&self.0.rights);
+        let name = rights.name.clone().filter(|_| rights.is_own());
+        name.map(|right| Hold(OfProcess::new(right)))
     }
 
     /// To be called in a child of fork, before it touches the memory: which it has not inherited.
@@ -342,7 +348,8 @@ impl Rights {
         let Tried(mapping) = memory.map(SentFd(faults), view.address() as u64)?;
         Ok(Self {
             _mapping: mapping?,
-            memory,
+            _memory: memory,
+            name: None,
         })
     }
 }

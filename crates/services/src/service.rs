@@ -35,6 +35,8 @@ pub struct Service {
 /// What a port of ours stands for.
 enum Held {
     Object(Entry),
+    /// The name of an object.
+    Name(Name),
     Mapping(Mapping),
 }
 
@@ -42,6 +44,10 @@ struct Entry {
     port: ReceiveRight,
     /// Send rights that were ever given.
     given: u32,
+    /// Somebody has one.
+    held: bool,
+    /// Who holds a right to it keeps the object as long as it has a name.
+    name_port: Option<ReceiveRight>,
     object: Arc<Object>,
     /// None, or not any more, when it is empty.
     name: String,
@@ -125,11 +131,19 @@ impl Service {
             Some(Held::Object(entry)) if given != entry.given => {
                 entry.port.notify_no_senders(entry.given, &entry.port);
             }
-            Some(Held::Object(entry)) => {
-                if !entry.name.is_empty() {
-                    self.names.remove(&entry.name);
+            Some(Held::Object(_)) => {
+                if let Some(Held::Object(entry)) = self.held.get_mut(&port) {
+                    entry.held = false;
                 }
+                self.forget_unheld(port);
+            }
+            Some(Held::Name(object)) => {
+                let object = *object;
                 self.held.remove(&port);
+                if let Some(Held::Object(entry)) = self.held.get_mut(&object) {
+                    entry.name_port = None;
+                }
+                self.forget_unheld(object);
             }
             Some(Held::Mapping(mapping)) => {
                 self.objects.detach(mapping.space);
@@ -145,17 +159,38 @@ impl Service {
         }
     }
 
+    /// An object that nobody has, and whose name nobody keeps, is gone.
+    fn forget_unheld(&mut self, port: Name) {
+        let Some(Held::Object(entry)) = self.held.get(&port) else {
+            return;
+        };
+        if entry.held || entry.name_port.is_some() {
+            return;
+        }
+        if !entry.name.is_empty() {
+            self.names.remove(&entry.name);
+        }
+        self.held.remove(&port);
+    }
+
     fn named(&mut self, name: &str) -> Result<(Name, &mut Entry), Refusal> {
         names::check(name)?;
         let port = self.names.get(name).copied();
         let held = port.and_then(|port| Some((port, self.held.get_mut(&port)?)));
         match held {
             Some((port, Held::Object(entry))) => Ok((port, entry)),
-            Some((_, Held::Mapping(_))) | None => Err(Refusal::NotFound(name.into())),
+            Some((_, Held::Name(_) | Held::Mapping(_))) | None => {
+                Err(Refusal::NotFound(name.into()))
+            }
         }
     }
 
-    fn make(&mut self, caller: Sender, name: String, bytes: u64) -> Result<SendRight, Refusal> {
+    fn make(
+        &mut self,
+        caller: Sender,
+        name: String,
+        bytes: u64,
+    ) -> Result<Both<SendRight, SendRight>, Refusal> {
         if !name.is_empty() {
             match self.named(&name) {
                 Err(Refusal::NotFound(_)) => {}
@@ -177,6 +212,11 @@ impl Service {
         self.ports.insert(&port);
         let (key, right) = (port.name(), port.make_send());
         port.notify_no_senders(1, &port);
+        let name_port = self.node.port();
+        self.ports.insert(&name_port);
+        let name_right = name_port.make_send();
+        name_port.notify_no_senders(1, &name_port);
+        self.held.insert(name_port.name(), Held::Name(key));
         let (uid, pid) = identity(caller);
         if !name.is_empty() {
             self.names.insert(name.clone(), key);
@@ -184,6 +224,8 @@ impl Service {
         let entry = Entry {
             port,
             given: 1,
+            held: true,
+            name_port: (!name.is_empty()).then_some(name_port),
             object,
             name,
             bytes,
@@ -192,14 +234,18 @@ impl Service {
             mapped_by: Vec::new(),
         };
         self.held.insert(key, Held::Object(entry));
-        Ok(right)
+        Ok(Both(right, name_right))
     }
 }
 
 impl Entry {
     fn give(&mut self) -> SendRight {
         self.given += 1;
-        self.port.make_send()
+        let right = self.port.make_send();
+        if !std::mem::replace(&mut self.held, true) {
+            self.port.notify_no_senders(self.given, &self.port);
+        }
+        right
     }
 
     fn refuse_others(&self, caller: Sender) -> Result<(), Refusal> {
@@ -220,7 +266,12 @@ fn identity(caller: Sender) -> (u32, u32) {
 }
 
 impl Kernel for Service {
-    fn create(&mut self, caller: Sender, name: String, bytes: u64) -> Tried<SendRight> {
+    fn create(
+        &mut self,
+        caller: Sender,
+        name: String,
+        bytes: u64,
+    ) -> Tried<Both<SendRight, SendRight>> {
         Tried(self.make(caller, name, bytes))
     }
 
@@ -237,7 +288,7 @@ impl Kernel for Service {
         let is_it = |entry: &&mut Entry| entry.object.identity().ok() == identity.ok();
         let objects = self.held.values_mut().filter_map(|held| match held {
             Held::Object(entry) => Some(entry),
-            Held::Mapping(_) => None,
+            Held::Name(_) | Held::Mapping(_) => None,
         });
         let found = objects.into_iter().find(|entry| is_it(entry));
         let missing = || Refusal::NotFound("(a descriptor)".into());
@@ -249,21 +300,24 @@ impl Kernel for Service {
     }
 
     fn unlink(&mut self, caller: Sender, name: String) -> Tried<()> {
-        let unlinked = self.named(&name).and_then(|(_, entry)| {
+        let unlinked = self.named(&name).and_then(|(port, entry)| {
             entry.refuse_others(caller)?;
             entry.name.clear();
-            Ok(())
+            Ok((port, entry.name_port.take()))
         });
-        if unlinked.is_ok() {
+        Tried(unlinked.map(|(object, name_port)| {
             self.names.remove(&name);
-        }
-        Tried(unlinked)
+            if let Some(port) = name_port {
+                self.held.remove(&port.name());
+            }
+            self.forget_unheld(object);
+        }))
     }
 
     fn list(&mut self, caller: Sender) -> Vec<Listed> {
         let entries = self.held.values().filter_map(|held| match held {
             Held::Object(entry) if entry.refuse_others(caller).is_ok() => Some(entry),
-            Held::Object(_) | Held::Mapping(_) => None,
+            Held::Object(_) | Held::Name(_) | Held::Mapping(_) => None,
         });
         let listed = entries.map(|entry| {
             let mut mapped_by = entry.mapped_by.clone();
@@ -299,7 +353,7 @@ impl OfObject<'_> {
     fn entry(&mut self) -> Option<&mut Entry> {
         match self.0.held.get_mut(&self.1) {
             Some(Held::Object(entry)) => Some(entry),
-            Some(Held::Mapping(_)) | None => None,
+            Some(Held::Name(_) | Held::Mapping(_)) | None => None,
         }
     }
 

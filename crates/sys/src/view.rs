@@ -75,6 +75,8 @@ impl View {
     /// Nobody answers for it any more: threads that wait for a page, or touch one that is not
     /// there, get SIGBUS. Nothing before Linux 6.6: they wait.
     pub fn fail(&self) {
+        // What is protected and absent counts as there.
+        let _ = Uffd(self.userfaultfd()).set_protected(self.address, self.bytes, false);
         for at in (self.address..self.address + self.bytes).step_by(PAGE) {
             // A page that is there stays.
             let _ = Uffd(self.userfaultfd()).refuse(at, PAGE);

@@ -169,7 +169,13 @@ impl World {
             };
             assert!(self.file.insert(page, contents).is_none(), "a second copy");
         }
-        let told = self.object.came(pages, supplied);
+        // A pager of temporary memory may give its copy away.
+        let precious = self.temporary && !zeros && self.below(3) == 0;
+        if precious {
+            let given = pages.start.0..pages.start.0 + supplied;
+            given.for_each(|page| assert!(self.pager.remove(&page).is_some()));
+        }
+        let told = self.object.came(pages, supplied, precious);
         self.wake(told);
     }
 
@@ -365,7 +371,7 @@ fn there(pages: u64) -> Shared<()> {
     let mut object = Shared::new(PAGES, false);
     for page in 0..pages {
         if let Wanted::Fetch(pages) = object.want(page, false, (), 1, 1) {
-            object.came(pages, pages.pages());
+            object.came(pages, pages.pages(), false);
         }
     }
     object
@@ -378,7 +384,7 @@ fn what_came_first_leaves_first_and_who_was_held_is_young() {
         let Wanted::Fetch(pages) = object.want(page, false, (), 1, 1) else {
             panic!("it was not there");
         };
-        object.came(pages, 1);
+        object.came(pages, 1, false);
     }
     assert_eq!(object.choose(|_| true), None);
     let held = |pages: PageRange| pages.contains(PageIndex(100));
@@ -399,7 +405,7 @@ fn a_run_is_brought_in_ever_larger_parts() {
         let Wanted::Fetch(pages) = object.want(page, false, (), 16, 512) else {
             panic!("page {page}");
         };
-        assert_eq!(object.came(pages, pages.pages()).len(), 1);
+        assert_eq!(object.came(pages, pages.pages(), false).len(), 1);
         fetched.push(pages.pages());
         page = pages.end.0;
     }
@@ -466,10 +472,10 @@ fn zeros_that_nobody_wrote_to_are_never_written_out() {
     let mut object: Shared<()> = Shared::new(PAGES, true);
     let cluster = PageRange::new(16, 32);
     assert_eq!(object.want(20, false, (), 1, 1), Wanted::Zero(cluster));
-    assert_eq!(object.came(cluster, 16).len(), 1);
+    assert_eq!(object.came(cluster, 16, false).len(), 1);
     assert_eq!(object.choose(|_| false), Some(Leaving::Clean(cluster)));
     assert_eq!(object.want(20, true, (), 1, 1), Wanted::Zero(cluster));
-    object.came(cluster, 16);
+    object.came(cluster, 16, false);
     let all = Wanted::There {
         pages: cluster,
         writable: true,
@@ -507,7 +513,7 @@ fn new_pages_are_filled_in_ever_larger_parts() {
         let Wanted::Zero(pages) = object.want(page, true, (), 1, 1) else {
             panic!("page {page}");
         };
-        object.came(pages, pages.pages());
+        object.came(pages, pages.pages(), false);
         filled.push(pages.pages());
         page = pages.end.0;
     }
