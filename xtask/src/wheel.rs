@@ -187,6 +187,7 @@ pub(crate) fn test(world: &World) -> Result<()> {
             world.release_dir()?.join("farpage-test-server"),
         )
         .env("FARPAGE_TORCH_PYTHON", &torch)
+        .env("FARPAGE_COMMAND", python.with_file_name("farpage"))
         .env("FARPAGE_INSTALLED", "1")
         .env("FARPAGE_DOCS", world.root.join("docs"))
         .env("PYTHONDONTWRITEBYTECODE", "1")

@@ -1,6 +1,7 @@
 """What the tests share: data, a server with faults on demand, scripts that run by themselves."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -48,6 +49,21 @@ class TestServer:
     def stop(self):
         self.process.kill()
         self.process.communicate()
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """A host kernel with 16 MiB of RAM."""
+    socket = str(tmp_path / "host")
+    monkeypatch.setenv("FARPAGE_HOST", socket)
+    run = [os.environ["FARPAGE_COMMAND"], "up", "--ram", "16M", "--spill", str(tmp_path)]
+    up = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
+    assert "answers at" in up.stdout.readline()
+    fp._farpage.shared_forget_host()
+    yield up
+    up.send_signal(signal.SIGTERM)
+    assert up.wait(20) == 0
+    assert not os.path.exists(socket)
 
 
 @pytest.fixture

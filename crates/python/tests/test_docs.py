@@ -17,7 +17,7 @@ def blocks():
         yield text.count("\n", 0, found.start()) + 1, found.group(1)
 
 
-def test_all_examples_run(tmp_path, monkeypatch, capsys):
+def test_all_examples_run(tmp_path, monkeypatch, capsys, host):
     monkeypatch.chdir(tmp_path)
     server = TestServer(tmp_path)
     names = {"__name__": "example"}
@@ -32,9 +32,10 @@ def test_all_examples_run(tmp_path, monkeypatch, capsys):
 
 
 THINGS = [fp.load, fp.open, fp.set_ram, fp.cache_folder, fp.Object, fp.Array, fp.Arrays]
+THINGS += [fp.SharedMemory]
 
 
-def test_the_examples_of_docstrings_run(script):
+def test_the_examples_of_docstrings_run(script, host):
     names = [thing.__name__ for thing in THINGS]
     done = script(
         f"""

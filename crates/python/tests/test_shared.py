@@ -18,21 +18,6 @@ import farpage as fp
 MIB = 1 << 20
 
 
-@pytest.fixture
-def host(tmp_path, monkeypatch):
-    """A host kernel with 16 MiB of RAM."""
-    socket = str(tmp_path / "host")
-    monkeypatch.setenv("FARPAGE_HOST", socket)
-    run = [os.environ["FARPAGE_COMMAND"], "up", "--ram", "16M", "--spill", str(tmp_path)]
-    up = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
-    assert "answers at" in up.stdout.readline()
-    fp._farpage.shared_forget_host()
-    yield up
-    up.send_signal(signal.SIGTERM)
-    assert up.wait(20) == 0
-    assert not os.path.exists(socket)
-
-
 def listed():
     run = [os.environ["FARPAGE_COMMAND"], "ls", "--json"]
     done = subprocess.run(run, capture_output=True, text=True, check=True)
