@@ -192,11 +192,10 @@ impl Host {
 impl Up {
     fn new(path: &Path) -> Result<Self, Error> {
         let connect = |why| match why {
-            ConnectError::Link(link::ConnectError::Failed { errno, .. })
-                if matches!(errno, Errno::ENOENT | Errno::ECONNREFUSED) =>
-            {
-                Error::Absent(path.into())
-            }
+            ConnectError::Link(link::ConnectError::Failed {
+                errno: Errno::ENOENT | Errno::ECONNREFUSED,
+                ..
+            }) => Error::Absent(path.into()),
             why => Error::Connect {
                 path: path.into(),
                 why,

@@ -1,5 +1,6 @@
 //! A host kernel and programs that share memory through it: all of them processes.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -15,9 +16,11 @@ use farpage_services::{Error, Host, Refusal, Service, Shared};
 const PROGRAM: &str = "FARPAGE_TEST_PROGRAM";
 const RAM: u64 = 4 << 20;
 
+type Page = Box<[u8; PAGE_BYTES]>;
+
 /// Keeps pages in memory of its own.
 #[derive(Default)]
-struct Store(Mutex<std::collections::HashMap<(ObjectId, u64), Box<[u8; PAGE_BYTES]>>>);
+struct Store(Mutex<HashMap<(ObjectId, u64), Page>>);
 
 impl Pager for Store {
     fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
