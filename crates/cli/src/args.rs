@@ -283,7 +283,7 @@ mod tests {
         let Command::Run(run) = Cli::try_parse_from(line).unwrap().command else {
             panic!("not a run");
         };
-        assert_eq!(run.ram.as_deref(), Some("1G"));
+        assert_eq!(run.memory.ram.as_deref(), Some("1G"));
         assert_eq!(run.program, ["ls", "--ram", "-x"]);
     }
 }
