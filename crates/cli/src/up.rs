@@ -11,7 +11,7 @@ use farpage::memory_limit::MemoryLimit;
 use farpage_abi::{Control, fds};
 use farpage_default_pager::DefaultPager;
 use farpage_host::Objects;
-use farpage_services::{Host, Service, default_socket};
+use farpage_services::{Host, Service, check_owner, default_socket};
 use farpage_sys::signal;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -122,6 +122,7 @@ fn listen(service: &Service, socket: &Path) -> Result<farpage_port::Listening> {
             .and_then(|()| std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)))
             .with_context(|| format!("cannot make '{}'", folder.display()))?;
     }
+    check_owner(socket)?;
     if Host::connect(socket).is_ok() {
         bail!(
             "a host kernel listens at '{}' already; use that, or give another --socket",

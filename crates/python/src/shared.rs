@@ -36,7 +36,7 @@ fn raised(py: Python<'_>, error: &Error) -> PyErr {
         Error::Refused(Refusal::Exists(_)) => "Exists",
         Error::Refused(Refusal::NotFound(_)) => "NotFound",
         Error::Refused(Refusal::Name(_) | Refusal::Size(_)) => "ArgumentError",
-        Error::Refused(Refusal::NotYours(_)) => "Denied",
+        Error::Refused(Refusal::NotYours(_)) | Error::Untrusted { .. } => "Denied",
         _ => "KernelError",
     };
     made(py, class, error.to_string())

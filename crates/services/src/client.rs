@@ -1,8 +1,9 @@
 //! A process's side.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -26,6 +27,17 @@ pub enum Error {
     /// No host kernel listens.
     #[error("no host kernel listens at '{}'; start one: farpage up", .0.display())]
     Absent(PathBuf),
+    /// Somebody else could pretend to be it.
+    #[error(
+        "'{}' belongs to user {uid}, who could pose as the host kernel; remove it, or set \
+         FARPAGE_HOST to a path of your own", .path.display()
+    )]
+    Untrusted {
+        /// The socket or its folder.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+    },
     /// It cannot be reached.
     #[error("cannot connect to the host kernel at '{}': {why}", .path.display())]
     Connect {
@@ -64,6 +76,8 @@ struct Connection {
 struct Up {
     node: Node,
     kernel: KernelClient,
+    /// A thread waits for the host kernel's end.
+    watched: AtomicBool,
 }
 
 /// Shared memory, mapped here. It goes when nobody has it any more.
@@ -189,8 +203,31 @@ impl Host {
     }
 }
 
+/// Refuses a socket that is not of this user or root, or whose folder is not: who owns the folder
+/// decides who listens.
+///
+/// # Errors
+/// [`Error::Untrusted`].
+pub fn check_owner(socket: &Path) -> Result<(), Error> {
+    let own = rustix::process::geteuid().as_raw();
+    let folder = socket.parent().filter(|folder| *folder != Path::new(""));
+    for path in [folder.unwrap_or(Path::new(".")), socket] {
+        // What is not there nobody can listen at.
+        let Ok(metadata) = std::fs::symlink_metadata(path) else {
+            continue;
+        };
+        let uid = metadata.uid();
+        if uid != own && uid != 0 {
+            let path = path.into();
+            return Err(Error::Untrusted { path, uid });
+        }
+    }
+    Ok(())
+}
+
 impl Up {
     fn new(path: &Path) -> Result<Self, Error> {
+        check_owner(path)?;
         let connect = |why| match why {
             ConnectError::Link(link::ConnectError::Failed {
                 errno: Errno::ENOENT | Errno::ECONNREFUSED,
@@ -204,7 +241,11 @@ impl Up {
         let node = Node::new().map_err(connect)?;
         let right = node.connect(path, Some(PATIENCE)).map_err(connect)?;
         let kernel = KernelClient::new(right).with_timeout(PATIENCE);
-        Ok(Self { node, kernel })
+        Ok(Self {
+            node,
+            kernel,
+            watched: AtomicBool::new(false),
+        })
     }
 }
 
@@ -219,34 +260,42 @@ impl Connection {
 
     /// What is mapped fails when the host kernel dies: nobody would answer.
     fn watch(self: &Arc<Self>, up: &Up) {
+        if up.watched.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let notices = up.node.port();
         up.kernel.right().notify_dead(&notices);
         let connection = Arc::downgrade(self);
         let watch = move || {
-            while let Ok(received) = notices.receive(None) {
-                if !matches!(received.notice(), Some(Notice::Dead(_))) {
-                    continue;
-                }
-                let Some(connection) = connection.upgrade() else {
-                    return;
-                };
-                let mapped = lock(&connection.mapped);
-                let mapped: Vec<_> = mapped.iter().filter_map(Weak::upgrade).collect();
-                for one in &mapped {
-                    eprintln!(
-                        "farpage: the host kernel has gone: pages of '{}' that are not in memory \
-                         here are lost, and end this process when they are touched; start it again",
-                        one.name
-                    );
-                    one.view.fail();
-                }
+            let Ok(received) = notices.receive(None) else {
                 return;
+            };
+            // Else this side has given its right up.
+            if matches!(received.notice(), Some(Notice::Dead(_)))
+                && let Some(connection) = connection.upgrade()
+            {
+                connection.fail_all();
             }
         };
         // Without it threads would wait instead.
         let _ = std::thread::Builder::new()
             .name("farpage-host".into())
             .spawn(watch);
+    }
+}
+
+impl Connection {
+    fn fail_all(&self) {
+        let mapped = lock(&self.mapped);
+        let mapped: Vec<_> = mapped.iter().filter_map(Weak::upgrade).collect();
+        for one in &mapped {
+            eprintln!(
+                "farpage: the host kernel has gone: pages of '{}' that are not in memory here are \
+                 lost, and end this process when they are touched; start it again",
+                one.name
+            );
+            one.view.fail();
+        }
     }
 }
 
@@ -278,9 +327,7 @@ impl Shared {
         });
         let mut all = lock(&host.mapped);
         all.retain(|one| one.strong_count() > 0);
-        if all.is_empty() {
-            host.watch(up);
-        }
+        host.watch(up);
         all.push(Arc::downgrade(&mapped));
         Ok(Self(mapped))
     }

@@ -13,7 +13,7 @@ mod interface;
 mod names;
 mod service;
 
-pub use client::{Error, Hold, Host, Shared};
+pub use client::{Error, Hold, Host, Shared, check_owner};
 pub use interface::{Listed, Refusal, Status};
 pub use service::Service;
 

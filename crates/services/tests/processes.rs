@@ -302,6 +302,28 @@ fn killed_at_any_moment_programs_leave_nothing() {
 }
 
 #[test]
+fn what_is_closed_leaves_no_threads_and_no_descriptors() {
+    let (_folder, kernel, host) = host();
+    let count = |what: &str| {
+        std::fs::read_dir(format!("/proc/self/{what}"))
+            .unwrap()
+            .count()
+    };
+    let round = |number: usize| drop(host.create(&format!("n{number}"), 100_000).unwrap());
+    (0..3).for_each(round);
+    let before = (count("task"), count("fd"));
+    (3..60).for_each(round);
+    until_gone(&host);
+    let after = (count("task"), count("fd"));
+    // Other tests of this process have some, too.
+    assert!(
+        after.0 < before.0 + 30 && after.1 < before.1 + 40,
+        "{before:?} {after:?}"
+    );
+    kernel.dies();
+}
+
+#[test]
 fn without_a_host_kernel_the_error_says_how_to_start_one() {
     let folder = tempfile::tempdir().unwrap();
     let error = Host::connect(&folder.path().join("none")).err().unwrap();
@@ -309,4 +331,21 @@ fn without_a_host_kernel_the_error_says_how_to_start_one() {
         error.to_string().ends_with("start one: farpage up"),
         "{error}"
     );
+}
+
+#[test]
+fn a_socket_of_another_user_is_not_trusted() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("host");
+    std::fs::write(&socket, "").unwrap();
+    if std::os::unix::fs::chown(&socket, Some(12345), None).is_err() {
+        println!("skipped: only root can give files away");
+        return;
+    }
+    for given in [socket.as_path(), folder.path()] {
+        let error = Host::connect(&socket).err().unwrap().to_string();
+        let shown = format!("'{}' belongs to user 12345", given.display());
+        assert!(error.starts_with(&shown), "{error}");
+        std::os::unix::fs::chown(folder.path(), Some(12345), None).unwrap();
+    }
 }

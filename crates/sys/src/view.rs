@@ -12,6 +12,8 @@ use crate::uffd::{self, Uffd, features};
 use linux_raw_sys::general as g;
 
 const PAGE: usize = 4096;
+/// What whoever answers registers and unregisters at a time.
+const BLOCK: usize = 2 << 20;
 
 /// All of such a file. Threads that touch a page wait until it is let in, by whoever has the
 /// userfaultfd; a copy stays here, so that they wait, and read no zeros, when nobody has it.
@@ -77,9 +79,16 @@ impl View {
     pub fn fail(&self) {
         // What is protected and absent counts as there.
         let _ = Uffd(self.userfaultfd()).set_protected(self.address, self.bytes, false);
-        for at in (self.address..self.address + self.bytes).step_by(PAGE) {
+        let mut at = self.address;
+        let all = self.address + self.bytes;
+        while at < all {
+            // Blocks are registered whole, or not at all: those are Linux's.
+            let block = (at - self.address) / BLOCK;
+            let end = all.min(self.address + (block + 1) * BLOCK);
+            // SAFETY: who touches what is absent gets a signal; nothing else changes.
+            let done = unsafe { Uffd(self.userfaultfd()).poison(at, end - at) };
             // A page that is there stays.
-            let _ = Uffd(self.userfaultfd()).refuse(at, PAGE);
+            at += done.bytes + if done.stopped.is_some() { PAGE } else { 0 };
         }
     }
 
