@@ -95,7 +95,7 @@ interface! {
     pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 1 {
         /// Makes an object of so many bytes, all zeros; without a name when that is empty. A right
         /// to it, and one to its name: it lives as long as the first, or as long as the second
-        /// unless its name is taken away.
+        /// unless its name is taken away. Without a name both are to the object.
         fn create(name: String, bytes: u64) -> Tried<Both<SendRight, SendRight>>;
         /// Finds an object by its name: its size and a right to it.
         fn open(name: String) -> Tried<Both<u64, SendRight>>;

@@ -210,22 +210,27 @@ impl Service {
         let object = object.map_err(|error| Refusal::Failed(error.to_string()))?;
         let port = self.node.port();
         self.ports.insert(&port);
-        let (key, right) = (port.name(), port.make_send());
-        port.notify_no_senders(1, &port);
-        let name_port = self.node.port();
-        self.ports.insert(&name_port);
-        let name_right = name_port.make_send();
-        name_port.notify_no_senders(1, &name_port);
-        self.held.insert(name_port.name(), Held::Name(key));
-        let (uid, pid) = identity(caller);
-        if !name.is_empty() {
+        let key = port.name();
+        let (right, mut given) = (port.make_send(), 1);
+        let (name_port, name_right) = if name.is_empty() {
+            given += 1;
+            (None, port.make_send())
+        } else {
+            let name_port = self.node.port();
+            self.ports.insert(&name_port);
+            let right = name_port.make_send();
+            name_port.notify_no_senders(1, &name_port);
+            self.held.insert(name_port.name(), Held::Name(key));
             self.names.insert(name.clone(), key);
-        }
+            (Some(name_port), right)
+        };
+        port.notify_no_senders(given, &port);
+        let (uid, pid) = identity(caller);
         let entry = Entry {
             port,
-            given: 1,
+            given,
             held: true,
-            name_port: (!name.is_empty()).then_some(name_port),
+            name_port,
             object,
             name,
             bytes,

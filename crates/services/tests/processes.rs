@@ -276,7 +276,14 @@ fn names_are_refused_found_and_taken_away() {
     view(&new)[0].store(5, Ordering::Relaxed);
     assert_eq!(view(&shared)[0].load(Ordering::Relaxed), 0);
     assert_eq!(host.list().unwrap().len(), 2);
-    drop((new, shared));
+    let unnamed = host.create("", 9000).unwrap();
+    view(&unnamed)[1].store(6, Ordering::Relaxed);
+    let listed = host.list().unwrap();
+    assert_eq!(
+        (listed.len(), listed[0].name.as_str(), listed[0].bytes),
+        (3, "", 9000)
+    );
+    drop((new, shared, unnamed));
     one.dies();
     until_gone(&host);
     kernel.dies();
