@@ -25,7 +25,8 @@ pub struct View {
 }
 
 impl View {
-    /// Maps all `bytes` of the file. Children of fork do not have it: they would read zeros.
+    /// Maps all `bytes` of the file. Children of fork do not have it: they would read zeros. What
+    /// they have in its place cannot be accessed, until [`View::map_again`].
     /// `device`: an open `/dev/userfaultfd`, if there is one.
     ///
     /// # Errors
@@ -57,6 +58,8 @@ impl View {
         unsafe { uffd.register_all(address, bytes) }?;
         // SAFETY: as above; it changes what children have of it.
         unsafe { mem::advise(address, bytes, mem::MADV_DONTFORK) }?;
+        #[cfg(feature = "std")]
+        places::add(address, bytes);
         Ok(view)
     }
 
@@ -66,6 +69,8 @@ impl View {
     /// # Errors
     /// As for [`View::map`]; `EEXIST` when something else lies there already.
     pub fn map_again(&self, file: Fd, device: Option<Fd>) -> Result<()> {
+        #[cfg(feature = "std")]
+        places::free(self.address, self.bytes);
         let again = Self::map_at(self.address, file, self.bytes, device)?;
         let own = again.uffd.load(Ordering::Relaxed);
         // The mapping is this value's now.
@@ -143,8 +148,84 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
+        #[cfg(feature = "std")]
+        places::remove(self.address);
         // SAFETY: nobody borrows it any more.
         let _ = unsafe { mem::unmap(self.address, self.bytes) };
         file::close(self.userfaultfd());
+    }
+}
+
+/// The places of all views: nothing else may come there in a child of fork.
+#[cfg(feature = "std")]
+mod places {
+    extern crate std;
+
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+    use std::ffi::c_int;
+    use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+    use crate::file::Fd;
+    use crate::mem;
+
+    static ALL: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+    std::thread_local! {
+        static HELD: RefCell<Option<MutexGuard<'static, BTreeMap<usize, usize>>>> =
+            const { RefCell::new(None) };
+    }
+
+    unsafe extern "C" {
+        fn pthread_atfork(
+            prepare: extern "C" fn(),
+            parent: extern "C" fn(),
+            child: extern "C" fn(),
+        ) -> c_int;
+    }
+
+    fn lock() -> MutexGuard<'static, BTreeMap<usize, usize>> {
+        ALL.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(address: usize, bytes: usize) {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            // SAFETY: the functions take nothing and live as long as the process.
+            let failed = unsafe { pthread_atfork(prepare, parent, child) };
+            assert_eq!(failed, 0, "no memory for fork handlers");
+        });
+        lock().insert(address, bytes);
+    }
+
+    pub(super) fn remove(address: usize) {
+        lock().remove(&address);
+    }
+
+    /// In a child: the view comes back to its place.
+    pub(super) fn free(address: usize, bytes: usize) {
+        // SAFETY: only `child` maps there, what nobody can access.
+        let _ = unsafe { mem::unmap(address, bytes) };
+    }
+
+    extern "C" fn prepare() {
+        HELD.with(|held| *held.borrow_mut() = Some(lock()));
+    }
+
+    extern "C" fn parent() {
+        HELD.with(|held| drop(held.borrow_mut().take()));
+    }
+
+    /// Before anything else of the child can map memory.
+    extern "C" fn child() {
+        let Some(all) = HELD.with(|held| held.borrow_mut().take()) else {
+            return;
+        };
+        let how = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
+        for (address, bytes) in all.iter() {
+            let fixed = how | mem::MAP_FIXED_NOREPLACE;
+            // SAFETY: nothing existing is touched.
+            let _ = unsafe { mem::map(*address, *bytes, mem::PROT_NONE, fixed, Fd(-1), 0) };
+        }
     }
 }
