@@ -1,6 +1,7 @@
 //! A process's side.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -26,6 +27,12 @@ pub enum Error {
     /// No host kernel listens.
     #[error("no host kernel listens at '{}'; start one: farpage up", .0.display())]
     Absent(PathBuf),
+    /// Another user may have put it there, and would have all that is shared through it.
+    #[error(
+        "'{}' belongs to user {uid}: a host kernel there could read and change what this user \
+         shares; set FARPAGE_HOST to a socket of this user's, in a folder of this user's", .0.display(), uid = .1
+    )]
+    NotOurs(PathBuf, u32),
     /// It cannot be reached.
     #[error("cannot connect to the host kernel at '{}': {why}", .path.display())]
     Connect {
@@ -192,16 +199,16 @@ impl Host {
 impl Up {
     fn new(path: &Path) -> Result<Self, Error> {
         let connect = |why| match why {
-            ConnectError::Link(link::ConnectError::Failed { errno, .. })
-                if matches!(errno, Errno::ENOENT | Errno::ECONNREFUSED) =>
-            {
-                Error::Absent(path.into())
-            }
+            ConnectError::Link(link::ConnectError::Failed {
+                errno: Errno::ENOENT | Errno::ECONNREFUSED,
+                ..
+            }) => Error::Absent(path.into()),
             why => Error::Connect {
                 path: path.into(),
                 why,
             },
         };
+        refuse_others(path, rustix::process::geteuid().as_raw())?;
         let node = Node::new().map_err(connect)?;
         let right = node.connect(path, Some(PATIENCE)).map_err(connect)?;
         let kernel = KernelClient::new(right).with_timeout(PATIENCE);
@@ -354,6 +361,20 @@ impl Rights {
     }
 }
 
+/// The socket and its folder must be root's, or of the user `own`; root uses any.
+fn refuse_others(path: &Path, own: u32) -> Result<(), Error> {
+    for path in [Some(path), path.parent()].into_iter().flatten() {
+        // Nothing there: that is told when it is connected to.
+        if let Ok(about) = std::fs::metadata(path)
+            && own != 0
+            && ![0, own].contains(&about.uid())
+        {
+            return Err(Error::NotOurs(path.into(), about.uid()));
+        }
+    }
+    Ok(())
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -363,4 +384,29 @@ fn with_device<T>(act: impl FnOnce(Option<Fd>) -> T) -> T {
     let result = act(device);
     device.into_iter().for_each(file::close);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_user_has_put_there_is_not_connected_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("host");
+        std::fs::write(&socket, "").unwrap();
+        let mut owner = rustix::process::geteuid().as_raw();
+        if owner == 0 {
+            owner = 12345;
+            std::os::unix::fs::chown(&socket, Some(owner), None).unwrap();
+        }
+        let other = owner + 1;
+        let refused = refuse_others(&socket, other);
+        assert!(matches!(refused, Err(Error::NotOurs(_, uid)) if uid == owner));
+        assert!(refuse_others(&socket, owner).is_ok() && refuse_others(&socket, 0).is_ok());
+        std::os::unix::fs::chown(folder.path(), Some(owner), None).unwrap();
+        std::fs::remove_file(&socket).unwrap();
+        assert!(refuse_others(&socket, other).is_err(), "of its folder");
+        assert!(refuse_others(&folder.path().join("none/host"), other).is_ok());
+    }
 }

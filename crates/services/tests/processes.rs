@@ -1,96 +1,13 @@
 //! A host kernel and programs that share memory through it: all of them processes.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+mod support;
+
+use std::io::Write;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use farpage_abi::{ObjectId, PAGE_BYTES};
-use farpage_host::Objects;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
-use farpage_services::{Error, Host, Refusal, Service, Shared};
-
-const PROGRAM: &str = "FARPAGE_TEST_PROGRAM";
-const RAM: u64 = 4 << 20;
-
-/// Keeps pages in memory of its own.
-#[derive(Default)]
-struct Store(Mutex<std::collections::HashMap<(ObjectId, u64), Box<[u8; PAGE_BYTES]>>>);
-
-impl Pager for Store {
-    fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
-        let (object, pages, all) = (request.object(), request.pages(), self.0.lock().unwrap());
-        let buffer = request.buffer().chunks_exact_mut(PAGE_BYTES);
-        for (page, into) in pages.iter().zip(buffer) {
-            match all.get(&(object, page.0)) {
-                Some(kept) => into.copy_from_slice(&**kept),
-                None => into.fill(0),
-            }
-        }
-        Ok(Supplied::clean(pages.pages()))
-    }
-
-    fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
-        let mut all = self.0.lock().unwrap();
-        for page in pages {
-            all.insert((object, page.page.0), Box::new(*page.bytes));
-        }
-        Ok(())
-    }
-
-    fn terminate(&self, object: ObjectId) {
-        self.0.lock().unwrap().retain(|(of, _), _| *of != object);
-    }
-}
-
-/// Another process: it does what it is told, a line at a time.
-struct Program {
-    child: Child,
-    says: BufReader<ChildStdout>,
-    hears: ChildStdin,
-}
-
-impl Program {
-    fn start(kind: &str, socket: &Path) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["the_program", "--exact", "--nocapture"]);
-        command.env(PROGRAM, kind).env("FARPAGE_HOST", socket);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let says = BufReader::new(child.stdout.take().unwrap());
-        let hears = child.stdin.take().unwrap();
-        let mut program = Self { child, says, hears };
-        assert_eq!(program.line(), "ready");
-        program
-    }
-
-    /// What it says, but for what the test harness prints.
-    fn line(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            let read = self.says.read_line(&mut line).unwrap();
-            assert!(read > 0, "the program has ended");
-            if let Some(at) = line.find("> ") {
-                return line[at + 2..].trim().to_owned();
-            }
-        }
-    }
-
-    fn does(&mut self, what: &str) -> String {
-        writeln!(self.hears, "{what}").unwrap();
-        self.line()
-    }
-
-    fn dies(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
+use farpage_services::{Error, Host, Refusal, Shared};
+use support::{PROGRAM, Program, RAM, run_host, until_gone};
 
 fn view(shared: &Shared) -> &[std::sync::atomic::AtomicU64] {
     shared.words()
@@ -104,12 +21,7 @@ fn the_program() {
     };
     let socket = farpage_services::default_socket();
     if kind == "host" {
-        let objects = Objects::start(RAM).unwrap();
-        let service = Service::new(objects, RAM, Arc::new(Store::default())).unwrap();
-        let _listening = service.listen(&socket).unwrap();
-        println!("> ready");
-        let Err(error) = service.run();
-        panic!("{error}");
+        run_host();
     }
     let host = Host::connect(&socket).unwrap();
     let mut held: Vec<Shared> = Vec::new();
@@ -181,19 +93,6 @@ fn host() -> (tempfile::TempDir, Program, Host) {
 
 fn program(folder: &tempfile::TempDir) -> Program {
     Program::start("program", &folder.path().join("host"))
-}
-
-/// Waits until nothing is listed: the host kernel hears of a death when Linux tells it.
-fn until_gone(host: &Host) {
-    let began = Instant::now();
-    while !host.list().unwrap().is_empty() {
-        assert!(
-            began.elapsed() < Duration::from_secs(20),
-            "{:?}",
-            host.list()
-        );
-        std::thread::yield_now();
-    }
 }
 
 #[test]
