@@ -65,10 +65,16 @@ pub fn list(args: &LsArgs) -> Result<()> {
 /// When no host kernel answers, or there is no such name.
 pub fn remove(args: &RmArgs) -> Result<()> {
     let host = host(args.socket.as_ref())?;
+    let mut refused = Vec::new();
     for name in &args.names {
-        host.unlink(name)?;
+        if let Err(error) = host.unlink(name) {
+            refused.push(error.to_string());
+        }
     }
-    Ok(())
+    match refused.is_empty() {
+        true => Ok(()),
+        false => anyhow::bail!("{}", refused.join("\nfarpage: ")),
+    }
 }
 
 fn table(listed: &[Listed]) -> String {

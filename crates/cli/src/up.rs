@@ -1,6 +1,6 @@
 //! `farpage up`: the host kernel.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -74,9 +74,18 @@ pub fn main(args: &UpArgs) -> Result<()> {
         .context("cannot start a thread")?;
     // A watch is told of one signal at a time; an interrupted wait is none.
     while signal::next(ends).is_err() {}
+    let left = Host::connect(&socket).and_then(|host| host.list());
+    if let Ok(left) = left
+        && !left.is_empty()
+    {
+        eprintln!(
+            "farpage: {} blocks of shared memory are lost: they were still in use",
+            left.len()
+        );
+    }
+    // Takes the socket away.
     drop(listening);
     drop(spill);
-    let _ = std::fs::remove_file(&socket);
     Ok(())
 }
 
@@ -117,8 +126,16 @@ fn spill(control: &'static Control, memory: &Memory) -> Result<SpillSet> {
 
 /// Listens where only this user comes.
 fn listen(service: &Service, socket: &Path) -> Result<farpage_port::Listening> {
+    if let Ok(about) = std::fs::symlink_metadata(socket)
+        && !about.file_type().is_socket()
+    {
+        bail!(
+            "'{}' is there, and is no socket; give another --socket",
+            socket.display()
+        );
+    }
     if let Some(folder) = socket.parent().filter(|folder| !folder.exists()) {
-        std::fs::create_dir_all(folder)
+        std::fs::create_dir(folder)
             .and_then(|()| std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)))
             .with_context(|| format!("cannot make '{}'", folder.display()))?;
     }

@@ -152,7 +152,8 @@ fn only_read(name: &str) -> Error {
 
 fn open_there(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
     let writes = matches!(options.mode, Mode::Write | Mode::Create);
-    if writes && options.decompress == Some(true) {
+    let makes = options.mode == Mode::Create && options.decompress.is_none();
+    if writes && options.decompress == Some(true) || makes && is_named_compressed(address) {
         return Err(only_read(address));
     }
     let place = Address::parse(address);

@@ -338,6 +338,7 @@ fn what_is_compressed_is_refused_for_writing_and_left_as_it_is() {
         (Mode::Write, None),
         (Mode::Write, Some(true)),
         (Mode::Create, Some(true)),
+        (Mode::Create, None),
     ] {
         let error = open(mode, decompress).err().unwrap().to_string();
         assert!(error.contains("what is compressed is only read"), "{error}");

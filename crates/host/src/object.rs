@@ -205,7 +205,7 @@ impl Object {
             match self.change(&mut state, want) {
                 Wanted::There { pages, writable } => match mapping {
                     Some(mapping) => {
-                        let (at, bytes) = let_in(&state, &mapping, page, pages, writable);
+                        let (at, bytes) = self.let_in(&state, &mapping, page, pages, writable);
                         drop(state);
                         space.wake(at, bytes);
                     }
@@ -218,7 +218,12 @@ impl Object {
                     let mapping = mapping.expect("nothing is granted of files");
                     let left = mapping.part(pages);
                     let left = left.is_some_and(|(at, bytes)| space.leave_to_linux(at, bytes));
-                    if !left {
+                    if left {
+                        drop(state);
+                        // Linux wakes those who wait when it first leaves the range. A thread that
+                        // was on its way into a fault then begins to wait after that.
+                        space.wake(address, PAGE_BYTES);
+                    } else {
                         let block = state.pages.block_of(page);
                         let waiter = Waiter {
                             space,
@@ -510,6 +515,32 @@ impl Object {
         taken.map(|()| gone)
     }
 
+    /// Lets the process of a mapping in to pages that are there, `page` of the mapping among them,
+    /// and to those around them. Returns where, and how many bytes: who waits there is to be woken.
+    fn let_in(
+        &self,
+        state: &State,
+        mapping: &Mapping,
+        page: u64,
+        pages: PageRange,
+        writable: bool,
+    ) -> (usize, usize) {
+        let within = mapping.plan(page);
+        let pages = state.pages.there_around(pages, within, writable);
+        lock(&mapping.streams).brought(pages.start.0, pages.end.0);
+        let part = mapping.part(pages);
+        let (at, bytes) = part.expect("the page is of the mapping");
+        if mapping.space.let_in(at, bytes, writable) == Err(Errno::EFAULT) {
+            // Somebody who has the file has taken the contents out of it: they are zeros now, and
+            // who wants them would fault for ever.
+            let page = mapping.page_at(at).expect("part of it");
+            let there = file::allocate(self.memory.fd(), page * PAGE_BYTES as u64, bytes as u64);
+            // A process that is gone, or has unmapped it, needs nothing.
+            let _ = there.and_then(|()| mapping.space.let_in(at, bytes, writable));
+        }
+        (at, bytes)
+    }
+
     fn punch(&self, pages: PageRange) {
         let offset = pages.start.0 * PAGE_BYTES as u64;
         if let Err(errno) = self.memory.take_out(offset, pages.bytes() as usize) {
@@ -532,25 +563,6 @@ impl Object {
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
-}
-
-/// Lets the process of a mapping in to pages that are there, `page` of the mapping among them, and
-/// to those around them. Returns where, and how many bytes: who waits there is to be woken.
-fn let_in(
-    state: &State,
-    mapping: &Mapping,
-    page: u64,
-    pages: PageRange,
-    writable: bool,
-) -> (usize, usize) {
-    let within = mapping.plan(page);
-    let pages = state.pages.there_around(pages, within, writable);
-    lock(&mapping.streams).brought(pages.start.0, pages.end.0);
-    let part = mapping.part(pages);
-    let (at, bytes) = part.expect("the page is of the mapping");
-    // A process that is gone, or has unmapped it, needs nothing.
-    let _ = mapping.space.let_in(at, bytes, writable);
-    (at, bytes)
 }
 
 fn protect(state: &State, pages: PageRange) {

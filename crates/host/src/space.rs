@@ -87,8 +87,12 @@ pub(crate) enum MappedBy {
 }
 
 impl Space {
-    /// Takes over the userfaultfd that a process has registered its mappings with.
+    /// Takes over the userfaultfd that a process has registered its mappings with. `EINVAL` when it
+    /// is none, or reports other things than faults.
     pub(crate) fn new(number: u64, faults: OwnedFd, places: Places) -> Result<Self, Errno> {
+        if !reports_only_faults(&faults) {
+            return Err(Errno::EINVAL);
+        }
         socket::do_not_wait(Fd(faults.as_raw_fd()))?;
         Ok(Self {
             number,
@@ -103,7 +107,7 @@ impl Space {
     /// Faults that wait, up to [`FAULTS`]. Fails when it is no userfaultfd, or one that reports
     /// other things than faults.
     pub(crate) fn faults(&self) -> Result<Faults<FAULTS>, Errno> {
-        self.uffd().faults()
+        self.uffd().faults_now()
     }
 
     /// The processor of a thread that waits for its fault, if it is time to look.
@@ -183,6 +187,27 @@ impl Space {
     fn uffd(&self) -> Uffd {
         Uffd(Fd(self.faults.as_raw_fd()))
     }
+}
+
+/// True of a userfaultfd that is set up, and for faults alone. One that reports forks gives who
+/// reads it descriptors, and while a report of any kind but a fault is not read nothing can be
+/// protected. Nothing else is done with the descriptor before: who made it may not be trusted.
+fn reports_only_faults(faults: &OwnedFd) -> bool {
+    const IS_SET_UP: u64 = 1 << 31;
+    const FORK_REMAP_REMOVE_UNMAP: u64 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6;
+    let number = faults.as_raw_fd();
+    let file = std::fs::read_link(format!("/proc/self/fd/{number}"));
+    if !file.is_ok_and(|file| file.as_os_str() == "anon_inode:[userfaultfd]") {
+        return false;
+    }
+    let Ok(text) = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")) else {
+        return false;
+    };
+    let api = text.lines().find_map(|line| line.strip_prefix("API:"));
+    let features = api.and_then(|api| u64::from_str_radix(api.trim().split(':').nth(1)?, 16).ok());
+    features.is_some_and(|features| {
+        features & IS_SET_UP != 0 && features & FORK_REMAP_REMOVE_UNMAP == 0
+    })
 }
 
 impl AsFd for Space {

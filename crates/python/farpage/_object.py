@@ -32,6 +32,9 @@ class Object(_farpage.Memory):
     def __init__(self, memory, recipe, server=None):
         self._recipe, self._server = recipe, server
         _open_objects.add(self)
+        if not self.writable:
+            # Also for workers that are forked before it is sent.
+            _known.setdefault(_key(recipe, self.version), self)
 
     @property
     def nbytes(self):
@@ -71,11 +74,15 @@ class Object(_farpage.Memory):
                 raise IndexError(f"byte {key} of {self.size}")
             key, value = slice(at, at + 1), bytes((value,))
         start, stop, step = key.indices(self.size)
-        bytes_there, value = max(0, stop - start), memoryview(value).cast("B")
-        if step != 1 or len(value) != bytes_there:
+        if step != 1:
+            raise errors.ArgumentError("bytes are set in steps of 1; give a range without a step")
+        bytes_there, value = max(0, stop - start), memoryview(value)
+        if not value.c_contiguous:
+            raise errors.ArgumentError("the bytes do not lie in one piece; give a copy of them")
+        value = value.cast("B") if value.nbytes else b""
+        if len(value) != bytes_there:
             raise errors.ArgumentError(
-                f"{len(value)} bytes are not the {bytes_there} of a range in steps of 1; "
-                "give as many"
+                f"{len(value)} bytes are not the {bytes_there} of the range; give as many"
             )
         super().prefetch(start, start + bytes_there)
         memoryview(self)[start : start + bytes_there] = value
@@ -198,8 +205,6 @@ class Object(_farpage.Memory):
                 else f"'{self.name}' is open for writing and cannot be sent to another process: "
                 "both would overwrite each other's pages; flush it and open it with mode='r' there"
             )
-        key = _key(self._recipe, self.version)
-        _known.setdefault(key, self)
         return _reopened, (self._recipe, self.version)
 
     def __repr__(self):
@@ -299,7 +304,11 @@ class Unopened:
 
     __getattr__ = __setattr__ = __getitem__ = __setitem__ = __len__ = __iter__ = _raise
     __array__ = __array_ufunc__ = __array_function__ = __bool__ = __float__ = __int__ = _raise
-    __contains__ = __reduce_ex__ = __enter__ = __exit__ = __repr__ = _raise
+    __contains__ = __reduce_ex__ = __enter__ = __exit__ = _raise
+
+    def __repr__(self):
+        # What could not be sent back is shown in the error.
+        return f"<not opened here: {vars(self)['_error']}>"
 
 
 for _name in "eq ne lt le gt ge neg abs add sub mul truediv floordiv mod pow matmul".split():

@@ -85,8 +85,10 @@ def is_parts(source):
 
 def alone(source, offset, size):
     """Source, offset and size, where a part that is alone says them."""
-    if isinstance(source, list) and len(source) == 1:
-        source = source[0] if isinstance(source[0], tuple) else (source[0],)
+    if isinstance(source, list) and len(source) == 1 and is_address(source[0]):
+        source = source[0]
+    elif isinstance(source, list) and len(source) == 1 and isinstance(source[0], tuple):
+        source = source[0]
     if isinstance(source, tuple) and offset is None and size is None and 1 <= len(source) <= 3:
         source, offset, size = source + (None,) * (3 - len(source))
     return source, offset, size
@@ -130,7 +132,8 @@ def checked(**options):
     """Checks options and gives them the form that the native part wants."""
     for name, value in options.items():
         if name not in _OPTIONS:
-            raise TypeError(f"unknown option {name!r}; there are {', '.join(_OPTIONS)}")
+            known = ["dtype", "shape", "eager", "progress", *_OPTIONS]
+            raise TypeError(f"unknown option {name!r}; there are {', '.join(known)}")
         kinds, wanted = _OPTIONS[name]
         if value is not None and not isinstance(value, kinds):
             raise errors.ArgumentError(f"{name} cannot be {value!r}; give {wanted}")

@@ -44,6 +44,10 @@ class SharedMemory:
     def __init__(self, name=None, create=False, size=0, *, track=True):
         self._memory = self._buf = None
         size = parse_size(size)
+        if name is not None and not isinstance(name, str):
+            raise errors.ArgumentError(f"name: {name!r} is no text; give a name")
+        if name == "":
+            raise errors.ArgumentError("name: it is empty; give one, or None for one of its own")
         if create:
             if size == 0:
                 raise errors.ArgumentError("size: a new block needs one; give bytes, or '2G'")
@@ -74,7 +78,11 @@ class SharedMemory:
         return self._size
 
     def close(self):
-        """Unmaps it here. Raises `BufferError` while arrays or views of it exist."""
+        """Unmaps it here. Raises `BufferError` while views of `buf` exist.
+
+        As with the standard library's, `np.ndarray(buffer=shm.buf)` is no view that it knows of:
+        let go of such arrays before, or use `np.frombuffer`.
+        """
         if self._buf is not None:
             self._buf.release()
             self._buf = None
@@ -103,6 +111,7 @@ class SharedMemory:
 
 
 def _create(name, size):
+    """A new block's name and memory."""
     if name is not None:
         return name, _farpage.shared_create(name, size)
     while True:
@@ -123,6 +132,16 @@ def _after_fork():
             print(f"farpage: a child of fork cannot use '{shared.name}': {error}", file=sys.stderr)
 
 
+def _before_fork():
+    _talks.acquire()
+    for shared in list(_open_here):
+        try:
+            if shared._memory is not None:
+                shared._memory.before_fork()
+        except errors.Error:
+            pass  # the child will say so, should it need it
+
+
 os.register_at_fork(
-    before=_talks.acquire, after_in_parent=_talks.release, after_in_child=_after_fork
+    before=_before_fork, after_in_parent=_talks.release, after_in_child=_after_fork
 )

@@ -36,7 +36,7 @@ fn raised(py: Python<'_>, error: &Error) -> PyErr {
         Error::Refused(Refusal::Exists(_)) => "Exists",
         Error::Refused(Refusal::NotFound(_)) => "NotFound",
         Error::Refused(Refusal::Name(_) | Refusal::Size(_)) => "ArgumentError",
-        Error::Refused(Refusal::NotYours(_)) | Error::Untrusted { .. } => "Denied",
+        Error::Refused(Refusal::NotYours(_)) | Error::NotOurs(..) => "Denied",
         _ => "KernelError",
     };
     made(py, class, error.to_string())
@@ -129,6 +129,12 @@ impl Shared {
         let taken = lock(&self.shared).take();
         py.detach(|| drop(taken));
         Ok(())
+    }
+
+    /// Before a fork, whose child will have it too.
+    fn before_fork(&self, py: Python<'_>) -> PyResult<()> {
+        let announced = self.with(py, farpage_services::Shared::before_fork)?;
+        announced.map_err(|error| raised(py, &error))
     }
 
     /// In a child of fork, before it touches the memory.

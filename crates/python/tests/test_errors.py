@@ -210,7 +210,7 @@ def test_options_of_the_wrong_kind_are_refused(numbers):
     ]:
         with pytest.raises(fp.ArgumentError, match=words):
             fp.open(numbers[0], **options)
-    with pytest.raises(TypeError, match="unknown option 'colour'; there are mode, "):
+    with pytest.raises(TypeError, match="unknown option 'colour'; there are dtype, "):
         fp.open(numbers[0], colour="red")
     with pytest.raises(fp.ArgumentError, match="neither made nor grow"):
         fp.open([numbers[0], "new"], mode="w+", size=5)

@@ -60,6 +60,7 @@ def test_what_is_compressed_is_not_written_to(tmp_path):
         {"mode": "r+"},
         {"mode": "r+", "decompress": True},
         {"mode": "w+", "decompress": True, "size": 10},
+        {"mode": "w+", "size": 10},
     ):
         with pytest.raises(fp.ArgumentError, match="compressed is only read; open it for reading"):
             fp.open(path, **options)
@@ -75,7 +76,7 @@ def test_bytes_of_an_object_are_set(numbers):
     with fp.open(path, mode="r+") as obj:
         obj[8:24] = np.array([1.0, 2.0])
         obj[-1] = 255
-        with pytest.raises(fp.ArgumentError, match="4 bytes are not the 3 of a range"):
+        with pytest.raises(fp.ArgumentError, match="4 bytes are not the 3 of the range"):
             obj[0:3] = b"four"
         with pytest.raises(IndexError):
             obj[obj.nbytes] = 1

@@ -1,6 +1,7 @@
 """Arrays that are sent to other processes, and processes that are forked."""
 
 import multiprocessing
+import multiprocessing.pool
 import os
 import pickle
 import subprocess
@@ -150,6 +151,9 @@ def test_a_worker_raises_what_it_cannot_open(numbers, method, tmp_path):
             for task in (workers.unpickled_total, workers.unpickled_shift):
                 with pytest.raises(error, match="values"):
                     pool.apply_async(task, (held,)).get(60)
+            # What cannot be sent back, either.
+            with pytest.raises(multiprocessing.pool.MaybeEncodingError, match="values"):
+                pool.apply_async(workers.unpickled, (held,)).get(60)
             with pytest.raises(error, match="values"):
                 executor.submit(workers.total, Sent(held)).result(60)
             with pytest.raises(error, match="values"):

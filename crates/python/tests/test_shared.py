@@ -114,6 +114,46 @@ def test_a_child_of_fork_uses_what_it_finds(host):
     assert (numbers[::1000] == -1).all() and numbers[1] == 1
 
 
+def test_a_child_outlives_its_parent_which_made_it(host, script):
+    program = """
+        import farpage as fp, os
+        shm = fp.SharedMemory(create=True, size=32 << 20)
+        shm.buf[5_000_000] = 7
+        if unlinked:
+            shm.unlink()
+        out, into = os.pipe()
+        if os.fork() > 0:
+            os._exit(0)
+        os.close(out)
+        ok = shm.buf[5_000_000] == 7 and shm.buf[31 << 20] == 0
+        print("right" if ok else "wrong", flush=True)
+        os._exit(0)
+    """
+    for unlinked in (False, True):
+        assert script(program.replace("unlinked", str(unlinked))).stdout == "right\n"
+    until(lambda: not listed())
+
+
+def test_a_new_host_kernel_is_found(tmp_path, monkeypatch):
+    socket = str(tmp_path / "host")
+    monkeypatch.setenv("FARPAGE_HOST", socket)
+    fp._farpage.shared_forget_host()
+    run = [os.environ["FARPAGE_COMMAND"], "up", "--ram", "16M", "--spill", str(tmp_path)]
+    for end in (signal.SIGKILL, signal.SIGTERM):
+        up = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        up.stdout.readline()
+        shm = fp.SharedMemory("one", create=True, size=100)
+        up.send_signal(end)
+        _, err = up.communicate(timeout=20)
+        assert err == ("" if end == signal.SIGKILL else "farpage: 1 blocks of shared memory are "
+                       "lost: they were still in use\n")
+        del shm
+    (tmp_path / "file").write_text("kept")
+    done = subprocess.run([*run, "--socket", tmp_path / "file"], capture_output=True, text=True)
+    assert done.returncode == 1 and "is there, and is no socket" in done.stderr
+    assert (tmp_path / "file").read_text() == "kept"
+
+
 def test_a_killed_process_leaves_nothing(host):
     maker = subprocess.Popen(
         [
@@ -143,6 +183,8 @@ def test_what_cannot_be_is_refused(host):
         ({"create": True}, fp.ArgumentError, "size: a new block needs one"),
         ({"create": True, "size": -1}, fp.ArgumentError, "is no number of bytes"),
         ({}, fp.ArgumentError, "name: give that of a block"),
+        ({"name": "", "create": True, "size": 5}, fp.ArgumentError, "it is empty"),
+        ({"name": 5}, fp.ArgumentError, "is no text"),
     ]:
         with pytest.raises(error, match=words):
             fp.SharedMemory(**arguments)

@@ -25,6 +25,10 @@ def unpickled_shift(held):
     return 1 + pickle.loads(held)
 
 
+def unpickled(held):
+    return pickle.loads(held)
+
+
 def describe(array):
     return type(array).__name__, array.dtype.str, array.shape, array.strides, array.tobytes()
 

@@ -27,17 +27,12 @@ pub enum Error {
     /// No host kernel listens.
     #[error("no host kernel listens at '{}'; start one: farpage up", .0.display())]
     Absent(PathBuf),
-    /// Somebody else could pretend to be it.
+    /// Another user may have put it there, and would have all that is shared through it.
     #[error(
-        "'{}' belongs to user {uid}, who could pose as the host kernel; remove it, or set \
-         FARPAGE_HOST to a path of your own", .path.display()
+        "'{}' belongs to user {uid}: a host kernel there could read and change what this user \
+         shares; set FARPAGE_HOST to a socket of this user's, in a folder of this user's", .0.display(), uid = .1
     )]
-    Untrusted {
-        /// The socket or its folder.
-        path: PathBuf,
-        /// Its owner.
-        uid: u32,
-    },
+    NotOurs(PathBuf, u32),
     /// It cannot be reached.
     #[error("cannot connect to the host kernel at '{}': {why}", .path.display())]
     Connect {
@@ -138,7 +133,7 @@ impl<T> Drop for OfProcess<T> {
 
 struct Rights {
     _mapping: SendRight,
-    _memory: MemoryClient,
+    memory: MemoryClient,
     /// Of who made it.
     name: Option<SendRight>,
 }
@@ -203,31 +198,16 @@ impl Host {
     }
 }
 
-/// Refuses a socket that is not of this user or root, or whose folder is not: who owns the folder
-/// decides who listens.
+/// Refuses a socket that another user may have put where it is.
 ///
 /// # Errors
-/// [`Error::Untrusted`].
+/// [`Error::NotOurs`].
 pub fn check_owner(socket: &Path) -> Result<(), Error> {
-    let own = rustix::process::geteuid().as_raw();
-    let folder = socket.parent().filter(|folder| *folder != Path::new(""));
-    for path in [folder.unwrap_or(Path::new(".")), socket] {
-        // What is not there nobody can listen at.
-        let Ok(metadata) = std::fs::symlink_metadata(path) else {
-            continue;
-        };
-        let uid = metadata.uid();
-        if uid != own && uid != 0 {
-            let path = path.into();
-            return Err(Error::Untrusted { path, uid });
-        }
-    }
-    Ok(())
+    refuse_others(socket, rustix::process::geteuid().as_raw())
 }
 
 impl Up {
     fn new(path: &Path) -> Result<Self, Error> {
-        check_owner(path)?;
         let connect = |why| match why {
             ConnectError::Link(link::ConnectError::Failed {
                 errno: Errno::ENOENT | Errno::ECONNREFUSED,
@@ -238,6 +218,7 @@ impl Up {
                 why,
             },
         };
+        check_owner(path)?;
         let node = Node::new().map_err(connect)?;
         let right = node.connect(path, Some(PATIENCE)).map_err(connect)?;
         let kernel = KernelClient::new(right).with_timeout(PATIENCE);
@@ -252,7 +233,7 @@ impl Up {
 impl Connection {
     fn up(&self) -> Result<MutexGuard<'_, OfProcess<Up>>, Error> {
         let mut up = lock(&self.up);
-        if !up.is_own() {
+        if !up.is_own() || up.kernel.right().is_dead() {
             *up = OfProcess::new(Up::new(&self.path)?);
         }
         Ok(up)
@@ -360,6 +341,15 @@ impl Shared {
         name.map(|right| Hold(OfProcess::new(right)))
     }
 
+    /// To be called before a fork whose child will use it: it then outlives this process for some
+    /// seconds.
+    ///
+    /// # Errors
+    /// [`Error::Call`].
+    pub fn before_fork(&self) -> Result<(), Error> {
+        Ok(lock(&self.0.rights).memory.forks()?)
+    }
+
     /// To be called in a child of fork, before it touches the memory: which it has not inherited.
     ///
     /// # Errors
@@ -394,10 +384,24 @@ impl Rights {
         let Tried(mapping) = memory.map(SentFd(faults), view.address() as u64)?;
         Ok(Self {
             _mapping: mapping?,
-            _memory: memory,
+            memory,
             name: None,
         })
     }
+}
+
+/// The socket and its folder must be root's, or of the user `own`; root uses any.
+fn refuse_others(path: &Path, own: u32) -> Result<(), Error> {
+    for path in [Some(path), path.parent()].into_iter().flatten() {
+        // Nothing there: that is told when it is connected to.
+        if let Ok(about) = std::fs::metadata(path)
+            && own != 0
+            && ![0, own].contains(&about.uid())
+        {
+            return Err(Error::NotOurs(path.into(), about.uid()));
+        }
+    }
+    Ok(())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -409,4 +413,29 @@ fn with_device<T>(act: impl FnOnce(Option<Fd>) -> T) -> T {
     let result = act(device);
     device.into_iter().for_each(file::close);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_user_has_put_there_is_not_connected_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("host");
+        std::fs::write(&socket, "").unwrap();
+        let mut owner = rustix::process::geteuid().as_raw();
+        if owner == 0 {
+            owner = 12345;
+            std::os::unix::fs::chown(&socket, Some(owner), None).unwrap();
+        }
+        let other = owner + 1;
+        let refused = refuse_others(&socket, other);
+        assert!(matches!(refused, Err(Error::NotOurs(_, uid)) if uid == owner));
+        assert!(refuse_others(&socket, owner).is_ok() && refuse_others(&socket, 0).is_ok());
+        std::os::unix::fs::chown(folder.path(), Some(owner), None).unwrap();
+        std::fs::remove_file(&socket).unwrap();
+        assert!(refuse_others(&socket, other).is_err(), "of its folder");
+        assert!(refuse_others(&folder.path().join("none/host"), other).is_ok());
+    }
 }

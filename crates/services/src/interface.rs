@@ -23,7 +23,7 @@ pub enum Refusal {
     )]
     Name(String),
     /// It is no size.
-    #[error("an object of {0} bytes cannot be made; give at least 1 and at most 2^53")]
+    #[error("an object of {0} bytes cannot be made; give at least 1 and at most 2^45")]
     Size(u64),
     /// The host kernel could not.
     #[error("the host kernel could not do it: {0}")]
@@ -31,6 +31,20 @@ pub enum Refusal {
     /// The object belongs to another user.
     #[error("'{0}' is another user's; only its owner and root may do that")]
     NotYours(String),
+    /// It would be too much.
+    #[error(
+        "{whose} may have {descriptors} descriptors of the host kernel's (an object takes 2, a \
+         mapping 1) and {bytes} bytes in all objects, and this would be more; close some, or raise \
+         the host kernel's limit on open files"
+    )]
+    Limit {
+        /// This process, or all.
+        whose: String,
+        /// Descriptors at most.
+        descriptors: u64,
+        /// Bytes of all objects at most.
+        bytes: u64,
+    },
 }
 
 /// An object, as `farpage ls` shows it.
@@ -116,6 +130,9 @@ interface! {
     pub(crate) trait Memory, client MemoryClient, "farpage.memory" version 1 {
         /// Its memory file, to be mapped whole.
         fn file() -> Tried<Fd>;
+        /// The caller will fork, and its child adopt the object: it stays for some seconds, also
+        /// when the caller ends before that.
+        fn forks() -> ();
         /// It is mapped at `address`, and registered with the userfaultfd for all faults: until
         /// the right is given up.
         fn map(faults: Fd, address: u64) -> Tried<SendRight>;

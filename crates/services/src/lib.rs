@@ -10,6 +10,7 @@
 
 mod client;
 mod interface;
+mod limits;
 mod names;
 mod service;
 

@@ -1,8 +1,11 @@
 //! The host kernel's side.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_host::{Object, Objects, SpaceId};
@@ -12,12 +15,20 @@ use farpage_port::{
     ConnectError, Listening, Name, Node, Notice, PortSet, ReceiveError, ReceiveRight, Received,
     SendRight, Sender,
 };
+use farpage_sys::Errno;
 
 use crate::interface::{Kernel, Memory, Tried};
+use crate::limits::{Cost, Limits};
 use crate::{Listed, Refusal, Status, names};
 
+/// A child of fork has so much time to come for what its parent had.
+const FORK: Duration = Duration::from_secs(5);
+/// Time between two looks for children that did not come.
+const LOOK: Duration = Duration::from_millis(500);
 /// Bytes of an object at most.
-const BYTES_MAX: u64 = 1 << 53;
+const BYTES_MAX: u64 = 1 << 45;
+/// Objects that wait to be let go of at most.
+const LEAVING_MAX: usize = 64;
 
 /// Names, objects, and who holds them. One thread answers; faults have their own.
 pub struct Service {
@@ -30,6 +41,13 @@ pub struct Service {
     ports: PortSet,
     held: HashMap<Name, Held>,
     names: BTreeMap<String, Name>,
+    /// Objects by device and inode number of their memory files.
+    files: HashMap<(u64, u64), Name>,
+    /// Objects that nobody has, but a child of fork may come for.
+    lingering: Vec<Name>,
+    limits: Limits,
+    /// Giving back an object's memory takes long when there is much: others do not wait for it.
+    leaving: SyncSender<Arc<Object>>,
 }
 
 /// What a port of ours stands for.
@@ -46,9 +64,12 @@ struct Entry {
     given: u32,
     /// Somebody has one.
     held: bool,
-    /// Who holds a right to it keeps the object as long as it has a name.
+    /// A child of fork may come for it until then.
+    stays_until: Option<Instant>,
+    /// Who holds a right to it keeps the object until its name is taken away.
     name_port: Option<ReceiveRight>,
     object: Arc<Object>,
+    file: (u64, u64),
     /// None, or not any more, when it is empty.
     name: String,
     bytes: u64,
@@ -70,7 +91,7 @@ impl Service {
     /// `paging_space`.
     ///
     /// # Errors
-    /// [`ConnectError::Failed`] without descriptors.
+    /// [`ConnectError::Failed`] without descriptors or threads.
     pub fn new(
         objects: &'static Objects,
         ram_bytes: u64,
@@ -79,6 +100,14 @@ impl Service {
         let node = Node::new()?;
         let (port, ports) = (node.port(), node.port_set());
         ports.insert(&port);
+        let (leaving, left) = sync_channel(LEAVING_MAX);
+        std::thread::Builder::new()
+            .name("services-leave".into())
+            .spawn(move || left.into_iter().for_each(drop::<Arc<Object>>))
+            .map_err(|error| ConnectError::Failed {
+                doing: "start a thread",
+                errno: Errno(error.raw_os_error().unwrap_or(0)),
+            })?;
         Ok(Self {
             node,
             objects,
@@ -88,6 +117,10 @@ impl Service {
             ports,
             held: HashMap::new(),
             names: BTreeMap::new(),
+            files: HashMap::new(),
+            limits: Limits::of_this_process(),
+            lingering: Vec::new(),
+            leaving,
         })
     }
 
@@ -105,8 +138,16 @@ impl Service {
     /// When its ports are gone, which they are not.
     pub fn run(mut self) -> Result<std::convert::Infallible, ReceiveError> {
         loop {
-            let received = self.ports.receive(None)?;
-            self.answer(received);
+            let patience = (!self.lingering.is_empty()).then_some(LOOK);
+            match self.ports.receive(patience) {
+                Ok(received) => self.answer(received),
+                Err(ReceiveError::TimedOut) => {}
+                Err(error) => return Err(error),
+            }
+            let lingering = std::mem::take(&mut self.lingering);
+            lingering
+                .into_iter()
+                .for_each(|port| self.forget_unheld(port));
         }
     }
 
@@ -149,6 +190,7 @@ impl Service {
                 self.objects.detach(mapping.space);
                 let (object, pid) = (mapping.object, mapping.pid);
                 self.held.remove(&port);
+                self.limits.give_back(pid, Cost::MAPPING);
                 if let Some(Held::Object(entry)) = self.held.get_mut(&object)
                     && let Some(at) = entry.mapped_by.iter().position(|other| *other == pid)
                 {
@@ -167,10 +209,22 @@ impl Service {
         if entry.held || entry.name_port.is_some() {
             return;
         }
+        if entry
+            .stays_until
+            .is_some_and(|until| Instant::now() < until)
+        {
+            return self.lingering.push(port);
+        }
         if !entry.name.is_empty() {
             self.names.remove(&entry.name);
         }
-        self.held.remove(&port);
+        self.files.remove(&entry.file);
+        self.limits
+            .give_back(entry.pid, Cost::of_object(entry.bytes));
+        if let Some(Held::Object(entry)) = self.held.remove(&port) {
+            // It takes them as long as this process lives.
+            let _ = self.leaving.send(entry.object);
+        }
     }
 
     fn named(&mut self, name: &str) -> Result<(Name, &mut Entry), Refusal> {
@@ -201,37 +255,27 @@ impl Service {
         if !(1..=BYTES_MAX).contains(&bytes) {
             return Err(Refusal::Size(bytes));
         }
-        let label = if name.is_empty() { "unnamed" } else { &name };
-        let (pages, pager) = (
-            bytes.div_ceil(PAGE_BYTES as u64),
-            Arc::clone(&self.paging_space),
-        );
-        let object = self.objects.create(label, pages, pager, true);
-        let object = object.map_err(|error| Refusal::Failed(error.to_string()))?;
-        let port = self.node.port();
-        self.ports.insert(&port);
-        let key = port.name();
-        let (right, mut given) = (port.make_send(), 1);
-        let (name_port, name_right) = if name.is_empty() {
-            given += 1;
-            (None, port.make_send())
-        } else {
-            let name_port = self.node.port();
-            self.ports.insert(&name_port);
-            let right = name_port.make_send();
-            name_port.notify_no_senders(1, &name_port);
-            self.held.insert(name_port.name(), Held::Name(key));
-            self.names.insert(name.clone(), key);
-            (Some(name_port), right)
-        };
-        port.notify_no_senders(given, &port);
         let (uid, pid) = identity(caller);
+        self.limits.take(pid, Cost::of_object(bytes))?;
+        let made = self.make_object(&name, bytes);
+        let (object, file) =
+            made.inspect_err(|_| self.limits.give_back(pid, Cost::of_object(bytes)))?;
+        let (port, right) = self.make_port();
+        let (name_port, name_right) = self.make_port();
+        let key = port.name();
+        self.files.insert(file, key);
+        self.held.insert(name_port.name(), Held::Name(key));
+        if !name.is_empty() {
+            self.names.insert(name.clone(), key);
+        }
         let entry = Entry {
             port,
-            given,
+            given: 1,
             held: true,
-            name_port,
+            stays_until: None,
+            name_port: Some(name_port),
             object,
+            file,
             name,
             bytes,
             uid,
@@ -241,6 +285,31 @@ impl Service {
         self.held.insert(key, Held::Object(entry));
         Ok(Both(right, name_right))
     }
+
+    fn make_object(&self, name: &str, bytes: u64) -> Result<(Arc<Object>, (u64, u64)), Refusal> {
+        let label = if name.is_empty() { "unnamed" } else { name };
+        let (pages, pager) = (
+            bytes.div_ceil(PAGE_BYTES as u64),
+            Arc::clone(&self.paging_space),
+        );
+        let object = self.objects.create(label, pages, pager, true);
+        let object = object.map_err(|error| failed(&error))?;
+        let file = object.identity().map_err(|errno| failed(&errno))?;
+        Ok((object, file))
+    }
+
+    /// A port of which it is told when nobody holds the right, or another one, any more.
+    fn make_port(&self) -> (ReceiveRight, SendRight) {
+        let port = self.node.port();
+        self.ports.insert(&port);
+        let right = port.make_send();
+        port.notify_no_senders(1, &port);
+        (port, right)
+    }
+}
+
+fn failed(error: &dyn std::fmt::Display) -> Refusal {
+    Refusal::Failed(error.to_string())
 }
 
 impl Entry {
@@ -260,6 +329,14 @@ impl Entry {
             false => Err(Refusal::NotYours(self.name.clone())),
         }
     }
+}
+
+/// Device and inode number of a memory file. `None` for other files, which are not asked: some of
+/// them are answered for by processes, and may never answer.
+fn identity_of(file: &OwnedFd) -> Option<(u64, u64)> {
+    rustix::fs::fcntl_get_seals(file).ok()?;
+    let stat = rustix::fs::fstat(file).ok()?;
+    Some((stat.st_dev, stat.st_ino))
 }
 
 /// User and process of a caller.
@@ -288,20 +365,15 @@ impl Kernel for Service {
         Tried(found)
     }
 
+    /// Who has the file can do all that a right to the object allows, whoever it is.
     fn adopt(&mut self, _: Sender, file: Fd) -> Tried<Both<u64, SendRight>> {
-        let identity = rustix::fs::fstat(&file.0).map(|stat| (stat.st_dev, stat.st_ino));
-        let is_it = |entry: &&mut Entry| entry.object.identity().ok() == identity.ok();
-        let objects = self.held.values_mut().filter_map(|held| match held {
-            Held::Object(entry) => Some(entry),
-            Held::Name(_) | Held::Mapping(_) => None,
-        });
-        let found = objects.into_iter().find(|entry| is_it(entry));
-        let missing = || Refusal::NotFound("(a descriptor)".into());
-        Tried(
-            found
-                .map(|entry| Both(entry.bytes, entry.give()))
-                .ok_or_else(missing),
-        )
+        let port = identity_of(&file.0).and_then(|file| self.files.get(&file).copied());
+        Tried(match port.and_then(|port| self.held.get_mut(&port)) {
+            Some(Held::Object(entry)) => Ok(Both(entry.bytes, entry.give())),
+            Some(Held::Name(_) | Held::Mapping(_)) | None => {
+                Err(Refusal::NotFound("(a descriptor)".into()))
+            }
+        })
     }
 
     fn unlink(&mut self, caller: Sender, name: String) -> Tried<()> {
@@ -363,26 +435,26 @@ impl OfObject<'_> {
     }
 
     fn try_map(&mut self, caller: Sender, faults: Fd, address: u64) -> Result<SendRight, Refusal> {
-        let failed = |error: &dyn std::fmt::Display| Refusal::Failed(error.to_string());
         let (_, pid) = identity(caller);
         let objects = self.0.objects;
         let gone = || Refusal::NotFound("(it is gone)".into());
-        let entry = self.entry().ok_or_else(gone)?;
-        let object = Arc::clone(&entry.object);
-        let space = objects.attach(faults.0).map_err(|errno| failed(&errno))?;
-        let all = PageRange::new(0, object.pages());
-        if let Err(error) = objects.map(space, &object, address as usize, all) {
-            objects.detach(space);
-            return Err(failed(&error));
+        let object = Arc::clone(&self.entry().ok_or_else(gone)?.object);
+        self.0.limits.take(pid, Cost::MAPPING)?;
+        let space = match attach(objects, faults, &object, address) {
+            Ok(space) => space,
+            Err(refusal) => {
+                self.0.limits.give_back(pid, Cost::MAPPING);
+                return Err(refusal);
+            }
+        };
+        if let Some(entry) = self.entry() {
+            entry.mapped_by.push(pid);
         }
-        entry.mapped_by.push(pid);
-        let port = self.0.node.port();
-        self.0.ports.insert(&port);
-        let (key, right) = (port.name(), port.make_send());
-        port.notify_no_senders(1, &port);
+        let (port, right) = self.0.make_port();
+        let (key, object) = (port.name(), self.1);
         let mapping = Mapping {
             _port: port,
-            object: self.1,
+            object,
             space,
             pid,
         };
@@ -391,14 +463,39 @@ impl OfObject<'_> {
     }
 }
 
+/// Answers for all of an object at `address`.
+fn attach(
+    objects: &Objects,
+    faults: Fd,
+    object: &Arc<Object>,
+    address: u64,
+) -> Result<SpaceId, Refusal> {
+    let space = objects.attach(faults.0);
+    let space = space.map_err(|errno| {
+        let why = format!("the descriptor is no userfaultfd that can be waited for ({errno})");
+        Refusal::Failed(why)
+    })?;
+    let all = PageRange::new(0, object.pages());
+    if let Err(error) = objects.map(space, object, address as usize, all) {
+        objects.detach(space);
+        return Err(failed(&error));
+    }
+    Ok(space)
+}
+
 impl Memory for OfObject<'_> {
+    fn forks(&mut self, _: Sender) {
+        if let Some(entry) = self.entry() {
+            entry.stays_until = Some(Instant::now() + FORK);
+        }
+    }
+
     fn file(&mut self, _: Sender) -> Tried<Fd> {
         let gone = || Refusal::NotFound("(it is gone)".into());
         let file = self.entry().ok_or_else(gone).and_then(|entry| {
             let file = entry.object.file();
             let file = file.try_clone_to_owned();
-            file.map(Fd)
-                .map_err(|error| Refusal::Failed(error.to_string()))
+            file.map(Fd).map_err(|error| failed(&error))
         });
         Tried(file)
     }

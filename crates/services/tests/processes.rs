@@ -1,99 +1,13 @@
 //! A host kernel and programs that share memory through it: all of them processes.
 
-use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+mod support;
+
+use std::io::Write;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use farpage_abi::{ObjectId, PAGE_BYTES};
-use farpage_host::Objects;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
-use farpage_services::{Error, Host, Refusal, Service, Shared};
-
-const PROGRAM: &str = "FARPAGE_TEST_PROGRAM";
-const RAM: u64 = 4 << 20;
-
-type Page = Box<[u8; PAGE_BYTES]>;
-
-/// Keeps pages in memory of its own.
-#[derive(Default)]
-struct Store(Mutex<HashMap<(ObjectId, u64), Page>>);
-
-impl Pager for Store {
-    fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
-        let (object, pages, all) = (request.object(), request.pages(), self.0.lock().unwrap());
-        let buffer = request.buffer().chunks_exact_mut(PAGE_BYTES);
-        for (page, into) in pages.iter().zip(buffer) {
-            match all.get(&(object, page.0)) {
-                Some(kept) => into.copy_from_slice(&**kept),
-                None => into.fill(0),
-            }
-        }
-        Ok(Supplied::clean(pages.pages()))
-    }
-
-    fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
-        let mut all = self.0.lock().unwrap();
-        for page in pages {
-            all.insert((object, page.page.0), Box::new(*page.bytes));
-        }
-        Ok(())
-    }
-
-    fn terminate(&self, object: ObjectId) {
-        self.0.lock().unwrap().retain(|(of, _), _| *of != object);
-    }
-}
-
-/// Another process: it does what it is told, a line at a time.
-struct Program {
-    child: Child,
-    says: BufReader<ChildStdout>,
-    hears: ChildStdin,
-}
-
-impl Program {
-    fn start(kind: &str, socket: &Path) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["the_program", "--exact", "--nocapture"]);
-        command.env(PROGRAM, kind).env("FARPAGE_HOST", socket);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let says = BufReader::new(child.stdout.take().unwrap());
-        let hears = child.stdin.take().unwrap();
-        let mut program = Self { child, says, hears };
-        assert_eq!(program.line(), "ready");
-        program
-    }
-
-    /// What it says, but for what the test harness prints.
-    fn line(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            let read = self.says.read_line(&mut line).unwrap();
-            assert!(read > 0, "the program has ended");
-            if let Some(at) = line.find("> ") {
-                return line[at + 2..].trim().to_owned();
-            }
-        }
-    }
-
-    fn does(&mut self, what: &str) -> String {
-        writeln!(self.hears, "{what}").unwrap();
-        self.line()
-    }
-
-    fn dies(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
+use farpage_services::{Error, Host, Refusal, Shared};
+use support::{PROGRAM, Program, RAM, run_host, until_gone};
 
 fn view(shared: &Shared) -> &[std::sync::atomic::AtomicU64] {
     shared.words()
@@ -107,12 +21,7 @@ fn the_program() {
     };
     let socket = farpage_services::default_socket();
     if kind == "host" {
-        let objects = Objects::start(RAM).unwrap();
-        let service = Service::new(objects, RAM, Arc::new(Store::default())).unwrap();
-        let _listening = service.listen(&socket).unwrap();
-        println!("> ready");
-        let Err(error) = service.run();
-        panic!("{error}");
+        run_host();
     }
     let host = Host::connect(&socket).unwrap();
     let mut held: Vec<Shared> = Vec::new();
@@ -184,19 +93,6 @@ fn host() -> (tempfile::TempDir, Program, Host) {
 
 fn program(folder: &tempfile::TempDir) -> Program {
     Program::start("program", &folder.path().join("host"))
-}
-
-/// Waits until nothing is listed: the host kernel hears of a death when Linux tells it.
-fn until_gone(host: &Host) {
-    let began = Instant::now();
-    while !host.list().unwrap().is_empty() {
-        assert!(
-            began.elapsed() < Duration::from_secs(20),
-            "{:?}",
-            host.list()
-        );
-        std::thread::yield_now();
-    }
 }
 
 #[test]
@@ -276,14 +172,7 @@ fn names_are_refused_found_and_taken_away() {
     view(&new)[0].store(5, Ordering::Relaxed);
     assert_eq!(view(&shared)[0].load(Ordering::Relaxed), 0);
     assert_eq!(host.list().unwrap().len(), 2);
-    let unnamed = host.create("", 9000).unwrap();
-    view(&unnamed)[1].store(6, Ordering::Relaxed);
-    let listed = host.list().unwrap();
-    assert_eq!(
-        (listed.len(), listed[0].name.as_str(), listed[0].bytes),
-        (3, "", 9000)
-    );
-    drop((new, shared, unnamed));
+    drop((new, shared));
     one.dies();
     until_gone(&host);
     kernel.dies();
@@ -309,28 +198,6 @@ fn killed_at_any_moment_programs_leave_nothing() {
 }
 
 #[test]
-fn what_is_closed_leaves_no_threads_and_no_descriptors() {
-    let (_folder, kernel, host) = host();
-    let count = |what: &str| {
-        std::fs::read_dir(format!("/proc/self/{what}"))
-            .unwrap()
-            .count()
-    };
-    let round = |number: usize| drop(host.create(&format!("n{number}"), 100_000).unwrap());
-    (0..3).for_each(round);
-    let before = (count("task"), count("fd"));
-    (3..60).for_each(round);
-    until_gone(&host);
-    let after = (count("task"), count("fd"));
-    // Other tests of this process have some, too.
-    assert!(
-        after.0 < before.0 + 30 && after.1 < before.1 + 40,
-        "{before:?} {after:?}"
-    );
-    kernel.dies();
-}
-
-#[test]
 fn without_a_host_kernel_the_error_says_how_to_start_one() {
     let folder = tempfile::tempdir().unwrap();
     let error = Host::connect(&folder.path().join("none")).err().unwrap();
@@ -338,21 +205,4 @@ fn without_a_host_kernel_the_error_says_how_to_start_one() {
         error.to_string().ends_with("start one: farpage up"),
         "{error}"
     );
-}
-
-#[test]
-fn a_socket_of_another_user_is_not_trusted() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("host");
-    std::fs::write(&socket, "").unwrap();
-    if std::os::unix::fs::chown(&socket, Some(12345), None).is_err() {
-        println!("skipped: only root can give files away");
-        return;
-    }
-    for given in [socket.as_path(), folder.path()] {
-        let error = Host::connect(&socket).err().unwrap().to_string();
-        let shown = format!("'{}' belongs to user 12345", given.display());
-        assert!(error.starts_with(&shown), "{error}");
-        std::os::unix::fs::chown(folder.path(), Some(12345), None).unwrap();
-    }
 }

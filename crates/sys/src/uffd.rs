@@ -465,6 +465,38 @@ impl Uffd {
     /// # Errors
     /// As `read(2)`; `EPROTO` when it reports other things, which nobody here asked for.
     pub fn faults<const N: usize>(self) -> Result<Faults<N>> {
+        self.take_faults(|to, bytes| {
+            // SAFETY: `to` is valid for writes of `bytes`, as the caller says.
+            unsafe { syscall!(g::__NR_read, self.0.0, to, bytes) }
+        })
+    }
+
+    /// Takes up to `N` faults that wait now, also where another process that has the userfaultfd
+    /// has made it one that waits. Linux before 6.10 does what that process has said.
+    ///
+    /// # Errors
+    /// As [`Uffd::faults`].
+    pub fn faults_now<const N: usize>(self) -> Result<Faults<N>> {
+        const FROM_HERE: usize = usize::MAX;
+        self.take_faults(|to, bytes| {
+            let part = [to as usize, bytes];
+            let (fd, flags) = (self.0.0, g::RWF_NOWAIT);
+            // SAFETY: `part` is a `struct iovec` of what is valid for writes, as the caller says.
+            let got =
+                unsafe { syscall!(g::__NR_preadv2, fd, part.as_ptr(), 1, FROM_HERE, 0, flags) };
+            match got {
+                // SAFETY: as above.
+                Err(Errno::EOPNOTSUPP) => unsafe { syscall!(g::__NR_read, fd, to, bytes) },
+                other => other,
+            }
+        })
+    }
+
+    /// `read` gets where so many bytes may be written.
+    fn take_faults<const N: usize>(
+        self,
+        read: impl FnOnce(*mut RawMessage, usize) -> Result<usize>,
+    ) -> Result<Faults<N>> {
         const PAGEFAULT: u8 = 0x12;
         let empty = RawMessage {
             event: 0,
@@ -474,10 +506,9 @@ impl Uffd {
             thread: 0,
             padding: 0,
         };
+        // Any bytes are a valid `RawMessage`.
         let mut raw = [empty; N];
-        // SAFETY: `raw` is valid for writes of its size and any bytes are a valid `RawMessage`.
-        let got = unsafe { syscall!(g::__NR_read, self.0.0, raw.as_mut_ptr(), size_of_val(&raw)) };
-        let bytes = match got {
+        let bytes = match read(raw.as_mut_ptr(), size_of_val(&raw)) {
             Ok(bytes) => bytes,
             Err(Errno::EAGAIN | Errno::EINTR) => 0,
             Err(errno) => return Err(errno),

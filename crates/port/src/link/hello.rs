@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use farpage_sys::message::{self, Received};
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags};
@@ -29,6 +30,12 @@ pub struct Listener {
     path: PathBuf,
 }
 
+/// Connecting to a file that is no socket is refused, too.
+fn is_socket(path: &Path) -> bool {
+    let about = rustix::fs::lstat(path);
+    about.is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::Socket)
+}
+
 impl Listener {
     /// Listens at `path`. A socket that a dead process left there is replaced.
     ///
@@ -40,7 +47,7 @@ impl Listener {
         let mut bound = net::bind(&socket, &address);
         if bound == Err(Errno::ADDRINUSE) {
             let probe = net::connect(new_socket()?, &address);
-            if probe == Err(Errno::CONNREFUSED) {
+            if probe == Err(Errno::CONNREFUSED) && is_socket(path) {
                 rustix::fs::unlink(path).map_err(connecting("remove a dead socket"))?;
                 bound = net::bind(&socket, &address);
             }

@@ -1,0 +1,152 @@
+//! What clients may use of the host kernel, so that one that takes too much is refused, and the
+//! others are served.
+
+use std::collections::HashMap;
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::Refusal;
+
+/// What an object or a mapping takes of the host kernel's process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cost {
+    descriptors: u64,
+    /// Of its address space.
+    bytes: u64,
+}
+
+impl Cost {
+    /// Of a mapping: the userfaultfd of the process that maps it.
+    pub(crate) const MAPPING: Self = Self {
+        descriptors: 1,
+        bytes: 0,
+    };
+
+    /// Of an object: its memory file, the userfaultfd of the mapping here, and that mapping.
+    pub(crate) fn of_object(bytes: u64) -> Self {
+        Self {
+            descriptors: 2,
+            bytes,
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            descriptors: self.descriptors.saturating_add(other.descriptors),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    fn exceeds(self, most: Self) -> bool {
+        self.descriptors > most.descriptors || self.bytes > most.bytes
+    }
+}
+
+/// What is used, by process and together.
+pub(crate) struct Limits {
+    /// All together; one process may have half of it.
+    most: Cost,
+    used: Cost,
+    by_process: HashMap<u32, Cost>,
+}
+
+impl Limits {
+    /// A quarter of the descriptors is for Links, messages and paging space; half of the address
+    /// space is for everything else. Linux lets a process have 65530 mappings.
+    pub(crate) fn of_this_process() -> Self {
+        const DESCRIPTORS_MAX: u64 = 80_000;
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Self::new(Cost {
+            descriptors: (descriptors / 4 * 3).min(DESCRIPTORS_MAX),
+            bytes: 1 << 46,
+        })
+    }
+
+    fn new(most: Cost) -> Self {
+        Self {
+            most,
+            used: Cost::default(),
+            by_process: HashMap::new(),
+        }
+    }
+
+    /// Gives a process more.
+    pub(crate) fn take(&mut self, process: u32, cost: Cost) -> Result<(), Refusal> {
+        let half = Cost {
+            descriptors: self.most.descriptors / 2,
+            bytes: self.most.bytes / 2,
+        };
+        let of = self.by_process.get(&process).copied().unwrap_or_default();
+        for (used, most, whose) in [
+            (of.and(cost), half, "this process"),
+            (self.used.and(cost), self.most, "all processes together"),
+        ] {
+            if used.exceeds(most) {
+                return Err(Refusal::Limit {
+                    whose: whose.into(),
+                    descriptors: most.descriptors,
+                    bytes: most.bytes,
+                });
+            }
+        }
+        self.used = self.used.and(cost);
+        self.by_process.insert(process, of.and(cost));
+        Ok(())
+    }
+
+    /// A process has less.
+    pub(crate) fn give_back(&mut self, process: u32, cost: Cost) {
+        let less = |used: &mut Cost| {
+            used.descriptors -= cost.descriptors;
+            used.bytes -= cost.bytes;
+        };
+        less(&mut self.used);
+        if let Some(of) = self.by_process.get_mut(&process) {
+            less(of);
+            if *of == Cost::default() {
+                self.by_process.remove(&process);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_process_has_half_and_what_it_gives_back_others_have() {
+        let mut limits = Limits::new(Cost {
+            descriptors: 8,
+            bytes: 1 << 20,
+        });
+        let object = Cost::of_object(4096);
+        assert!(limits.take(1, object).is_ok() && limits.take(1, object).is_ok());
+        assert!(matches!(
+            limits.take(1, Cost::MAPPING),
+            Err(Refusal::Limit { descriptors: 4, .. })
+        ));
+        assert!(limits.take(2, object).is_ok() && limits.take(3, object).is_ok());
+        assert!(matches!(
+            limits.take(4, Cost::MAPPING),
+            Err(Refusal::Limit { descriptors: 8, .. })
+        ));
+        limits.give_back(3, object);
+        assert!(limits.take(4, Cost::MAPPING).is_ok());
+        for (process, cost) in [(1, object), (1, object), (2, object), (4, Cost::MAPPING)] {
+            limits.give_back(process, cost);
+        }
+        assert_eq!((limits.used, limits.by_process.len()), (Cost::default(), 0));
+    }
+
+    #[test]
+    fn address_space_is_limited_and_sums_do_not_wrap() {
+        let mut limits = Limits::of_this_process();
+        assert!(limits.take(1, Cost::of_object(1 << 45)).is_ok());
+        for bytes in [1, u64::MAX] {
+            assert!(limits.take(1, Cost::of_object(bytes)).is_err());
+        }
+        assert!(limits.take(2, Cost::of_object(1 << 45)).is_ok());
+        assert!(limits.take(3, Cost::of_object(1)).is_err());
+    }
+}
