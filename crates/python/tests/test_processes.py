@@ -141,11 +141,11 @@ def test_a_worker_raises_what_it_cannot_open(numbers, method, tmp_path):
     spoilings = ((path.unlink, fp.NotFound), (lambda: path.write_bytes(bytes(16)), fp.Changed))
     for spoil, error in spoilings:
         numbers[1].tofile(path)
-        array = fp.open(path, dtype="f8")
         context = multiprocessing.get_context(method)
         # Started before: what a child of fork has of its parent needs no opening.
         with context.Pool(1) as pool, ProcessPoolExecutor(1, mp_context=context) as executor:
             assert pool.apply(workers.ready) and executor.submit(workers.ready).result()
+            array = fp.open(path, dtype="f8")
             held, array = pickle.dumps(array), None
             spoil()
             for task in (workers.unpickled_total, workers.unpickled_shift):
@@ -168,6 +168,16 @@ class Sent:
 
     def __reduce__(self):
         return pickle.loads, (self.pickled,)
+
+
+def test_a_child_of_fork_needs_no_source_for_what_its_parent_has(numbers, tmp_path):
+    path = tmp_path / "values"
+    numbers[1].tofile(path)
+    array = fp.open(path, dtype="f8")
+    path.unlink()
+    for _ in range(2):
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            assert pool.apply(workers.total, (array[:5],)) == numbers[1][:5].sum()
 
 
 def test_a_relative_path_is_found_from_elsewhere(numbers, monkeypatch, tmp_path_factory):
