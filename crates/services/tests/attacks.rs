@@ -21,7 +21,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use support::{
-    Answer, KernelByHand, MemoryByHand, PATIENCE, PROGRAM, Program, Victim, run_host, until,
+    Answer, KernelByHand, MemoryByHand, PATIENCE, PROGRAM, Program, RAM, Victim, run_host, until,
 };
 
 /// What programs do; nothing when it is run as a test.
@@ -546,7 +546,8 @@ fn one_that_takes_no_answers_holds_up_nobody() {
 #[test]
 fn what_is_done_to_one_objects_file_harms_no_other() {
     let victim = Victim::new();
-    let bystander = victim.honest.create("bystander", 1 << 20).unwrap();
+    // So much that Linux is not left to fill the other one by itself.
+    let bystander = victim.honest.create("bystander", RAM / 4 * 3).unwrap();
     bystander
         .words()
         .iter()
