@@ -2,6 +2,7 @@
 
 import atexit
 import io
+import operator
 import os
 import sys
 import weakref
@@ -9,6 +10,7 @@ import weakref
 import numpy as np
 
 from . import _farpage, errors
+from ._options import parse_size
 from ._progress import Bar, size_text
 
 _open_objects = weakref.WeakSet()
@@ -52,10 +54,20 @@ class Object(_farpage.Memory):
             if step != 1:
                 raise errors.ArgumentError("bytes are taken in steps of 1; slice the result")
             return super().read(start, max(start, stop))
-        at = key + size if key < 0 else key
-        if not 0 <= at < size:
-            raise IndexError(f"byte {key} of {size}")
+        at = self._byte(key)
         return super().read(at, at + 1)[0]
+
+    def _byte(self, key):
+        try:
+            at = operator.index(key)
+        except TypeError:
+            raise errors.ArgumentError(
+                f"{key!r} is no byte and no range of '{self.name}'; give a number or a slice"
+            ) from None
+        at = at + self.size if at < 0 else at
+        if not 0 <= at < self.size:
+            raise IndexError(f"byte {key} of {self.size}")
+        return at
 
     def __setitem__(self, key, value):
         """Writes as many bytes as the range has. Unlike writing to an array, this raises when a
@@ -69,9 +81,7 @@ class Object(_farpage.Memory):
                 f"'{self.name}' is open for reading; open it with mode='r+', or 'c' for a copy"
             )
         if not isinstance(key, slice):
-            at = key + self.size if key < 0 else key
-            if not 0 <= at < self.size:
-                raise IndexError(f"byte {key} of {self.size}")
+            at = self._byte(key)
             key, value = slice(at, at + 1), bytes((value,))
         start, stop, step = key.indices(self.size)
         if step != 1:
@@ -99,7 +109,7 @@ class Object(_farpage.Memory):
         elif isinstance(where, range) and where.step == 1:
             return where.start, max(where.start, where.stop)
         elif isinstance(where, tuple) and len(where) == 2:
-            return where
+            return tuple(parse_size(byte, "range:") for byte in where)
         elif isinstance(where, np.ndarray):
             low, high = _bounds(where)
             base, _ = _bounds(bytes_of(self))

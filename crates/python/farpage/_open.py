@@ -29,8 +29,11 @@ def _presentation(dtype):
         return {"native": True, "bf16_as_f32": True}
     if isinstance(dtype, str) and dtype == "stored":
         return {"native": False}
-    if np.dtype(dtype) == np.float32:
-        return {"native": True, "bf16_as_f32": True, "f16_as_f32": True}
+    try:
+        if np.dtype(dtype) == np.float32:
+            return {"native": True, "bf16_as_f32": True, "f16_as_f32": True}
+    except TypeError:
+        pass  # no type of NumPy's: refused as others are
     raise errors.ArgumentError(
         f"load cannot present arrays as {dtype!r}; leave dtype out, or give 'float32' or 'stored'"
     )

@@ -13,12 +13,13 @@ _UNITS.update({unit + "iB": 1024 ** (i + 1) for i, unit in enumerate("KMGT")})
 _UNITS.update({unit + "B": 1000 ** (i + 1) for i, unit in enumerate("KMGT")})
 
 _CACHE_LIMIT = 10 << 30
+_TOO_MUCH = (1 << 62) + 1
 
 
 def parse_size(size, what="size"):
     """Bytes of a size: a number, or text such as '512M', '1.5G', '500MB' (of 1000)."""
     if isinstance(size, (int, np.integer)) and not isinstance(size, bool):
-        if size >= 0:
+        if 0 <= size < _TOO_MUCH:
             return int(size)
     elif isinstance(size, str):
         text = size.strip()
@@ -27,12 +28,12 @@ def parse_size(size, what="size"):
         try:
             if unit in _UNITS:
                 value = float(number) * _UNITS[unit]
-                if value >= 0:
+                if 0 <= value < _TOO_MUCH:
                     return int(value)
         except (ValueError, OverflowError):
             pass
     raise errors.ArgumentError(
-        f"{what} {size!r} is no number of bytes; give one from 0 on, or text such as '512M'"
+        f"{what} {size!r} is no number of bytes; give one from 0 to 2**62, or text such as '512M'"
     )
 
 

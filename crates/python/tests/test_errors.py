@@ -202,14 +202,22 @@ def test_options_of_the_wrong_kind_are_refused(numbers):
         ({"cache": ("a", "1G", "b")}, "is no .folder, limit."),
         ({"decompress": "yes"}, "give True or False"),
         ({"record": 5}, "record cannot be 5; give a path"),
-        ({"ram": object()}, "is no number of bytes; give one from 0 on"),
+        ({"ram": object()}, "is no number of bytes; give one from 0 to"),
         ({"size": -1}, "size -1 is no number"),
+        ({"size": 1 << 80}, "is no number of bytes; give one from 0 to"),
+        ({"ram": "9000000T"}, "is no number of bytes"),
         ({"dtype": "f8", "shape": 2.5}, "shape 2.5 is no number of elements"),
         ({"dtype": "f8", "shape": "ab"}, "is no number of elements"),
         ({"on_failure": "hope"}, "on_failure 'hope' is not known"),
     ]:
         with pytest.raises(fp.ArgumentError, match=words):
             fp.open(numbers[0], **options)
+    obj = fp.open(numbers[0])
+    for wrong in (lambda: obj[...], lambda: obj[(1, 2)], lambda: obj.prefetch((-5, 10))):
+        with pytest.raises(fp.ArgumentError, match="is no byte and no range|no number of bytes"):
+            wrong()
+    with pytest.raises(fp.ArgumentError, match="load cannot present arrays as 'nope'"):
+        fp.load(numbers[0], dtype="nope")
     with pytest.raises(TypeError, match="unknown option 'colour'; there are dtype, "):
         fp.open(numbers[0], colour="red")
     with pytest.raises(fp.ArgumentError, match="neither made nor grow"):
