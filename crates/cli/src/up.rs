@@ -13,7 +13,8 @@ use farpage_default_pager::DefaultPager;
 use farpage_host::Objects;
 use farpage_services::{Host, Service, check_owner, default_socket};
 use farpage_sys::signal;
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::fs::Mode;
+use rustix::process::{Resource, getrlimit, setrlimit, umask};
 
 use crate::args::MemoryArgs;
 use crate::prepare::{self, Memory};
@@ -146,11 +147,9 @@ fn listen(service: &Service, socket: &Path) -> Result<farpage_port::Listening> {
             socket.display()
         );
     }
-    let listening = service
-        .listen(socket)
-        .with_context(|| format!("cannot listen at '{}'", socket.display()))?;
-    let own = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(socket, own)
-        .with_context(|| format!("cannot close '{}' to others", socket.display()))?;
-    Ok(listening)
+    // From its first moment on.
+    let before = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
+    let listening = service.listen(socket);
+    umask(before);
+    listening.with_context(|| format!("cannot listen at '{}'", socket.display()))
 }

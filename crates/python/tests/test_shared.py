@@ -142,6 +142,7 @@ def test_a_new_host_kernel_is_found(tmp_path, monkeypatch):
     for end in (signal.SIGKILL, signal.SIGTERM):
         up = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         up.stdout.readline()
+        assert os.stat(socket).st_mode & 0o777 == 0o600
         shm = fp.SharedMemory("one", create=True, size=100)
         up.send_signal(end)
         _, err = up.communicate(timeout=20)
