@@ -130,11 +130,11 @@ interface! {
     pub(crate) trait Memory, client MemoryClient, "farpage.memory" version 1 {
         /// Its memory file, to be mapped whole.
         fn file() -> Tried<Fd>;
-        /// The caller will fork, and its child adopt the object: it stays for some seconds, also
-        /// when the caller ends before that.
-        fn forks() -> ();
         /// It is mapped at `address`, and registered with the userfaultfd for all faults: until
         /// the right is given up.
         fn map(faults: Fd, address: u64) -> Tried<SendRight>;
+        /// The caller will fork, and its child adopt the object: it stays for some seconds, also
+        /// when the caller ends before that.
+        fn forks() -> ();
     }
 }
