@@ -8,6 +8,7 @@ use crate::files::Place;
 use crate::location::{At, Location};
 use crate::record::{HEADER, record_bytes};
 use crate::segments::{Kind, State};
+use crate::table::PAGES_MAX;
 
 /// Pages in one answer, at most.
 pub(crate) const RUN_PAGES: usize = 256;
@@ -128,7 +129,12 @@ pub(crate) fn plan(state: &State, wanted: Wanted, parts_max: usize) -> Result<Ru
         crc: [0; RUN_PAGES],
     };
     for index in 0..wanted.pages {
-        let location = state.table.get(wanted.object, run.page(index));
+        let page = run.page(index);
+        // A stride leads out of the object, below its first page as well.
+        if page >= PAGES_MAX {
+            break;
+        }
+        let location = state.table.get(wanted.object, page);
         let Some((source, crc)) = start(state, location) else {
             break;
         };

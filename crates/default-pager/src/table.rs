@@ -33,8 +33,11 @@ pub(crate) struct Table {
     spare: Vec<Box<Words>>,
 }
 
+/// Pages of the largest object that there can be.
+pub(crate) const PAGES_MAX: u64 = 1 << 41;
+
 fn key(object: ObjectId, page: u64) -> u64 {
-    assert!(page < 1 << 41, "a page beyond the end of any object");
+    assert!(page < PAGES_MAX, "a page beyond the end of any object");
     (u64::from(object.0) << 32) + page / BLOCK_PAGES
 }
 

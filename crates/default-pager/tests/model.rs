@@ -289,6 +289,17 @@ fn several_threads_page_in_and_out() {
 }
 
 #[test]
+fn a_stride_that_leads_out_of_an_object_ends_there() {
+    let (control, _file, pager) = with_file(0, 64);
+    let pages: Vec<_> = (0..100).map(|page| (page, contents(1, page))).collect();
+    write(&pager, OBJECT, &pages, true).unwrap();
+    let got = request_strided(&pager, OBJECT, 89, -30, 4).unwrap();
+    assert_eq!((got.0.pages, &got.1[2]), (3, &pages[29].1));
+    pager.terminate(OBJECT);
+    check_empty(control, 1);
+}
+
+#[test]
 fn all_of_this_holds_without_rings() {
     again_without_rings();
 }
