@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use crate::args::{MemoryArgs, RunArgs};
-use crate::options::{RAM_MIN_BYTES, RunOptions, THRESHOLD_BYTES};
+use crate::options::{Memory, RAM_MIN_BYTES, RunOptions, THRESHOLD_BYTES};
 use crate::size::{Size, human};
 use crate::{maps, program, spill_file};
 use farpage::memory_limit::MemoryLimit;
@@ -19,16 +19,12 @@ const RESIDENT_MIN_BYTES: u64 = RAM_MIN_BYTES / 2;
 /// # Errors
 /// The first thing that can't be done as asked, and what to write instead.
 pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
-    let memory = memory(&args.memory, limit)?;
     let name = &args.program[0];
     let path = std::env::var_os("PATH");
     Ok(RunOptions {
-        ram_bytes: memory.ram_bytes,
-        compressed_max_bytes: memory.compressed_max_bytes,
+        memory: memory(&args.memory, limit)?,
         threshold_bytes: absolute("--threshold", args.threshold.as_deref())?
             .unwrap_or(THRESHOLD_BYTES),
-        spill_limit_bytes: memory.spill_limit_bytes,
-        spill_dirs: memory.spill_dirs,
         maps: maps::options(&args.map, &maps::folder()?)?,
         deadline: args.deadline,
         record: args.record.clone(),
@@ -39,18 +35,6 @@ pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
         program: program::find(name, path.as_deref()).map_err(anyhow::Error::new)?,
         args: args.program.clone(),
     })
-}
-
-/// Where pages may be, with every default filled in. As the same fields of [`RunOptions`].
-pub struct Memory {
-    /// Resident pages and compressed tier together.
-    pub ram_bytes: u64,
-    /// The compressed tier.
-    pub compressed_max_bytes: u64,
-    /// Directories of paging files.
-    pub spill_dirs: Vec<PathBuf>,
-    /// What all paging files may take.
-    pub spill_limit_bytes: Option<u64>,
 }
 
 /// Checks the sizes and completes them.
@@ -76,22 +60,23 @@ pub fn memory(args: &MemoryArgs, limit: &MemoryLimit) -> Result<Memory> {
 
 /// What the user should know about options that are allowed but odd.
 pub fn warnings(options: &RunOptions, limit: &MemoryLimit) -> Vec<String> {
+    let ram_bytes = options.memory.ram_bytes;
     let mut warnings = Vec::new();
     if let Some(cgroup) = &limit.cgroup
-        && options.ram_bytes >= cgroup.bytes
+        && ram_bytes >= cgroup.bytes
     {
         warnings.push(format!(
             "warning: --ram {} is no less than this cgroup's limit of {} ({}), so Linux may kill \
              the program first; give at most 80% of it, {}",
-            human(options.ram_bytes),
+            human(ram_bytes),
             human(cgroup.bytes),
             cgroup.file.display(),
             human(cgroup.bytes / 5 * 4)
         ));
-    } else if options.ram_bytes > limit.total && limit.total > 0 {
+    } else if ram_bytes > limit.total && limit.total > 0 {
         warnings.push(format!(
             "warning: --ram {} is more than the {} of this machine; give at most 80% of it, {}",
-            human(options.ram_bytes),
+            human(ram_bytes),
             human(limit.total),
             human(limit.total / 5 * 4)
         ));
@@ -197,10 +182,10 @@ mod tests {
     #[test]
     fn defaults_follow_from_the_memory_limit() {
         let options = prepare(&["--spill", "/tmp"]).unwrap();
-        assert_eq!(options.ram_bytes, 8 << 30);
-        assert_eq!(options.compressed_max_bytes, 2 << 30);
-        assert_eq!(options.spill_dirs, [Path::new("/tmp")]);
-        assert_eq!(options.spill_limit_bytes, None);
+        assert_eq!(options.memory.ram_bytes, 8 << 30);
+        assert_eq!(options.memory.compressed_max_bytes, 2 << 30);
+        assert_eq!(options.memory.spill_dirs, [Path::new("/tmp")]);
+        assert_eq!(options.memory.spill_limit_bytes, None);
         assert_eq!(options.threshold_bytes, 128 << 10);
         assert!(options.program.is_absolute());
         assert_eq!(options.args, ["true"]);
@@ -208,7 +193,10 @@ mod tests {
 
     #[test]
     fn a_budget_below_the_minimum_is_refused() {
-        assert_eq!(prepare(&["--ram", "16M"]).unwrap().ram_bytes, 16 << 20);
+        assert_eq!(
+            prepare(&["--ram", "16M"]).unwrap().memory.ram_bytes,
+            16 << 20
+        );
         assert_eq!(
             refusal(&["--ram", "15M"]),
             "cannot run with --ram 15M: 15.0 MiB is below the minimum of 16.0 MiB; \
@@ -220,9 +208,9 @@ mod tests {
     #[test]
     fn the_compressed_tier_must_fit_into_the_budget() {
         let fits = prepare(&["--ram", "1G", "--compressed", "50%"]).unwrap();
-        assert_eq!(fits.compressed_max_bytes, 512 << 20);
+        assert_eq!(fits.memory.compressed_max_bytes, 512 << 20);
         let off = prepare(&["--compressed", "0"]).unwrap();
-        assert_eq!(off.compressed_max_bytes, 0);
+        assert_eq!(off.memory.compressed_max_bytes, 0);
         let message = refusal(&["--ram", "1G", "--compressed", "1G"]);
         assert!(message.contains("it is part of --ram"), "{message}");
     }
@@ -230,11 +218,11 @@ mod tests {
     #[test]
     fn a_spill_limit_is_a_size_of_its_own() {
         let limited = prepare(&["--spill-limit", "2G"]).unwrap();
-        assert_eq!(limited.spill_limit_bytes, Some(2 << 30));
+        assert_eq!(limited.memory.spill_limit_bytes, Some(2 << 30));
         assert!(refusal(&["--spill-limit", "50%"]).contains("takes no percentage"));
         assert!(refusal(&["--spill-limit", "4k"]).contains("grow by 1.00 MiB each"));
         let none = prepare(&["--spill-limit", "0"]).unwrap();
-        assert_eq!(none.spill_limit_bytes, Some(0));
+        assert_eq!(none.memory.spill_limit_bytes, Some(0));
     }
 
     #[test]
@@ -242,7 +230,7 @@ mod tests {
         let mut limit = LIMIT;
         let mut options = prepare(&["--ram", "1G"]).unwrap();
         assert!(warnings(&options, &limit).is_empty());
-        options.ram_bytes = 20 << 30;
+        options.memory.ram_bytes = 20 << 30;
         assert!(warnings(&options, &limit)[0].contains("of this machine"));
         limit.cgroup = Some(farpage::memory_limit::CgroupLimit {
             bytes: 1 << 30,

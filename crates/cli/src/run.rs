@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use farpage_abi::{Control, Tier};
 
 use crate::args::RunArgs;
@@ -21,7 +21,7 @@ use crate::sampler::{SERIES_STEP_NS, Sampler};
 use crate::spill_set::SpillSet;
 use crate::stats::{self, CasualtyJson, Exit, SeriesJson, Settings, Stats, Trace};
 use crate::summary::{self, Outcome};
-use crate::userfaultfd::{self, tier_name};
+use crate::userfaultfd::tier_name;
 use crate::{prepare, signals};
 use farpage::memory_limit::MemoryLimit;
 
@@ -47,13 +47,7 @@ pub fn main(args: &RunArgs) -> Result<ExitStatus> {
     let (control_fd, control) =
         farpage_sys::control::create().context("cannot make the control block")?;
     fill(control, &options)?;
-    let spill = Arc::new(SpillSet::new(control));
-    for dir in &options.spill_dirs {
-        let added = spill.add_at_start(dir, options.segments_per_file())?;
-        if let Some(warning) = added.warning {
-            eprintln!("farpage: {warning}");
-        }
-    }
+    let spill = Arc::new(SpillSet::start(control, &options.memory)?);
     let blocked = signals::block();
     // Without it `farpage spill` does not find this run; the run itself needs it not.
     let server = Server::start(Arc::clone(&spill))
@@ -85,38 +79,12 @@ pub fn main(args: &RunArgs) -> Result<ExitStatus> {
 
 /// Writes what the tasks need to know into a fresh control block.
 fn fill(control: &Control, options: &RunOptions) -> Result<()> {
-    let set = |word: &std::sync::atomic::AtomicU64, value| word.store(value, Ordering::Relaxed);
-    set(&control.budget_bytes, options.ram_bytes);
-    set(&control.compressed_max_bytes, options.compressed_max_bytes);
-    set(&control.threshold_bytes, options.threshold_bytes);
-    set(&control.started_ns, farpage_sys::time::now_ns());
+    options.memory.fill(control)?;
+    let threshold = &control.threshold_bytes;
+    threshold.store(options.threshold_bytes, Ordering::Relaxed);
     control
         .trace
         .store(u32::from(options.trace), Ordering::Release);
-    fill_tier(control)
-}
-
-/// Writes into a control block what this process can do.
-///
-/// # Errors
-/// When it gets no userfaultfd.
-pub fn fill_tier(control: &Control) -> Result<()> {
-    let found = userfaultfd::probe();
-    if found.tier == Tier::None {
-        bail!(
-            "cannot run: this user gets no userfaultfd here ({}); \
-             farpage doctor says how to change that",
-            found
-                .error
-                .map_or("unknown error", farpage_sys::Errno::name)
-        );
-    }
-    control.tier.store(found.tier as u32, Ordering::Relaxed);
-    let rings = farpage_sys::probe::io_uring().is_ok();
-    control.io_uring.store(rings.into(), Ordering::Relaxed);
-    control
-        .supervisor_pid
-        .store(std::process::id(), Ordering::Relaxed);
     Ok(())
 }
 
@@ -133,7 +101,7 @@ struct Watch<'a> {
 impl<'a> Watch<'a> {
     fn new(prepared: &'a Prepared) -> Self {
         let options = &prepared.options;
-        let live = (!options.quiet).then(|| Live::new(options.ram_bytes));
+        let live = (!options.quiet).then(|| Live::new(options.memory.ram_bytes));
         Self {
             prepared,
             started: Instant::now(),
@@ -243,11 +211,11 @@ impl<'a> Watch<'a> {
             kernel: kernel_release(),
             tier: tier_name(tier).to_string(),
             settings: Settings {
-                ram_bytes: options.ram_bytes,
-                compressed_max_bytes: options.compressed_max_bytes,
+                ram_bytes: options.memory.ram_bytes,
+                compressed_max_bytes: options.memory.compressed_max_bytes,
                 threshold_bytes: options.threshold_bytes,
                 spill_dirs: dirs.map(|file| file.dir.display().to_string()).collect(),
-                spill_limit_bytes: options.spill_limit_bytes,
+                spill_limit_bytes: options.memory.spill_limit_bytes,
             },
             peaks: *outcome.peaks,
             counters: counters.collect::<BTreeMap<_, _>>(),

@@ -10,6 +10,7 @@ use anyhow::{Result, anyhow, bail};
 use farpage_abi::{Control, SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SpillFile, SpillState};
 use serde::{Deserialize, Serialize};
 
+use crate::options::Memory;
 use crate::spill_file;
 
 /// The paging files of one run.
@@ -57,6 +58,21 @@ impl SpillSet {
             control,
             entries: Mutex::new(Vec::new()),
         }
+    }
+
+    /// The paging files of the command line; what the user should know goes to standard error.
+    ///
+    /// # Errors
+    /// As for [`SpillSet::add`].
+    pub fn start(control: &'static Control, memory: &Memory) -> Result<Self> {
+        let spill = Self::new(control);
+        for dir in &memory.spill_dirs {
+            let added = spill.add_at_start(dir, memory.segments_per_file())?;
+            if let Some(warning) = added.warning {
+                eprintln!("farpage: {warning}");
+            }
+        }
+        Ok(spill)
     }
 
     /// Makes a paging file in `dir` and lets the tasks use it, up to `limit_segments`. A file

@@ -39,7 +39,7 @@ impl Outcome<'_> {
 
 /// The summary, three to six lines.
 pub fn text(outcome: &Outcome) -> String {
-    let budget = human(outcome.options.ram_bytes);
+    let budget = human(outcome.options.memory.ram_bytes);
     let peaks = outcome.peaks;
     if outcome.last.page_outs == 0 && outcome.last.page_ins == 0 {
         return format!(
@@ -131,7 +131,7 @@ pub fn casualty(casualty: &Casualty, options: &RunOptions, dirs: &[PathBuf]) -> 
 fn cause(cause: Death, options: &RunOptions, dirs: &str) -> String {
     match cause {
         Death::OutOfSpace => {
-            let limit = match options.spill_limit_bytes {
+            let limit = match options.memory.spill_limit_bytes {
                 Some(bytes) => format!("limited to {} by --spill-limit", human(bytes)),
                 None => "as large as their disks allow".to_string(),
             };
@@ -140,7 +140,7 @@ fn cause(cause: Death, options: &RunOptions, dirs: &str) -> String {
                  and the paging files in {dirs} ({limit}) are full; make room there, give another \
                  directory with --spill, raise --spill-limit, or, while a run goes on: \
                  farpage spill add DIR",
-                human(options.compressed_max_bytes)
+                human(options.memory.compressed_max_bytes)
             )
         }
         Death::Corrupt => format!(
@@ -165,17 +165,19 @@ fn cause(cause: Death, options: &RunOptions, dirs: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::THRESHOLD_BYTES;
+    use crate::options::{Memory, THRESHOLD_BYTES};
     use farpage_abi::Control;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn options() -> RunOptions {
         RunOptions {
-            ram_bytes: 1 << 30,
-            compressed_max_bytes: 1 << 28,
+            memory: Memory {
+                ram_bytes: 1 << 30,
+                compressed_max_bytes: 1 << 28,
+                spill_dirs: vec!["/var/tmp".into(), "/mnt/fast".into()],
+                spill_limit_bytes: Some(4 << 30),
+            },
             threshold_bytes: THRESHOLD_BYTES,
-            spill_dirs: vec!["/var/tmp".into(), "/mnt/fast".into()],
-            spill_limit_bytes: Some(4 << 30),
             maps: Vec::new(),
             deadline: None,
             record: None,
@@ -249,7 +251,7 @@ farpage: demand       3.00 GiB at most; in RAM 800 MiB and 200 MiB compressed, o
             name: "python3".to_string(),
             cause,
         };
-        let dirs = options().spill_dirs;
+        let dirs = options().memory.spill_dirs;
         let message = casualty(&dead(Death::OutOfSpace), &options(), &dirs);
         for part in [
             "farpage: python3 (process 77) was killed",

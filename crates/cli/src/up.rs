@@ -17,10 +17,10 @@ use rustix::fs::Mode;
 use rustix::process::{Resource, getrlimit, setrlimit, umask};
 
 use crate::args::MemoryArgs;
-use crate::prepare::{self, Memory};
+use crate::options::Memory;
 use crate::size::human;
 use crate::spill_set::SpillSet;
-use crate::{run, signals};
+use crate::{prepare, signals};
 
 /// INT and TERM end it.
 const ENDS: u64 = 1 << (2 - 1) | 1 << (15 - 1);
@@ -57,7 +57,7 @@ pub fn main(args: &UpArgs) -> Result<()> {
     let (_file, control) =
         farpage_sys::control::create().context("cannot make the control block")?;
     fill(control, &memory)?;
-    let spill = spill(control, &memory)?;
+    let spill = SpillSet::start(control, &memory)?;
     let pager = DefaultPager::new(control, SLOT);
     let pager = pager.map_err(|error| anyhow::anyhow!("cannot make paging space: {error}"))?;
     let resident = memory.ram_bytes - memory.compressed_max_bytes;
@@ -99,30 +99,11 @@ fn raise_descriptors() {
 }
 
 fn fill(control: &Control, memory: &Memory) -> Result<()> {
-    let set = |word: &std::sync::atomic::AtomicU64, value| word.store(value, Ordering::Relaxed);
-    set(&control.budget_bytes, memory.ram_bytes);
-    set(&control.compressed_max_bytes, memory.compressed_max_bytes);
-    set(&control.started_ns, farpage_sys::time::now_ns());
     // The highest numbers: those of objects grow from below.
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
     let base = limit.min(1 << 20).saturating_sub(u64::from(fds::COUNT));
     control.fd_base.store(base as u32, Ordering::Relaxed);
-    run::fill_tier(control)
-}
-
-fn spill(control: &'static Control, memory: &Memory) -> Result<SpillSet> {
-    let spill = SpillSet::new(control);
-    let files = memory.spill_dirs.len() as u64;
-    let segments = memory.spill_limit_bytes.map_or(u64::MAX, |limit| {
-        limit / files / farpage_abi::SEGMENT_BYTES as u64
-    });
-    for dir in &memory.spill_dirs {
-        let most = segments.min(farpage_abi::SEGMENTS_MAX as u64) as u32;
-        if let Some(warning) = spill.add_at_start(dir, most)?.warning {
-            eprintln!("farpage: {warning}");
-        }
-    }
-    Ok(spill)
+    memory.fill(control)
 }
 
 /// Listens where only this user comes.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use farpage_abi::Control;
 
 use super::{Running, start};
-use crate::options::{Prepared, RunOptions, THRESHOLD_BYTES};
+use crate::options::{Memory, Prepared, RunOptions, THRESHOLD_BYTES};
 use crate::userfaultfd;
 
 fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
@@ -23,11 +23,13 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
     control.tier.store(tier as u32, Ordering::Relaxed);
     let prepared = Prepared {
         options: RunOptions {
-            ram_bytes: 256 << 20,
-            compressed_max_bytes: 0,
+            memory: Memory {
+                ram_bytes: 256 << 20,
+                compressed_max_bytes: 0,
+                spill_dirs: Vec::new(),
+                spill_limit_bytes: None,
+            },
             threshold_bytes: THRESHOLD_BYTES,
-            spill_dirs: Vec::new(),
-            spill_limit_bytes: None,
             maps: Vec::new(),
             deadline: None,
             record: None,
