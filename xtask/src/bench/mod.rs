@@ -10,9 +10,12 @@ mod shared;
 mod swap;
 mod translate;
 
-use anyhow::{Result, bail};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
 
 use crate::args::Args;
+use crate::proc;
 use crate::table::{median, quantile};
 use crate::world::World;
 
@@ -33,6 +36,23 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
             other.unwrap_or("")
         ),
     }
+}
+
+/// What the program of crate `bench` prints, each line as `parse` reads it.
+fn figures<T>(
+    world: &World,
+    features: &[&str],
+    arguments: &[&str],
+    parse: fn(&str) -> Option<T>,
+) -> Result<Vec<T>> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--release", "--quiet", "-p", "farpage-bench"]);
+    cargo.args(features).current_dir(&world.root);
+    proc::must(&mut cargo, "cargo build --release -p farpage-bench")?;
+    let mut command = Command::new(world.release_dir()?.join("farpage-bench"));
+    let text = proc::output(command.args(arguments), "farpage-bench")?;
+    let line = |l: &str| parse(l).with_context(|| format!("not a line of figures: {l}"));
+    text.lines().map(line).collect()
 }
 
 /// `median (least-most)`.

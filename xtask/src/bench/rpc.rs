@@ -1,12 +1,9 @@
 //! `bench rpc`: null calls between two processes and memory handed over, beside pipes and peers.
 
-use std::process::Command;
+use anyhow::Result;
 
-use anyhow::{Context, Result};
-
-use super::spread;
+use super::{figures, spread};
 use crate::args::Args;
-use crate::proc;
 use crate::table::{Table, median};
 use crate::world::{World, machine};
 
@@ -23,16 +20,9 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     let runs: u32 = args.number("--runs", 5)?;
     let calls: u32 = args.number("--calls", 10_000)?;
     args.finish()?;
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--quiet", "-p", "farpage-bench"]);
-    cargo.args(["--features", "peers"]).current_dir(&world.root);
-    proc::must(&mut cargo, "cargo build --release -p farpage-bench")?;
-    let mut command = Command::new(world.release_dir()?.join("farpage-bench"));
-    command.args(["rpc", "--runs", &runs.to_string()]);
-    command.args(["--calls", &calls.to_string()]);
-    let text = proc::output(&mut command, "farpage-bench rpc")?;
-    let line = |l: &str| parse(l).with_context(|| format!("not a line of figures: {l}"));
-    let lines = text.lines().map(line).collect::<Result<Vec<_>>>()?;
+    let (calls, count) = (calls.to_string(), runs.to_string());
+    let arguments = ["rpc", "--runs", &count, "--calls", &calls];
+    let lines = figures(world, &["--features", "peers"], &arguments, parse)?;
     println!("{}", machine());
     println!(
         "{runs} runs: median (least-most). Calls: there and back, both processes on one processor"

@@ -1,13 +1,10 @@
 //! `bench shared`: pages of an object that two processes map, beside those of a bare memory file;
 //! and faults that the host's daemon answers, beside the embedded kernel's.
 
-use std::process::Command;
+use anyhow::Result;
 
-use anyhow::{Context, Result};
-
-use super::spread;
+use super::{figures, spread};
 use crate::args::Args;
-use crate::proc;
 use crate::table::{Table, median};
 use crate::world::{World, machine};
 
@@ -28,16 +25,9 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     let runs: u32 = args.number("--runs", 5)?;
     let pages: u32 = args.number("--pages", 65_536)?;
     args.finish()?;
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--quiet", "-p", "farpage-bench"]);
-    cargo.current_dir(&world.root);
-    proc::must(&mut cargo, "cargo build --release -p farpage-bench")?;
-    let mut command = Command::new(world.release_dir()?.join("farpage-bench"));
-    command.args(["shared", "--runs", &runs.to_string()]);
-    command.args(["--pages", &pages.to_string()]);
-    let text = proc::output(&mut command, "farpage-bench shared")?;
-    let line = |l: &str| parse(l).with_context(|| format!("not a line of figures: {l}"));
-    let lines = text.lines().map(line).collect::<Result<Vec<_>>>()?;
+    let (pages, count) = (pages.to_string(), runs.to_string());
+    let arguments = ["shared", "--runs", &count, "--pages", &pages];
+    let lines = figures(world, &[], &arguments, parse)?;
     println!("{}", machine());
     println!("{runs} runs: median (least-most) of ns a page, and of the ratios of each run.");
     println!("there: another process has written to all of them. new: nobody has.");

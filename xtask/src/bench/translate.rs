@@ -1,12 +1,9 @@
 //! `bench translate`: how fast numbers of other formats become those of memory, beside memcpy.
 
-use std::process::Command;
+use anyhow::Result;
 
-use anyhow::{Context, Result};
-
-use super::spread;
+use super::{figures, spread};
 use crate::args::Args;
-use crate::proc;
 use crate::table::{Table, median};
 use crate::world::{World, machine};
 
@@ -33,13 +30,9 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     let runs: u32 = args.number("--runs", 5)?;
     let mib: u32 = args.number("--mib", 64)?;
     args.finish()?;
-    world.build_release()?;
-    let mut command = Command::new(world.release_dir()?.join("farpage-bench"));
-    command.args(["translate", "--runs", &runs.to_string()]);
-    command.args(["--mib", &mib.to_string()]);
-    let text = proc::output(&mut command, "farpage-bench translate")?;
-    let line = |l: &str| parse(l).with_context(|| format!("not a line of figures: {l}"));
-    let lines = text.lines().map(line).collect::<Result<Vec<_>>>()?;
+    let (size, count) = (mib.to_string(), runs.to_string());
+    let arguments = ["translate", "--runs", &count, "--mib", &size];
+    let lines = figures(world, &[], &arguments, parse)?;
     println!("{}", machine());
     println!(
         "{mib} MiB of memory, {runs} runs: median (least-most), each run beside a memcpy of as"
