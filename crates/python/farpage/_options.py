@@ -86,10 +86,9 @@ def is_parts(source):
 
 def alone(source, offset, size):
     """Source, offset and size, where a part that is alone says them."""
-    if isinstance(source, list) and len(source) == 1 and is_address(source[0]):
-        source = source[0]
-    elif isinstance(source, list) and len(source) == 1 and isinstance(source[0], tuple):
-        source = source[0]
+    if isinstance(source, list) and len(source) == 1:
+        if is_address(source[0]) or isinstance(source[0], tuple):
+            source = source[0]
     if isinstance(source, tuple) and offset is None and size is None and 1 <= len(source) <= 3:
         source, offset, size = source + (None,) * (3 - len(source))
     return source, offset, size

@@ -167,15 +167,13 @@ impl Service {
 
     /// Nobody holds a right to a port of ours, of which `given` were ever given.
     fn nobody_holds(&mut self, port: Name, given: u32) {
-        match self.held.get(&port) {
+        match self.held.get_mut(&port) {
             // One was given meanwhile.
             Some(Held::Object(entry)) if given != entry.given => {
                 entry.port.notify_no_senders(entry.given, &entry.port);
             }
-            Some(Held::Object(_)) => {
-                if let Some(Held::Object(entry)) = self.held.get_mut(&port) {
-                    entry.held = false;
-                }
+            Some(Held::Object(entry)) => {
+                entry.held = false;
                 self.forget_unheld(port);
             }
             Some(Held::Name(object)) => {

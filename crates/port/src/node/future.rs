@@ -25,6 +25,13 @@ pub struct Receiving<'a> {
     waiter: Option<Waiter>,
 }
 
+impl<'a> Receiving<'a> {
+    fn new(node: &'a Node, name: Name) -> Self {
+        let waiter = None;
+        Self { node, name, waiter }
+    }
+}
+
 /// A message that is sent when there is room, as a future.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
@@ -159,11 +166,7 @@ impl SendRight {
 impl ReceiveRight {
     /// As [`ReceiveRight::receive`], without a thread that waits.
     pub fn receive_async(&self) -> Receiving<'_> {
-        Receiving {
-            node: self.node(),
-            name: self.name(),
-            waiter: None,
-        }
+        Receiving::new(self.node(), self.name())
     }
 
     /// A descriptor that says when there is something to receive.
@@ -178,11 +181,7 @@ impl ReceiveRight {
 impl PortSet {
     /// As [`PortSet::receive`], without a thread that waits.
     pub fn receive_async(&self) -> Receiving<'_> {
-        Receiving {
-            node: self.node(),
-            name: self.name(),
-            waiter: None,
-        }
+        Receiving::new(self.node(), self.name())
     }
 
     /// A descriptor that says when there is something to receive.

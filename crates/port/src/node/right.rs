@@ -42,9 +42,9 @@ impl Right {
 
     pub(super) fn node(&self) -> Option<&Node> {
         match self {
-            Self::Send(right) => Some(&right.0.node),
-            Self::SendOnce(right) => Some(&right.0.node),
-            Self::Receive(right) => Some(&right.0.node),
+            Self::Send(right) => Some(right.node()),
+            Self::SendOnce(right) => Some(right.node()),
+            Self::Receive(right) => Some(right.node()),
             Self::Dead => None,
         }
     }
@@ -97,6 +97,22 @@ pub struct ReceiveRight(Held);
 /// Receives what is sent to its members, in turn. Dropping it leaves the members as they were.
 #[derive(Debug)]
 pub struct PortSet(Held);
+
+macro_rules! of_a_node {
+    ($($right:ident),*) => {$(
+        impl $right {
+            pub(super) fn new(node: &Node, name: Name) -> Self {
+                let node = node.clone();
+                Self(Held { node, name })
+            }
+
+            pub(super) fn node(&self) -> &Node {
+                &self.0.node
+            }
+        }
+    )*};
+}
+of_a_node!(SendRight, SendOnceRight, ReceiveRight, PortSet);
 
 impl Clone for SendRight {
     /// # Panics
@@ -173,20 +189,11 @@ impl Held {
 }
 
 impl SendRight {
-    pub(super) fn new(node: &Node, name: Name) -> Self {
-        let node = node.clone();
-        Self(Held { node, name })
-    }
-
     /// The name in this task: the same for rights to the same port, and never used again for
     /// another.
     #[must_use]
     pub fn name(&self) -> Name {
         self.0.name
-    }
-
-    pub(super) fn node(&self) -> &Node {
-        &self.0.node
     }
 
     /// Whether the port is known to be dead.
@@ -229,11 +236,6 @@ impl SendRight {
 }
 
 impl SendOnceRight {
-    pub(super) fn new(node: &Node, name: Name) -> Self {
-        let node = node.clone();
-        Self(Held { node, name })
-    }
-
     /// The name in this task.
     #[must_use]
     pub fn name(&self) -> Name {
@@ -256,19 +258,10 @@ impl SendOnceRight {
 }
 
 impl ReceiveRight {
-    pub(super) fn new(node: &Node, name: Name) -> Self {
-        let node = node.clone();
-        Self(Held { node, name })
-    }
-
     /// The name in this task; that of its send rights here, too.
     #[must_use]
     pub fn name(&self) -> Name {
         self.0.name
-    }
-
-    pub(super) fn node(&self) -> &Node {
-        &self.0.node
     }
 
     /// A send right to the port.
@@ -330,17 +323,8 @@ impl ReceiveRight {
 }
 
 impl PortSet {
-    pub(super) fn new(node: &Node, name: Name) -> Self {
-        let node = node.clone();
-        Self(Held { node, name })
-    }
-
     pub(super) fn name(&self) -> Name {
         self.0.name
-    }
-
-    pub(super) fn node(&self) -> &Node {
-        &self.0.node
     }
 
     /// Takes a port into the set, out of any other.
