@@ -128,7 +128,8 @@ pub struct RunArgs {
     ///
     /// In the recorded order, as far as there is room, and at most half of --ram. Several files are
     /// known by their PATH of --map. Of one that has changed since then, which a message says, the
-    /// pages come in that it still has. May be the same TRACE as that of --record.
+    /// pages come in that it still has. May be the same TRACE as that of --record: the first time,
+    /// when it is not there, nothing is replayed.
     #[arg(long, value_name = "TRACE", requires = "map")]
     pub replay: Option<PathBuf>,
     /// Write statistics to a file, as JSON, when the program has ended

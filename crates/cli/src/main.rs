@@ -1,6 +1,7 @@
 //! The `farpage` command.
 
 mod args;
+mod columns;
 mod control_socket;
 mod doctor;
 mod generate;

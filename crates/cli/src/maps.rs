@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use farpage::{Address, Cache, OpenOptions, Source, open_source};
 use farpage_abi::{Control, PageRange};
 use farpage_host::{Figures, Files, Request};
-use farpage_source::{Recorder, Traced, Traces};
+use farpage_source::{Recorder, Traced, Traces, yet_to_be_recorded};
 use farpage_sys::file::Fd;
 
 use crate::options::RunOptions;
@@ -124,7 +124,9 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
         return Ok(None);
     }
     // Before `--record` makes its file: it may be the same.
-    let traces = options.replay.as_deref().map(Traces::read).transpose();
+    let recorded = |path: &&Path| !yet_to_be_recorded(path, options.record.as_deref());
+    let traces = options.replay.as_deref().filter(recorded);
+    let traces = traces.map(Traces::read).transpose();
     let traces = traces.context("cannot replay")?;
     let (mut requests, mut caches) = (Vec::new(), Vec::new());
     for option in &options.maps {

@@ -14,6 +14,7 @@ use rustix::fs::{Access, access};
 use serde::Serialize;
 
 use crate::args::seconds;
+use crate::columns::{Side, columns};
 use crate::size::human;
 
 /// Cells of the bar that shows what the cache has.
@@ -293,7 +294,6 @@ fn table(arrays: &[Row]) -> String {
             lengths => format!("{}{order}", lengths.join(" x ")),
         }
     };
-    let head = ["NAME", "TYPE", "SHAPE", "BYTES"].map(str::to_owned);
     let cells = arrays.iter().map(|row| {
         let name = if row.name.is_empty() { "-" } else { &row.name };
         [
@@ -303,16 +303,9 @@ fn table(arrays: &[Row]) -> String {
             row.bytes.to_string(),
         ]
     });
-    let lines: Vec<[String; 4]> = std::iter::once(head).chain(cells).collect();
-    let width = |column: usize| {
-        let widths = lines.iter().map(|line| line[column].chars().count());
-        widths.max().unwrap_or(0)
-    };
-    let [name, dtype, shape, bytes] = [0, 1, 2, 3].map(width);
-    let line = |[a, b, c, d]: &[String; 4]| {
-        format!("  {a:<name$}  {b:<dtype$}  {c:<shape$}  {d:>bytes$}\n")
-    };
-    lines.iter().map(line).collect()
+    let sides = [Side::Left, Side::Left, Side::Left, Side::Right];
+    let lines = columns(sides, ["NAME", "TYPE", "SHAPE", "BYTES"], cells);
+    lines.iter().map(|line| format!("  {line}\n")).collect()
 }
 
 #[cfg(test)]

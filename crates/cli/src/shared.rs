@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use farpage_services::{Host, Listed, default_socket};
 
+use crate::columns::{Side, columns};
 use crate::size::human;
 
 /// List the shared memory of this host
@@ -78,7 +79,7 @@ pub fn remove(args: &RmArgs) -> Result<()> {
 }
 
 fn table(listed: &[Listed]) -> String {
-    let head = ["NAME", "SIZE", "IN MEMORY", "MADE BY", "MAPPED BY"].map(str::to_owned);
+    let head = ["NAME", "SIZE", "IN MEMORY", "MADE BY", "MAPPED BY"];
     let rows = listed.iter().map(|one| {
         let pids: Vec<String> = one.mapped_by.iter().map(u32::to_string).collect();
         [
@@ -97,16 +98,8 @@ fn table(listed: &[Listed]) -> String {
             },
         ]
     });
-    let lines: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| {
-        let widths = lines.iter().map(|line| line[column].chars().count());
-        widths.max().unwrap_or(0)
-    };
-    let [name, size, memory, maker] = [0, 1, 2, 3].map(width);
-    let line = |[a, b, c, d, e]: &[String; 5]| {
-        format!("{a:<name$}  {b:>size$}  {c:>memory$}  {d:>maker$}  {e}\n")
-    };
-    lines.iter().map(line).collect()
+    let (left, right) = (Side::Left, Side::Right);
+    columns([left, right, right, right, left], head, rows).join("\n") + "\n"
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use farpage_abi::{SEGMENT_BYTES, SEGMENTS_MAX};
 
 use crate::args::{SpillArgs, SpillCommand, WhichRun};
+use crate::columns::{Side, columns};
 use crate::control_socket::{self, Reply, Request};
 use crate::prepare::absolute;
 use crate::size::human;
@@ -132,7 +133,7 @@ fn absolute_dir(dir: &Path) -> Result<PathBuf> {
 }
 
 fn table(files: &[Listed]) -> String {
-    let rows: Vec<[String; 5]> = files
+    let rows = files
         .iter()
         .filter(|file| file.state != "removed")
         .map(|file| {
@@ -151,30 +152,10 @@ fn table(files: &[Listed]) -> String {
                 file.dir.display().to_string(),
                 state,
             ]
-        })
-        .collect();
-    let head = ["USED", "ON DISK", "LIMIT", "DIRECTORY", "STATE"].map(String::from);
-    let width = |column: usize| {
-        let cells = rows.iter().chain([&head]).map(|row| row[column].len());
-        cells.max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..4).map(width).collect();
-    let mut text = String::new();
-    for row in std::iter::once(&head).chain(&rows) {
-        text += &format!(
-            "{:>w0$}  {:>w1$}  {:>w2$}  {:<w3$}  {}\n",
-            row[0],
-            row[1],
-            row[2],
-            row[3],
-            row[4],
-            w0 = widths[0],
-            w1 = widths[1],
-            w2 = widths[2],
-            w3 = widths[3],
-        );
-    }
-    text
+        });
+    let head = ["USED", "ON DISK", "LIMIT", "DIRECTORY", "STATE"];
+    let (left, right) = (Side::Left, Side::Right);
+    columns([right, right, right, left, left], head, rows).join("\n") + "\n"
 }
 
 #[cfg(test)]

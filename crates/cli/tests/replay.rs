@@ -130,7 +130,8 @@ fn what_was_recorded_is_there_before_it_is_wanted() {
     let bare = start(folder, &[], &maps);
     let (want, _, without) = finish(folder, bare);
     let before = server.requests();
-    let recorded = start(folder, &["--record", "trace"], &maps);
+    // The first time there is nothing to replay.
+    let recorded = start(folder, &["--record", "trace", "--replay", "trace"], &maps);
     let (said, _, recorded) = finish(folder, recorded);
     let needed = server.requests() - before;
     assert_eq!(said, want);

@@ -1,12 +1,11 @@
 //! Fork: a child has none of the kernel's threads and none of its mappings. It gets new ones, at
 //! the same addresses, before the program's own code runs in it.
-#![allow(unsafe_code)]
 
 use std::cell::RefCell;
-use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
 
 use farpage_source::{Reach, Source, SourceError};
+use farpage_sys::fork::at_fork;
 
 use crate::kernels;
 use crate::load::Plan;
@@ -39,22 +38,10 @@ pub(crate) fn register(memory: &Arc<Inner>) {
     all.push(Arc::downgrade(memory));
 }
 
-unsafe extern "C" {
-    fn pthread_atfork(
-        prepare: extern "C" fn(),
-        parent: extern "C" fn(),
-        child: extern "C" fn(),
-    ) -> c_int;
-}
-
 /// Has the functions below called at every fork, from the first memory on.
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the functions take nothing and live as long as the process.
-        let failed = unsafe { pthread_atfork(prepare, parent, child) };
-        assert_eq!(failed, 0, "no memory for fork handlers");
-    });
+    ONCE.call_once(|| at_fork(prepare, parent, child));
 }
 
 extern "C" fn prepare() {

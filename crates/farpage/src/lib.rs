@@ -35,7 +35,9 @@ pub use farpage_abi::PageRange;
 pub use farpage_format::{Dtype, Element, Kind, Layout, Order, Tensor};
 pub use farpage_kernel::embed::{Embedded, Mapping, Object};
 pub use farpage_source::{Cache, Concat, OnFailure, Reach, Slice, Source, SourceError};
-pub use farpage_source::{FileSource, OpenMode, SourcePager, Trace, TraceError};
+pub use farpage_source::{
+    FileSource, OpenMode, SourcePager, Trace, TraceError, yet_to_be_recorded,
+};
 pub use kernels::{default_ram, set_default_ram};
 pub use load::{Array, LoadOptions, Loaded, load, raw};
 pub use memory::{Memory, Stats};

@@ -41,8 +41,12 @@ pub fn raw(size: u64, dtype: Dtype, order: Order, shape: &[i64]) -> Result<Layou
             return Err(wrong(why));
         }
         (_, _) if unit != size => {
+            let part = match unit < size {
+                true => ", or the offset where it begins",
+                false => "",
+            };
             return Err(wrong(format!(
-                "that takes {unit} bytes; give -1 for a dimension"
+                "that takes {unit} bytes; give -1 for a dimension{part}"
             )));
         }
         _ => 0, // every dimension is known
@@ -102,6 +106,15 @@ mod tests {
             text.contains("24 bytes as little-endian f32 of shape [7]"),
             "{text}"
         );
-        assert!(text.contains("28 bytes"), "{text}");
+        assert!(
+            text.ends_with("takes 28 bytes; give -1 for a dimension"),
+            "{text}"
+        );
+        let error = raw(24, Dtype::F32, Order::Little, &[5]).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.ends_with("for a dimension, or the offset where it begins"),
+            "{text}"
+        );
     }
 }

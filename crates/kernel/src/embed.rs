@@ -111,7 +111,8 @@ impl core::fmt::Display for Error {
             Self::Budget { bytes } => {
                 write!(
                     f,
-                    "a budget of {bytes} bytes is too small; give at least {RAM_MIN}"
+                    "a budget of {bytes} bytes is too small; give at least {} MiB",
+                    RAM_MIN >> 20
                 )
             }
             Self::System { what, errno } => write!(

@@ -132,6 +132,11 @@ class Object(_farpage.Memory):
         (8192, [(0, 8192)])
         """
         start, stop = self._range(where)
+        if progress not in (None, True, False) and not callable(progress):
+            raise errors.ArgumentError(
+                f"progress cannot be {progress!r}; give True, False, or a function that gets the "
+                "bytes so far"
+            )
         if callable(progress):
             return super().prefetch(start, stop, progress)
         if progress is False:

@@ -35,7 +35,8 @@ def _presentation(dtype):
     except TypeError:
         pass  # no type of NumPy's: refused as others are
     raise errors.ArgumentError(
-        f"load cannot present arrays as {dtype!r}; leave dtype out, or give 'float32' or 'stored'"
+        f"load cannot present arrays as {dtype!r}; leave dtype out, or give 'float32' or 'stored'; "
+        f"a file of nothing but numbers is opened: open(address, dtype={dtype!r})"
     )
 
 
@@ -59,6 +60,7 @@ def load(address, *, dtype=None, offset=None, size=None, eager=False, progress=N
     >>> x.shape, float(x[1].sum())
     ((2, 3), 12.0)
     """
+    _check_eager(eager)
     if not is_address(address) and not is_parts(address):
         raise errors.ArgumentError(
             f"cannot load {type(address).__name__}: where its arrays lie must be known before it "
@@ -107,7 +109,8 @@ def open(
     decompress  gzip and zstd: True or False; by default by the name
     record      a file that gets the pages asked for
     replay      such a file: brings them in, in that order, in the background; of a source that has
-                changed since then, which standard error says, those that are there
+                changed since then, which standard error says, those that are there; may be that
+                of `record`, which need not be there yet
     eager       brings all in first, as far as the budget allows
     progress    of that: as of `Object.prefetch`
 
@@ -123,6 +126,7 @@ def open(
     >>> fp.open(lambda offset, length: bytes(length), size="1G")[5]
     0
     """
+    _check_eager(eager)
     if shape is None and dtype is not None:
         shape = (-1,)
     if shape is not None and dtype is None:
@@ -166,6 +170,11 @@ def open(
         return array_in(obj, dtype, _whole(obj, dtype, shape), 0)
     ((_, description, shape, _, offset, _),) = entries
     return array_in(obj, dtype_of(description), tuple(shape), offset)
+
+
+def _check_eager(eager):
+    if not isinstance(eager, (bool, np.bool_)):
+        raise errors.ArgumentError(f"eager cannot be {eager!r}; give True or False")
 
 
 def _shape(shape):

@@ -1,5 +1,6 @@
 //! The native part of the Python package: what is thin enough to need no thought in Python.
 
+mod buffer;
 mod errors;
 mod memory;
 mod options;

@@ -1,15 +1,15 @@
 //! Mapped memory as a Python object with the buffer protocol.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use crate::buffer;
 use crate::errors::{argument, raised};
 use crate::options::Options;
 
@@ -44,7 +44,7 @@ impl Memory {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         memory
             .clone()
-            .ok_or_else(|| argument(py, "it is closed", "open it again"))
+            .ok_or_else(|| argument(py, "this object is closed", "open it again"))
     }
 
     /// Calls `act` without the interpreter lock.
@@ -212,18 +212,10 @@ impl Memory {
         flags: c_int,
     ) -> PyResult<()> {
         let memory = this.get(this.py())?;
-        let Ok(length) = isize::try_from(memory.size()) else {
-            return Err(PyBufferError::new_err("too large for a buffer"));
-        };
-        let read_only = c_int::from(!memory.is_writable());
-        let at = memory.as_ptr().cast::<c_void>();
-        // SAFETY: `view` is Python's; the memory stays mapped while the view exists, because
-        // `close` is refused and the view holds a reference to this object.
-        let failed =
-            unsafe { ffi::PyBuffer_FillInfo(view, this.as_ptr(), at, length, read_only, flags) };
-        if failed != 0 {
-            return Err(PyErr::fetch(this.py()));
-        }
+        let place = (memory.as_ptr() as usize, memory.size());
+        // SAFETY: `view` is Python's; `close` is refused while there are views, and each holds a
+        // reference to this object.
+        unsafe { buffer::fill(view, &this, place, !memory.is_writable(), flags)? };
         this.views.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farpage::{Cache, LoadOptions, Mode, OnFailure, OpenOptions, Trace};
+use farpage::{Cache, LoadOptions, Mode, OnFailure, OpenOptions, Trace, yet_to_be_recorded};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -44,12 +44,12 @@ impl Options {
                 Some(cache.map_err(|error| raised(py, &error))?)
             }
         };
-        let replay = match of::<PathBuf>(from, "replay")? {
-            None => None,
-            Some(path) => Some(Arc::new(
-                Trace::read(&path).map_err(|error| raised(py, &error.into()))?,
-            )),
-        };
+        let record = of::<PathBuf>(from, "record")?;
+        let replay = of::<PathBuf>(from, "replay")?
+            .filter(|path| !yet_to_be_recorded(path, record.as_deref()))
+            .map(|path| Trace::read(&path).map(Arc::new))
+            .transpose()
+            .map_err(|error| raised(py, &error.into()))?;
         let flag = |name, otherwise| Ok::<_, PyErr>(of(from, name)?.unwrap_or(otherwise));
         let deadline = of::<f64>(from, "timeout")?.map(Duration::try_from_secs_f64);
         let open = OpenOptions {
@@ -74,7 +74,7 @@ impl Options {
                 bf16_as_f32: flag("bf16_as_f32", false)?,
                 f16_as_f32: flag("f16_as_f32", false)?,
             },
-            record: of(from, "record")?,
+            record,
         })
     }
 }

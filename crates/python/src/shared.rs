@@ -1,7 +1,7 @@
 //! Shared memory of the host kernel.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,6 +10,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::buffer;
 use crate::errors::made;
 
 /// The host kernel of this process, found when it is first needed.
@@ -156,17 +157,10 @@ impl Shared {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let (address, bytes) = this.with(this.py(), |shared| (shared.address(), shared.bytes()))?;
-        let Ok(length) = isize::try_from(bytes) else {
-            return Err(PyBufferError::new_err("too large for a buffer"));
-        };
-        let at = address as *mut c_void;
-        // SAFETY: `view` is Python's; the memory stays mapped while the view exists, because
-        // `close` is refused and the view holds a reference to this object.
-        let failed = unsafe { ffi::PyBuffer_FillInfo(view, this.as_ptr(), at, length, 0, flags) };
-        if failed != 0 {
-            return Err(PyErr::fetch(this.py()));
-        }
+        let place = this.with(this.py(), |shared| (shared.address(), shared.bytes()))?;
+        // SAFETY: `view` is Python's; `close` is refused while there are views, and each holds a
+        // reference to this object.
+        unsafe { buffer::fill(view, &this, place, false, flags)? };
         this.views.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }

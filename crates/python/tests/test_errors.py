@@ -209,14 +209,20 @@ def test_options_of_the_wrong_kind_are_refused(numbers):
         ({"dtype": "f8", "shape": 2.5}, "shape 2.5 is no number of elements"),
         ({"dtype": "f8", "shape": "ab"}, "is no number of elements"),
         ({"on_failure": "hope"}, "on_failure 'hope' is not known"),
+        ({"eager": "x"}, "eager cannot be 'x'; give True or False"),
+        ({"eager": True, "progress": 5}, "progress cannot be 5; give True, False, or a function"),
     ]:
         with pytest.raises(fp.ArgumentError, match=words):
             fp.open(numbers[0], **options)
+    with pytest.raises(fp.FormatError, match="-1 for a dimension, or the offset where it begins"):
+        fp.open(numbers[0], dtype="f8", shape=5)
+    with pytest.raises(fp.Unsupported, match="'/proc/x': no cache can be kept there: .*; give "):
+        fp.open(numbers[0], cache="/proc/x")
     obj = fp.open(numbers[0])
     for wrong in (lambda: obj[...], lambda: obj[(1, 2)], lambda: obj.prefetch((-5, 10))):
         with pytest.raises(fp.ArgumentError, match="is no byte and no range|no number of bytes"):
             wrong()
-    with pytest.raises(fp.ArgumentError, match="load cannot present arrays as 'nope'"):
+    with pytest.raises(fp.ArgumentError, match="cannot present .* as 'nope'.*open.address, dtype='nope'"):
         fp.load(numbers[0], dtype="nope")
     with pytest.raises(TypeError, match="unknown option 'colour'; there are dtype, "):
         fp.open(numbers[0], colour="red")

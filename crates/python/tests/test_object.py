@@ -1,5 +1,9 @@
 """Budgets, and what is in memory."""
 
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -97,6 +101,34 @@ def test_a_trace_is_recorded_and_replayed(numbers, tmp_path):
         wanted = {p for p in wanted if not any(a <= p * 4096 < b for a, b in there)}
     with pytest.raises(fp.ArgumentError):
         fp.open(path, replay=path)
+
+
+def test_one_path_may_be_recorded_and_replayed_from_the_first_time_on(numbers, tmp_path):
+    path, trace = numbers[0], tmp_path / "trace"
+    for page in (5, 700):
+        with fp.open(path, record=trace, replay=trace, cache=False) as obj:
+            obj[page * 4096]
+        assert f"\n{page}+" in trace.read_text()
+    trace.write_text("")
+    fp.open(path, record=trace, replay=trace).close()
+    trace.unlink()
+    with pytest.raises(fp.ArgumentError, match="cannot read .*trace'.*; record it again"):
+        fp.open(path, replay=trace)
+    trace.write_text("")
+    with pytest.raises(fp.ArgumentError, match="it is empty; record it again"):
+        fp.open(path, replay=trace)
+
+
+def test_a_killed_process_leaves_a_trace(numbers, tmp_path):
+    code = (
+        "import farpage as fp, os, signal, sys\n"
+        "obj = fp.open(sys.argv[1], record=sys.argv[2])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    trace = tmp_path / "trace"
+    died = subprocess.run([sys.executable, "-c", code, numbers[0], trace], check=False)
+    assert died.returncode == -signal.SIGKILL
+    fp.open(numbers[0], replay=trace).close()
 
 
 def test_statistics_count_reads_and_writes(numbers):

@@ -28,7 +28,7 @@ pub use file::{FileSource, OpenMode};
 pub use pager::{Counts, OnFailure, Options, SourcePager};
 pub use parts::{Concat, Slice};
 pub use retry::Retry;
-pub use trace::{Recorder, Trace, TraceError, Traced, Traces};
+pub use trace::{Recorder, Trace, TraceError, Traced, Traces, yet_to_be_recorded};
 pub use under_way::UnderWay;
 
 /// How far away the bytes of a source are.

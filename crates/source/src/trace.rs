@@ -98,6 +98,9 @@ impl Traces {
     /// What is wrong with it.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+        if bytes.is_empty() {
+            return Err("it is empty".into());
+        }
         if !bytes.starts_with(MAGIC_OF_ALL.as_bytes()) {
             return Err("it is no trace".into());
         }
@@ -179,6 +182,16 @@ impl Traced {
     }
 }
 
+/// True when what is to be replayed is recorded for the first time: `record` is the same file, and it
+/// is not there, or empty.
+pub fn yet_to_be_recorded(replay: &Path, record: Option<&Path>) -> bool {
+    let absent = |path| match std::fs::metadata(path) {
+        Ok(file) => file.is_file() && file.len() == 0,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    record == Some(replay) && absent(replay)
+}
+
 /// The file at `path`, new or a trace, without what it held. Whatever else is there stays: it may be
 /// what is to be traced.
 fn emptied(path: &Path) -> io::Result<File> {
@@ -250,6 +263,8 @@ impl Recorder {
         }
         let mut file = BufWriter::new(file);
         file.write_all(head.as_bytes()).map_err(fails)?;
+        // A process that is killed leaves a trace, if a short one.
+        file.flush().map_err(fails)?;
         let words = |source: &Traced| source.size.div_ceil(4096).div_ceil(64) as usize;
         let state = State {
             file,
@@ -473,10 +488,15 @@ mod tests {
     #[test]
     fn a_trace_that_cannot_be_written_says_so() {
         let source = of(4096 * 100_000, None, None);
-        let recorder = Recorder::new(Path::new("/dev/full"), &[source]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let recorder = Recorder::new(&folder.path().join("trace"), &[source]).unwrap();
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        recorder.lock().file = BufWriter::new(full);
         (0..50_000).for_each(|page| recorder.note(0, PageRange::new(page * 2, page * 2 + 1)));
         assert!(recorder.flush().is_err());
-        let refused = Recorder::new(Path::new("/no/such/folder/trace"), &[]);
-        assert!(refused.is_err_and(|error| error.why.contains("cannot write")));
+        for path in ["/dev/full", "/no/such/folder/trace"] {
+            let refused = Recorder::new(Path::new(path), &[]);
+            assert!(refused.is_err_and(|error| error.why.contains("cannot write")));
+        }
     }
 }

@@ -14,6 +14,8 @@ pub mod control;
 mod crc32c;
 pub mod elf;
 pub mod file;
+#[cfg(feature = "std")]
+pub mod fork;
 pub mod futex;
 pub mod gate;
 pub mod join;

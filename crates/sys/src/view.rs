@@ -163,10 +163,10 @@ mod places {
 
     use std::cell::RefCell;
     use std::collections::BTreeMap;
-    use std::ffi::c_int;
     use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
     use crate::file::Fd;
+    use crate::fork::at_fork;
     use crate::mem;
 
     static ALL: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
@@ -176,25 +176,13 @@ mod places {
             const { RefCell::new(None) };
     }
 
-    unsafe extern "C" {
-        fn pthread_atfork(
-            prepare: extern "C" fn(),
-            parent: extern "C" fn(),
-            child: extern "C" fn(),
-        ) -> c_int;
-    }
-
     fn lock() -> MutexGuard<'static, BTreeMap<usize, usize>> {
         ALL.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn add(address: usize, bytes: usize) {
         static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
-            // SAFETY: the functions take nothing and live as long as the process.
-            let failed = unsafe { pthread_atfork(prepare, parent, child) };
-            assert_eq!(failed, 0, "no memory for fork handlers");
-        });
+        ONCE.call_once(|| at_fork(prepare, parent, child));
         lock().insert(address, bytes);
     }
 

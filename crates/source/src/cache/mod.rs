@@ -6,6 +6,7 @@ mod layout;
 mod object;
 
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,17 +67,35 @@ pub struct CacheUsage {
     pub damaged_pages: u64,
 }
 
+fn unusable(folder: &Path, error: &io::Error) -> SourceError {
+    let name = folder.display().to_string();
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            SourceError::Denied {
+                name,
+                cause: error.to_string(),
+                remedy: "give a folder for the cache that you may write to",
+            }
+        }
+        _ => SourceError::Unsupported {
+            name,
+            cause: format!("no cache can be kept there: {error}"),
+            remedy: "give another folder".into(),
+        },
+    }
+}
+
 impl Cache {
     /// Uses `folder`, and makes it if it is not there. It shall take `limit_bytes` at most.
     ///
     /// Processes that share it may give different limits; each makes room for itself by its own.
     ///
     /// # Errors
-    /// [`SourceError::Denied`], [`SourceError::Io`] when the folder cannot be made or written to, or its
-    /// file system has no locks.
+    /// [`SourceError::Denied`], [`SourceError::Unsupported`] when the folder cannot be made or written
+    /// to, or its file system has no locks.
     pub fn open(folder: &Path, limit_bytes: u64) -> Result<Self, SourceError> {
         let made = Folder::open(folder, limit_bytes);
-        let folder = made.map_err(|error| opening(&folder.display().to_string(), &error))?;
+        let folder = made.map_err(|error| unusable(folder, &error))?;
         Ok(Self {
             shared: Arc::new(Shared {
                 folder,
