@@ -2,6 +2,7 @@
 
 mod cache;
 mod fault;
+mod heap;
 mod rpc;
 mod shared;
 mod translate;
@@ -21,6 +22,10 @@ farpage-bench rpc [--runs N] [--calls N]
     null calls between two processes on one processor and on two, beside pipes (and peers, when built
     with them), and a GiB of memory handed over
 prints lines: kind name place bytes ns
+
+farpage-bench heap [--runs N] [--pairs N]
+    blocks of a heap in shared memory freed and allocated, beside the C library's malloc
+prints lines: processes name sizes pairs ns_a_pair
 
 farpage-bench shared [--runs N] [--pages N, a power of two]
     pages of an object that two processes map, new ones and ones that are there, beside a memory file;
@@ -67,6 +72,8 @@ fn main() {
             number("--runs", 5) as usize,
             number("--calls", 50_000) as usize,
         ),
+        Some("heap") => heap::run(number("--runs", 5), number("--pairs", 1 << 20) as usize),
+        Some("heap-program") => heap::program(),
         Some("shared") => shared::run(number("--runs", 5), number("--pages", 65_536)),
         Some("shared-program") => {
             let pages = args.get(1).and_then(|pages| pages.parse().ok());

@@ -38,10 +38,13 @@ cargo xtask COMMAND
                              page faults beside the bare kernel primitive and a minimal handler
   bench fits [--runs 5] [--mib 1024]
                              a program that fits into its budget, bare against farpage
+  bench heap [--runs 5] [--pairs 1048576]
+                             malloc in shared memory, beside the C library's
   bench rpc [--runs 5] [--calls 10000]
-  bench shared [--runs 5] [--pages 65536]
                              calls between two processes and memory handed over, beside pipes and
                              other libraries
+  bench shared [--runs 5] [--pages 65536]
+                             pages of an object that two processes map, beside a bare memory file
   bench translate [--runs 5] [--mib 64]
                              numbers of other formats on page-in and page-out, beside memcpy
   fuzz [--seconds 10] [TARGET]...

@@ -114,6 +114,9 @@
 // The arrays of a file, mapped.
 typedef struct fp_arrays fp_arrays;
 
+// One process's way to a heap, for all its threads. A forked child opens the heap again.
+typedef struct fp_heap fp_heap;
+
 // The bytes of a file, of an address or of a pager, in memory. Any number of threads use one.
 typedef struct fp_memory fp_memory;
 
@@ -268,6 +271,20 @@ typedef struct fp_pager {
     void (*closed)(void *context);
 } fp_pager;
 
+// What a heap holds.
+typedef struct fp_heap_usage {
+    // All that blocks can have.
+    uint64_t bytes;
+    // What allocated blocks have.
+    uint64_t allocated_bytes;
+    // How many they are.
+    uint64_t blocks;
+    // What is not kept for blocks of one size and kind.
+    uint64_t free_bytes;
+    // Processes that have the heap open.
+    uint32_t processes;
+} fp_heap_usage;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -406,6 +423,35 @@ void fp_arrays_close(struct fp_arrays *arrays);
 struct fp_memory *fp_open_pager(const struct fp_pager *pager,
                                 const struct fp_options *options,
                                 struct fp_error *error);
+
+// Opens the heap in `bytes` bytes at `memory`, and makes one there if all of it is zero. The memory
+// is a shared mapping, at a multiple of 4096, that stays until fp_heap_close. Processes may have it
+// at different addresses. What processes that were killed had in hand is found again. NULL with
+// FP_UNSUPPORTED when something else lies there.
+struct fp_heap *fp_heap_open(void *memory, size_t bytes, struct fp_error *error);
+
+// Closes it; blocks stay allocated. NULL is allowed.
+void fp_heap_close(struct fp_heap *heap);
+
+// Allocates `bytes` bytes, with any contents, at a multiple of 16. `kind` says what they are, in
+// numbers of the program's: blocks of different kinds never share 64 KiB. 0: nothing in particular.
+// NULL with FP_KERNEL when the heap is full.
+void *fp_heap_alloc(struct fp_heap *heap, uint16_t kind, size_t bytes, struct fp_error *error);
+
+// Frees a block, whichever process has allocated it. NULL is allowed. FP_ARGUMENT when it is none.
+int32_t fp_heap_free(struct fp_heap *heap, void *block, struct fp_error *error);
+
+// The bytes that a block has: as many as were asked for, or some more. 0 when it is none.
+size_t fp_heap_size(const struct fp_heap *heap, const void *block, struct fp_error *error);
+
+// One of 16 words, 0 at first, by which processes find what is allocated: they keep offsets from
+// the beginning of the memory there. Read and write it by atomic operations.
+uint64_t *fp_heap_root(const struct fp_heap *heap, uint32_t number, struct fp_error *error);
+
+// Fills in what the heap holds; while others allocate, about.
+int32_t fp_heap_usage_of(const struct fp_heap *heap,
+                         struct fp_heap_usage *usage,
+                         struct fp_error *error);
 
 #ifdef __cplusplus
 }  // extern "C"

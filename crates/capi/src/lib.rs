@@ -8,12 +8,14 @@
 
 mod arrays;
 mod error;
+mod heap;
 mod memory;
 mod options;
 mod pager;
 
 pub use arrays::*;
 pub use error::*;
+pub use heap::*;
 pub use memory::*;
 pub use options::*;
 pub use pager::*;

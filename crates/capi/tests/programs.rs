@@ -147,6 +147,20 @@ fn the_example_of_a_pager_computes_its_pages() {
 }
 
 #[test]
+fn the_example_of_a_heap_shares_lists_between_processes() {
+    let folder = folder();
+    libraries(folder.path());
+    let all: u64 = (0..40_000).sum();
+    for way in WAYS {
+        let printed = output(&compile(&example("heap.c"), way, folder.path()), &[]);
+        assert_eq!(
+            printed,
+            format!("40000 numbers, sum {all}, 0 blocks left\n")
+        );
+    }
+}
+
+#[test]
 fn the_example_that_adds_up_reads_files_and_servers_and_reports_failures() {
     let folder = folder();
     libraries(folder.path());

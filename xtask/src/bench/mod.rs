@@ -2,6 +2,7 @@
 
 mod fault;
 mod fits;
+mod heap;
 mod job;
 mod local;
 mod remote;
@@ -24,6 +25,7 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     match args.word().as_deref() {
         Some("run") => job::bench(world, args),
         Some("fault") => fault::bench(world, args),
+        Some("heap") => heap::bench(world, args),
         Some("fits") => fits::bench(world, args),
         Some("cache") => fault::bench_cache(world, args),
         Some("local") => local::bench(world, args),
@@ -32,7 +34,7 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         Some("shared") => shared::bench(world, args),
         Some("translate") => translate::bench(world, args),
         other => bail!(
-            "bench run, fault, fits, cache, local, remote, rpc, shared or translate, not {:?}",
+            "bench run, fault, fits, heap, cache, local, remote, rpc, shared or translate, not {:?}",
             other.unwrap_or("")
         ),
     }

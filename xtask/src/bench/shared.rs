@@ -13,8 +13,8 @@ const TO_REACH_THERE: f64 = 1.1;
 /// Times the time of the embedded kernel, for pages that the pager has.
 const TO_REACH_ABSENT: f64 = 1.3;
 
-/// What was measured, of whom, and nanoseconds a page.
-struct Line {
+/// What was measured, of whom, and nanoseconds.
+pub(super) struct Line {
     what: String,
     name: String,
     ns: f64,
@@ -42,9 +42,9 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     Ok(())
 }
 
-fn parse(line: &str) -> Option<Line> {
+pub(super) fn parse(line: &str) -> Option<Line> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let [kind, name, order, _pages, ns] = words.as_slice() else {
+    let [kind, name, order, _count, ns] = words.as_slice() else {
         return None;
     };
     Some(Line {
@@ -55,7 +55,7 @@ fn parse(line: &str) -> Option<Line> {
 }
 
 /// Prints the table. Returns what the medians of the ratios are.
-fn print(lines: &[Line]) -> Vec<(String, f64)> {
+pub(super) fn print(lines: &[Line]) -> Vec<(String, f64)> {
     let mut table = Table::new(["", "peer", "peer ns", "farpage ns", "ratio"]);
     let mut kinds: Vec<&str> = Vec::new();
     for line in lines {

@@ -153,6 +153,40 @@ static void of_ranges(const char *path)
     fp_close(memory);
 }
 
+static void refuse_heaps(void)
+{
+    static char memory[1 << 19] __attribute__((aligned(4096)));
+    fp_error error;
+    fp_heap_usage usage;
+    CHECK(fp_heap_open(NULL, 1 << 20, &error) == NULL);
+    check_error(&error, FP_ARGUMENT, "a multiple of 4096");
+    CHECK(fp_heap_open(memory + 8, 1 << 18, &error) == NULL);
+    check_error(&error, FP_ARGUMENT, "a multiple of 4096");
+    CHECK(fp_heap_open(memory, 4096, &error) == NULL);
+    check_error(&error, FP_ARGUMENT, "too few for a heap");
+    fp_heap *heap = fp_heap_open(memory, sizeof memory, &error);
+    check_error(&error, FP_OK, NULL);
+    char *block = (char *)fp_heap_alloc(heap, 3, 100, &error);
+    CHECK(block != NULL && fp_heap_size(heap, block, &error) >= 100);
+    CHECK(fp_heap_size(heap, block + 1, &error) == 0);
+    check_error(&error, FP_ARGUMENT, "is no allocated block");
+    CHECK(fp_heap_alloc(heap, 0, sizeof memory, &error) == NULL);
+    check_error(&error, FP_KERNEL, "free some, or make it larger");
+    CHECK(fp_heap_free(heap, memory - 16, &error) == FP_ARGUMENT);
+    CHECK(fp_heap_free(heap, block, &error) == FP_OK);
+    CHECK(fp_heap_free(heap, block, &error) == FP_ARGUMENT);
+    CHECK(fp_heap_free(heap, NULL, &error) == FP_OK);
+    CHECK(fp_heap_root(heap, 16, &error) == NULL);
+    check_error(&error, FP_ARGUMENT, "16 roots");
+    CHECK(fp_heap_usage_of(heap, NULL, &error) == FP_ARGUMENT);
+    CHECK(fp_heap_usage_of(heap, &usage, &error) == FP_OK && usage.blocks == 0);
+    fp_heap_close(heap);
+    fp_heap_close(NULL);
+    memory[0] = 1;
+    CHECK(fp_heap_open(memory, sizeof memory, &error) == NULL);
+    check_error(&error, FP_UNSUPPORTED, "give it zeroed");
+}
+
 int main(int count, char **words)
 {
     CHECK(count == 2);
@@ -162,5 +196,6 @@ int main(int count, char **words)
     of_parts(words[1]);
     of_ranges(words[1]);
     CHECK(strcmp(fp_version(), "0.1.0") == 0);
+    refuse_heaps();
     return 0;
 }
