@@ -149,6 +149,7 @@ pub struct Shared<W> {
     resident: u64,
     resident_max: u64,
     aside: u64,
+    dirty: u64,
 }
 
 impl<W> Shared<W> {
@@ -168,6 +169,7 @@ impl<W> Shared<W> {
             resident: 0,
             resident_max: 0,
             aside: 0,
+            dirty: 0,
         }
     }
 
@@ -188,8 +190,7 @@ impl<W> Shared<W> {
 
     /// Pages whose only right contents are here.
     pub fn dirty(&self) -> u64 {
-        let dirty = |cluster: &Cluster| u64::from(cluster.dirty.count_ones());
-        self.clusters.values().map(dirty).sum()
+        self.dirty
     }
 
     /// `who` wants `page`, to `write` to it or to read. At most `window` pages are to be brought in
@@ -275,6 +276,7 @@ impl<W> Shared<W> {
             if came {
                 cluster.there |= bit;
                 if precious {
+                    self.dirty += 1;
                     cluster.dirty |= bit;
                     cluster.out &= !bit;
                 }
@@ -355,6 +357,8 @@ impl<W> Shared<W> {
         );
         cluster.leaving &= !all;
         if taken {
+            // What leaves is dirty.
+            self.dirty -= pages.pages();
             cluster.dirty &= !all;
             cluster.out |= if self.temporary { all } else { 0 };
         }
@@ -401,6 +405,7 @@ impl<W> Shared<W> {
             self.aside -= u64::from((cluster.aside & gone).count_ones());
             cluster.there &= !gone;
             cluster.aside &= !gone;
+            self.dirty -= u64::from((cluster.dirty & gone).count_ones());
             cluster.dirty &= !gone;
             cluster.out &= !gone;
             self.forget_empty(number);
@@ -441,6 +446,7 @@ impl<W> Shared<W> {
             };
             let cluster = self.clusters.entry(page / CLUSTER_PAGES).or_default();
             cluster.dirty |= mask(pages);
+            self.dirty += pages.pages();
             return Wanted::There {
                 pages,
                 writable: true,

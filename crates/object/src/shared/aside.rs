@@ -86,6 +86,25 @@ impl<W> Shared<W> {
         who.flatten().collect()
     }
 
+    /// True of a page that has no contents anywhere.
+    pub fn is_new(&self, page: u64) -> bool {
+        let cluster = self.cluster(page);
+        let new = cluster.elsewhere() & !cluster.out;
+        self.temporary && new >> (page % CLUSTER_PAGES) & 1 != 0
+    }
+
+    /// The contents that the pager of a temporary object has of `page` do not count any more, if
+    /// the page is dirty and it has some: it may be told to discard them.
+    pub fn give_up_old(&mut self, page: u64) -> bool {
+        let bit = 1 << (page % CLUSTER_PAGES);
+        let Some(cluster) = self.clusters.get_mut(&(page / CLUSTER_PAGES)) else {
+            return false;
+        };
+        let is_old = cluster.out & cluster.dirty & !cluster.leaving & bit != 0;
+        cluster.out &= if is_old { !bit } else { !0 };
+        is_old
+    }
+
     /// Pages that are aside.
     pub fn aside(&self) -> u64 {
         self.aside

@@ -34,6 +34,7 @@ impl<W> Shared<W> {
         for (number, asked) in parts(block) {
             let cluster = self.clusters.entry(number).or_default();
             self.resident += u64::from((asked & !cluster.there).count_ones());
+            self.dirty += u64::from((asked & !cluster.dirty).count_ones());
             cluster.there |= asked;
             cluster.dirty |= asked;
             self.enqueue(number);
@@ -61,6 +62,7 @@ impl<W> Shared<W> {
             let gone = asked & !touched.map(mask).fold(0, |all, run| all | run);
             let cluster = self.clusters.entry(number).or_default();
             cluster.there &= !gone;
+            self.dirty -= u64::from((cluster.dirty & gone).count_ones());
             cluster.dirty &= !gone;
             self.resident -= u64::from(gone.count_ones());
         }

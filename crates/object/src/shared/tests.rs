@@ -389,6 +389,9 @@ impl World {
         let untouched = granted.filter(|page| !self.file.contains_key(page));
         let there = self.file.len() + untouched.count() + self.aside.len();
         assert_eq!(self.object.aside(), self.aside.len() as u64);
+        let dirty = |cluster: &Cluster| u64::from(cluster.dirty.count_ones());
+        let dirty: u64 = self.object.clusters.values().map(dirty).sum();
+        assert_eq!(self.object.dirty(), dirty);
         assert_eq!(self.object.resident(), there as u64 + coming);
         let leaving: BTreeSet<u64> = self
             .leaving
