@@ -16,32 +16,51 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum What {
     /// A thread faulted, to read.
-    Read = 0,
+    Read,
     /// A thread faulted, to write.
-    Write = 1,
+    Write,
     /// The pager is asked for pages.
-    Request = 2,
+    Request,
     /// It supplies them.
-    Supply = 3,
+    Supply,
     /// It has them not.
-    Unavailable = 4,
+    Unavailable,
     /// Pages are handed to the pager.
-    Return = 5,
+    Return,
     /// It has taken them.
-    Taken = 6,
+    Taken,
     /// It takes them not.
-    Refused = 7,
+    Refused,
     /// New pages, of zeros.
-    Zeros = 8,
+    Zeros,
     /// Pages are set aside: they are next to leave.
-    Aside = 9,
+    Aside,
     /// They are used, and come back.
-    Back = 10,
+    Back,
     /// Clean pages are dropped.
-    Dropped = 11,
+    Dropped,
+}
+
+impl What {
+    /// One word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Request => "request",
+            Self::Supply => "supply",
+            Self::Unavailable => "unavailable",
+            Self::Return => "return",
+            Self::Taken => "taken",
+            Self::Refused => "refused",
+            Self::Zeros => "zeros",
+            Self::Aside => "aside",
+            Self::Back => "back",
+            Self::Dropped => "dropped",
+        }
+    }
 }
 
 /// A message.
