@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::host::figures::StatsArgs;
+use crate::host::list::{LsArgs, RmArgs};
 use crate::open::OpenArgs;
-use crate::shared::{LsArgs, RmArgs};
 use crate::up::UpArgs;
 
 /// Runs programs with as much memory as they ask for.
@@ -40,6 +41,7 @@ pub enum Command {
     Up(UpArgs),
     Ls(LsArgs),
     Rm(RmArgs),
+    Stats(StatsArgs),
     Plot(PlotArgs),
     Spill(SpillArgs),
     /// Print a completion script for a shell

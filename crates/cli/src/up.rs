@@ -11,7 +11,7 @@ use farpage::memory_limit::MemoryLimit;
 use farpage_abi::{Control, fds};
 use farpage_default_pager::DefaultPager;
 use farpage_host::Objects;
-use farpage_services::{Host, Service, check_owner, default_socket};
+use farpage_services::{Host, PagingFile, PagingSpace, Service, check_owner, default_socket};
 use farpage_sys::signal;
 use rustix::fs::Mode;
 use rustix::process::{Resource, getrlimit, setrlimit, umask};
@@ -57,12 +57,14 @@ pub fn main(args: &UpArgs) -> Result<()> {
     let (_file, control) =
         farpage_sys::control::create().context("cannot make the control block")?;
     fill(control, &memory)?;
-    let spill = SpillSet::start(control, &memory)?;
+    let spill = Arc::new(SpillSet::start(control, &memory)?);
     let pager = DefaultPager::new(control, SLOT);
     let pager = pager.map_err(|error| anyhow::anyhow!("cannot make paging space: {error}"))?;
     let resident = memory.ram_bytes - memory.compressed_max_bytes;
     let objects = Objects::start(resident)?;
     let service = Service::new(objects, memory.ram_bytes, Arc::new(pager))?;
+    let told = Arc::clone(&spill);
+    let service = service.with_paging_space_told(move || paging_space(control, &told));
     let listening = listen(&service, &socket)?;
     println!(
         "farpage: the host kernel answers at {}, with {} of RAM",
@@ -88,6 +90,21 @@ pub fn main(args: &UpArgs) -> Result<()> {
     drop(listening);
     drop(spill);
     Ok(())
+}
+
+/// How full the paging space is.
+fn paging_space(control: &Control, spill: &SpillSet) -> PagingSpace {
+    let files = spill.list().into_iter().map(|file| PagingFile {
+        folder: file.dir.display().to_string(),
+        used_bytes: file.used_bytes,
+        limit_bytes: file.limit_bytes,
+        is_full: file.full,
+    });
+    PagingSpace {
+        compressed_bytes: control.compressed_bytes.load(Ordering::Relaxed),
+        compressed_max_bytes: control.compressed_max_bytes.load(Ordering::Relaxed),
+        files: files.collect(),
+    }
 }
 
 /// Each object and each mapping takes descriptors here.
