@@ -7,7 +7,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::host::figures::StatsArgs;
+use crate::host::gc::GcArgs;
 use crate::host::list::{LsArgs, RmArgs};
+use crate::host::top::TopArgs;
+use crate::host::trace::TraceArgs;
 use crate::open::OpenArgs;
 use crate::up::UpArgs;
 
@@ -42,6 +45,9 @@ pub enum Command {
     Ls(LsArgs),
     Rm(RmArgs),
     Stats(StatsArgs),
+    Top(TopArgs),
+    Trace(TraceArgs),
+    Gc(GcArgs),
     Plot(PlotArgs),
     Spill(SpillArgs),
     /// Print a completion script for a shell

@@ -239,3 +239,165 @@ fn stats_say_how_fast_faults_are_answered() {
         assert!(text.contains(part), "{text}");
     }
 }
+
+/// What a web server at `address` answers: the status line, and all.
+fn get(address: &str, path: &str, headers: &str) -> (String, String) {
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
+    std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    (answer.lines().next().unwrap().to_owned(), answer)
+}
+
+#[test]
+fn the_page_is_live_and_answers_nobody_but_itself() {
+    let mut up = Up::start(&["--web", "127.0.0.1:0"]);
+    let mut line = String::new();
+    BufReader::new(up.child.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let address = line
+        .split("http://")
+        .nth(1)
+        .unwrap()
+        .trim()
+        .trim_end_matches('/');
+    let host = up.host();
+    let shared = host.create("grid", 24 << 20).unwrap();
+    let words = shared.words().iter().step_by(512);
+    words.for_each(|word| word.store(1, Ordering::Relaxed));
+    let own = format!("Host: {address}\r\n");
+    let (status, page) = get(address, "/", &own);
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    for part in [
+        "<title>farpage up</title>",
+        "content-security-policy: default-src 'none'",
+    ] {
+        assert!(page.contains(part), "{page}");
+    }
+    until("it is shown", || {
+        get(address, "/figures.json", &own)
+            .1
+            .contains("\"name\":\"grid\"")
+    });
+    let (_, metrics) = get(address, "/metrics", &own);
+    assert!(
+        metrics.contains("farpage_object_resident_bytes{name=\"grid\""),
+        "{metrics}"
+    );
+    for (path, headers, wanted) in [
+        ("/", "Host: evil.example\r\n".to_owned(), "421"),
+        (
+            "/figures.json",
+            format!("{own}Origin: http://evil.example\r\n"),
+            "403",
+        ),
+        (
+            "/figures.json",
+            format!("{own}Sec-Fetch-Site: cross-site\r\n"),
+            "403",
+        ),
+        ("/none", own.clone(), "404"),
+    ] {
+        let (status, answer) = get(address, path, &headers);
+        assert!(
+            status.contains(wanted) && !answer.contains("grid"),
+            "{answer}"
+        );
+    }
+}
+
+#[test]
+fn messages_are_shown_as_they_come() {
+    let up = Up::start(&[]);
+    let host = up.host();
+    let shared = host.create("grid", 24 << 20).unwrap();
+    let socket = up.folder.path().join("host");
+    let mut trace = farpage(&["trace", "grid", "--count", "500"], &socket);
+    let mut trace = trace.stdout(Stdio::piped()).spawn().unwrap();
+    while trace.try_wait().unwrap().is_none() {
+        let words = shared.words().iter().step_by(512);
+        words.for_each(|word| word.store(1, Ordering::Relaxed));
+    }
+    let mut said = String::new();
+    trace.stdout.unwrap().read_to_string(&mut said).unwrap();
+    let own = format!("  {} ", std::process::id());
+    for part in ["  write  ", "  return  ", "  taken  ", "  aside  ", &own] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let refused = up.asks(&["trace", "none"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        why.contains("there is no shared memory object 'none'"),
+        "{why}"
+    );
+}
+
+#[test]
+fn top_prints_once_where_there_is_no_terminal() {
+    let up = Up::start(&[]);
+    let _shared = up.host().create("grid", 1 << 20).unwrap();
+    let said = up.says(&["top"]);
+    assert!(
+        said.starts_with("memory  ") && said.contains("grid"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_a_killed_host_kernel_leaves_is_removed_and_what_is_used_stays() {
+    let mut up = Up::start(&[]);
+    let socket = up.folder.path().join("host");
+    let path = socket.to_str().unwrap().to_owned();
+    up.says(&["gc", "--socket", &path]);
+    assert!(socket.exists(), "it is used");
+    up.child.kill().unwrap();
+    up.child.wait().unwrap();
+    assert!(
+        up.says(&["gc", "--socket", &path, "--dry-run"])
+            .contains(&path)
+    );
+    assert!(socket.exists());
+    assert!(up.says(&["gc", "--socket", &path]).contains(&path));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_socket_that_a_service_manager_gives_is_used_and_left_in_its_place() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    use std::os::fd::AsRawFd;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("given");
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::empty());
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&socket, 16).unwrap();
+    let ready = std::os::unix::net::UnixDatagram::bind(folder.path().join("ready")).unwrap();
+    let script = "exec 3<&$0; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"";
+    let mut command = Command::new("bash");
+    command.args(["-c", script, &socket.as_raw_fd().to_string()]);
+    command.args([env!("CARGO_BIN_EXE_farpage"), "up", "--ram", "16M"]);
+    command.env("NOTIFY_SOCKET", folder.path().join("ready"));
+    let child = command
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(socket);
+    let mut up = Up { folder, child };
+    let mut word = [0; 64];
+    ready.set_read_timeout(Some(PATIENCE)).unwrap();
+    let bytes = ready.recv(&mut word).unwrap();
+    assert_eq!(&word[..bytes], b"READY=1\n");
+    let given = up.folder.path().join("given");
+    let host = Host::connect(&given).unwrap();
+    let _shared = host.create("grid", 1 << 20).unwrap();
+    let listed = farpage(&["ls"], &given).output().unwrap();
+    assert!(String::from_utf8(listed.stdout).unwrap().contains("grid"));
+    up.signal("-TERM");
+    assert!(up.child.wait().unwrap().success());
+    assert!(given.exists(), "it is the service manager's");
+}

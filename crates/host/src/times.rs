@@ -67,7 +67,8 @@ impl Times {
         reached.map(|(bucket, _)| middle_ns(*bucket))
     }
 
-    /// Those since `before`, of the same thing.
+    /// Those since `before`, of the same thing. Counts start again after 4 billion: then some are
+    /// missing once.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let had = |bucket: u8| {
@@ -77,8 +78,29 @@ impl Times {
         let grown = self
             .0
             .iter()
-            .map(|(bucket, count)| (*bucket, count.wrapping_sub(had(*bucket))));
+            .map(|(bucket, count)| (*bucket, count.saturating_sub(had(*bucket))));
         Self(grown.filter(|(_, count)| *count > 0).collect())
+    }
+
+    /// How many took less than each power of four microseconds, from 1 us to 17 s, with that in
+    /// nanoseconds.
+    pub fn below_powers(&self) -> impl Iterator<Item = (u64, u64)> {
+        (0..13).map(|power| {
+            let limit_ns = 1000 << (2 * power);
+            let below = self
+                .0
+                .iter()
+                .filter(|(bucket, _)| middle_ns(*bucket) < limit_ns);
+            let count = below.map(|(_, count)| u64::from(*count)).sum();
+            (limit_ns, count)
+        })
+    }
+
+    /// The sum of all, in nanoseconds.
+    pub fn sum_ns(&self) -> u64 {
+        let each = self.0.iter();
+        each.map(|(bucket, count)| middle_ns(*bucket).saturating_mul(u64::from(*count)))
+            .fold(0, u64::saturating_add)
     }
 
     /// Both together.
@@ -126,5 +148,12 @@ mod tests {
         );
         assert!(near(all.since(&before).quantile_ns(0.5), 1_000_000));
         assert_eq!(Times::default().quantile_ns(0.5), None);
+        let powers: Vec<u64> = all.below_powers().map(|(_, count)| count).collect();
+        assert_eq!(
+            powers[..7],
+            [0, 98, 98, 98, 98, 100, 100],
+            "4 us are below 4.1"
+        );
+        assert!(near(Some(all.sum_ns()), 98 * 4_000 + 2_000_000));
     }
 }

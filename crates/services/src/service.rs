@@ -148,6 +148,14 @@ impl Service {
         self.node.listen(path, &self.port.make_send())
     }
 
+    /// Listens on a socket that a service manager has bound and made listen.
+    ///
+    /// # Errors
+    /// As [`Node::listen_on`].
+    pub fn listen_on(&self, socket: OwnedFd) -> Result<Listening, ConnectError> {
+        self.node.listen_on(socket, &self.port.make_send())
+    }
+
     /// Answers for ever.
     ///
     /// # Errors

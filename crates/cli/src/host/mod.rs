@@ -1,9 +1,13 @@
 //! Commands that ask the host kernel: what it shares, and how it does.
 
 pub mod figures;
+pub mod gc;
 pub mod list;
 pub mod reading;
 mod silent;
+pub mod top;
+pub mod trace;
+pub mod web;
 
 use std::path::PathBuf;
 
@@ -26,8 +30,10 @@ impl WhichHost {
     /// When it does not answer, or says no.
     pub fn ask<T>(&self, ask: impl FnOnce(&Host) -> Result<T, Error>) -> Result<T> {
         let socket = self.socket.clone().unwrap_or_else(default_socket);
-        let _told = silent::watch(&socket);
+        let told = silent::watch(&socket);
         let host = Host::connect(&socket)?;
+        host.status()?;
+        drop(told);
         Ok(ask(&host)?)
     }
 }

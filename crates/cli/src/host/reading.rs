@@ -85,20 +85,24 @@ impl Reading {
         let before = before.filter(|before| before.pid == now.pid);
         let ns = before.map_or(0, |before| now.at_ns.saturating_sub(before.at_ns));
         let seconds = ns as f64 / 1e9;
+        let mut since = Times::default();
         let rows = now.objects.iter().map(|object| {
             let same = |other: &&ObjectFigures| other.number == object.number;
             let old = before.and_then(|before| before.objects.iter().find(same));
+            let had = old.map(|old| times(&old.faults)).unwrap_or_default();
+            since = since.and(&times(&object.faults).since(&had));
             Row::new(old, object, seconds)
         });
+        let rows = rows.collect();
         let pagers = now.pagers.iter().map(|pager| {
             let same = |other: &&PagerFigures| other.name == pager.name;
             let old = before.and_then(|before| before.pagers.iter().find(same));
             PagerRow::new(old, pager, seconds)
         });
-        let all = |figures: &Figures| {
-            let each = figures.objects.iter().map(|object| times(&object.faults));
-            each.fold(Times::default(), |sum, one| sum.and(&one))
-        };
+        let all = now
+            .objects
+            .iter()
+            .map(|object| times(&object.faults).count());
         let sum = |of: fn(&ObjectFigures) -> u64| now.objects.iter().map(of).sum();
         let space = now.paging_space.as_ref();
         Self {
@@ -111,11 +115,11 @@ impl Reading {
             dirty_bytes: sum(|object| object.dirty_bytes),
             wired_bytes: sum(|object| object.wired_bytes),
             objects_all: now.objects_all,
-            faults: Faults::new(before.map(all), &all(now), seconds),
+            faults: Faults::of(all.sum(), &since, seconds),
             no_room_ns: now.no_room.map(|(since_ns, _)| since_ns),
             refused: now.no_room.map_or(0, |(_, refused)| refused),
             paging_space: now.paging_space.clone(),
-            objects: rows.collect(),
+            objects: rows,
             pagers: pagers.collect(),
         }
     }
@@ -124,9 +128,13 @@ impl Reading {
 impl Faults {
     fn new(before: Option<Times>, now: &Times, seconds: f64) -> Self {
         let since = before.map_or_else(|| now.clone(), |before| now.since(&before));
+        Self::of(now.count(), &since, seconds)
+    }
+
+    fn of(count: u64, since: &Times, seconds: f64) -> Self {
         let us = |part| Some(since.quantile_ns(part)? as f64 / 1e3);
         Self {
-            count: now.count(),
+            count,
             per_second: per_second(since.count(), seconds),
             p50_us: us(0.5),
             p99_us: us(0.99),

@@ -37,6 +37,15 @@ fn message(socket: &Path, waited: Duration) -> String {
             "nobody accepts at '{shown}' since {seconds:.0} s; still waiting (interrupt to give up)"
         );
     };
+    let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if !command.is_empty() && command.trim() != "farpage" {
+        return format!(
+            "the host kernel at '{shown}' has not answered for {seconds:.0} s; its socket was made by \
+             {} (process {pid}): look at its service there, such as with systemctl status farpage; \
+             still waiting (interrupt to give up)",
+            command.trim()
+        );
+    }
     let (who, advice) = match state(pid) {
         Some('T' | 't') => ("is stopped", format!("let it go on: kill -CONT {pid}")),
         Some('D') => (

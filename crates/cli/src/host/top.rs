@@ -314,7 +314,9 @@ fn pager_table(reading: &Reading) -> Table<'static> {
             false => cells.style(Color::Red),
         }
     });
-    let head = ["PAGER", "OBJECTS", "OPEN", "CALLS/S", "P50", "P99", "HEALTH"];
+    let head = [
+        "PAGER", "OBJECTS", "OPEN", "CALLS/S", "P50", "P99", "HEALTH",
+    ];
     let widths = [14, 9, 9, 9, 8, 8].map(Constraint::Length);
     Table::new(rows, widths.into_iter().chain([Constraint::Min(9)]))
         .header(Cells::new(head).style(Style::new().add_modifier(Modifier::REVERSED)))
@@ -357,7 +359,10 @@ mod tests {
         page.error = Some("it is gone".into());
         page.reading.no_room_ns = Some(1);
         let shown = drawn(&mut page, 110, 20);
-        assert!(shown.contains("it is gone") && shown.contains("NO ROOM"), "{shown}");
+        assert!(
+            shown.contains("it is gone") && shown.contains("NO ROOM"),
+            "{shown}"
+        );
     }
 
     #[test]
@@ -371,7 +376,10 @@ mod tests {
     fn keys_sort_move_and_end() {
         let key = |code| does(KeyEvent::new(code, KeyModifiers::NONE));
         assert_eq!(key(KeyCode::Char('m')), Does::Sorts(Order::Memory));
-        assert_eq!((key(KeyCode::Char('q')), key(KeyCode::Char('c'))), (Does::Ends, Does::Nothing));
+        assert_eq!(
+            (key(KeyCode::Char('q')), key(KeyCode::Char('c'))),
+            (Does::Ends, Does::Nothing)
+        );
         let end = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert_eq!((does(end), key(KeyCode::Up)), (Does::Ends, Does::Moves(-1)));
         let reading = page().reading;

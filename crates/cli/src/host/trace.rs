@@ -16,7 +16,7 @@ use crate::size::human;
 /// Between two questions whether there is something new.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Show what happens to shared memory as it happens: faults, requests, supplies, returns
+/// Show what happens to shared memory as it happens: faults, requests, returns
 ///
 /// A line each: time, what, who, which bytes, and how long the pager took. Until it is interrupted.
 ///
@@ -122,9 +122,16 @@ mod tests {
             took_ns: 0,
         };
         let shown = line(&message, "71 python3");
-        assert_eq!(shown, "01:01:01.000042  write        0x0000003000  4.00 KiB  71 python3");
+        assert_eq!(
+            shown,
+            "01:01:01.000042  write        0x0000003000  4.00 KiB  71 python3"
+        );
         message.took_ns = 2_000_000;
-        assert!(line(&message, "").ends_with("4.00 KiB    after 2 ms"), "{}", line(&message, ""));
+        assert!(
+            line(&message, "").ends_with("4.00 KiB    after 2 ms"),
+            "{}",
+            line(&message, "")
+        );
     }
 
     #[test]
