@@ -180,6 +180,11 @@ impl Object {
         self.tracer.look(from, most)
     }
 
+    /// Nobody looks any more: messages are forgotten, and none is kept.
+    pub fn stop_trace(&self) {
+        self.tracer.stop();
+    }
+
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }

@@ -103,10 +103,7 @@ impl Tracer {
         let at_ns = since.map_or(0, |since| since.as_nanos() as u64);
         let mut kept = lock(&self.kept);
         if kept.looked.is_none_or(|looked| looked.elapsed() > PATIENCE) {
-            self.on.store(false, Ordering::Relaxed);
-            kept.first += kept.events.len() as u64;
-            kept.events = VecDeque::new();
-            return;
+            return self.forget(&mut kept);
         }
         if kept.events.len() == KEPT {
             kept.events.pop_front();
@@ -119,6 +116,17 @@ impl Tracer {
             pages,
             took_ns,
         });
+    }
+
+    /// Keeps nothing, until somebody looks again.
+    pub(crate) fn stop(&self) {
+        self.forget(&mut lock(&self.kept));
+    }
+
+    fn forget(&self, kept: &mut Kept) {
+        self.on.store(false, Ordering::Relaxed);
+        kept.first += kept.events.len() as u64;
+        kept.events = VecDeque::new();
     }
 
     /// Messages from number `from` on, `most` at most, with the number of the first; from now on
@@ -160,5 +168,8 @@ mod tests {
         (0..KEPT as u64).for_each(note);
         let (first, events) = tracer.look(2, usize::MAX);
         assert_eq!((first, events.len()), (3, KEPT), "one was lost");
+        tracer.stop();
+        note(5);
+        assert_eq!(tracer.look(0, 10), (3 + KEPT as u64, Vec::new()));
     }
 }

@@ -35,8 +35,8 @@ use farpage_abi::PageRange;
 use crate::state::CLUSTER_PAGES;
 use crate::stream::{Plan, Streams};
 
-mod aside;
 mod grant;
+mod leave;
 #[cfg(test)]
 mod tests;
 
@@ -290,96 +290,6 @@ impl<W> Shared<W> {
         who
     }
 
-    /// The oldest pages: a run within a cluster. Clusters of which somebody holds pages stay.
-    /// `None` when there is nothing that could go. What is aside is older than what is there:
-    /// [`Shared::choose_aside`].
-    pub fn choose(&mut self, is_held: impl Fn(PageRange) -> bool) -> Option<Leaving> {
-        let number = match self.oldest(is_held)? {
-            Ok(number) => number,
-            Err(granted) => return Some(granted),
-        };
-        let cluster = self.clusters.get_mut(&number)?;
-        let dirty = cluster.dirty & cluster.there;
-        if dirty != 0 {
-            let pages = first_run(number, dirty);
-            cluster.leaving = mask(pages);
-            self.enqueue(number);
-            return Some(Leaving::Dirty(pages));
-        }
-        let pages = first_run(number, cluster.there);
-        self.drop_clean(pages);
-        self.requeue(number);
-        Some(Leaving::Clean(pages))
-    }
-
-    /// What is dirty of `within` is to be written back and to stay: the first such run, at most to
-    /// the end of its cluster, or a granted block. `None` when nothing is dirty.
-    pub fn choose_dirty(&mut self, within: Range<u64>) -> Option<Leaving> {
-        if within.is_empty() {
-            return None;
-        }
-        let blocks = within.start / GRANT_PAGES..within.end.div_ceil(GRANT_PAGES);
-        if let Some(number) = self.granted.range(blocks).next() {
-            return Some(Leaving::Granted(self.block(*number)));
-        }
-        let clusters = within.start / CLUSTER_PAGES..within.end.div_ceil(CLUSTER_PAGES);
-        for (number, cluster) in self.clusters.range_mut(clusters) {
-            let first = number * CLUSTER_PAGES;
-            let start = within.start.max(first);
-            let end = within.end.min(first + CLUSTER_PAGES);
-            let asked = mask(PageRange::new(start, end));
-            let dirty = cluster.dirty & !cluster.leaving & asked;
-            for (part, leaving) in [
-                (cluster.there, Leaving::Dirty as fn(PageRange) -> Leaving),
-                (cluster.aside, Leaving::Aside),
-            ] {
-                if dirty & part != 0 {
-                    let pages = first_run(*number, dirty & part);
-                    cluster.leaving |= mask(pages);
-                    return Some(leaving(pages));
-                }
-            }
-        }
-        None
-    }
-
-    /// The pager has `taken` pages that were leaving, or not. They are gone unless they are to
-    /// `stay` or somebody waits to write to them.
-    ///
-    /// # Panics
-    /// When one of them was not leaving.
-    pub fn left(&mut self, pages: PageRange, taken: bool, stay: bool) -> Left<W> {
-        let (number, all) = (pages.start.0 / CLUSTER_PAGES, mask(pages));
-        let cluster = self.clusters.entry(number).or_default();
-        assert!(
-            cluster.leaving & all == all,
-            "pages {pages:?} were not leaving"
-        );
-        cluster.leaving &= !all;
-        if taken {
-            // What leaves is dirty.
-            self.dirty -= pages.pages();
-            cluster.dirty &= !all;
-            cluster.out |= if self.temporary { all } else { 0 };
-        }
-        let (mut waited, mut going) = (Vec::new(), if taken && !stay { all } else { 0 });
-        for page in pages.iter().map(|page| page.0) {
-            if let Some(who) = self.waiting.remove(&page) {
-                going &= !(1 << (page % CLUSTER_PAGES));
-                waited.extend(who);
-            }
-        }
-        let mut gone = Vec::new();
-        while going != 0 {
-            let run = first_run(number, going);
-            going &= !mask(run);
-            self.drop_clean(run);
-            gone.push(run);
-        }
-        self.forget_empty(number);
-        Left { gone, waited }
-    }
-
     /// The contents of `pages` do not count any more. False, and nothing is done, while some of
     /// them are on their way in or out, or granted.
     pub fn discard(&mut self, pages: PageRange) -> bool {
@@ -487,62 +397,6 @@ impl<W> Shared<W> {
     fn beside(&self, page: u64) -> Range<u64> {
         let first = page / CLUSTER_PAGES * CLUSTER_PAGES;
         first..self.pages.min(first + CLUSTER_PAGES)
-    }
-
-    /// Clean pages leave.
-    fn drop_clean(&mut self, pages: PageRange) {
-        let cluster = self.clusters.entry(pages.start.0 / CLUSTER_PAGES);
-        let cluster = cluster.or_default();
-        self.aside -= u64::from((cluster.aside & mask(pages)).count_ones());
-        cluster.there &= !mask(pages);
-        cluster.aside &= !mask(pages);
-        self.resident -= pages.pages();
-    }
-
-    /// The oldest cluster of which pages are there and may go; it has left the queue. `Err` when it
-    /// is in a granted block; then it has not.
-    fn oldest(&mut self, is_held: impl Fn(PageRange) -> bool) -> Option<Result<u64, Leaving>> {
-        for _ in 0..self.queue.len() {
-            let number = self.queue.pop_front()?;
-            let all = cluster_pages(number);
-            let first = all.start.0;
-            let is_wired = self.wired.range(first..all.end.0).next().is_some();
-            let cluster = self.clusters.get_mut(&number)?;
-            cluster.queued = false;
-            if cluster.there == 0 {
-                // All of it was discarded, or has left.
-                self.forget_empty(number);
-                continue;
-            }
-            if cluster.coming | cluster.leaving != 0 || is_wired || is_held(all) {
-                // Some of it is on its way, or in use: it is young.
-                self.enqueue(number);
-                continue;
-            }
-            if self.granted.contains(&(first / GRANT_PAGES)) {
-                self.requeue(number);
-                return Some(Err(Leaving::Granted(self.block(first / GRANT_PAGES))));
-            }
-            return Some(Ok(number));
-        }
-        None
-    }
-
-    /// A cluster with pages that are there becomes the youngest, unless it has its place.
-    fn enqueue(&mut self, number: u64) {
-        let cluster = self.clusters.entry(number).or_default();
-        if !core::mem::replace(&mut cluster.queued, true) {
-            self.queue.push_back(number);
-        }
-    }
-
-    /// A cluster that was the oldest is so again, if some of it is there.
-    fn requeue(&mut self, number: u64) {
-        let cluster = self.clusters.entry(number).or_default();
-        if cluster.there != 0 && !core::mem::replace(&mut cluster.queued, true) {
-            self.queue.push_front(number);
-        }
-        self.forget_empty(number);
     }
 
     fn cluster(&self, page: u64) -> Cluster {

@@ -1,11 +1,11 @@
 //! What the host kernel tells of itself: what there is, who has it, how fast it answers.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farpage_abi::PAGE_BYTES;
 use farpage_host::Times;
-use farpage_port::Sender;
+use farpage_port::{Name, Sender};
 use serde::{Deserialize, Serialize};
 
 use crate::Refusal;
@@ -13,6 +13,10 @@ use crate::service::{Entry, Held, Service};
 
 /// Messages that are told at a time at most.
 const MESSAGES_MAX: usize = 512;
+/// Objects whose messages are kept at a time at most: those of one take half a MiB.
+const TRACED_MAX: usize = 16;
+/// They are kept so long after they were last asked for.
+const TRACED_FOR: Duration = Duration::from_secs(5);
 /// A pager that is asked and silent for so long is not well.
 const SILENT_NS: u64 = 2_000_000_000;
 
@@ -208,8 +212,10 @@ impl Service {
         name: &str,
         from: u64,
     ) -> Result<(u64, Vec<Message>), Refusal> {
-        let (_, entry) = self.named(name)?;
+        let (port, entry) = self.named(name)?;
         entry.refuse_others(caller)?;
+        self.keeps_messages_of(port)?;
+        let (_, entry) = self.named(name)?;
         let (first, events) = entry.object.trace(from, MESSAGES_MAX);
         let messages = events.into_iter().map(|event| Message {
             at_ns: event.at_ns,
@@ -220,6 +226,29 @@ impl Service {
             took_ns: event.took_ns,
         });
         Ok((first, messages.collect()))
+    }
+
+    /// Makes room among the objects whose messages are kept.
+    fn keeps_messages_of(&mut self, port: Name) -> Result<(), Refusal> {
+        let now = Instant::now();
+        let is_over = |at: &Instant| now.duration_since(*at) > TRACED_FOR;
+        let over = self.traced.extract_if(.., |(_, at)| is_over(at));
+        for (port, _) in over.collect::<Vec<_>>() {
+            if let Some(Held::Object(entry)) = self.held.get(&port) {
+                entry.object.stop_trace();
+            }
+        }
+        if let Some((_, at)) = self.traced.iter_mut().find(|(other, _)| *other == port) {
+            *at = now;
+            return Ok(());
+        }
+        if self.traced.len() == TRACED_MAX {
+            return Err(Refusal::Failed(format!(
+                "messages of {TRACED_MAX} objects are kept already; end one farpage trace"
+            )));
+        }
+        self.traced.push((port, now));
+        Ok(())
     }
 
     /// Objects that the caller may see.

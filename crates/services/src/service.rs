@@ -48,6 +48,8 @@ pub struct Service {
     /// Objects that nobody has, but a child of fork may come for.
     lingering: Vec<Name>,
     limits: Limits,
+    /// Objects whose messages are kept, and when they were last asked for.
+    pub(crate) traced: Vec<(Name, Instant)>,
     /// Giving back an object's memory takes long when there is much: others do not wait for it.
     leaving: SyncSender<Arc<Object>>,
 }
@@ -125,6 +127,7 @@ impl Service {
             names: BTreeMap::new(),
             files: HashMap::new(),
             limits: Limits::of_this_process(),
+            traced: Vec::new(),
             lingering: Vec::new(),
             leaving,
         })

@@ -90,6 +90,11 @@ fn messages_of_an_object_are_told_while_somebody_asks() {
             "{wanted}: {lost} lost of {from}"
         );
     }
+    let many: Vec<Shared> = (0..16)
+        .map(|n| host.create(&format!("n{n}"), 4096).unwrap())
+        .collect();
+    let told = many.iter().map(|one| host.messages(one.name(), 0).is_ok());
+    assert_eq!(told.filter(|told| *told).count(), 15, "16 with that before");
     let refused = host.messages("y", 0);
     assert!(matches!(refused, Err(Error::Refused(Refusal::NotFound(_)))));
 }

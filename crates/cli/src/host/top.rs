@@ -197,6 +197,9 @@ impl Page {
         frame.render_widget(memory(&self.reading), gauge);
         frame.render_widget(Paragraph::new(about_lines(&lines)), about);
         let faults = Sparkline::default().data(&self.faults);
+        let [label, past] =
+            Layout::horizontal([Constraint::Length(14), Constraint::Min(1)]).areas(past);
+        frame.render_widget(Paragraph::new("faults/s,\nlast first"), label);
         frame.render_widget(faults.style(Color::Cyan), past);
         self.draw_objects(frame, objects);
         frame.render_widget(pager_table(&self.reading), below);
@@ -205,7 +208,7 @@ impl Page {
     fn head(&self) -> Paragraph<'_> {
         let reading = &self.reading;
         let title = format!(
-            "farpage up, process {}: {} objects   ",
+            "farpage up, process {}, objects: {}   ",
             reading.pid, reading.objects_all
         );
         let bold = Style::new().add_modifier(Modifier::BOLD);
@@ -346,7 +349,7 @@ mod tests {
         let mut page = page();
         let shown = drawn(&mut page, 110, 20);
         for part in [
-            "farpage up, process 70: 2 objects",
+            "farpage up, process 70, objects: 2",
             " 68% ",
             "paging file   2.00 GiB of 4.00 GiB in /var/tmp",
             "FAULTS/S*",

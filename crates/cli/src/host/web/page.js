@@ -60,7 +60,9 @@ function plot(id, lines, most, label, steps) {
   g.setTransform(ratio, 0, 0, ratio, 0, 0);
   g.font = '11.5px system-ui, "DejaVu Sans", sans-serif';
   const now = past[past.length - 1].at_ms;
-  const x = (ms) => w - RIGHT - (now - ms) / (MINUTES * 60000) * (w - LEFT - RIGHT);
+  // As much as is known, two minutes at least.
+  const seen = Math.min(MINUTES, Math.max(2, Math.ceil((now - past[0].at_ms) / 60000)));
+  const x = (ms) => w - RIGHT - (now - ms) / (seen * 60000) * (w - LEFT - RIGHT);
   const y = (v) => h - BOTTOM - v / most * (h - BOTTOM - TOP);
   for (let i = 0; i <= steps; i++) {
     const v = most * i / steps;
@@ -74,7 +76,7 @@ function plot(id, lines, most, label, steps) {
     g.fillText(label(v), LEFT - 8, y(v) + 4);
   }
   g.textAlign = "center";
-  for (let m = 0; m <= MINUTES; m += 2) {
+  for (let m = 0; m <= seen; m += seen > 5 ? 2 : 1) {
     g.fillText(m ? "-" + m + " min" : "now", Math.min(x(now - m * 60000), w - RIGHT - 12), h - 7);
   }
   for (const [colour, of, filled] of lines) {
@@ -102,7 +104,7 @@ function round(n, base) {
 
 function show(r) {
   const last = past[past.length - 1];
-  $("facts").textContent = "process " + r.pid + ", " + r.objects_all + " objects";
+  $("facts").textContent = "process " + r.pid + ", objects: " + r.objects_all;
   const used = r.resident_bytes + r.compressed_bytes;
   const tiles = [
     [bytes(used) + " of " + bytes(r.ram_bytes), "RAM in use"],
@@ -110,8 +112,7 @@ function show(r) {
     [bytes(r.wired_bytes), "wired"],
     [bytes(last.paged_bytes), "in paging files"],
     [count(r.faults.per_second), "faults a second"],
-    [time(r.faults.p50_us), "half of them within"],
-    [time(r.faults.p99_us), "99 of 100 within"],
+    [time(r.faults.p50_us) + " / " + time(r.faults.p99_us), "half / 99 of 100 within"],
   ];
   $("tiles").replaceChildren(...tiles.map(([value, name]) => {
     const tile = make("div", undefined, "tile");
