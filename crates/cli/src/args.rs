@@ -6,8 +6,12 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::host::figures::StatsArgs;
+use crate::host::gc::GcArgs;
+use crate::host::list::{LsArgs, RmArgs};
+use crate::host::top::TopArgs;
+use crate::host::trace::TraceArgs;
 use crate::open::OpenArgs;
-use crate::shared::{LsArgs, RmArgs};
 use crate::up::UpArgs;
 
 /// Runs programs with as much memory as they ask for.
@@ -40,6 +44,10 @@ pub enum Command {
     Up(UpArgs),
     Ls(LsArgs),
     Rm(RmArgs),
+    Stats(StatsArgs),
+    Top(TopArgs),
+    Trace(TraceArgs),
+    Gc(GcArgs),
     Plot(PlotArgs),
     Spill(SpillArgs),
     /// Print a completion script for a shell

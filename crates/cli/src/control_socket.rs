@@ -211,6 +211,14 @@ fn make_private(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// What lies where runs of this user have their sockets, whether anybody listens or not.
+pub fn all() -> Vec<PathBuf> {
+    let entries = candidate_dirs().into_iter().flat_map(fs::read_dir);
+    let paths = entries.flatten().flatten().map(|entry| entry.path());
+    let is_socket = |path: &PathBuf| path.extension().is_some_and(|end| end == "sock");
+    paths.filter(is_socket).collect()
+}
+
 /// Process ids of this user's runs, with their sockets. Sockets that nobody listens on are
 /// removed.
 pub fn runs() -> Vec<(u32, PathBuf)> {

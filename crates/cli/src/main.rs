@@ -6,6 +6,7 @@ mod control_socket;
 mod doctor;
 mod generate;
 mod heat;
+mod host;
 mod launch;
 mod live;
 mod maps;
@@ -17,7 +18,6 @@ mod program;
 mod replay;
 mod run;
 mod sampler;
-mod shared;
 mod signals;
 mod size;
 mod spill;
@@ -55,8 +55,12 @@ fn main() -> ExitCode {
         },
         Command::Open(args) => (open::main(&args), 1),
         Command::Up(args) => (up::main(&args), 1),
-        Command::Ls(args) => (shared::list(&args), 1),
-        Command::Rm(args) => (shared::remove(&args), 1),
+        Command::Ls(args) => (host::list::list(&args), 1),
+        Command::Rm(args) => (host::list::remove(&args), 1),
+        Command::Stats(args) => (host::figures::stats(&args), 1),
+        Command::Gc(args) => (host::gc::gc(&args), 1),
+        Command::Top(args) => (host::top::top(&args), 1),
+        Command::Trace(args) => (host::trace::trace(&args), 1),
         Command::Plot(args) => (plot::main(&args), 1),
         Command::Spill(args) => (spill::main(&args), 1),
         Command::Completions { shell } => {

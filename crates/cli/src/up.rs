@@ -1,5 +1,8 @@
 //! `farpage up`: the host kernel.
 
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,12 +14,13 @@ use farpage::memory_limit::MemoryLimit;
 use farpage_abi::{Control, fds};
 use farpage_default_pager::DefaultPager;
 use farpage_host::Objects;
-use farpage_services::{Host, Service, check_owner, default_socket};
+use farpage_services::{Host, PagingFile, PagingSpace, Service, check_owner, default_socket};
 use farpage_sys::signal;
 use rustix::fs::Mode;
 use rustix::process::{Resource, getrlimit, setrlimit, umask};
 
 use crate::args::MemoryArgs;
+use crate::host::web::{self, WebArgs};
 use crate::options::Memory;
 use crate::size::human;
 use crate::spill_set::SpillSet;
@@ -42,6 +46,8 @@ pub struct UpArgs {
     /// /run/farpage/host
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub web: WebArgs,
 }
 
 /// Answers until a signal ends it.
@@ -57,13 +63,25 @@ pub fn main(args: &UpArgs) -> Result<()> {
     let (_file, control) =
         farpage_sys::control::create().context("cannot make the control block")?;
     fill(control, &memory)?;
-    let spill = SpillSet::start(control, &memory)?;
+    let spill = Arc::new(SpillSet::start(control, &memory)?);
     let pager = DefaultPager::new(control, SLOT);
     let pager = pager.map_err(|error| anyhow::anyhow!("cannot make paging space: {error}"))?;
     let resident = memory.ram_bytes - memory.compressed_max_bytes;
     let objects = Objects::start(resident)?;
     let service = Service::new(objects, memory.ram_bytes, Arc::new(pager))?;
-    let listening = listen(&service, &socket)?;
+    let told = Arc::clone(&spill);
+    let service = service.with_paging_space_told(move || paging_space(control, &told));
+    let given = given_socket()?;
+    let socket = match &given {
+        Some((_, path)) => path.clone(),
+        None => socket,
+    };
+    let listening = match given {
+        Some((given, _)) => service.listen_on(given).context(
+            "cannot listen on the socket that was given; it must be ListenSequentialPacket=",
+        )?,
+        None => listen(&service, &socket)?,
+    };
     println!(
         "farpage: the host kernel answers at {}, with {} of RAM",
         socket.display(),
@@ -73,6 +91,11 @@ pub fn main(args: &UpArgs) -> Result<()> {
         .name("services".into())
         .spawn(move || service.run())
         .context("cannot start a thread")?;
+    if let Some(address) = web::start(&args.web, socket.clone())? {
+        println!("farpage: its page is http://{address}/");
+    }
+    // A service manager, if there is one, is told that programs may come.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     // A watch is told of one signal at a time; an interrupted wait is none.
     while signal::next(ends).is_err() {}
     let left = Host::connect(&socket).and_then(|host| host.list());
@@ -90,6 +113,21 @@ pub fn main(args: &UpArgs) -> Result<()> {
     Ok(())
 }
 
+/// How full the paging space is.
+fn paging_space(control: &Control, spill: &SpillSet) -> PagingSpace {
+    let files = spill.list().into_iter().map(|file| PagingFile {
+        folder: file.dir.display().to_string(),
+        used_bytes: file.used_bytes,
+        limit_bytes: file.limit_bytes,
+        is_full: file.full,
+    });
+    PagingSpace {
+        compressed_bytes: control.compressed_bytes.load(Ordering::Relaxed),
+        compressed_max_bytes: control.compressed_max_bytes.load(Ordering::Relaxed),
+        files: files.collect(),
+    }
+}
+
 /// Each object and each mapping takes descriptors here.
 fn raise_descriptors() {
     let mut limit = getrlimit(Resource::Nofile);
@@ -104,6 +142,31 @@ fn fill(control: &Control, memory: &Memory) -> Result<()> {
     let base = limit.min(1 << 20).saturating_sub(u64::from(fds::COUNT));
     control.fd_base.store(base as u32, Ordering::Relaxed);
     memory.fill(control)
+}
+
+/// The socket that a service manager has made for the host kernel, and where it lies.
+fn given_socket() -> Result<Option<(OwnedFd, PathBuf)>> {
+    let numbers: Vec<i32> = sd_notify::listen_fds()
+        .map(Iterator::collect)
+        .unwrap_or_default();
+    let [number] = numbers[..] else {
+        let count = numbers.len();
+        anyhow::ensure!(
+            count == 0,
+            "{count} sockets were given; have one ListenSequentialPacket= in the unit"
+        );
+        return Ok(None);
+    };
+    let socket = farpage_sys::process::inherited(number).context("no socket was given")?;
+    let address = rustix::net::getsockname(&socket).context("no socket was given")?;
+    let address = rustix::net::SocketAddrUnix::try_from(address);
+    let path = address
+        .ok()
+        .and_then(|address| address.path_bytes().map(<[u8]>::to_vec));
+    let Some(path) = path else {
+        bail!("the socket that was given has no path; have ListenSequentialPacket=/a/path");
+    };
+    Ok(Some((socket, PathBuf::from(OsString::from_vec(path)))))
 }
 
 /// Listens where only this user comes.

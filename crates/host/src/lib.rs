@@ -12,17 +12,26 @@
 //! programs that it runs, are only read: there Linux maps what the memory file has.
 
 mod budget;
+mod counters;
 mod error;
 mod files;
+mod full;
 mod handlers;
+mod leave;
 mod object;
 mod objects;
 mod replay;
 mod room;
 mod space;
 mod tasks;
+mod times;
+mod trace;
 
+pub use counters::{ObjectFigures, PagerFigures};
 pub use error::{Error, MapError};
 pub use files::{Figures, Files, Request};
+pub use full::NoRoom;
 pub use object::Object;
 pub use objects::{Objects, SpaceId};
+pub use times::Times;
+pub use trace::{Event, What};

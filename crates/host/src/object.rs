@@ -1,23 +1,27 @@
 //! One object: its memory file, its pager, who maps it.
 
 use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
-use farpage_object::{Leaving, Shared, Wanted};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{Shared, Wanted};
+use farpage_pagers::{DataRequest, Pager, PagerError, Supplied};
 use farpage_sys::buffer::Buffer;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::mapped::Mapped;
+use farpage_sys::time::now_ns;
 use farpage_sys::{Errno, uffd};
 
 use crate::budget::WINDOW_MAX;
+use crate::counters::{Counters, ObjectFigures};
 use crate::objects::{Objects, lock};
 use crate::space::{MappedBy, Mapping, Waiter};
+use crate::trace::{Event, Tracer, What};
 
 /// Pages of an object that its pager was asked for.
 #[derive(Clone, Copy)]
@@ -26,34 +30,27 @@ pub(crate) struct Asked {
     pub(crate) pages: PageRange,
     /// The one that somebody waits for, and whether to write.
     pub(crate) wanted: Option<(u64, bool)>,
+    /// When the pager was asked.
+    pub(crate) since_ns: u64,
 }
 
 /// A memory object that several processes map.
 pub struct Object {
     name: String,
-    number: ObjectId,
-    pager: Arc<dyn Pager>,
-    memory: Mapped,
+    pub(crate) number: ObjectId,
+    pub(crate) pager: Arc<dyn Pager>,
+    pub(crate) temporary: bool,
+    pub(crate) memory: Mapped,
     /// After the mapping that is registered with it.
     _faults: Faults,
-    host: &'static Objects,
+    pub(crate) host: &'static Objects,
     state: Mutex<State>,
     /// As `state` has it, for who only compares objects.
     resident: AtomicU64,
-    counters: Counters,
+    pub(crate) counters: Counters,
+    pub(crate) tracer: Tracer,
     /// Somebody was told that it cannot be read.
     told: AtomicBool,
-}
-
-/// What has come so far.
-#[derive(Default)]
-pub(crate) struct Counters {
-    /// Requests for pages that somebody waited for.
-    pub(crate) page_ins: AtomicU64,
-    /// Pages that came.
-    pub(crate) brought: AtomicU64,
-    /// Those of them that nobody had waited for when they were asked for.
-    pub(crate) ahead: AtomicU64,
 }
 
 /// The userfaultfd of this process's own mapping.
@@ -65,10 +62,17 @@ impl Drop for Faults {
     }
 }
 
-struct State {
-    pages: Shared<Waiter>,
-    mappings: Vec<Arc<Mapping>>,
+pub(crate) struct State {
+    pub(crate) pages: Shared<Waiter>,
+    pub(crate) mappings: Vec<Arc<Mapping>>,
+    /// Copies of the pages that are aside.
+    pub(crate) aside: BTreeMap<u64, Copied>,
+    /// New pages that were refused: who touches them again gets SIGBUS.
+    pub(crate) refused: BTreeSet<u64>,
 }
+
+/// A page beside the memory file.
+pub(crate) type Copied = Arc<[u8; PAGE_BYTES]>;
 
 thread_local! {
     /// Where pagers put pages, made when this thread first asks one.
@@ -98,17 +102,21 @@ impl Object {
         let state = State {
             pages: Shared::new(pages, temporary),
             mappings: Vec::new(),
+            aside: BTreeMap::new(),
+            refused: BTreeSet::new(),
         };
         Ok(Self {
             name,
             number,
             pager,
+            temporary,
             memory,
             _faults: faults,
             host,
             state: Mutex::new(state),
             resident: AtomicU64::new(0),
             counters: Counters::default(),
+            tracer: Tracer::default(),
             told: AtomicBool::new(false),
         })
     }
@@ -148,6 +156,35 @@ impl Object {
         self.lock().pages.resident_max()
     }
 
+    /// What is counted of it.
+    pub fn figures(&self) -> ObjectFigures {
+        let state = self.lock();
+        let pages = &state.pages;
+        let (dirty, aside, wired) = (pages.dirty(), pages.aside(), pages.wired());
+        let (resident, resident_max) = (pages.resident(), pages.resident_max());
+        drop(state);
+        ObjectFigures {
+            resident,
+            resident_max,
+            dirty,
+            aside,
+            wired,
+            pager_number: Arc::as_ptr(&self.pager).addr(),
+            ..self.counters.figures()
+        }
+    }
+
+    /// Its messages from number `from` on, `most` at most, and the number of the first of them:
+    /// more than `from` when some are lost. They are kept for some seconds after the last call.
+    pub fn trace(&self, from: u64, most: usize) -> (u64, Vec<Event>) {
+        self.tracer.look(from, most)
+    }
+
+    /// Nobody looks any more: messages are forgotten, and none is kept.
+    pub fn stop_trace(&self) {
+        self.tracer.stop();
+    }
+
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -183,9 +220,9 @@ impl Object {
         self.want_all(vec![waiter]);
     }
 
-    fn want_all(&self, mut all: Vec<Waiter>) {
+    pub(crate) fn want_all(&self, mut all: Vec<Waiter>) {
         while let Some(waiter) = all.pop() {
-            let (page, write) = (waiter.page, waiter.write);
+            let (page, write, since_ns) = (waiter.page, waiter.write, waiter.since_ns);
             let mapping = match &waiter.mapped_by {
                 MappedBy::Host(mapping) => Some(Arc::clone(mapping)),
                 MappedBy::Linux { .. } => None,
@@ -194,8 +231,15 @@ impl Object {
             let alone = self.pager.cluster_pages(self.number, PageIndex(page));
             let alone = alone.max(self.host.room.neighbours());
             let window = self.host.room.window(self.host);
+            let takes_new = !self.temporary || self.host.takes_new();
             let mut state = self.lock();
+            if !takes_new && state.pages.is_new(page) {
+                drop(state);
+                self.host.has_wait(waiter);
+                continue;
+            }
             if let Some(mapping) = &mapping
+                && takes_new
                 && mapping.space.can_be_left()
                 && self.host.room.is_plenty(self.host)
             {
@@ -206,11 +250,16 @@ impl Object {
                 Wanted::There { pages, writable } => match mapping {
                     Some(mapping) => {
                         let (at, bytes) = self.let_in(&state, &mapping, page, pages, writable);
+                        if writable && self.host.is_full() {
+                            self.give_up_old(&mut state, pages);
+                        }
                         drop(state);
+                        self.counters.faults.add(now_ns().saturating_sub(since_ns));
                         space.wake(at, bytes);
                     }
                     None => {
                         drop(state);
+                        self.counters.faults.add(now_ns().saturating_sub(since_ns));
                         space.wake(address, PAGE_BYTES);
                     }
                 },
@@ -220,6 +269,7 @@ impl Object {
                     let left = left.is_some_and(|(at, bytes)| space.leave_to_linux(at, bytes));
                     if left {
                         drop(state);
+                        self.counters.faults.add(now_ns().saturating_sub(since_ns));
                         // Linux wakes those who wait when it first leaves the range. A thread that
                         // was on its way into a fault then begins to wait after that.
                         space.wake(address, PAGE_BYTES);
@@ -231,6 +281,7 @@ impl Object {
                             page,
                             write,
                             mapped_by: MappedBy::Host(mapping),
+                            since_ns,
                         };
                         match self.take_back(&mut state, block) {
                             true => all.push(waiter),
@@ -243,10 +294,12 @@ impl Object {
                     // It may have been for nobody so far.
                     self.pager.hasten(self.number, PageIndex(page));
                 }
+                Wanted::Aside(pages) => all.extend(self.put_back(&mut state, pages)),
                 Wanted::Zero(pages) => {
                     let (at, bytes) = (pages.start.0 * PAGE_BYTES as u64, pages.bytes());
                     let there = file::allocate(self.memory.fd(), at, bytes);
                     drop(state);
+                    self.tracer.note(What::Zeros, 0, pages, 0);
                     self.host.room.charge(pages.pages(), self.host);
                     let asked = self.asked(pages, Some((page, write)));
                     all.extend(match there {
@@ -282,17 +335,20 @@ impl Object {
             object: self.number,
             pages,
             wanted,
+            since_ns: 0,
         }
     }
 
     /// Asks the pager for pages that were charged. Returns who goes on.
-    fn request(&self, asked: Asked) -> Vec<Waiter> {
+    fn request(&self, mut asked: Asked) -> Vec<Waiter> {
         let bytes = asked.pages.bytes() as usize;
         let kept = BUFFER.take();
         let buffer = kept.map_or_else(|| Buffer::new(WINDOW_MAX as usize * PAGE_BYTES), Ok);
         let Ok(mut buffer) = buffer else {
             return self.cannot(asked, PagerError::OutOfSpace);
         };
+        asked.since_ns = self.counters.pager.asked();
+        self.tracer.note(What::Request, 0, asked.pages, 0);
         let (needed, access) = match asked.wanted {
             Some((page, true)) => (page + 1 - asked.pages.start.0, Access::Write),
             Some((page, false)) => (page + 1 - asked.pages.start.0, Access::Read),
@@ -313,10 +369,11 @@ impl Object {
             Ok(supplied) if supplied.pages == 0 => Vec::new(),
             Ok(supplied) if supplied.pages <= asked.pages.pages() => {
                 let contents = &buffer[..supplied.pages as usize * PAGE_BYTES];
+                self.answered(asked, supplied.pages, None);
                 self.put_in(asked, contents, supplied)
             }
-            Ok(_) => self.cannot(asked, PagerError::Violation),
-            Err(error) => self.cannot(asked, error),
+            Ok(_) => self.refused(asked, PagerError::Violation),
+            Err(error) => self.refused(asked, error),
         };
         BUFFER.set(Some(buffer));
         go_on
@@ -326,15 +383,36 @@ impl Object {
     pub(crate) fn supplied(&self, asked: Asked, contents: &[u8], how: Supplied) {
         let fits = contents.len() as u64 <= asked.pages.bytes() && !contents.is_empty();
         let go_on = match fits {
-            true => self.put_in(asked, contents, how),
-            false => self.cannot(asked, PagerError::Violation),
+            true => {
+                self.answered(asked, (contents.len() / PAGE_BYTES) as u64, None);
+                self.put_in(asked, contents, how)
+            }
+            false => self.refused(asked, PagerError::Violation),
         };
         self.want_all(go_on);
     }
 
     /// A late refusal.
     pub(crate) fn failed(&self, asked: Asked, error: PagerError) {
-        self.want_all(self.cannot(asked, error));
+        self.want_all(self.refused(asked, error));
+    }
+
+    /// The pager has answered.
+    fn answered(&self, asked: Asked, supplied: u64, error: Option<PagerError>) {
+        self.counters.pager.answered(asked.since_ns, error);
+        let took_ns = now_ns().saturating_sub(asked.since_ns);
+        let start = asked.pages.start.0;
+        let (what, pages) = match error {
+            None => (What::Supply, PageRange::new(start, start + supplied)),
+            Some(_) => (What::Unavailable, asked.pages),
+        };
+        self.tracer.note(what, 0, pages, took_ns);
+    }
+
+    /// The pager says that it has them not.
+    fn refused(&self, asked: Asked, error: PagerError) -> Vec<Waiter> {
+        self.answered(asked, 0, Some(error));
+        self.cannot(asked, error)
     }
 
     fn put_in(&self, asked: Asked, contents: &[u8], how: Supplied) -> Vec<Waiter> {
@@ -364,7 +442,11 @@ impl Object {
         let all = self.change(&mut self.lock(), |all| all.came(pages, count, precious));
         let by_host = |waiter: &Waiter| matches!(waiter.mapped_by, MappedBy::Host(_));
         let (go_on, woken): (Vec<Waiter>, Vec<Waiter>) = all.into_iter().partition(by_host);
-        woken.iter().for_each(Waiter::wake);
+        for waiter in &woken {
+            let took = now_ns().saturating_sub(waiter.since_ns);
+            self.counters.faults.add(took);
+            waiter.wake();
+        }
         go_on
     }
 
@@ -397,124 +479,6 @@ impl Object {
         Vec::new()
     }
 
-    /// Takes about `wanted` pages out of memory. Returns how many.
-    pub fn evict(&self, wanted: u64) -> u64 {
-        let mut freed = 0;
-        while freed < wanted {
-            let mut state = self.lock();
-            let taking_out = self.host.room.take_out();
-            let is_held = |pages| self.host.room.is_held(self.number, pages);
-            match self.change(&mut state, |pages| pages.choose(is_held)) {
-                None => break,
-                Some(Leaving::Clean(pages)) => {
-                    self.punch(pages);
-                    freed += pages.pages();
-                }
-                Some(Leaving::Granted(block)) => {
-                    let before = state.pages.resident();
-                    if !self.take_back(&mut state, block) {
-                        break;
-                    }
-                    freed += before - state.pages.resident();
-                }
-                Some(Leaving::Dirty(pages)) => {
-                    drop(taking_out);
-                    protect(&state, pages);
-                    drop(state);
-                    match self.hand_over(pages, false) {
-                        // The pager takes nothing, or all of it is wanted again: for now.
-                        Err(_) | Ok(0) => break,
-                        Ok(gone) => freed += gone,
-                    }
-                }
-            }
-        }
-        freed
-    }
-
-    /// Writes back what is dirty of `pages`; it stays in memory.
-    ///
-    /// # Errors
-    /// The first error of the pager.
-    pub fn clean(&self, pages: PageRange) -> Result<(), PagerError> {
-        loop {
-            let mut state = self.lock();
-            match state.pages.choose_dirty(pages.start.0..pages.end.0) {
-                None => return Ok(()),
-                Some(Leaving::Granted(block)) => {
-                    if !self.take_back(&mut state, block) {
-                        return Err(PagerError::OutOfSpace);
-                    }
-                }
-                Some(Leaving::Dirty(run)) => {
-                    protect(&state, run);
-                    drop(state);
-                    self.hand_over(run, true)?;
-                }
-                Some(Leaving::Clean(_)) => unreachable!("it is not dirty"),
-            }
-        }
-    }
-
-    /// Nothing of a granted block is mapped any more without being asked for here. False when that
-    /// cannot be had, because a process has more mappings than Linux allows.
-    fn take_back(&self, state: &mut State, block: PageRange) -> bool {
-        // From then on nothing comes into the block that is not there.
-        if !state
-            .mappings
-            .iter()
-            .all(|mapping| mapping.take_back(block))
-        {
-            return false;
-        }
-        let offset = block.start.0 * PAGE_BYTES as u64;
-        let Ok(contents) = self.memory.contents(offset, block.bytes() as usize) else {
-            return false;
-        };
-        let page = |offset: u64| offset / PAGE_BYTES as u64;
-        let there = contents
-            .iter()
-            .map(|part| PageRange::new(page(part.start), page(part.end)));
-        let there: Vec<PageRange> = there.collect();
-        let mut from = block.start.0;
-        for run in there
-            .iter()
-            .copied()
-            .chain([PageRange::new(block.end.0, block.end.0)])
-        {
-            let gap = PageRange::new(from, run.start.0);
-            if !gap.is_empty() {
-                // It may have memory that was never touched.
-                self.punch(gap);
-            }
-            from = run.end.0;
-        }
-        self.change(state, |pages| pages.take_back(block, &there));
-        true
-    }
-
-    /// Hands pages that leave, and are protected, to the pager. Returns how many are gone.
-    fn hand_over(&self, pages: PageRange, stay: bool) -> Result<u64, PagerError> {
-        let mut contents = vec![[0; PAGE_BYTES]; pages.pages() as usize];
-        let offset = pages.start.0 * PAGE_BYTES as u64;
-        let read = file::pread(self.memory.fd(), contents.as_flattened_mut(), offset);
-        let pairs = pages.iter().zip(&contents);
-        let out: Vec<PageOut<'_>> = pairs.map(|(page, bytes)| PageOut { page, bytes }).collect();
-        let taken = match read {
-            Ok(bytes) if bytes as u64 == pages.bytes() => self.pager.data_write(self.number, &out),
-            Ok(_) => Err(PagerError::Write(Errno::EIO.0)),
-            Err(errno) => Err(PagerError::Write(errno.0)),
-        };
-        let mut state = self.lock();
-        let left = self.change(&mut state, |all| all.left(pages, taken.is_ok(), stay));
-        // With the lock held: nobody brings them in again before they are out.
-        left.gone.iter().for_each(|pages| self.punch(*pages));
-        drop(state);
-        self.want_all(left.waited);
-        let gone = left.gone.iter().map(|pages| pages.pages()).sum();
-        taken.map(|()| gone)
-    }
-
     /// Lets the process of a mapping in to pages that are there, `page` of the mapping among them,
     /// and to those around them. Returns where, and how many bytes: who waits there is to be woken.
     fn let_in(
@@ -541,17 +505,13 @@ impl Object {
         (at, bytes)
     }
 
-    fn punch(&self, pages: PageRange) {
-        let offset = pages.start.0 * PAGE_BYTES as u64;
-        if let Err(errno) = self.memory.take_out(offset, pages.bytes() as usize) {
-            let name = &self.name;
-            eprintln!("farpage: cannot take pages of '{name}' out ({errno})");
-        }
-    }
-
     /// Does something by which pages may come or go. Room is given back here, and taken by whoever
     /// begins to bring pages in, without the lock.
-    fn change<T>(&self, state: &mut State, act: impl FnOnce(&mut Shared<Waiter>) -> T) -> T {
+    pub(crate) fn change<T>(
+        &self,
+        state: &mut State,
+        act: impl FnOnce(&mut Shared<Waiter>) -> T,
+    ) -> T {
         let before = state.pages.resident();
         let done = act(&mut state.pages);
         let now = state.pages.resident();
@@ -560,17 +520,8 @@ impl Object {
         done
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
-    }
-}
-
-fn protect(state: &State, pages: PageRange) {
-    for mapping in &state.mappings {
-        if let Some((at, bytes)) = mapping.part(pages) {
-            // One that is gone writes no more.
-            let _ = mapping.space.protect(at, bytes);
-        }
     }
 }
 

@@ -7,16 +7,19 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
+use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::{Later, Pager, PagerError, Supplied};
 use farpage_source::UnderWay;
 use farpage_sys::Errno;
+use farpage_sys::time::now_ns;
 use farpage_sys::uffd::Fault;
 
+use crate::full::Full;
 use crate::handlers::Handlers;
 use crate::object::{Asked, Object};
 use crate::room::Room;
 use crate::space::{FAULTS, MappedBy, Mapping, Places, Space, Task, Waiter};
+use crate::trace::What;
 use crate::{Error, MapError};
 
 /// Pages taken out of an object at a time.
@@ -45,6 +48,7 @@ pub struct Objects {
     pub(crate) handlers: Handlers,
     /// Somebody waits for pages to leave.
     pressed: (Mutex<bool>, Condvar),
+    pub(crate) full: Full,
 }
 
 #[derive(Default)]
@@ -78,6 +82,7 @@ impl Objects {
             spaces: Mutex::default(),
             handlers: Handlers::new()?,
             pressed: (Mutex::new(false), Condvar::new()),
+            full: Full::default(),
         }));
         objects.handlers.start(objects)?;
         Ok(objects)
@@ -331,6 +336,7 @@ impl Objects {
     }
 
     fn serve(&self, space: &Arc<Space>, fault: &Fault) {
+        let since_ns = now_ns();
         let address = fault.address & !(PAGE_BYTES - 1);
         let (object, page, mapped_by) = match &space.places {
             Places::Told(mappings) => {
@@ -354,12 +360,16 @@ impl Objects {
                 found
             }
         };
+        let what = if fault.write { What::Write } else { What::Read };
+        let one = PageRange::one(PageIndex(page));
+        object.tracer.note(what, fault.thread, one, 0);
         object.want(Waiter {
             space: Arc::clone(space),
             address,
             page,
             write: fault.write,
             mapped_by,
+            since_ns,
         });
     }
 
@@ -372,12 +382,19 @@ impl Objects {
     fn keep_room(&'static self) {
         let (pressed, press) = &self.pressed;
         loop {
-            let waited = press.wait_while(lock(pressed), |pressed| !*pressed);
-            if let Ok(mut pressed) = waited {
+            // Nobody presses when there is room again where the paging files are.
+            let patience = self.until_next_look();
+            let waited = press.wait_timeout_while(lock(pressed), patience, |pressed| !*pressed);
+            if let Ok((mut pressed, _)) = waited {
                 *pressed = false;
             }
+            if self.is_full() {
+                self.try_again();
+            }
+            self.answer_waiting();
             while self.room.excess(self) > 0 {
                 if self.evict(BATCH) == 0 {
+                    self.answer_waiting();
                     std::thread::sleep(TRY_AGAIN);
                 }
             }

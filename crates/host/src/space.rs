@@ -73,6 +73,8 @@ pub(crate) struct Waiter {
     pub(crate) page: u64,
     pub(crate) write: bool,
     pub(crate) mapped_by: MappedBy,
+    /// When its fault came here.
+    pub(crate) since_ns: u64,
 }
 
 /// Who maps a page that is there where somebody waits for it.
@@ -303,6 +305,7 @@ impl Waiter {
         if self.space.is_gone() {
             return;
         }
+        object.counters().failed.fetch_add(1, Ordering::Relaxed);
         let (name, offset) = (object.name(), self.page * PAGE_BYTES as u64);
         let (reading, task) = match (&self.mapped_by, &self.space.places) {
             (MappedBy::Linux { reading }, Places::Listed(task)) => (*reading, task),

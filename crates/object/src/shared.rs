@@ -11,9 +11,14 @@
 //! | clean | to be read | here and at the pager |
 //! | dirty | anything | here |
 //! | leaving | to be read | here, until the pager has taken them |
+//! | aside | not there | here, in a copy beside the memory file |
 //!
 //! Invariant: a mapping that may be written is of a dirty page. So a page is protected in every
 //! mapping before it begins to leave, and whoever writes to it then waits.
+//!
+//! Linux does not tell which pages are used, and takes none out of other processes' mappings that
+//! it keeps in the file. So pages may leave in two steps ([`Shared::set_aside`], [`Shared::choose`]):
+//! what is used while it is aside is put back, as the youngest.
 //!
 //! Pages that are all dirty, or have no contents anywhere, need no decision while they stay:
 //! aligned blocks of them can be **granted** ([`Shared::grant`]). Linux then maps them, and fills
@@ -31,6 +36,7 @@ use crate::state::CLUSTER_PAGES;
 use crate::stream::{Plan, Streams};
 
 mod grant;
+mod leave;
 #[cfg(test)]
 mod tests;
 
@@ -58,6 +64,9 @@ pub enum Wanted {
     /// These pages, it among them, have no contents anywhere: put zeros there, then call
     /// [`Shared::came`].
     Zero(PageRange),
+    /// These pages, it among them, are aside: put their copies into the memory file, then call
+    /// [`Shared::put_back`].
+    Aside(PageRange),
 }
 
 /// Pages that leave.
@@ -67,12 +76,19 @@ pub enum Leaving {
     Clean(PageRange),
     /// Protect them in every mapping, hand them to the pager, then call [`Shared::left`].
     Dirty(PageRange),
+    /// They are aside from now on: protect them in every mapping, copy them, take them out of the
+    /// memory file.
+    SetAside(PageRange),
+    /// They are aside, and dirty: hand their copies to the pager, then call [`Shared::left`].
+    Aside(PageRange),
+    /// They were aside, and their copies are not needed any more: the pager has them.
+    Dropped(PageRange),
     /// A granted block, of which nothing can leave: decide in every mapping again what of it is
     /// mapped, call [`Shared::take_back`], then choose again.
     Granted(PageRange),
 }
 
-/// The end of what was [`Leaving::Dirty`].
+/// The end of what was [`Leaving::Dirty`] or [`Leaving::Aside`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Left<W> {
     /// These are gone after this.
@@ -86,7 +102,8 @@ pub struct Left<W> {
 struct Cluster {
     there: u16,
     coming: u16,
-    /// Of those there.
+    aside: u16,
+    /// Of those there or aside.
     dirty: u16,
     /// Of those dirty.
     leaving: u16,
@@ -94,11 +111,23 @@ struct Cluster {
     out: u16,
     /// It has its place in the queue.
     queued: bool,
+    /// It has its place in the queue of what is aside.
+    queued_aside: bool,
 }
 
 impl Cluster {
     fn is_empty(&self) -> bool {
-        self.there | self.coming | self.out == 0 && !self.queued
+        self.there | self.coming | self.aside | self.out == 0 && !(self.queued || self.queued_aside)
+    }
+
+    /// Pages that may be written.
+    fn writable(&self) -> u16 {
+        self.there & self.dirty & !self.leaving
+    }
+
+    /// Pages that are not here in any way.
+    fn elsewhere(&self) -> u16 {
+        !(self.there | self.coming | self.aside)
     }
 }
 
@@ -111,12 +140,16 @@ pub struct Shared<W> {
     granted: BTreeSet<u64>,
     /// Clusters in the order in which they came.
     queue: VecDeque<u64>,
+    /// Those of which pages are aside, in the order in which they were set there.
+    queue_aside: VecDeque<u64>,
     waiting: BTreeMap<u64, Vec<W>>,
     /// How often each page is wired.
     wired: BTreeMap<u64, u32>,
     streams: Streams,
     resident: u64,
     resident_max: u64,
+    aside: u64,
+    dirty: u64,
 }
 
 impl<W> Shared<W> {
@@ -129,11 +162,14 @@ impl<W> Shared<W> {
             clusters: BTreeMap::new(),
             granted: BTreeSet::new(),
             queue: VecDeque::new(),
+            queue_aside: VecDeque::new(),
             waiting: BTreeMap::new(),
             wired: BTreeMap::new(),
             streams: Streams::default(),
             resident: 0,
             resident_max: 0,
+            aside: 0,
+            dirty: 0,
         }
     }
 
@@ -142,7 +178,7 @@ impl<W> Shared<W> {
         self.pages
     }
 
-    /// Pages that are there or coming: what is charged for.
+    /// Pages that are there, coming or aside: what is charged for.
     pub fn resident(&self) -> u64 {
         self.resident
     }
@@ -154,8 +190,7 @@ impl<W> Shared<W> {
 
     /// Pages whose only right contents are here.
     pub fn dirty(&self) -> u64 {
-        let dirty = |cluster: &Cluster| u64::from(cluster.dirty.count_ones());
-        self.clusters.values().map(dirty).sum()
+        self.dirty
     }
 
     /// `who` wants `page`, to `write` to it or to read. At most `window` pages are to be brought in
@@ -170,7 +205,9 @@ impl<W> Shared<W> {
         }
         let cluster = self.cluster(page);
         let bit = 1 << (page % CLUSTER_PAGES);
-        let waits = cluster.coming & bit != 0 || write && cluster.leaving & bit != 0;
+        // What leaves from aside is mapped nowhere, and goes back when the pager is done with it.
+        let is_leaving = cluster.leaving & bit != 0 && (write || cluster.aside & bit != 0);
+        let waits = cluster.coming & bit != 0 || is_leaving;
         if waits {
             self.waiting.entry(page).or_default().push(who);
             return Wanted::Waits;
@@ -179,9 +216,13 @@ impl<W> Shared<W> {
             return self.there(page, write);
         }
         self.waiting.entry(page).or_default().push(who);
+        if cluster.aside & bit != 0 {
+            let aside = |cluster: &Cluster| cluster.aside & !cluster.leaving;
+            return Wanted::Aside(self.run(one(page), self.beside(page), aside));
+        }
         if self.temporary && cluster.out & bit == 0 {
             let planned = self.plan(page, CLUSTER_PAGES, ZEROS_MAX);
-            let new = |cluster: &Cluster| !(cluster.there | cluster.coming | cluster.out);
+            let new = |cluster: &Cluster| cluster.elsewhere() & !cluster.out;
             let pages = self.run(one(page), planned, new);
             self.streams.brought(pages.start.0, pages.end.0);
             self.begin(pages);
@@ -198,12 +239,9 @@ impl<W> Shared<W> {
     /// same way and not granted.
     pub fn there_around(&self, pages: PageRange, within: PageRange, writable: bool) -> PageRange {
         let within = self.not_granted_around(pages, within);
-        self.run(pages, within, |cluster| {
-            let may_be_written = cluster.dirty & !cluster.leaving;
-            match writable {
-                true => may_be_written,
-                false => cluster.there & !may_be_written,
-            }
+        self.run(pages, within, |cluster| match writable {
+            true => cluster.writable(),
+            false => cluster.there & !cluster.writable(),
         })
     }
 
@@ -238,12 +276,11 @@ impl<W> Shared<W> {
             if came {
                 cluster.there |= bit;
                 if precious {
+                    self.dirty += 1;
                     cluster.dirty |= bit;
                     cluster.out &= !bit;
                 }
-                if !core::mem::replace(&mut cluster.queued, true) {
-                    self.queue.push_back(number);
-                }
+                self.enqueue(number);
             } else {
                 self.resident -= 1;
                 self.forget_empty(number);
@@ -251,103 +288,6 @@ impl<W> Shared<W> {
             who.extend(self.waiting.remove(&page).unwrap_or_default());
         }
         who
-    }
-
-    /// The oldest pages: a run within a cluster. Clusters of which somebody holds pages stay.
-    /// `None` when there is nothing that could go.
-    pub fn choose(&mut self, is_held: impl Fn(PageRange) -> bool) -> Option<Leaving> {
-        for _ in 0..self.queue.len() {
-            let number = self.queue.pop_front()?;
-            let all = cluster_pages(number);
-            let first = all.start.0;
-            let is_wired = self.wired.range(first..all.end.0).next().is_some();
-            let cluster = self.clusters.get_mut(&number)?;
-            if cluster.there == 0 {
-                // All of it was discarded.
-                cluster.queued = false;
-                self.forget_empty(number);
-                continue;
-            }
-            if cluster.coming | cluster.leaving != 0 || is_wired || is_held(all) {
-                // Some of it is on its way, or in use: it is young.
-                self.queue.push_back(number);
-                continue;
-            }
-            if self.granted.contains(&(first / GRANT_PAGES)) {
-                self.queue.push_front(number);
-                return Some(Leaving::Granted(self.block(first / GRANT_PAGES)));
-            }
-            if cluster.dirty != 0 {
-                let pages = first_run(number, cluster.dirty);
-                cluster.leaving = mask(pages);
-                self.queue.push_back(number);
-                return Some(Leaving::Dirty(pages));
-            }
-            let pages = first_run(number, cluster.there);
-            self.drop_clean(pages, true);
-            return Some(Leaving::Clean(pages));
-        }
-        None
-    }
-
-    /// What is dirty of `within` is to be written back and to stay: the first such run, at most to
-    /// the end of its cluster, or a granted block. `None` when nothing is dirty.
-    pub fn choose_dirty(&mut self, within: Range<u64>) -> Option<Leaving> {
-        if within.is_empty() {
-            return None;
-        }
-        let blocks = within.start / GRANT_PAGES..within.end.div_ceil(GRANT_PAGES);
-        if let Some(number) = self.granted.range(blocks).next() {
-            return Some(Leaving::Granted(self.block(*number)));
-        }
-        let clusters = within.start / CLUSTER_PAGES..within.end.div_ceil(CLUSTER_PAGES);
-        for (number, cluster) in self.clusters.range_mut(clusters) {
-            let first = number * CLUSTER_PAGES;
-            let start = within.start.max(first);
-            let end = within.end.min(first + CLUSTER_PAGES);
-            let asked = mask(PageRange::new(start, end));
-            let dirty = cluster.dirty & !cluster.leaving & asked;
-            if dirty != 0 {
-                let pages = first_run(*number, dirty);
-                cluster.leaving |= mask(pages);
-                return Some(Leaving::Dirty(pages));
-            }
-        }
-        None
-    }
-
-    /// The pager has `taken` pages that were leaving, or not. They are gone unless they are to
-    /// `stay` or somebody waits to write to them.
-    ///
-    /// # Panics
-    /// When one of them was not leaving.
-    pub fn left(&mut self, pages: PageRange, taken: bool, stay: bool) -> Left<W> {
-        let (number, all) = (pages.start.0 / CLUSTER_PAGES, mask(pages));
-        let cluster = self.clusters.entry(number).or_default();
-        assert!(
-            cluster.leaving & all == all,
-            "pages {pages:?} were not leaving"
-        );
-        cluster.leaving &= !all;
-        if taken {
-            cluster.dirty &= !all;
-            cluster.out |= if self.temporary { all } else { 0 };
-        }
-        let (mut waited, mut going) = (Vec::new(), if taken && !stay { all } else { 0 });
-        for page in pages.iter().map(|page| page.0) {
-            if let Some(who) = self.waiting.remove(&page) {
-                going &= !(1 << (page % CLUSTER_PAGES));
-                waited.extend(who);
-            }
-        }
-        let mut gone = Vec::new();
-        while going != 0 {
-            let run = first_run(number, going);
-            going &= !mask(run);
-            self.drop_clean(run, false);
-            gone.push(run);
-        }
-        Left { gone, waited }
     }
 
     /// The contents of `pages` do not count any more. False, and nothing is done, while some of
@@ -370,8 +310,12 @@ impl<W> Shared<W> {
         for number in numbers {
             let cluster = self.clusters.entry(number).or_default();
             let gone = part(number);
-            self.resident -= u64::from((cluster.there & gone).count_ones());
+            let here = cluster.there | cluster.aside;
+            self.resident -= u64::from((here & gone).count_ones());
+            self.aside -= u64::from((cluster.aside & gone).count_ones());
             cluster.there &= !gone;
+            cluster.aside &= !gone;
+            self.dirty -= u64::from((cluster.dirty & gone).count_ones());
             cluster.dirty &= !gone;
             cluster.out &= !gone;
             self.forget_empty(number);
@@ -412,12 +356,13 @@ impl<W> Shared<W> {
             };
             let cluster = self.clusters.entry(page / CLUSTER_PAGES).or_default();
             cluster.dirty |= mask(pages);
+            self.dirty += pages.pages();
             return Wanted::There {
                 pages,
                 writable: true,
             };
         }
-        let writable = cluster.dirty & !cluster.leaving & bit != 0;
+        let writable = cluster.writable() & bit != 0;
         let beside = self.beside(page);
         let within = PageRange::new(beside.start, beside.end);
         let pages = self.there_around(one(page), within, writable);
@@ -454,21 +399,6 @@ impl<W> Shared<W> {
         first..self.pages.min(first + CLUSTER_PAGES)
     }
 
-    /// Clean pages leave. `queue`: their cluster has left the queue, and goes back if others stay.
-    fn drop_clean(&mut self, pages: PageRange, queue: bool) {
-        let number = pages.start.0 / CLUSTER_PAGES;
-        let cluster = self.clusters.entry(number).or_default();
-        cluster.there &= !mask(pages);
-        self.resident -= pages.pages();
-        if queue {
-            cluster.queued = cluster.there != 0;
-            if cluster.queued {
-                self.queue.push_front(number);
-            }
-            self.forget_empty(number);
-        }
-    }
-
     fn cluster(&self, page: u64) -> Cluster {
         let cluster = self.clusters.get(&(page / CLUSTER_PAGES));
         cluster.copied().unwrap_or_default()
@@ -476,10 +406,9 @@ impl<W> Shared<W> {
 
     /// Pages of a cluster whose contents are at the pager, and that are not on their way.
     fn absent(&self, cluster: &Cluster) -> u16 {
-        let elsewhere = !(cluster.there | cluster.coming);
         match self.temporary {
-            true => cluster.out & elsewhere,
-            false => elsewhere,
+            true => cluster.out & cluster.elsewhere(),
+            false => cluster.elsewhere(),
         }
     }
 

@@ -14,6 +14,7 @@ use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::view::View;
 
+use crate::figures::{Figures, Message};
 use crate::interface::{KernelClient, MemoryClient, Tried};
 use crate::{Listed, Refusal, Status};
 
@@ -195,6 +196,23 @@ impl Host {
     /// [`Error::Call`].
     pub fn status(&self) -> Result<Status, Error> {
         Ok(self.0.up()?.kernel.status()?)
+    }
+
+    /// How it and all shared memory of this user do; of all users for root.
+    ///
+    /// # Errors
+    /// [`Error::Call`].
+    pub fn figures(&self) -> Result<Figures, Error> {
+        Ok(self.0.up()?.kernel.figures()?)
+    }
+
+    /// What is said about shared memory, from number `from` on, and the number of the first that is
+    /// told: more than `from` when some are lost. The host kernel keeps them while somebody asks.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::NotYours`].
+    pub fn messages(&self, name: &str, from: u64) -> Result<(u64, Vec<Message>), Error> {
+        Ok(self.0.up()?.kernel.messages(name.into(), from)?.0?)
     }
 }
 

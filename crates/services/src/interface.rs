@@ -4,6 +4,8 @@ use farpage_port::interface::{Both, Fd, Garbled, Incoming, Outgoing, Wire};
 use farpage_port::{SendRight, interface};
 use serde::{Deserialize, Serialize};
 
+use crate::figures::{Figures, Message};
+
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
@@ -44,6 +46,18 @@ pub enum Refusal {
         descriptors: u64,
         /// Bytes of all objects at most.
         bytes: u64,
+    },
+    /// Memory and paging space are full.
+    #[error(
+        "there is no room: paging space is full, and {resident_bytes} of {ram_bytes} bytes of RAM are \
+         in use; remove objects (farpage ls, farpage rm), make room where the paging files are, or \
+         start the host kernel with more --ram, --spill or --spill-limit"
+    )]
+    NoRoom {
+        /// What pages in memory take.
+        resident_bytes: u64,
+        /// RAM that the host kernel may use.
+        ram_bytes: u64,
     },
 }
 
@@ -122,6 +136,11 @@ interface! {
         fn list() -> Vec<Listed>;
         /// How it does.
         fn status() -> Status;
+        /// The same, and how all that the caller may see does.
+        fn figures() -> Figures;
+        /// What is said about an object, from a number on: the number of the first that is told,
+        /// which is larger when some are lost. Kept while somebody asks.
+        fn messages(name: String, from: u64) -> Tried<(u64, Vec<Message>)>;
     }
 }
 

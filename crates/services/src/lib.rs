@@ -9,12 +9,15 @@
 //! nothing of a process that was killed stays behind.
 
 mod client;
+mod figures;
 mod interface;
 mod limits;
 mod names;
 mod service;
 
 pub use client::{Error, Hold, Host, Shared, check_owner};
+pub use farpage_host::Times;
+pub use figures::{Figures, Message, ObjectFigures, PagerFigures, PagingFile, PagingSpace, times};
 pub use interface::{Listed, Refusal, Status};
 pub use service::Service;
 

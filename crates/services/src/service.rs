@@ -17,6 +17,7 @@ use farpage_port::{
 };
 use farpage_sys::Errno;
 
+use crate::figures::{Figures, Message, PagingSpace};
 use crate::interface::{Kernel, Memory, Tried};
 use crate::limits::{Cost, Limits};
 use crate::{Listed, Refusal, Status, names};
@@ -33,32 +34,38 @@ const LEAVING_MAX: usize = 64;
 /// Names, objects, and who holds them. One thread answers; faults have their own.
 pub struct Service {
     node: Node,
-    objects: &'static Objects,
+    pub(crate) objects: &'static Objects,
     /// Keeps what does not fit into memory.
-    paging_space: Arc<dyn Pager>,
-    ram_bytes: u64,
+    pub(crate) paging_space: Arc<dyn Pager>,
+    pub(crate) about_paging_space: Option<AboutPagingSpace>,
+    pub(crate) ram_bytes: u64,
     port: ReceiveRight,
     ports: PortSet,
-    held: HashMap<Name, Held>,
+    pub(crate) held: HashMap<Name, Held>,
     names: BTreeMap<String, Name>,
     /// Objects by device and inode number of their memory files.
     files: HashMap<(u64, u64), Name>,
     /// Objects that nobody has, but a child of fork may come for.
     lingering: Vec<Name>,
     limits: Limits,
+    /// Objects whose messages are kept, and when they were last asked for.
+    pub(crate) traced: Vec<(Name, Instant)>,
     /// Giving back an object's memory takes long when there is much: others do not wait for it.
     leaving: SyncSender<Arc<Object>>,
 }
 
+/// Tells of the paging space.
+type AboutPagingSpace = Box<dyn Fn() -> PagingSpace + Send>;
+
 /// What a port of ours stands for.
-enum Held {
+pub(crate) enum Held {
     Object(Entry),
     /// The name of an object.
     Name(Name),
     Mapping(Mapping),
 }
 
-struct Entry {
+pub(crate) struct Entry {
     port: ReceiveRight,
     /// Send rights that were ever given.
     given: u32,
@@ -68,18 +75,18 @@ struct Entry {
     stays_until: Option<Instant>,
     /// Who holds a right to it keeps the object until its name is taken away.
     name_port: Option<ReceiveRight>,
-    object: Arc<Object>,
+    pub(crate) object: Arc<Object>,
     file: (u64, u64),
     /// None, or not any more, when it is empty.
-    name: String,
-    bytes: u64,
-    uid: u32,
-    pid: u32,
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    pub(crate) uid: u32,
+    pub(crate) pid: u32,
     /// Processes that map it.
-    mapped_by: Vec<u32>,
+    pub(crate) mapped_by: Vec<u32>,
 }
 
-struct Mapping {
+pub(crate) struct Mapping {
     _port: ReceiveRight,
     object: Name,
     space: SpaceId,
@@ -112,6 +119,7 @@ impl Service {
             node,
             objects,
             paging_space,
+            about_paging_space: None,
             ram_bytes,
             port,
             ports,
@@ -119,9 +127,20 @@ impl Service {
             names: BTreeMap::new(),
             files: HashMap::new(),
             limits: Limits::of_this_process(),
+            traced: Vec::new(),
             lingering: Vec::new(),
             leaving,
         })
+    }
+
+    /// Has `tell` answer who asks how full the paging space is.
+    #[must_use]
+    pub fn with_paging_space_told(
+        mut self,
+        tell: impl Fn() -> PagingSpace + Send + 'static,
+    ) -> Self {
+        self.about_paging_space = Some(Box::new(tell));
+        self
     }
 
     /// Listens at a path, until what is returned is dropped.
@@ -130,6 +149,14 @@ impl Service {
     /// As [`Node::listen`].
     pub fn listen(&self, path: &Path) -> Result<Listening, ConnectError> {
         self.node.listen(path, &self.port.make_send())
+    }
+
+    /// Listens on a socket that a service manager has bound and made listen.
+    ///
+    /// # Errors
+    /// As [`Node::listen_on`].
+    pub fn listen_on(&self, socket: OwnedFd) -> Result<Listening, ConnectError> {
+        self.node.listen_on(socket, &self.port.make_send())
     }
 
     /// Answers for ever.
@@ -225,7 +252,7 @@ impl Service {
         }
     }
 
-    fn named(&mut self, name: &str) -> Result<(Name, &mut Entry), Refusal> {
+    pub(crate) fn named(&mut self, name: &str) -> Result<(Name, &mut Entry), Refusal> {
         names::check(name)?;
         let port = self.names.get(name).copied();
         let held = port.and_then(|port| Some((port, self.held.get_mut(&port)?)));
@@ -252,6 +279,12 @@ impl Service {
         }
         if !(1..=BYTES_MAX).contains(&bytes) {
             return Err(Refusal::Size(bytes));
+        }
+        if !self.objects.has_room(1) {
+            return Err(Refusal::NoRoom {
+                resident_bytes: self.objects.resident_bytes(),
+                ram_bytes: self.ram_bytes,
+            });
         }
         let (uid, pid) = identity(caller);
         self.limits.take(pid, Cost::of_object(bytes))?;
@@ -320,7 +353,7 @@ impl Entry {
         right
     }
 
-    fn refuse_others(&self, caller: Sender) -> Result<(), Refusal> {
+    pub(crate) fn refuse_others(&self, caller: Sender) -> Result<(), Refusal> {
         let (uid, _) = identity(caller);
         match uid == self.uid || uid == 0 {
             true => Ok(()),
@@ -418,6 +451,14 @@ impl Kernel for Service {
             resident_bytes: self.objects.resident_bytes(),
             objects: self.objects.objects().len() as u64,
         }
+    }
+
+    fn figures(&mut self, caller: Sender) -> Figures {
+        self.tell_figures(caller)
+    }
+
+    fn messages(&mut self, caller: Sender, name: String, from: u64) -> Tried<(u64, Vec<Message>)> {
+        Tried(self.tell_messages(caller, &name, from))
     }
 }
 

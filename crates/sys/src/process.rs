@@ -23,6 +23,21 @@ pub fn parent_id() -> u32 {
     unsafe { syscall!(g::__NR_getppid) }.map_or(0, |id| id as u32)
 }
 
+/// A descriptor that this process was started with, by another number and closed on exec. The
+/// number is free afterwards.
+///
+/// # Errors
+/// `EBADF` when there is none of this number; `EMFILE`.
+#[cfg(feature = "std")]
+pub fn inherited(number: i32) -> Result<std::os::fd::OwnedFd> {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    // SAFETY: takes no pointer.
+    let copy = unsafe { syscall!(g::__NR_fcntl, number, g::F_DUPFD_CLOEXEC, 0) }?;
+    crate::file::close(crate::file::Fd(number));
+    // SAFETY: just made, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy as i32) })
+}
+
 /// Sends `signal` to process `pid`.
 ///
 /// # Errors

@@ -23,9 +23,9 @@ impl<W> Shared<W> {
         let block = self.block_of(page);
         let can_be = |(number, asked): (u64, u16)| {
             let cluster = self.clusters.get(&number).copied().unwrap_or_default();
-            let new = !(cluster.there | cluster.coming | cluster.out);
+            let new = cluster.elsewhere() & !cluster.out;
             let new = if self.temporary { new } else { 0 };
-            (cluster.dirty & !cluster.leaving | new) & asked == asked
+            (cluster.writable() | new) & asked == asked
         };
         if self.is_granted(page) || !parts(block).all(can_be) {
             return None;
@@ -34,11 +34,10 @@ impl<W> Shared<W> {
         for (number, asked) in parts(block) {
             let cluster = self.clusters.entry(number).or_default();
             self.resident += u64::from((asked & !cluster.there).count_ones());
+            self.dirty += u64::from((asked & !cluster.dirty).count_ones());
             cluster.there |= asked;
             cluster.dirty |= asked;
-            if !core::mem::replace(&mut cluster.queued, true) {
-                self.queue.push_back(number);
-            }
+            self.enqueue(number);
         }
         self.resident_max = self.resident_max.max(self.resident);
         self.granted.insert(page / GRANT_PAGES);
@@ -63,6 +62,7 @@ impl<W> Shared<W> {
             let gone = asked & !touched.map(mask).fold(0, |all, run| all | run);
             let cluster = self.clusters.entry(number).or_default();
             cluster.there &= !gone;
+            self.dirty -= u64::from((cluster.dirty & gone).count_ones());
             cluster.dirty &= !gone;
             self.resident -= u64::from(gone.count_ones());
         }

@@ -38,12 +38,15 @@ struct World {
     granted: BTreeSet<u64>,
     /// What the memory file has.
     file: HashMap<u64, u32>,
+    /// Copies beside it.
+    aside: HashMap<u64, u32>,
     pager: HashMap<u64, u32>,
     /// What was written last.
     newest: HashMap<u64, u32>,
     fetching: Vec<PageRange>,
     zeroing: Vec<PageRange>,
     leaving: Vec<PageRange>,
+    leaving_aside: Vec<PageRange>,
     waiting: Vec<Wants>,
     written: u32,
 }
@@ -59,11 +62,13 @@ impl World {
             open: vec![[false; TASKS]; PAGES.div_ceil(GRANT_PAGES) as usize],
             granted: BTreeSet::new(),
             file: HashMap::new(),
+            aside: HashMap::new(),
             pager: HashMap::new(),
             newest: HashMap::new(),
             fetching: Vec::new(),
             zeroing: Vec::new(),
             leaving: Vec::new(),
+            leaving_aside: Vec::new(),
             waiting: Vec::new(),
             written: 0,
         }
@@ -146,6 +151,17 @@ impl World {
                 self.zeroing.push(pages);
                 self.waiting.push(wants);
             }
+            Wanted::Aside(pages) => {
+                assert!(pages.contains(PageIndex(page)));
+                self.waiting.push(wants);
+                let done = self.below(8) > 0;
+                for page in pages.iter().filter(|_| done) {
+                    let copy = self.aside.remove(&page.0).expect("it is aside");
+                    assert!(self.file.insert(page.0, copy).is_none(), "a second copy");
+                }
+                let told = self.object.put_back(pages, done);
+                self.wake(told);
+            }
         }
     }
 
@@ -202,12 +218,34 @@ impl World {
     fn leaves(&mut self, leaving: Leaving) {
         match leaving {
             Leaving::Clean(pages) => self.gone(pages),
-            Leaving::Dirty(pages) => self.begin_leaving(pages),
+            Leaving::Dirty(pages) => {
+                self.protect(pages);
+                self.leaving.push(pages);
+            }
+            Leaving::SetAside(pages) => {
+                for page in pages.iter() {
+                    let contents = self.file.remove(&page.0).expect("it is there");
+                    assert!(self.aside.insert(page.0, contents).is_none());
+                    self.says[page.0 as usize] = [Says::NotThere; TASKS];
+                }
+            }
+            Leaving::Aside(pages) => self.leaving_aside.push(pages),
+            Leaving::Dropped(pages) => self.dropped(pages),
             Leaving::Granted(block) => self.take_back(block),
         }
     }
 
-    fn begin_leaving(&mut self, pages: PageRange) {
+    /// Copies are not needed any more.
+    fn dropped(&mut self, pages: PageRange) {
+        for page in pages.iter() {
+            let newest = self.newest.get(&page.0).copied().unwrap_or(0);
+            let kept = self.pager.get(&page.0).copied().unwrap_or(0);
+            assert_eq!(kept, newest, "page {page:?} is lost");
+            assert_eq!(self.aside.remove(&page.0), Some(newest));
+        }
+    }
+
+    fn protect(&mut self, pages: PageRange) {
         for page in pages.start.0..pages.end.0 {
             for says in &mut self.says[page as usize] {
                 if *says == Says::Write {
@@ -215,7 +253,17 @@ impl World {
                 }
             }
         }
-        self.leaving.push(pages);
+    }
+
+    fn leave_aside(&mut self, pages: PageRange) {
+        let (taken, stay) = (self.below(4) > 0, self.below(3) == 0);
+        for page in pages.iter().filter(|_| taken) {
+            self.pager.insert(page.0, self.aside[&page.0]);
+        }
+        let left = self.object.left(pages, taken, stay);
+        assert!(left.gone.is_empty() || taken && !stay);
+        left.gone.into_iter().for_each(|pages| self.dropped(pages));
+        self.wake(left.waited);
     }
 
     fn leave(&mut self, pages: PageRange) {
@@ -234,7 +282,12 @@ impl World {
     fn discard(&mut self) {
         let start = self.below(PAGES);
         let pages = PageRange::new(start, PAGES.min(start + 1 + self.below(40)));
-        let on_their_way = [&self.fetching, &self.zeroing, &self.leaving];
+        let on_their_way = [
+            &self.fetching,
+            &self.zeroing,
+            &self.leaving,
+            &self.leaving_aside,
+        ];
         let busy = on_their_way
             .iter()
             .any(|all| all.iter().any(|other| !other.intersect(pages).is_empty()));
@@ -251,13 +304,14 @@ impl World {
                 let kept = self.pager.get(&page).copied().unwrap_or(0);
                 self.newest.insert(page, kept);
                 self.file.remove(&page);
+                self.aside.remove(&page);
                 self.says[page as usize] = [Says::NotThere; TASKS];
             }
         }
     }
 
     fn step(&mut self) {
-        match self.below(14) {
+        match self.below(17) {
             0..=4 => {
                 let wants = Wants {
                     task: self.below(TASKS as u64) as usize,
@@ -297,6 +351,21 @@ impl World {
                     self.fetching.push(pages);
                 }
             }
+            13 | 14 => {
+                let leaving = match self.below(2) {
+                    0 => self.object.set_aside(|_| false),
+                    _ => self.object.choose_aside(),
+                };
+                if let Some(leaving) = leaving {
+                    assert!(!matches!(leaving, Leaving::Dirty(_)));
+                    self.leaves(leaving);
+                }
+            }
+            15 => {
+                if let Some(pages) = self.one_of(|world| &mut world.leaving_aside) {
+                    self.leave_aside(pages);
+                }
+            }
             _ => {
                 if self.below(8) == 0 {
                     self.discard();
@@ -318,7 +387,11 @@ impl World {
             first..PAGES.min(first + GRANT_PAGES)
         });
         let untouched = granted.filter(|page| !self.file.contains_key(page));
-        let there = self.file.len() + untouched.count();
+        let there = self.file.len() + untouched.count() + self.aside.len();
+        assert_eq!(self.object.aside(), self.aside.len() as u64);
+        let dirty = |cluster: &Cluster| u64::from(cluster.dirty.count_ones());
+        let dirty: u64 = self.object.clusters.values().map(dirty).sum();
+        assert_eq!(self.object.dirty(), dirty);
         assert_eq!(self.object.resident(), there as u64 + coming);
         let leaving: BTreeSet<u64> = self
             .leaving
@@ -339,6 +412,8 @@ impl World {
                 self.comes(pages, true, pages.pages());
             } else if let Some(pages) = self.leaving.pop() {
                 self.leave(pages);
+            } else if let Some(pages) = self.leaving_aside.pop() {
+                self.leave_aside(pages);
             } else {
                 return;
             }
@@ -356,7 +431,11 @@ fn whatever_happens_what_was_written_last_is_read_and_nobody_is_forgotten() {
         }
         world.settle();
         assert_eq!(world.waiting, [], "seed {seed}");
-        while let Some(leaving) = world.object.choose(|_| false) {
+        let choose = |object: &mut Shared<Wants>| {
+            let aside = object.choose_aside();
+            aside.or_else(|| object.choose(|_| false))
+        };
+        while let Some(leaving) = choose(&mut world.object) {
             world.leaves(leaving);
             world.settle();
         }
@@ -392,9 +471,45 @@ fn what_came_first_leaves_first_and_who_was_held_is_young() {
     assert_eq!(object.choose(held), Some(Leaving::Clean(first)));
     let rest = core::iter::from_fn(|| match object.choose(|_| false)? {
         Leaving::Clean(pages) => Some(pages.start.0),
-        Leaving::Dirty(_) | Leaving::Granted(_) => None,
+        other => panic!("{other:?}"),
     });
     assert_eq!(rest.collect::<Vec<_>>(), [60, 100]);
+}
+
+#[test]
+fn what_is_used_while_it_is_aside_is_young_again() {
+    let mut object = there(3 * CLUSTER_PAGES);
+    let cluster = |number: u64| cluster_pages(number);
+    for number in [0, 1] {
+        let aside = Some(Leaving::SetAside(cluster(number)));
+        assert_eq!(object.set_aside(|_| false), aside);
+    }
+    let wanted = object.want(5, false, (), 1, 1);
+    assert_eq!(wanted, Wanted::Aside(cluster(0)));
+    assert_eq!(object.put_back(cluster(0), true).len(), 1);
+    assert_eq!((object.aside(), object.resident()), (16, 48));
+    let dropped = Some(Leaving::Dropped(cluster(1)));
+    assert_eq!(
+        (object.choose_aside(), object.choose_aside()),
+        (dropped, None)
+    );
+    let order = core::iter::from_fn(|| object.set_aside(|_| false));
+    let order: Vec<Leaving> = order.collect();
+    assert_eq!(
+        order,
+        [2, 0].map(|number| Leaving::SetAside(cluster(number)))
+    );
+}
+
+#[test]
+fn zeros_that_nobody_wrote_to_are_not_set_aside() {
+    let mut object = Shared::new(PAGES, true);
+    let Wanted::Zero(zeros) = object.want(0, false, (), 1, 1) else {
+        panic!("it has contents");
+    };
+    object.came(zeros, zeros.pages(), false);
+    assert_eq!(object.set_aside(|_| false), Some(Leaving::Clean(zeros)));
+    assert_eq!((object.aside(), object.resident()), (0, 0));
 }
 
 #[test]

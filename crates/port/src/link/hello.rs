@@ -27,7 +27,8 @@ const BACKLOG: i32 = 128;
 /// Accepts Links at a path.
 pub struct Listener {
     socket: OwnedFd,
-    path: PathBuf,
+    /// To be removed with it.
+    path: Option<PathBuf>,
 }
 
 /// Connecting to a file that is no socket is refused, too.
@@ -54,8 +55,26 @@ impl Listener {
         }
         bound.map_err(connecting("bind a socket"))?;
         net::listen(&socket, BACKLOG).map_err(connecting("listen"))?;
-        let path = path.to_owned();
+        let path = Some(path.to_owned());
         Ok(Self { socket, path })
+    }
+
+    /// Listens on a socket that somebody else has bound and made listen, and whose path is theirs.
+    ///
+    /// # Errors
+    /// `EPROTOTYPE` when it is no `SOCK_SEQPACKET` of Unix that listens.
+    pub fn on(socket: OwnedFd) -> Result<Self, ConnectError> {
+        let about = net::sockopt::socket_domain(&socket).and_then(|domain| {
+            let kind = net::sockopt::socket_type(&socket)?;
+            Ok((domain, kind, net::sockopt::socket_acceptconn(&socket)?))
+        });
+        if about != Ok((AddressFamily::UNIX, SocketType::SEQPACKET, true)) {
+            let doing = "listen on the socket that was given";
+            return Err(connecting(doing)(about.err().unwrap_or(Errno::PROTOTYPE)));
+        }
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)
+            .map_err(connecting("keep the socket that was given from children"))?;
+        Ok(Self { socket, path: None })
     }
 
     /// Waits for somebody to connect, and greets them. A client that is refused, or too slow, costs
@@ -83,7 +102,9 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _ = rustix::fs::unlink(&self.path);
+        if let Some(path) = &self.path {
+            let _ = rustix::fs::unlink(path);
+        }
     }
 }
 

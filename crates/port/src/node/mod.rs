@@ -181,8 +181,28 @@ impl Node {
     /// # Panics
     /// When the right is of another Node.
     pub fn listen(&self, path: &Path, right: &SendRight) -> Result<Listening, ConnectError> {
+        self.listen_by(Listener::bind(path)?, right)
+    }
+
+    /// As [`Node::listen`], on a socket that somebody else has bound and made listen, such as a
+    /// service manager. It stays where it is afterwards.
+    ///
+    /// # Errors
+    /// [`ConnectError::Failed`]: `EPROTOTYPE` when it is no `SOCK_SEQPACKET` of Unix that listens.
+    ///
+    /// # Panics
+    /// When the right is of another Node.
+    pub fn listen_on(
+        &self,
+        socket: std::os::fd::OwnedFd,
+        right: &SendRight,
+    ) -> Result<Listening, ConnectError> {
+        self.listen_by(Listener::on(socket)?, right)
+    }
+
+    fn listen_by(&self, listener: Listener, right: &SendRight) -> Result<Listening, ConnectError> {
         let right = self.own(right);
-        let kind = SocketKind::Listener(Listener::bind(path)?);
+        let kind = SocketKind::Listener(listener);
         let mut state = self.lock();
         self.inner()
             .start_keeper(&mut state)

@@ -1,0 +1,192 @@
+//! `farpage stats`: how the host kernel and what it shares do, printed once.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::WhichHost;
+use super::list::{mapped_by, name};
+use super::reading::{Faults, Reading};
+use crate::size::{human, human_count, human_time};
+
+/// Between the two looks that figures a second are made of.
+const BETWEEN: Duration = Duration::from_secs(1);
+
+/// Say how the host kernel does: objects, faults, pagers, memory
+///
+/// Looks twice, a second apart. Root sees the objects of all users.
+#[derive(Args, Debug)]
+pub struct StatsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub which: WhichHost,
+}
+
+/// Prints figures.
+///
+/// # Errors
+/// When no host kernel answers.
+pub fn stats(args: &StatsArgs) -> Result<()> {
+    let reading = args.which.ask(|host| {
+        let before = host.figures()?;
+        std::thread::sleep(BETWEEN);
+        Ok(Reading::new(Some(&before), &host.figures()?))
+    })?;
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&reading)?),
+        false => print!("{}", text(&reading)),
+    }
+    Ok(())
+}
+
+/// A reading as lines of text.
+pub fn text(reading: &Reading) -> String {
+    let mut text = summary(reading).join("\n") + "\n\n";
+    let head = [
+        "OBJECT", "SIZE", "MEMORY", "DIRTY", "WIRED", "FAULTS/S", "P50", "P99",
+    ];
+    let head = head.map(str::to_owned).to_vec();
+    let rows = reading.objects.iter().map(|row| {
+        let object = &row.object;
+        let bytes = [
+            object.bytes,
+            object.resident_bytes,
+            object.dirty_bytes,
+            object.wired_bytes,
+        ];
+        let mut cells = vec![name(object).to_owned()];
+        cells.extend(bytes.map(human));
+        cells.extend(speed(&row.faulted));
+        cells.push(mapped_by(object));
+        cells
+    });
+    let rows = rows.collect::<Vec<_>>();
+    text += &lines(head.into_iter().chain(["MAPPED BY".into()]).collect(), rows);
+    let head = [
+        "PAGER", "OBJECTS", "CALLS", "OPEN", "CALLS/S", "P50", "P99", "HEALTH",
+    ];
+    let rows = reading.pagers.iter().map(|row| {
+        let pager = &row.pager;
+        let counts = [pager.objects, pager.calls, pager.open];
+        let mut cells = vec![pager.name.clone()];
+        cells.extend(counts.map(human_count));
+        cells.extend(speed(&row.answers));
+        cells.push(row.health.clone());
+        cells
+    });
+    let rows = rows.collect::<Vec<_>>();
+    text + "\n" + &lines(head.map(str::to_owned).to_vec(), rows)
+}
+
+/// Memory, paging space and faults of all, a line each.
+pub fn summary(reading: &Reading) -> Vec<String> {
+    let used = reading.resident_bytes + reading.compressed_bytes;
+    let mut lines = vec![
+        format!(
+            "memory        {} of {}: pages {}, compressed {}; dirty {}, wired {}",
+            human(used),
+            human(reading.ram_bytes),
+            human(reading.resident_bytes),
+            human(reading.compressed_bytes),
+            human(reading.dirty_bytes),
+            human(reading.wired_bytes)
+        ),
+        format!(
+            "faults        {}/s, half within {}, 99 of 100 within {}",
+            human_count(reading.faults.per_second as u64),
+            time(reading.faults.p50_us),
+            time(reading.faults.p99_us)
+        ),
+    ];
+    let files = reading.paging_space.iter().flat_map(|space| &space.files);
+    lines.extend(files.map(|file| {
+        let limit = file.limit_bytes.map(human);
+        format!(
+            "paging file   {} of {} in {}{}",
+            human(file.used_bytes),
+            limit.unwrap_or_else(|| "what its disk has".into()),
+            file.folder,
+            if file.is_full {
+                "; its disk is full"
+            } else {
+                ""
+            }
+        )
+    }));
+    if let Some(since_ns) = reading.no_room_ns {
+        lines.push(format!(
+            "NO ROOM       since {}: {} new pages refused; farpage ls says what to do",
+            human_time(since_ns),
+            reading.refused
+        ));
+    }
+    lines
+}
+
+/// Faults a second and how long they take.
+pub fn speed(faults: &Faults) -> [String; 3] {
+    [
+        human_count(faults.per_second as u64),
+        time(faults.p50_us),
+        time(faults.p99_us),
+    ]
+}
+
+/// A time for people, two digits of it.
+pub fn time(us: Option<f64>) -> String {
+    match us {
+        None => "-".into(),
+        Some(us) if us < 9.95 => format!("{us:.1} us"),
+        Some(us) => human_time((us * 1e3) as u64),
+    }
+}
+
+/// A table: all columns but the first and the last end at the right.
+fn lines(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
+    let all: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
+    let last = all[0].len() - 1;
+    let width = |column: usize| {
+        let widths = all.iter().map(|line| line[column].chars().count());
+        widths.max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..=last).map(width).collect();
+    let line = |cells: &Vec<String>| {
+        let cells = cells.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(column, (cell, width))| match column {
+            0 => format!("{cell:<width$}"),
+            column if column == last => cell.clone(),
+            _ => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ") + "\n"
+    };
+    all.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reading::tests::figures;
+    use super::*;
+
+    #[test]
+    fn a_reading_is_a_page_of_text() {
+        let mut reading = Reading::new(Some(&figures(1)), &figures(3));
+        let expected = "\
+memory        700 MiB of 1.00 GiB: pages 600 MiB, compressed 100 MiB; dirty 240 MiB, wired 8.00 KiB
+faults        500/s, half within 9.2 us, 99 of 100 within 9.2 us
+paging file   2.00 GiB of 4.00 GiB in /var/tmp
+
+OBJECT      SIZE   MEMORY    DIRTY     WIRED  FAULTS/S     P50     P99  MAPPED BY
+-       1.00 GiB  300 MiB  120 MiB  4.00 KiB         0  295 us  295 us  71 72 (2 times)
+grid    1.00 GiB  300 MiB  120 MiB  4.00 KiB       500  9.2 us  9.2 us  71 72 (2 times)
+
+PAGER         OBJECTS  CALLS  OPEN  CALLS/S    P50    P99  HEALTH
+paging space        2     30     0        5  53 us  53 us  well
+";
+        assert_eq!(text(&reading), expected);
+        reading.no_room_ns = Some(5_000_000_000);
+        assert!(text(&reading).contains("NO ROOM       since 5.00 s: 0 new pages refused"));
+    }
+}

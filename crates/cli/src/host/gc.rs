@@ -1,0 +1,101 @@
+//! `farpage gc`: removes what host kernels and runs that were killed have left.
+//!
+//! Memory files and paging files have no names, so that nothing of them stays. Sockets have.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use farpage_services::default_socket;
+use rustix::process::geteuid;
+
+use crate::control_socket;
+
+/// Remove the sockets that killed host kernels and runs have left
+///
+/// Nothing else is left of them: their memory and paging files have no names, and what they
+/// shared is gone with them. Sockets on which somebody listens stay.
+#[derive(Args, Debug)]
+pub struct GcArgs {
+    /// Only say what would be removed
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Look at this socket of a host kernel, too; may be given again
+    #[arg(long, value_name = "PATH")]
+    pub socket: Vec<PathBuf>,
+}
+
+/// Removes them, and says which.
+///
+/// # Errors
+/// When one cannot be removed.
+pub fn gc(args: &GcArgs) -> Result<()> {
+    let mut sockets = control_socket::all();
+    sockets.push(default_socket());
+    sockets.extend(args.socket.iter().cloned());
+    sockets.sort();
+    sockets.dedup();
+    let mut folders: Vec<PathBuf> = Vec::new();
+    let mut removed = 0;
+    for path in sockets.iter().filter(|path| is_left(path)) {
+        if !args.dry_run {
+            fs::remove_file(path).with_context(|| format!("cannot remove '{}'", path.display()))?;
+            folders.extend(path.parent().map(Path::to_path_buf));
+        }
+        println!("{}", path.display());
+        removed += 1;
+    }
+    folders.dedup();
+    for folder in folders.iter().filter(|folder| folder.ends_with("farpage")) {
+        // Others may be in it.
+        let _ = fs::remove_dir(folder);
+    }
+    let what = if args.dry_run { "would be" } else { "are" };
+    println!("{removed} sockets {what} removed");
+    let asked = args
+        .socket
+        .iter()
+        .find(|path| !is_socket(path) && path.exists());
+    match asked {
+        Some(path) => bail!("'{}' is no socket of this user's: it stays", path.display()),
+        None => Ok(()),
+    }
+}
+
+/// True of a socket of this user's on which nobody listens.
+fn is_left(path: &Path) -> bool {
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    is_socket(path) && UnixStream::connect(path).is_err_and(refused)
+}
+
+fn is_socket(path: &Path) -> bool {
+    let own = geteuid();
+    fs::symlink_metadata(path).is_ok_and(|about| {
+        about.file_type().is_socket() && (about.uid() == own.as_raw() || own.is_root())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn only_sockets_on_which_nobody_listens_are_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let _listens = UnixListener::bind(path("used")).unwrap();
+        drop(UnixListener::bind(path("left")).unwrap());
+        fs::write(path("file"), "").unwrap();
+        std::os::unix::fs::symlink(path("left"), path("link")).unwrap();
+        let left = |name: &str| is_left(&path(name));
+        assert!(left("left"));
+        for name in ["used", "file", "link", "none"] {
+            assert!(!left(name), "{name}");
+        }
+    }
+}

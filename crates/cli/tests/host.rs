@@ -1,0 +1,403 @@
+//! `farpage up` and the commands that ask it, as processes.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use farpage_services::{Error, Host, Refusal};
+
+const PROGRAM: &str = "FARPAGE_TEST_FILLS";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A host kernel in a folder of its own.
+struct Up {
+    folder: tempfile::TempDir,
+    child: Child,
+}
+
+impl Up {
+    fn start(more: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farpage"));
+        command.args(["up", "--ram", "16M", "--socket"]);
+        command.arg(folder.path().join("host"));
+        command.arg("--spill").arg(folder.path()).args(more);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        let said = child.stdout.as_mut().unwrap();
+        BufReader::new(said).read_line(&mut line).unwrap();
+        assert!(line.contains("the host kernel answers at"), "{line}");
+        Self { folder, child }
+    }
+
+    fn host(&self) -> Host {
+        Host::connect(&self.folder.path().join("host")).unwrap()
+    }
+
+    fn asks(&self, what: &[&str]) -> Output {
+        farpage(what, &self.folder.path().join("host"))
+            .output()
+            .unwrap()
+    }
+
+    fn says(&self, what: &[&str]) -> String {
+        let output = self.asks(what);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Ends it; what it wrote to standard error.
+    fn ends(mut self) -> String {
+        self.signal("-TERM");
+        let mut said = String::new();
+        let errors = self.child.stderr.as_mut().unwrap();
+        errors.read_to_string(&mut said).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{said}");
+        said
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn farpage(what: &[&str], socket: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farpage"));
+    command.args(what).env("FARPAGE_HOST", socket);
+    command
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Fills an object with what does not compress; nothing when it is run as a test.
+#[test]
+fn the_program() {
+    let Ok(bytes) = std::env::var(PROGRAM) else {
+        return;
+    };
+    let host = Host::connect(&farpage_services::default_socket()).unwrap();
+    let shared = host.create("filled", bytes.parse().unwrap()).unwrap();
+    let mut seed = 1u64;
+    for word in shared.words() {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        word.store(seed, Ordering::Relaxed);
+    }
+}
+
+fn fill(up: &Up, bytes: u64) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["the_program", "--exact", "--nocapture"]);
+    command.env(PROGRAM, bytes.to_string());
+    command.env("FARPAGE_HOST", up.folder.path().join("host"));
+    command.stdout(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn when_paging_space_is_full_it_says_so_and_there_is_nothing_new_until_there_is_room() {
+    let up = Up::start(&["--spill-limit", "8M", "--compressed", "0"]);
+    let host = up.host();
+    let kept = host.create("kept", 4 << 20).unwrap();
+    let pages = || kept.words().iter().step_by(512);
+    pages().for_each(|word| word.store(7, Ordering::Relaxed));
+    let mut fills = fill(&up, 64 << 20);
+    until("it is full", || host.figures().unwrap().no_room.is_some());
+    until("it is said", || {
+        up.says(&["ls"]).contains("paging space is full since")
+    });
+    let status = fills.wait().unwrap();
+    assert_eq!(status.signal(), Some(7), "SIGBUS");
+    let most = host.figures().unwrap().resident_bytes;
+    assert!(most <= 20 << 20, "{most} of 16 MiB");
+    // Now its object is gone, and so is what it had.
+    until("there is room", || {
+        host.figures().unwrap().no_room.is_none()
+    });
+    assert!(!up.says(&["ls"]).contains("paging space is full"));
+    let wrong = pages().filter(|word| word.load(Ordering::Relaxed) != 7);
+    assert_eq!(wrong.count(), 0, "what exists stays");
+    assert!(fill(&up, 10 << 20).wait().unwrap().success());
+    drop(kept);
+    let said = up.ends();
+    for part in [
+        "farpage: paging space is full, and",
+        "farpage: there is room again",
+    ] {
+        assert_eq!(said.matches(part).count(), 1, "{said}");
+    }
+    assert!(said.contains("cannot page in 'filled' at byte"), "{said}");
+}
+
+#[test]
+fn new_objects_are_refused_while_paging_space_is_full() {
+    let up = Up::start(&["--spill-limit", "1M", "--compressed", "0"]);
+    let host = up.host();
+    let big = host.create("big", 64 << 20).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // As much as fits, and a little more: this process waits for room then.
+            let words = big.words().iter().step_by(512).take((19 << 20) / 4096);
+            let mut seed = 1;
+            for word in words {
+                seed += 1;
+                word.store(seed, Ordering::Relaxed);
+            }
+        });
+        until("it refuses", || match host.create("small", 4096) {
+            Err(Error::Refused(refusal @ Refusal::NoRoom { .. })) => {
+                let said = refusal.to_string();
+                assert!(said.contains("farpage rm"), "{said}");
+                true
+            }
+            _ => false,
+        });
+        // More of the paging space cannot be had here: the process that waits must not die of it.
+        host.unlink("big").unwrap();
+    });
+}
+
+#[test]
+fn a_process_that_maps_twice_is_listed_once_with_its_count() {
+    let up = Up::start(&[]);
+    let host = up.host();
+    let _one = host.create("grid", 1 << 20).unwrap();
+    let _again = host.open("grid").unwrap();
+    let pid = std::process::id();
+    assert!(up.says(&["ls"]).contains(&format!("{pid} (2 times)\n")));
+    let json = up.says(&["ls", "--json"]);
+    assert!(json.contains("\"mapped_by\""), "{json}");
+}
+
+#[test]
+fn a_stopped_host_kernel_is_named_with_what_to_do() {
+    let up = Up::start(&[]);
+    up.signal("-STOP");
+    let mut asks = farpage(&["ls"], &up.folder.path().join("host"));
+    let mut asks = asks
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let errors = asks.stderr.as_mut().unwrap();
+    BufReader::new(errors).read_line(&mut line).unwrap();
+    let pid = up.child.id();
+    for part in [
+        format!("(process {pid}) is stopped, and has not answered for 1 s"),
+        format!("kill -CONT {pid}"),
+    ] {
+        assert!(line.contains(&part), "{line}");
+    }
+    up.signal("-CONT");
+    assert!(asks.wait_with_output().unwrap().status.success());
+}
+
+#[test]
+fn stats_say_how_fast_faults_are_answered() {
+    let up = Up::start(&[]);
+    let host = up.host();
+    let shared = host.create("grid", 24 << 20).unwrap();
+    let json = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| up.says(&["stats", "--json"]));
+        while !asked.is_finished() {
+            let words = shared.words().iter().step_by(512);
+            words.for_each(|word| word.store(1, Ordering::Relaxed));
+        }
+        asked.join().unwrap()
+    });
+    let reading: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(
+        reading["faults"]["per_second"].as_f64().unwrap() > 1.0,
+        "{json}"
+    );
+    let grid = &reading["objects"][0];
+    assert_eq!(grid["name"], "grid");
+    assert!(grid["faulted"]["p99_us"].as_f64() >= grid["faulted"]["p50_us"].as_f64());
+    assert_eq!(reading["pagers"][0]["health"], "well");
+    let text = up.says(&["stats"]);
+    for part in ["memory  ", "FAULTS/S", "paging space", "paging file"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+/// What a web server at `address` answers: the status line, and all.
+fn get(address: &str, path: &str, headers: &str) -> (String, String) {
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
+    std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    (answer.lines().next().unwrap().to_owned(), answer)
+}
+
+#[test]
+fn the_page_is_live_and_answers_nobody_but_itself() {
+    let mut up = Up::start(&["--web", "127.0.0.1:0"]);
+    let mut line = String::new();
+    BufReader::new(up.child.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let address = line
+        .split("http://")
+        .nth(1)
+        .unwrap()
+        .trim()
+        .trim_end_matches('/');
+    let host = up.host();
+    let shared = host.create("grid", 24 << 20).unwrap();
+    let words = shared.words().iter().step_by(512);
+    words.for_each(|word| word.store(1, Ordering::Relaxed));
+    let own = format!("Host: {address}\r\n");
+    let (status, page) = get(address, "/", &own);
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    for part in [
+        "<title>farpage up</title>",
+        "content-security-policy: default-src 'none'",
+    ] {
+        assert!(page.contains(part), "{page}");
+    }
+    until("it is shown", || {
+        get(address, "/figures.json", &own)
+            .1
+            .contains("\"name\":\"grid\"")
+    });
+    let (_, metrics) = get(address, "/metrics", &own);
+    assert!(
+        metrics.contains("farpage_object_resident_bytes{name=\"grid\""),
+        "{metrics}"
+    );
+    for (path, headers, wanted) in [
+        ("/", "Host: evil.example\r\n".to_owned(), "421"),
+        (
+            "/figures.json",
+            format!("{own}Origin: http://evil.example\r\n"),
+            "403",
+        ),
+        (
+            "/figures.json",
+            format!("{own}Sec-Fetch-Site: cross-site\r\n"),
+            "403",
+        ),
+        ("/none", own.clone(), "404"),
+    ] {
+        let (status, answer) = get(address, path, &headers);
+        assert!(
+            status.contains(wanted) && !answer.contains("grid"),
+            "{answer}"
+        );
+    }
+}
+
+#[test]
+fn messages_are_shown_as_they_come() {
+    let up = Up::start(&[]);
+    let host = up.host();
+    let shared = host.create("grid", 24 << 20).unwrap();
+    let socket = up.folder.path().join("host");
+    let mut trace = farpage(&["trace", "grid", "--count", "500"], &socket);
+    let mut trace = trace.stdout(Stdio::piped()).spawn().unwrap();
+    while trace.try_wait().unwrap().is_none() {
+        let words = shared.words().iter().step_by(512);
+        words.for_each(|word| word.store(1, Ordering::Relaxed));
+    }
+    let mut said = String::new();
+    trace.stdout.unwrap().read_to_string(&mut said).unwrap();
+    let own = format!("  {} ", std::process::id());
+    for part in ["  write  ", "  return  ", "  taken  ", "  aside  ", &own] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let refused = up.asks(&["trace", "none"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        why.contains("there is no shared memory object 'none'"),
+        "{why}"
+    );
+}
+
+#[test]
+fn top_prints_once_where_there_is_no_terminal() {
+    let up = Up::start(&[]);
+    let _shared = up.host().create("grid", 1 << 20).unwrap();
+    let said = up.says(&["top"]);
+    assert!(
+        said.starts_with("memory  ") && said.contains("grid"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_a_killed_host_kernel_leaves_is_removed_and_what_is_used_stays() {
+    let mut up = Up::start(&[]);
+    let socket = up.folder.path().join("host");
+    let path = socket.to_str().unwrap().to_owned();
+    up.says(&["gc", "--socket", &path]);
+    assert!(socket.exists(), "it is used");
+    up.child.kill().unwrap();
+    up.child.wait().unwrap();
+    assert!(
+        up.says(&["gc", "--socket", &path, "--dry-run"])
+            .contains(&path)
+    );
+    assert!(socket.exists());
+    assert!(up.says(&["gc", "--socket", &path]).contains(&path));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_socket_that_a_service_manager_gives_is_used_and_left_in_its_place() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    use std::os::fd::AsRawFd;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("given");
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::empty());
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&socket, 16).unwrap();
+    let ready = std::os::unix::net::UnixDatagram::bind(folder.path().join("ready")).unwrap();
+    let script = "exec 3<&$0; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"";
+    let mut command = Command::new("bash");
+    command.args(["-c", script, &socket.as_raw_fd().to_string()]);
+    command.args([env!("CARGO_BIN_EXE_farpage"), "up", "--ram", "16M"]);
+    command.env("NOTIFY_SOCKET", folder.path().join("ready"));
+    let child = command
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(socket);
+    let mut up = Up { folder, child };
+    let mut word = [0; 64];
+    ready.set_read_timeout(Some(PATIENCE)).unwrap();
+    let bytes = ready.recv(&mut word).unwrap();
+    assert_eq!(&word[..bytes], b"READY=1\n");
+    let given = up.folder.path().join("given");
+    let host = Host::connect(&given).unwrap();
+    let _shared = host.create("grid", 1 << 20).unwrap();
+    let listed = farpage(&["ls"], &given).output().unwrap();
+    assert!(String::from_utf8(listed.stdout).unwrap().contains("grid"));
+    up.signal("-TERM");
+    assert!(up.child.wait().unwrap().success());
+    assert!(given.exists(), "it is the service manager's");
+}

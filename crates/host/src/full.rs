@@ -1,0 +1,184 @@
+//! What happens when nothing more can leave memory.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use farpage_abi::PAGE_BYTES;
+use farpage_object::GRANT_PAGES;
+
+use crate::Objects;
+use crate::objects::lock;
+use crate::room::Room;
+use crate::space::{MappedBy, Waiter};
+
+/// Who wants a new page waits so long for room.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// It is said after so long: paging space that is full for a moment is no matter.
+const TOLD_AFTER: Duration = Duration::from_millis(200);
+/// Time between two looks when somebody waits, and when nobody does.
+const LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
+
+/// Whether pagers take pages. While one does not, and memory is full, there are no new pages: who
+/// touches one waits for a second, and then gets SIGBUS, as in a file system that is full. Pages
+/// that exist come all the same.
+#[derive(Default)]
+pub(crate) struct Full {
+    is: AtomicBool,
+    since: Mutex<Option<Since>>,
+    waiting: Mutex<Vec<(Waiter, Instant)>>,
+}
+
+#[derive(Clone, Copy)]
+struct Since {
+    at: Instant,
+    told: bool,
+    refused: u64,
+}
+
+/// Memory and paging space are full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    /// Nanoseconds since a pager first took no pages.
+    pub since_ns: u64,
+    /// New pages that were refused since then.
+    pub refused: u64,
+}
+
+impl Objects {
+    /// A pager of temporary objects takes no pages.
+    pub(crate) fn pager_is_full(&self) {
+        let mut since = lock(&self.full.since);
+        if since.is_none() {
+            *since = Some(Since {
+                at: Instant::now(),
+                told: false,
+                refused: 0,
+            });
+            self.full.is.store(true, Ordering::Release);
+            drop(since);
+            self.press();
+        }
+    }
+
+    /// A pager has taken pages, or so many have gone that it need not.
+    pub(crate) fn pager_has_room(&self) {
+        if !self.is_full() {
+            return;
+        }
+        let Some(since) = lock(&self.full.since).take() else {
+            return;
+        };
+        self.full.is.store(false, Ordering::Release);
+        self.objects().iter().for_each(|object| object.forgive());
+        if since.told {
+            let refused = since.refused;
+            eprintln!("farpage: there is room again; {refused} new pages were refused meanwhile");
+        }
+        self.press();
+    }
+
+    /// Says that it is full, once.
+    fn tell(&self) {
+        let mut since = lock(&self.full.since);
+        let Some(since) = since.as_mut() else {
+            return;
+        };
+        if since.told || since.at.elapsed() < TOLD_AFTER {
+            return;
+        }
+        since.told = true;
+        eprintln!(
+            "farpage: paging space is full, and {} MiB of {} MiB for pages in memory are in use: \
+             new objects are refused, and programs that touch new pages get SIGBUS; remove objects \
+             (farpage ls, farpage rm), or make room where the paging files are",
+            self.resident_bytes() >> 20,
+            (self.most() * PAGE_BYTES as u64) >> 20
+        );
+    }
+
+    /// Somebody wants a new page, for which there is no room.
+    pub(crate) fn has_wait(&self, waiter: Waiter) {
+        let until = Instant::now() + PATIENCE;
+        lock(&self.full.waiting).push((waiter, until));
+        self.press();
+    }
+
+    /// Answers who waits for room, if there is some, or has waited enough.
+    pub(crate) fn answer_waiting(&self) {
+        let (is_full, now) = (self.is_full(), Instant::now());
+        let mut waiting = lock(&self.full.waiting);
+        let ripe = waiting.extract_if(.., |(_, until)| !is_full || *until <= now);
+        let ripe: Vec<Waiter> = ripe.map(|(waiter, _)| waiter).collect();
+        drop(waiting);
+        self.tell();
+        for waiter in ripe {
+            let MappedBy::Host(mapping) = &waiter.mapped_by else {
+                continue;
+            };
+            let object = std::sync::Arc::clone(&mapping.object);
+            if !is_full {
+                object.want(waiter);
+            } else if object.refuse(&waiter)
+                && let Some(since) = lock(&self.full.since).as_mut()
+            {
+                since.refused += 1;
+            }
+        }
+    }
+
+    /// How long to wait for somebody who asks for room.
+    pub(crate) fn until_next_look(&self) -> Duration {
+        match (self.is_full(), lock(&self.full.waiting).is_empty()) {
+            (true, false) => LOOKS[0],
+            (true, true) => LOOKS[1],
+            (false, _) => Duration::MAX,
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.is.load(Ordering::Acquire)
+    }
+
+    /// True when objects may have new pages: memory has an eighth, or so many as come at a time.
+    pub(crate) fn takes_new(&self) -> bool {
+        !self.is_full() || self.has_room(GRANT_PAGES.min(self.most() / 8))
+    }
+
+    /// True when there is room for so many new pages. Tries to make some.
+    pub fn has_room(&self, pages: u64) -> bool {
+        let fits = || self.resident() + pages <= self.most();
+        if !self.is_full() || fits() {
+            return true;
+        }
+        while !fits() && self.evict(pages) > 0 {}
+        !self.is_full() || fits()
+    }
+
+    /// Since when there is no room. `None`: there is.
+    pub fn no_room(&self) -> Option<NoRoom> {
+        let since = (*lock(&self.full.since))?;
+        Some(NoRoom {
+            since_ns: since.at.elapsed().as_nanos() as u64,
+            refused: since.refused,
+        })
+    }
+
+    /// Looks whether it is still so: what can leave does; room for an eighth is room.
+    pub(crate) fn try_again(&self) {
+        let most = self.most();
+        if self.resident() <= most - most / 8 {
+            self.pager_has_room();
+        } else {
+            self.evict(1);
+        }
+    }
+
+    /// Pages that may be in memory.
+    fn most(&self) -> u64 {
+        match &self.room {
+            Room::Own(most) => most.load(Ordering::Relaxed),
+            Room::Tree(_) => u64::MAX,
+        }
+    }
+}

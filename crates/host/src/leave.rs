@@ -1,0 +1,312 @@
+//! How pages leave: aside first, where who uses one finds it again, then to the pager.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_object::{CLUSTER_PAGES, Leaving, Shared};
+use farpage_pagers::{PageOut, PagerError};
+use farpage_sys::time::now_ns;
+use farpage_sys::{Errno, file};
+
+use crate::Object;
+use crate::object::{Copied, State};
+use crate::space::Waiter;
+use crate::trace::What;
+
+/// Of the pages of an object in memory so many are aside for one that is.
+const ASIDE_PART: u64 = 8;
+
+impl Object {
+    /// Takes about `wanted` pages out of memory. Returns how many.
+    pub fn evict(&self, wanted: u64) -> u64 {
+        let mut freed = 0;
+        while freed < wanted {
+            let mut state = self.lock();
+            let taking_out = self.host.room.take_out();
+            let Some(leaving) = self.choose(&mut state) else {
+                break;
+            };
+            match leaving {
+                Leaving::Clean(pages) => {
+                    self.punch(pages);
+                    self.tracer.note(What::Dropped, 0, pages, 0);
+                    freed += pages.pages();
+                }
+                Leaving::Dropped(pages) => {
+                    forget(&mut state, pages);
+                    self.tracer.note(What::Dropped, 0, pages, 0);
+                    freed += pages.pages();
+                }
+                Leaving::Granted(block) => {
+                    let before = state.pages.resident();
+                    if !self.take_back(&mut state, block) {
+                        break;
+                    }
+                    freed += before - state.pages.resident();
+                }
+                Leaving::SetAside(pages) => {
+                    if !self.set_aside(&mut state, pages) {
+                        break;
+                    }
+                }
+                Leaving::Dirty(pages) | Leaving::Aside(pages) => {
+                    drop(taking_out);
+                    let out = self.contents(&state, leaving);
+                    drop(state);
+                    match self.hand_over(pages, out, false) {
+                        // The pager takes nothing, or all of it is wanted again: for now.
+                        Err(_) | Ok(0) => break,
+                        Ok(gone) => freed += gone,
+                    }
+                }
+            }
+        }
+        freed
+    }
+
+    /// What leaves next. An eighth of what is in memory is aside: what is used meanwhile stays.
+    fn choose(&self, state: &mut State) -> Option<Leaving> {
+        let is_held = |pages| self.host.room.is_held(self.number, pages);
+        let most = (state.pages.resident() / ASIDE_PART).max(CLUSTER_PAGES);
+        let choose = |pages: &mut Shared<Waiter>| {
+            if !self.host.room.sets_aside() {
+                return pages.choose(is_held);
+            }
+            if pages.aside() >= most {
+                return pages.choose_aside();
+            }
+            pages.set_aside(is_held).or_else(|| pages.choose_aside())
+        };
+        self.change(state, choose)
+    }
+
+    /// Copies pages, and takes them out of every mapping. False when they are where they were.
+    fn set_aside(&self, state: &mut State, pages: PageRange) -> bool {
+        let read = self.contents(state, Leaving::Dirty(pages));
+        let Ok(copies) = read else {
+            // Nobody waits for what is not aside yet.
+            state.pages.put_back(pages, true);
+            return false;
+        };
+        state
+            .aside
+            .extend(pages.iter().map(|page| page.0).zip(copies));
+        self.punch(pages);
+        self.tracer.note(What::Aside, 0, pages, 0);
+        true
+    }
+
+    /// Somebody wants pages that are aside. Returns who goes on.
+    pub(crate) fn put_back(&self, state: &mut State, pages: PageRange) -> Vec<Waiter> {
+        let done = pages.iter().all(|page| {
+            let offset = page.0 * PAGE_BYTES as u64;
+            self.memory.supply(offset, &*state.aside[&page.0]).is_ok()
+        });
+        let who = state.pages.put_back(pages, done);
+        if !done {
+            let why = "there is no memory for it";
+            who.iter().for_each(|waiter| waiter.fail(self, why));
+            return Vec::new();
+        }
+        forget(state, pages);
+        let put_back = &self.counters.put_back;
+        put_back.fetch_add(pages.pages(), Ordering::Relaxed);
+        self.tracer.note(What::Back, 0, pages, 0);
+        who
+    }
+
+    /// What is to be handed over: nobody writes to it from now on.
+    fn contents(&self, state: &State, leaving: Leaving) -> Result<Vec<Copied>, Errno> {
+        let (Leaving::Dirty(pages) | Leaving::Aside(pages)) = leaving else {
+            unreachable!("nothing else is handed over");
+        };
+        if let Leaving::Aside(_) = leaving {
+            let copies = pages.iter().map(|page| Arc::clone(&state.aside[&page.0]));
+            return Ok(copies.collect());
+        }
+        protect(state, pages);
+        let mut contents = vec![[0; PAGE_BYTES]; pages.pages() as usize];
+        let offset = pages.start.0 * PAGE_BYTES as u64;
+        let bytes = file::pread(self.memory.fd(), contents.as_flattened_mut(), offset)?;
+        match bytes as u64 == pages.bytes() {
+            true => Ok(contents.into_iter().map(Arc::new).collect()),
+            false => Err(Errno::EIO),
+        }
+    }
+
+    /// Writes back what is dirty of `pages`; it stays in memory.
+    ///
+    /// # Errors
+    /// The first error of the pager.
+    pub fn clean(&self, pages: PageRange) -> Result<(), PagerError> {
+        loop {
+            let mut state = self.lock();
+            match state.pages.choose_dirty(pages.start.0..pages.end.0) {
+                None => return Ok(()),
+                Some(Leaving::Granted(block)) => {
+                    if !self.take_back(&mut state, block) {
+                        return Err(PagerError::OutOfSpace);
+                    }
+                }
+                Some(leaving @ (Leaving::Dirty(run) | Leaving::Aside(run))) => {
+                    let out = self.contents(&state, leaving);
+                    drop(state);
+                    self.hand_over(run, out, true)?;
+                }
+                Some(Leaving::Clean(_) | Leaving::Dropped(_) | Leaving::SetAside(_)) => {
+                    unreachable!("it is dirty, and stays")
+                }
+            }
+        }
+    }
+
+    /// Nothing of a granted block is mapped any more without being asked for here. False when that
+    /// cannot be had, because a process has more mappings than Linux allows.
+    pub(crate) fn take_back(&self, state: &mut State, block: PageRange) -> bool {
+        // From then on nothing comes into the block that is not there.
+        if !state
+            .mappings
+            .iter()
+            .all(|mapping| mapping.take_back(block))
+        {
+            return false;
+        }
+        let offset = block.start.0 * PAGE_BYTES as u64;
+        let Ok(contents) = self.memory.contents(offset, block.bytes() as usize) else {
+            return false;
+        };
+        let page = |offset: u64| offset / PAGE_BYTES as u64;
+        let there = contents
+            .iter()
+            .map(|part| PageRange::new(page(part.start), page(part.end)));
+        let there: Vec<PageRange> = there.collect();
+        let mut from = block.start.0;
+        for run in there
+            .iter()
+            .copied()
+            .chain([PageRange::new(block.end.0, block.end.0)])
+        {
+            let gap = PageRange::new(from, run.start.0);
+            if !gap.is_empty() {
+                // It may have memory that was never touched.
+                self.punch(gap);
+            }
+            from = run.end.0;
+        }
+        self.change(state, |pages| pages.take_back(block, &there));
+        true
+    }
+
+    /// Hands pages that leave to the pager. Returns how many are gone.
+    fn hand_over(
+        &self,
+        pages: PageRange,
+        contents: Result<Vec<Copied>, Errno>,
+        stay: bool,
+    ) -> Result<u64, PagerError> {
+        let since_ns = self.counters.pager.asked();
+        self.tracer.note(What::Return, 0, pages, 0);
+        let taken = contents
+            .map_err(|errno| PagerError::Write(errno.0))
+            .and_then(|contents| {
+                let pairs = pages.iter().zip(&contents);
+                let out = pairs.map(|(page, bytes)| PageOut { page, bytes });
+                let out: Vec<PageOut<'_>> = out.collect();
+                self.pager.data_write(self.number, &out)
+            });
+        self.counters.pager.answered(since_ns, taken.err());
+        let took_ns = now_ns().saturating_sub(since_ns);
+        let what = if taken.is_ok() {
+            What::Taken
+        } else {
+            What::Refused
+        };
+        self.tracer.note(what, 0, pages, took_ns);
+        let mut state = self.lock();
+        let were_aside = state.aside.contains_key(&pages.start.0);
+        let left = self.change(&mut state, |all| all.left(pages, taken.is_ok(), stay));
+        // With the lock held: nobody brings them in again before they are out.
+        for gone in &left.gone {
+            match were_aside {
+                true => forget(&mut state, *gone),
+                false => self.punch(*gone),
+            }
+        }
+        drop(state);
+        match taken {
+            Ok(()) => {
+                let taken = &self.counters.taken;
+                taken.fetch_add(pages.pages(), Ordering::Relaxed);
+                self.host.pager_has_room();
+            }
+            Err(_) if self.temporary => self.host.pager_is_full(),
+            Err(_) => {}
+        }
+        self.want_all(left.waited);
+        let gone = left.gone.iter().map(|pages| pages.pages()).sum();
+        taken.map(|()| gone)
+    }
+
+    /// Pages are written to, and paging space is short: the old contents that the pager has of them
+    /// give it some. With the lock held, so that it is done before it is given newer ones.
+    pub(crate) fn give_up_old(&self, state: &mut State, pages: PageRange) {
+        if !self.temporary {
+            return;
+        }
+        for page in pages.iter() {
+            if state.pages.give_up_old(page.0) {
+                self.pager.discard(self.number, PageRange::one(page));
+            }
+        }
+    }
+
+    /// Somebody who wants a new page gets none. False when it is there meanwhile.
+    pub(crate) fn refuse(&self, waiter: &Waiter) -> bool {
+        let mut state = self.lock();
+        if !state.pages.is_new(waiter.page) {
+            drop(state);
+            waiter.wake();
+            return false;
+        }
+        state.refused.insert(waiter.page);
+        drop(state);
+        waiter.fail(self, "there is no room: memory and paging space are full");
+        true
+    }
+
+    /// There is room again: who was refused a new page may touch it again.
+    pub(crate) fn forgive(&self) {
+        let mut state = self.lock();
+        for page in std::mem::take(&mut state.refused) {
+            if state.pages.is_new(page) {
+                // Takes away what Linux has in its place, too, wherever that is.
+                self.punch(PageRange::new(page, page + 1));
+            }
+        }
+    }
+
+    fn punch(&self, pages: PageRange) {
+        let offset = pages.start.0 * PAGE_BYTES as u64;
+        if let Err(errno) = self.memory.take_out(offset, pages.bytes() as usize) {
+            let name = self.name();
+            eprintln!("farpage: cannot take pages of '{name}' out ({errno})");
+        }
+    }
+}
+
+/// Copies are not needed any more.
+fn forget(state: &mut State, pages: PageRange) {
+    for page in pages.iter() {
+        state.aside.remove(&page.0);
+    }
+}
+
+fn protect(state: &State, pages: PageRange) {
+    for mapping in &state.mappings {
+        if let Some((at, bytes)) = mapping.part(pages) {
+            // One that is gone writes no more.
+            let _ = mapping.space.protect(at, bytes);
+        }
+    }
+}

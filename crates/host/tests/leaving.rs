@@ -1,0 +1,245 @@
+//! What leaves memory first, and what happens when nothing can.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
+use farpage_host::{Object, Objects, What};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_sys::file::Fd;
+use farpage_sys::view::View;
+use farpage_sys::{message, socket};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+const PROGRAM: &str = "FARPAGE_TEST_TOUCHES";
+
+/// Keeps what it is given, as long as it has room.
+struct Store {
+    pages: Mutex<HashMap<u64, Box<[u8; PAGE_BYTES]>>>,
+    /// Pages that were asked for below this one.
+    hot: u64,
+    asked_hot: AtomicU64,
+    is_full: AtomicBool,
+}
+
+impl Store {
+    fn new(hot: u64) -> Arc<Self> {
+        Arc::new(Self {
+            pages: Mutex::default(),
+            hot,
+            asked_hot: AtomicU64::new(0),
+            is_full: AtomicBool::new(false),
+        })
+    }
+}
+
+impl Pager for Store {
+    fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        let (pages, all) = (request.pages(), self.pages.lock().unwrap());
+        for (page, into) in pages
+            .iter()
+            .zip(request.buffer().chunks_exact_mut(PAGE_BYTES))
+        {
+            let is_hot = u64::from(page.0 < self.hot);
+            self.asked_hot.fetch_add(is_hot, Ordering::Relaxed);
+            let kept = all.get(&page.0).ok_or(PagerError::Unavailable)?;
+            into.copy_from_slice(&**kept);
+        }
+        Ok(Supplied::clean(pages.pages()))
+    }
+
+    fn data_write(&self, _: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(PagerError::OutOfSpace);
+        }
+        let mut all = self.pages.lock().unwrap();
+        all.extend(
+            pages
+                .iter()
+                .map(|page| (page.page.0, Box::new(*page.bytes))),
+        );
+        Ok(())
+    }
+}
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+}
+
+/// An object of `pages` pages that this process maps.
+fn mapped(objects: &'static Objects, store: &Arc<Store>, pages: u64) -> (Arc<Object>, View) {
+    let pager = Arc::clone(store) as Arc<dyn Pager>;
+    let object = objects.create("test", pages, pager, true).unwrap();
+    let view = View::map(object.descriptor(), pages as usize * PAGE_BYTES, None).unwrap();
+    let (one, other) = pair();
+    socket::send(Fd(one.as_raw_fd()), &[0; 8], Some(view.userfaultfd())).unwrap();
+    let (_, faults) = message::wait(other.as_fd(), &mut [0; 8]).unwrap();
+    let space = objects.attach(faults.unwrap()).unwrap();
+    let all = PageRange::new(0, pages);
+    objects.map(space, &object, view.address(), all).unwrap();
+    (object, view)
+}
+
+fn write(view: &View, page: u64) {
+    view.word(page as usize * PAGE_BYTES)
+        .store(page + 1, Ordering::Relaxed);
+}
+
+fn read(view: &View, page: u64) -> u64 {
+    view.word(page as usize * PAGE_BYTES)
+        .load(Ordering::Relaxed)
+}
+
+#[test]
+fn what_is_used_all_the_time_stays_while_a_scan_goes_by() {
+    const PAGES: u64 = 8192;
+    const HOT: u64 = 512;
+    const RAM: u64 = 2048;
+    const LAPS: u64 = 3;
+    let store = Store::new(HOT);
+    let objects = Objects::start(RAM * PAGE_BYTES as u64).unwrap();
+    let (object, view) = mapped(objects, &store, PAGES);
+    (0..PAGES).for_each(|page| write(&view, page));
+    store.asked_hot.store(0, Ordering::Relaxed);
+    let mut used = 0;
+    for _ in 0..LAPS {
+        for page in HOT..PAGES {
+            assert_eq!(read(&view, page), page + 1);
+            if page % 64 == 0 {
+                for hot in 0..HOT {
+                    assert_eq!(read(&view, hot), hot + 1);
+                    used += 1;
+                }
+            }
+        }
+    }
+    let asked = store.asked_hot.load(Ordering::Relaxed);
+    let figures = object.figures();
+    println!("{used} uses of {HOT} hot pages: {asked} were asked for; {figures:?}");
+    // In the order of their arrival all of them leave once for each time that the rest of memory is
+    // filled.
+    let in_order = LAPS * (PAGES - HOT) / (RAM - HOT) * HOT;
+    assert!(asked < in_order / 2, "{asked} of {in_order} were asked for");
+    assert!(figures.put_back > 0 && figures.faults.count() > 100);
+    assert!(figures.faults.quantile_ns(0.99) >= figures.faults.quantile_ns(0.5));
+}
+
+/// Reads a page of an object that it has mapped, of whose number it is told, and says what is there.
+#[test]
+fn the_program() {
+    if std::env::var(PROGRAM).is_err() {
+        return;
+    }
+    let socket = std::io::stdin();
+    let receive = || {
+        let mut bytes = [0; 8];
+        let (_, fd) = message::wait(socket.as_fd(), &mut bytes).unwrap();
+        (u64::from_le_bytes(bytes), fd)
+    };
+    let (pages, file) = receive();
+    let file = Fd(file.as_ref().unwrap().as_raw_fd());
+    let view = View::map(file, pages as usize * PAGE_BYTES, None).unwrap();
+    let own = Fd(socket.as_raw_fd());
+    let address = (view.address() as u64).to_le_bytes();
+    socket::send(own, &address, Some(view.userfaultfd())).unwrap();
+    let (page, _) = receive();
+    write(&view, page);
+}
+
+/// How another process ends that writes to a page.
+fn writes_elsewhere(objects: &Objects, object: &Arc<Object>, page: u64) -> Option<i32> {
+    let (own, its) = pair();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["the_program", "--exact", "--nocapture"]);
+    command.env(PROGRAM, "1").stdin(Stdio::from(its));
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    let pages = object.pages();
+    let socket = Fd(own.as_raw_fd());
+    socket::send(socket, &pages.to_le_bytes(), Some(object.descriptor())).unwrap();
+    let mut bytes = [0; 8];
+    let (_, faults) = message::wait(own.as_fd(), &mut bytes).unwrap();
+    let space = objects.attach(faults.unwrap()).unwrap();
+    let address = u64::from_le_bytes(bytes) as usize;
+    let all = PageRange::new(0, pages);
+    objects.map(space, object, address, all).unwrap();
+    socket::send(socket, &page.to_le_bytes(), None).unwrap();
+    let status = child.wait().unwrap();
+    objects.detach(space);
+    status.signal()
+}
+
+#[test]
+fn new_pages_are_refused_while_nothing_can_leave_and_there_are_some_when_it_can() {
+    const RAM: u64 = 1024;
+    let store = Store::new(0);
+    let objects = Objects::start(RAM * PAGE_BYTES as u64).unwrap();
+    let (object, view) = mapped(objects, &store, 4 * RAM);
+    // A third of it has left before.
+    let written = RAM + RAM / 3;
+    (0..written).for_each(|page| write(&view, page));
+    while objects.resident_bytes() > RAM * PAGE_BYTES as u64 {
+        thread::yield_now();
+    }
+    assert_eq!((objects.no_room(), objects.has_room(RAM)), (None, true));
+    store.is_full.store(true, Ordering::Relaxed);
+    // What there is comes and is written to, and is more than fits.
+    (0..written).for_each(|page| write(&view, page));
+    while objects.no_room().is_none() {
+        thread::yield_now();
+    }
+    assert!(!objects.has_room(1));
+    let new = 3 * RAM;
+    assert_eq!(writes_elsewhere(objects, &object, new), Some(7), "SIGBUS");
+    assert_eq!(writes_elsewhere(objects, &object, 3), None, "it exists");
+    assert_eq!(objects.no_room().unwrap().refused, 1);
+    (0..written).for_each(|page| assert_eq!(read(&view, page), page + 1));
+    assert!(objects.resident_bytes() <= (written + 16) * PAGE_BYTES as u64);
+    store.is_full.store(false, Ordering::Relaxed);
+    while objects.no_room().is_some() {
+        thread::yield_now();
+    }
+    assert_eq!(writes_elsewhere(objects, &object, new), None);
+    (0..written).for_each(|page| assert_eq!(read(&view, page), page + 1));
+    assert!(objects.has_room(1));
+}
+
+#[test]
+fn messages_of_an_object_are_told_to_who_looks() {
+    let store = Store::new(0);
+    let objects = Objects::start(1 << 20).unwrap();
+    let (object, view) = mapped(objects, &store, 64);
+    assert_eq!(object.trace(0, 100), (0, Vec::new()));
+    write(&view, 20);
+    while object.resident() > 0 {
+        object.evict(64);
+    }
+    assert_eq!(read(&view, 20), 21);
+    let (first, events) = object.trace(0, 100);
+    let what: Vec<What> = events.iter().map(|event| event.what).collect();
+    let wanted = [
+        What::Write,
+        What::Zeros,
+        What::Aside,
+        What::Return,
+        What::Taken,
+        What::Read,
+        What::Request,
+        What::Supply,
+    ];
+    for what_ in wanted {
+        assert!(what.contains(&what_), "{what_:?} in {what:?}");
+    }
+    assert_eq!(first, 0);
+    let fault = events
+        .iter()
+        .find(|event| event.what == What::Write)
+        .unwrap();
+    assert_eq!(fault.pages, PageRange::new(20, 21));
+    assert_eq!(fault.thread, farpage_sys::process::thread_id());
+}

@@ -1,0 +1,323 @@
+//! What the host kernel tells of itself: what there is, who has it, how fast it answers.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use farpage_abi::PAGE_BYTES;
+use farpage_host::Times;
+use farpage_port::{Name, Sender};
+use serde::{Deserialize, Serialize};
+
+use crate::Refusal;
+use crate::service::{Entry, Held, Service};
+
+/// Messages that are told at a time at most.
+const MESSAGES_MAX: usize = 512;
+/// Objects whose messages are kept at a time at most: those of one take half a MiB.
+const TRACED_MAX: usize = 16;
+/// They are kept so long after they were last asked for.
+const TRACED_FOR: Duration = Duration::from_secs(5);
+/// A pager that is asked and silent for so long is not well.
+const SILENT_NS: u64 = 2_000_000_000;
+
+/// How the host kernel and all that the caller may see of it do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Figures {
+    /// When: nanoseconds since 1970.
+    pub at_ns: u64,
+    /// The host kernel's process.
+    pub pid: u32,
+    /// RAM that it may use, compressed pages included.
+    pub ram_bytes: u64,
+    /// What pages in memory take of it, those of objects that the caller may not see included.
+    pub resident_bytes: u64,
+    /// Objects, those included.
+    pub objects_all: u64,
+    /// Objects that the caller may see.
+    pub objects: Vec<ObjectFigures>,
+    /// Their pagers.
+    pub pagers: Vec<PagerFigures>,
+    /// Where pages go that do not fit. `None` when whoever runs the host kernel does not say.
+    pub paging_space: Option<PagingSpace>,
+    /// Since when there is no room, in nanoseconds, and how many new pages were refused since then.
+    pub no_room: Option<(u64, u64)>,
+}
+
+/// An object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectFigures {
+    /// Its number: no other object of this host kernel ever has it.
+    pub number: u32,
+    /// Its name; empty when it has none, or not any more.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// The user who made it.
+    pub uid: u32,
+    /// The process that made it.
+    pub pid: u32,
+    /// Processes that map it, in order, and how often.
+    pub mapped_by: Vec<(u32, u32)>,
+    /// In memory.
+    pub resident_bytes: u64,
+    /// Of that, what nobody else has.
+    pub dirty_bytes: u64,
+    /// Of that in memory, what is next to leave.
+    pub aside_bytes: u64,
+    /// What stays in memory.
+    pub wired_bytes: u64,
+    /// What came from its pager, over all.
+    pub paged_in_bytes: u64,
+    /// What its pager took, over all.
+    pub paged_out_bytes: u64,
+    /// Threads that were told that a page cannot be had.
+    pub failed: u64,
+    /// Faults by the time from their arrival to their answer, over all: see [`times`].
+    pub faults: Vec<(u8, u32)>,
+    /// Which of the pagers.
+    pub pager: u32,
+}
+
+/// A pager.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagerFigures {
+    /// What it is called.
+    pub name: String,
+    /// Objects of it that the caller may see.
+    pub objects: u64,
+    /// Requests and returns so far.
+    pub calls: u64,
+    /// Those that are not answered yet.
+    pub open: u64,
+    /// Nanoseconds since it was last heard of, while something is open; else 0.
+    pub silent_ns: u64,
+    /// Answers that were errors.
+    pub errors: u64,
+    /// The last of them.
+    pub last_error: Option<String>,
+    /// From asking to the answer: see [`times`].
+    pub times: Vec<(u8, u32)>,
+}
+
+/// Where pages go that do not fit into memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagingSpace {
+    /// Compressed pages in RAM.
+    pub compressed_bytes: u64,
+    /// The most that they may take.
+    pub compressed_max_bytes: u64,
+    /// Paging files.
+    pub files: Vec<PagingFile>,
+}
+
+/// A paging file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagingFile {
+    /// The folder that it is in.
+    pub folder: String,
+    /// What pages take in it.
+    pub used_bytes: u64,
+    /// What it may take. `None`: as its disk allows.
+    pub limit_bytes: Option<u64>,
+    /// Its disk was full when it last grew.
+    pub is_full: bool,
+}
+
+/// A message between the host kernel, an object's pager and the threads that use it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// When: nanoseconds since 1970.
+    pub at_ns: u64,
+    /// `read`, `write`, `request`, `supply`, `unavailable`, `return`, `taken`, `refused`, `zeros`,
+    /// `aside`, `back` or `dropped`.
+    pub what: String,
+    /// The thread that faulted; 0 when it is none, or not known.
+    pub thread: u32,
+    /// The first byte.
+    pub offset: u64,
+    /// How many.
+    pub bytes: u64,
+    /// How long the pager took, in answers; 0 else.
+    pub took_ns: u64,
+}
+
+impl PagerFigures {
+    /// True when something is asked of it that it has long not answered.
+    pub fn is_silent(&self) -> bool {
+        self.silent_ns > SILENT_NS
+    }
+}
+
+/// Times that were sent as numbers of buckets and counts.
+pub fn times(counts: &[(u8, u32)]) -> Times {
+    Times(counts.to_vec())
+}
+
+impl Service {
+    pub(crate) fn tell_figures(&self, caller: Sender) -> Figures {
+        let (mut objects, mut pagers) = (Vec::new(), BTreeMap::new());
+        for entry in self.visible(caller) {
+            let figures = entry.object.figures();
+            let count = pagers.len() as u32;
+            let pager = pagers.entry(figures.pager_number);
+            let (number, all) = pager.or_insert((count, Vec::new()));
+            let pages = |pages: u64| pages * PAGE_BYTES as u64;
+            objects.push(ObjectFigures {
+                number: entry.object.number().0,
+                name: entry.name.clone(),
+                bytes: entry.bytes,
+                uid: entry.uid,
+                pid: entry.pid,
+                mapped_by: counted(&entry.mapped_by),
+                resident_bytes: pages(figures.resident),
+                dirty_bytes: pages(figures.dirty),
+                aside_bytes: pages(figures.aside),
+                wired_bytes: pages(figures.wired),
+                paged_in_bytes: pages(figures.brought),
+                paged_out_bytes: pages(figures.taken),
+                failed: figures.failed,
+                faults: figures.faults.0,
+                pager: *number,
+            });
+            all.push(figures.pager);
+        }
+        objects.sort_by(|one, other| (&one.name, one.number).cmp(&(&other.name, other.number)));
+        let own = std::sync::Arc::as_ptr(&self.paging_space).addr();
+        let mut pagers: Vec<_> = pagers.into_iter().collect();
+        pagers.sort_by_key(|(_, (number, _))| *number);
+        let pagers = pagers.into_iter().map(|(address, (number, all))| {
+            let name = match address == own {
+                true => "paging space".to_owned(),
+                false => format!("pager {number}"),
+            };
+            together(name, &all)
+        });
+        let no_room = self.objects.no_room();
+        Figures {
+            at_ns: now_ns(),
+            pid: std::process::id(),
+            ram_bytes: self.ram_bytes,
+            resident_bytes: self.objects.resident_bytes(),
+            objects_all: self.objects.objects().len() as u64,
+            pagers: pagers.collect(),
+            objects,
+            paging_space: self.about_paging_space.as_ref().map(|tell| tell()),
+            no_room: no_room.map(|no_room| (no_room.since_ns, no_room.refused)),
+        }
+    }
+
+    pub(crate) fn tell_messages(
+        &mut self,
+        caller: Sender,
+        name: &str,
+        from: u64,
+    ) -> Result<(u64, Vec<Message>), Refusal> {
+        let (port, entry) = self.named(name)?;
+        entry.refuse_others(caller)?;
+        self.keeps_messages_of(port)?;
+        let (_, entry) = self.named(name)?;
+        let (first, events) = entry.object.trace(from, MESSAGES_MAX);
+        let messages = events.into_iter().map(|event| Message {
+            at_ns: event.at_ns,
+            what: event.what.name().to_owned(),
+            thread: event.thread,
+            offset: event.pages.start.0 * PAGE_BYTES as u64,
+            bytes: event.pages.bytes(),
+            took_ns: event.took_ns,
+        });
+        Ok((first, messages.collect()))
+    }
+
+    /// Makes room among the objects whose messages are kept.
+    fn keeps_messages_of(&mut self, port: Name) -> Result<(), Refusal> {
+        let now = Instant::now();
+        let is_over = |at: &Instant| now.duration_since(*at) > TRACED_FOR;
+        let over = self.traced.extract_if(.., |(_, at)| is_over(at));
+        for (port, _) in over.collect::<Vec<_>>() {
+            if let Some(Held::Object(entry)) = self.held.get(&port) {
+                entry.object.stop_trace();
+            }
+        }
+        if let Some((_, at)) = self.traced.iter_mut().find(|(other, _)| *other == port) {
+            *at = now;
+            return Ok(());
+        }
+        if self.traced.len() == TRACED_MAX {
+            return Err(Refusal::Failed(format!(
+                "messages of {TRACED_MAX} objects are kept already; end one farpage trace"
+            )));
+        }
+        self.traced.push((port, now));
+        Ok(())
+    }
+
+    /// Objects that the caller may see.
+    fn visible(&self, caller: Sender) -> impl Iterator<Item = &Entry> {
+        self.held.values().filter_map(move |held| match held {
+            Held::Object(entry) if entry.refuse_others(caller).is_ok() => Some(entry),
+            Held::Object(_) | Held::Name(_) | Held::Mapping(_) => None,
+        })
+    }
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Each process once, in order, and how often it is there.
+fn counted(processes: &[u32]) -> Vec<(u32, u32)> {
+    let mut counts = BTreeMap::new();
+    for process in processes {
+        *counts.entry(*process).or_insert(0) += 1;
+    }
+    counts.into_iter().collect()
+}
+
+/// One pager, of what it does for each object.
+fn together(name: String, all: &[farpage_host::PagerFigures]) -> PagerFigures {
+    let sum = |of: fn(&farpage_host::PagerFigures) -> u64| all.iter().map(of).sum();
+    let times = all
+        .iter()
+        .fold(Times::default(), |sum, one| sum.and(&one.times));
+    PagerFigures {
+        name,
+        objects: all.len() as u64,
+        calls: sum(|one| one.calls),
+        open: sum(|one| one.open),
+        silent_ns: all.iter().map(|one| one.silent_ns).max().unwrap_or(0),
+        errors: sum(|one| one.errors),
+        last_error: all
+            .iter()
+            .find_map(|one| one.last_error)
+            .map(|error| error.to_string()),
+        times: times.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_maps_twice_is_there_once_with_its_count() {
+        assert_eq!(counted(&[7, 3, 7]), [(3, 1), (7, 2)]);
+    }
+
+    #[test]
+    fn a_pager_is_as_silent_as_for_the_object_that_waits_longest() {
+        let waits = farpage_host::PagerFigures {
+            calls: 3,
+            open: 1,
+            silent_ns: SILENT_NS + 1,
+            ..Default::default()
+        };
+        let idle = farpage_host::PagerFigures {
+            calls: 4,
+            ..Default::default()
+        };
+        let both = together("p".into(), &[idle.clone(), waits]);
+        assert_eq!((both.calls, both.open, both.objects), (7, 1, 2));
+        assert!(both.is_silent() && !together("q".into(), &[idle]).is_silent());
+    }
+}
