@@ -155,7 +155,7 @@ impl<T> Outside<T> {
     }
 
     /// The next request to be sent, if the pager may have one more.
-    pub fn next_to_send(&mut self) -> Option<(u64, &T)> {
+    pub fn next_to_send(&mut self) -> Option<(u64, PageRange, &T)> {
         let sent = self.requests.len() - self.unsent.len() + self.expired.len();
         if !self.is_up || sent >= REQUESTS_MAX {
             return None;
@@ -163,7 +163,7 @@ impl<T> Outside<T> {
         let id = self.unsent.pop_front()?;
         let request = self.requests.get_mut(&id)?;
         request.is_sent = true;
-        Some((id, &request.answer))
+        Some((id, request.pages, &request.answer))
     }
 
     /// It could not be sent after all.
@@ -427,7 +427,7 @@ mod tests {
         let mut outside = up();
         let id = outside.ask(pages(0, 4), None, "a");
         assert_eq!(outside.answered(id, Some(1)), Err(Violation::Unasked(id)));
-        assert_eq!(outside.next_to_send(), Some((id, &"a")));
+        assert_eq!(outside.next_to_send(), Some((id, pages(0, 4), &"a")));
         for supplied in [0, 5] {
             let wrong = Violation::Length { asked: 4, supplied };
             assert_eq!(outside.answered(id, Some(supplied)), Err(wrong));
@@ -449,7 +449,7 @@ mod tests {
         assert!(outside.is_behind() && outside.next_to_send().is_none());
         assert_eq!(outside.answered(ids[0], Some(1)), Ok(None));
         assert_eq!(
-            outside.next_to_send().map(|(id, _)| id),
+            outside.next_to_send().map(|(id, _, _)| id),
             ids.last().copied()
         );
         assert_eq!(
@@ -462,7 +462,7 @@ mod tests {
     fn the_next_pager_is_asked_all_that_waits_in_order() {
         let mut outside = up();
         let ids = [0, 1, 2].map(|page| outside.ask(pages(page, page + 1), None, "a"));
-        assert_eq!(outside.next_to_send().map(|(id, _)| id), Some(ids[0]));
+        assert_eq!(outside.next_to_send().map(|(id, _, _)| id), Some(ids[0]));
         outside.goes();
         assert_eq!(outside.next_to_send(), None);
         assert_eq!(
@@ -471,7 +471,7 @@ mod tests {
         );
         outside.comes();
         for id in ids {
-            assert_eq!(outside.next_to_send().map(|(id, _)| id), Some(id));
+            assert_eq!(outside.next_to_send().map(|(id, _, _)| id), Some(id));
         }
     }
 

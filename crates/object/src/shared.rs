@@ -316,6 +316,27 @@ impl<W> Shared<W> {
         None
     }
 
+    /// The first run of clean pages of `within`: they are gone after this. `None`: there are none
+    /// that may go.
+    pub fn choose_clean(&mut self, within: Range<u64>) -> Option<PageRange> {
+        let clusters = within.start / CLUSTER_PAGES..within.end.div_ceil(CLUSTER_PAGES);
+        let wired = |page: &u64| self.wired.contains_key(page);
+        let run = self
+            .clusters
+            .range(clusters)
+            .find_map(|(number, cluster)| {
+                let first = number * CLUSTER_PAGES;
+                let start = within.start.max(first);
+                let asked = mask(PageRange::new(start, within.end.min(first + CLUSTER_PAGES)));
+                let held = (first..first + CLUSTER_PAGES).filter(wired);
+                let held = held.fold(0, |all, page| all | 1 << (page - first));
+                let clean = cluster.there & !cluster.dirty & !cluster.leaving & asked & !held;
+                (clean != 0).then(|| first_run(*number, clean))
+            })?;
+        self.drop_clean(run, false);
+        Some(run)
+    }
+
     /// The pager has `taken` pages that were leaving, or not. They are gone unless they are to
     /// `stay` or somebody waits to write to them.
     ///

@@ -45,6 +45,15 @@ pub enum Refusal {
         /// Bytes of all objects at most.
         bytes: u64,
     },
+    /// The pager does not answer for it.
+    #[error("the pager of the memory object cannot be used: {0}")]
+    Pager(String),
+    /// Another pager does.
+    #[error(
+        "process {1} answers for '{0}' already; end it first, or give this memory object another \
+         name (a pager that dies may be replaced by one of the same user, with as many bytes)"
+    )]
+    Answered(String, u32),
 }
 
 /// An object, as `farpage ls` shows it.
@@ -62,6 +71,38 @@ pub struct Listed {
     pub pid: u32,
     /// Processes that map it, in order; one that maps it twice is there twice.
     pub mapped_by: Vec<u32>,
+}
+
+/// A pager in another process, as `farpage pager ls` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagerListed {
+    /// Of its object.
+    pub name: String,
+    /// The size of the object.
+    pub bytes: u64,
+    /// Its process; the last, when it is gone.
+    pub pid: u32,
+    /// It is there.
+    pub is_up: bool,
+    /// It is late with something.
+    pub is_behind: bool,
+    /// Requests that wait for it.
+    pub waiting: u64,
+    /// Requests that it answered.
+    pub answered: u64,
+    /// Bytes that it has not taken, and that are kept for it.
+    pub kept_bytes: u64,
+    /// What was last wrong with it; empty: nothing so far.
+    pub cause: String,
+}
+
+/// What there is to know of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct About {
+    /// Its name.
+    pub(crate) name: String,
+    /// It can be written to.
+    pub(crate) writable: bool,
 }
 
 /// How the host kernel does.
@@ -122,6 +163,12 @@ interface! {
         fn list() -> Vec<Listed>;
         /// How it does.
         fn status() -> Status;
+        /// The object of a pager in another process: its size and a right to it. Who waits for a
+        /// page of it waits so many milliseconds at most, then gets an error; `None`: until it
+        /// comes. That is for who first maps it to say.
+        fn map_object(object: SendRight, patience_ms: Option<u32>) => Tried<Both<u64, SendRight>>;
+        /// All pagers of objects that the caller may see.
+        fn pagers() -> Vec<PagerListed>;
     }
 }
 
@@ -136,5 +183,7 @@ interface! {
         /// The caller will fork, and its child adopt the object: it stays for some seconds, also
         /// when the caller ends before that.
         fn forks() -> ();
+        /// What there is to know of it.
+        fn about() -> Tried<About>;
     }
 }

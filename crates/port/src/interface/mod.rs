@@ -211,6 +211,19 @@ pub fn invoke<T: Wire>(
     call: Outgoing,
     timeout: Option<Duration>,
 ) -> Result<T, InvokeError> {
+    invoke_by(right, of, call, timeout).map(|(_, answer)| answer)
+}
+
+/// As [`invoke`]; says who answered as well.
+///
+/// # Errors
+/// [`InvokeError`].
+pub fn invoke_by<T: Wire>(
+    right: &SendRight,
+    of: &Interface,
+    call: Outgoing,
+    timeout: Option<Duration>,
+) -> Result<(Sender, T), InvokeError> {
     let call = call
         .finish(of, Outcome::Fine)
         .map_err(InvokeError::Memory)?;
@@ -234,7 +247,8 @@ pub fn invoke<T: Wire>(
     }
     let mut incoming = incoming(&opened.bytes, &mut answer);
     let result = T::take(&mut incoming).and_then(|result| incoming.end().map(|()| result));
-    result.map_err(|Garbled| garbled)
+    let result = result.map_err(|Garbled| garbled)?;
+    Ok((answer.sender, result))
 }
 
 /// Sends what nobody answers: for what [`interface!`](crate::interface) makes.
