@@ -201,9 +201,9 @@ impl Host {
         object: &SendRight,
         patience: Option<Duration>,
     ) -> Result<Shared, Error> {
-        let up = self.0.up()?;
-        let (bytes, right) = map_right(&up, object, patience)?;
+        let (bytes, right) = self.map_right(object, patience)?;
         let found = Found::new(bytes, right).learnt()?;
+        let up = self.0.up()?;
         Shared::map(&self.0, &up, found, None)
     }
 
@@ -217,14 +217,14 @@ impl Host {
         object: Arc<dyn MemoryObject>,
         patience: Option<Duration>,
     ) -> Result<Offered, Error> {
-        let up = self.0.up()?;
         let connect = |why| Error::Connect {
             path: self.0.path.clone(),
             why,
         };
-        let objects = MemoryObjects::new(&up.node).map_err(connect)?;
+        let objects = MemoryObjects::new(&self.node()?).map_err(connect)?;
         let right = objects.add(object);
-        let (_, held) = map_right(&up, &right, patience)?;
+        let (_, held) = self.map_right(&right, patience)?;
+        let up = self.0.up()?;
         let over = up.node.port();
         up.kernel.right().notify_dead(&over);
         Ok(Offered {
@@ -233,6 +233,18 @@ impl Host {
             right,
             over,
         })
+    }
+
+    /// Others of this process go on meanwhile: the pager may take its time to begin.
+    fn map_right(
+        &self,
+        object: &SendRight,
+        patience: Option<Duration>,
+    ) -> Result<(u64, SendRight), Error> {
+        let kernel = self.0.up()?.kernel.clone();
+        let ms = patience.map(|patience| u32::try_from(patience.as_millis()).unwrap_or(u32::MAX));
+        let Both(bytes, right) = kernel.map_object(object.clone(), ms)?.0?;
+        Ok((bytes, right))
     }
 
     /// All pagers of this user in other processes; of all users for root.
@@ -266,16 +278,6 @@ impl Host {
     pub fn status(&self) -> Result<Status, Error> {
         Ok(self.0.up()?.kernel.status()?)
     }
-}
-
-fn map_right(
-    up: &Up,
-    object: &SendRight,
-    patience: Option<Duration>,
-) -> Result<(u64, SendRight), Error> {
-    let ms = patience.map(|patience| u32::try_from(patience.as_millis()).unwrap_or(u32::MAX));
-    let Both(bytes, right) = up.kernel.map_object(object.clone(), ms)?.0?;
-    Ok((bytes, right))
 }
 
 /// A memory object that this process answers for, until it is dropped.
