@@ -161,6 +161,26 @@ impl Object {
         }
     }
 
+    /// Writes back what is dirty of `pages`, and lets go of all of them that are not wired, or
+    /// written to meanwhile.
+    ///
+    /// # Errors
+    /// As [`Object::clean`]; nothing is let go of then.
+    pub fn flush(&self, pages: PageRange) -> Result<(), PagerError> {
+        self.clean(pages)?;
+        let mut state = self.lock();
+        let within = pages.start.0..pages.end.0;
+        let clean = |all: &mut Shared<_>| all.choose_clean(within.clone());
+        while let Some(leaving) = self.change(&mut state, clean) {
+            match leaving {
+                Leaving::Dropped(pages) => forget(&mut state, pages),
+                Leaving::Clean(pages) => self.punch(pages),
+                _ => unreachable!("it is clean"),
+            }
+        }
+        Ok(())
+    }
+
     /// Nothing of a granted block is mapped any more without being asked for here. False when that
     /// cannot be had, because a process has more mappings than Linux allows.
     pub(crate) fn take_back(&self, state: &mut State, block: PageRange) -> bool {

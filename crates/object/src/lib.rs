@@ -9,10 +9,12 @@
 //! one is the shell's business.
 //!
 //! [`Shared`] is the same for an object that several tasks map, whose one copy lies in a memory file.
+//! [`outside`] is what its kernel and a pager in another process have under way.
 #![no_std]
 
 extern crate alloc;
 
+pub mod outside;
 mod pages;
 mod queue;
 mod shared;

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use farpage_port::interface::{Both, Fd, InvokeError};
+use farpage_port::interface::{Answer, Both, Contents, Fd, InvokeError};
 use farpage_port::link::{Draft, Sealed};
 use farpage_port::{
     CallError, Memory, Message, Node, Notice, ReceiveRight, Right, SendRight, Sender, interface,
@@ -215,4 +215,101 @@ fn a_server_that_dies_is_an_error_of_the_call() {
     drop(port);
     let error = store.nothing().unwrap_err();
     assert!(matches!(error, InvokeError::Call(CallError::Refused(_))));
+}
+
+interface! {
+    /// Messages, and answers that come later.
+    trait Slow, client SlowClient, "test.slow" version 1 {
+        /// Nobody answers.
+        fn note(number: u64, bytes: Contents);
+        /// Answered with the sum of all notes, when there are so many.
+        fn sum(of: usize) => (u64, usize);
+        /// Answered at once.
+        fn count() -> usize;
+    }
+}
+
+mod newer {
+    farpage_port::interface! {
+        /// What the interface will be.
+        pub trait Slow, client SlowClient, "test.slow" version 2 {
+            /// Has fewer arguments.
+            fn note(number: u64);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Notes {
+    numbers: Vec<u64>,
+    bytes: usize,
+    waits: Vec<(usize, Answer<(u64, usize)>)>,
+}
+
+impl Notes {
+    fn answer_some(&mut self) {
+        let (sum, count) = (self.numbers.iter().sum(), self.numbers.len());
+        for (_, answer) in self.waits.extract_if(.., |(of, _)| *of <= count) {
+            assert!(answer.give((sum, self.bytes)));
+        }
+    }
+}
+
+impl Slow for Notes {
+    fn note(&mut self, _: Sender, number: u64, bytes: Contents) {
+        let right = bytes.iter().enumerate().all(|(at, byte)| *byte == at as u8);
+        assert!(right, "{} bytes", bytes.len());
+        self.numbers.push(number);
+        self.bytes += bytes.len();
+        self.answer_some();
+    }
+
+    fn sum(&mut self, _: Sender, of: usize, answer: Answer<(u64, usize)>) {
+        match of {
+            // The caller is told.
+            0 => drop(answer),
+            of => self.waits.push((of, answer)),
+        }
+        self.answer_some();
+    }
+
+    fn count(&mut self, _: Sender) -> usize {
+        self.numbers.len()
+    }
+}
+
+#[test]
+fn messages_are_not_answered_and_calls_may_be_later() {
+    let (server, client) = (Node::new().unwrap(), Node::new().unwrap());
+    let port = server.port();
+    let (one, other) = sockets();
+    server.offer_over(one, &port.make_send()).unwrap();
+    let slow = SlowClient::new(client.connect_over(other, None).unwrap());
+    let serving = std::thread::spawn(move || {
+        port.notify_no_senders(1, &port);
+        Notes::default().serve(&port).unwrap().notice()
+    });
+    let asks = slow.clone();
+    let waits = std::thread::spawn(move || asks.sum(5).unwrap());
+    // Of another version: nobody is told, and nothing is done.
+    newer::SlowClient::new(slow.right().clone())
+        .note(9)
+        .unwrap();
+    let lengths = [0, 1, 4096, 65_000, 300_000];
+    for (number, length) in lengths.iter().enumerate() {
+        let bytes: Vec<u8> = (0..*length).map(|at: usize| at as u8).collect();
+        slow.note(number as u64, bytes.into()).unwrap();
+    }
+    assert_eq!(waits.join().unwrap(), (10, lengths.iter().sum()));
+    let error = slow.sum(0).unwrap_err();
+    assert!(
+        matches!(error, InvokeError::Call(CallError::Unanswered)),
+        "{error}"
+    );
+    assert_eq!(slow.count().unwrap(), 5);
+    drop(slow);
+    assert!(matches!(
+        serving.join().unwrap(),
+        Some(Notice::NoSenders(_))
+    ));
 }

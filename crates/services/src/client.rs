@@ -4,11 +4,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use farpage_port::interface::{Both, Fd as SentFd, InvokeError};
-use farpage_port::{ConnectError, Node, Notice, SendRight, link};
+use farpage_port::{ConnectError, Node, Notice, ReceiveRight, SendRight, link};
 use farpage_sys::Errno;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
@@ -16,7 +16,8 @@ use farpage_sys::view::View;
 
 use crate::figures::{Figures, Message};
 use crate::interface::{KernelClient, MemoryClient, Tried};
-use crate::{Listed, Refusal, Status};
+use crate::pager::{MemoryObject, MemoryObjects};
+use crate::{Listed, PagerListed, Refusal, Status, lock};
 
 /// A host kernel that does not answer for so long is taken for dead.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -82,6 +83,7 @@ pub struct Shared(Arc<Mapped>);
 struct Mapped {
     name: String,
     bytes: u64,
+    writable: bool,
     file: OwnedFd,
     /// Before the rights: the host kernel answers for it until it is not mapped any more.
     view: OfProcess<View>,
@@ -161,17 +163,97 @@ impl Host {
     pub fn create(&self, name: &str, bytes: u64) -> Result<Shared, Error> {
         let up = self.0.up()?;
         let Both(right, of_name) = up.kernel.create(name.into(), bytes)?.0?;
-        Shared::map(&self.0, &up, name, bytes, (right, Some(of_name)))
+        let found = Found::new(bytes, right).named(name);
+        Shared::map(&self.0, &up, found, Some(of_name))
     }
 
-    /// Finds shared memory by its name, and maps it.
+    /// Finds shared memory by its name, or the object of a pager that was mapped before, and maps
+    /// it.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::NotYours`] and others.
     pub fn open(&self, name: &str) -> Result<Shared, Error> {
         let up = self.0.up()?;
         let Both(bytes, right) = up.kernel.open(name.into())?.0?;
-        Shared::map(&self.0, &up, name, bytes, (right, None))
+        let found = Found::new(bytes, right).learnt()?.named(name);
+        Shared::map(&self.0, &up, found, None)
+    }
+
+    /// The Node by which it is reached: rights to memory objects are rights of this Node's.
+    ///
+    /// # Errors
+    /// As [`Host::connect`], when the host kernel has been started again.
+    pub fn node(&self) -> Result<Node, Error> {
+        Ok(self.0.up()?.node.clone())
+    }
+
+    /// Maps the memory object of a pager in whatever process (`vm_map`): the right to it comes from
+    /// [`MemoryObjects::add`], there or here. All of it is mapped, to be read alone when it cannot
+    /// be written to. The same object is one memory for all who map it.
+    ///
+    /// `patience`: who waits for a page waits so long, also for a pager that died to be started
+    /// again, and then gets SIGBUS, and the host kernel says why; `None`: waits until it comes. It
+    /// counts for the object, and is for who first maps it to say.
+    ///
+    /// # Errors
+    /// [`Refusal::Pager`], [`Refusal::Answered`], [`Refusal::Exists`] and others.
+    pub fn map_object(
+        &self,
+        object: &SendRight,
+        patience: Option<Duration>,
+    ) -> Result<Shared, Error> {
+        let (bytes, right) = self.map_right(object, patience)?;
+        let found = Found::new(bytes, right).learnt()?;
+        let up = self.0.up()?;
+        Shared::map(&self.0, &up, found, None)
+    }
+
+    /// Answers for a memory object from now on, by which others of this user find it by its name.
+    /// `patience`: as for [`Host::map_object`].
+    ///
+    /// # Errors
+    /// As [`Host::map_object`].
+    pub fn offer(
+        &self,
+        object: Arc<dyn MemoryObject>,
+        patience: Option<Duration>,
+    ) -> Result<Offered, Error> {
+        let connect = |why| Error::Connect {
+            path: self.0.path.clone(),
+            why,
+        };
+        let objects = MemoryObjects::new(&self.node()?).map_err(connect)?;
+        let right = objects.add(object);
+        let (_, held) = self.map_right(&right, patience)?;
+        let up = self.0.up()?;
+        let over = up.node.port();
+        up.kernel.right().notify_dead(&over);
+        Ok(Offered {
+            _objects: objects,
+            _held: held,
+            right,
+            over,
+        })
+    }
+
+    /// Others of this process go on meanwhile: the pager may take its time to begin.
+    fn map_right(
+        &self,
+        object: &SendRight,
+        patience: Option<Duration>,
+    ) -> Result<(u64, SendRight), Error> {
+        let kernel = self.0.up()?.kernel.clone();
+        let ms = patience.map(|patience| u32::try_from(patience.as_millis()).unwrap_or(u32::MAX));
+        let Both(bytes, right) = kernel.map_object(object.clone(), ms)?.0?;
+        Ok((bytes, right))
+    }
+
+    /// All pagers of this user in other processes; of all users for root.
+    ///
+    /// # Errors
+    /// [`Error::Call`].
+    pub fn pagers(&self) -> Result<Vec<PagerListed>, Error> {
+        Ok(self.0.up()?.kernel.pagers()?)
     }
 
     /// Takes a name away. Who has the memory keeps it.
@@ -213,6 +295,63 @@ impl Host {
     /// [`Refusal::NotFound`], [`Refusal::NotYours`].
     pub fn messages(&self, name: &str, from: u64) -> Result<(u64, Vec<Message>), Error> {
         Ok(self.0.up()?.kernel.messages(name.into(), from)?.0?)
+    }
+}
+
+/// A memory object that this process answers for, until it is dropped.
+pub struct Offered {
+    _objects: MemoryObjects,
+    /// The host kernel keeps the object's name as long as somebody has it.
+    _held: SendRight,
+    right: SendRight,
+    over: ReceiveRight,
+}
+
+impl Offered {
+    /// A right to the memory object, to be sent to who is to map it or to hand it to other kernels.
+    #[must_use]
+    pub fn right(&self) -> &SendRight {
+        &self.right
+    }
+
+    /// Waits for the end of the host kernel, at most for `timeout`. False: it lives.
+    #[must_use]
+    pub fn wait(&self, timeout: Option<Duration>) -> bool {
+        self.over.receive(timeout).is_ok()
+    }
+}
+
+/// An object that the host kernel has given a right to.
+struct Found {
+    name: String,
+    bytes: u64,
+    writable: bool,
+    memory: MemoryClient,
+}
+
+impl Found {
+    fn new(bytes: u64, right: SendRight) -> Self {
+        Self {
+            name: String::new(),
+            bytes,
+            writable: true,
+            memory: MemoryClient::new(right).with_timeout(PATIENCE),
+        }
+    }
+
+    fn named(self, name: &str) -> Self {
+        let name = name.to_owned();
+        Self { name, ..self }
+    }
+
+    /// With what there is to know of it.
+    fn learnt(self) -> Result<Self, Error> {
+        let about = self.memory.about()?.0?;
+        Ok(Self {
+            name: about.name,
+            writable: about.writable,
+            ..self
+        })
     }
 }
 
@@ -302,23 +441,31 @@ impl Shared {
     fn map(
         host: &Arc<Connection>,
         up: &Up,
-        name: &str,
-        bytes: u64,
-        (right, of_name): (SendRight, Option<SendRight>),
+        found: Found,
+        of_name: Option<SendRight>,
     ) -> Result<Self, Error> {
-        let memory = MemoryClient::new(right).with_timeout(PATIENCE);
+        let Found {
+            name,
+            bytes,
+            writable,
+            memory,
+        } = found;
         let SentFd(file) = memory.file()?.0?;
         let fails = |errno| Error::Map {
-            name: name.into(),
+            name: name.clone(),
             errno,
         };
         let view = with_device(|device| View::map(Fd(file.as_raw_fd()), bytes as usize, device));
         let view = view.map_err(fails)?;
-        let mut rights = Rights::answering(&view, memory, name)?;
+        if !writable {
+            view.only_reads().map_err(fails)?;
+        }
+        let mut rights = Rights::answering(&view, memory, &name)?;
         rights.name = of_name;
         let mapped = Arc::new(Mapped {
-            name: name.into(),
+            name,
             bytes,
+            writable,
             file,
             view: OfProcess::new(view),
             rights: Mutex::new(OfProcess::new(rights)),
@@ -339,6 +486,11 @@ impl Shared {
     /// Its size in bytes.
     pub fn bytes(&self) -> u64 {
         self.0.bytes
+    }
+
+    /// False when it can only be read: a thread that writes to it gets SIGSEGV.
+    pub fn is_writable(&self) -> bool {
+        self.0.writable
     }
 
     /// Where it is mapped, as long as this value or a clone of it lives.
@@ -384,6 +536,9 @@ impl Shared {
         let Both(_, right) = up.kernel.adopt(SentFd(file))?.0?;
         let file = Fd(mapped.file.as_raw_fd());
         with_device(|device| mapped.view.map_again(file, device)).map_err(fails)?;
+        if !mapped.writable {
+            mapped.view.only_reads().map_err(fails)?;
+        }
         mapped.view.becomes_own();
         let memory = MemoryClient::new(right).with_timeout(PATIENCE);
         let rights = Rights::answering(&mapped.view, memory, &mapped.name)?;
@@ -420,10 +575,6 @@ fn refuse_others(path: &Path, own: u32) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn with_device<T>(act: impl FnOnce(Option<Fd>) -> T) -> T {

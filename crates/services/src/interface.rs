@@ -59,6 +59,15 @@ pub enum Refusal {
         /// RAM that the host kernel may use.
         ram_bytes: u64,
     },
+    /// The pager does not answer for it.
+    #[error("the pager of the memory object cannot be used: {0}")]
+    Pager(String),
+    /// Another pager does.
+    #[error(
+        "process {1} answers for '{0}' already; end it first, or give this memory object another \
+         name (a pager that dies may be replaced by one of the same user, with as many bytes)"
+    )]
+    Answered(String, u32),
 }
 
 /// An object, as `farpage ls` shows it.
@@ -76,6 +85,38 @@ pub struct Listed {
     pub pid: u32,
     /// Processes that map it, in order; one that maps it twice is there twice.
     pub mapped_by: Vec<u32>,
+}
+
+/// A pager in another process, as `farpage pager ls` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagerListed {
+    /// Of its object.
+    pub name: String,
+    /// The size of the object.
+    pub bytes: u64,
+    /// Its process; the last, when it is gone.
+    pub pid: u32,
+    /// It is there.
+    pub is_up: bool,
+    /// It is late with something.
+    pub is_behind: bool,
+    /// Requests that wait for it.
+    pub waiting: u64,
+    /// Requests that it answered.
+    pub answered: u64,
+    /// Bytes that it has not taken, and that are kept for it.
+    pub kept_bytes: u64,
+    /// What was last wrong with it; empty: nothing so far.
+    pub cause: String,
+}
+
+/// What there is to know of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct About {
+    /// Its name.
+    pub(crate) name: String,
+    /// It can be written to.
+    pub(crate) writable: bool,
 }
 
 /// How the host kernel does.
@@ -141,6 +182,12 @@ interface! {
         /// What is said about an object, from a number on: the number of the first that is told,
         /// which is larger when some are lost. Kept while somebody asks.
         fn messages(name: String, from: u64) -> Tried<(u64, Vec<Message>)>;
+        /// The object of a pager in another process: its size and a right to it. Who waits for a
+        /// page of it waits so many milliseconds at most, then gets an error; `None`: until it
+        /// comes. That is for who first maps it to say.
+        fn map_object(object: SendRight, patience_ms: Option<u32>) => Tried<Both<u64, SendRight>>;
+        /// All pagers of objects that the caller may see.
+        fn pagers() -> Vec<PagerListed>;
     }
 }
 
@@ -155,5 +202,7 @@ interface! {
         /// The caller will fork, and its child adopt the object: it stays for some seconds, also
         /// when the caller ends before that.
         fn forks() -> ();
+        /// What there is to know of it.
+        fn about() -> Tried<About>;
     }
 }

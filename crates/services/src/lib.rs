@@ -3,6 +3,7 @@
 //! - [`Service`]: the host kernel's side: names, objects, who holds them. `farpage up` runs it.
 //! - [`Host`]: a process's side: it makes, finds and maps shared memory.
 //! - `interface`: what they say to each other.
+//! - [`pager`]: objects whose contents other processes answer for.
 //!
 //! An object is a port: who holds a send right to it has the object. When the last right is gone,
 //! by whatever end of its holder, so are the object and its name. A mapping is a port too, so that
@@ -13,15 +14,17 @@ mod figures;
 mod interface;
 mod limits;
 mod names;
+pub mod pager;
 mod service;
 
-pub use client::{Error, Hold, Host, Shared, check_owner};
+pub use client::{Error, Hold, Host, Offered, Shared, check_owner};
 pub use farpage_host::Times;
 pub use figures::{Figures, Message, ObjectFigures, PagerFigures, PagingFile, PagingSpace, times};
-pub use interface::{Listed, Refusal, Status};
+pub use interface::{Listed, PagerListed, Refusal, Status};
 pub use service::Service;
 
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where the host kernel of this user listens: `$FARPAGE_HOST`; else in `$XDG_RUNTIME_DIR`, for
 /// root in `/run`, and without either in a folder of the user's own in `/tmp`.
@@ -36,4 +39,8 @@ pub fn default_socket() -> PathBuf {
         None => PathBuf::from(format!("/tmp/farpage-{}", user.as_raw())),
     };
     folder.join("host")
+}
+
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

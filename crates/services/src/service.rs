@@ -1,5 +1,7 @@
 //! The host kernel's side.
 
+mod backed;
+
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -10,17 +12,19 @@ use std::time::{Duration, Instant};
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_host::{Object, Objects, SpaceId};
 use farpage_pagers::Pager;
-use farpage_port::interface::{Both, Fd};
+use farpage_port::interface::{Answer, Both, Fd};
 use farpage_port::{
     ConnectError, Listening, Name, Node, Notice, PortSet, ReceiveError, ReceiveRight, Received,
     SendRight, Sender,
 };
 use farpage_sys::Errno;
 
+use backed::{Backed, Backing};
+
 use crate::figures::{Figures, Message, PagingSpace};
-use crate::interface::{Kernel, Memory, Tried};
+use crate::interface::{About, Kernel, Memory, Tried};
 use crate::limits::{Cost, Limits};
-use crate::{Listed, Refusal, Status, names};
+use crate::{Listed, PagerListed, Refusal, Status, names};
 
 /// A child of fork has so much time to come for what its parent had.
 const FORK: Duration = Duration::from_secs(5);
@@ -52,6 +56,8 @@ pub struct Service {
     pub(crate) traced: Vec<(Name, Instant)>,
     /// Giving back an object's memory takes long when there is much: others do not wait for it.
     leaving: SyncSender<Arc<Object>>,
+    /// Pagers in other processes.
+    backed: Backed,
 }
 
 /// Tells of the paging space.
@@ -84,6 +90,8 @@ pub(crate) struct Entry {
     pub(crate) pid: u32,
     /// Processes that map it.
     pub(crate) mapped_by: Vec<u32>,
+    /// `None`: paging space has what does not fit into memory.
+    backing: Option<Backing>,
 }
 
 pub(crate) struct Mapping {
@@ -108,13 +116,16 @@ impl Service {
         let (port, ports) = (node.port(), node.port_set());
         ports.insert(&port);
         let (leaving, left) = sync_channel(LEAVING_MAX);
+        let no_thread = |error: std::io::Error| ConnectError::Failed {
+            doing: "start a thread",
+            errno: Errno(error.raw_os_error().unwrap_or(0)),
+        };
         std::thread::Builder::new()
             .name("services-leave".into())
             .spawn(move || left.into_iter().for_each(drop::<Arc<Object>>))
-            .map_err(|error| ConnectError::Failed {
-                doing: "start a thread",
-                errno: Errno(error.raw_os_error().unwrap_or(0)),
-            })?;
+            .map_err(no_thread)?;
+        let backed = Backed::new(&node).map_err(no_thread)?;
+        ports.insert(backed.port());
         Ok(Self {
             node,
             objects,
@@ -130,6 +141,7 @@ impl Service {
             traced: Vec::new(),
             lingering: Vec::new(),
             leaving,
+            backed,
         })
     }
 
@@ -184,6 +196,8 @@ impl Service {
             if let Notice::NoSenders(given) = notice {
                 self.nobody_holds(port, given);
             }
+        } else if port == self.backed.port().name() {
+            self.take_events();
         } else if port == self.port.name() {
             // It is no notice.
             let _ = self.dispatch(received);
@@ -220,6 +234,9 @@ impl Service {
                     && let Some(at) = entry.mapped_by.iter().position(|other| *other == pid)
                 {
                     entry.mapped_by.swap_remove(at);
+                    if entry.mapped_by.is_empty() {
+                        self.clean(object);
+                    }
                 }
             }
             None => {}
@@ -240,6 +257,12 @@ impl Service {
         {
             return self.lingering.push(port);
         }
+        if !self.may_go(port) {
+            return;
+        }
+        let Some(Held::Object(entry)) = self.held.get(&port) else {
+            return;
+        };
         if !entry.name.is_empty() {
             self.names.remove(&entry.name);
         }
@@ -312,6 +335,7 @@ impl Service {
             uid,
             pid,
             mapped_by: Vec::new(),
+            backing: None,
         };
         self.held.insert(key, Held::Object(entry));
         Ok(Both(right, name_right))
@@ -371,7 +395,7 @@ fn identity_of(file: &OwnedFd) -> Option<(u64, u64)> {
 }
 
 /// User and process of a caller.
-fn identity(caller: Sender) -> (u32, u32) {
+pub(crate) fn identity(caller: Sender) -> (u32, u32) {
     match caller {
         Sender::Peer { uid, pid, .. } => (uid, pid),
         Sender::Own | Sender::Notice => (rustix::process::geteuid().as_raw(), std::process::id()),
@@ -460,6 +484,21 @@ impl Kernel for Service {
     fn messages(&mut self, caller: Sender, name: String, from: u64) -> Tried<(u64, Vec<Message>)> {
         Tried(self.tell_messages(caller, &name, from))
     }
+
+    fn map_object(
+        &mut self,
+        caller: Sender,
+        object: SendRight,
+        patience_ms: Option<u32>,
+        answer: Answer<Tried<Both<u64, SendRight>>>,
+    ) {
+        let patience = patience_ms.map(|ms| Duration::from_millis(ms.into()));
+        self.map_backed(caller, object, patience, answer);
+    }
+
+    fn pagers(&mut self, caller: Sender) -> Vec<PagerListed> {
+        self.list_pagers(caller)
+    }
 }
 
 /// An object's port.
@@ -488,6 +527,7 @@ impl OfObject<'_> {
         };
         if let Some(entry) = self.entry() {
             entry.mapped_by.push(pid);
+            entry.backing.iter_mut().for_each(Backing::is_mapped);
         }
         let (port, right) = self.0.make_port();
         let (key, object) = (port.name(), self.1);
@@ -527,6 +567,18 @@ impl Memory for OfObject<'_> {
         if let Some(entry) = self.entry() {
             entry.stays_until = Some(Instant::now() + FORK);
         }
+    }
+
+    fn about(&mut self, _: Sender) -> Tried<About> {
+        let gone = || Refusal::NotFound("(it is gone)".into());
+        let about = self.entry().ok_or_else(gone).map(|entry| {
+            let backing = entry.backing.as_ref();
+            About {
+                name: entry.name.clone(),
+                writable: backing.is_none_or(|backing| backing.outside.is_writable()),
+            }
+        });
+        Tried(about)
     }
 
     fn file(&mut self, _: Sender) -> Tried<Fd> {

@@ -79,6 +79,16 @@ impl View {
         Ok(())
     }
 
+    /// It is only read from now on: a thread that writes to it gets SIGSEGV.
+    ///
+    /// # Errors
+    /// As `mprotect(2)`.
+    pub fn only_reads(&self) -> Result<()> {
+        // SAFETY: the mapping is this value's own; words of it may be read as before, and writing
+        // to one ends in a signal, and changes nothing.
+        unsafe { mem::protect(self.address, self.bytes, mem::PROT_READ) }
+    }
+
     /// Nobody answers for it any more: threads that wait for a page, or touch one that is not
     /// there, get SIGBUS. Nothing before Linux 6.6: they wait.
     pub fn fail(&self) {

@@ -62,6 +62,32 @@ impl<W> Shared<W> {
         None
     }
 
+    /// The first run of clean pages of `within`, there or aside: they are gone after this. `None`:
+    /// there are none that may go.
+    pub fn choose_clean(&mut self, within: Range<u64>) -> Option<Leaving> {
+        let clusters = within.start / CLUSTER_PAGES..within.end.div_ceil(CLUSTER_PAGES);
+        let wired = |page: &u64| self.wired.contains_key(page);
+        let mut clusters = self.clusters.range(clusters);
+        let leaving = clusters.find_map(|(number, cluster)| {
+            let first = number * CLUSTER_PAGES;
+            let start = within.start.max(first);
+            let asked = mask(PageRange::new(start, within.end.min(first + CLUSTER_PAGES)));
+            let held = (first..first + CLUSTER_PAGES).filter(wired);
+            let held = held.fold(0, |all, page| all | 1 << (page - first));
+            let clean = asked & !(cluster.dirty | cluster.leaving | held);
+            match (cluster.there & clean, cluster.aside & clean) {
+                (0, 0) => None,
+                (0, aside) => Some(Leaving::Dropped(first_run(*number, aside))),
+                (there, _) => Some(Leaving::Clean(first_run(*number, there))),
+            }
+        });
+        if let Some(Leaving::Clean(run) | Leaving::Dropped(run)) = leaving {
+            self.drop_clean(run);
+            self.forget_empty(run.start.0 / CLUSTER_PAGES);
+        }
+        leaving
+    }
+
     /// The pager has `taken` pages that were leaving, or not. They are gone unless they are to
     /// `stay` or somebody waits to write to them.
     ///

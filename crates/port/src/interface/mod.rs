@@ -5,16 +5,18 @@
 //! the arguments as postcard writes them. Rights, descriptors and memory travel beside. More than
 //! 64 KiB go as donated memory, which nobody need know. All that comes is checked in full.
 
+mod later;
 mod wire;
 
 use std::time::Duration;
 
+pub use later::Answer;
 /// Why something cannot be written into a message.
 pub use postcard::Error as EncodeError;
-pub use wire::{Both, Fd, Garbled, Incoming, Outgoing, Wire};
+pub use wire::{Both, Contents, Fd, Garbled, Incoming, Outgoing, Wire};
 
 use crate::link::{Draft, Frozen, Sealed};
-use crate::{CallError, Memory, Message, Received, SendRight, Sender};
+use crate::{CallError, Memory, Message, Received, Right, SendRight, Sender};
 
 const HEAD_BYTES: usize = 12;
 /// Bytes that go inside a message.
@@ -209,6 +211,19 @@ pub fn invoke<T: Wire>(
     call: Outgoing,
     timeout: Option<Duration>,
 ) -> Result<T, InvokeError> {
+    invoke_by(right, of, call, timeout).map(|(_, answer)| answer)
+}
+
+/// As [`invoke`]; says who answered as well.
+///
+/// # Errors
+/// [`InvokeError`].
+pub fn invoke_by<T: Wire>(
+    right: &SendRight,
+    of: &Interface,
+    call: Outgoing,
+    timeout: Option<Duration>,
+) -> Result<(Sender, T), InvokeError> {
     let call = call
         .finish(of, Outcome::Fine)
         .map_err(InvokeError::Memory)?;
@@ -232,18 +247,40 @@ pub fn invoke<T: Wire>(
     }
     let mut incoming = incoming(&opened.bytes, &mut answer);
     let result = T::take(&mut incoming).and_then(|result| incoming.end().map(|()| result));
-    result.map_err(|Garbled| garbled)
+    let result = result.map_err(|Garbled| garbled)?;
+    Ok((answer.sender, result))
 }
 
-/// Answers a call by `serve`, which gets the caller, the method and what came; it says `None` for a
-/// method that there is not. For what [`interface!`](crate::interface) makes.
+/// Sends what nobody answers: for what [`interface!`](crate::interface) makes.
+///
+/// # Errors
+/// [`InvokeError`].
+pub fn tell(
+    right: &SendRight,
+    of: &Interface,
+    message: Outgoing,
+    timeout: Option<Duration>,
+) -> Result<(), InvokeError> {
+    let message = message.finish(of, Outcome::Fine);
+    let sent = right.send(message.map_err(InvokeError::Memory)?, timeout);
+    sent.map_err(|refused| CallError::Refused(refused.error).into())
+}
+
+/// Answers a call by `serve`, which gets the caller, the method, what came and whom to answer; it
+/// says `None` for a method that there is not, and takes the reply right when it answers later. For
+/// what [`interface!`](crate::interface) makes.
 ///
 /// # Errors
 /// The message, when it is a notice.
 pub fn answer(
     of: &Interface,
     mut call: Received,
-    serve: impl FnOnce(Sender, u32, &mut Incoming<'_>) -> Result<Option<Outgoing>, Garbled>,
+    serve: impl FnOnce(
+        Sender,
+        u32,
+        &mut Incoming<'_>,
+        &mut Option<Right>,
+    ) -> Result<Option<Outgoing>, Garbled>,
 ) -> Result<(), Box<Received>> {
     if call.notice().is_some() {
         return Err(Box::new(call));
@@ -253,14 +290,21 @@ pub fn answer(
         Ok(opened) if !opened.is_of || opened.version != of.version => (Outcome::Other, None),
         Ok(opened) => {
             let (sender, method) = (call.sender, call.id);
+            let mut reply = call.reply.take();
             let mut incoming = incoming(&opened.bytes, &mut call);
-            match serve(sender, method, &mut incoming) {
+            let served = serve(sender, method, &mut incoming, &mut reply);
+            call.reply = reply;
+            match served {
                 Ok(Some(out)) => (Outcome::Fine, Some(out)),
                 Ok(None) => (Outcome::NoMethod, None),
                 Err(Garbled) => (Outcome::Garbled, None),
             }
         }
     };
+    if call.reply.is_none() {
+        // Told and not asked, or answered later.
+        return Ok(());
+    }
     let out = out.unwrap_or_else(|| Outgoing::new(call.id));
     // Without memory for it, or when it cannot be sent (it exceeds a limit, or would take a receive
     // right to its own port), the caller is told that there is no answer.
@@ -272,8 +316,11 @@ pub fn answer(
 
 /// Declares an interface: a trait for its server and a struct for its clients.
 ///
-/// Arguments and answers are owned values of what serde knows, rights, [`Memory`], [`Fd`] or
-/// [`Both`]. A client that meets a server of another version gets [`InvokeError::Version`], which
+/// Arguments and answers are owned values of what serde knows, rights, [`Memory`], [`Fd`],
+/// [`Contents`] or [`Both`]. A method without an answer (`fn told(number: u64);`) is a message:
+/// the client waits for room in the server's queue, and for nothing else. One with an answer after
+/// `=>` is a call like others to the client; the server gets an [`Answer`] and gives it when it
+/// can. A client that meets a server of another version gets [`InvokeError::Version`], which
 /// says both. The server's methods get the caller first, as Linux says who it is; `dispatch`
 /// answers one message, `serve` all until a notice comes.
 ///
@@ -318,12 +365,53 @@ pub fn answer(
 /// ```
 #[macro_export]
 macro_rules! interface {
+    (@client [$(#[$told:meta])*] $vis:vis $method:ident($($argument:ident: $kind:ty),*)
+        $answer:ty
+    ) => {
+        $(#[$told])*
+        ///
+        /// # Errors
+        /// [`InvokeError`]($crate::interface::InvokeError).
+        #[allow(dead_code)]
+        $vis fn $method(
+            &self $(, $argument: $kind)*
+        ) -> ::core::result::Result<$answer, $crate::interface::InvokeError> {
+            let method = const { Self::INTERFACE.number(stringify!($method)) };
+            #[allow(unused_mut)]
+            let mut out = $crate::interface::Outgoing::new(method);
+            $(
+                $crate::interface::Wire::put($argument, &mut out)
+                    .map_err($crate::interface::InvokeError::Encode)?;
+            )*
+            $crate::interface::invoke(&self.right, &Self::INTERFACE, out, self.timeout)
+        }
+    };
+    (@client [$(#[$told:meta])*] $vis:vis $method:ident($($argument:ident: $kind:ty),*)) => {
+        $(#[$told])*
+        ///
+        /// # Errors
+        /// [`InvokeError`]($crate::interface::InvokeError): it was not sent.
+        #[allow(dead_code)]
+        $vis fn $method(
+            &self $(, $argument: $kind)*
+        ) -> ::core::result::Result<(), $crate::interface::InvokeError> {
+            let method = const { Self::INTERFACE.number(stringify!($method)) };
+            #[allow(unused_mut)]
+            let mut out = $crate::interface::Outgoing::new(method);
+            $(
+                $crate::interface::Wire::put($argument, &mut out)
+                    .map_err($crate::interface::InvokeError::Encode)?;
+            )*
+            $crate::interface::tell(&self.right, &Self::INTERFACE, out, self.timeout)
+        }
+    };
     (
         $(#[$about:meta])*
         $vis:vis trait $server:ident, client $client:ident, $name:literal version $version:literal {
             $(
                 $(#[$told:meta])*
-                fn $method:ident($($argument:ident: $kind:ty),* $(,)?) -> $answer:ty;
+                fn $method:ident($($argument:ident: $kind:ty),* $(,)?)
+                    $(-> $answer:ty)? $(=> $late:ty)?;
             )+
         }
     ) => {
@@ -331,7 +419,12 @@ macro_rules! interface {
         $vis trait $server {
             $(
                 $(#[$told])*
-                fn $method(&mut self, caller: $crate::Sender $(, $argument: $kind)*) -> $answer;
+                fn $method(
+                    &mut self,
+                    caller: $crate::Sender
+                    $(, $argument: $kind)*
+                    $(, answer: $crate::interface::Answer<$late>)?
+                ) $(-> $answer)?;
             )+
 
             /// Answers a message.
@@ -343,7 +436,8 @@ macro_rules! interface {
                 call: $crate::Received,
             ) -> ::core::result::Result<(), ::std::boxed::Box<$crate::Received>> {
                 const OF: $crate::interface::Interface = $client::INTERFACE;
-                $crate::interface::answer(&OF, call, |caller, method, incoming| {
+                #[allow(unused_variables)]
+                $crate::interface::answer(&OF, call, |caller, method, incoming, reply| {
                     $(
                         if method == const { OF.number(stringify!($method)) } {
                             $(
@@ -351,7 +445,12 @@ macro_rules! interface {
                                     <$kind as $crate::interface::Wire>::take(incoming)?;
                             )*
                             incoming.end()?;
-                            let result = self.$method(caller $(, $argument)*);
+                            #[allow(clippy::let_unit_value)]
+                            let result = self.$method(
+                                caller
+                                $(, $argument)*
+                                $(, $crate::interface::Answer::<$late>::new(&OF, method, reply))?
+                            );
                             let mut out = $crate::interface::Outgoing::new(method);
                             let put = $crate::interface::Wire::put(result, &mut out);
                             put.map_err(|_| $crate::interface::Garbled)?;
@@ -417,22 +516,8 @@ macro_rules! interface {
             }
 
             $(
-                $(#[$told])*
-                ///
-                /// # Errors
-                /// [`InvokeError`]($crate::interface::InvokeError).
-                #[allow(dead_code)]
-                $vis fn $method(
-                    &self $(, $argument: $kind)*
-                ) -> ::core::result::Result<$answer, $crate::interface::InvokeError> {
-                    let method = const { Self::INTERFACE.number(stringify!($method)) };
-                    #[allow(unused_mut)]
-                    let mut out = $crate::interface::Outgoing::new(method);
-                    $(
-                        $crate::interface::Wire::put($argument, &mut out)
-                            .map_err($crate::interface::InvokeError::Encode)?;
-                    )*
-                    $crate::interface::invoke(&self.right, &Self::INTERFACE, out, self.timeout)
+                $crate::interface! {
+                    @client [$(#[$told])*] $vis $method($($argument: $kind),*) $($answer)? $($late)?
                 }
             )+
         }

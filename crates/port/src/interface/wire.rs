@@ -5,6 +5,8 @@ use std::os::fd::OwnedFd;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::INSIDE_MAX;
+use crate::link::{Draft, Frozen, Sealed};
 use crate::{Memory, Message, ReceiveRight, Right, SendOnceRight, SendRight};
 
 /// Bytes that mean nothing.
@@ -109,6 +111,74 @@ impl Wire for Memory {
 
     fn take(from: &mut Incoming<'_>) -> Result<Self, Garbled> {
         from.memory.next().ok_or(Garbled)
+    }
+}
+
+/// Bytes of any length as an argument or an answer, not looked at one by one: inside of the message
+/// where they fit, else as donated memory, which the receiver maps.
+pub struct Contents(Held);
+
+enum Held {
+    Own(Vec<u8>),
+    Mapped(Frozen),
+}
+
+impl std::fmt::Debug for Contents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.len())
+    }
+}
+
+impl From<Vec<u8>> for Contents {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Held::Own(bytes))
+    }
+}
+
+impl std::ops::Deref for Contents {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Held::Own(bytes) => bytes,
+            Held::Mapped(map) => map,
+        }
+    }
+}
+
+/// Bytes of a message that are left for other arguments.
+const OTHERS: usize = 1 << 10;
+
+impl Wire for Contents {
+    fn put(self, out: &mut Outgoing) -> Result<(), postcard::Error> {
+        let is_inside = self.len() + out.bytes.len() + OTHERS <= INSIDE_MAX;
+        is_inside.then_some(self.len() as u32).put(out)?;
+        if is_inside {
+            out.bytes.extend_from_slice(&self);
+            return Ok(());
+        }
+        let sealed = Draft::create(c"farpage-contents", self.len()).and_then(|mut draft| {
+            draft.copy_from_slice(&self);
+            Sealed::new(draft)
+        });
+        let sealed = sealed.map_err(|_| postcard::Error::SerializeBufferFull)?;
+        Memory::Donated(sealed.into()).put(out)
+    }
+
+    fn take(from: &mut Incoming<'_>) -> Result<Self, Garbled> {
+        if let Some(length) = <Option<u32> as Wire>::take(from)? {
+            let inside = from.bytes.split_at_checked(length as usize);
+            let (inside, rest) = inside.ok_or(Garbled)?;
+            from.bytes = rest;
+            return Ok(Self(Held::Own(inside.to_vec())));
+        }
+        match Memory::take(from)? {
+            Memory::Donated(donated) => {
+                let map = donated.map().map_err(|_| Garbled)?;
+                Ok(Self(Held::Mapped(map)))
+            }
+            Memory::Lent(_) => Err(Garbled),
+        }
     }
 }
 

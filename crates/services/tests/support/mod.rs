@@ -2,6 +2,8 @@
 
 #![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
 
+pub mod pagers;
+
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -74,7 +76,24 @@ pub struct Program {
 impl Program {
     /// Runs the test `the_program` of the same file.
     pub fn start(kind: &str, socket: &Path) -> Self {
+        Self::start_as(Command::new(std::env::current_exe().unwrap()), kind, socket)
+    }
+
+    /// The same; what it says on the error output goes to a file.
+    pub fn start_telling(kind: &str, socket: &Path, file: &Path) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
+        command.stderr(std::fs::File::create(file).unwrap());
+        Self::start_as(command, kind, socket)
+    }
+
+    /// The same, with a folder for what it keeps.
+    pub fn start_in(kind: &str, socket: &Path, folder: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.env("FARPAGE_TEST_FOLDER", folder);
+        Self::start_as(command, kind, socket)
+    }
+
+    fn start_as(mut command: Command, kind: &str, socket: &Path) -> Self {
         command.args(["the_program", "--exact", "--nocapture"]);
         command.env(PROGRAM, kind).env("FARPAGE_HOST", socket);
         let mut child = command

@@ -1,0 +1,525 @@
+//! What is under way between the kernel and the pager of one object that is elsewhere: in another
+//! process, which may be slow, lie, die at any step and come back.
+//!
+//! - **Requests** wait until the pager answers, or until their time is up. At most [`REQUESTS_MAX`]
+//!   are with the pager; the others wait here, and so do all while there is no pager.
+//! - **Writes** are with the pager until it has taken them. One that is not taken in time is
+//!   **overdue**.
+//! - **Kept** pages are with the default pager, which took them in place of the pager, and are
+//!   given to the pager when it takes pages again.
+//!
+//! Invariant: of a page, one write at most is with the pager. So what it takes last is newest.
+//! Invariant: a kept page is forgotten only when the pager has taken its newest contents, or memory
+//! has the only copy again.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use farpage_abi::PageRange;
+
+/// Requests that the pager has at a time.
+pub const REQUESTS_MAX: usize = 32;
+/// Writes that the pager has at a time.
+pub const WRITES_MAX: usize = 8;
+
+/// What the pager may not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// Answers what it was not asked, or a second time.
+    Unasked(u64),
+    /// Supplies no pages, or more than it was asked for.
+    Length {
+        /// Pages that it was asked for.
+        asked: u64,
+        /// Pages that it supplied; a part of one counts.
+        supplied: u64,
+    },
+}
+
+/// How a write stands that somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The pager has not said.
+    Waits,
+    /// The pager answers for the pages.
+    Taken,
+    /// It does not, or is gone.
+    Refused,
+}
+
+/// What is under way. `T` is what a request is answered by.
+pub struct Outside<T> {
+    is_up: bool,
+    next: u64,
+    requests: BTreeMap<u64, Request<T>>,
+    /// Requests that the pager does not have, in order.
+    unsent: VecDeque<u64>,
+    /// Numbers of requests whose time was up: the pager has them still.
+    expired: BTreeSet<u64>,
+    writes: BTreeMap<u64, Write>,
+    kept: BTreeMap<u64, Kept>,
+    /// Of the kept pages, those that were taken.
+    taken: usize,
+}
+
+struct Request<T> {
+    pages: PageRange,
+    until: Option<u64>,
+    is_sent: bool,
+    answer: T,
+}
+
+struct Write {
+    pages: PageRange,
+    state: WriteState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WriteState {
+    Waited(Outcome),
+    /// Nobody waits for it any more.
+    Overdue,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Kept {
+    /// The write that has the same contents, if the pager has it.
+    sent: Option<u64>,
+    /// The pager has taken the same contents.
+    taken: bool,
+}
+
+impl<T> Default for Outside<T> {
+    fn default() -> Self {
+        Self {
+            is_up: false,
+            next: 0,
+            requests: BTreeMap::new(),
+            unsent: VecDeque::new(),
+            expired: BTreeSet::new(),
+            writes: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            taken: 0,
+        }
+    }
+}
+
+impl<T> Outside<T> {
+    /// There is a pager, which was told nothing so far.
+    pub fn comes(&mut self) {
+        self.goes();
+        self.is_up = true;
+    }
+
+    /// There is none any more. What it had is to be sent again to the next one.
+    pub fn goes(&mut self) {
+        self.is_up = false;
+        self.expired.clear();
+        self.unsent = self.requests.keys().copied().collect();
+        self.requests
+            .values_mut()
+            .for_each(|request| request.is_sent = false);
+        self.writes.retain(|_, write| {
+            let is_waited = matches!(write.state, WriteState::Waited(_));
+            if write.state == WriteState::Waited(Outcome::Waits) {
+                write.state = WriteState::Waited(Outcome::Refused);
+            }
+            is_waited
+        });
+        self.kept.values_mut().for_each(|kept| kept.sent = None);
+    }
+
+    /// True while there is a pager.
+    pub fn is_up(&self) -> bool {
+        self.is_up
+    }
+
+    /// True when something the pager has is late.
+    pub fn is_behind(&self) -> bool {
+        let is_overdue = |write: &Write| write.state == WriteState::Overdue;
+        !self.expired.is_empty() || self.writes.values().any(is_overdue)
+    }
+
+    /// Pages are wanted, at the latest `until`. Returns the number of the request.
+    pub fn ask(&mut self, pages: PageRange, until: Option<u64>, answer: T) -> u64 {
+        let id = self.number();
+        self.unsent.push_back(id);
+        let request = Request {
+            pages,
+            until,
+            is_sent: false,
+            answer,
+        };
+        self.requests.insert(id, request);
+        id
+    }
+
+    /// The next request to be sent, if the pager may have one more.
+    pub fn next_to_send(&mut self) -> Option<(u64, PageRange, &T)> {
+        let sent = self.requests.len() - self.unsent.len() + self.expired.len();
+        if !self.is_up || sent >= REQUESTS_MAX {
+            return None;
+        }
+        let id = self.unsent.pop_front()?;
+        let request = self.requests.get_mut(&id)?;
+        request.is_sent = true;
+        Some((id, request.pages, &request.answer))
+    }
+
+    /// It could not be sent after all.
+    pub fn was_not_sent(&mut self, id: u64) {
+        if let Some(request) = self.requests.get_mut(&id)
+            && request.is_sent
+        {
+            request.is_sent = false;
+            self.unsent.push_front(id);
+        } else {
+            self.expired.remove(&id);
+        }
+    }
+
+    /// Requests that wait to be sent.
+    pub fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// The pager supplies so many pages, or with `None` says that it cannot. `Ok(None)`: nobody
+    /// waits for them any more.
+    ///
+    /// # Errors
+    /// It may not do that.
+    pub fn answered(&mut self, id: u64, pages: Option<u64>) -> Result<Option<T>, Violation> {
+        if self.expired.remove(&id) {
+            return Ok(None);
+        }
+        let request = self.requests.get(&id).filter(|request| request.is_sent);
+        let asked = request.ok_or(Violation::Unasked(id))?.pages.pages();
+        if let Some(supplied) = pages
+            && !(1..=asked).contains(&supplied)
+        {
+            return Err(Violation::Length { asked, supplied });
+        }
+        Ok(self.requests.remove(&id).map(|request| request.answer))
+    }
+
+    /// Requests whose time is up at `now`, with their pages.
+    pub fn expire(&mut self, now: u64) -> Vec<(PageRange, T)> {
+        let is_due = |request: &Request<T>| request.until.is_some_and(|until| until <= now);
+        let mut due = Vec::new();
+        let ids = self.requests.iter().filter(|(_, request)| is_due(request));
+        for id in ids.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let Some(request) = self.requests.remove(&id) else {
+                continue;
+            };
+            match request.is_sent {
+                true => {
+                    self.expired.insert(id);
+                }
+                false => self.unsent.retain(|other| *other != id),
+            }
+            due.push((request.pages, request.answer));
+        }
+        due
+    }
+
+    /// When the time of the first request is up.
+    pub fn next_deadline(&self) -> Option<u64> {
+        let deadlines = self.requests.values().filter_map(|request| request.until);
+        deadlines.min()
+    }
+
+    /// Pages are to go to the pager, newer than all that it has. `None`: to the default pager, for
+    /// there is no pager, or it does not keep up.
+    pub fn begin_write(&mut self, pages: PageRange) -> Option<u64> {
+        if !self.is_up || self.is_behind() || self.owed() > 0 || self.writes.len() >= WRITES_MAX {
+            return None;
+        }
+        Some(self.write(pages))
+    }
+
+    /// How a write of [`Outside::begin_write`] or [`Outside::begin_return`] stands. Its end is told
+    /// once.
+    pub fn outcome(&mut self, id: u64) -> Outcome {
+        let outcome = match self.writes.get(&id).map(|write| write.state) {
+            Some(WriteState::Waited(outcome)) => outcome,
+            Some(WriteState::Overdue) | None => Outcome::Refused,
+        };
+        if outcome != Outcome::Waits {
+            self.writes.remove(&id);
+        }
+        outcome
+    }
+
+    /// Nobody waits for the write any more; its pages are to be kept. False when it is not with the
+    /// pager.
+    pub fn is_overdue(&mut self, id: u64) -> bool {
+        match self.writes.get_mut(&id) {
+            Some(write) if write.state == WriteState::Waited(Outcome::Waits) => {
+                write.state = WriteState::Overdue;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// The write was not sent, and nobody asks for its outcome.
+    pub fn withdraw(&mut self, id: u64) {
+        self.writes.remove(&id);
+        let kept = self.kept.values_mut().filter(|kept| kept.sent == Some(id));
+        kept.for_each(|kept| kept.sent = None);
+    }
+
+    /// The pager has taken a write, or not.
+    ///
+    /// # Errors
+    /// It has no such write.
+    pub fn wrote(&mut self, id: u64, taken: bool) -> Result<(), Violation> {
+        let write = self.writes.get_mut(&id).ok_or(Violation::Unasked(id))?;
+        match write.state {
+            WriteState::Waited(Outcome::Waits) => {
+                write.state = WriteState::Waited(match taken {
+                    true => Outcome::Taken,
+                    false => Outcome::Refused,
+                });
+            }
+            WriteState::Waited(Outcome::Taken | Outcome::Refused) => {
+                return Err(Violation::Unasked(id));
+            }
+            WriteState::Overdue => {
+                let pages = write.pages;
+                self.writes.remove(&id);
+                self.settle(id, pages, taken);
+            }
+        }
+        Ok(())
+    }
+
+    /// The pages of write `id`, which are kept, were taken or not.
+    fn settle(&mut self, id: u64, pages: PageRange, taken: bool) {
+        let all = self.kept.range_mut(pages.start.0..pages.end.0);
+        for (_, kept) in all.filter(|(_, kept)| kept.sent == Some(id)) {
+            *kept = Kept { sent: None, taken };
+            self.taken += usize::from(taken);
+        }
+    }
+
+    /// The default pager is about to take the newest contents of pages: those of write `sent`, when
+    /// the pager has it.
+    pub fn keep(&mut self, pages: PageRange, sent: Option<u64>) {
+        for page in pages.iter() {
+            let sent = sent.filter(|id| self.writes.contains_key(id));
+            let before = self.kept.insert(page.0, Kept { sent, taken: false });
+            self.taken -= usize::from(before.is_some_and(|before| before.taken));
+        }
+    }
+
+    /// The contents of pages are elsewhere: with the pager, or only in memory.
+    pub fn forget(&mut self, pages: PageRange) {
+        for page in pages.iter() {
+            let before = self.kept.remove(&page.0);
+            self.taken -= usize::from(before.is_some_and(|before| before.taken));
+        }
+    }
+
+    /// True when the default pager has the newest contents of the first of `pages`; and the run of
+    /// those of which the same is true.
+    pub fn kept_first(&self, pages: PageRange) -> (bool, PageRange) {
+        let is_kept = |page: u64| self.kept.contains_key(&page);
+        let first = pages.start.0;
+        let same = |page: &u64| is_kept(*page) == is_kept(first);
+        let end = (first..pages.end.0).take_while(same).last();
+        let end = end.map_or(first, |last| last + 1);
+        (is_kept(first), PageRange::new(first, end))
+    }
+
+    /// True when the default pager has one of them.
+    pub fn keeps_some(&self, pages: PageRange) -> bool {
+        let mut kept = self.kept.range(pages.start.0..pages.end.0);
+        kept.next().is_some()
+    }
+
+    /// Kept pages that the pager has not taken.
+    pub fn owed(&self) -> usize {
+        self.kept.len() - self.taken
+    }
+
+    /// The next pages that are to be given back to the pager, at most `most`, as a write that
+    /// somebody waits for. `None`: there are none, or it has enough.
+    pub fn begin_return(&mut self, most: u64) -> Option<(u64, PageRange)> {
+        if !self.is_up || self.is_behind() {
+            return None;
+        }
+        let is_ready = |kept: &Kept| kept.sent.is_none() && !kept.taken;
+        let first = *self.kept.iter().find(|(_, kept)| is_ready(kept))?.0;
+        let run = self.kept.range(first..).zip(first..first + most);
+        let run = run.take_while(|((page, kept), at)| *page == at && is_ready(kept));
+        let pages = PageRange::new(first, first + run.count() as u64);
+        let id = self.write(pages);
+        for (_, kept) in self.kept.range_mut(first..pages.end.0) {
+            kept.sent = Some(id);
+        }
+        Some((id, pages))
+    }
+
+    /// A write of [`Outside::begin_return`] came to this.
+    pub fn end_return(&mut self, id: u64, pages: PageRange, taken: bool) {
+        self.settle(id, pages, taken);
+    }
+
+    /// Kept pages that the pager has taken, in runs: the default pager may forget them after
+    /// this.
+    pub fn taken(&mut self) -> Vec<PageRange> {
+        let mut runs: Vec<PageRange> = Vec::new();
+        self.kept.retain(|page, kept| {
+            if kept.taken {
+                match runs.last_mut() {
+                    Some(run) if run.end.0 == *page => run.end.0 += 1,
+                    Some(_) | None => runs.push(PageRange::new(*page, page + 1)),
+                }
+            }
+            !kept.taken
+        });
+        self.taken = 0;
+        runs
+    }
+
+    /// All requests, which nobody will answer.
+    pub fn take_requests(&mut self) -> Vec<(PageRange, T)> {
+        self.unsent.clear();
+        let all = core::mem::take(&mut self.requests).into_values();
+        all.map(|request| (request.pages, request.answer)).collect()
+    }
+
+    fn write(&mut self, pages: PageRange) -> u64 {
+        let id = self.number();
+        let state = WriteState::Waited(Outcome::Waits);
+        self.writes.insert(id, Write { pages, state });
+        id
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(start: u64, end: u64) -> PageRange {
+        PageRange::new(start, end)
+    }
+
+    fn up() -> Outside<&'static str> {
+        let mut outside = Outside::default();
+        outside.comes();
+        outside
+    }
+
+    #[test]
+    fn an_answer_is_to_a_request_that_was_sent_once_and_of_its_length() {
+        let mut outside = up();
+        let id = outside.ask(pages(0, 4), None, "a");
+        assert_eq!(outside.answered(id, Some(1)), Err(Violation::Unasked(id)));
+        assert_eq!(outside.next_to_send(), Some((id, pages(0, 4), &"a")));
+        for supplied in [0, 5] {
+            let wrong = Violation::Length { asked: 4, supplied };
+            assert_eq!(outside.answered(id, Some(supplied)), Err(wrong));
+        }
+        assert_eq!(outside.answered(id, Some(4)), Ok(Some("a")));
+        assert_eq!(outside.answered(id, Some(4)), Err(Violation::Unasked(id)));
+    }
+
+    #[test]
+    fn what_is_late_is_ignored_once_and_takes_its_place_until_then() {
+        let mut outside = up();
+        let ids: Vec<u64> = (0..REQUESTS_MAX as u64 + 1)
+            .map(|page| outside.ask(pages(page, page + 1), Some(10 + page), "a"))
+            .collect();
+        while outside.next_to_send().is_some() {}
+        assert_eq!(outside.next_deadline(), Some(10));
+        assert_eq!(outside.expire(9), []);
+        assert_eq!(outside.expire(11).len(), 2);
+        assert!(outside.is_behind() && outside.next_to_send().is_none());
+        assert_eq!(outside.answered(ids[0], Some(1)), Ok(None));
+        assert_eq!(
+            outside.next_to_send().map(|(id, _, _)| id),
+            ids.last().copied()
+        );
+        assert_eq!(
+            outside.answered(ids[0], None),
+            Err(Violation::Unasked(ids[0]))
+        );
+    }
+
+    #[test]
+    fn the_next_pager_is_asked_all_that_waits_in_order() {
+        let mut outside = up();
+        let ids = [0, 1, 2].map(|page| outside.ask(pages(page, page + 1), None, "a"));
+        assert_eq!(outside.next_to_send().map(|(id, _, _)| id), Some(ids[0]));
+        outside.goes();
+        assert_eq!(outside.next_to_send(), None);
+        assert_eq!(
+            outside.answered(ids[0], Some(1)),
+            Err(Violation::Unasked(1))
+        );
+        outside.comes();
+        for id in ids {
+            assert_eq!(outside.next_to_send().map(|(id, _, _)| id), Some(id));
+        }
+    }
+
+    #[test]
+    fn what_is_not_taken_in_time_is_kept_until_it_is() {
+        let mut outside = up();
+        let id = outside.begin_write(pages(0, 2)).unwrap();
+        assert_eq!(outside.outcome(id), Outcome::Waits);
+        assert!(outside.is_overdue(id));
+        outside.keep(pages(0, 2), Some(id));
+        // Meanwhile nothing goes there, not even those.
+        assert_eq!(outside.begin_write(pages(5, 6)), None);
+        assert_eq!(outside.begin_return(8), None);
+        // Page 1 is written again: what the pager has of it is old.
+        outside.keep(pages(1, 2), None);
+        assert_eq!(outside.wrote(id, true), Ok(()));
+        assert_eq!(outside.taken(), [pages(0, 1)]);
+        assert_eq!(outside.owed(), 1);
+        let (id, returned) = outside.begin_return(8).unwrap();
+        assert_eq!(returned, pages(1, 2));
+        assert_eq!(outside.wrote(id, true), Ok(()));
+        assert_eq!(outside.wrote(id, true), Err(Violation::Unasked(id)));
+        assert_eq!(outside.outcome(id), Outcome::Taken);
+        outside.end_return(id, returned, true);
+        assert_eq!(outside.taken(), [pages(1, 2)]);
+        assert!(outside.begin_write(pages(5, 6)).is_some());
+    }
+
+    #[test]
+    fn a_pager_that_dies_in_a_write_has_taken_nothing() {
+        let mut outside = up();
+        let (waited, late) = (
+            outside.begin_write(pages(0, 1)),
+            outside.begin_write(pages(3, 5)),
+        );
+        let (waited, late) = (waited.unwrap(), late.unwrap());
+        assert!(outside.is_overdue(late));
+        outside.keep(pages(3, 5), Some(late));
+        outside.goes();
+        assert_eq!(outside.outcome(waited), Outcome::Refused);
+        assert_eq!(outside.wrote(late, true), Err(Violation::Unasked(late)));
+        assert_eq!((outside.owed(), outside.begin_return(9)), (2, None));
+        assert_eq!(outside.kept_first(pages(2, 9)), (false, pages(2, 3)));
+        assert_eq!(outside.kept_first(pages(3, 9)), (true, pages(3, 5)));
+        outside.comes();
+        assert_eq!(
+            outside.begin_return(1).map(|(_, run)| run),
+            Some(pages(3, 4))
+        );
+    }
+}

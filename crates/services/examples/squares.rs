@@ -1,0 +1,41 @@
+//! A pager: the n-th word of its object is n squared, and none of them is anywhere before somebody
+//! looks.
+//!
+//!     farpage up &
+//!     farpage pager serve target/debug/examples/squares
+
+use std::sync::Arc;
+
+use farpage_services::pager::{About, MemoryObject, PageRequest};
+use farpage_services::{Host, default_socket};
+
+const WORD_BYTES: u64 = 8;
+const PAGE_WORDS: u64 = 4096 / WORD_BYTES;
+
+struct Squares;
+
+impl MemoryObject for Squares {
+    fn about(&self) -> About {
+        About {
+            name: "squares".into(),
+            bytes: 1 << 30,
+            writable: false,
+            cluster_pages: 16,
+        }
+    }
+
+    fn data_request(&self, request: PageRequest) {
+        let pages = request.pages();
+        let words = pages.start.0 * PAGE_WORDS..pages.end.0 * PAGE_WORDS;
+        request.supply(words.flat_map(|n| (n * n).to_le_bytes()).collect());
+    }
+}
+
+fn main() -> Result<(), farpage_services::Error> {
+    let host = Host::connect(&default_socket())?;
+    let offered = host.offer(Arc::new(Squares), None)?;
+    println!("squares: 1 GiB, computed as it is read");
+    let _ = offered.wait(None);
+    eprintln!("squares: the host kernel is gone");
+    Ok(())
+}

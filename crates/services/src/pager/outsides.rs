@@ -1,0 +1,366 @@
+//! All pagers in other processes: what they answer, when their time is up, what is given back.
+//!
+//! One thread takes the answers of all, in turn and without waiting for anybody; one looks at the
+//! clock; one gives kept pages back; one cleans and flushes what pagers ask for.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_host::Object;
+use farpage_pagers::{Pager, PagerError, Supplied, errno};
+use farpage_port::interface::{self, Answer, Both, Contents, InvokeError, Outgoing, Wire};
+use farpage_port::{Name, Node, Notice, PortSet, Received, SendRight, Sender};
+
+use super::outside::{Outside, Session, words};
+use super::protocol::{Lock, OfferedClient, PagingClient, Ready, Request};
+use crate::lock;
+use crate::service::identity;
+
+/// A pager that does not begin in this time is refused.
+const BEGINNING: Duration = Duration::from_secs(10);
+/// What a pager may have sent and is not read yet: answers to all it can be asked at a time.
+const QUEUE: u16 = 64;
+/// Locks that wait to be carried out at most.
+const LOCKS_MAX: usize = 64;
+
+/// All of a host kernel.
+pub(crate) struct Outsides {
+    node: Node,
+    /// Where pagers answer.
+    ports: PortSet,
+    by_port: Mutex<HashMap<Name, Arc<Outside>>>,
+    all: Mutex<Vec<Weak<Outside>>>,
+    began: Instant,
+    /// When to look at the clock.
+    alarm: (Mutex<Option<Instant>>, Condvar),
+    /// Kept pages may be given back.
+    pressed: (Mutex<bool>, Condvar),
+    locks: OnceLock<SyncSender<Locking>>,
+    /// Called when an object's pager has taken all that was kept for it.
+    given_back: Box<dyn Fn() + Send + Sync>,
+}
+
+/// A pager asks for pages to be cleaned or flushed.
+struct Locking {
+    object: Weak<Object>,
+    pages: PageRange,
+    lock: Lock,
+    answer: Answer<Result<(), String>>,
+}
+
+/// A pager that has begun, and answers for nothing yet.
+pub(crate) struct Begun {
+    pub(crate) ready: Ready,
+    session: Session,
+}
+
+impl Begun {
+    pub(crate) fn pid(&self) -> u32 {
+        self.session.pid
+    }
+
+    pub(crate) fn uid(&self) -> u32 {
+        self.session.uid
+    }
+}
+
+impl Outsides {
+    /// Those of the host kernel whose Node it is. `given_back` is called when a pager has taken all
+    /// that was kept for it.
+    ///
+    /// # Errors
+    /// Without threads.
+    pub(crate) fn start(
+        node: &Node,
+        given_back: Box<dyn Fn() + Send + Sync>,
+    ) -> std::io::Result<Arc<Self>> {
+        let all = Arc::new(Self {
+            node: node.clone(),
+            ports: node.port_set(),
+            by_port: Mutex::default(),
+            all: Mutex::default(),
+            began: Instant::now(),
+            alarm: (Mutex::default(), Condvar::new()),
+            pressed: (Mutex::default(), Condvar::new()),
+            locks: OnceLock::new(),
+            given_back,
+        });
+        let (sender, locks) = sync_channel(LOCKS_MAX);
+        all.locks.get_or_init(|| sender);
+        let spawn = |name: &str, work: fn(&Self)| {
+            let all = Arc::clone(&all);
+            let builder = std::thread::Builder::new().name(name.into());
+            builder.spawn(move || work(&all)).map(drop)
+        };
+        spawn("pagers-answer", Self::receive)?;
+        spawn("pagers-clock", Self::watch_clock)?;
+        spawn("pagers-return", Self::give_back)?;
+        std::thread::Builder::new()
+            .name("pagers-lock".into())
+            .spawn(move || locks.into_iter().for_each(Locking::carry_out))?;
+        Ok(all)
+    }
+
+    /// Asks a pager to begin. Waits for it.
+    ///
+    /// # Errors
+    /// Why it does not, in words.
+    pub(crate) fn begin(&self, object: &SendRight) -> Result<Begun, String> {
+        let port = self.node.port();
+        port.set_limit(QUEUE);
+        let mut out = Outgoing::new(OfferedClient::INTERFACE.number("init"));
+        let put = port.make_send().put(&mut out);
+        put.map_err(|error| error.to_string())?;
+        type Answered = Both<Result<Ready, String>, SendRight>;
+        let begun = interface::invoke_by::<Answered>(
+            object,
+            &OfferedClient::INTERFACE,
+            out,
+            Some(BEGINNING),
+        );
+        let (sender, Both(ready, paging)) = begun.map_err(|error| match error {
+            InvokeError::Call(why) => format!("it does not begin: {why}"),
+            why => why.to_string(),
+        })?;
+        let ready = ready.map_err(|why| format!("it refuses: {}", words(&why)))?;
+        let (uid, pid) = identity(sender);
+        // One whose queue is full is asked later.
+        let pager = PagingClient::new(paging).with_timeout(Duration::ZERO);
+        let session = Session {
+            pager,
+            port,
+            pid,
+            uid,
+        };
+        Ok(Begun { ready, session })
+    }
+
+    /// Another pager for `outside`, or its first.
+    pub(crate) fn take_over(&self, outside: &Arc<Outside>, begun: Begun) {
+        let session = begun.session;
+        let port = session.port.name();
+        lock(&self.by_port).insert(port, Arc::clone(outside));
+        session.pager.right().notify_dead(&session.port);
+        self.ports.insert(&session.port);
+        outside.begins(session);
+    }
+
+    /// The pager of an object that is to be made; it begins with [`Outsides::take_over`].
+    pub(crate) fn outside(
+        self: &Arc<Self>,
+        ready: &Ready,
+        patience: Option<Duration>,
+        paging_space: Arc<dyn Pager>,
+    ) -> Arc<Outside> {
+        let outside = Outside::new(ready, patience, paging_space, Arc::clone(self));
+        let mut all = lock(&self.all);
+        all.retain(|one| one.strong_count() > 0);
+        all.push(Arc::downgrade(&outside));
+        outside
+    }
+
+    /// A session is over.
+    pub(super) fn forget(&self, session: &Session) {
+        lock(&self.by_port).remove(&session.port.name());
+    }
+
+    /// Some moment, as a number.
+    pub(super) fn tick(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.began).as_nanos() as u64
+    }
+
+    pub(super) fn instant(&self, tick: u64) -> Instant {
+        self.began + Duration::from_nanos(tick)
+    }
+
+    /// Has the clock looked at, at `at` or before.
+    pub(super) fn arm(&self, at: Instant) {
+        let (armed, alarm) = &self.alarm;
+        let mut armed = lock(armed);
+        if armed.is_none_or(|armed| at < armed) {
+            *armed = Some(at);
+            alarm.notify_one();
+        }
+    }
+
+    /// Kept pages may be given back.
+    pub(super) fn press(&self) {
+        *lock(&self.pressed.0) = true;
+        self.pressed.1.notify_one();
+    }
+
+    pub(super) fn has_given_back(&self) {
+        (self.given_back)();
+    }
+
+    pub(super) fn lock_pages(
+        &self,
+        outside: &Outside,
+        pages: PageRange,
+        lock: Lock,
+        answer: Answer<Result<(), String>>,
+    ) {
+        let locking = Locking {
+            object: outside
+                .object()
+                .map_or_else(Weak::new, |object| Arc::downgrade(&object)),
+            pages,
+            lock,
+            answer,
+        };
+        let Some(locks) = self.locks.get() else {
+            return;
+        };
+        if let Err(TrySendError::Full(locking)) = locks.try_send(locking) {
+            let _ = locking
+                .answer
+                .give(Err("too many locks at a time; wait for some".into()));
+        }
+    }
+
+    fn everyone(&self) -> Vec<Arc<Outside>> {
+        lock(&self.all).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn receive(&self) {
+        while let Ok(received) = self.ports.receive(None) {
+            self.answer(received);
+        }
+    }
+
+    fn answer(&self, received: Received) {
+        let port = received.port;
+        let Some(outside) = lock(&self.by_port).get(&port).cloned() else {
+            return;
+        };
+        match received.notice() {
+            Some(Notice::Dead(_)) => outside.ends(port, "is gone"),
+            Some(_) => {}
+            // It is no notice.
+            None => drop(OfSession(self, &outside, port).dispatch(received)),
+        }
+    }
+
+    fn watch_clock(&self) {
+        let (armed, alarm) = &self.alarm;
+        let mut at = lock(armed);
+        loop {
+            let now = Instant::now();
+            at = match *at {
+                None => alarm.wait(at).unwrap_or_else(PoisonError::into_inner),
+                Some(then) if now < then => {
+                    let waited = alarm.wait_timeout(at, then - now);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                Some(_) => {
+                    *at = None;
+                    drop(at);
+                    let next = self
+                        .everyone()
+                        .iter()
+                        .filter_map(|one| one.looks(now))
+                        .min();
+                    next.into_iter().for_each(|next| self.arm(next));
+                    lock(armed)
+                }
+            };
+        }
+    }
+
+    fn give_back(&self) {
+        let (pressed, press) = &self.pressed;
+        loop {
+            let waited = press.wait_while(lock(pressed), |pressed| !*pressed);
+            *waited.unwrap_or_else(PoisonError::into_inner) = false;
+            self.everyone().iter().for_each(|one| one.gives_back());
+        }
+    }
+}
+
+impl Locking {
+    fn carry_out(self) {
+        let Some(object) = self.object.upgrade() else {
+            return;
+        };
+        let within = PageRange::new(0, object.pages());
+        let pages = self.pages.intersect(within);
+        let done = match (pages.is_empty(), self.lock) {
+            (true, _) => Ok(()),
+            (false, Lock::Clean) => object.clean(pages),
+            (false, Lock::Flush) => object.flush(pages),
+        };
+        // Nobody may wait any more.
+        let _ = self.answer.give(done.map_err(|error| error.to_string()));
+    }
+}
+
+/// What comes to a session's port.
+struct OfSession<'a>(&'a Outsides, &'a Arc<Outside>, Name);
+
+impl OfSession<'_> {
+    fn supply(&self, id: u64, contents: &[u8], precious: bool) {
+        let Self(_, outside, port) = self;
+        if !contents.len().is_multiple_of(PAGE_BYTES) {
+            return outside.breaks(*port, "supplied a part of a page");
+        }
+        let pages = (contents.len() / PAGE_BYTES) as u64;
+        if let Some(ticket) = outside.answered(*port, id, Some(pages)) {
+            let how = match precious {
+                true => Supplied::precious(pages),
+                false => Supplied::clean(pages),
+            };
+            ticket.supply_as(contents, how);
+        }
+    }
+}
+
+impl Request for OfSession<'_> {
+    fn data_provided(&mut self, _: Sender, id: u64, precious: bool, contents: Contents) {
+        self.supply(id, &contents, precious);
+    }
+
+    fn data_unavailable(&mut self, _: Sender, id: u64, pages: u64) {
+        /// More than are asked for at a time.
+        static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+        let bytes = pages.saturating_mul(PAGE_BYTES as u64).min(1 << 20);
+        self.supply(id, &ZEROS[..bytes as usize], false);
+    }
+
+    fn data_error(&mut self, _: Sender, id: u64, why: String) {
+        let Self(_, outside, port) = self;
+        if let Some(ticket) = outside.answered(*port, id, None) {
+            let pid = outside.pid();
+            let why = format!("its pager (process {pid}) says: {}", words(&why));
+            outside.fail(ticket, PagerError::Read(errno::EIO), why);
+        }
+    }
+
+    fn data_taken(&mut self, _: Sender, id: u64) {
+        self.1.answers_write(self.2, id, true);
+    }
+
+    fn data_refused(&mut self, _: Sender, id: u64, why: String) {
+        self.1.refuses_write(&words(&why));
+        self.1.answers_write(self.2, id, false);
+    }
+
+    fn lock_request(
+        &mut self,
+        _: Sender,
+        first: u64,
+        pages: u64,
+        lock: Lock,
+        answer: Answer<Result<(), String>>,
+    ) {
+        let Self(all, outside, _) = self;
+        let pages = PageRange::new(first, first.saturating_add(pages));
+        all.lock_pages(outside, pages, lock, answer);
+    }
+
+    fn set_attributes(&mut self, _: Sender, cluster_pages: u32) {
+        self.1.set_cluster_pages(cluster_pages);
+    }
+}

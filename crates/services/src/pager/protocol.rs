@@ -1,0 +1,88 @@
+//! What kernels and pagers in other processes say to each other: the memory-object protocol.
+//!
+//! A memory object is a port of its pager's ([`Offered`]). A kernel that is handed a right to it
+//! begins with `init`, by which each gets a right to a port that is only for the two of them and
+//! this object: the kernel one to ask by ([`Paging`]), the pager one to answer by ([`Request`]).
+//! So nobody else, whatever rights to the object it has, can answer or ask in the name of either.
+
+use farpage_port::interface::{Both, Contents};
+use farpage_port::{SendRight, interface};
+use serde::{Deserialize, Serialize};
+
+/// What a pager says of its object when a kernel begins to use it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ready {
+    /// Its name; a pager that offers an object of the same name and size takes over.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// It can be written to.
+    pub writable: bool,
+    /// Pages that take hardly longer than one, where one is wanted.
+    pub cluster_pages: u32,
+}
+
+/// Pages that are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    /// The first.
+    pub first: u64,
+    /// How many may be supplied, from the first.
+    pub pages: u64,
+    /// How many of them somebody waits for, from the first.
+    pub needed: u64,
+    /// To be written to.
+    pub write: bool,
+    /// Nobody waits yet.
+    pub ahead: bool,
+}
+
+/// What is to happen to pages that the kernel has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Lock {
+    /// What was modified is handed over.
+    Clean,
+    /// That, and all are let go of: they are asked for again.
+    Flush,
+}
+
+interface! {
+    /// A memory object.
+    pub(crate) trait Offered, client OfferedClient, "farpage.memory-object" version 1 {
+        /// `pager_init`: a kernel begins to use it. What there is to know of it, or why it may not
+        /// be used, and a right to ask by ([`Paging`]).
+        fn init(kernel: SendRight) -> Both<Result<Ready, String>, SendRight>;
+    }
+}
+
+interface! {
+    /// What a kernel asks of the pager, of one object.
+    pub(crate) trait Paging, client PagingClient, "farpage.pager" version 1 {
+        /// `pager_data_request`: answered by `data_provided`, `data_unavailable` or `data_error`.
+        fn data_request(id: u64, wanted: Wanted);
+        /// `pager_data_write`: answered by `data_taken` or `data_refused`.
+        fn data_write(id: u64, first: u64, contents: Contents);
+        /// The kernel lets go of the object.
+        fn terminate();
+    }
+}
+
+interface! {
+    /// What the pager tells and asks a kernel, of one object.
+    pub(crate) trait Request, client RequestClient, "farpage.pager-request" version 1 {
+        /// `pager_data_provided`: the contents of whole pages, from the first that was asked for.
+        fn data_provided(id: u64, precious: bool, contents: Contents);
+        /// `pager_data_unavailable`: so many pages, from the first, never had contents: zeros.
+        fn data_unavailable(id: u64, pages: u64);
+        /// The first page cannot be had.
+        fn data_error(id: u64, why: String);
+        /// The pager answers for what was written.
+        fn data_taken(id: u64);
+        /// It does not.
+        fn data_refused(id: u64, why: String);
+        /// `pager_clean_request`, `pager_flush_request`: answered when it is done.
+        fn lock_request(first: u64, pages: u64, lock: Lock) => Result<(), String>;
+        /// So many pages take hardly longer than one from now on.
+        fn set_attributes(cluster_pages: u32);
+    }
+}
