@@ -16,6 +16,7 @@ pub mod elf;
 pub mod file;
 pub mod futex;
 pub mod gate;
+pub mod ipc;
 pub mod join;
 #[cfg(feature = "std")]
 pub mod mapped;
