@@ -17,6 +17,7 @@ mod replay;
 mod run;
 mod sampler;
 mod shared;
+mod shm;
 mod signals;
 mod size;
 mod spill;

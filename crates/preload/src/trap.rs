@@ -9,7 +9,7 @@ use farpage_sys::{Errno, Result};
 
 use crate::frame::{Frame, Info, without_sigsys};
 use crate::stacks::{self, Stack};
-use crate::{exec, maps, memory, own_threads, process, program, sandbox, signals, user_tier};
+use crate::{exec, maps, memory, own_threads, process, program, sandbox, shm, signals, user_tier};
 
 /// What becomes of a trapped call.
 pub(crate) enum Outcome {
@@ -126,8 +126,18 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
     if let Some(outcome) = unsafe { maps::call(number, frame) } {
         return outcome;
     }
+    // SAFETY: forwarded.
+    if let Some(outcome) = unsafe { shm::call(number, frame) } {
+        return outcome;
+    }
     let args = frame.arguments();
     let [a, b, c, d, e, f] = args;
+    match number {
+        g::__NR_munmap => shm::before_unmap(a, b),
+        g::__NR_mmap if d as u32 & g::MAP_FIXED != 0 => shm::before_unmap(a, b),
+        g::__NR_mremap if d as u32 & g::MREMAP_FIXED != 0 => shm::before_unmap(e, c),
+        _ => {}
+    }
     // SAFETY: each is the call that the program made.
     Outcome::Done(unsafe {
         match number {
@@ -186,7 +196,7 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
             g::__NR_prctl => sandbox::prctl(args),
             g::__NR_close_range => process::close_range(a, b, c),
             _ if memory::is_user_tier() => return user_tier::call(number, frame),
-            // A mapped file could have been meant.
+            // A mapped file or shared memory could have been meant.
             _ => return Outcome::Reissue,
         }
     })
