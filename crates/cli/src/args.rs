@@ -40,6 +40,11 @@ pub enum Command {
     Up(UpArgs),
     Ls(LsArgs),
     Rm(RmArgs),
+    /// Remove the shared memory that killed runs have left
+    ///
+    /// What a run with --shm made is removed when it ends. When farpage itself is killed, the next
+    /// run with --shm, the next `farpage up`, or this removes it.
+    Gc,
     Plot(PlotArgs),
     Spill(SpillArgs),
     /// Print a completion script for a shell

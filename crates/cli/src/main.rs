@@ -57,6 +57,10 @@ fn main() -> ExitCode {
         Command::Up(args) => (up::main(&args), 1),
         Command::Ls(args) => (shared::list(&args), 1),
         Command::Rm(args) => (shared::remove(&args), 1),
+        Command::Gc => {
+            shm::collect();
+            (Ok(()), 0)
+        }
         Command::Plot(args) => (plot::main(&args), 1),
         Command::Spill(args) => (spill::main(&args), 1),
         Command::Completions { shell } => {

@@ -137,11 +137,17 @@ impl Space {
     /// lock.
     pub(crate) fn let_in(&self, at: usize, bytes: usize, writable: bool) -> Result<(), Errno> {
         let (mut done, mut had_some) = (0, false);
+        let mut step = bytes;
         while done < bytes {
-            let progress = self.uffd().map_in(at + done, bytes - done, !writable);
+            let part = step.min(bytes - done);
+            let progress = self.uffd().map_in(at + done, part, !writable);
             done += progress.bytes;
             match progress.stopped {
                 None => {}
+                // The process has divided its mapping there, by mprotect or mlock: page by page.
+                Some(Errno::ENOENT) if part > PAGE_BYTES => step = PAGE_BYTES,
+                // It has unmapped it.
+                Some(Errno::ENOENT) => done += PAGE_BYTES,
                 // It is mapped already.
                 Some(Errno::EEXIST) => {
                     done += PAGE_BYTES;

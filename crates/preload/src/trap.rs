@@ -143,7 +143,10 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
         match number {
             g::__NR_mmap => memory::mmap(a, b, c as u32, d as u32, Fd(e as i32), f as u64)
                 .inspect(|at| maps::forget(*at, b)),
-            g::__NR_munmap => memory::munmap(a, b).inspect(|_| maps::forget(a, b)),
+            g::__NR_munmap => memory::munmap(a, b).inspect(|_| {
+                maps::forget(a, b);
+                shm::after_unmap(a, b);
+            }),
             g::__NR_mremap => {
                 memory::mremap(a, b, c, d as u32, e).inspect(|at| maps::forget(*at, c))
             }

@@ -56,18 +56,15 @@ fn boot() -> String {
     id.unwrap_or_default().trim().to_string()
 }
 
-/// Removes what runs of this user have left that were killed. Says so when it was something.
-pub fn remove_what_dead_runs_left() {
-    let count: u64 = control_socket::candidate_dirs()
+/// Removes what runs of this user have left that were killed. Returns how much that was.
+pub fn remove_what_dead_runs_left() -> u64 {
+    control_socket::candidate_dirs()
         .iter()
         .flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten())
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|end| end == "shm"))
         .filter_map(|path| remove_of(&path).ok())
-        .sum();
-    if count > 0 {
-        eprint!("{}", super::removed(count));
-    }
+        .sum()
 }
 
 fn remove_of(path: &Path) -> Result<u64> {

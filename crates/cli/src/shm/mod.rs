@@ -23,8 +23,6 @@ use farpage_host::Objects;
 use crate::size::{human, human_count};
 use objects::Kept;
 
-pub use ledger::remove_what_dead_runs_left;
-
 /// Where the names are.
 const FOLDER: &str = "/dev/shm";
 /// How long tasks that keep no shared memory may go on after the program: one of them may be about
@@ -54,7 +52,7 @@ pub fn start(control: &'static Control) -> Result<Shm> {
     }
     let folder = std::fs::metadata(FOLDER)
         .with_context(|| format!("cannot run with --shm: there is no {FOLDER}"))?;
-    remove_what_dead_runs_left();
+    tidy();
     let objects = Objects::in_tree(control)?;
     let slot = control.claim_another(std::process::id());
     let slot = slot.context("cannot run with --shm: there is no account left")?;
@@ -69,6 +67,22 @@ pub fn start(control: &'static Control) -> Result<Shm> {
         serving,
         socket: Some(socket),
     })
+}
+
+/// Removes what killed runs have left, and says so when that was something.
+pub fn tidy() {
+    let count = ledger::remove_what_dead_runs_left();
+    if count > 0 {
+        eprint!("{}", removed(count));
+    }
+}
+
+/// `farpage gc`: as [`tidy`], and says what it found.
+pub fn collect() {
+    match ledger::remove_what_dead_runs_left() {
+        0 => println!("killed runs have left nothing"),
+        count => print!("{}", removed(count)),
+    }
 }
 
 /// What became of shared memory in a run.

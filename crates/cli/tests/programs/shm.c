@@ -103,6 +103,15 @@ static void parts(void)
         CHECK(at[i * PAGE] == i);
     CHECK(!madvise(at + PAGE, 2 * PAGE, MADV_REMOVE));
     CHECK(at[0] == 0 && at[PAGE] == 0 && at[2 * PAGE] == 0 && at[3 * PAGE] == 3);
+    /* In pieces that are protected and locked apart, all of which are touched anew. */
+    CHECK(!madvise(at + 32 * PAGE, 32 * PAGE, MADV_DONTNEED));
+    CHECK(!mprotect(at + 41 * PAGE, PAGE, PROT_READ) && !mlock(at + 45 * PAGE, PAGE));
+    for (int i = 32; i < 64; i++)
+        CHECK(at[i * PAGE] == i);
+    for (int i = 42; i < 64; i++)
+        at[i * PAGE] = i;
+    CHECK(!mprotect(at + 41 * PAGE, PAGE, RW) && !munlock(at + 45 * PAGE, PAGE));
+    at[41 * PAGE] = 41;
     /* Moved, grown and shrunk. */
     char *moved = mremap(at + 32 * PAGE, 32 * PAGE, 8 * PAGE, 0);
     CHECK(moved == at + 32 * PAGE && moved[7 * PAGE] == 39);
@@ -342,6 +351,7 @@ static void large(size_t megabytes)
 
 int main(int count, char **words)
 {
+    alarm(200);
     const char *what = count > 1 ? words[1] : "";
     if (!strcmp(what, "calls")) {
         names();

@@ -2,10 +2,10 @@
 
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use farpage_abi::PAGE_BYTES;
 use farpage_abi::shm::{Ask, Kind, Shm};
+use farpage_abi::{PAGE_BYTES, fds};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::futex::Guard;
 use farpage_sys::linux::general as g;
@@ -28,6 +28,9 @@ const WILL_WAIT: u32 = g::MAP_POPULATE | g::MAP_LOCKED;
 
 /// How many pieces there are, for who only looks whether there are any.
 static PIECES: AtomicUsize = AtomicUsize::new(0);
+
+/// There has been one.
+static IS_USED: AtomicBool = AtomicBool::new(false);
 
 /// A range of this task's memory that shows a part of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,12 +256,31 @@ unsafe fn begin(state: &mut Guard<'_, State>, uffd: Uffd, piece: Piece) -> Resul
     })?;
     add(&mut state.pieces, piece);
     PIECES.store(state.pieces.len(), Ordering::Release);
+    IS_USED.store(true, Ordering::Relaxed);
     Ok(())
 }
 
+/// Adds a piece; those that go on in one another become one, as in Linux.
 fn add(pieces: &mut Vec<Piece>, piece: Piece) {
     let at = pieces.partition_point(|other| other.start < piece.start);
     pieces.insert(at, piece);
+    let goes_on = |one: &Piece, next: &Piece| {
+        let whole = Piece {
+            end: next.end,
+            ..*one
+        };
+        one.end == next.start && whole.part(next.start, next.end) == Some(*next)
+    };
+    for first in [at, at.wrapping_sub(1)] {
+        if let Some(&[one, next]) = pieces
+            .get(first..first.saturating_add(2))
+            .and_then(|s| s.first_chunk())
+            && goes_on(&one, &next)
+        {
+            pieces[first].end = next.end;
+            pieces.remove(first + 1);
+        }
+    }
 }
 
 /// Brings a piece in. Without it pages come when they are touched.
@@ -299,6 +321,14 @@ fn place(pieces: &[Piece], bytes: usize, flags: u32, fd: Fd, offset: u64) -> Res
 pub(crate) fn before_unmap(at: usize, bytes: usize) {
     if PIECES.load(Ordering::Acquire) != 0 {
         cut(&mut STATE.lock(), at, bytes);
+    }
+}
+
+/// The program has unmapped `at .. at + bytes`: threads that wait for a page there find out.
+pub(crate) fn after_unmap(at: usize, bytes: usize) {
+    if IS_USED.load(Ordering::Relaxed) {
+        let bytes = bytes.next_multiple_of(PAGE_BYTES);
+        Uffd(start::descriptor(fds::SHM_UFFD)).wake(at, bytes);
     }
 }
 
@@ -479,5 +509,6 @@ pub(super) unsafe fn unmap(state: &mut Guard<'_, State>, at: usize, bytes: usize
         cut(state, at, bytes);
         // SAFETY: forwarded.
         let _ = unsafe { mem::unmap(at, bytes) };
+        after_unmap(at, bytes);
     }
 }

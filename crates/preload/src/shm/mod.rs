@@ -24,7 +24,7 @@ use crate::trap::Outcome;
 use crate::{maps, start};
 
 pub(crate) use connection::{after_fork_in_child, after_fork_in_parent, before_fork};
-pub(crate) use memory::before_unmap;
+pub(crate) use memory::{after_unmap, before_unmap};
 
 /// What the tree has in common about it; `None` where Linux keeps the pages, too.
 fn shm() -> Option<&'static Shm> {
