@@ -7,6 +7,7 @@
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::maps::Maps;
+use crate::shm::Shm;
 use crate::trace::TraceRing;
 
 /// First word of a control block.
@@ -129,15 +130,21 @@ pub mod fds {
     pub const FREE: u32 = 27;
     /// How many there are.
     pub const COUNT: u32 = 32;
-    /// The socket to the supervisor, where there are mapped files.
+    /// The socket to the supervisor, where there are mapped files or shared memory is kept.
     pub const MAPS: u32 = 4;
     /// The task's userfaultfd for mapped files, closed on exec.
     pub const MAPS_UFFD: u32 = 28;
-    /// Mapped files, to read and write; [`MAPPED_MAX`] of them. Only where there are any.
+    /// The task's connection about shared memory, closed on exec.
+    pub const SHM: u32 = 29;
+    /// The task's userfaultfd for shared memory, closed on exec.
+    pub const SHM_UFFD: u32 = 30;
+    /// Mapped files, to read and write; [`MAPPED_MAX`] of them. Only where there are any, or shared
+    /// memory is kept.
     ///
     /// [`MAPPED_MAX`]: crate::maps::MAPPED_MAX
     pub const MAPPED: u32 = COUNT;
-    /// Descriptors of the program's for mapped files: the filter knows them by their numbers.
+    /// Descriptors of the program's for mapped files and for files of shared memory: the filter
+    /// knows them by their numbers.
     pub const OPENED: u32 = MAPPED + crate::maps::MAPPED_MAX as u32;
     /// End of them.
     pub const OPENED_END: u32 = 256;
@@ -335,6 +342,8 @@ pub struct Control {
     pub tasks: [TaskSlot; TASKS_MAX],
     /// Files that `farpage run --map` gives the tree.
     pub maps: Maps,
+    /// Shared memory that `farpage run --shm` keeps.
+    pub shm: Shm,
     /// Trace, when wanted.
     pub ring: TraceRing,
     /// Who holds which segment of which paging file.

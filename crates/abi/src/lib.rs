@@ -7,6 +7,7 @@
 mod control;
 pub mod maps;
 mod page;
+pub mod shm;
 mod trace;
 
 pub use control::{

@@ -140,6 +140,14 @@ pub struct RunArgs {
     /// when it is not there, nothing is replayed.
     #[arg(long, value_name = "TRACE", requires = "map")]
     pub replay: Option<PathBuf>,
+    /// Keep shared memory within --ram, too, and leave none of it behind
+    ///
+    /// That of POSIX (/dev/shm) and System V that the program and its children make, and what they
+    /// map to share with their children. It pages out as other memory does, may be larger than
+    /// /dev/shm, and is gone with its last user, however that ends. Its names are Linux's own; other
+    /// processes find them empty.
+    #[arg(long, conflicts_with = "map")]
+    pub shm: bool,
     /// Write statistics to a file, as JSON, when the program has ended
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,

@@ -168,7 +168,7 @@ fn remove(
 }
 
 /// Directories in which runs of this user may have their sockets.
-fn candidate_dirs() -> Vec<PathBuf> {
+pub fn candidate_dirs() -> Vec<PathBuf> {
     let uid = getuid().as_raw();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
     let mut dirs = Vec::new();
@@ -182,7 +182,10 @@ fn candidate_dirs() -> Vec<PathBuf> {
 }
 
 /// The first of them that can be made and is ours alone.
-fn own_dir() -> Result<PathBuf> {
+///
+/// # Errors
+/// When none is.
+pub fn own_dir() -> Result<PathBuf> {
     let mut why = anyhow::anyhow!("no place for a control socket");
     for dir in candidate_dirs() {
         match make_private(&dir) {

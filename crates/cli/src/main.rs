@@ -18,6 +18,7 @@ mod program;
 mod replay;
 mod run;
 mod sampler;
+mod shm;
 mod signals;
 mod size;
 mod spill;

@@ -2,6 +2,7 @@
 //! `launch` starts programs from this and nothing else.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use farpage_abi::{Control, Death, Tier};
 use farpage_sys::file::Fd;
 
 use crate::maps::{MapOption, Maps};
+use crate::shm::Shm;
 use crate::userfaultfd;
 
 /// Smallest `--ram`: below it the agent's own working memory would be most of the budget.
@@ -47,6 +49,8 @@ pub struct RunOptions {
     pub record: Option<PathBuf>,
     /// `--replay`: what an earlier run asked for.
     pub replay: Option<PathBuf>,
+    /// `--shm`: shared memory is kept in this process.
+    pub shm: bool,
     /// `--stats`: where the statistics go at the end.
     pub stats: Option<PathBuf>,
     /// `--trace`: record page events.
@@ -74,6 +78,21 @@ pub struct Prepared {
     pub signal_mask: u64,
     /// The mapped files, if there are any.
     pub maps: Option<Maps>,
+    /// Shared memory, if it is kept.
+    pub shm: Option<Shm>,
+}
+
+impl Prepared {
+    /// What the program is to have to talk to this process.
+    pub fn socket(&self) -> Option<&OwnedFd> {
+        let maps = self.maps.as_ref().and_then(|maps| maps.socket.as_ref());
+        maps.or_else(|| self.shm.as_ref()?.socket.as_ref())
+    }
+
+    /// True when descriptors of files are looked at: programs have some for that.
+    pub fn looks_at_files(&self) -> bool {
+        self.maps.is_some() || self.shm.is_some()
+    }
 }
 
 /// A task that Farpage had to end. `launch` notes it when it takes back what the task held

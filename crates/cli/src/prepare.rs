@@ -29,6 +29,7 @@ pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
         deadline: args.deadline,
         record: args.record.clone(),
         replay: args.replay.clone(),
+        shm: args.shm,
         stats: args.stats.clone(),
         trace: args.trace,
         quiet: args.quiet,

@@ -22,7 +22,7 @@ use crate::spill_set::SpillSet;
 use crate::stats::{self, CasualtyJson, Exit, SeriesJson, Settings, Stats, Trace};
 use crate::summary::{self, Outcome};
 use crate::userfaultfd::tier_name;
-use crate::{prepare, signals};
+use crate::{prepare, shm, signals};
 use farpage::memory_limit::MemoryLimit;
 
 /// Longest time between two looks at the control block.
@@ -53,8 +53,10 @@ pub fn main(args: &RunArgs) -> Result<ExitStatus> {
     let server = Server::start(Arc::clone(&spill))
         .inspect_err(|error| eprintln!("farpage: warning: farpage spill will not work: {error:#}"));
     let maps = maps::start(control, &options)?;
+    let shm = options.shm.then(|| shm::start(control)).transpose()?;
     let mut prepared = Prepared {
         maps,
+        shm,
         options,
         control,
         control_fd,
@@ -65,12 +67,16 @@ pub fn main(args: &RunArgs) -> Result<ExitStatus> {
         // The program notices by it when this process ends.
         maps.socket = None;
     }
+    if let Some(shm) = &mut prepared.shm {
+        shm.socket = None;
+    }
     let mut watch = Watch::new(&prepared);
     blocked.forward_to(running.program_pid())?;
     let status = watch.until_end(&mut running);
     if let Some(maps) = &prepared.maps {
         maps.end_record();
     }
+    watch.shm = prepared.shm.as_ref().map(|shm| shm.end(control));
     let status = status?;
     watch.report(status, &spill, output)?;
     drop(server);
@@ -96,6 +102,7 @@ struct Watch<'a> {
     heat: Option<HeatMap>,
     live: Option<Live>,
     casualties: Vec<Casualty>,
+    shm: Option<shm::Figures>,
 }
 
 impl<'a> Watch<'a> {
@@ -109,6 +116,7 @@ impl<'a> Watch<'a> {
             heat: options.trace.then(HeatMap::new),
             live: live.flatten(),
             casualties: Vec::new(),
+            shm: None,
         }
     }
 
@@ -172,6 +180,9 @@ impl<'a> Watch<'a> {
             eprint!("{}", summary::text(&outcome));
             if let Some(maps) = &self.prepared.maps {
                 eprint!("{}", maps.summary());
+            }
+            if let Some(shm) = &self.shm {
+                eprint!("{}", shm.summary());
             }
         }
         match output {

@@ -182,6 +182,7 @@ mod tests {
             deadline: None,
             record: None,
             replay: None,
+            shm: false,
             stats: None,
             trace: false,
             quiet: false,

@@ -24,7 +24,7 @@ use crate::host::web::{self, WebArgs};
 use crate::options::Memory;
 use crate::size::human;
 use crate::spill_set::SpillSet;
-use crate::{prepare, signals};
+use crate::{prepare, shm, signals};
 
 /// INT and TERM end it.
 const ENDS: u64 = 1 << (2 - 1) | 1 << (15 - 1);
@@ -57,6 +57,7 @@ pub struct UpArgs {
 pub fn main(args: &UpArgs) -> Result<()> {
     let memory = prepare::memory(&args.memory, &MemoryLimit::read())?;
     let socket = args.socket.clone().unwrap_or_else(default_socket);
+    shm::tidy();
     let _blocked = signals::block();
     let ends = signal::watch(ENDS).context("cannot watch for signals")?;
     raise_descriptors();

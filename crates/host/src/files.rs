@@ -16,7 +16,6 @@ use farpage_source::{Counts, Options, Source, SourcePager};
 use farpage_sys::file::Fd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::budget::Budget;
 use crate::objects::spawn;
 use crate::room::{Room, Tree};
 use crate::tasks::hear;
@@ -85,8 +84,7 @@ impl Files {
         if requests.len() > MAPPED_MAX {
             return Err(Error::TooMany);
         }
-        let budget = Budget::new(control).ok_or(Error::TooMany)?;
-        let objects = Objects::with_room(Room::Tree(Tree::new(control, budget)))?;
+        let objects = Objects::in_tree(control)?;
         let mut all = Vec::new();
         for request in requests {
             all.push(File::new(control, objects, request)?);
@@ -100,7 +98,6 @@ impl Files {
         spawn("maps-soon", move || {
             words.iter().for_each(|word| files.soon(word));
         })?;
-        spawn("maps-room", move || files.keep_room())?;
         let count = &control.maps.count;
         count.store(files.all.len() as u32, Ordering::Release);
         Ok((files, theirs))
@@ -142,15 +139,6 @@ impl Files {
             file.object.request_soon(pages);
         }
     }
-
-    /// Gives memory back that the programs need.
-    fn keep_room(&self) {
-        let mut seen = 0;
-        loop {
-            self.tree().give_way(&mut seen, self.objects);
-            self.objects.detach_tasks(|task| !task.lives());
-        }
-    }
 }
 
 impl File {
@@ -167,7 +155,13 @@ impl File {
             return Err(Error::Path((*long).to_string()));
         }
         let pager = Arc::new(SourcePager::new(request.source, &options));
-        let object = objects.make(&path, bytes, Arc::clone(&pager) as Arc<dyn Pager>, false)?;
+        let object = objects.make(
+            &path,
+            bytes,
+            Arc::clone(&pager) as Arc<dyn Pager>,
+            false,
+            None,
+        )?;
         let identity = object.identity().map_err(|errno| Error::System {
             path: path.clone(),
             what: "look at a memory file",

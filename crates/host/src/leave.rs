@@ -306,7 +306,7 @@ impl Object {
         }
     }
 
-    fn punch(&self, pages: PageRange) {
+    pub(crate) fn punch(&self, pages: PageRange) {
         let offset = pages.start.0 * PAGE_BYTES as u64;
         if let Err(errno) = self.memory.take_out(offset, pages.bytes() as usize) {
             let name = self.name();
@@ -316,9 +316,10 @@ impl Object {
 }
 
 /// Copies are not needed any more.
-fn forget(state: &mut State, pages: PageRange) {
-    for page in pages.iter() {
-        state.aside.remove(&page.0);
+pub(crate) fn forget(state: &mut State, pages: PageRange) {
+    let copies = state.aside.range(pages.start.0..pages.end.0);
+    for page in copies.map(|(page, _)| *page).collect::<Vec<_>>() {
+        state.aside.remove(&page);
     }
 }
 

@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::{Shared, Wanted};
-use farpage_pagers::{DataRequest, Pager, PagerError, Supplied};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::buffer::Buffer;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
@@ -19,9 +20,13 @@ use farpage_sys::{Errno, uffd};
 
 use crate::budget::WINDOW_MAX;
 use crate::counters::{Counters, ObjectFigures};
+use crate::leave::forget;
 use crate::objects::{Objects, lock};
 use crate::space::{MappedBy, Mapping, Waiter};
 use crate::trace::{Event, Tracer, What};
+
+/// Time between two looks at pages that are on their way.
+const ON_ITS_WAY: Duration = Duration::from_micros(200);
 
 /// Pages of an object that its pager was asked for.
 #[derive(Clone, Copy)]
@@ -42,7 +47,9 @@ pub struct Object {
     pub(crate) temporary: bool,
     pub(crate) memory: Mapped,
     /// After the mapping that is registered with it.
-    _faults: Faults,
+    _faults: Option<Faults>,
+    /// The file that has its size.
+    sized_by: Option<OwnedFd>,
     pub(crate) host: &'static Objects,
     state: Mutex<State>,
     /// As `state` has it, for who only compares objects.
@@ -86,18 +93,21 @@ impl Object {
         bytes: u64,
         pager: Arc<dyn Pager>,
         temporary: bool,
+        sized_by: Option<OwnedFd>,
         host: &'static Objects,
     ) -> Result<Self, Errno> {
-        let device = file::open(c"/dev/userfaultfd", g::O_RDWR | g::O_CLOEXEC, 0).ok();
-        let opened = uffd::open(device);
-        device.into_iter().for_each(file::close);
-        let own = opened?.0;
-        let faults = Faults(own.0);
-        own.enable(0)?;
         let last = name.rsplit('/').next().unwrap_or_default();
         let short: Vec<u8> = last.bytes().filter(|b| *b != 0).take(200).collect();
         let label = CString::new(short).unwrap_or_default();
-        let memory = Mapped::create(&label, bytes, own)?;
+        let (memory, faults) = match sized_by {
+            Some(_) => (Mapped::sparse(&label)?, None),
+            None => {
+                let own = open_uffd()?;
+                let faults = Faults(own.0);
+                own.enable(0)?;
+                (Mapped::create(&label, bytes, own)?, Some(faults))
+            }
+        };
         let pages = bytes.div_ceil(PAGE_BYTES as u64);
         let state = State {
             pages: Shared::new(pages, temporary),
@@ -112,6 +122,7 @@ impl Object {
             temporary,
             memory,
             _faults: faults,
+            sized_by,
             host,
             state: Mutex::new(state),
             resident: AtomicU64::new(0),
@@ -201,6 +212,108 @@ impl Object {
         self.memory.identity()
     }
 
+    /// True while somebody maps it.
+    pub fn is_mapped(&self) -> bool {
+        !self.lock().mappings.is_empty()
+    }
+
+    /// True when a file has its size.
+    pub(crate) fn is_sized(&self) -> bool {
+        self.sized_by.is_some()
+    }
+
+    /// Its file has another size, perhaps: pages that are beyond it lose their contents.
+    pub fn look_at_size(&self) {
+        let Some(pages) = self.pages_of_file() else {
+            return;
+        };
+        let mut before = self.pages();
+        while pages != before {
+            if pages < before {
+                self.zero(PageRange::new(pages, before));
+            }
+            let mut state = self.lock();
+            before = state.pages.pages();
+            if self.set_pages(&mut state, pages) {
+                return;
+            }
+        }
+    }
+
+    /// `page` is in it, perhaps since its file has grown.
+    fn reaches(&self, page: u64) -> bool {
+        if page < self.pages() {
+            return true;
+        }
+        let pages = self.pages_of_file();
+        let mut state = self.lock();
+        let now = state.pages.pages();
+        if let Some(pages) = pages.filter(|pages| *pages > now) {
+            self.set_pages(&mut state, pages);
+        }
+        page < state.pages.pages()
+    }
+
+    /// Sets the number of pages. False when pages beyond that are there again.
+    fn set_pages(&self, state: &mut State, pages: u64) -> bool {
+        let now = state.pages.pages();
+        let last = now.min(pages);
+        let at_end = PageRange::new(last.saturating_sub(1), last);
+        if let Some(block) = state.pages.granted_in(at_end)
+            && !self.take_back(state, block)
+        {
+            return false;
+        }
+        if pages < now && !self.change(state, |all| all.discard(PageRange::new(pages, now))) {
+            return false;
+        }
+        self.change(state, |all| all.set_pages(pages));
+        true
+    }
+
+    fn pages_of_file(&self) -> Option<u64> {
+        let status = file::status(Fd(self.sized_by.as_ref()?.as_raw_fd())).ok()?;
+        Some(status.bytes.div_ceil(PAGE_BYTES as u64))
+    }
+
+    /// The contents of `pages` are zeros from now on. Waits for what is on its way.
+    pub fn zero(&self, pages: PageRange) {
+        loop {
+            let mut state = self.lock();
+            let pages = pages.intersect(PageRange::new(0, state.pages.pages()));
+            if pages.is_empty() {
+                return;
+            }
+            while let Some(block) = state.pages.granted_in(pages) {
+                if !self.take_back(&mut state, block) {
+                    break;
+                }
+            }
+            if self.change(&mut state, |all| all.discard(pages)) {
+                // With the lock held: nobody brings them in, or hands them over, meanwhile.
+                forget(&mut state, pages);
+                self.punch(pages);
+                self.pager.discard(self.number, pages);
+                return;
+            }
+            drop(state);
+            std::thread::sleep(ON_ITS_WAY);
+        }
+    }
+
+    /// First contents, whole pages from `first` on, of a temporary object that nobody maps yet.
+    ///
+    /// # Errors
+    /// As the pager has no room for them.
+    pub fn begin_with(&self, first: u64, contents: &[[u8; PAGE_BYTES]]) -> Result<(), PagerError> {
+        let pages = PageRange::new(first, first + contents.len() as u64);
+        let pairs = pages.iter().zip(contents);
+        let out: Vec<PageOut<'_>> = pairs.map(|(page, bytes)| PageOut { page, bytes }).collect();
+        self.pager.data_write(self.number, &out)?;
+        self.lock().pages.are_out(pages);
+        Ok(())
+    }
+
     /// True the first time.
     pub(crate) fn is_first_failure(&self) -> bool {
         !self.told.swap(true, Ordering::Relaxed)
@@ -228,6 +341,10 @@ impl Object {
                 MappedBy::Linux { .. } => None,
             };
             let (space, address) = (Arc::clone(&waiter.space), waiter.address);
+            if !self.reaches(page) {
+                waiter.is_beyond();
+                continue;
+            }
             let alone = self.pager.cluster_pages(self.number, PageIndex(page));
             let alone = alone.max(self.host.room.neighbours());
             let window = self.host.room.window(self.host);
@@ -523,6 +640,13 @@ impl Object {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
+}
+
+fn open_uffd() -> Result<uffd::Uffd, Errno> {
+    let device = file::open(c"/dev/userfaultfd", g::O_RDWR | g::O_CLOEXEC, 0).ok();
+    let opened = uffd::open(device);
+    device.into_iter().for_each(file::close);
+    Ok(opened?.0)
 }
 
 impl Drop for Object {

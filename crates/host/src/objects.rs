@@ -2,22 +2,24 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_abi::{Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::{Later, Pager, PagerError, Supplied};
 use farpage_source::UnderWay;
 use farpage_sys::Errno;
+use farpage_sys::file::{self, Fd};
 use farpage_sys::time::now_ns;
 use farpage_sys::uffd::Fault;
 
+use crate::budget::Budget;
 use crate::full::Full;
 use crate::handlers::Handlers;
 use crate::object::{Asked, Object};
-use crate::room::Room;
+use crate::room::{Room, Tree};
 use crate::space::{FAULTS, MappedBy, Mapping, Places, Space, Task, Waiter};
 use crate::trace::What;
 use crate::{Error, MapError};
@@ -70,6 +72,29 @@ impl Objects {
         Ok(objects)
     }
 
+    /// As [`Objects::start`], for objects that share the budget of a tree with its programs.
+    ///
+    /// # Errors
+    /// As there; [`Error::TooMany`] when the tree has no account left.
+    pub fn in_tree(control: &'static Control) -> Result<&'static Self, Error> {
+        let budget = Budget::new(control).ok_or(Error::TooMany)?;
+        let objects = Self::with_room(Room::Tree(Tree::new(control, budget)))?;
+        spawn("objects-room", move || objects.give_way())?;
+        Ok(objects)
+    }
+
+    /// Gives memory back that the programs of a tree need.
+    fn give_way(&self) {
+        let Room::Tree(tree) = &self.room else {
+            return;
+        };
+        let mut seen = 0;
+        loop {
+            tree.give_way(&mut seen, self);
+            self.detach_tasks(|task| !task.lives());
+        }
+    }
+
     pub(crate) fn with_room(room: Room) -> Result<&'static Self, Error> {
         let objects: &'static Self = Box::leak(Box::new(Self {
             room,
@@ -104,7 +129,29 @@ impl Objects {
         if pages == 0 {
             return Err(Error::Empty(name.to_owned()));
         }
-        self.make(name, pages * PAGE_BYTES as u64, pager, temporary)
+        self.make(name, pages * PAGE_BYTES as u64, pager, temporary, None)
+    }
+
+    /// As [`Objects::create`], of a temporary object that has as many pages as `file`, whatever size
+    /// that is given later ([`Object::look_at_size`]). It may be mapped beyond its end, where who
+    /// touches a page gets SIGBUS. Its memory file has [`SPARSE_BYTES`].
+    ///
+    /// # Errors
+    /// As [`Objects::create`].
+    ///
+    /// [`SPARSE_BYTES`]: farpage_sys::mapped::SPARSE_BYTES
+    pub fn create_sized_by(
+        &'static self,
+        name: &str,
+        file: OwnedFd,
+        pager: Arc<dyn Pager>,
+    ) -> Result<Arc<Object>, Error> {
+        let status = file::status(Fd(file.as_raw_fd())).map_err(|errno| Error::System {
+            path: name.to_owned(),
+            what: "look at it",
+            errno,
+        })?;
+        self.make(name, status.bytes, pager, true, Some(file))
     }
 
     /// As [`Objects::create`], of any size.
@@ -114,6 +161,7 @@ impl Objects {
         bytes: u64,
         pager: Arc<dyn Pager>,
         temporary: bool,
+        sized_by: Option<OwnedFd>,
     ) -> Result<Arc<Object>, Error> {
         let path = name.to_owned();
         let number = ObjectId(self.number.fetch_add(1, Ordering::Relaxed));
@@ -121,7 +169,7 @@ impl Objects {
             return Err(Error::Refused { path, error });
         }
         let shared = Arc::clone(&pager);
-        let object = match Object::new(path, number, bytes, shared, temporary, self) {
+        let object = match Object::new(path, number, bytes, shared, temporary, sized_by, self) {
             Ok(object) => Arc::new(object),
             Err(errno) => {
                 pager.terminate(number);
@@ -173,7 +221,7 @@ impl Objects {
         let Places::Told(mappings) = &space.places else {
             return Err(MapError::NoSpace);
         };
-        if pages.is_empty() || pages.end.0 > object.pages() {
+        if pages.is_empty() || pages.end.0 > object.pages() && !object.is_sized() {
             return Err(MapError::Outside {
                 pages: object.pages(),
                 start: pages.start.0,
@@ -221,6 +269,45 @@ impl Objects {
         let mapping = mappings.swap_remove(at);
         mapping.object.remove(&mapping);
         true
+    }
+
+    /// As [`Objects::unmap`], of all that lies in `bytes` bytes from `address` on, both those of
+    /// pages.
+    pub fn unmap_part(&self, space: SpaceId, address: usize, bytes: usize) {
+        let Some(space) = self.space(space.0) else {
+            return;
+        };
+        let Places::Told(mappings) = &space.places else {
+            return;
+        };
+        let end = address.saturating_add(bytes);
+        let mut mappings = lock(mappings);
+        let is_cut = |mapping: &Arc<Mapping>| {
+            let own_end = mapping.address + mapping.pages.bytes() as usize;
+            mapping.address < end && address < own_end
+        };
+        let (cut, mut kept): (Vec<_>, Vec<_>) = mappings.drain(..).partition(is_cut);
+        for mapping in cut {
+            for part in mapping.without(address, end) {
+                // Before the whole goes: what stays mapped is protected when pages leave.
+                mapping.object.add(Arc::clone(&part));
+                kept.push(part);
+            }
+            mapping.object.remove(&mapping);
+        }
+        *mappings = kept;
+    }
+
+    /// The objects that a process has mapped.
+    pub fn mapped_by(&self, space: SpaceId) -> Vec<Arc<Object>> {
+        let space = self.space(space.0);
+        match space.as_ref().map(|space| &space.places) {
+            Some(Places::Told(mappings)) => {
+                let mappings = lock(mappings);
+                mappings.iter().map(|one| Arc::clone(&one.object)).collect()
+            }
+            Some(Places::Listed(_)) | None => Vec::new(),
+        }
     }
 
     /// The process is gone, or will map nothing any more.

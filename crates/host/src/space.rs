@@ -139,11 +139,17 @@ impl Space {
     /// lock.
     pub(crate) fn let_in(&self, at: usize, bytes: usize, writable: bool) -> Result<(), Errno> {
         let (mut done, mut had_some) = (0, false);
+        let mut step = bytes;
         while done < bytes {
-            let progress = self.uffd().map_in(at + done, bytes - done, !writable);
+            let part = step.min(bytes - done);
+            let progress = self.uffd().map_in(at + done, part, !writable);
             done += progress.bytes;
             match progress.stopped {
                 None => {}
+                // The process has divided its mapping there, by mprotect or mlock: page by page.
+                Some(Errno::ENOENT) if part > PAGE_BYTES => step = PAGE_BYTES,
+                // It has unmapped it.
+                Some(Errno::ENOENT) => done += PAGE_BYTES,
                 // It is mapped already.
                 Some(Errno::EEXIST) => {
                     done += PAGE_BYTES;
@@ -234,6 +240,30 @@ impl Mapping {
         self.pages.contains(PageIndex(page)).then_some(page)
     }
 
+    /// The parts of it that lie outside `start .. end`, as mappings of their own.
+    pub(crate) fn without(&self, start: usize, end: usize) -> Vec<Arc<Self>> {
+        let own_end = self.address + self.pages.bytes() as usize;
+        let parts = [
+            (self.address, start.min(own_end)),
+            (end.max(self.address), own_end),
+        ];
+        let made = parts
+            .into_iter()
+            .filter(|(from, to)| from < to)
+            .map(|(from, to)| {
+                let page =
+                    |at: usize| self.pages.start.0 + ((at - self.address) / PAGE_BYTES) as u64;
+                Arc::new(Self {
+                    space: Arc::clone(&self.space),
+                    object: Arc::clone(&self.object),
+                    address: from,
+                    pages: PageRange::new(page(from), page(to)),
+                    streams: Mutex::default(),
+                })
+            });
+        made.collect()
+    }
+
     /// Linux maps no more of `pages` by itself. False when that cannot be had.
     pub(crate) fn take_back(&self, pages: PageRange) -> bool {
         let Some((at, bytes)) = self.part(pages) else {
@@ -298,6 +328,12 @@ impl Waiter {
     /// Lets the thread fault again.
     pub(crate) fn wake(&self) {
         self.space.wake(self.address, PAGE_BYTES);
+    }
+
+    /// What the thread wants is beyond the end of the object: it gets SIGBUS.
+    pub(crate) fn is_beyond(&self) {
+        // It may be gone.
+        let _ = self.space.refuse(self.address);
     }
 
     /// What the thread waits for, of `object`, cannot be had.

@@ -178,6 +178,40 @@ impl<W> Shared<W> {
         self.pages
     }
 
+    /// It has so many from now on: more, which begin as zeros, or fewer, once those beyond were
+    /// discarded.
+    ///
+    /// # Panics
+    /// When the last block is granted and is no whole one, or one of those beyond is there.
+    pub fn set_pages(&mut self, pages: u64) {
+        let least = self.pages.min(pages);
+        let is_cut =
+            !least.is_multiple_of(GRANT_PAGES) && self.granted.contains(&(least / GRANT_PAGES));
+        assert!(!is_cut, "a block of which pages come or go is granted");
+        let first = least.div_ceil(CLUSTER_PAGES);
+        let beyond = self
+            .clusters
+            .range(first..)
+            .find(|(_, c)| c.there | c.coming | c.aside != 0);
+        assert!(beyond.is_none(), "pages beyond the end are there");
+        self.pages = pages;
+    }
+
+    /// The contents of `pages`, of which none is there, are at the pager of a temporary object.
+    pub fn are_out(&mut self, pages: PageRange) {
+        for page in pages.iter().map(|page| page.0) {
+            let cluster = self.clusters.entry(page / CLUSTER_PAGES).or_default();
+            cluster.out |= 1 << (page % CLUSTER_PAGES) & cluster.elsewhere();
+        }
+    }
+
+    /// The first granted block that has some of `pages`.
+    pub fn granted_in(&self, pages: PageRange) -> Option<PageRange> {
+        let blocks = pages.start.0 / GRANT_PAGES..pages.end.0.div_ceil(GRANT_PAGES);
+        let number = self.granted.range(blocks).next()?;
+        Some(self.block(*number))
+    }
+
     /// Pages that are there, coming or aside: what is charged for.
     pub fn resident(&self) -> u64 {
         self.resident

@@ -14,7 +14,7 @@ use farpage_sys::{Errno, Result, join, process, syscall};
 use crate::frame::Frame;
 use crate::program::Reader;
 use crate::stacks::Stack;
-use crate::{maps, start};
+use crate::{maps, shm, start};
 
 /// What `execveat` takes.
 pub(crate) struct Call {
@@ -41,14 +41,15 @@ struct Environment {
 pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) -> Result<usize> {
     let mut reader = Reader::new();
     let image = image_of(&mut reader, call)?;
-    if image == Image::Foreign && maps::exist() {
+    let looks_at_files = maps::exist() || shm::exist();
+    if image == Image::Foreign && looks_at_files {
         return Err(refuse_foreign(&mut reader, call));
     }
     let visible = image != Image::Foreign && join::agent_is_visible(start::fd_base());
     // Before its dynamic linker opens anything, where opening is looked at.
     let from_outside = image == Image::Static
         || (image == Image::Dynamic && !visible)
-        || (image != Image::Foreign && maps::exist());
+        || (image != Image::Foreign && looks_at_files);
     let with_agent = visible && !from_outside;
     let environment = Box::new(environment(&mut reader, call.envp, with_agent)?);
     let visitor = start::is_visitor();
@@ -202,7 +203,7 @@ fn refuse_foreign(reader: &mut Reader, call: &Call) -> Errno {
     let name = reader.string(call.path).unwrap_or(b"?");
     let name = alloc::string::String::from_utf8_lossy(name);
     let line = alloc::format!(
-        "farpage: cannot run '{name}': it is no 64-bit x86 program, and those cannot use --map; \
+        "farpage: cannot run '{name}': it is no 64-bit x86 program, and those cannot use --map or --shm; \
          run it without farpage\n"
     );
     file::write_message(start::descriptor(fds::MESSAGES), line.as_bytes());

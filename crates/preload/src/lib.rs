@@ -18,6 +18,7 @@ mod own_threads;
 mod process;
 mod program;
 mod sandbox;
+mod shm;
 mod signals;
 mod stacks;
 #[cfg(feature = "standalone")]

@@ -12,7 +12,7 @@ use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, futex, mem, process, thread, time};
 
-use crate::{maps, own_threads, start, trap};
+use crate::{maps, own_threads, shm, start, trap};
 
 /// Tasks that have mapped less are not asked to manage it before they must themselves.
 const WATCHED_BYTES: u64 = 32 << 20;
@@ -265,6 +265,7 @@ extern "C" fn handler_thread(kernel: usize) -> ! {
 /// Makes everything still for a fork whose child will be the task in `child`.
 pub(crate) fn before_fork(child: usize) {
     maps::before_fork();
+    shm::before_fork();
     if let Some(kernel) = kernel() {
         kernel.before_fork();
         if let Some(pager) = pager() {
@@ -292,6 +293,8 @@ pub(crate) unsafe fn after_fork_in_parent(ok: bool, child: usize) {
     }
     // SAFETY: forwarded.
     unsafe { maps::after_fork_in_parent() };
+    // SAFETY: forwarded.
+    unsafe { shm::after_fork_in_parent() };
 }
 
 /// # Safety
@@ -304,6 +307,8 @@ pub(crate) unsafe fn after_fork_in_child(slot: usize) {
     }
     // SAFETY: forwarded.
     unsafe { maps::after_fork_in_child(slot) };
+    // SAFETY: forwarded.
+    unsafe { shm::after_fork_in_child() };
     let Some(kernel) = kernel() else { return };
     if let Some(pager) = pager() {
         pager.after_fork_child(slot);

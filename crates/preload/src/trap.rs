@@ -9,7 +9,7 @@ use farpage_sys::{Errno, Result};
 
 use crate::frame::{Frame, Info, without_sigsys};
 use crate::stacks::{self, Stack};
-use crate::{exec, maps, memory, own_threads, process, program, sandbox, signals, user_tier};
+use crate::{exec, maps, memory, own_threads, process, program, sandbox, shm, signals, user_tier};
 
 /// What becomes of a trapped call.
 pub(crate) enum Outcome {
@@ -126,14 +126,27 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
     if let Some(outcome) = unsafe { maps::call(number, frame) } {
         return outcome;
     }
+    // SAFETY: forwarded.
+    if let Some(outcome) = unsafe { shm::call(number, frame) } {
+        return outcome;
+    }
     let args = frame.arguments();
     let [a, b, c, d, e, f] = args;
+    match number {
+        g::__NR_munmap => shm::before_unmap(a, b),
+        g::__NR_mmap if d as u32 & g::MAP_FIXED != 0 => shm::before_unmap(a, b),
+        g::__NR_mremap if d as u32 & g::MREMAP_FIXED != 0 => shm::before_unmap(e, c),
+        _ => {}
+    }
     // SAFETY: each is the call that the program made.
     Outcome::Done(unsafe {
         match number {
             g::__NR_mmap => memory::mmap(a, b, c as u32, d as u32, Fd(e as i32), f as u64)
                 .inspect(|at| maps::forget(*at, b)),
-            g::__NR_munmap => memory::munmap(a, b).inspect(|_| maps::forget(a, b)),
+            g::__NR_munmap => memory::munmap(a, b).inspect(|_| {
+                maps::forget(a, b);
+                shm::after_unmap(a, b);
+            }),
             g::__NR_mremap => {
                 memory::mremap(a, b, c, d as u32, e).inspect(|at| maps::forget(*at, c))
             }
@@ -186,7 +199,7 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
             g::__NR_prctl => sandbox::prctl(args),
             g::__NR_close_range => process::close_range(a, b, c),
             _ if memory::is_user_tier() => return user_tier::call(number, frame),
-            // A mapped file could have been meant.
+            // A mapped file or shared memory could have been meant.
             _ => return Outcome::Reissue,
         }
     })

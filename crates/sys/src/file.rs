@@ -133,6 +133,15 @@ pub fn put_at(fd: Fd, to: Fd) -> Result<()> {
     unsafe { syscall!(g::__NR_dup3, fd.0, to.0, 0) }.map(drop)
 }
 
+/// As [`put_at`], closed on exec.
+///
+/// # Errors
+/// As `dup3(2)`.
+pub fn keep(fd: Fd, to: Fd) -> Result<()> {
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_dup3, fd.0, to.0, g::O_CLOEXEC) }.map(drop)
+}
+
 /// The inode number of what `path` names.
 ///
 /// # Errors
@@ -360,6 +369,156 @@ pub fn identity(fd: Fd) -> Result<(u64, u64)> {
     // SAFETY: the kernel's `struct stat` has 144 bytes.
     unsafe { syscall!(g::__NR_fstat, fd.0, status.as_mut_ptr()) }?;
     Ok((status[0], status[1]))
+}
+
+/// What Linux says about a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The file system that it is in.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+    /// Names that it has.
+    pub links: u64,
+    /// Its size.
+    pub bytes: u64,
+    mode: u32,
+}
+
+impl Status {
+    const FORMAT: u32 = 0o170_000;
+
+    fn new(raw: &[u64; 18]) -> Self {
+        Self {
+            device: raw[0],
+            inode: raw[1],
+            links: raw[2],
+            mode: raw[3] as u32,
+            bytes: raw[6],
+        }
+    }
+
+    /// True of a regular file.
+    pub fn is_regular(&self) -> bool {
+        self.mode & Self::FORMAT == 0o100_000
+    }
+
+    /// True of a folder.
+    pub fn is_folder(&self) -> bool {
+        self.mode & Self::FORMAT == 0o040_000
+    }
+}
+
+/// What Linux says about an open file.
+///
+/// # Errors
+/// As `fstat(2)`.
+pub fn status(fd: Fd) -> Result<Status> {
+    let mut raw = [0u64; 18];
+    // SAFETY: the kernel's `struct stat` has 144 bytes.
+    unsafe { syscall!(g::__NR_fstat, fd.0, raw.as_mut_ptr()) }?;
+    Ok(Status::new(&raw))
+}
+
+/// What Linux says about what the path at the address `path`, perhaps a program's, leads to from
+/// `dir`.
+///
+/// # Errors
+/// As `fstatat(2)`.
+pub fn status_at(dir: usize, path: usize, flags: u32) -> Result<Status> {
+    let mut raw = [0u64; 18];
+    let to = raw.as_mut_ptr();
+    // SAFETY: Linux checks the address; the kernel's `struct stat` has 144 bytes.
+    unsafe { syscall!(g::__NR_newfstatat, dir, path, to, flags) }?;
+    Ok(Status::new(&raw))
+}
+
+/// The flags that a descriptor was opened with, as far as they still hold.
+///
+/// # Errors
+/// As `fcntl(2)`.
+pub fn flags(fd: Fd) -> Result<u32> {
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_GETFL) }.map(|flags| flags as u32)
+}
+
+/// Opens the file of a descriptor anew, with a position and rights of its own.
+///
+/// # Errors
+/// As `open(2)`; `ENOENT` without `/proc`.
+pub fn open_again(fd: Fd, flags: u32) -> Result<Fd> {
+    let mut name = alloc::format!("/proc/self/fd/{}", fd.0).into_bytes();
+    name.push(0);
+    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+    open(name, flags | g::O_CLOEXEC, 0)
+}
+
+/// As [`open_again`], owned.
+///
+/// # Errors
+/// As there.
+#[cfg(feature = "std")]
+pub fn own_again(fd: Fd, flags: u32) -> Result<std::os::fd::OwnedFd> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: opened just now, and nobody else's.
+    open_again(fd, flags).map(|fd| unsafe { std::os::fd::OwnedFd::from_raw_fd(fd.0) })
+}
+
+/// True when nobody else has the file open or mapped, though there are others of the same user who
+/// could: Linux then gives a lease on it. The descriptor is one to write by.
+///
+/// # Errors
+/// As `fcntl(2)` with `F_SETLEASE`: `EACCES` of another user's file.
+pub fn is_alone(fd: Fd) -> Result<bool> {
+    const F_SETLEASE: u32 = 1024;
+    // SAFETY: takes no pointer.
+    let lease = |kind: u32| unsafe { syscall!(g::__NR_fcntl, fd.0, F_SETLEASE, kind) };
+    match lease(g::F_WRLCK) {
+        Ok(_) => lease(g::F_UNLCK).map(|_| true),
+        Err(Errno::EAGAIN) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Locks a byte of a file where no program has any, for this open file: no other process can.
+///
+/// # Errors
+/// As `fcntl(2)` with `F_OFD_SETLK`: `EAGAIN` when another has it.
+pub fn claim(fd: Fd) -> Result<()> {
+    /// `struct flock`: kind, whence, start, length, process.
+    #[repr(C)]
+    struct Lock {
+        kind: i16,
+        whence: i16,
+        start: i64,
+        length: i64,
+        process: i32,
+    }
+    const F_OFD_SETLK: u32 = 37;
+    const CLAIMED_BYTE: i64 = 0x7fff_fa6e_0000_0000;
+    let lock = Lock {
+        kind: g::F_WRLCK as i16,
+        whence: 0,
+        start: CLAIMED_BYTE,
+        length: 1,
+        process: 0,
+    };
+    // SAFETY: `lock` is valid for reads of a `struct flock`.
+    unsafe { syscall!(g::__NR_fcntl, fd.0, F_OFD_SETLK, &raw const lock) }.map(drop)
+}
+
+/// The parts of `0 .. bytes` of a file that have contents, from `from` on: the first.
+///
+/// # Errors
+/// As `lseek(2)`.
+pub fn data_from(fd: Fd, from: u64) -> Result<Option<core::ops::Range<u64>>> {
+    // SAFETY: takes no pointer.
+    let seek = |at: u64, what: u32| unsafe { syscall!(g::__NR_lseek, fd.0, at, what) };
+    match seek(from, g::SEEK_DATA) {
+        Ok(start) => Ok(Some(start as u64..seek(start as u64, g::SEEK_HOLE)? as u64)),
+        Err(Errno::ENXIO) => Ok(None),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Device and inode number of what the path at the address `path`, a program's, leads to from `dir`.

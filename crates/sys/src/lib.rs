@@ -18,6 +18,7 @@ pub mod file;
 pub mod fork;
 pub mod futex;
 pub mod gate;
+pub mod ipc;
 pub mod join;
 #[cfg(feature = "std")]
 pub mod mapped;

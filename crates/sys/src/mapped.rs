@@ -13,15 +13,18 @@ use crate::uffd::Uffd;
 use crate::{mem, memory_file, syscall};
 
 const PAGE: usize = 4096;
+/// Size of a file of [`Mapped::sparse`]: more than anybody has.
+pub const SPARSE_BYTES: usize = 1 << 44;
 
-/// A memory file and this process's mapping of it, registered with a userfaultfd: whoever else
-/// has it mapped and registered waits for pages that are not there.
+/// A memory file and, unless it is [sparse](Mapped::sparse), this process's mapping of it,
+/// registered with a userfaultfd: whoever else has it mapped and registered waits for pages that are
+/// not there.
 ///
 /// Pages are put in one by one and whole (`UFFDIO_COPY`): nobody ever sees a part of one, and Linux
 /// makes no larger page of which only a part is right.
 pub struct Mapped {
     fd: OwnedFd,
-    uffd: Uffd,
+    uffd: Option<Uffd>,
     address: usize,
     bytes: usize,
 }
@@ -42,7 +45,7 @@ impl Mapped {
         unsafe { syscall!(g::__NR_fchmod, fd.as_raw_fd(), READ_ONLY) }?;
         let mut mapped = Self {
             fd,
-            uffd,
+            uffd: Some(uffd),
             address: 0,
             bytes: 0,
         };
@@ -54,6 +57,23 @@ impl Mapped {
             unsafe { uffd.register_missing(mapped.address, bytes) }?;
         }
         Ok(mapped)
+    }
+
+    /// An empty file of [`SPARSE_BYTES`] that is not mapped here, closed on exec, whose size nobody
+    /// can change. Pages are written into it, which only those do not see early whose mappings are
+    /// registered for all faults.
+    ///
+    /// # Errors
+    /// As `memfd_create(2)`, `ftruncate(2)` and `fcntl(2)`.
+    pub fn sparse(name: &CStr) -> Result<Self> {
+        let fd = memory_file::create(name, SPARSE_BYTES)?;
+        memory_file::seal(fd.as_fd(), memory_file::FIXED)?;
+        Ok(Self {
+            fd,
+            uffd: None,
+            address: 0,
+            bytes: SPARSE_BYTES,
+        })
     }
 
     /// Its descriptor, to read and write.
@@ -84,12 +104,15 @@ impl Mapped {
     /// When the range is not of whole pages inside the file.
     pub fn supply(&self, offset: u64, contents: &[u8]) -> Result<()> {
         let offset = self.check(offset, contents.len());
+        let Some(uffd) = self.uffd else {
+            return file::pwrite_all(self.fd(), contents, offset as u64);
+        };
         let mut done = 0;
         while done < contents.len() {
             let to = self.address + offset + done;
             let from = contents.as_ptr() as usize + done;
             // SAFETY: `from` is a slice's, and the target this value's own mapping.
-            let progress = unsafe { self.uffd.copy(to, from, contents.len() - done, false) };
+            let progress = unsafe { uffd.copy(to, from, contents.len() - done, false) };
             done += progress.bytes;
             match progress.stopped {
                 None => {}
@@ -156,7 +179,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        if self.bytes > 0 {
+        if self.address > 0 {
             // SAFETY: nobody else knows the mapping.
             let _ = unsafe { mem::unmap(self.address, self.bytes) };
         }
@@ -191,5 +214,11 @@ mod tests {
         assert!(file::set_size(mapped.fd(), 1).is_err());
         drop(mapped);
         file::close(uffd.0);
+        let sparse = Mapped::sparse(c"test").unwrap();
+        sparse.supply(1 << 40, &[7; PAGE]).unwrap();
+        let far = 1 << 40;
+        let all = sparse.contents(0, SPARSE_BYTES).unwrap();
+        assert_eq!((all.len(), all[0].start), (1, far));
+        assert_eq!(all[0].end, far + PAGE as u64);
     }
 }

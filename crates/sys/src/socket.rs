@@ -1,14 +1,15 @@
-//! Messages with a descriptor.
+//! Sockets in pairs, and messages with a descriptor.
 
 use linux_raw_sys::general as g;
 
 use crate::file::Fd;
-use crate::raw::Result;
+use crate::raw::{Errno, Result};
 use crate::syscall;
 
 const SOL_SOCKET: u32 = 1;
 const SCM_RIGHTS: u32 = 1;
 const MSG_NOSIGNAL: usize = 0x4000;
+const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
 
 /// `struct msghdr` of one piece.
 #[repr(C)]
@@ -17,7 +18,7 @@ struct Header {
     name_bytes: usize,
     pieces: *const [usize; 2],
     count: usize,
-    control: *const Control,
+    control: *mut Control,
     control_bytes: usize,
     flags: usize,
 }
@@ -39,7 +40,7 @@ struct Control {
 /// As `sendmsg(2)`.
 pub fn send(socket: Fd, bytes: &[u8], with: Option<Fd>) -> Result<()> {
     let piece = [bytes.as_ptr() as usize, bytes.len()];
-    let control = Control {
+    let mut control = Control {
         bytes: 20,
         level: SOL_SOCKET,
         kind: SCM_RIGHTS,
@@ -51,7 +52,7 @@ pub fn send(socket: Fd, bytes: &[u8], with: Option<Fd>) -> Result<()> {
         name_bytes: 0,
         pieces: &raw const piece,
         count: 1,
-        control: &raw const control,
+        control: &raw mut control,
         control_bytes: if with.is_some() {
             size_of::<Control>()
         } else {
@@ -61,6 +62,54 @@ pub fn send(socket: Fd, bytes: &[u8], with: Option<Fd>) -> Result<()> {
     };
     // SAFETY: the header names a slice and a structure on this stack, valid for reads.
     unsafe { syscall!(g::__NR_sendmsg, socket.0, &raw const header, MSG_NOSIGNAL) }.map(drop)
+}
+
+/// Waits for a message: how many bytes came, and the descriptor that came along, closed on exec. No
+/// bytes: nobody has the other end any more.
+///
+/// # Errors
+/// As `recvmsg(2)`; `EMFILE` when a descriptor came and there was no number left for it.
+pub fn receive(socket: Fd, bytes: &mut [u8]) -> Result<(usize, Option<Fd>)> {
+    const CUT: usize = 0x8;
+    let piece = [bytes.as_mut_ptr() as usize, bytes.len()];
+    let mut control = Control {
+        bytes: 0,
+        level: 0,
+        kind: 0,
+        fd: -1,
+        padding: 0,
+    };
+    let mut header = Header {
+        name: 0,
+        name_bytes: 0,
+        pieces: &raw const piece,
+        count: 1,
+        control: &raw mut control,
+        control_bytes: size_of::<Control>(),
+        flags: 0,
+    };
+    let flags = MSG_CMSG_CLOEXEC;
+    // SAFETY: the header names a slice and a structure on this stack, valid for writes.
+    let got = unsafe { syscall!(g::__NR_recvmsg, socket.0, &raw mut header, flags) }?;
+    if header.flags & CUT != 0 {
+        return Err(Errno::EMFILE);
+    }
+    let came = header.control_bytes >= 20 && control.kind == SCM_RIGHTS;
+    Ok((got, came.then_some(Fd(control.fd))))
+}
+
+/// Two sockets that are connected, for whole messages, closed on exec.
+///
+/// # Errors
+/// As `socketpair(2)`.
+pub fn pair() -> Result<[Fd; 2]> {
+    const AF_UNIX: usize = 1;
+    const SOCK_SEQPACKET: usize = 5;
+    let mut ends = [0i32; 2];
+    let kind = SOCK_SEQPACKET | g::O_CLOEXEC as usize;
+    // SAFETY: the call writes two numbers.
+    unsafe { syscall!(g::__NR_socketpair, AF_UNIX, kind, 0, ends.as_mut_ptr()) }?;
+    Ok(ends.map(Fd))
 }
 
 /// Makes `fd` answer `EAGAIN` instead of waiting, here and wherever else the same file is open.
@@ -80,4 +129,26 @@ pub fn do_not_wait(fd: Fd) -> Result<()> {
         )
     }
     .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file;
+
+    #[test]
+    fn a_descriptor_comes_with_its_message_and_the_end_is_told() {
+        let [a, b] = pair().unwrap();
+        send(a, b"hello", Some(a)).unwrap();
+        send(a, b"again", None).unwrap();
+        let mut bytes = [0; 8];
+        let (got, fd) = receive(b, &mut bytes).unwrap();
+        assert_eq!(&bytes[..got], b"hello");
+        assert!(file::is_same(fd.unwrap(), a));
+        assert_eq!(receive(b, &mut bytes), Ok((5, None)));
+        file::close(fd.unwrap());
+        file::close(a);
+        assert_eq!(receive(b, &mut bytes), Ok((0, None)));
+        file::close(b);
+    }
 }

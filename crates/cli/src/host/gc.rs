@@ -13,12 +13,12 @@ use clap::Args;
 use farpage_services::default_socket;
 use rustix::process::geteuid;
 
-use crate::control_socket;
+use crate::{control_socket, shm};
 
-/// Remove the sockets that killed host kernels and runs have left
+/// Remove what killed host kernels and runs have left
 ///
-/// Nothing else is left of them: their memory and paging files have no names, and what they
-/// shared is gone with them. Sockets on which somebody listens stay.
+/// That is sockets on which nobody listens, and names of the shared memory of runs with --shm.
+/// Nothing else is left of them: their memory and paging files have no names.
 #[derive(Args, Debug)]
 pub struct GcArgs {
     /// Only say what would be removed
@@ -34,6 +34,9 @@ pub struct GcArgs {
 /// # Errors
 /// When one cannot be removed.
 pub fn gc(args: &GcArgs) -> Result<()> {
+    if !args.dry_run {
+        shm::collect();
+    }
     let mut sockets = control_socket::all();
     sockets.push(default_socket());
     sockets.extend(args.socket.iter().cloned());

@@ -54,7 +54,7 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
     let control = prepared.control;
     let shown = options.program.display();
     let image = image_of(prepared)?;
-    let fd_base = fd_base(prepared.maps.is_some())?;
+    let fd_base = fd_base(prepared.looks_at_files())?;
     control.fd_base.store(fd_base, Ordering::Relaxed);
     let namespace = std::fs::metadata("/proc/self/ns/pid");
     let namespace = namespace.context("cannot run without /proc: mount it")?;
@@ -64,6 +64,9 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
 
     let library = agent::library(fd_base)?;
     let agent = agent::file(&library)?;
+    if prepared.shm.is_some() {
+        keep_numbers(fd_base, &agent)?;
+    }
     let tasks = Tasks::watch(control, agent::Image::new(&library)?)?;
     let tier = Tier::from_raw(control.tier.load(Ordering::Relaxed)).unwrap_or(Tier::None);
     let device = open_device(tier)?;
@@ -77,13 +80,14 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
         .collect::<Result<_>>()?;
     // Before its dynamic linker opens anything, where opening is looked at.
     let from_outside =
-        image == Image::Static || (prepared.maps.is_some() && image != Image::Foreign);
+        image == Image::Static || (prepared.looks_at_files() && image != Image::Foreign);
     let environment = environment(fd_base, !from_outside)?;
     let filter = seccomp::filter(&seccomp::Params {
         fd_base,
         threshold_bytes: options.threshold_bytes,
         user_mode_tier: tier == Tier::UserModeOnly,
         maps: prepared.maps.is_some(),
+        shm: prepared.shm.is_some(),
     });
     let spawned = spawn(&Program {
         path: &path,
@@ -165,10 +169,15 @@ fn image_of(prepared: &Prepared) -> Result<Image> {
              privilege; run farpage itself with that privilege, or the program without farpage"
         );
     }
-    if image == Image::Foreign && prepared.maps.is_some() {
+    if image == Image::Foreign && prepared.looks_at_files() {
+        let option = if prepared.options.shm {
+            "--shm"
+        } else {
+            "--map"
+        };
         bail!(
-            "cannot run '{shown}' with --map: it is no 64-bit x86 program; leave --map out, or \
-             run it without farpage"
+            "cannot run '{shown}' with {option}: it is no 64-bit x86 program; leave {option} out, \
+             or run it without farpage"
         );
     }
     if image == Image::Foreign {
@@ -208,6 +217,15 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
+/// Paging files have the same numbers here as in tasks where this process pages out, too.
+fn keep_numbers(fd_base: u32, agent: &OwnedFd) -> Result<()> {
+    for offset in 0..fds::COUNT {
+        let kept = farpage_sys::file::keep(Fd(agent.as_raw_fd()), join::fd(fd_base, offset));
+        kept.map_err(|errno| anyhow::anyhow!("cannot keep descriptors: {errno}"))?;
+    }
+    Ok(())
+}
+
 fn open_device(tier: Tier) -> Result<Option<OwnedFd>> {
     if tier != Tier::Device {
         return Ok(None);
@@ -234,7 +252,7 @@ fn places(
         active.then(|| Fd(file.supervisor_fd.load(Ordering::Relaxed) as i32))
     };
     let maps = prepared.maps.as_ref();
-    let socket = maps.and_then(|maps| maps.socket.as_ref());
+    let socket = prepared.socket();
     let mapped = |offset: u32| maps?.files.get((offset - fds::MAPPED) as usize).copied();
     let what = |offset| match offset {
         fds::MAPS => socket.map_or(agent, |socket| Fd(socket.as_raw_fd())),
@@ -245,7 +263,7 @@ fn places(
         fds::MESSAGES => Fd(io::stderr().as_fd().as_raw_fd()),
         _ => agent,
     };
-    let end = if maps.is_some() {
+    let end = if prepared.looks_at_files() {
         fds::OPENED
     } else {
         fds::COUNT

@@ -34,6 +34,7 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
             deadline: None,
             record: None,
             replay: None,
+            shm: false,
             stats: None,
             trace: false,
             quiet: true,
@@ -44,6 +45,7 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
         control_fd,
         signal_mask: 0,
         maps: None,
+        shm: None,
     };
     (start(&prepared).unwrap(), control)
 }

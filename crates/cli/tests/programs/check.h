@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <poll.h>
+#include <setjmp.h>
 #include <spawn.h>
 #include <unistd.h>
 

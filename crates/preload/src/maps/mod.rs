@@ -19,8 +19,8 @@ use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, file};
 
 use crate::frame::Frame;
-use crate::start;
 use crate::trap::Outcome;
+use crate::{shm, start};
 
 pub(crate) use memory::{
     after_fork_in_child, after_fork_in_parent, are_mapped, before_fork, forget, hold, release,
@@ -39,7 +39,11 @@ pub(crate) fn exist() -> bool {
 
 /// How many descriptor numbers belong to Farpage.
 pub(crate) fn own_fds() -> u32 {
-    if exist() { fds::OPENED } else { fds::COUNT }
+    if exist() || shm::exist() {
+        fds::OPENED
+    } else {
+        fds::COUNT
+    }
 }
 
 /// A call that was trapped, if it concerns a mapped file.
@@ -58,7 +62,7 @@ pub(crate) unsafe fn call(number: u32, frame: &Frame) -> Option<Outcome> {
 }
 
 /// Says what is not possible, in one line.
-fn say(what: &str) {
+pub(crate) fn say(what: &str) {
     let line = alloc::format!("farpage: {what}\n");
     file::write_message(start::descriptor(fds::MESSAGES), line.as_bytes());
 }
@@ -69,7 +73,7 @@ fn kept() -> Range<usize> {
     base + fds::OPENED as usize..base + fds::OPENED_END as usize
 }
 
-fn is_kept(fd: usize) -> bool {
+pub(crate) fn is_kept(fd: usize) -> bool {
     kept().contains(&fd)
 }
 
@@ -119,7 +123,7 @@ fn keep(fd: file::Fd, least: usize, cloexec: bool) -> Result<usize> {
 }
 
 /// As [`keep`]; the old number stays.
-fn duplicate(fd: file::Fd, least: usize, cloexec: bool) -> Result<usize> {
+pub(crate) fn duplicate(fd: file::Fd, least: usize, cloexec: bool) -> Result<usize> {
     let Range { start: first, end } = kept();
     let command = if cloexec {
         g::F_DUPFD_CLOEXEC

@@ -64,12 +64,19 @@ pub struct Params {
     /// There are mapped files: also trap calls that name files by path, and those that use
     /// descriptors of such files.
     pub maps: bool,
+    /// Shared memory is kept by the supervisor: also trap calls that make or map it, and those that
+    /// use descriptors of its files. Not together with `maps`.
+    pub shm: bool,
 }
 
 impl Params {
     /// How many descriptor numbers, from [`Params::fd_base`], belong to Farpage.
     pub(crate) fn own_fds(&self) -> u32 {
-        if self.maps { fds::OPENED } else { fds::COUNT }
+        if self.maps || self.shm {
+            fds::OPENED
+        } else {
+            fds::COUNT
+        }
     }
 }
 

@@ -61,8 +61,10 @@ enum Rule {
     Ioctl,
     /// This argument, a signal mask, is given.
     Given(u32),
-    /// This argument is a descriptor that may be of a mapped file.
+    /// This argument is a descriptor that may be of a mapped file, or of shared memory.
     Opened(u32),
+    /// As [`Rule::Opened`], for either of two arguments.
+    Either(u32, u32),
     /// As [`Rule::Opened`], for `lseek` to data or holes.
     Seek,
     /// A path, unless it is empty and the descriptor meant.
@@ -154,6 +156,42 @@ const MAPS_RULES: &[(u32, Rule)] = &[
     (g::__NR_lseek, Rule::Seek),
 ];
 
+/// Where shared memory is kept. Its files are opened and mapped, and their sizes set, anywhere; they
+/// are read and written by descriptors that are known by their numbers.
+const SHM_RULES: &[(u32, Rule)] = &[
+    (g::__NR_open, Rule::Always),
+    (g::__NR_openat, Rule::Always),
+    (g::__NR_openat2, Rule::Always),
+    (g::__NR_creat, Rule::Always),
+    (g::__NR_truncate, Rule::Always),
+    (g::__NR_ftruncate, Rule::Always),
+    (g::__NR_fallocate, Rule::Always),
+    (g::__NR_shmget, Rule::Always),
+    (g::__NR_shmat, Rule::Always),
+    (g::__NR_shmdt, Rule::Always),
+    (g::__NR_semget, Rule::Always),
+    (g::__NR_msgget, Rule::Always),
+    (g::__NR_mq_open, Rule::Always),
+    (g::__NR_pidfd_getfd, Rule::Missing),
+    (g::__NR_io_uring_setup, Rule::Missing),
+    (g::__NR_io_setup, Rule::Missing),
+    (g::__NR_read, Rule::Opened(0)),
+    (g::__NR_pread64, Rule::Opened(0)),
+    (g::__NR_readv, Rule::Opened(0)),
+    (g::__NR_preadv, Rule::Opened(0)),
+    (g::__NR_preadv2, Rule::Opened(0)),
+    (g::__NR_write, Rule::Opened(0)),
+    (g::__NR_pwrite64, Rule::Opened(0)),
+    (g::__NR_writev, Rule::Opened(0)),
+    (g::__NR_pwritev, Rule::Opened(0)),
+    (g::__NR_pwritev2, Rule::Opened(0)),
+    (g::__NR_splice, Rule::Either(0, 2)),
+    (g::__NR_copy_file_range, Rule::Either(0, 2)),
+    (g::__NR_sendfile, Rule::Either(0, 1)),
+    (g::__NR_dup, Rule::Opened(0)),
+    (g::__NR_lseek, Rule::Seek),
+];
+
 /// What is done for one call: its rule, and which arguments may not point to managed memory.
 type Judgement = (Rule, u8);
 
@@ -162,6 +200,9 @@ pub(super) fn build(params: &Params) -> Vec<Instruction> {
         RULES.iter().map(|&(nr, rule)| (nr, (rule, 0))).collect();
     if params.maps {
         judged.extend(MAPS_RULES.iter().map(|&(nr, rule)| (nr, (rule, 0))));
+    }
+    if params.shm {
+        judged.extend(SHM_RULES.iter().map(|&(nr, rule)| (nr, (rule, 0))));
     }
     if params.user_mode_tier {
         for &(nr, mask) in pointers::DIRECT {
@@ -288,6 +329,10 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
         }
         Rule::Ioctl => on_ours(a, FIOCLEX, params, ends.done),
         Rule::Opened(argument) => when_opened(a, argument, params, ends.trap),
+        Rule::Either(one, other) => {
+            when_opened(a, one, params, ends.trap);
+            when_opened(a, other, params, ends.trap);
+        }
         Rule::Seek => {
             let plain = a.label();
             a.load(data::low(2));
@@ -355,6 +400,11 @@ fn map(a: &mut Assembler, params: &Params, ends: Ends) {
     let anonymous = a.label();
     a.load(data::low(3));
     a.when(Test::AnyBit(g::MAP_ANONYMOUS), anonymous);
+    if params.shm {
+        // The agent's library comes into programs by such a call.
+        when_ours(a, 4, params, ends.allow);
+        a.goto(ends.trap);
+    }
     when_opened(a, 4, params, ends.trap);
     a.place(anonymous);
     when_in_window(a, 0, ends.trap);
@@ -368,8 +418,13 @@ fn map(a: &mut Assembler, params: &Params, ends: Ends) {
     a.when(Test::AnyBit(NO_MEMORY_OF_OURS), pass);
     a.unless(Test::AnyBit(g::MAP_ANONYMOUS), pass);
     a.and(MAP_TYPE);
+    let large = a.label();
+    if params.shm {
+        a.when(Test::Equal(g::MAP_SHARED), large);
+    }
     a.unless(Test::Equal(g::MAP_PRIVATE), pass);
     unless_linker(a, pass);
+    a.place(large);
     a.load(data::high(1));
     let (high, low) = ((threshold >> 32) as u32, threshold as u32);
     a.when(Test::Above(high), ends.trap);
@@ -431,15 +486,17 @@ fn on_ours(a: &mut Assembler, request: u32, params: &Params, label: Label) {
     a.place(other);
 }
 
-/// The argument is a number under which a mapped file can be open: a standard one, or one of those
-/// kept for them.
+/// The argument is a number under which a mapped file or one of shared memory can be open: one of
+/// those kept for them, or, for mapped files, a standard one.
 fn when_opened(a: &mut Assembler, argument: u32, params: &Params, label: Label) {
-    if !params.maps {
+    if !params.maps && !params.shm {
         return;
     }
     let other = a.label();
     a.load(data::low(argument));
-    a.unless(Test::AtLeast(3), label);
+    if params.maps {
+        a.unless(Test::AtLeast(3), label);
+    }
     a.unless(Test::AtLeast(params.fd_base + fds::OPENED), other);
     a.unless(Test::AtLeast(params.fd_base + fds::OPENED_END), label);
     a.place(other);

@@ -99,6 +99,7 @@ fn code(user_mode_tier: bool) -> Vec<Instruction> {
         threshold_bytes: THRESHOLD as u64,
         user_mode_tier,
         maps: false,
+        shm: false,
     })
 }
 
@@ -110,6 +111,7 @@ fn answer_with_maps(nr: u32, args: &[usize]) -> u32 {
         threshold_bytes: THRESHOLD as u64,
         user_mode_tier: false,
         maps: true,
+        shm: false,
     });
     let call = Call {
         nr,
@@ -118,6 +120,62 @@ fn answer_with_maps(nr: u32, args: &[usize]) -> u32 {
         args: all,
     };
     run(&code, &call).0
+}
+
+fn answer_with_shm(nr: u32, args: &[usize]) -> u32 {
+    let mut all = [0; 6];
+    all[..args.len()].copy_from_slice(args);
+    let code = filter(&Params {
+        fd_base: FD_BASE as u32,
+        threshold_bytes: THRESHOLD as u64,
+        user_mode_tier: false,
+        maps: false,
+        shm: true,
+    });
+    let call = Call {
+        nr,
+        arch: X86_64,
+        ip: 0x7f00_0000_0000,
+        args: all,
+    };
+    run(&code, &call).0
+}
+
+#[test]
+fn shared_memory_is_trapped_where_it_is_made_mapped_or_used_by_a_known_descriptor() {
+    let shared = (g::MAP_SHARED | g::MAP_ANONYMOUS) as usize;
+    let map = |bytes: usize, flags: usize| answer_with_shm(g::__NR_mmap, &[0, bytes, 3, flags, 5]);
+    assert_eq!(map(1, g::MAP_SHARED as usize), TRAP);
+    assert_eq!(map(1, g::MAP_PRIVATE as usize), TRAP);
+    assert_eq!(map(THRESHOLD, shared), TRAP);
+    assert_eq!(map(THRESHOLD - 1, shared), ALLOW);
+    for nr in [
+        g::__NR_openat,
+        g::__NR_ftruncate,
+        g::__NR_shmat,
+        g::__NR_semget,
+    ] {
+        assert_eq!(answer_with_shm(nr, &[5]), TRAP, "call {nr}");
+    }
+    for nr in [
+        g::__NR_semop,
+        g::__NR_shmctl,
+        g::__NR_unlink,
+        g::__NR_sendmsg,
+    ] {
+        assert_eq!(answer_with_shm(nr, &[5]), ALLOW, "call {nr}");
+    }
+    let kept = FD_BASE + fds::OPENED as usize;
+    for (fd, expected) in [(0, ALLOW), (7, ALLOW), (kept - 1, ALLOW), (kept, TRAP)] {
+        for nr in [g::__NR_read, g::__NR_write, g::__NR_pwritev2, g::__NR_dup] {
+            assert_eq!(answer_with_shm(nr, &[fd]), expected, "call {nr} of {fd}");
+        }
+        assert_eq!(
+            answer_with_shm(g::__NR_copy_file_range, &[5, 0, fd]),
+            expected
+        );
+        assert_eq!(answer_with_shm(g::__NR_sendfile, &[fd, 5]), expected);
+    }
 }
 
 #[test]

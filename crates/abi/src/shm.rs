@@ -1,0 +1,229 @@
+//! Shared memory of the programs of a tree (`farpage run --shm`): what its processes say to the
+//! supervisor about it.
+//!
+//! Linux keeps the names: files of the file system at `/dev/shm`, segments of System V. The
+//! supervisor keeps the pages, in memory objects. A task asks for the object of a name over a
+//! connection of its own, maps the object's memory file, and says where.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// What the filter and the agent must know.
+#[repr(C)]
+pub struct Shm {
+    /// Device number of the file system at `/dev/shm`; 0 in a tree without `--shm`.
+    pub device: AtomicU64,
+}
+
+impl Shm {
+    /// True in a tree whose shared memory is kept by the supervisor.
+    pub fn is_on(&self) -> bool {
+        self.device.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// What a task asks. Numbers that a kind does not need are 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Kind {
+    /// The descriptor is the other end of a new connection: the only thing that is said over the
+    /// socket that all tasks have, and not answered.
+    Connect = 1,
+    /// The descriptor is this task's userfaultfd.
+    Space = 2,
+    /// The file of the descriptor was made by this task. `a` is 1 for a message queue of POSIX.
+    Made = 3,
+    /// The object of the file of the descriptor is wanted. Answered with its number and its memory
+    /// file; `ENOENT` where the file's pages are Linux's. When `a` is 1 only if there is one already,
+    /// `ENODATA` when there is none yet.
+    File = 4,
+    /// The object of System V segment `a`, of `b` bytes. Answered as [`Kind::File`].
+    Segment = 5,
+    /// A new object of `b` bytes without a name. Answered as [`Kind::File`].
+    New = 6,
+    /// Pages from `c` on of object `a` are mapped at address `b`, `d` bytes.
+    Map = 7,
+    /// `d` bytes at address `b` will be unmapped.
+    Unmap = 8,
+    /// The file of the descriptor has another size now.
+    Size = 9,
+    /// `d` bytes from `b` on, whole pages, of object `a` are zeros from now on.
+    Zero = 10,
+    /// This task is about to fork; the descriptor is the other end of the child's connection.
+    Fork = 11,
+    /// This task has mapped what its parent had.
+    Forked = 12,
+    /// Number `b` of System V was made by this task: `a` is an [`Ipc`].
+    Ipc = 13,
+    /// The memory file of object `a` again.
+    Object = 14,
+}
+
+/// What System V has by numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u64)]
+pub enum Ipc {
+    /// A segment of shared memory.
+    Segment = 1,
+    /// One of huge pages, which Linux keeps.
+    HugeSegment = 2,
+    /// A set of semaphores.
+    Semaphores = 3,
+    /// A message queue.
+    Messages = 4,
+}
+
+impl Kind {
+    /// The kind whose number is `raw`.
+    pub const fn from_raw(raw: u64) -> Option<Self> {
+        Some(match raw {
+            1 => Self::Connect,
+            2 => Self::Space,
+            3 => Self::Made,
+            4 => Self::File,
+            5 => Self::Segment,
+            6 => Self::New,
+            7 => Self::Map,
+            8 => Self::Unmap,
+            9 => Self::Size,
+            10 => Self::Zero,
+            11 => Self::Fork,
+            12 => Self::Forked,
+            13 => Self::Ipc,
+            14 => Self::Object,
+            _ => return None,
+        })
+    }
+}
+
+impl Ipc {
+    /// That whose number is `raw`.
+    pub const fn from_raw(raw: u64) -> Option<Self> {
+        Some(match raw {
+            1 => Self::Segment,
+            2 => Self::HugeSegment,
+            3 => Self::Semaphores,
+            4 => Self::Messages,
+            _ => return None,
+        })
+    }
+}
+
+/// A question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// What is asked.
+    pub kind: Kind,
+    /// See [`Kind`].
+    pub a: u64,
+    /// See [`Kind`].
+    pub b: u64,
+    /// See [`Kind`].
+    pub c: u64,
+    /// See [`Kind`].
+    pub d: u64,
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// 0, or why not.
+    pub errno: u64,
+    /// The number of an object.
+    pub object: u64,
+}
+
+impl Ask {
+    /// Bytes.
+    pub const BYTES: usize = 40;
+
+    /// One without numbers.
+    pub const fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            a: 0,
+            b: 0,
+            c: 0,
+            d: 0,
+        }
+    }
+
+    /// As it is sent.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        put(
+            &mut bytes,
+            &[self.kind as u64, self.a, self.b, self.c, self.d],
+        );
+        bytes
+    }
+
+    /// As it was sent; `None` when it is no question.
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        Some(Self {
+            kind: Kind::from_raw(word(bytes, 0))?,
+            a: word(bytes, 1),
+            b: word(bytes, 2),
+            c: word(bytes, 3),
+            d: word(bytes, 4),
+        })
+    }
+}
+
+impl Answer {
+    /// Bytes.
+    pub const BYTES: usize = 16;
+
+    /// As it is sent.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        put(&mut bytes, &[self.errno, self.object]);
+        bytes
+    }
+
+    /// As it was sent.
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        Self {
+            errno: word(bytes, 0),
+            object: word(bytes, 1),
+        }
+    }
+}
+
+fn put(bytes: &mut [u8], words: &[u64]) {
+    for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[8 * at..8 * at + 8]);
+    u64::from_ne_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_and_answers_arrive_as_they_were_sent() {
+        let ask = Ask {
+            kind: Kind::Map,
+            a: 7,
+            b: 1 << 40,
+            c: 3,
+            d: 4096,
+        };
+        assert_eq!(Ask::from_bytes(&ask.to_bytes()), Some(ask));
+        assert_eq!(Ask::from_bytes(&[0xff; Ask::BYTES]), None);
+        for raw in 0..20 {
+            assert!(Kind::from_raw(raw).is_none_or(|kind| kind as u64 == raw));
+            assert!(Ipc::from_raw(raw).is_none_or(|ipc| ipc as u64 == raw));
+        }
+        let answer = Answer {
+            errno: 2,
+            object: 9,
+        };
+        assert_eq!(Answer::from_bytes(&answer.to_bytes()), answer);
+    }
+}

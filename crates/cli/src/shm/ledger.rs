@@ -1,0 +1,86 @@
+//! What a run has made, in a file: whoever finds it without its run removes what is left.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rustix::fs::{FlockOperation, flock};
+
+use super::names::{self, Name};
+use crate::control_socket;
+
+/// The ledger of a run, locked while the run lives.
+pub struct Ledger {
+    path: PathBuf,
+    file: File,
+}
+
+impl Ledger {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// When there is no place for it.
+    pub fn start() -> Result<Self> {
+        let folder = control_socket::own_dir()?;
+        let path = folder.join(format!("{}.shm", std::process::id()));
+        let open = || {
+            let mut options = OpenOptions::new();
+            options.create(true).write(true).truncate(true).mode(0o600);
+            let file = options.open(&path)?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            writeln!(&file, "{}", boot())?;
+            Ok::<_, std::io::Error>(file)
+        };
+        let file = open().with_context(|| format!("cannot write '{}'", path.display()))?;
+        Ok(Self { path, file })
+    }
+
+    /// Notes a name before anybody can rely on its removal.
+    pub fn note(&self, name: &Name) {
+        // Without it the name is removed all the same, unless this process is killed.
+        let _ = writeln!(&self.file, "{}", name.to_line());
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Numbers mean other things after the machine was started again.
+fn boot() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.unwrap_or_default().trim().to_string()
+}
+
+/// Removes what runs of this user have left that were killed. Returns how much that was.
+pub fn remove_what_dead_runs_left() -> u64 {
+    control_socket::candidate_dirs()
+        .iter()
+        .flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten())
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|end| end == "shm"))
+        .filter_map(|path| remove_of(&path).ok())
+        .sum()
+}
+
+fn remove_of(path: &Path) -> Result<u64> {
+    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    // Its run lives.
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    let mut lines = text.lines();
+    let count = match lines.next() == Some(boot().as_str()) {
+        true => {
+            let left: Vec<Name> = lines.filter_map(Name::from_line).collect();
+            names::remove(left.iter())
+        }
+        false => 0,
+    };
+    fs::remove_file(path)?;
+    Ok(count)
+}

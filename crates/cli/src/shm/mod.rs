@@ -1,0 +1,157 @@
+//! `--shm`: shared memory of the programs of a run, whose pages are kept here.
+//!
+//! The names stay Linux's. What is made of them in the run is noted ([`names`]), and removed when it
+//! is left at the end; the objects behind them are made when they are first mapped ([`objects`]).
+//! Tasks ask over connections of their own ([`serve`]).
+
+mod ledger;
+mod names;
+mod objects;
+mod serve;
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use farpage_abi::{Control, TASKS_MAX, Tier};
+use farpage_default_pager::DefaultPager;
+use farpage_host::Objects;
+
+use crate::size::{human, human_count};
+use objects::Kept;
+
+/// Where the names are.
+const FOLDER: &str = "/dev/shm";
+/// How long tasks that keep no shared memory may go on after the program: one of them may be about
+/// to remove a name.
+const GRACE: Duration = Duration::from_secs(2);
+/// Time between two looks whether tasks have ended.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The shared memory of a run.
+pub struct Shm {
+    kept: Arc<Mutex<Kept>>,
+    serving: Arc<serve::Serving>,
+    /// What the program is to have to talk to this process; given away when it has started.
+    pub socket: Option<OwnedFd>,
+}
+
+/// Starts to answer for shared memory.
+///
+/// # Errors
+/// Where that cannot be had.
+pub fn start(control: &'static Control) -> Result<Shm> {
+    if control.tier.load(Ordering::Relaxed) == Tier::UserModeOnly as u32 {
+        bail!(
+            "cannot run with --shm: this user's userfaultfd does not serve system calls, which use \
+             shared memory, too; farpage doctor says how to get one that does"
+        );
+    }
+    let folder = std::fs::metadata(FOLDER)
+        .with_context(|| format!("cannot run with --shm: there is no {FOLDER}"))?;
+    tidy();
+    let objects = Objects::in_tree(control)?;
+    let slot = control.claim_another(std::process::id());
+    let slot = slot.context("cannot run with --shm: there is no account left")?;
+    let pager = DefaultPager::new(control, slot);
+    let pager = pager.map_err(|error| anyhow::anyhow!("cannot make paging space: {error}"))?;
+    let ledger = ledger::Ledger::start()?;
+    let kept = Arc::new(Mutex::new(Kept::new(objects, Arc::new(pager), ledger)));
+    let (serving, socket) = serve::start(Arc::clone(&kept))?;
+    control.shm.device.store(folder.dev(), Ordering::Release);
+    Ok(Shm {
+        kept,
+        serving,
+        socket: Some(socket),
+    })
+}
+
+/// Removes what killed runs have left, and says so when that was something.
+pub fn tidy() {
+    let count = ledger::remove_what_dead_runs_left();
+    if count > 0 {
+        eprint!("{}", removed(count));
+    }
+}
+
+/// `farpage gc`: as [`tidy`], and says what it found.
+pub fn collect() {
+    match ledger::remove_what_dead_runs_left() {
+        0 => println!("killed runs have left nothing"),
+        count => print!("{}", removed(count)),
+    }
+}
+
+/// What became of shared memory in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Objects that were made.
+    pub objects: u64,
+    /// The most bytes of them that were in memory at a time.
+    pub resident_max_bytes: u64,
+    /// Names that nobody had removed.
+    pub removed: u64,
+}
+
+impl Shm {
+    /// Waits for the tasks that use shared memory; then removes what of its names is left.
+    pub fn end(&self, control: &Control) -> Figures {
+        let ended = Instant::now();
+        while self.serving.connections() > 0 || has_tasks(control) && ended.elapsed() < GRACE {
+            std::thread::sleep(LOOK);
+        }
+        objects::lock(&self.kept).end()
+    }
+}
+
+/// True while a task of the run lives.
+fn has_tasks(control: &Control) -> bool {
+    let high = control.tasks_high.load(Ordering::Acquire) as usize;
+    control.tasks[..high.min(TASKS_MAX)].iter().any(|task| {
+        let pid = task.pid.load(Ordering::Acquire);
+        pid != 0 && pid != std::process::id() && pid <= i32::MAX as u32
+    })
+}
+
+impl Figures {
+    /// For the summary: a line, or two.
+    pub fn summary(&self) -> String {
+        let mut text = format!(
+            "farpage: shared memory: {} objects, {} of them in RAM at most\n",
+            human_count(self.objects),
+            human(self.resident_max_bytes)
+        );
+        if self.removed > 0 {
+            text += &removed(self.removed);
+        }
+        text
+    }
+}
+
+/// `removed 3 shared memory objects that nobody unlinked`.
+fn removed(count: u64) -> String {
+    let objects = if count == 1 { "object" } else { "objects" };
+    format!("farpage: removed {count} shared memory {objects} that nobody unlinked\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_removed_is_said() {
+        let none = Figures {
+            objects: 2,
+            resident_max_bytes: 3 << 20,
+            removed: 0,
+        };
+        let line = "farpage: shared memory: 2 objects, 3.00 MiB of them in RAM at most\n";
+        assert_eq!(none.summary(), line);
+        let some = Figures { removed: 1, ..none };
+        let more = "farpage: removed 1 shared memory object that nobody unlinked\n";
+        assert_eq!(some.summary(), format!("{line}{more}"));
+    }
+}

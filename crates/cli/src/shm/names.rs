@@ -1,0 +1,109 @@
+//! Names that tasks make in a run, and their removal.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use farpage_abi::shm::Ipc;
+use farpage_sys::ipc;
+
+use super::FOLDER;
+
+/// Folders in folders that are looked into.
+const DEPTH: usize = 8;
+
+/// Something with a name, or a number, that outlives who made it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Name {
+    /// A file: its device and inode number.
+    File(u64, u64),
+    /// What System V has by a number.
+    Ipc(Ipc, u32),
+    /// A message queue of POSIX, with the slash before its name.
+    Queue(String),
+}
+
+impl Name {
+    /// As it is noted.
+    pub fn to_line(&self) -> String {
+        match self {
+            Self::File(device, inode) => format!("file {device} {inode}"),
+            Self::Ipc(what, number) => format!("ipc {} {number}", *what as u64),
+            Self::Queue(name) => format!("queue {name}"),
+        }
+    }
+
+    /// As it was noted.
+    pub fn from_line(line: &str) -> Option<Self> {
+        let (kind, rest) = line.split_once(' ')?;
+        let two = || rest.split_once(' ');
+        match kind {
+            "file" => Some(Self::File(two()?.0.parse().ok()?, two()?.1.parse().ok()?)),
+            "ipc" => {
+                let what = Ipc::from_raw(two()?.0.parse().ok()?)?;
+                Some(Self::Ipc(what, two()?.1.parse().ok()?))
+            }
+            "queue" => Some(Self::Queue(rest.to_string())),
+            _ => None,
+        }
+    }
+}
+
+/// Removes what of `names` is still there. Returns how many were.
+pub fn remove<'a>(names: impl Iterator<Item = &'a Name>) -> u64 {
+    let (mut files, mut count) = (HashSet::new(), 0);
+    for name in names {
+        let removed = match name {
+            Name::File(device, inode) => {
+                files.insert((*device, *inode));
+                false
+            }
+            Name::Ipc(Ipc::Segment | Ipc::HugeSegment, number) => {
+                ipc::remove_segment(*number).is_ok()
+            }
+            Name::Ipc(Ipc::Semaphores, number) => ipc::remove_semaphores(*number).is_ok(),
+            Name::Ipc(Ipc::Messages, number) => ipc::remove_messages(*number).is_ok(),
+            Name::Queue(name) => ipc::remove_queue(name.trim_start_matches('/')).is_ok(),
+        };
+        count += u64::from(removed);
+    }
+    if !files.is_empty() {
+        count += remove_files(Path::new(FOLDER), &files, DEPTH);
+    }
+    count
+}
+
+fn remove_files(folder: &Path, files: &HashSet<(u64, u64)>, depth: usize) -> u64 {
+    let mut count = 0;
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(about) = entry.metadata() else {
+            continue;
+        };
+        if about.is_dir() && depth > 0 {
+            count += remove_files(&entry.path(), files, depth - 1);
+        } else if files.contains(&(about.dev(), about.ino())) {
+            count += u64::from(fs::remove_file(entry.path()).is_ok());
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_noted() {
+        for name in [
+            Name::File(27, 12345),
+            Name::Ipc(Ipc::Semaphores, 98304),
+            Name::Queue("/a queue".to_string()),
+        ] {
+            assert_eq!(Name::from_line(&name.to_line()), Some(name));
+        }
+        for nonsense in ["", "file", "file 1", "ipc 9 1", "other 1 2"] {
+            assert_eq!(Name::from_line(nonsense), None, "{nonsense}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The objects behind names, from their first mapping to the end of their last user.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use farpage_abi::shm::Ipc;
+use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_default_pager::DefaultPager;
+use farpage_host::{Object, Objects, SpaceId};
+use farpage_pagers::Pager;
+use farpage_sys::file::{self, Fd, Status};
+use farpage_sys::linux::general as g;
+use farpage_sys::{Errno, ipc};
+
+use super::Figures;
+use super::ledger::Ledger;
+use super::names::{self, Name};
+
+const ENODATA: Errno = Errno(61);
+/// Pages of a file's first contents that are moved at a time.
+const MOVED: usize = 64;
+
+/// Everything of a run.
+pub struct Kept {
+    objects: &'static Objects,
+    pager: Arc<DefaultPager>,
+    ledger: Ledger,
+    /// Files that were made in the run, by their inode number, as long as somebody has them.
+    files: HashMap<u64, MadeFile>,
+    /// Segments that were made in the run.
+    segments: HashMap<u32, Option<Arc<Object>>>,
+    /// What else was.
+    others: Vec<Name>,
+    /// By their numbers.
+    all: HashMap<u64, Weak<Object>>,
+    made: u64,
+    resident_max_bytes: u64,
+}
+
+struct MadeFile {
+    /// The file, opened for this process alone.
+    own: OwnedFd,
+    /// Its pages are Linux's: it is a semaphore.
+    is_linuxs: bool,
+    object: Option<Arc<Object>>,
+}
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn number(fd: &OwnedFd) -> Fd {
+    Fd(fd.as_raw_fd())
+}
+
+impl Kept {
+    pub fn new(objects: &'static Objects, pager: Arc<DefaultPager>, ledger: Ledger) -> Self {
+        Self {
+            objects,
+            pager,
+            ledger,
+            files: HashMap::new(),
+            segments: HashMap::new(),
+            others: Vec::new(),
+            all: HashMap::new(),
+            made: 0,
+            resident_max_bytes: 0,
+        }
+    }
+
+    pub fn objects(&self) -> &'static Objects {
+        self.objects
+    }
+
+    /// A task has made a file.
+    pub fn made_file(&mut self, theirs: &OwnedFd) -> Result<(), Errno> {
+        let status = file::status(number(theirs))?;
+        let link = format!("/proc/self/fd/{}", theirs.as_raw_fd());
+        let path = std::fs::read_link(link).unwrap_or_default();
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        let open = |flags| file::own_again(number(theirs), flags);
+        let own = open(g::O_RDWR).or_else(|_| open(g::O_RDONLY))?;
+        file::claim(number(&own))?;
+        self.ledger.note(&Name::File(status.device, status.inode));
+        let file = MadeFile {
+            own,
+            is_linuxs: name.starts_with(b"sem."),
+            object: None,
+        };
+        self.files.insert(status.inode, file);
+        Ok(())
+    }
+
+    /// A task has made a message queue.
+    pub fn made_queue(&mut self, theirs: &OwnedFd) {
+        let link = format!("/proc/self/fd/{}", theirs.as_raw_fd());
+        let path = std::fs::read_link(link).unwrap_or_default();
+        self.note(Name::Queue(path.to_string_lossy().into_owned()));
+    }
+
+    /// A task has made something of System V.
+    pub fn made_ipc(&mut self, what: Ipc, number: u32) {
+        if what == Ipc::Segment {
+            self.segments.insert(number, None);
+        }
+        self.note(Name::Ipc(what, number));
+    }
+
+    fn note(&mut self, name: Name) {
+        self.ledger.note(&name);
+        self.others.push(name);
+    }
+
+    /// The object of a file; `only`: if there is one.
+    pub fn of_file(&mut self, theirs: &OwnedFd, only: bool) -> Result<Arc<Object>, Errno> {
+        let status = file::status(number(theirs))?;
+        let Some(made) = self.files.get(&status.inode) else {
+            return Err(is_of_another_run(theirs));
+        };
+        match &made.object {
+            Some(object) => return Ok(Arc::clone(object)),
+            None if made.is_linuxs => return Err(Errno::ENOENT),
+            None if only => return Err(ENODATA),
+            None => {}
+        }
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|_| Errno::EMFILE);
+        let (own, sized_by) = (copy(&made.own)?, copy(&made.own)?);
+        let pager = Arc::clone(&self.pager) as Arc<dyn Pager>;
+        let object = self.objects.create_sized_by("shm", sized_by, pager);
+        let object = object.map_err(|_| Errno::ENOMEM)?;
+        take_contents(&own, &status, &object)?;
+        if let Some(made) = self.files.get_mut(&status.inode) {
+            made.object = Some(Arc::clone(&object));
+        }
+        Ok(self.begin(object))
+    }
+
+    /// The object of a segment.
+    pub fn of_segment(&mut self, number: u32, bytes: u64) -> Result<Arc<Object>, Errno> {
+        match self.segments.get(&number) {
+            None => return Err(Errno::ENOENT),
+            Some(Some(object)) => return Ok(Arc::clone(object)),
+            Some(None) => {}
+        }
+        let object = self.new_object("segment", bytes)?;
+        self.segments.insert(number, Some(Arc::clone(&object)));
+        Ok(object)
+    }
+
+    /// An object without a name.
+    pub fn new_object(&mut self, name: &str, bytes: u64) -> Result<Arc<Object>, Errno> {
+        let pages = bytes.div_ceil(PAGE_BYTES as u64);
+        let pager = Arc::clone(&self.pager) as Arc<dyn Pager>;
+        let object = self.objects.create(name, pages, pager, true);
+        Ok(self.begin(object.map_err(|_| Errno::ENOMEM)?))
+    }
+
+    fn begin(&mut self, object: Arc<Object>) -> Arc<Object> {
+        self.made += 1;
+        let weak = Arc::downgrade(&object);
+        self.all.insert(u64::from(object.number().0), weak);
+        object
+    }
+
+    /// The object with a number.
+    pub fn object(&self, number: u64) -> Result<Arc<Object>, Errno> {
+        let object = self.all.get(&number).and_then(Weak::upgrade);
+        object.ok_or(Errno::EINVAL)
+    }
+
+    /// The file has another size now.
+    pub fn look_at_size(&mut self, theirs: &OwnedFd) -> Result<(), Errno> {
+        let status = file::status(number(theirs))?;
+        let file = self.files.get(&status.inode).ok_or(Errno::ENOENT)?;
+        file.object.as_ref().ok_or(ENODATA)?.look_at_size();
+        Ok(())
+    }
+
+    /// Where a task has mapped what.
+    pub fn map(
+        &self,
+        space: SpaceId,
+        object: u64,
+        at: u64,
+        first: u64,
+        bytes: u64,
+    ) -> Result<(), Errno> {
+        let object = self.object(object)?;
+        let pages = PageRange::new(first, first + bytes / PAGE_BYTES as u64);
+        let mapped = self.objects.map(space, &object, at as usize, pages);
+        mapped.map_err(|_| Errno::EINVAL)
+    }
+
+    /// Lets go of what nobody has any more. True when something is left that may go later.
+    pub fn tidy(&mut self) -> bool {
+        let resident = self.objects.resident_bytes();
+        self.resident_max_bytes = self.resident_max_bytes.max(resident);
+        self.files.retain(|_, file| !is_over(file));
+        self.segments.retain(|number, _| !ipc::is_gone(*number));
+        self.all.retain(|_, object| object.strong_count() > 0);
+        !self.files.is_empty() || !self.segments.is_empty()
+    }
+
+    /// Removes the names that are left.
+    pub fn end(&mut self) -> Figures {
+        self.tidy();
+        let of_file = |file: &MadeFile| {
+            let status = file::status(number(&file.own)).ok()?;
+            Some(Name::File(status.device, status.inode))
+        };
+        let files: Vec<Name> = self.files.values().filter_map(of_file).collect();
+        let removed = names::remove(files.iter().chain(&self.others));
+        self.files.clear();
+        self.segments.clear();
+        self.others.clear();
+        Figures {
+            objects: self.made,
+            resident_max_bytes: self.resident_max_bytes,
+            removed,
+        }
+    }
+}
+
+/// Nobody can get at the file any more.
+fn is_over(made: &MadeFile) -> bool {
+    let own = number(&made.own);
+    let is_mapped = made
+        .object
+        .as_ref()
+        .is_some_and(|object| object.is_mapped());
+    let is_unlinked = file::status(own).is_ok_and(|status| status.links == 0);
+    !is_mapped && is_unlinked && file::is_alone(own) == Ok(true)
+}
+
+/// What a file that was not made in this run is.
+fn is_of_another_run(theirs: &OwnedFd) -> Errno {
+    let Ok(own) = file::own_again(number(theirs), g::O_RDWR) else {
+        return Errno::ENOENT;
+    };
+    match file::claim(number(&own)) {
+        Err(Errno::EAGAIN) => Errno::EBUSY,
+        _ => Errno::ENOENT,
+    }
+}
+
+/// What was written to the file becomes the first contents of its object, and leaves the file.
+fn take_contents(own: &OwnedFd, status: &Status, object: &Object) -> Result<(), Errno> {
+    let file = number(own);
+    let page = PAGE_BYTES as u64;
+    let mut at = 0;
+    while let Some(part) = file::data_from(file, at)? {
+        let (mut from, end) = (part.start / page * page, part.end.next_multiple_of(page));
+        while from < end {
+            let count = ((end - from) / page).min(MOVED as u64) as usize;
+            let mut contents = vec![[0; PAGE_BYTES]; count];
+            file::pread(file, contents.as_flattened_mut(), from)?;
+            let taken = object.begin_with(from / page, &contents);
+            taken.map_err(|_| Errno::ENOSPC)?;
+            from += count as u64 * page;
+        }
+        at = end;
+        if at >= status.bytes {
+            break;
+        }
+    }
+    if at > 0 {
+        file::punch(file, 0, at)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! Answers what tasks ask.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use farpage_abi::PageRange;
+use farpage_abi::shm::{Answer, Ask, Ipc, Kind};
+use farpage_host::{Object, SpaceId};
+use farpage_sys::{Errno, message};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::objects::{Kept, lock};
+
+/// Time between two looks at what nobody may have any more, while there is something.
+const LOOK: Duration = Duration::from_millis(100);
+/// Of the socket that all tasks have.
+const COMMON: u64 = 0;
+
+/// How many connections there are.
+#[derive(Default)]
+pub struct Serving {
+    connections: AtomicUsize,
+}
+
+impl Serving {
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Acquire)
+    }
+}
+
+/// A task that has asked for something.
+struct Connection {
+    socket: OwnedFd,
+    space: Option<SpaceId>,
+    /// What it will map: made for it, or had by its parent.
+    holds: Vec<Arc<Object>>,
+}
+
+struct Server {
+    kept: Arc<Mutex<Kept>>,
+    serving: Arc<Serving>,
+    epoll: OwnedFd,
+    common: OwnedFd,
+    connections: HashMap<u64, Connection>,
+    next: u64,
+}
+
+/// Starts to answer. Also returns the end of the socket that tasks are to have.
+///
+/// # Errors
+/// Without a thread or descriptors.
+pub fn start(kept: Arc<Mutex<Kept>>) -> Result<(Arc<Serving>, OwnedFd)> {
+    let (common, theirs) = pair().context("cannot make a socket")?;
+    let epoll = epoll::create(CreateFlags::CLOEXEC).context("cannot wait for tasks")?;
+    epoll::add(&epoll, &common, EventData::new_u64(COMMON), EventFlags::IN)?;
+    let serving = Arc::new(Serving::default());
+    let mut server = Server {
+        kept,
+        serving: Arc::clone(&serving),
+        epoll,
+        common,
+        connections: HashMap::new(),
+        next: COMMON + 1,
+    };
+    std::thread::Builder::new()
+        .name("shm".into())
+        .spawn(move || server.run())
+        .context("cannot start a thread")?;
+    Ok((serving, theirs))
+}
+
+fn pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let kind = SocketType::SEQPACKET;
+    socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+}
+
+impl Server {
+    fn run(&mut self) {
+        let mut may_go = false;
+        let look = Timespec {
+            tv_sec: 0,
+            tv_nsec: LOOK.as_nanos() as i64,
+        };
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            let buffer = rustix::buffer::spare_capacity(&mut events);
+            let waited = epoll::wait(&self.epoll, buffer, may_go.then_some(&look));
+            for event in &events {
+                match event.data.u64() {
+                    COMMON => self.hear(),
+                    number => self.serve(number),
+                }
+            }
+            if waited.is_ok() && (events.is_empty() || !may_go) {
+                may_go = lock(&self.kept).tidy();
+            }
+        }
+    }
+
+    /// A task has come.
+    fn hear(&mut self) {
+        let mut bytes = [0; Ask::BYTES];
+        match message::receive(self.common.as_fd(), &mut bytes) {
+            Ok(mut received) if received.bytes > 0 => {
+                if let Some(socket) = received.fds.pop() {
+                    self.begin(socket, Vec::new());
+                }
+            }
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            // No task is left that has the socket.
+            Ok(_) | Err(_) => drop(epoll::delete(&self.epoll, &self.common)),
+        }
+    }
+
+    fn begin(&mut self, socket: OwnedFd, holds: Vec<Arc<Object>>) {
+        let data = EventData::new_u64(self.next);
+        if epoll::add(&self.epoll, &socket, data, EventFlags::IN).is_err() {
+            return;
+        }
+        let connection = Connection {
+            socket,
+            space: None,
+            holds,
+        };
+        self.connections.insert(self.next, connection);
+        self.next += 1;
+        let count = self.connections.len();
+        self.serving.connections.store(count, Ordering::Release);
+    }
+
+    fn serve(&mut self, number: u64) {
+        let Some(mut connection) = self.connections.remove(&number) else {
+            return;
+        };
+        let mut bytes = [0; Ask::BYTES];
+        let lives = match message::receive(connection.socket.as_fd(), &mut bytes) {
+            Ok(received) if received.bytes == Ask::BYTES => {
+                let asked = Ask::from_bytes(&bytes);
+                let with = received.fds.into_iter().next();
+                match asked {
+                    Some(ask) => self.answer(&mut connection, ask, with),
+                    None => false,
+                }
+            }
+            Err(Errno::EAGAIN | Errno::EINTR) => true,
+            Ok(_) | Err(_) => false,
+        };
+        if lives {
+            self.connections.insert(number, connection);
+            return;
+        }
+        // It has ended, or executes another program.
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        let mut kept = lock(&self.kept);
+        if let Some(space) = connection.space {
+            kept.objects().detach(space);
+        }
+        drop(connection);
+        kept.tidy();
+        let count = self.connections.len();
+        self.serving.connections.store(count, Ordering::Release);
+    }
+
+    /// False when nobody hears the answer.
+    fn answer(&mut self, from: &mut Connection, ask: Ask, with: Option<OwnedFd>) -> bool {
+        let done = match (ask.kind, with) {
+            (Kind::Fork, Some(socket)) => {
+                let held = from.space.map(|space| self.held(space, &from.holds));
+                self.begin(socket, held.unwrap_or_default());
+                Ok(None)
+            }
+            (_, with) => act(&mut lock(&self.kept), from, ask, with.as_ref()),
+        };
+        let (answer, object) = match done {
+            Ok(object) => {
+                let number = object.as_ref().map_or(0, |object| object.number().0);
+                let answer = Answer {
+                    errno: 0,
+                    object: u64::from(number),
+                };
+                (answer, object)
+            }
+            Err(Errno(errno)) => {
+                let answer = Answer {
+                    errno: errno as u64,
+                    object: 0,
+                };
+                (answer, None)
+            }
+        };
+        let memory: Vec<BorrowedFd<'_>> = object.iter().map(|object| object.file()).collect();
+        message::send(from.socket.as_fd(), &answer.to_bytes(), &memory, false).is_ok()
+    }
+
+    /// What a task has, for its child.
+    fn held(&self, space: SpaceId, more: &[Arc<Object>]) -> Vec<Arc<Object>> {
+        let mut all = lock(&self.kept).objects().mapped_by(space);
+        all.extend(more.iter().cloned());
+        all
+    }
+}
+
+/// Does what a task asks for. Returns the object that is to be told.
+fn act(
+    kept: &mut Kept,
+    from: &mut Connection,
+    ask: Ask,
+    with: Option<&OwnedFd>,
+) -> Result<Option<Arc<Object>>, Errno> {
+    let with = || with.ok_or(Errno::EBADF);
+    let space = from.space.ok_or(Errno::EINVAL);
+    match ask.kind {
+        Kind::Space => {
+            let faults = with()?.try_clone().map_err(|_| Errno::EMFILE)?;
+            from.space = Some(kept.objects().attach(faults)?);
+        }
+        Kind::Made if ask.a == 1 => kept.made_queue(with()?),
+        Kind::Made => kept.made_file(with()?)?,
+        Kind::File => return kept.of_file(with()?, ask.a == 1).map(Some),
+        Kind::Segment => return kept.of_segment(ask.a as u32, ask.b).map(Some),
+        Kind::Object => return kept.object(ask.a).map(Some),
+        Kind::New => {
+            let object = kept.new_object("shared", ask.b)?;
+            from.holds.push(Arc::clone(&object));
+            return Ok(Some(object));
+        }
+        Kind::Map => {
+            kept.map(space?, ask.a, ask.b, ask.c, ask.d)?;
+            // It is held by being mapped now, unless more of a parent's is to come.
+            let is_it = |object: &Arc<Object>| u64::from(object.number().0) == ask.a;
+            from.holds.retain(|object| !is_it(object));
+        }
+        Kind::Unmap => {
+            let (at, bytes) = (ask.b as usize, ask.d as usize);
+            kept.objects().unmap_part(space?, at, bytes);
+        }
+        Kind::Size => kept.look_at_size(with()?)?,
+        Kind::Zero => {
+            let page = farpage_abi::PAGE_BYTES as u64;
+            let pages = PageRange::new(ask.b / page, (ask.b + ask.d) / page);
+            kept.object(ask.a)?.zero(pages);
+        }
+        Kind::Forked => from.holds.clear(),
+        Kind::Ipc => kept.made_ipc(Ipc::from_raw(ask.a).ok_or(Errno::EINVAL)?, ask.b as u32),
+        Kind::Connect | Kind::Fork => return Err(Errno::EINVAL),
+    }
+    Ok(None)
+}

@@ -1,0 +1,326 @@
+//! `farpage run --shm`: shared memory of programs that are not changed pages out, may be larger than
+//! `/dev/shm`, and is gone with its last user.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+mod support;
+
+/// Size of `/dev/shm` in these tests, each of which has one of its own.
+const LIMIT: &str = "64m";
+/// Longest that something may take that takes no time.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn dir() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(support::folder_of_this_process)
+}
+
+fn compile(source: &str, name: &str, flags: &[&str]) -> String {
+    let to = dir().join(name);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-Werror", "-pthread"]).args(flags);
+    cc.arg(sources.join(source)).arg("-o").arg(&to);
+    assert!(cc.status().unwrap().success(), "cannot compile {source}");
+    to.display().to_string()
+}
+
+/// False, and it says so, where this user may not have a `/dev/shm` of its own.
+fn may_mount() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: only root may mount a /dev/shm of its own");
+    }
+    root
+}
+
+/// A command with a `/dev/shm` of [`LIMIT`] and numbers of System V of its own, in which `script` is
+/// run by a shell with `$FARPAGE` and arguments.
+fn small(script: &str, words: &[&str]) -> Command {
+    let mount = format!("mount -t tmpfs -o size={LIMIT} tmpfs /dev/shm && {script}");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--ipc", "sh", "-c", &mount, "sh"]);
+    command.args(words).env("FARPAGE", dir().join("farpage"));
+    command.current_dir(dir());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What is left in the end, after `program`.
+const LEFT: &str = "; code=$?; ls /dev/shm; ipcs | grep '^0x'; exit $code";
+
+/// Runs a program with `--shm` within `ram`; it must succeed, and leave nothing.
+fn run(ram: &str, program: &[&str]) -> Output {
+    let script = format!("$FARPAGE run --ram {ram} --spill /var/tmp --shm -- \"$@\" {LEFT}");
+    let got = small(&script, program).output().unwrap();
+    let said = text(&got.stderr);
+    assert!(got.status.success(), "{program:?}: {} {said}", got.status);
+    got
+}
+
+fn expect(ram: &str, program: &[&str]) -> String {
+    let got = run(ram, program);
+    let said = text(&got.stderr);
+    assert_eq!(text(&got.stdout), "as it should be\n", "{program:?} {said}");
+    said
+}
+
+#[test]
+fn every_call_means_what_it_means_without() {
+    let program = compile("shm.c", "shm", &[]);
+    let bare = Command::new(&program).arg("calls").output().unwrap();
+    assert_eq!(text(&bare.stdout), "as it should be\n", "{bare:?}");
+    if !may_mount() {
+        return;
+    }
+    let fixed = compile("shm.c", "shm-static", &["-static"]);
+    for program in [&program, &fixed] {
+        for ram in ["256M", "16M"] {
+            expect(ram, &[program, "calls"]);
+        }
+    }
+}
+
+#[test]
+fn shared_memory_larger_than_ram_keeps_every_byte() {
+    if !may_mount() {
+        return;
+    }
+    let program = compile("shm.c", "shm-large", &[]);
+    let said = expect("32M", &[&program, "large", "200"]);
+    let most = said.split_once("1 objects, ").expect("a line for it").1;
+    let most = most.split_once(" MiB of them").expect("its size").0;
+    assert!(most.parse::<f64>().unwrap() <= 32.0, "{said}");
+    // Linux would have ended it: it does not fit into /dev/shm.
+    let bare = small("exec \"$@\"", &[&program, "large", "200"]).output();
+    assert!(!bare.unwrap().status.success());
+}
+
+#[test]
+fn locks_work_in_memory_that_leaves_meanwhile() {
+    if may_mount() {
+        let program = compile("shm.c", "shm-locks", &[]);
+        expect("16M", &[&program, "locks", "60"]);
+    }
+}
+
+#[test]
+fn segments_of_system_v_are_linuxs_but_for_their_pages() {
+    let program = compile("sysv.c", "sysv", &[]);
+    let bare = Command::new("unshare").args(["--ipc", &program]).output();
+    if !may_mount() {
+        return;
+    }
+    let bare = bare.unwrap();
+    assert_eq!(text(&bare.stdout), "as it should be\n", "{bare:?}");
+    let fixed = compile("sysv.c", "sysv-static", &["-static"]);
+    for program in [&program, &fixed] {
+        for ram in ["256M", "16M"] {
+            expect(ram, &[program]);
+        }
+    }
+}
+
+#[test]
+fn python_shares_memory_among_processes() {
+    if !may_mount() {
+        return;
+    }
+    let program = "\
+from multiprocessing import shared_memory, Process
+import os, sys
+size = 100 << 20
+def child(name):
+    shm = shared_memory.SharedMemory(name=name)
+    good = all(shm.buf[at] == at >> 12 & 255 for at in range(0, size, 4096))
+    shm.buf[1] = 77
+    shm.close()
+    sys.exit(0 if good else 1)
+shm = shared_memory.SharedMemory(create=True, size=size)
+for at in range(0, size, 4096):
+    shm.buf[at] = at >> 12 & 255
+process = Process(target=child, args=(shm.name,))
+process.start()
+process.join()
+assert process.exitcode == 0 and shm.buf[1] == 77
+assert os.stat('/dev/shm/' + shm.name).st_size == size
+assert os.listdir('/dev/shm') == [shm.name]
+shm.close()
+shm.unlink()
+print('as it should be')
+";
+    expect("48M", &["python3", "-c", program]);
+}
+
+#[test]
+fn names_that_nobody_removed_are_gone_and_said() {
+    if !may_mount() {
+        return;
+    }
+    let program = compile("leave.c", "leave", &[]);
+    let got = run("64M", &[&program]);
+    assert_eq!(text(&got.stdout), "made\n", "nothing is left");
+    let said = text(&got.stderr);
+    // A file, a semaphore, a queue, and three of System V.
+    assert!(
+        said.contains("removed 6 shared memory objects that nobody unlinked"),
+        "{said}"
+    );
+    // What others have made stays.
+    let script = format!("echo theirs > /dev/shm/theirs; $FARPAGE run --shm -- \"$@\" {LEFT}");
+    let got = small(&script, &["cat", "/dev/shm/theirs"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&got.stdout), "theirs\ntheirs\n", "{got:?}");
+}
+
+/// The processes of a run that was started in the background.
+fn start(script: &str, words: &[&str]) -> (Child, BufReader<impl std::io::Read + use<>>) {
+    let mut command = small(script, words);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    (child, output)
+}
+
+fn line(from: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    from.read_line(&mut line).unwrap();
+    line
+}
+
+#[test]
+fn kill_9_of_every_task_leaves_no_name() {
+    if !may_mount() {
+        return;
+    }
+    let program = compile("leave.c", "leave-killed", &[]);
+    let script = format!("$FARPAGE run --ram 64M --spill /var/tmp --shm -- \"$@\"; echo $?{LEFT}");
+    let got = small(&script, &[&program, "killed"]).output().unwrap();
+    let lines = text(&got.stdout);
+    assert_eq!(
+        lines,
+        "made\nmade\n137\n",
+        "{} {}",
+        lines,
+        text(&got.stderr)
+    );
+}
+
+#[test]
+fn what_a_killed_supervisor_left_the_next_run_removes() {
+    if !may_mount() {
+        return;
+    }
+    let program = compile("leave.c", "leave-alone", &[]);
+    let script = "$FARPAGE run --ram 64M --spill /var/tmp --shm -- \"$1\" wait & echo $!; wait; \
+                  ls /dev/shm | wc -l; $FARPAGE run --quiet --shm -- true; ls /dev/shm; \
+                  ipcs | grep '^0x'; $FARPAGE gc";
+    let (mut child, mut output) = start(script, &[&program]);
+    let supervisor = line(&mut output);
+    assert_eq!(line(&mut output), "made\n");
+    let kill = Command::new("kill")
+        .args(["-9", supervisor.trim()])
+        .status();
+    assert!(kill.unwrap().success());
+    assert_eq!(
+        line(&mut output).trim(),
+        "2",
+        "a file and a semaphore are left"
+    );
+    assert_eq!(line(&mut output), "killed runs have left nothing\n");
+    let ended = child.wait_with_output_of_stderr();
+    assert!(ended.contains("removed 6 shared memory objects"), "{ended}");
+    assert!(
+        ended.contains("it uses shared memory that farpage run --shm keeps"),
+        "{ended}"
+    );
+}
+
+trait Ended {
+    fn wait_with_output_of_stderr(&mut self) -> String;
+}
+
+impl Ended for Child {
+    fn wait_with_output_of_stderr(&mut self) -> String {
+        let mut said = String::new();
+        let stderr = self.stderr.take().unwrap();
+        std::io::Read::read_to_string(&mut BufReader::new(stderr), &mut said).unwrap();
+        self.wait().unwrap();
+        said
+    }
+}
+
+#[test]
+fn a_file_of_another_run_is_refused() {
+    if !may_mount() {
+        return;
+    }
+    let program = compile("leave.c", "leave-shared", &[]);
+    let script = "$FARPAGE run --ram 64M --spill /var/tmp --shm -- \"$1\" wait & echo $!; \
+                  read go; $FARPAGE run --quiet --shm -- \"$1\" map; echo $?; kill $!; wait";
+    let (mut child, mut output) = start(script, &[&program]);
+    line(&mut output);
+    assert_eq!(line(&mut output), "made\n");
+    std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"\n").unwrap();
+    assert_eq!(line(&mut output), "refused\n");
+    assert_eq!(line(&mut output), "0\n");
+    let said = child.wait_with_output_of_stderr();
+    assert!(
+        said.contains("another farpage run --shm keeps it"),
+        "{said}"
+    );
+}
+
+/// A budget that is full of objects nobody has is empty again.
+#[test]
+fn memory_of_the_dead_is_given_back_while_the_run_goes_on() {
+    if !may_mount() {
+        return;
+    }
+    let program = compile("leave.c", "leave-often", &[]);
+    let stats = dir().join("often.json");
+    let started = Instant::now();
+    let script = format!(
+        "$FARPAGE run --ram 32M --compressed 0 --spill /var/tmp --spill-limit 64M --shm --stats {} \
+         -- \"$@\" {LEFT}",
+        stats.display()
+    );
+    // 20 times 24 MiB of random bytes, each left by a process that is killed after it has unlinked
+    // the name: they would not fit into RAM and paging file together.
+    let got = small(&script, &[&program, "often", "20"]).output().unwrap();
+    assert!(got.status.success(), "{}", text(&got.stderr));
+    assert!(started.elapsed() < 3 * PATIENCE);
+    assert!(fs::read_to_string(stats).unwrap().contains("\"counters\""));
+}
+
+#[test]
+fn a_user_without_a_userfaultfd_that_serves_calls_is_told() {
+    if !may_mount() {
+        return;
+    }
+    let farpage = dir().join("farpage").display().to_string();
+    let line = ["--reuid=65534", "--regid=65534", "--clear-groups", &farpage];
+    let got = Command::new("setpriv")
+        .args(line)
+        .args(["run", "--shm", "--", "true"])
+        .current_dir("/")
+        .output()
+        .unwrap();
+    assert_eq!(got.status.code(), Some(125));
+    assert!(
+        text(&got.stderr).contains("does not serve system calls"),
+        "{got:?}"
+    );
+}

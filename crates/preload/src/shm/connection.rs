@@ -1,0 +1,233 @@
+//! The connection to the supervisor, and what becomes of it in a fork.
+
+use alloc::vec::Vec;
+
+use farpage_abi::fds;
+use farpage_abi::shm::{Answer, Ask, Kind};
+use farpage_sys::file::{self, Fd};
+use farpage_sys::futex::{Guard, Mutex};
+use farpage_sys::linux::general as g;
+use farpage_sys::uffd::{self, Uffd, features};
+use farpage_sys::{Errno, Result, mem, process, socket, thread};
+
+use super::memory::Piece;
+use super::segments::Attached;
+use super::{exist, say};
+use crate::{own_threads, start};
+
+/// Time between two looks whether the program has ended thread by thread.
+const LOOK_MS: i32 = 1000;
+
+/// What this task has.
+pub(super) struct State {
+    connected: bool,
+    /// The userfaultfd is open, and the supervisor has it.
+    ready: bool,
+    /// In the order of their addresses.
+    pub(super) pieces: Vec<Piece>,
+    pub(super) attached: Vec<Attached>,
+    /// The connection of a child that is being made.
+    child: Option<Fd>,
+}
+
+pub(super) static STATE: Mutex<State> = Mutex::new(State {
+    connected: false,
+    ready: false,
+    pieces: Vec::new(),
+    attached: Vec::new(),
+    child: None,
+});
+
+impl State {
+    /// Asks the supervisor. Returns the number of an object, and a descriptor that came along.
+    ///
+    /// # Errors
+    /// Its answer; `EAGAIN` in a process that shares its memory with a parent.
+    pub(super) fn ask(&mut self, ask: Ask, with: Option<Fd>) -> Result<(u64, Option<Fd>)> {
+        self.connect()?;
+        let connection = start::descriptor(fds::SHM);
+        file::with_room(|| {
+            let sent = socket::send(connection, &ask.to_bytes(), with);
+            if sent.is_err() && start::is_visitor() {
+                // Its parent has got the connection since they parted.
+                return Err(Errno::EAGAIN);
+            }
+            let mut bytes = [0; Answer::BYTES];
+            let got = sent.and_then(|()| socket::receive(connection, &mut bytes));
+            match got {
+                Ok((Answer::BYTES, fd)) => {
+                    let answer = Answer::from_bytes(&bytes);
+                    match answer.errno {
+                        0 => Ok((answer.object, fd)),
+                        errno => Err(Errno(errno as i32)),
+                    }
+                }
+                Err(Errno::EMFILE) => Err(Errno::EMFILE),
+                _ => die_without_supervisor(),
+            }
+        })
+    }
+
+    fn connect(&mut self) -> Result<()> {
+        if self.connected {
+            return Ok(());
+        }
+        if start::is_visitor() {
+            return Err(Errno::EAGAIN);
+        }
+        if start::slot().is_none() {
+            say("cannot use shared memory here: the process is in another namespace of ids");
+            return Err(Errno::ENODEV);
+        }
+        let [own, theirs] = file::with_room(socket::pair)?;
+        let ask = Ask::new(Kind::Connect).to_bytes();
+        let sent = socket::send(start::descriptor(fds::MAPS), &ask, Some(theirs));
+        file::close(theirs);
+        if sent.is_err() {
+            die_without_supervisor();
+        }
+        file::move_to(own, start::descriptor(fds::SHM), true).inspect_err(|_| file::close(own))?;
+        self.connected = true;
+        Ok(())
+    }
+
+    /// This task's userfaultfd for shared memory, which the supervisor has.
+    pub(super) fn ready(&mut self) -> Result<Uffd> {
+        let at = start::descriptor(fds::SHM_UFFD);
+        if start::is_visitor() {
+            return Err(Errno::EAGAIN);
+        }
+        if self.ready {
+            return Ok(Uffd(at));
+        }
+        const FEATURES: u64 = features::FAULT_FLAG_WP
+            | features::THREAD_ID
+            | features::MINOR_SHMEM
+            | features::WP_HUGETLBFS_SHMEM
+            | features::POISON;
+        let device = Some(start::descriptor(fds::DEVICE));
+        let opened = file::with_room(|| {
+            let (opened, _) = uffd::open(device)?;
+            let enabled = opened.enable(FEATURES);
+            enabled.inspect_err(|_| file::close(opened.0))?;
+            Ok(opened)
+        })?;
+        file::move_to(opened.0, at, true).inspect_err(|_| file::close(opened.0))?;
+        self.ask(Ask::new(Kind::Space), Some(at))?;
+        // SAFETY: the guard uses nothing of libc; all signals are blocked in the handler.
+        own_threads::add(unsafe { thread::spawn(guard, 0) }?);
+        self.ready = true;
+        Ok(Uffd(at))
+    }
+}
+
+/// Waits for the end of the supervisor: nobody answers the program's faults then.
+extern "C" fn guard(_: usize) -> ! {
+    loop {
+        match file::poll([start::descriptor(fds::MAPS)], LOOK_MS) {
+            Ok(0) | Err(_) => own_threads::end_with_the_program(),
+            Ok(_) => die_without_supervisor(),
+        }
+    }
+}
+
+fn die_without_supervisor() -> ! {
+    say(&alloc::format!(
+        "process {} is killed: it uses shared memory that farpage run --shm keeps, which has \
+         ended; run it again",
+        start::process_id()
+    ));
+    process::die()
+}
+
+/// Nothing of this changes until [`after_fork_in_parent`] or [`after_fork_in_child`].
+pub(crate) fn before_fork() {
+    if !exist() {
+        return;
+    }
+    let mut state = STATE.lock();
+    if !state.pieces.is_empty() {
+        state.child = connection_for_child(&mut state).ok();
+    }
+    core::mem::forget(state);
+}
+
+/// The supervisor keeps what this task has for whoever has the other end, though this one ends.
+fn connection_for_child(state: &mut Guard<'_, State>) -> Result<Fd> {
+    let [own, theirs] = file::with_room(socket::pair)?;
+    let asked = state.ask(Ask::new(Kind::Fork), Some(theirs));
+    file::close(theirs);
+    asked.inspect_err(|_| file::close(own))?;
+    Ok(own)
+}
+
+/// # Safety
+/// Only after [`before_fork`] on this thread.
+pub(crate) unsafe fn after_fork_in_parent() {
+    // SAFETY: forwarded.
+    unsafe { STATE.reset() };
+    if exist()
+        && let Some(child) = STATE.lock().child.take()
+    {
+        file::close(child);
+    }
+}
+
+/// The child has the memory, and none of it registered.
+///
+/// # Safety
+/// Only after [`before_fork`] in the parent, before the child does anything else.
+pub(crate) unsafe fn after_fork_in_child() {
+    // SAFETY: forwarded.
+    unsafe { STATE.reset() };
+    if !exist() {
+        return;
+    }
+    let mut state = STATE.lock();
+    let child = state.child.take();
+    for (had, place) in [
+        (core::mem::take(&mut state.connected), fds::SHM),
+        (core::mem::take(&mut state.ready), fds::SHM_UFFD),
+    ] {
+        if had {
+            start::put_back(place);
+        }
+    }
+    if let Some(child) = child {
+        let moved = file::move_to(child, start::descriptor(fds::SHM), true);
+        state.connected = moved.is_ok();
+    }
+    if !state.pieces.is_empty() && inherit(&mut state).is_err() {
+        say(&alloc::format!(
+            "process {} is killed: a forked process cannot open userfaultfd for the shared memory \
+             that it has",
+            start::process_id()
+        ));
+        process::die()
+    }
+}
+
+/// Registers and tells what the parent had.
+fn inherit(state: &mut Guard<'_, State>) -> Result<()> {
+    let uffd = state.ready()?;
+    let pieces = core::mem::take(&mut state.pieces);
+    for piece in pieces {
+        let (at, bytes) = (piece.start, piece.end - piece.start);
+        // SAFETY: its faults are answered from now on.
+        let registered = unsafe { uffd.register_all(at, bytes) };
+        if registered.is_err() {
+            // The program has left it out of the child.
+            // SAFETY: what is there cannot be used.
+            let _ = unsafe { mem::unmap(at, bytes) };
+            continue;
+        }
+        if piece.shared {
+            // Pages that the parent was let in to. The contents stay in the memory file.
+            // SAFETY: as above; nothing of a shared file is lost.
+            unsafe { mem::advise(at, bytes, g::MADV_DONTNEED) }?;
+        }
+        state.ask(piece.to_ask(), None)?;
+        state.pieces.push(piece);
+    }
+    state.ask(Ask::new(Kind::Forked), None).map(drop)
+}

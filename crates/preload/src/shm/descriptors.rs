@@ -1,0 +1,183 @@
+//! Calls on descriptors of files of shared memory, but for `mmap`.
+
+use farpage_abi::shm::{Ask, Kind, Shm};
+use farpage_sys::file::{self, Fd, Status};
+use farpage_sys::linux::general as g;
+use farpage_sys::{Errno, Result, syscall};
+
+use super::connection::STATE;
+use super::memory::given;
+use super::{say, status_of, transfer};
+use crate::{maps, trap};
+
+const EXDEV: Errno = Errno(18);
+const ENODATA: Errno = Errno(61);
+const ACCESS_NONE: u32 = 3;
+const KEEP_SIZE: u32 = 0x01;
+const PUNCH_HOLE: u32 = 0x02;
+
+/// An object that a descriptor's file has.
+pub(super) struct Object {
+    pub(super) number: u64,
+    /// Its memory file.
+    pub(super) memory: Fd,
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        file::close(self.memory);
+    }
+}
+
+/// What of a file there is.
+pub(super) enum Pages {
+    /// Linux has them.
+    Linux,
+    /// None was mapped yet: what was written Linux has.
+    None,
+    /// The supervisor has them.
+    Kept(Object),
+}
+
+pub(super) fn pages_of(fd: Fd) -> Pages {
+    let ask = Ask {
+        a: 1,
+        ..Ask::new(Kind::File)
+    };
+    match given(STATE.lock().ask(ask, Some(fd))) {
+        Ok((number, memory)) => Pages::Kept(Object { number, memory }),
+        Err(ENODATA) => Pages::None,
+        Err(_) => Pages::Linux,
+    }
+}
+
+pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<usize>> {
+    let [a, b, c, d, ..] = args;
+    let fd = Fd(a as i32);
+    match number {
+        g::__NR_sendfile | g::__NR_splice | g::__NR_copy_file_range => {
+            let other = if number == g::__NR_sendfile { b } else { c };
+            let is_kept = |fd| {
+                maps::is_kept(fd)
+                    && status_of(shm, Fd(fd as i32)).is_some()
+                    && matches!(pages_of(Fd(fd as i32)), Pages::Kept(_))
+            };
+            let refused = if number == g::__NR_copy_file_range {
+                EXDEV
+            } else {
+                Errno::EINVAL
+            };
+            // As for files that cannot be spliced: programs then read and write.
+            return (is_kept(a) || is_kept(other)).then_some(Err(refused));
+        }
+        _ => {}
+    }
+    let status = status_of(shm, fd)?;
+    match number {
+        g::__NR_ftruncate => Some(set_size(fd, &status, b)),
+        g::__NR_fallocate => allocate(fd, &status, b as u32, c, d),
+        g::__NR_dup => maps::duplicate(fd, 0, false).ok().map(Ok),
+        g::__NR_dup2 | g::__NR_dup3 => {
+            // SAFETY: takes no pointer.
+            let done = unsafe { trap::pass(number, args) };
+            Some(done.inspect(|to| hide_if_kept(Fd(*to as i32))))
+        }
+        g::__NR_fcntl => match b as u32 {
+            g::F_DUPFD => maps::duplicate(fd, c, false).ok().map(Ok),
+            g::F_DUPFD_CLOEXEC => maps::duplicate(fd, c, true).ok().map(Ok),
+            _ => None,
+        },
+        _ => match pages_of(fd) {
+            Pages::Kept(object) => transfer::call(&object, &status, number, args),
+            Pages::Linux | Pages::None => None,
+        },
+    }
+}
+
+/// `ftruncate`.
+pub(super) fn set_size(fd: Fd, before: &Status, bytes: usize) -> Result<usize> {
+    let set = |fd: Fd| {
+        // SAFETY: takes no pointer.
+        unsafe { syscall!(g::__NR_ftruncate, fd.0, bytes) }
+    };
+    let done = match file::flags(fd)? & g::O_ACCMODE {
+        ACCESS_NONE => {
+            let again = file::open_again(fd, g::O_RDWR)?;
+            let done = set(again);
+            file::close(again);
+            done
+        }
+        _ => set(fd),
+    }?;
+    if (bytes as u64) < before.bytes && STATE.lock().ask(Ask::new(Kind::Size), Some(fd)).is_ok() {
+        let rest = bytes.next_multiple_of(farpage_abi::PAGE_BYTES) - bytes;
+        if rest > 0
+            && let Pages::Kept(object) = pages_of(fd)
+        {
+            transfer::zero(&object, bytes, rest)?;
+        }
+    }
+    Ok(done)
+}
+
+/// `fallocate`: room is found when a page is written to.
+fn allocate(
+    fd: Fd,
+    before: &Status,
+    mode: u32,
+    offset: usize,
+    bytes: usize,
+) -> Option<Result<usize>> {
+    let end = offset
+        .checked_add(bytes)
+        .filter(|end| *end <= isize::MAX as usize);
+    let (Some(end), true) = (end, bytes > 0) else {
+        return Some(Err(Errno::EINVAL));
+    };
+    let pages = pages_of(fd);
+    if matches!(pages, Pages::Linux) || mode & !(KEEP_SIZE | PUNCH_HOLE) != 0 {
+        return None;
+    }
+    let mode_of = file::flags(fd).unwrap_or(0) & g::O_ACCMODE;
+    if mode_of == g::O_RDONLY {
+        return Some(Err(Errno::EBADF));
+    }
+    match (mode, pages) {
+        (0, _) if end as u64 > before.bytes => Some(set_size(fd, before, end)),
+        (0 | KEEP_SIZE, _) => Some(Ok(0)),
+        (_, Pages::Kept(object)) if mode == KEEP_SIZE | PUNCH_HOLE => {
+            let end = end.min(before.bytes.next_multiple_of(4096) as usize);
+            Some(transfer::zero(&object, offset, end.saturating_sub(offset)).map(|()| 0))
+        }
+        _ => None,
+    }
+}
+
+fn hide_if_kept(fd: Fd) {
+    if !maps::is_kept(fd.0 as usize) && matches!(pages_of(fd), Pages::Kept(_)) {
+        hide(fd);
+        say(&alloc::format!(
+            "shared memory that is mapped cannot be read or written as descriptor {}: let the \
+             system choose the number",
+            fd.0
+        ));
+    }
+}
+
+/// The file has pages here: a descriptor with a number that the filter does not know becomes one
+/// that can be neither read nor written by, where Linux would read zeros.
+pub(super) fn hide(fd: Fd) {
+    let is_hidden = |flags: u32| flags & g::O_ACCMODE == ACCESS_NONE;
+    if maps::is_kept(fd.0 as usize) || file::flags(fd).is_ok_and(is_hidden) {
+        return;
+    }
+    // SAFETY: takes no pointer.
+    let Ok(own) = (unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_GETFD) }) else {
+        return;
+    };
+    let Ok(hidden) = file::with_room(|| file::open_again(fd, ACCESS_NONE)) else {
+        return;
+    };
+    let cloexec = own as u32 & g::FD_CLOEXEC != 0;
+    let _ = file::move_to(hidden, fd, cloexec);
+}

@@ -1,0 +1,87 @@
+//! Shared memory (`farpage run --shm`): the program's calls that concern it.
+//!
+//! Linux keeps the names, the supervisor the pages. A file at `/dev/shm` that was made in the run has
+//! a size, an owner and a mode as ever, and no pages: what is mapped in its place is the memory file
+//! of an object, which the supervisor makes when the file is first mapped. Files of others, and those
+//! of semaphores, are left to Linux.
+//!
+//! What would let Linux read or write the empty file is done here, by descriptors that have numbers
+//! which the filter knows, or cannot be done by the descriptor any more.
+
+mod connection;
+mod descriptors;
+mod files;
+mod memory;
+mod segments;
+mod transfer;
+
+use farpage_abi::shm::Shm;
+use farpage_sys::file::{self, Fd, Status};
+use farpage_sys::linux::general as g;
+
+use crate::frame::Frame;
+use crate::trap::Outcome;
+use crate::{maps, start};
+
+pub(crate) use connection::{after_fork_in_child, after_fork_in_parent, before_fork};
+pub(crate) use memory::{after_unmap, before_unmap};
+
+/// What the tree has in common about it; `None` where Linux keeps the pages, too.
+fn shm() -> Option<&'static Shm> {
+    let shm = &start::control()?.shm;
+    shm.is_on().then_some(shm)
+}
+
+/// True in a tree whose shared memory is kept by the supervisor.
+pub(crate) fn exist() -> bool {
+    shm().is_some()
+}
+
+/// A call that was trapped, if it concerns shared memory.
+///
+/// # Safety
+/// As the call that the program made.
+pub(crate) unsafe fn call(number: u32, frame: &Frame) -> Option<Outcome> {
+    let shm = shm()?;
+    let args = frame.arguments();
+    let done = match number {
+        g::__NR_open | g::__NR_openat | g::__NR_openat2 | g::__NR_creat | g::__NR_truncate => {
+            files::call(shm, number, args)
+        }
+        g::__NR_mmap
+        | g::__NR_mremap
+        | g::__NR_mprotect
+        | g::__NR_pkey_mprotect
+        | g::__NR_madvise => {
+            // SAFETY: forwarded.
+            unsafe { memory::call(shm, number, args) }
+        }
+        g::__NR_shmget
+        | g::__NR_shmat
+        | g::__NR_shmdt
+        | g::__NR_semget
+        | g::__NR_msgget
+        | g::__NR_mq_open => {
+            // SAFETY: forwarded.
+            unsafe { segments::call(number, args) }
+        }
+        _ => descriptors::call(shm, number, args),
+    };
+    done.map(Outcome::Done)
+}
+
+/// What Linux says about the file of a descriptor, if it is one whose pages may be kept here.
+fn status_of(shm: &Shm, fd: Fd) -> Option<Status> {
+    let status = file::status(fd).ok()?;
+    is_one(shm, &status).then_some(status)
+}
+
+fn is_one(shm: &Shm, status: &Status) -> bool {
+    let device = shm.device.load(core::sync::atomic::Ordering::Relaxed);
+    status.device == device && status.is_regular()
+}
+
+/// Says what is not possible, in one line.
+fn say(what: &str) {
+    maps::say(what);
+}

@@ -1,0 +1,220 @@
+//! System V: segments of shared memory. What else it has by numbers, and message queues of POSIX, is
+//! Linux's own; the supervisor is told what the run makes of it, to remove what is left.
+//!
+//! The real segment is mapped as well, where nobody touches it: so Linux counts who has it.
+
+use farpage_abi::PAGE_BYTES;
+use farpage_abi::shm::{Ask, Ipc, Kind};
+use farpage_sys::file::{self, Fd};
+use farpage_sys::linux::general as g;
+use farpage_sys::{Errno, Result, ipc, syscall};
+
+use super::connection::{STATE, State};
+use super::memory::{Wanted, given, unmap};
+use crate::trap;
+
+const CREATE: usize = 0o1000;
+const HUGE: usize = 0o4000;
+const NO_RESERVE: usize = 0o10000;
+const READ_ONLY: usize = 0o10000;
+const ROUND: usize = 0o20000;
+const REMAP: usize = 0o40000;
+const EXECUTE: usize = 0o100_000;
+
+/// A segment that the program has mapped.
+#[derive(Clone, Copy)]
+pub(super) struct Attached {
+    at: usize,
+    bytes: usize,
+    /// Where the real one is.
+    real: usize,
+}
+
+/// # Safety
+/// As the call that the program made.
+pub(super) unsafe fn call(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
+    let [a, b, c, ..] = args;
+    // SAFETY: for all of these, forwarded.
+    unsafe {
+        match number {
+            g::__NR_shmget => {
+                let fresh = |args: &mut [usize; 6]| args[2] |= NO_RESERVE;
+                let what = match c & HUGE {
+                    0 => Ipc::Segment,
+                    _ => Ipc::HugeSegment,
+                };
+                Some(get(number, args, 2, [a, 0, 0], fresh, what))
+            }
+            g::__NR_semget => Some(get(number, args, 2, [a, 0, 0], |_| (), Ipc::Semaphores)),
+            g::__NR_msgget => Some(get(number, args, 1, [a, 0, 0], |_| (), Ipc::Messages)),
+            g::__NR_mq_open => open_queue(args),
+            g::__NR_shmat => attach(a as u32, b, c),
+            g::__NR_shmdt => detach(a),
+            _ => None,
+        }
+    }
+}
+
+/// `shmget`, `semget` and `msgget`, whose flags are argument `at`: tells what they make. `probe` asks
+/// for what is there.
+///
+/// # Safety
+/// As the call that the program made.
+unsafe fn get(
+    number: u32,
+    mut args: [usize; 6],
+    at: usize,
+    probe: [usize; 3],
+    fresh: impl FnOnce(&mut [usize; 6]),
+    what: Ipc,
+) -> Result<usize> {
+    let [key, ..] = args;
+    let is_private = key as u32 == 0;
+    let [a, b, c] = probe;
+    let makes = is_private
+        || args[at] & CREATE != 0
+            // SAFETY: takes no pointer.
+            && unsafe { trap::pass(number, [a, b, c, 0, 0, 0]) } == Err(Errno::ENOENT);
+    if makes && what != Ipc::HugeSegment {
+        fresh(&mut args);
+    }
+    // SAFETY: forwarded.
+    let id = unsafe { trap::pass(number, args) }?;
+    if makes {
+        let ask = Ask {
+            a: what as u64,
+            b: id as u64,
+            ..Ask::new(Kind::Ipc)
+        };
+        // What the supervisor does not know stays Linux's.
+        let _ = STATE.lock().ask(ask, None);
+    }
+    Ok(id)
+}
+
+/// # Safety
+/// As the call that the program made.
+unsafe fn open_queue(args: [usize; 6]) -> Option<Result<usize>> {
+    let [name, flags, ..] = args;
+    if flags as u32 & g::O_CREAT == 0 {
+        return None;
+    }
+    let plain = (g::O_RDONLY | g::O_CLOEXEC) as usize;
+    // SAFETY: the program's own string.
+    let there = unsafe { syscall!(g::__NR_mq_open, name, plain, 0, 0) };
+    if let Ok(fd) = there {
+        file::close(Fd(fd as i32));
+    }
+    if there != Err(Errno::ENOENT) {
+        return None;
+    }
+    // SAFETY: forwarded.
+    let opened = unsafe { trap::pass(g::__NR_mq_open, args) };
+    if let Ok(fd) = opened {
+        let ask = Ask {
+            a: 1,
+            ..Ask::new(Kind::Made)
+        };
+        let _ = STATE.lock().ask(ask, Some(Fd(fd as i32)));
+    }
+    Some(opened)
+}
+
+/// `shmat`.
+///
+/// # Safety
+/// As the call that the program made.
+unsafe fn attach(id: u32, at: usize, flags: usize) -> Option<Result<usize>> {
+    let bytes = ipc::segment(id).ok()?.bytes;
+    let mut state = STATE.lock();
+    let ask = Ask {
+        a: u64::from(id),
+        b: bytes,
+        ..Ask::new(Kind::Segment)
+    };
+    let (object, memory) = match given(state.ask(ask, None)) {
+        Ok(given) => given,
+        Err(Errno::ENOENT) => return None,
+        Err(errno) => return Some(Err(errno)),
+    };
+    let bytes = (bytes as usize).next_multiple_of(PAGE_BYTES);
+    let place = match at {
+        0 => Ok((0, 0)),
+        _ if !at.is_multiple_of(PAGE_BYTES) && flags & ROUND == 0 => Err(Errno::EINVAL),
+        _ if flags & REMAP != 0 => Ok((at / PAGE_BYTES * PAGE_BYTES, g::MAP_FIXED)),
+        _ => Ok((at / PAGE_BYTES * PAGE_BYTES, g::MAP_FIXED_NOREPLACE)),
+    };
+    let real_flags = flags & !(ROUND | REMAP);
+    // SAFETY: Linux maps it where nothing is.
+    let real = place.and_then(|_| unsafe { syscall!(g::__NR_shmat, id, 0, real_flags) });
+    let mapped = place.and_then(|(at, how)| {
+        let write = if flags & READ_ONLY == 0 {
+            g::PROT_WRITE
+        } else {
+            0
+        };
+        let execute = if flags & EXECUTE != 0 {
+            g::PROT_EXEC
+        } else {
+            0
+        };
+        let wanted = Wanted {
+            object,
+            memory,
+            at,
+            bytes,
+            prot: g::PROT_READ | write | execute,
+            flags: g::MAP_SHARED | how,
+            first: 0,
+            writable: write != 0,
+        };
+        real?;
+        // SAFETY: forwarded.
+        unsafe { wanted.map(&mut state) }
+    });
+    file::close(memory);
+    let (Ok(real), Ok(at)) = (real, mapped) else {
+        if let Ok(real) = real {
+            let_go(real);
+        }
+        let errno = real.and(mapped).err().unwrap_or(Errno::EINVAL);
+        return Some(Err(match errno {
+            Errno::EEXIST => Errno::EINVAL,
+            other => other,
+        }));
+    };
+    state.attached.push(Attached { at, bytes, real });
+    Some(Ok(at))
+}
+
+/// `shmdt`.
+///
+/// # Safety
+/// As the call that the program made.
+unsafe fn detach(at: usize) -> Option<Result<usize>> {
+    let mut state = STATE.lock();
+    let index = state.attached.iter().position(|one| one.at == at)?;
+    let Attached { bytes, real, .. } = state.attached.swap_remove(index);
+    // SAFETY: forwarded.
+    unsafe { unmap(&mut state, at, bytes) };
+    let_go(real);
+    Some(Ok(0))
+}
+
+fn let_go(real: usize) {
+    // SAFETY: nobody uses what lies there.
+    let _ = unsafe { syscall!(g::__NR_shmdt, real) };
+}
+
+impl State {
+    /// The program has unmapped `start .. end` by other means.
+    pub(super) fn detach_within(&mut self, start: usize, end: usize) {
+        self.attached.retain(|one| {
+            let is_gone = start <= one.at && one.at + one.bytes <= end;
+            if is_gone {
+                let_go(one.real);
+            }
+            !is_gone
+        });
+    }
+}

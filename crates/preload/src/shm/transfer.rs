@@ -1,0 +1,238 @@
+//! Reading and writing by a descriptor: through a mapping that is made for it.
+
+use alloc::vec::Vec;
+
+use farpage_abi::PAGE_BYTES;
+use farpage_abi::shm::{Ask, Kind};
+use farpage_sys::file::Status;
+use farpage_sys::linux::general as g;
+use farpage_sys::{Errno, Result, process, syscall};
+
+use super::connection::STATE;
+use super::descriptors::Object;
+use super::memory::{Wanted, unmap};
+use crate::program;
+
+const IOV_MAX: usize = 1024;
+/// Linux transfers no more at a time.
+const TRANSFER_MAX: usize = 0x7fff_f000;
+/// What is mapped at a time.
+const WINDOW: usize = 4 << 20;
+
+static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Out,
+    In,
+}
+
+pub(super) fn call(
+    object: &Object,
+    status: &Status,
+    number: u32,
+    args: [usize; 6],
+) -> Option<Result<usize>> {
+    let [fd, b, c, d, _, flags] = args;
+    let (way, several, at) = match number {
+        g::__NR_read => (Way::Out, false, None),
+        g::__NR_readv => (Way::Out, true, None),
+        g::__NR_pread64 => (Way::Out, false, Some(d)),
+        g::__NR_preadv => (Way::Out, true, Some(d)),
+        g::__NR_preadv2 => (Way::Out, true, Some(d).filter(|at| *at != usize::MAX)),
+        g::__NR_write => (Way::In, false, None),
+        g::__NR_writev => (Way::In, true, None),
+        g::__NR_pwrite64 => (Way::In, false, Some(d)),
+        g::__NR_pwritev => (Way::In, true, Some(d)),
+        g::__NR_pwritev2 => (Way::In, true, Some(d).filter(|at| *at != usize::MAX)),
+        g::__NR_lseek => return Some(seek(status, fd, b, c as u32)),
+        _ => return None,
+    };
+    if matches!(number, g::__NR_preadv2 | g::__NR_pwritev2) && flags != 0 {
+        return Some(Err(Errno::EOPNOTSUPP));
+    }
+    let pieces = match several {
+        true => pieces(b, c),
+        false => Ok([[b, c]].to_vec()),
+    };
+    Some(pieces.and_then(|pieces| transfer(object, status, fd, way, at, &pieces)))
+}
+
+/// Data everywhere, and one hole at the end.
+fn seek(status: &Status, fd: usize, offset: usize, whence: u32) -> Result<usize> {
+    let size = status.bytes as usize;
+    let to = match whence {
+        _ if offset >= size => return Err(Errno::ENXIO),
+        g::SEEK_DATA => offset,
+        _ => size,
+    };
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_lseek, fd, to, g::SEEK_SET) }
+}
+
+/// A vector of pieces, as the program has it.
+fn pieces(at: usize, count: usize) -> Result<Vec<[usize; 2]>> {
+    if count > IOV_MAX {
+        return Err(Errno::EINVAL);
+    }
+    (0..count)
+        .map(|i| program::read(at + i * size_of::<[usize; 2]>()))
+        .collect()
+}
+
+fn transfer(
+    object: &Object,
+    status: &Status,
+    fd: usize,
+    way: Way,
+    at: Option<usize>,
+    pieces: &[[usize; 2]],
+) -> Result<usize> {
+    let flags = farpage_sys::file::flags(farpage_sys::file::Fd(fd as i32))?;
+    let forbidden = match way {
+        Way::Out => g::O_WRONLY,
+        Way::In => g::O_RDONLY,
+    };
+    if flags & g::O_ACCMODE == forbidden {
+        return Err(Errno::EBADF);
+    }
+    let add = |sum: usize, [_, bytes]: &[usize; 2]| sum.checked_add(*bytes);
+    let wanted = pieces.iter().try_fold(0, add).ok_or(Errno::EINVAL)?;
+    let wanted = wanted.min(TRANSFER_MAX);
+    let seek = |by: isize, whence: u32| {
+        // SAFETY: takes no pointer.
+        unsafe { syscall!(g::__NR_lseek, fd, by, whence) }
+    };
+    let size = status.bytes as usize;
+    let start = match at {
+        Some(at) if at > isize::MAX as usize => return Err(Errno::EINVAL),
+        Some(at) => at,
+        None if way == Way::In && flags & g::O_APPEND != 0 => size,
+        None => seek(0, g::SEEK_CUR)?,
+    };
+    let end = start.checked_add(wanted).ok_or(Errno::EINVAL)?;
+    let bytes = match way {
+        Way::Out => size.saturating_sub(start).min(wanted),
+        Way::In => {
+            if end > size && wanted > 0 {
+                // SAFETY: takes no pointer.
+                unsafe { syscall!(g::__NR_ftruncate, fd, end) }?;
+            }
+            wanted
+        }
+    };
+    let done = copy(object, way, start, bytes, pieces)?;
+    if at.is_none() {
+        seek((start + done) as isize, g::SEEK_SET)?;
+    }
+    Ok(done)
+}
+
+/// Copies `bytes` bytes from `offset` on; they lie in the file.
+fn copy(
+    object: &Object,
+    way: Way,
+    offset: usize,
+    bytes: usize,
+    pieces: &[[usize; 2]],
+) -> Result<usize> {
+    let mut done = 0;
+    while done < bytes {
+        let at = offset + done;
+        let start = at / PAGE_BYTES * PAGE_BYTES;
+        let part = (bytes - done).min(WINDOW - (at - start));
+        let span = (at - start + part).next_multiple_of(PAGE_BYTES);
+        let wanted = Wanted {
+            object: object.number,
+            memory: object.memory,
+            at: 0,
+            bytes: span,
+            prot: g::PROT_READ | g::PROT_WRITE,
+            flags: g::MAP_SHARED,
+            first: (start / PAGE_BYTES) as u64,
+            writable: true,
+        };
+        // SAFETY: it lies where nothing is.
+        let window = unsafe { wanted.map(&mut STATE.lock()) };
+        let moved = window.and_then(|window| {
+            let moved = move_bytes(way, window + (at - start), part, pieces, done);
+            // SAFETY: nobody else knows it.
+            unsafe { unmap(&mut STATE.lock(), window, span) };
+            moved
+        });
+        match moved {
+            Ok(moved) => done += moved,
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => return Ok(done),
+        }
+        if moved != Ok(part) {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// Moves `bytes` bytes between the mapping at `here` and the program's pieces, from byte `skip` of
+/// those on.
+fn move_bytes(
+    way: Way,
+    here: usize,
+    bytes: usize,
+    pieces: &[[usize; 2]],
+    skip: usize,
+) -> Result<usize> {
+    let (mut done, mut skip, own) = (0, skip, process::id());
+    for &[at, length] in pieces {
+        let before = skip.min(length);
+        skip -= before;
+        let mut piece = before;
+        while piece < length && done < bytes {
+            let part = (length - piece).min(bytes - done);
+            let (window, theirs) = ([here + done, part], [at + piece, part]);
+            let (to, from) = match way {
+                Way::Out => (theirs.as_ptr(), window.as_ptr()),
+                Way::In => (window.as_ptr(), theirs.as_ptr()),
+            };
+            // SAFETY: Linux checks the program's pointer; the other is a mapping of ours.
+            match unsafe { syscall!(g::__NR_process_vm_readv, own, to, 1, from, 1, 0) } {
+                Ok(0) if done == 0 => return Err(Errno::EFAULT),
+                Ok(0) => return Ok(done),
+                Ok(count) => {
+                    done += count;
+                    piece += count;
+                }
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => return Ok(done),
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// Makes `bytes` bytes from `offset` on zeros.
+pub(super) fn zero(object: &Object, offset: usize, bytes: usize) -> Result<()> {
+    let end = offset + bytes;
+    let (first, last) = (
+        offset.next_multiple_of(PAGE_BYTES),
+        end / PAGE_BYTES * PAGE_BYTES,
+    );
+    if first < last {
+        let ask = Ask {
+            a: object.number,
+            b: first as u64,
+            d: (last - first) as u64,
+            ..Ask::new(Kind::Zero)
+        };
+        STATE.lock().ask(ask, None)?;
+    }
+    let edges = match first <= last {
+        true => [(offset, first.min(end)), (last.max(offset), end)],
+        false => [(offset, end), (end, end)],
+    };
+    for (from, to) in edges.into_iter().filter(|(from, to)| from < to) {
+        let zeros = [ZEROS.as_ptr().expose_provenance(), to - from];
+        copy(object, Way::In, from, to - from, &[zeros])?;
+    }
+    Ok(())
+}
