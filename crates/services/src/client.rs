@@ -437,6 +437,13 @@ impl Connection {
     }
 }
 
+/// Its words: what a heap lies in.
+impl AsRef<[AtomicU64]> for Shared {
+    fn as_ref(&self) -> &[AtomicU64] {
+        self.words()
+    }
+}
+
 impl Shared {
     fn map(
         host: &Arc<Connection>,
