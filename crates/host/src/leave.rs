@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_object::{CLUSTER_PAGES, Leaving, Shared};
 use farpage_pagers::{PageOut, PagerError};
-use farpage_sys::time::now_ns;
 use farpage_sys::{Errno, file};
 
 use crate::Object;
 use crate::object::{Copied, State};
 use crate::space::Waiter;
+use crate::times::now_ns;
 use crate::trace::What;
 
 /// Of the pages of an object in memory so many are aside for one that is.

@@ -14,13 +14,13 @@ use farpage_sys::buffer::Buffer;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::mapped::Mapped;
-use farpage_sys::time::now_ns;
 use farpage_sys::{Errno, uffd};
 
 use crate::budget::WINDOW_MAX;
 use crate::counters::{Counters, ObjectFigures};
 use crate::objects::{Objects, lock};
 use crate::space::{MappedBy, Mapping, Waiter};
+use crate::times::now_ns;
 use crate::trace::{Event, Tracer, What};
 
 /// Pages of an object that its pager was asked for.

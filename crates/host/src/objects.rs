@@ -11,7 +11,6 @@ use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::{Later, Pager, PagerError, Supplied};
 use farpage_source::UnderWay;
 use farpage_sys::Errno;
-use farpage_sys::time::now_ns;
 use farpage_sys::uffd::Fault;
 
 use crate::full::Full;
@@ -19,6 +18,7 @@ use crate::handlers::Handlers;
 use crate::object::{Asked, Object};
 use crate::room::Room;
 use crate::space::{FAULTS, MappedBy, Mapping, Places, Space, Task, Waiter};
+use crate::times::now_ns;
 use crate::trace::What;
 use crate::{Error, MapError};
 
