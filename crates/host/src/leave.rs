@@ -50,7 +50,8 @@ impl Object {
                         break;
                     }
                 }
-                Leaving::Dirty(pages) | Leaving::Aside(pages) => {
+                Leaving::Dirty(_) => unreachable!("what is there is set aside first"),
+                Leaving::Aside(pages) => {
                     drop(taking_out);
                     let out = self.contents(&state, leaving);
                     drop(state);
@@ -70,9 +71,6 @@ impl Object {
         let is_held = |pages| self.host.room.is_held(self.number, pages);
         let most = (state.pages.resident() / ASIDE_PART).max(CLUSTER_PAGES);
         let choose = |pages: &mut Shared<Waiter>| {
-            if !self.host.room.sets_aside() {
-                return pages.choose(is_held);
-            }
             if pages.aside() >= most {
                 return pages.choose_aside();
             }

@@ -185,12 +185,6 @@ impl Room {
         Some(TakingOut { maps, _alone })
     }
 
-    /// True when pages leave in two steps. The files of a tree do not: they are clean, and who needs
-    /// some holds them.
-    pub(crate) fn sets_aside(&self) -> bool {
-        matches!(self, Self::Own(_))
-    }
-
     /// True when a program needs pages of an object to stay.
     pub(crate) fn is_held(&self, object: ObjectId, pages: PageRange) -> bool {
         let Self::Tree(tree) = self else {
