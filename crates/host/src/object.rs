@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::{Shared, Wanted};
@@ -65,14 +65,11 @@ impl Drop for Faults {
 pub(crate) struct State {
     pub(crate) pages: Shared<Waiter>,
     pub(crate) mappings: Vec<Arc<Mapping>>,
-    /// Copies of the pages that are aside.
-    pub(crate) aside: BTreeMap<u64, Copied>,
+    /// Where the copies of pages are that are aside.
+    pub(crate) aside: BTreeMap<u64, u32>,
     /// New pages that were refused: who touches them again gets SIGBUS.
     pub(crate) refused: BTreeSet<u64>,
 }
-
-/// A page beside the memory file.
-pub(crate) type Copied = Arc<[u8; PAGE_BYTES]>;
 
 thread_local! {
     /// Where pagers put pages, made when this thread first asks one.
@@ -527,6 +524,11 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
+        let state = self.state.get_mut();
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        for slot in std::mem::take(&mut state.aside).into_values() {
+            self.host.copies.forget(slot);
+        }
         self.host.remove(self.number);
         self.host.resident_changes(self.resident(), 0);
         self.pager.terminate(self.number);

@@ -13,8 +13,10 @@ use farpage_source::UnderWay;
 use farpage_sys::Errno;
 use farpage_sys::uffd::Fault;
 
+use crate::copies::Copies;
 use crate::full::Full;
 use crate::handlers::Handlers;
+use crate::leave::ASIDE_PART;
 use crate::object::{Asked, Object};
 use crate::room::Room;
 use crate::space::{FAULTS, MappedBy, Mapping, Places, Space, Task, Waiter};
@@ -49,6 +51,7 @@ pub struct Objects {
     /// Somebody waits for pages to leave.
     pressed: (Mutex<bool>, Condvar),
     pub(crate) full: Full,
+    pub(crate) copies: Copies,
 }
 
 #[derive(Default)]
@@ -71,6 +74,9 @@ impl Objects {
     }
 
     pub(crate) fn with_room(room: Room) -> Result<&'static Self, Error> {
+        let copies = Copies::new(room.bytes() / PAGE_BYTES as u64 / ASIDE_PART);
+        let copies =
+            copies.map_err(|errno| Error::Start(std::io::Error::from_raw_os_error(errno.0)))?;
         let objects: &'static Self = Box::leak(Box::new(Self {
             room,
             resident: AtomicU64::new(0),
@@ -83,6 +89,7 @@ impl Objects {
             handlers: Handlers::new()?,
             pressed: (Mutex::new(false), Condvar::new()),
             full: Full::default(),
+            copies,
         }));
         objects.handlers.start(objects)?;
         Ok(objects)

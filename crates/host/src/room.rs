@@ -105,6 +105,14 @@ impl Tree {
 }
 
 impl Room {
+    /// All that there is, as it is now.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Own(most) => most.load(Ordering::Relaxed) * PAGE_BYTES as u64,
+            Self::Tree(tree) => tree.budget.bytes(),
+        }
+    }
+
     /// Pages that one request may bring.
     pub(crate) fn window(&self, host: &Objects) -> u64 {
         let Self::Tree(tree) = self else {
