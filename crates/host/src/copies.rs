@@ -1,5 +1,5 @@
-//! Copies of pages that are aside, in memory that is reserved at once and goes back to Linux page by
-//! page.
+//! Copies of pages that are aside, in memory that is reserved at once and goes back to Linux page
+//! by page.
 
 use std::sync::Mutex;
 

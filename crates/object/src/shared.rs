@@ -74,7 +74,8 @@ pub enum Wanted {
 pub enum Leaving {
     /// They are gone after this: they are zeros.
     Clean(PageRange),
-    /// Protect them in every mapping, hand them to the pager, then call [`Shared::left`]: they stay.
+    /// Protect them in every mapping, hand them to the pager, then call [`Shared::left`]. They
+    /// stay.
     Dirty(PageRange),
     /// They are aside from now on: protect them in every mapping, copy them, take them out of the
     /// memory file.

@@ -133,7 +133,9 @@ fn another_user_is_told_nothing_of_objects_that_are_not_its_own() {
     let socket = folder.path().join("host");
     let program = folder.path().join("program");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    [folder.path(), &socket, &program].map(open);
+    [folder.path(), &socket, &program]
+        .into_iter()
+        .for_each(open);
     let mut command = Command::new(program);
     command.args(["the_program", "--exact", "--nocapture"]);
     command.env(PROGRAM, "looks").env("FARPAGE_HOST", &socket);

@@ -35,8 +35,8 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     println!("there: another process has written to all of them. new: nobody has.");
     println!("absent: the pager has them; one at a time, far apart, the median of each run.");
     println!(
-        "hot: not ns, but pages of a hot set (a quarter of memory, used all the time) that are asked \
-         for again beside scans of four times memory; peer: pages leave in the order they came."
+        "hot: not ns, but pages of a hot set (a quarter of memory, used all the time) that are \
+         asked for again beside scans of four times memory; peer: pages leave in the order they came."
     );
     let ratios = print(&lines);
     for (what, most) in [
