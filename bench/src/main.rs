@@ -3,6 +3,7 @@
 mod cache;
 mod fault;
 mod heap;
+mod hot;
 mod rpc;
 mod shared;
 mod translate;
@@ -29,8 +30,8 @@ prints lines: processes name sizes pairs ns_a_pair
 
 farpage-bench shared [--runs N] [--pages N, a power of two]
     pages of an object that two processes map, new ones and ones that are there, beside a memory file;
-    pages that its pager has, beside the embedded kernel
-prints lines: what name order pages ns_a_page";
+    pages that its pager has, beside the embedded kernel; pages of a hot set that are asked for again
+prints lines: what name order pages ns_a_page, and: hot name order pages pages_asked_for";
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -18,7 +18,7 @@ use farpage_sys::{message, socket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::Signal;
 
-use crate::fault;
+use crate::{fault, hot};
 
 /// Whose memory file a program maps: the host's, or nobody's.
 const HOSTS: u64 = 1;
@@ -125,6 +125,7 @@ const ORDERS: [Order; 4] = [
 
 /// Prints lines: what name order pages ns.
 pub fn run(runs: u64, pages: u64) {
+    hot::run(runs);
     let apart = pages / fault::CLUSTER as u64;
     let kernel = fault::kernel(apart as usize);
     let objects = Objects::start(2 * pages * PAGE_BYTES as u64).expect("a host");

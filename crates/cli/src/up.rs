@@ -55,6 +55,7 @@ pub struct UpArgs {
 /// # Errors
 /// When it cannot start.
 pub fn main(args: &UpArgs) -> Result<()> {
+    web::check(&args.web)?;
     let memory = prepare::memory(&args.memory, &MemoryLimit::read())?;
     let socket = args.socket.clone().unwrap_or_else(default_socket);
     shm::tidy();

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Up {
     folder: tempfile::TempDir,
     child: Child,
+    /// One reader: it may have read more than it has told.
+    output: Option<BufReader<ChildStdout>>,
 }
 
 impl Up {
@@ -27,11 +29,23 @@ impl Up {
         command.arg("--spill").arg(folder.path()).args(more);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        let said = child.stdout.as_mut().unwrap();
-        BufReader::new(said).read_line(&mut line).unwrap();
+        let output = child.stdout.take().map(BufReader::new);
+        let mut up = Self {
+            folder,
+            child,
+            output,
+        };
+        let line = up.line();
         assert!(line.contains("the host kernel answers at"), "{line}");
-        Self { folder, child }
+        up
+    }
+
+    /// The next line of what it says.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        let output = self.output.as_mut().unwrap();
+        output.read_line(&mut line).unwrap();
+        line
     }
 
     fn host(&self) -> Host {
@@ -254,10 +268,7 @@ fn get(address: &str, path: &str, headers: &str) -> (String, String) {
 #[test]
 fn the_page_is_live_and_answers_nobody_but_itself() {
     let mut up = Up::start(&["--web", "127.0.0.1:0"]);
-    let mut line = String::new();
-    BufReader::new(up.child.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    let line = up.line();
     let address = line
         .split("http://")
         .nth(1)
@@ -387,7 +398,12 @@ fn a_socket_that_a_service_manager_gives_is_used_and_left_in_its_place() {
         .spawn()
         .unwrap();
     drop(socket);
-    let mut up = Up { folder, child };
+    let output = None;
+    let mut up = Up {
+        folder,
+        child,
+        output,
+    };
     let mut word = [0; 64];
     ready.set_read_timeout(Some(PATIENCE)).unwrap();
     let bytes = ready.recv(&mut word).unwrap();

@@ -94,7 +94,8 @@ impl Budget {
         &self.control.tasks[self.slot].counters.resident_bytes
     }
 
-    fn bytes(&self) -> u64 {
+    /// All of it.
+    pub(crate) fn bytes(&self) -> u64 {
         self.control.budget_bytes.load(Ordering::Relaxed)
     }
 

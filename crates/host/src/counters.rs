@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use farpage_pagers::PagerError;
-use farpage_sys::time::now_ns;
 
-use crate::times::{Histogram, Times};
+use crate::times::{Histogram, Times, now_ns};
 
 /// What has come so far.
 #[derive(Default)]

@@ -1,21 +1,20 @@
 //! How pages leave: aside first, where who uses one finds it again, then to the pager.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_object::{CLUSTER_PAGES, Leaving, Shared};
 use farpage_pagers::{PageOut, PagerError};
-use farpage_sys::time::now_ns;
 use farpage_sys::{Errno, file};
 
 use crate::Object;
-use crate::object::{Copied, State};
+use crate::object::State;
 use crate::space::Waiter;
+use crate::times::now_ns;
 use crate::trace::What;
 
 /// Of the pages of an object in memory so many are aside for one that is.
-const ASIDE_PART: u64 = 8;
+pub(crate) const ASIDE_PART: u64 = 8;
 
 impl Object {
     /// Takes about `wanted` pages out of memory. Returns how many.
@@ -34,7 +33,7 @@ impl Object {
                     freed += pages.pages();
                 }
                 Leaving::Dropped(pages) => {
-                    forget(&mut state, pages);
+                    self.forget(&mut state, pages);
                     self.tracer.note(What::Dropped, 0, pages, 0);
                     freed += pages.pages();
                 }
@@ -50,7 +49,8 @@ impl Object {
                         break;
                     }
                 }
-                Leaving::Dirty(pages) | Leaving::Aside(pages) => {
+                Leaving::Dirty(_) => unreachable!("what is there is set aside first"),
+                Leaving::Aside(pages) => {
                     drop(taking_out);
                     let out = self.contents(&state, leaving);
                     drop(state);
@@ -70,10 +70,7 @@ impl Object {
         let is_held = |pages| self.host.room.is_held(self.number, pages);
         let most = (state.pages.resident() / ASIDE_PART).max(CLUSTER_PAGES);
         let choose = |pages: &mut Shared<Waiter>| {
-            if !self.host.room.sets_aside() {
-                return pages.choose(is_held);
-            }
-            if pages.aside() >= most {
+            if pages.aside() >= most || !self.host.copies.have_room(CLUSTER_PAGES) {
                 return pages.choose_aside();
             }
             pages.set_aside(is_held).or_else(|| pages.choose_aside())
@@ -84,24 +81,30 @@ impl Object {
     /// Copies pages, and takes them out of every mapping. False when they are where they were.
     fn set_aside(&self, state: &mut State, pages: PageRange) -> bool {
         let read = self.contents(state, Leaving::Dirty(pages));
-        let Ok(copies) = read else {
+        let copied = read.is_ok_and(|contents| {
+            pages.iter().zip(&contents).all(|(page, bytes)| {
+                let slot = self.host.copies.put(bytes);
+                slot.is_some_and(|slot| state.aside.insert(page.0, slot).is_none())
+            })
+        });
+        if copied {
+            self.punch(pages);
+            self.tracer.note(What::Aside, 0, pages, 0);
+        } else {
             // Nobody waits for what is not aside yet.
+            self.forget(state, pages);
             state.pages.put_back(pages, true);
-            return false;
-        };
-        state
-            .aside
-            .extend(pages.iter().map(|page| page.0).zip(copies));
-        self.punch(pages);
-        self.tracer.note(What::Aside, 0, pages, 0);
-        true
+        }
+        copied
     }
 
     /// Somebody wants pages that are aside. Returns who goes on.
     pub(crate) fn put_back(&self, state: &mut State, pages: PageRange) -> Vec<Waiter> {
         let done = pages.iter().all(|page| {
-            let offset = page.0 * PAGE_BYTES as u64;
-            self.memory.supply(offset, &*state.aside[&page.0]).is_ok()
+            let copy = self.host.copies.get(state.aside[&page.0]);
+            self.memory
+                .supply(page.0 * PAGE_BYTES as u64, &copy)
+                .is_ok()
         });
         let who = state.pages.put_back(pages, done);
         if !done {
@@ -109,7 +112,7 @@ impl Object {
             who.iter().for_each(|waiter| waiter.fail(self, why));
             return Vec::new();
         }
-        forget(state, pages);
+        self.forget(state, pages);
         let put_back = &self.counters.put_back;
         put_back.fetch_add(pages.pages(), Ordering::Relaxed);
         self.tracer.note(What::Back, 0, pages, 0);
@@ -117,20 +120,22 @@ impl Object {
     }
 
     /// What is to be handed over: nobody writes to it from now on.
-    fn contents(&self, state: &State, leaving: Leaving) -> Result<Vec<Copied>, Errno> {
+    fn contents(&self, state: &State, leaving: Leaving) -> Result<Vec<[u8; PAGE_BYTES]>, Errno> {
         let (Leaving::Dirty(pages) | Leaving::Aside(pages)) = leaving else {
             unreachable!("nothing else is handed over");
         };
+        let mut contents = vec![[0; PAGE_BYTES]; pages.pages() as usize];
         if let Leaving::Aside(_) = leaving {
-            let copies = pages.iter().map(|page| Arc::clone(&state.aside[&page.0]));
-            return Ok(copies.collect());
+            for (page, into) in pages.iter().zip(&mut contents) {
+                into.copy_from_slice(&self.host.copies.get(state.aside[&page.0]));
+            }
+            return Ok(contents);
         }
         protect(state, pages);
-        let mut contents = vec![[0; PAGE_BYTES]; pages.pages() as usize];
         let offset = pages.start.0 * PAGE_BYTES as u64;
         let bytes = file::pread(self.memory.fd(), contents.as_flattened_mut(), offset)?;
         match bytes as u64 == pages.bytes() {
-            true => Ok(contents.into_iter().map(Arc::new).collect()),
+            true => Ok(contents),
             false => Err(Errno::EIO),
         }
     }
@@ -173,7 +178,7 @@ impl Object {
         let clean = |all: &mut Shared<_>| all.choose_clean(within.clone());
         while let Some(leaving) = self.change(&mut state, clean) {
             match leaving {
-                Leaving::Dropped(pages) => forget(&mut state, pages),
+                Leaving::Dropped(pages) => self.forget(&mut state, pages),
                 Leaving::Clean(pages) => self.punch(pages),
                 _ => unreachable!("it is clean"),
             }
@@ -222,7 +227,7 @@ impl Object {
     fn hand_over(
         &self,
         pages: PageRange,
-        contents: Result<Vec<Copied>, Errno>,
+        contents: Result<Vec<[u8; PAGE_BYTES]>, Errno>,
         stay: bool,
     ) -> Result<u64, PagerError> {
         let since_ns = self.counters.pager.asked();
@@ -249,7 +254,7 @@ impl Object {
         // With the lock held: nobody brings them in again before they are out.
         for gone in &left.gone {
             match were_aside {
-                true => forget(&mut state, *gone),
+                true => self.forget(&mut state, *gone),
                 false => self.punch(*gone),
             }
         }
@@ -306,20 +311,22 @@ impl Object {
         }
     }
 
+    /// Copies are not needed any more.
+    pub(crate) fn forget(&self, state: &mut State, pages: PageRange) {
+        let copies = state.aside.range(pages.start.0..pages.end.0);
+        for page in copies.map(|(page, _)| *page).collect::<Vec<_>>() {
+            if let Some(slot) = state.aside.remove(&page) {
+                self.host.copies.forget(slot);
+            }
+        }
+    }
+
     pub(crate) fn punch(&self, pages: PageRange) {
         let offset = pages.start.0 * PAGE_BYTES as u64;
         if let Err(errno) = self.memory.take_out(offset, pages.bytes() as usize) {
             let name = self.name();
             eprintln!("farpage: cannot take pages of '{name}' out ({errno})");
         }
-    }
-}
-
-/// Copies are not needed any more.
-pub(crate) fn forget(state: &mut State, pages: PageRange) {
-    let copies = state.aside.range(pages.start.0..pages.end.0);
-    for page in copies.map(|(page, _)| *page).collect::<Vec<_>>() {
-        state.aside.remove(&page);
     }
 }
 

@@ -12,6 +12,7 @@
 //! programs that it runs, are only read: there Linux maps what the memory file has.
 
 mod budget;
+mod copies;
 mod counters;
 mod error;
 mod files;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
@@ -15,14 +15,13 @@ use farpage_sys::buffer::Buffer;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::mapped::Mapped;
-use farpage_sys::time::now_ns;
 use farpage_sys::{Errno, uffd};
 
 use crate::budget::WINDOW_MAX;
 use crate::counters::{Counters, ObjectFigures};
-use crate::leave::forget;
 use crate::objects::{Objects, lock};
 use crate::space::{MappedBy, Mapping, Waiter};
+use crate::times::now_ns;
 use crate::trace::{Event, Tracer, What};
 
 /// Time between two looks at pages that are on their way.
@@ -72,14 +71,11 @@ impl Drop for Faults {
 pub(crate) struct State {
     pub(crate) pages: Shared<Waiter>,
     pub(crate) mappings: Vec<Arc<Mapping>>,
-    /// Copies of the pages that are aside.
-    pub(crate) aside: BTreeMap<u64, Copied>,
+    /// Where the copies of pages are that are aside.
+    pub(crate) aside: BTreeMap<u64, u32>,
     /// New pages that were refused: who touches them again gets SIGBUS.
     pub(crate) refused: BTreeSet<u64>,
 }
-
-/// A page beside the memory file.
-pub(crate) type Copied = Arc<[u8; PAGE_BYTES]>;
 
 thread_local! {
     /// Where pagers put pages, made when this thread first asks one.
@@ -291,7 +287,7 @@ impl Object {
             }
             if self.change(&mut state, |all| all.discard(pages)) {
                 // With the lock held: nobody brings them in, or hands them over, meanwhile.
-                forget(&mut state, pages);
+                self.forget(&mut state, pages);
                 self.punch(pages);
                 self.pager.discard(self.number, pages);
                 return;
@@ -651,6 +647,11 @@ fn open_uffd() -> Result<uffd::Uffd, Errno> {
 
 impl Drop for Object {
     fn drop(&mut self) {
+        let state = self.state.get_mut();
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        for slot in std::mem::take(&mut state.aside).into_values() {
+            self.host.copies.forget(slot);
+        }
         self.host.remove(self.number);
         self.host.resident_changes(self.resident(), 0);
         self.pager.terminate(self.number);

@@ -12,15 +12,17 @@ use farpage_pagers::{Later, Pager, PagerError, Supplied};
 use farpage_source::UnderWay;
 use farpage_sys::Errno;
 use farpage_sys::file::{self, Fd};
-use farpage_sys::time::now_ns;
 use farpage_sys::uffd::Fault;
 
 use crate::budget::Budget;
+use crate::copies::Copies;
 use crate::full::Full;
 use crate::handlers::Handlers;
+use crate::leave::ASIDE_PART;
 use crate::object::{Asked, Object};
 use crate::room::{Room, Tree};
 use crate::space::{FAULTS, MappedBy, Mapping, Places, Space, Task, Waiter};
+use crate::times::now_ns;
 use crate::trace::What;
 use crate::{Error, MapError};
 
@@ -51,6 +53,7 @@ pub struct Objects {
     /// Somebody waits for pages to leave.
     pressed: (Mutex<bool>, Condvar),
     pub(crate) full: Full,
+    pub(crate) copies: Copies,
 }
 
 #[derive(Default)]
@@ -96,6 +99,9 @@ impl Objects {
     }
 
     pub(crate) fn with_room(room: Room) -> Result<&'static Self, Error> {
+        let copies = Copies::new(room.bytes() / PAGE_BYTES as u64 / ASIDE_PART);
+        let copies =
+            copies.map_err(|errno| Error::Start(std::io::Error::from_raw_os_error(errno.0)))?;
         let objects: &'static Self = Box::leak(Box::new(Self {
             room,
             resident: AtomicU64::new(0),
@@ -108,6 +114,7 @@ impl Objects {
             handlers: Handlers::new()?,
             pressed: (Mutex::new(false), Condvar::new()),
             full: Full::default(),
+            copies,
         }));
         objects.handlers.start(objects)?;
         Ok(objects)

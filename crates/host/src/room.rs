@@ -105,6 +105,14 @@ impl Tree {
 }
 
 impl Room {
+    /// All that there is, as it is now.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Own(most) => most.load(Ordering::Relaxed) * PAGE_BYTES as u64,
+            Self::Tree(tree) => tree.budget.bytes(),
+        }
+    }
+
     /// Pages that one request may bring.
     pub(crate) fn window(&self, host: &Objects) -> u64 {
         let Self::Tree(tree) = self else {
@@ -183,12 +191,6 @@ impl Room {
         maps.taking_out.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         Some(TakingOut { maps, _alone })
-    }
-
-    /// True when pages leave in two steps. The files of a tree do not: they are clean, and who needs
-    /// some holds them.
-    pub(crate) fn sets_aside(&self) -> bool {
-        matches!(self, Self::Own(_))
     }
 
     /// True when a program needs pages of an object to stay.

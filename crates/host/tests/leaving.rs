@@ -130,7 +130,7 @@ fn what_is_used_all_the_time_stays_while_a_scan_goes_by() {
     assert!(figures.faults.quantile_ns(0.99) >= figures.faults.quantile_ns(0.5));
 }
 
-/// Reads a page of an object that it has mapped, of whose number it is told, and says what is there.
+/// Writes to a page of an object that it has mapped; it is told which.
 #[test]
 fn the_program() {
     if std::env::var(PROGRAM).is_err() {

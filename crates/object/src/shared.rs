@@ -17,8 +17,8 @@
 //! mapping before it begins to leave, and whoever writes to it then waits.
 //!
 //! Linux does not tell which pages are used, and takes none out of other processes' mappings that
-//! it keeps in the file. So pages may leave in two steps ([`Shared::set_aside`], [`Shared::choose`]):
-//! what is used while it is aside is put back, as the youngest.
+//! it keeps in the file. So pages leave in two steps ([`Shared::set_aside`],
+//! [`Shared::choose_aside`]): what is used while it is aside is put back, as the youngest.
 //!
 //! Pages that are all dirty, or have no contents anywhere, need no decision while they stay:
 //! aligned blocks of them can be **granted** ([`Shared::grant`]). Linux then maps them, and fills
@@ -72,9 +72,10 @@ pub enum Wanted {
 /// Pages that leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// They are gone after this: the pager has them, or they are zeros.
+    /// They are gone after this: they are zeros.
     Clean(PageRange),
-    /// Protect them in every mapping, hand them to the pager, then call [`Shared::left`].
+    /// Protect them in every mapping, hand them to the pager, then call [`Shared::left`]. They
+    /// stay.
     Dirty(PageRange),
     /// They are aside from now on: protect them in every mapping, copy them, take them out of the
     /// memory file.

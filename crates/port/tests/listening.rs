@@ -41,7 +41,9 @@ fn sockets_of_other_kinds_and_those_that_do_not_listen_are_refused() {
         ("silent", SocketType::SEQPACKET, false),
     ] {
         let given = socket(kind, &folder.path().join(name), listens);
-        let refused = node.listen_on(given, &right).err().expect(name);
+        let Err(refused) = node.listen_on(given, &right) else {
+            panic!("{name} is listened on");
+        };
         assert!(
             refused.to_string().contains("the socket that was given"),
             "{refused}"

@@ -49,8 +49,8 @@ pub enum Refusal {
     },
     /// Memory and paging space are full.
     #[error(
-        "there is no room: paging space is full, and {resident_bytes} of {ram_bytes} bytes of RAM are \
-         in use; remove objects (farpage ls, farpage rm), make room where the paging files are, or \
+        "there is no room: paging space is full, and {resident_bytes} of {ram_bytes} bytes of RAM \
+         are in use; remove objects (farpage ls, farpage rm), make room where the paging files are, or \
          start the host kernel with more --ram, --spill or --spill-limit"
     )]
     NoRoom {

@@ -2,18 +2,39 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use farpage_abi::PAGE_BYTES;
 use farpage_services::{Error, Host, Refusal, Shared, times};
 use support::{PROGRAM, Program, RAM, run_host};
 
-/// The host kernel; nothing when it is run as a test.
+/// The host kernel, or another user; nothing when it is run as a test.
 #[test]
 fn the_program() {
-    if std::env::var(PROGRAM).is_ok() {
-        run_host();
+    match std::env::var(PROGRAM).as_deref() {
+        Ok("host") => run_host(),
+        Ok(_) => looks(),
+        Err(_) => {}
     }
+}
+
+/// Says what this user is told.
+fn looks() -> ! {
+    let host = Host::connect(&farpage_services::default_socket()).unwrap();
+    let figures = host.figures().unwrap();
+    let (seen, pagers) = (figures.objects.len(), figures.pagers.len());
+    let messages = match host.messages("secret", 0) {
+        Err(Error::Refused(refusal)) => refusal.to_string(),
+        other => format!("{other:?}"),
+    };
+    println!(
+        "> {seen} of {}, {pagers} pagers; {messages}",
+        figures.objects_all
+    );
+    std::process::exit(0);
 }
 
 fn host() -> (tempfile::TempDir, Program, Host) {
@@ -97,4 +118,31 @@ fn messages_of_an_object_are_told_while_somebody_asks() {
     assert_eq!(told.filter(|told| *told).count(), 15, "16 with that before");
     let refused = host.messages("y", 0);
     assert!(matches!(refused, Err(Error::Refused(Refusal::NotFound(_)))));
+}
+
+#[test]
+fn another_user_is_told_nothing_of_objects_that_are_not_its_own() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: needs root, to be another user");
+    }
+    let (folder, _kernel, host) = host();
+    let _secret = host.create("secret", 4096).unwrap();
+    let open = |path: &std::path::Path| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    };
+    let socket = folder.path().join("host");
+    let program = folder.path().join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    [folder.path(), &socket, &program]
+        .into_iter()
+        .for_each(open);
+    let mut command = Command::new(program);
+    command.args(["the_program", "--exact", "--nocapture"]);
+    command.env(PROGRAM, "looks").env("FARPAGE_HOST", &socket);
+    let output = command.uid(65534).gid(65534).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        said.contains("> 0 of 1, 0 pagers; 'secret' is another user's"),
+        "{said}"
+    );
 }

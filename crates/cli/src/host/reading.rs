@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct Reading {
     /// When: milliseconds since 1970.
     pub at_ms: u64,
-    /// Time to the look before, in seconds; 0 when there was none, and then nothing is said a second.
+    /// Time to the look before, in seconds; 0 when there was none: then nothing is said a second.
     pub seconds: f64,
     /// The host kernel's process.
     pub pid: u32,

@@ -40,8 +40,8 @@ fn message(socket: &Path, waited: Duration) -> String {
     let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     if !command.is_empty() && command.trim() != "farpage" {
         return format!(
-            "the host kernel at '{shown}' has not answered for {seconds:.0} s; its socket was made by \
-             {} (process {pid}): look at its service there, such as with systemctl status farpage; \
+            "the host kernel at '{shown}' has not answered for {seconds:.0} s; its socket was made \
+             by {} (process {pid}): look at its service there, such as with systemctl status farpage; \
              still waiting (interrupt to give up)",
             command.trim()
         );
@@ -59,8 +59,8 @@ fn message(socket: &Path, waited: Duration) -> String {
         ),
     };
     format!(
-        "the host kernel at '{shown}' (process {pid}) {who}, and has not answered for {seconds:.0} s; \
-         {advice}; still waiting (interrupt to give up)"
+        "the host kernel at '{shown}' (process {pid}) {who}, and has not answered for \
+         {seconds:.0} s; {advice}; still waiting (interrupt to give up)"
     )
 }
 

@@ -1,4 +1,4 @@
-//! How pages leave: the oldest first, at once or by way of a copy aside.
+//! How pages leave: the oldest first, by way of a copy aside.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -9,28 +9,6 @@ use super::{GRANT_PAGES, Leaving, Left, Shared, cluster_pages, first_run, mask};
 use crate::state::CLUSTER_PAGES;
 
 impl<W> Shared<W> {
-    /// The oldest pages: a run within a cluster. Clusters of which somebody holds pages stay.
-    /// `None` when there is nothing that could go. What is aside is older than what is there:
-    /// [`Shared::choose_aside`].
-    pub fn choose(&mut self, is_held: impl Fn(PageRange) -> bool) -> Option<Leaving> {
-        let number = match self.oldest(is_held)? {
-            Ok(number) => number,
-            Err(granted) => return Some(granted),
-        };
-        let cluster = self.clusters.get_mut(&number)?;
-        let dirty = cluster.dirty & cluster.there;
-        if dirty != 0 {
-            let pages = first_run(number, dirty);
-            cluster.leaving = mask(pages);
-            self.enqueue(number);
-            return Some(Leaving::Dirty(pages));
-        }
-        let pages = first_run(number, cluster.there);
-        self.drop_clean(pages);
-        self.requeue(number);
-        Some(Leaving::Clean(pages))
-    }
-
     /// What is dirty of `within` is to be written back and to stay: the first such run, at most to
     /// the end of its cluster, or a granted block. `None` when nothing is dirty.
     pub fn choose_dirty(&mut self, within: Range<u64>) -> Option<Leaving> {
@@ -125,8 +103,9 @@ impl<W> Shared<W> {
         Left { gone, waited }
     }
 
-    /// The oldest pages that are there: [`Leaving::SetAside`]. Zeros that nobody wrote to are not
-    /// worth it: [`Leaving::Clean`]. Else as [`Shared::choose`].
+    /// The oldest pages that are there, a run within a cluster: [`Leaving::SetAside`]; zeros that
+    /// nobody wrote to are not worth a copy: [`Leaving::Clean`]. Clusters of which somebody holds
+    /// pages stay. `None` when there is nothing that could go.
     pub fn set_aside(&mut self, is_held: impl Fn(PageRange) -> bool) -> Option<Leaving> {
         let number = match self.oldest(is_held)? {
             Ok(number) => number,

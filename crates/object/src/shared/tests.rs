@@ -332,7 +332,7 @@ impl World {
                 }
             }
             8 | 9 => {
-                if let Some(leaving) = self.object.choose(|_| false) {
+                if let Some(leaving) = self.object.set_aside(|_| false) {
                     self.leaves(leaving);
                 }
             }
@@ -352,12 +352,8 @@ impl World {
                 }
             }
             13 | 14 => {
-                let leaving = match self.below(2) {
-                    0 => self.object.set_aside(|_| false),
-                    _ => self.object.choose_aside(),
-                };
-                if let Some(leaving) = leaving {
-                    assert!(!matches!(leaving, Leaving::Dirty(_)));
+                if let Some(leaving) = self.object.choose_aside() {
+                    assert!(matches!(leaving, Leaving::Aside(_) | Leaving::Dropped(_)));
                     self.leaves(leaving);
                 }
             }
@@ -433,7 +429,7 @@ fn whatever_happens_what_was_written_last_is_read_and_nobody_is_forgotten() {
         assert_eq!(world.waiting, [], "seed {seed}");
         let choose = |object: &mut Shared<Wants>| {
             let aside = object.choose_aside();
-            aside.or_else(|| object.choose(|_| false))
+            aside.or_else(|| object.set_aside(|_| false))
         };
         while let Some(leaving) = choose(&mut world.object) {
             world.leaves(leaving);
@@ -456,6 +452,14 @@ fn there(pages: u64) -> Shared<()> {
     object
 }
 
+/// The oldest pages leave, by way of a copy aside if they need one.
+fn leaves(object: &mut Shared<()>, is_held: impl Fn(PageRange) -> bool) -> Option<Leaving> {
+    match object.set_aside(is_held)? {
+        Leaving::SetAside(_) => object.choose_aside(),
+        other => Some(other),
+    }
+}
+
 #[test]
 fn what_came_first_leaves_first_and_who_was_held_is_young() {
     let mut object = Shared::new(PAGES, false);
@@ -465,12 +469,12 @@ fn what_came_first_leaves_first_and_who_was_held_is_young() {
         };
         object.came(pages, 1, false);
     }
-    assert_eq!(object.choose(|_| true), None);
+    assert_eq!(object.set_aside(|_| true), None);
     let held = |pages: PageRange| pages.contains(PageIndex(100));
     let first = PageRange::one(PageIndex(20));
-    assert_eq!(object.choose(held), Some(Leaving::Clean(first)));
-    let rest = core::iter::from_fn(|| match object.choose(|_| false)? {
-        Leaving::Clean(pages) => Some(pages.start.0),
+    assert_eq!(leaves(&mut object, held), Some(Leaving::Dropped(first)));
+    let rest = core::iter::from_fn(|| match leaves(&mut object, |_| false)? {
+        Leaving::Dropped(pages) => Some(pages.start.0),
         other => panic!("{other:?}"),
     });
     assert_eq!(rest.collect::<Vec<_>>(), [60, 100]);
@@ -502,17 +506,6 @@ fn what_is_used_while_it_is_aside_is_young_again() {
 }
 
 #[test]
-fn zeros_that_nobody_wrote_to_are_not_set_aside() {
-    let mut object = Shared::new(PAGES, true);
-    let Wanted::Zero(zeros) = object.want(0, false, (), 1, 1) else {
-        panic!("it has contents");
-    };
-    object.came(zeros, zeros.pages(), false);
-    assert_eq!(object.set_aside(|_| false), Some(Leaving::Clean(zeros)));
-    assert_eq!((object.aside(), object.resident()), (0, 0));
-}
-
-#[test]
 fn a_run_is_brought_in_ever_larger_parts() {
     let mut object = Shared::new(10_000, false);
     let (mut page, mut fetched) = (0, Vec::new());
@@ -535,13 +528,13 @@ fn wired_pages_stay_until_they_are_unwired_as_often() {
     object.wire(PageRange::new(3, 4));
     object.unwire(wired);
     let mut gone = Vec::new();
-    while let Some(Leaving::Clean(pages)) = object.choose(|_| false) {
+    while let Some(Leaving::Dropped(pages)) = leaves(&mut object, |_| false) {
         gone.push((pages.start.0, pages.end.0));
     }
     assert_eq!(gone, [(16, 32), (32, 40)]);
     object.unwire(PageRange::new(3, 4));
-    let last = Leaving::Clean(PageRange::new(0, 16));
-    assert_eq!(object.choose(|_| false), Some(last));
+    let last = Leaving::Dropped(PageRange::new(0, 16));
+    assert_eq!(leaves(&mut object, |_| false), Some(last));
 }
 
 #[test]
@@ -555,7 +548,7 @@ fn who_writes_to_a_page_on_its_way_out_waits_and_finds_it_there() {
     assert_eq!(object.want(0, true, (), 1, 1), written, "it alone");
     assert_eq!(object.dirty(), 1);
     let first = PageRange::new(0, 1);
-    assert_eq!(object.choose(|_| false), Some(Leaving::Dirty(first)));
+    assert_eq!(object.choose_dirty(0..2), Some(Leaving::Dirty(first)));
     assert_eq!(object.want(0, true, (), 1, 1), Wanted::Waits);
     let readable = Wanted::There {
         pages: both,
@@ -573,7 +566,7 @@ fn what_the_pager_does_not_take_stays_dirty() {
     let mut object = there(1);
     object.want(0, true, (), 1, 1);
     let page = PageRange::new(0, 1);
-    assert_eq!(object.choose(|_| false), Some(Leaving::Dirty(page)));
+    assert_eq!(object.choose_dirty(0..PAGES), Some(Leaving::Dirty(page)));
     let left = object.left(page, false, false);
     assert_eq!((left.gone, object.dirty()), (Vec::new(), 1));
     let again = Some(Leaving::Dirty(page));
@@ -588,7 +581,7 @@ fn zeros_that_nobody_wrote_to_are_never_written_out() {
     let cluster = PageRange::new(16, 32);
     assert_eq!(object.want(20, false, (), 1, 1), Wanted::Zero(cluster));
     assert_eq!(object.came(cluster, 16, false).len(), 1);
-    assert_eq!(object.choose(|_| false), Some(Leaving::Clean(cluster)));
+    assert_eq!(object.set_aside(|_| false), Some(Leaving::Clean(cluster)));
     assert_eq!(object.want(20, true, (), 1, 1), Wanted::Zero(cluster));
     object.came(cluster, 16, false);
     let all = Wanted::There {
@@ -596,7 +589,8 @@ fn zeros_that_nobody_wrote_to_are_never_written_out() {
         writable: true,
     };
     assert_eq!(object.want(20, true, (), 1, 1), all, "and those beside it");
-    assert_eq!(object.choose(|_| false), Some(Leaving::Dirty(cluster)));
+    let left = Some(Leaving::Aside(cluster));
+    assert_eq!(leaves(&mut object, |_| false), left);
     assert_eq!(object.left(cluster, true, false).gone, [cluster]);
     assert_eq!(
         object.want(16, false, (), 1, 1),
@@ -648,11 +642,11 @@ fn of_a_granted_block_that_is_taken_back_only_what_was_touched_stays() {
         "the last is shorter"
     );
     assert!(!object.discard(PageRange::new(7, 8)));
-    assert_eq!(object.choose(|_| false), Some(Leaving::Granted(block)));
+    assert_eq!(object.set_aside(|_| false), Some(Leaving::Granted(block)));
     object.take_back(block, &[PageRange::new(3, 20)]);
     assert_eq!((object.resident(), object.dirty()), (17 + 5, 17 + 5));
     let first = PageRange::new(3, 16);
-    assert_eq!(object.choose(|_| false), Some(Leaving::Dirty(first)));
+    assert_eq!(leaves(&mut object, |_| false), Some(Leaving::Aside(first)));
     assert_eq!(object.grant(3), None, "some of it leaves");
     assert_eq!(object.left(first, true, false).gone, [first]);
     assert_eq!(object.grant(3), None, "some of it is at the pager");

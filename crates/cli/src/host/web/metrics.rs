@@ -249,7 +249,7 @@ mod tests {
             "# TYPE farpage_resident_bytes gauge",
             "farpage_resident_bytes 629145600",
             "farpage_paging_file_limit_bytes{folder=\"/var/tmp\"} 4294967296",
-            "farpage_object_dirty_bytes{name=\"a \\\"name\\\"\\n\",number=\"2\",uid=\"1000\"} 125829120",
+            "farpage_object_wired_bytes{name=\"a \\\"name\\\"\\n\",number=\"2\",uid=\"1000\"} 4096",
             "# TYPE farpage_object_paged_in_bytes_total counter",
             "farpage_object_fault_seconds_count{name=\"\",number=\"1\",uid=\"1000\"} 3",
             "farpage_pager_silent{pager=\"paging space\"} 0",

@@ -8,7 +8,7 @@ mod request;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -83,20 +83,28 @@ struct Told<'a> {
     past: Vec<Point>,
 }
 
+/// Refuses an address at which other machines could read the page, without the word for it.
+///
+/// # Errors
+/// Then.
+pub fn check(args: &WebArgs) -> Result<()> {
+    match args.web {
+        Some(address) if !address.ip().is_loopback() && !args.web_public => bail!(
+            "cannot show a page at {address}: other machines could read it; give an address such \
+             as {DEFAULT}, or also --web-public"
+        ),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// Starts to answer, for the host kernel at `socket`. `None` when no page is wanted; else where.
 ///
 /// # Errors
-/// When the address is not this machine's own and the word for it is missing, or cannot be had.
+/// When the address cannot be had.
 pub fn start(args: &WebArgs, socket: PathBuf) -> Result<Option<SocketAddr>> {
     let Some(address) = args.web else {
         return Ok(None);
     };
-    if !is_own(address.ip()) && !args.web_public {
-        bail!(
-            "cannot show a page at {address}: other machines could read it; give an address such as \
-             {DEFAULT}, or also --web-public"
-        );
-    }
     let listener = TcpListener::bind(address)
         .with_context(|| format!("cannot listen at {address}; give another --web ADDR:PORT"))?;
     listener.set_nonblocking(true)?;
@@ -115,11 +123,6 @@ pub fn start(args: &WebArgs, socket: PathBuf) -> Result<Option<SocketAddr>> {
         .context("cannot show a page")?;
     spawn("web").spawn(move || runtime.block_on(serve(listener, rules, seen)))?;
     Ok(Some(address))
-}
-
-/// True of addresses that only this machine reaches.
-fn is_own(address: IpAddr) -> bool {
-    address.is_loopback()
 }
 
 /// Looks at the host kernel for ever.
@@ -202,8 +205,8 @@ fn answer<B>(rules: Rules, seen: &Mutex<Seen>, request: &Request<B>) -> Response
 
 /// What a browser may do with an answer: show it, by itself.
 fn protect(headers: &mut HeaderMap) {
-    const RULES: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-                         connect-src 'self'; base-uri 'none'; form-action 'none'; \
+    const RULES: &str = "default-src 'none'; style-src 'unsafe-inline'; \
+                         script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
                          frame-ancestors 'none'";
     for (name, value) in [
         ("content-security-policy", RULES),
@@ -287,9 +290,11 @@ mod tests {
         };
         let socket = PathBuf::from("/no/such/socket");
         for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"] {
-            let refused = start(&args(address, false), socket.clone()).unwrap_err();
+            let refused = check(&args(address, false)).unwrap_err();
             assert!(refused.to_string().contains("--web-public"), "{refused}");
         }
+        check(&args("[::1]:0", false)).unwrap();
+        check(&args("0.0.0.0:0", true)).unwrap();
         assert!(
             start(&args("127.0.0.1:0", false), socket.clone())
                 .unwrap()

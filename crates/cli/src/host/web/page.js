@@ -153,7 +153,8 @@ function show(r) {
 }
 
 function head(id, names) {
-  $(id).replaceChildren(...names.map((name) => make("th", name, name === "of its size" ? "bar" : "")));
+  const kind = (name) => name === "of its size" ? "bar" : "";
+  $(id).replaceChildren(...names.map((name) => make("th", name, kind(name))));
 }
 head("objects-head", ["object", "of its size", "size", "in memory", "dirty", "wired", "faults/s",
   "p50", "p99", "mapped by"]);

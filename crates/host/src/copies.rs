@@ -1,0 +1,76 @@
+//! Copies of pages that are aside, in memory that is reserved at once and goes back to Linux page
+//! by page.
+
+use std::sync::Mutex;
+
+use farpage_abi::PAGE_BYTES;
+use farpage_sys::Errno;
+use farpage_sys::arena::{Arena, Reading};
+
+use crate::objects::lock;
+
+/// Pages that there can be, whatever the memory: a gigabyte, and a megabyte.
+const MOST: std::ops::RangeInclusive<u64> = 256..=1 << 18;
+
+/// Where they are.
+pub(crate) struct Copies {
+    arena: Arena,
+    free: Mutex<Vec<u32>>,
+}
+
+impl Copies {
+    /// Room for so many pages, but for what is too few or too many.
+    pub(crate) fn new(pages: u64) -> Result<Self, Errno> {
+        let slots = pages.clamp(*MOST.start(), *MOST.end()) as u32;
+        Ok(Self {
+            arena: Arena::new(slots as usize, PAGE_BYTES)?,
+            free: Mutex::new((0..slots).rev().collect()),
+        })
+    }
+
+    /// True when there is room for so many more.
+    pub(crate) fn have_room(&self, pages: u64) -> bool {
+        lock(&self.free).len() as u64 >= pages
+    }
+
+    /// Copies a page. `None` when there is no room.
+    pub(crate) fn put(&self, page: &[u8; PAGE_BYTES]) -> Option<u32> {
+        let slot = lock(&self.free).pop()?;
+        let at = self.arena.append(slot as usize, &[page]);
+        assert_eq!(at, Some(0), "a copy in use");
+        Some(slot)
+    }
+
+    /// A copy.
+    pub(crate) fn get(&self, slot: u32) -> Reading<'_> {
+        self.arena.read(slot as usize)
+    }
+
+    /// A copy is not needed any more.
+    pub(crate) fn forget(&self, slot: u32) {
+        let cleared = self.arena.clear(slot as usize, true);
+        assert!(cleared, "a copy in use");
+        lock(&self.free).push(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_as_they_were_and_make_room_when_they_are_forgotten() {
+        let copies = Copies::new(0).unwrap();
+        let slots: Vec<u32> = (0..=255u8)
+            .map(|byte| copies.put(&[byte; PAGE_BYTES]).unwrap())
+            .collect();
+        assert!(!copies.have_room(1) && copies.put(&[0; PAGE_BYTES]).is_none());
+        for (byte, slot) in (0..=255u8).zip(&slots) {
+            assert_eq!(*copies.get(*slot), [byte; PAGE_BYTES]);
+        }
+        slots.into_iter().for_each(|slot| copies.forget(slot));
+        assert!(copies.have_room(256) && !copies.have_room(257));
+        let slot = copies.put(&[7; PAGE_BYTES]).unwrap();
+        assert_eq!(*copies.get(slot), [7; PAGE_BYTES]);
+    }
+}
