@@ -105,6 +105,15 @@ fn shared_memory_larger_than_ram_keeps_every_byte() {
 }
 
 #[test]
+fn a_file_that_is_written_before_it_is_mapped_may_be_larger_than_dev_shm() {
+    if may_mount() {
+        let program = compile("shm.c", "shm-written", &[]);
+        expect("32M", &[&program, "written", "150"]);
+        expect("32M", &[&program, "written", "1"]);
+    }
+}
+
+#[test]
 fn locks_work_in_memory_that_leaves_meanwhile() {
     if may_mount() {
         let program = compile("shm.c", "shm-locks", &[]);
@@ -246,6 +255,30 @@ fn what_a_killed_supervisor_left_the_next_run_removes() {
         ended.contains("it uses shared memory that farpage run --shm keeps"),
         "{ended}"
     );
+}
+
+#[test]
+fn the_end_of_the_last_user_is_waited_for_or_a_signal() {
+    if !may_mount() {
+        return;
+    }
+    let program = compile("leave.c", "leave-behind", &[]);
+    let run =
+        "$FARPAGE run --ram 64M --spill /var/tmp --shm -- sh -c '\"$0\" wait & read go' \"$1\"";
+    let script = format!("{run} & echo $!; wait $!; echo $?{LEFT}");
+    let (mut child, mut output) = start(&script, &[&program]);
+    let farpage = line(&mut output);
+    // Its input is null: the shell ends at once, and what it started goes on.
+    assert_eq!(line(&mut output), "made\n");
+    let waits = PATIENCE / 40;
+    std::thread::sleep(waits);
+    assert_eq!(child.try_wait().unwrap(), None, "it waits");
+    let kill = Command::new("kill").arg(farpage.trim()).status();
+    assert!(kill.unwrap().success());
+    assert_eq!(line(&mut output), "1\n");
+    assert_eq!(line(&mut output), "", "nothing is left");
+    let said = child.wait_with_output_of_stderr();
+    assert!(said.contains("removed 6 shared memory objects"), "{said}");
 }
 
 trait Ended {
