@@ -228,6 +228,17 @@ fn kill_9_of_every_task_leaves_no_name() {
 }
 
 #[test]
+fn processes_killed_at_random_leave_nothing() {
+    if may_mount() {
+        let program = compile("leave.c", "leave-random", &[]);
+        let got = run("32M", &[&program, "random", "100"]);
+        assert_eq!(text(&got.stdout), "", "nothing is left");
+        let said = text(&got.stderr);
+        assert!(said.contains("that nobody unlinked"), "{said}");
+    }
+}
+
+#[test]
 fn what_a_killed_supervisor_left_the_next_run_removes() {
     if !may_mount() {
         return;
