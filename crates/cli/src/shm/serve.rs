@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use farpage_abi::PageRange;
@@ -87,7 +87,8 @@ fn pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
 
 impl Server {
     fn run(&mut self) {
-        let mut may_go = false;
+        // Something may go; looked for at intervals, however much is asked meanwhile.
+        let (mut may_go, mut looked) = (false, Instant::now());
         let look = Timespec {
             tv_sec: 0,
             tv_nsec: LOOK.as_nanos() as i64,
@@ -96,15 +97,17 @@ impl Server {
         loop {
             events.clear();
             let buffer = rustix::buffer::spare_capacity(&mut events);
-            let waited = epoll::wait(&self.epoll, buffer, may_go.then_some(&look));
+            let _ = epoll::wait(&self.epoll, buffer, may_go.then_some(&look));
+            may_go |= !events.is_empty();
             for event in &events {
                 match event.data.u64() {
                     COMMON => self.hear(),
                     number => self.serve(number),
                 }
             }
-            if waited.is_ok() && (events.is_empty() || !may_go) {
+            if may_go && looked.elapsed() >= LOOK {
                 may_go = lock(&self.kept).tidy();
+                looked = Instant::now();
             }
         }
     }

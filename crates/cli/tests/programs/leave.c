@@ -127,6 +127,21 @@ static void often(int times)
     }
 }
 
+/* One process that makes and unlinks more than there is room for, without a pause. */
+static void alone(int times)
+{
+    size_t bytes = 4 << 20;
+    for (int i = 0; i < times; i++) {
+        int fd = shm_open(NAME, O_CREAT | O_EXCL | O_RDWR, 0600);
+        CHECK(fd >= 0 && !ftruncate(fd, bytes));
+        char *at = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        CHECK(at != MAP_FAILED && !shm_unlink(NAME) && !close(fd));
+        for (size_t done = 0; done < bytes; done += 4096)
+            CHECK(getrandom(at + done, 4096, 0) == 4096);
+        CHECK(!munmap(at, bytes));
+    }
+}
+
 int main(int count, char **words)
 {
     const char *what = count > 1 ? words[1] : "";
@@ -138,6 +153,8 @@ int main(int count, char **words)
         puts("refused");
     } else if (!strcmp(what, "often")) {
         often(atoi(words[2]));
+    } else if (!strcmp(what, "alone")) {
+        alone(atoi(words[2]));
     } else if (!strcmp(what, "random")) {
         random_kills(atoi(words[2]));
     } else if (!strcmp(what, "killed")) {
