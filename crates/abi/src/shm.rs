@@ -56,6 +56,11 @@ pub enum Kind {
     Ipc = 13,
     /// The memory file of object `a` again.
     Object = 14,
+    /// This task is about to make something that outlives it; when it ends before it says what
+    /// became of that, it is looked for. `a` is 0 for a file, whose name follows the question, in the
+    /// folder of the descriptor; 1 for a message queue of POSIX with that name; 2 for an [`Ipc`] `b`
+    /// with key `c` by process `d`; 3 for nothing: it was not made.
+    Making = 15,
 }
 
 /// What System V has by numbers.
@@ -90,6 +95,7 @@ impl Kind {
             12 => Self::Forked,
             13 => Self::Ipc,
             14 => Self::Object,
+            15 => Self::Making,
             _ => return None,
         })
     }
@@ -135,6 +141,8 @@ pub struct Answer {
 impl Ask {
     /// Bytes.
     pub const BYTES: usize = 40;
+    /// Bytes of a name behind it at most.
+    pub const NAME_MAX: usize = 256;
 
     /// One without numbers.
     pub const fn new(kind: Kind) -> Self {

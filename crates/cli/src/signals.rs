@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use farpage_sys::{process, signal};
@@ -11,6 +12,21 @@ use rustix::process::{PidfdFlags, Resource, Rlimit, Signal};
 /// HUP, INT, QUIT, USR1, USR2, ALRM, TERM. Those that stop and continue keep their effect on the
 /// supervisor: the terminal's keys send them to the program as well.
 const FORWARDED: [u32; 7] = [1, 2, 3, 10, 12, 14, 15];
+
+/// The program has ended: signals are not for it any more.
+static ENDED: AtomicBool = AtomicBool::new(false);
+/// A signal came after that.
+static LATE: AtomicBool = AtomicBool::new(false);
+
+/// From now on signals end the waiting for other tasks.
+pub fn program_has_ended() {
+    ENDED.store(true, Ordering::Relaxed);
+}
+
+/// True when a signal came since [`program_has_ended`].
+pub fn end_is_wanted() -> bool {
+    LATE.load(Ordering::Relaxed)
+}
 
 /// Blocked signals, with what is needed to put things back.
 pub struct Blocked {
@@ -44,6 +60,9 @@ impl Blocked {
         let signals = signal::watch(forwarded_mask()).context("cannot watch for signals")?;
         let forward = move || {
             while let Ok(arrival) = signal::next(signals) {
+                if ENDED.load(Ordering::Relaxed) {
+                    LATE.store(true, Ordering::Relaxed);
+                }
                 if arrival.from_kernel {
                     continue;
                 }

@@ -123,30 +123,17 @@ pub(crate) fn reissue_data(frame: &Frame) -> usize {
 
 unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
     // SAFETY: forwarded.
-    if let Some(outcome) = unsafe { maps::call(number, frame) } {
-        return outcome;
-    }
-    // SAFETY: forwarded.
-    if let Some(outcome) = unsafe { shm::call(number, frame) } {
+    if let Some(outcome) = unsafe { of_files(number, frame) } {
         return outcome;
     }
     let args = frame.arguments();
     let [a, b, c, d, e, f] = args;
-    match number {
-        g::__NR_munmap => shm::before_unmap(a, b),
-        g::__NR_mmap if d as u32 & g::MAP_FIXED != 0 => shm::before_unmap(a, b),
-        g::__NR_mremap if d as u32 & g::MREMAP_FIXED != 0 => shm::before_unmap(e, c),
-        _ => {}
-    }
     // SAFETY: each is the call that the program made.
     Outcome::Done(unsafe {
         match number {
             g::__NR_mmap => memory::mmap(a, b, c as u32, d as u32, Fd(e as i32), f as u64)
                 .inspect(|at| maps::forget(*at, b)),
-            g::__NR_munmap => memory::munmap(a, b).inspect(|_| {
-                maps::forget(a, b);
-                shm::after_unmap(a, b);
-            }),
+            g::__NR_munmap => memory::munmap(a, b).inspect(|_| forget(a, b)),
             g::__NR_mremap => {
                 memory::mremap(a, b, c, d as u32, e).inspect(|at| maps::forget(*at, c))
             }
@@ -203,6 +190,26 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
             _ => return Outcome::Reissue,
         }
     })
+}
+
+/// A call that concerns mapped files or shared memory. Of others shared memory is told what they may
+/// do to it.
+///
+/// # Safety
+/// As the call that the program made.
+unsafe fn of_files(number: u32, frame: &Frame) -> Option<Outcome> {
+    // SAFETY: both forwarded.
+    let done = unsafe { maps::call(number, frame).or_else(|| shm::call(number, frame)) };
+    if done.is_none() {
+        shm::before(number, frame.arguments());
+    }
+    done
+}
+
+/// The program has unmapped a range.
+fn forget(at: usize, bytes: usize) {
+    maps::forget(at, bytes);
+    shm::after_unmap(at, bytes);
 }
 
 /// A call that waits with another signal mask: the program makes it itself, with a mask that

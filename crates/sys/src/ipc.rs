@@ -60,6 +60,24 @@ pub fn remove_messages(number: u32) -> Result<()> {
     unsafe { syscall!(g::__NR_msgctl, number, IPC_RMID, 0) }.map(drop)
 }
 
+/// The set of semaphores with a key.
+///
+/// # Errors
+/// As `semget(2)`.
+pub fn semaphores_of(key: u32) -> Result<u32> {
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_semget, key, 0, 0) }.map(|number| number as u32)
+}
+
+/// The message queue with a key.
+///
+/// # Errors
+/// As `msgget(2)`.
+pub fn messages_of(key: u32) -> Result<u32> {
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_msgget, key, 0) }.map(|number| number as u32)
+}
+
 /// Removes a message queue of POSIX, named without the slash.
 ///
 /// # Errors

@@ -20,6 +20,7 @@ use farpage_abi::{Control, TASKS_MAX, Tier};
 use farpage_default_pager::DefaultPager;
 use farpage_host::Objects;
 
+use crate::signals;
 use crate::size::{human, human_count};
 use objects::Kept;
 
@@ -97,10 +98,14 @@ pub struct Figures {
 }
 
 impl Shm {
-    /// Waits for the tasks that use shared memory; then removes what of its names is left.
+    /// Waits for the tasks that use shared memory, or for a signal; then removes what of its names
+    /// is left.
     pub fn end(&self, control: &Control) -> Figures {
+        signals::program_has_ended();
         let ended = Instant::now();
-        while self.serving.connections() > 0 || has_tasks(control) && ended.elapsed() < GRACE {
+        let is_used = || self.serving.connections() > 0;
+        let is_early = || has_tasks(control) && ended.elapsed() < GRACE;
+        while !signals::end_is_wanted() && (is_used() || is_early()) {
             std::thread::sleep(LOOK);
         }
         objects::lock(&self.kept).end()

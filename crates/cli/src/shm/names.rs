@@ -1,9 +1,11 @@
 //! Names that tasks make in a run, and their removal.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use farpage_abi::shm::Ipc;
 use farpage_sys::ipc;
@@ -46,6 +48,81 @@ impl Name {
             }
             "queue" => Some(Self::Queue(rest.to_string())),
             _ => None,
+        }
+    }
+}
+
+/// Something that a task was about to make when it ended.
+pub enum Making {
+    /// A file of that name, in a folder.
+    File(OwnedFd, OsString),
+    /// A message queue of POSIX.
+    Queue(String),
+    /// What System V has by numbers: its key, and the process.
+    Ipc(Ipc, u32, u32),
+}
+
+/// What is there of that, and how to remove it.
+pub struct Found {
+    /// As it would have been noted.
+    pub name: Name,
+    path: Option<PathBuf>,
+}
+
+impl Making {
+    /// What there is of it. What had a name before was not about to be made.
+    pub fn find(&self) -> Vec<Found> {
+        let found = |name| vec![Found { name, path: None }];
+        match self {
+            Self::File(folder, name) => {
+                let path = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+                let path = path.join(name);
+                let about = fs::symlink_metadata(&path);
+                let file = about
+                    .ok()
+                    .filter(|about| about.is_file() && about.len() == 0);
+                let found = |about: fs::Metadata| Found {
+                    name: Name::File(about.dev(), about.ino()),
+                    path: Some(path),
+                };
+                file.map(found).into_iter().collect()
+            }
+            Self::Queue(name) => found(Name::Queue(format!("/{name}"))),
+            Self::Ipc(Ipc::Segment | Ipc::HugeSegment, _, process) => segments_by(*process),
+            // Nothing tells who made those that have no key.
+            Self::Ipc(_, 0, _) => Vec::new(),
+            Self::Ipc(what, key, _) => {
+                let number = match what {
+                    Ipc::Semaphores => ipc::semaphores_of(*key),
+                    _ => ipc::messages_of(*key),
+                };
+                number.map_or_else(|_| Vec::new(), |number| found(Name::Ipc(*what, number)))
+            }
+        }
+    }
+}
+
+/// Segments that a process has made.
+fn segments_by(process: u32) -> Vec<Found> {
+    let text = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+    let segment = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let number = words.nth(1)?.parse().ok()?;
+        let made_by: u32 = words.nth(2)?.parse().ok()?;
+        (made_by == process).then_some(Found {
+            name: Name::Ipc(Ipc::Segment, number),
+            path: None,
+        })
+    };
+    text.lines().skip(1).filter_map(segment).collect()
+}
+
+impl Found {
+    /// Removes it. False when it was gone.
+    pub fn remove(self) -> bool {
+        match self.path {
+            Some(path) => fs::remove_file(path).is_ok(),
+            None => remove([&self.name].into_iter()) > 0,
         }
     }
 }

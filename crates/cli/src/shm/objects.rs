@@ -15,7 +15,7 @@ use farpage_sys::{Errno, ipc};
 
 use super::Figures;
 use super::ledger::Ledger;
-use super::names::{self, Name};
+use super::names::{self, Making, Name};
 
 const ENODATA: Errno = Errno(61);
 /// Pages of a file's first contents that are moved at a time.
@@ -35,6 +35,7 @@ pub struct Kept {
     /// By their numbers.
     all: HashMap<u64, Weak<Object>>,
     made: u64,
+    removed: u64,
     resident_max_bytes: u64,
 }
 
@@ -65,6 +66,7 @@ impl Kept {
             others: Vec::new(),
             all: HashMap::new(),
             made: 0,
+            removed: 0,
             resident_max_bytes: 0,
         }
     }
@@ -192,6 +194,23 @@ impl Kept {
         mapped.map_err(|_| Errno::EINVAL)
     }
 
+    /// A task has ended when it was about to make something: what there is of it is removed.
+    pub fn look_for(&mut self, making: Making) {
+        for found in making.find() {
+            let is_known = match &found.name {
+                Name::File(_, inode) => self.files.contains_key(inode),
+                Name::Ipc(Ipc::Segment, number) => {
+                    let huge = Name::Ipc(Ipc::HugeSegment, *number);
+                    self.others.contains(&found.name) || self.others.contains(&huge)
+                }
+                name => self.others.contains(name),
+            };
+            if !is_known && found.remove() {
+                self.removed += 1;
+            }
+        }
+    }
+
     /// Lets go of what nobody has any more. True when something is left that may go later.
     pub fn tidy(&mut self) -> bool {
         let resident = self.objects.resident_bytes();
@@ -217,7 +236,7 @@ impl Kept {
         Figures {
             objects: self.made,
             resident_max_bytes: self.resident_max_bytes,
-            removed,
+            removed: self.removed + removed,
         }
     }
 }

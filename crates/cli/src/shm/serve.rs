@@ -1,10 +1,12 @@
 //! Answers what tasks ask.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use farpage_abi::PageRange;
@@ -15,6 +17,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use super::names::Making;
 use super::objects::{Kept, lock};
 
 /// Time between two looks at what nobody may have any more, while there is something.
@@ -40,6 +43,8 @@ struct Connection {
     space: Option<SpaceId>,
     /// What it will map: made for it, or had by its parent.
     holds: Vec<Arc<Object>>,
+    /// What it is about to make.
+    making: Option<Making>,
 }
 
 struct Server {
@@ -82,7 +87,8 @@ fn pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
 
 impl Server {
     fn run(&mut self) {
-        let mut may_go = false;
+        // Something may go; looked for at intervals, however much is asked meanwhile.
+        let (mut may_go, mut looked) = (false, Instant::now());
         let look = Timespec {
             tv_sec: 0,
             tv_nsec: LOOK.as_nanos() as i64,
@@ -91,15 +97,17 @@ impl Server {
         loop {
             events.clear();
             let buffer = rustix::buffer::spare_capacity(&mut events);
-            let waited = epoll::wait(&self.epoll, buffer, may_go.then_some(&look));
+            let _ = epoll::wait(&self.epoll, buffer, may_go.then_some(&look));
+            may_go |= !events.is_empty();
             for event in &events {
                 match event.data.u64() {
                     COMMON => self.hear(),
                     number => self.serve(number),
                 }
             }
-            if waited.is_ok() && (events.is_empty() || !may_go) {
+            if may_go && looked.elapsed() >= LOOK {
                 may_go = lock(&self.kept).tidy();
+                looked = Instant::now();
             }
         }
     }
@@ -128,6 +136,7 @@ impl Server {
             socket,
             space: None,
             holds,
+            making: None,
         };
         self.connections.insert(self.next, connection);
         self.next += 1;
@@ -139,13 +148,17 @@ impl Server {
         let Some(mut connection) = self.connections.remove(&number) else {
             return;
         };
-        let mut bytes = [0; Ask::BYTES];
+        let mut bytes = [0; Ask::BYTES + Ask::NAME_MAX];
         let lives = match message::receive(connection.socket.as_fd(), &mut bytes) {
-            Ok(received) if received.bytes == Ask::BYTES => {
-                let asked = Ask::from_bytes(&bytes);
+            Ok(received) if received.bytes >= Ask::BYTES => {
+                let asked = bytes.first_chunk().and_then(Ask::from_bytes);
+                let name = &bytes[Ask::BYTES..received.bytes];
                 let with = received.fds.into_iter().next();
                 match asked {
-                    Some(ask) => self.answer(&mut connection, ask, with),
+                    Some(ask) => {
+                        connection.making = making(ask, with.as_ref(), name);
+                        self.answer(&mut connection, ask, with)
+                    }
                     None => false,
                 }
             }
@@ -161,6 +174,9 @@ impl Server {
         let mut kept = lock(&self.kept);
         if let Some(space) = connection.space {
             kept.objects().detach(space);
+        }
+        if let Some(making) = connection.making.take() {
+            kept.look_for(making);
         }
         drop(connection);
         kept.tidy();
@@ -207,6 +223,23 @@ impl Server {
     }
 }
 
+/// What a task says that it is about to make; with anything else that it says that is over.
+fn making(ask: Ask, with: Option<&OwnedFd>, name: &[u8]) -> Option<Making> {
+    let name = || OsString::from_vec(name.to_vec());
+    match (ask.kind, ask.a) {
+        (Kind::Making, 0) => {
+            let folder = with?.try_clone().ok()?;
+            Some(Making::File(folder, name()))
+        }
+        (Kind::Making, 1) => Some(Making::Queue(name().to_string_lossy().into_owned())),
+        (Kind::Making, 2) => {
+            let what = Ipc::from_raw(ask.b)?;
+            Some(Making::Ipc(what, ask.c as u32, ask.d as u32))
+        }
+        _ => None,
+    }
+}
+
 /// Does what a task asks for. Returns the object that is to be told.
 fn act(
     kept: &mut Kept,
@@ -248,6 +281,8 @@ fn act(
             kept.object(ask.a)?.zero(pages);
         }
         Kind::Forked => from.holds.clear(),
+        // Noted already.
+        Kind::Making => {}
         Kind::Ipc => kept.made_ipc(Ipc::from_raw(ask.a).ok_or(Errno::EINVAL)?, ask.b as u32),
         Kind::Connect | Kind::Fork => return Err(Errno::EINVAL),
     }

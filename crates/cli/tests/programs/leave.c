@@ -56,6 +56,56 @@ static void killed(void)
     raise(SIGKILL);
 }
 
+/* Makes, maps, hands on and removes names, for ever: whatever it maps says what it should. */
+static void work(unsigned seed)
+{
+    size_t bytes = 64 << 12;
+    for (unsigned turn = 0;; turn++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s-%d-%u", NAME, getpid(), turn);
+        int fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
+        CHECK(fd >= 0 && !ftruncate(fd, bytes));
+        unsigned *at = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        CHECK(at != MAP_FAILED);
+        int segment = shmget(IPC_PRIVATE, bytes, 0600);
+        CHECK(segment >= 0);
+        unsigned *other = shmat(segment, 0, 0);
+        CHECK((char *)other != (char *)-1);
+        for (unsigned i = 0; i < bytes / 4; i += 512)
+            at[i] = seed + i, other[i] = seed - i;
+        pid_t child = fork();
+        for (unsigned i = 0; i < bytes / 4; i += 512)
+            CHECK(at[i] == seed + i && other[i] == seed - i);
+        if (!child)
+            _exit(0);
+        wait_for(child, 0);
+        CHECK(!munmap(at, bytes) && !shm_unlink(name) && !close(fd));
+        CHECK(!shmdt(other) && !shmctl(segment, IPC_RMID, 0));
+    }
+}
+
+/* Kills workers at random, `times` times. */
+static void random_kills(int times)
+{
+    enum { WORKERS = 4 };
+    pid_t workers[WORKERS] = {0};
+    srand(times);
+    for (int i = 0; i < times + WORKERS; i++) {
+        int which = i < WORKERS ? i : rand() % WORKERS;
+        if (workers[which]) {
+            int status;
+            usleep(rand() % 20000);
+            CHECK(!kill(workers[which], SIGKILL));
+            CHECK(waitpid(workers[which], &status, 0) == workers[which]);
+            CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        }
+        if (!(workers[which] = fork()))
+            work(i * 1000003u);
+    }
+    for (int i = 0; i < WORKERS; i++)
+        CHECK(!kill(workers[i], SIGKILL) && waitpid(workers[i], 0, 0) == workers[i]);
+}
+
 /* Processes that are killed with memory that has no name any more. */
 static void often(int times)
 {
@@ -77,6 +127,21 @@ static void often(int times)
     }
 }
 
+/* One process that makes and unlinks more than there is room for, without a pause. */
+static void alone(int times)
+{
+    size_t bytes = 4 << 20;
+    for (int i = 0; i < times; i++) {
+        int fd = shm_open(NAME, O_CREAT | O_EXCL | O_RDWR, 0600);
+        CHECK(fd >= 0 && !ftruncate(fd, bytes));
+        char *at = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        CHECK(at != MAP_FAILED && !shm_unlink(NAME) && !close(fd));
+        for (size_t done = 0; done < bytes; done += 4096)
+            CHECK(getrandom(at + done, 4096, 0) == 4096);
+        CHECK(!munmap(at, bytes));
+    }
+}
+
 int main(int count, char **words)
 {
     const char *what = count > 1 ? words[1] : "";
@@ -88,6 +153,10 @@ int main(int count, char **words)
         puts("refused");
     } else if (!strcmp(what, "often")) {
         often(atoi(words[2]));
+    } else if (!strcmp(what, "alone")) {
+        alone(atoi(words[2]));
+    } else if (!strcmp(what, "random")) {
+        random_kills(atoi(words[2]));
     } else if (!strcmp(what, "killed")) {
         killed();
     } else {

@@ -186,6 +186,27 @@ static void descriptors(void)
     CHECK(!munmap(at, 4 * PAGE) && !shm_unlink(NAME));
 }
 
+/* A file that is written, and read, and mapped only then. */
+static void written(size_t megabytes)
+{
+    size_t bytes = megabytes << 20;
+    unsigned *own = malloc(1 << 16), at = 0;
+    int fd = shm_open(NAME, O_CREAT | O_RDWR, 0600);
+    CHECK(fd >= 0 && own);
+    for (size_t done = 0; done < bytes; done += 1 << 16) {
+        for (int i = 0; i < 1 << 14; i++)
+            own[i] = at++ * 2654435761u;
+        CHECK(write(fd, own, 1 << 16) == 1 << 16);
+    }
+    CHECK(pread(fd, own, 1 << 16, bytes / 2 + 4) == 1 << 16);
+    CHECK(own[0] == (unsigned)(bytes / 8 + 1) * 2654435761u);
+    unsigned *seen = map(fd, bytes, PROT_READ, MAP_SHARED, 0);
+    for (size_t i = 0; i < bytes / 4; i++)
+        CHECK(seen[i] == (unsigned)i * 2654435761u);
+    CHECK(!munmap(seen, bytes) && !close(fd) && !shm_unlink(NAME));
+    free(own);
+}
+
 static void send_fd(int socket, int fd)
 {
     char byte = 'f', control[CMSG_SPACE(sizeof fd)] = {0};
@@ -364,6 +385,8 @@ int main(int count, char **words)
         locks(strtoul(words[2], 0, 10));
     } else if (!strcmp(what, "large")) {
         large(strtoul(words[2], 0, 10));
+    } else if (!strcmp(what, "written")) {
+        written(strtoul(words[2], 0, 10));
     } else {
         CHECK(!"a word that is known");
     }

@@ -682,3 +682,45 @@ fn blocks_of_an_object_of_its_pagers_are_granted_once_all_of_it_is_dirty() {
     object.take_back(block, &[block]);
     assert_eq!(object.dirty(), GRANT_PAGES + 1);
 }
+
+#[test]
+fn an_object_grows_with_zeros_and_forgets_what_is_cut_off() {
+    let mut object: Shared<u8> = Shared::new(10, true);
+    let zeros = |object: &mut Shared<u8>, page| match object.want(page, false, 0, 1, 1) {
+        Wanted::Zero(pages) => pages,
+        other => panic!("{other:?}"),
+    };
+    let first = zeros(&mut object, 9);
+    object.came(first, first.pages(), false);
+    assert!(matches!(
+        object.want(9, true, 0, 1, 1),
+        Wanted::There { writable: true, .. }
+    ));
+    object.set_pages(40);
+    let second = zeros(&mut object, 39);
+    assert!(
+        !object.discard(PageRange::new(5, 40)),
+        "some are on their way"
+    );
+    object.came(second, second.pages(), false);
+    assert!(object.discard(PageRange::new(5, 40)));
+    object.set_pages(5);
+    object.set_pages(10);
+    assert!(zeros(&mut object, 9).contains(PageIndex(9)));
+}
+
+#[test]
+#[should_panic = "pages beyond the end are there"]
+fn pages_that_are_there_are_not_cut_off() {
+    let mut object: Shared<u8> = Shared::new(32, true);
+    object.want(20, true, 0, 1, 1);
+    object.set_pages(16);
+}
+
+#[test]
+fn first_contents_are_fetched_and_the_rest_is_zeros() {
+    let mut object: Shared<u8> = Shared::new(32, true);
+    object.are_out(PageRange::new(3, 5));
+    assert!(matches!(object.want(4, false, 0, 1, 1), Wanted::Fetch(_)));
+    assert!(matches!(object.want(5, false, 0, 1, 1), Wanted::Zero(_)));
+}

@@ -44,10 +44,22 @@ impl State {
     /// # Errors
     /// Its answer; `EAGAIN` in a process that shares its memory with a parent.
     pub(super) fn ask(&mut self, ask: Ask, with: Option<Fd>) -> Result<(u64, Option<Fd>)> {
+        self.ask_named(ask, with, &[])
+    }
+
+    /// As [`State::ask`], with a name.
+    pub(super) fn ask_named(
+        &mut self,
+        ask: Ask,
+        with: Option<Fd>,
+        name: &[u8],
+    ) -> Result<(u64, Option<Fd>)> {
         self.connect()?;
         let connection = start::descriptor(fds::SHM);
+        let mut question = ask.to_bytes().to_vec();
+        question.extend_from_slice(&name[..name.len().min(Ask::NAME_MAX)]);
         file::with_room(|| {
-            let sent = socket::send(connection, &ask.to_bytes(), with);
+            let sent = socket::send(connection, &question, with);
             if sent.is_err() && start::is_visitor() {
                 // Its parent has got the connection since they parted.
                 return Err(Errno::EAGAIN);
@@ -66,6 +78,15 @@ impl State {
                 _ => die_without_supervisor(),
             }
         })
+    }
+
+    /// What was about to be made is not.
+    pub(super) fn made_nothing(&mut self) {
+        let nothing = Ask {
+            a: 3,
+            ..Ask::new(Kind::Making)
+        };
+        let _ = self.ask(nothing, None);
     }
 
     fn connect(&mut self) -> Result<()> {

@@ -12,6 +12,9 @@ use crate::{maps, trap};
 
 const EXDEV: Errno = Errno(18);
 const ENODATA: Errno = Errno(61);
+const ENOSPC: Errno = Errno(28);
+/// Files that are larger when they are written to become objects, though nobody has mapped them.
+const LINUXS_MAX: usize = 1 << 20;
 const ACCESS_NONE: u32 = 3;
 const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
@@ -89,9 +92,32 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
         },
         _ => match pages_of(fd) {
             Pages::Kept(object) => transfer::call(&object, &status, number, args),
-            Pages::Linux | Pages::None => None,
+            Pages::None => write_first(fd, &status, number, args),
+            Pages::Linux => None,
         },
     }
+}
+
+/// A write to a file that nobody has mapped: Linux has the pages while they are few and there is
+/// room.
+fn write_first(fd: Fd, status: &Status, number: u32, args: [usize; 6]) -> Option<Result<usize>> {
+    let end = transfer::end_of_write(status, number, args)?;
+    if end.is_ok_and(|end| end <= LINUXS_MAX) {
+        // SAFETY: the program's own call; Linux does not wait in it.
+        let done = unsafe { trap::pass(number, args) };
+        if done != Err(ENOSPC) {
+            return Some(done);
+        }
+    }
+    let (number_of, memory) = match given(STATE.lock().ask(Ask::new(Kind::File), Some(fd))) {
+        Ok(given) => given,
+        Err(errno) => return Some(Err(errno)),
+    };
+    let object = Object {
+        number: number_of,
+        memory,
+    };
+    transfer::call(&object, status, number, args)
 }
 
 /// `ftruncate`.

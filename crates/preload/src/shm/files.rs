@@ -8,7 +8,7 @@ use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result};
 
-use super::connection::STATE;
+use super::connection::{STATE, State};
 use super::{descriptors, is_one, status_of};
 use crate::program::{self, Reader};
 use crate::{maps, trap};
@@ -28,9 +28,44 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
         return None;
     }
     let before = candidate(shm, dir, path, flags)?;
+    // A process that ends between making a file and telling of it leaves no name.
+    let mut state = STATE.lock();
+    let is_new = before == Before::Nothing && flags & g::O_TMPFILE != g::O_TMPFILE;
+    let is_told = is_new && tell_of_making(&mut state, dir, path).is_ok();
     // Nothing of it waits: it is a regular file, or will be one.
     // SAFETY: the program's own call.
-    Some(unsafe { trap::pass(number, args) }.map(|fd| opened(shm, fd, flags, before)))
+    let opened = unsafe { trap::pass(number, args) };
+    let told = opened.map(|fd| tell(shm, &mut state, Fd(fd as i32), flags, before));
+    if is_told && told != Ok(true) {
+        state.made_nothing();
+    }
+    drop(state);
+    Some(opened.map(|fd| keep(shm, Fd(fd as i32), flags)))
+}
+
+/// The supervisor is told which file is about to be made.
+fn tell_of_making(state: &mut State, dir: usize, path: usize) -> Result<()> {
+    let path = Reader::new().string(path)?;
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let folder = folder_of(path);
+    let flags = (g::O_PATH | g::O_CLOEXEC) as usize;
+    let at = folder.as_ptr().expose_provenance();
+    // SAFETY: a string of ours.
+    let open = || unsafe { trap::pass(g::__NR_openat, [dir, at, flags, 0, 0, 0]) };
+    let folder = Fd(file::with_room(open)? as i32);
+    let told = state.ask_named(Ask::new(Kind::Making), Some(folder), name);
+    file::close(folder);
+    told.map(drop)
+}
+
+/// The path of the folder that `path` is in, and a zero.
+fn folder_of(path: &[u8]) -> Vec<u8> {
+    let mut folder = match path.iter().rposition(|byte| *byte == b'/') {
+        Some(end) => path[..=end].to_vec(),
+        None => b".".to_vec(),
+    };
+    folder.push(0);
+    folder
 }
 
 /// What there was before.
@@ -56,12 +91,7 @@ fn candidate(shm: &Shm, dir: usize, path: usize, flags: u32) -> Option<Before> {
         Ok(status) if status.bytes == 0 => Some(Before::Empty),
         Ok(_) => Some(Before::Bytes),
         Err(Errno::ENOENT) if flags & g::O_CREAT != 0 => {
-            let path = Reader::new().string(path).ok()?;
-            let mut folder: Vec<u8> = match path.iter().rposition(|byte| *byte == b'/') {
-                Some(end) => path[..=end].to_vec(),
-                None => b".".to_vec(),
-            };
-            folder.push(0);
+            let folder = folder_of(Reader::new().string(path).ok()?);
             let at = folder.as_ptr().expose_provenance();
             let status = file::status_at(dir, at, 0).ok()?;
             (status.device == device).then_some(Before::Nothing)
@@ -70,20 +100,22 @@ fn candidate(shm: &Shm, dir: usize, path: usize, flags: u32) -> Option<Before> {
     }
 }
 
-/// Tells the supervisor what it must know, and gives the descriptor a number that the filter knows.
-fn opened(shm: &Shm, number: usize, flags: u32, before: Before) -> usize {
-    let fd = Fd(number as i32);
+/// Tells the supervisor what it must know. True when that is what was made; what it does not know
+/// stays Linux's.
+fn tell(shm: &Shm, state: &mut State, fd: Fd, flags: u32, before: Before) -> bool {
+    let kind = match before {
+        Before::Nothing => Kind::Made,
+        Before::Bytes if flags & g::O_TRUNC != 0 => Kind::Size,
+        Before::Empty | Before::Bytes => return false,
+    };
+    status_of(shm, fd).is_some() && state.ask(Ask::new(kind), Some(fd)).is_ok()
+}
+
+/// Gives a descriptor a number that the filter knows.
+fn keep(shm: &Shm, fd: Fd, flags: u32) -> usize {
+    let number = fd.0 as usize;
     if status_of(shm, fd).is_none() {
         return number;
-    }
-    let kind = match before {
-        Before::Nothing => Some(Kind::Made),
-        Before::Bytes if flags & g::O_TRUNC != 0 => Some(Kind::Size),
-        Before::Empty | Before::Bytes => None,
-    };
-    if let Some(kind) = kind {
-        // What the supervisor does not know stays Linux's.
-        let _ = STATE.lock().ask(Ask::new(kind), Some(fd));
     }
     match maps::duplicate(fd, 0, flags & g::O_CLOEXEC != 0) {
         Ok(kept) => {

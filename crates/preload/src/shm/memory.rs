@@ -318,7 +318,7 @@ fn place(pieces: &[Piece], bytes: usize, flags: u32, fd: Fd, offset: u64) -> Res
 }
 
 /// The program is about to unmap or replace `at .. at + bytes`.
-pub(crate) fn before_unmap(at: usize, bytes: usize) {
+pub(super) fn before_unmap(at: usize, bytes: usize) {
     if PIECES.load(Ordering::Acquire) != 0 {
         cut(&mut STATE.lock(), at, bytes);
     }

@@ -24,7 +24,7 @@ use crate::trap::Outcome;
 use crate::{maps, start};
 
 pub(crate) use connection::{after_fork_in_child, after_fork_in_parent, before_fork};
-pub(crate) use memory::{after_unmap, before_unmap};
+pub(crate) use memory::after_unmap;
 
 /// What the tree has in common about it; `None` where Linux keeps the pages, too.
 fn shm() -> Option<&'static Shm> {
@@ -68,6 +68,16 @@ pub(crate) unsafe fn call(number: u32, frame: &Frame) -> Option<Outcome> {
         _ => descriptors::call(shm, number, args),
     };
     done.map(Outcome::Done)
+}
+
+/// A call that may unmap or replace shared memory is about to be made.
+pub(crate) fn before(number: u32, [a, b, c, d, e, _]: [usize; 6]) {
+    match number {
+        g::__NR_munmap => memory::before_unmap(a, b),
+        g::__NR_mmap if d as u32 & g::MAP_FIXED != 0 => memory::before_unmap(a, b),
+        g::__NR_mremap if d as u32 & g::MREMAP_FIXED != 0 => memory::before_unmap(e, c),
+        _ => {}
+    }
 }
 
 /// What Linux says about the file of a descriptor, if it is one whose pages may be kept here.

@@ -7,10 +7,11 @@ use farpage_abi::PAGE_BYTES;
 use farpage_abi::shm::{Ask, Ipc, Kind};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
-use farpage_sys::{Errno, Result, ipc, syscall};
+use farpage_sys::{Errno, Result, ipc, process, syscall};
 
 use super::connection::{STATE, State};
 use super::memory::{Wanted, given, unmap};
+use crate::program::Reader;
 use crate::trap;
 
 const CREATE: usize = 0o1000;
@@ -75,21 +76,37 @@ unsafe fn get(
         || args[at] & CREATE != 0
             // SAFETY: takes no pointer.
             && unsafe { trap::pass(number, [a, b, c, 0, 0, 0]) } == Err(Errno::ENOENT);
-    if makes && what != Ipc::HugeSegment {
+    if !makes {
+        // SAFETY: forwarded.
+        return unsafe { trap::pass(number, args) };
+    }
+    if what != Ipc::HugeSegment {
         fresh(&mut args);
     }
+    let mut state = STATE.lock();
+    let making = Ask {
+        a: 2,
+        b: what as u64,
+        c: u64::from(key as u32),
+        d: u64::from(process::id()),
+        ..Ask::new(Kind::Making)
+    };
+    // What the supervisor does not know stays Linux's.
+    let is_told = state.ask(making, None).is_ok();
     // SAFETY: forwarded.
-    let id = unsafe { trap::pass(number, args) }?;
-    if makes {
+    let made = unsafe { trap::pass(number, args) };
+    let told = made.map(|id| {
         let ask = Ask {
             a: what as u64,
             b: id as u64,
             ..Ask::new(Kind::Ipc)
         };
-        // What the supervisor does not know stays Linux's.
-        let _ = STATE.lock().ask(ask, None);
+        state.ask(ask, None).is_ok()
+    });
+    if is_told && told != Ok(true) {
+        state.made_nothing();
     }
-    Ok(id)
+    made
 }
 
 /// # Safety
@@ -108,14 +125,18 @@ unsafe fn open_queue(args: [usize; 6]) -> Option<Result<usize>> {
     if there != Err(Errno::ENOENT) {
         return None;
     }
+    let mut state = STATE.lock();
+    let ask = |kind| Ask {
+        a: 1,
+        ..Ask::new(kind)
+    };
+    let name = Reader::new().string(name).ok()?;
+    let is_told = state.ask_named(ask(Kind::Making), None, name).is_ok();
     // SAFETY: forwarded.
     let opened = unsafe { trap::pass(g::__NR_mq_open, args) };
-    if let Ok(fd) = opened {
-        let ask = Ask {
-            a: 1,
-            ..Ask::new(Kind::Made)
-        };
-        let _ = STATE.lock().ask(ask, Some(Fd(fd as i32)));
+    let told = opened.map(|fd| state.ask(ask(Kind::Made), Some(Fd(fd as i32))).is_ok());
+    if is_told && told != Ok(true) {
+        state.made_nothing();
     }
     Some(opened)
 }

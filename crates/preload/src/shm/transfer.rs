@@ -1,10 +1,11 @@
 //! Reading and writing by a descriptor: through a mapping that is made for it.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use farpage_abi::PAGE_BYTES;
 use farpage_abi::shm::{Ask, Kind};
-use farpage_sys::file::Status;
+use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, process, syscall};
 
@@ -34,29 +35,38 @@ pub(super) fn call(
     number: u32,
     args: [usize; 6],
 ) -> Option<Result<usize>> {
-    let [fd, b, c, d, _, flags] = args;
-    let (way, several, at) = match number {
-        g::__NR_read => (Way::Out, false, None),
-        g::__NR_readv => (Way::Out, true, None),
-        g::__NR_pread64 => (Way::Out, false, Some(d)),
-        g::__NR_preadv => (Way::Out, true, Some(d)),
-        g::__NR_preadv2 => (Way::Out, true, Some(d).filter(|at| *at != usize::MAX)),
-        g::__NR_write => (Way::In, false, None),
-        g::__NR_writev => (Way::In, true, None),
-        g::__NR_pwrite64 => (Way::In, false, Some(d)),
-        g::__NR_pwritev => (Way::In, true, Some(d)),
-        g::__NR_pwritev2 => (Way::In, true, Some(d).filter(|at| *at != usize::MAX)),
-        g::__NR_lseek => return Some(seek(status, fd, b, c as u32)),
-        _ => return None,
-    };
+    let [fd, b, c, _, _, flags] = args;
+    if number == g::__NR_lseek {
+        return Some(seek(status, fd, b, c as u32));
+    }
+    let meant = Transfer::meant(number, args)?;
     if matches!(number, g::__NR_preadv2 | g::__NR_pwritev2) && flags != 0 {
         return Some(Err(Errno::EOPNOTSUPP));
     }
-    let pieces = match several {
-        true => pieces(b, c),
-        false => Ok([[b, c]].to_vec()),
-    };
-    Some(pieces.and_then(|pieces| transfer(object, status, fd, way, at, &pieces)))
+    Some(meant.and_then(|meant| meant.make(object, status)))
+}
+
+/// Where a write would end; `None` of other calls.
+pub(super) fn end_of_write(
+    status: &Status,
+    number: u32,
+    args: [usize; 6],
+) -> Option<Result<usize>> {
+    let meant = Transfer::meant(number, args)?;
+    match meant {
+        Ok(Transfer { way: Way::Out, .. }) => None,
+        Ok(meant) => Some(meant.range(status).map(|range| range.end)),
+        Err(errno) => Some(Err(errno)),
+    }
+}
+
+/// What a call means.
+struct Transfer {
+    fd: usize,
+    way: Way,
+    /// Where; `None`: where the descriptor stands.
+    at: Option<usize>,
+    pieces: Vec<[usize; 2]>,
 }
 
 /// Data everywhere, and one hole at the end.
@@ -81,52 +91,80 @@ fn pieces(at: usize, count: usize) -> Result<Vec<[usize; 2]>> {
         .collect()
 }
 
-fn transfer(
-    object: &Object,
-    status: &Status,
-    fd: usize,
-    way: Way,
-    at: Option<usize>,
-    pieces: &[[usize; 2]],
-) -> Result<usize> {
-    let flags = farpage_sys::file::flags(farpage_sys::file::Fd(fd as i32))?;
-    let forbidden = match way {
-        Way::Out => g::O_WRONLY,
-        Way::In => g::O_RDONLY,
-    };
-    if flags & g::O_ACCMODE == forbidden {
-        return Err(Errno::EBADF);
+impl Transfer {
+    /// `None` of calls that transfer nothing.
+    fn meant(number: u32, args: [usize; 6]) -> Option<Result<Self>> {
+        let [fd, b, c, d, ..] = args;
+        let (way, several, at) = match number {
+            g::__NR_read => (Way::Out, false, None),
+            g::__NR_readv => (Way::Out, true, None),
+            g::__NR_pread64 => (Way::Out, false, Some(d)),
+            g::__NR_preadv => (Way::Out, true, Some(d)),
+            g::__NR_preadv2 => (Way::Out, true, Some(d).filter(|at| *at != usize::MAX)),
+            g::__NR_write => (Way::In, false, None),
+            g::__NR_writev => (Way::In, true, None),
+            g::__NR_pwrite64 => (Way::In, false, Some(d)),
+            g::__NR_pwritev => (Way::In, true, Some(d)),
+            g::__NR_pwritev2 => (Way::In, true, Some(d).filter(|at| *at != usize::MAX)),
+            _ => return None,
+        };
+        let pieces = match several {
+            true => pieces(b, c),
+            false => Ok([[b, c]].to_vec()),
+        };
+        let meant = |pieces| Self {
+            fd,
+            way,
+            at,
+            pieces,
+        };
+        Some(pieces.map(meant))
     }
-    let add = |sum: usize, [_, bytes]: &[usize; 2]| sum.checked_add(*bytes);
-    let wanted = pieces.iter().try_fold(0, add).ok_or(Errno::EINVAL)?;
-    let wanted = wanted.min(TRANSFER_MAX);
-    let seek = |by: isize, whence: u32| {
-        // SAFETY: takes no pointer.
-        unsafe { syscall!(g::__NR_lseek, fd, by, whence) }
-    };
-    let size = status.bytes as usize;
-    let start = match at {
-        Some(at) if at > isize::MAX as usize => return Err(Errno::EINVAL),
-        Some(at) => at,
-        None if way == Way::In && flags & g::O_APPEND != 0 => size,
-        None => seek(0, g::SEEK_CUR)?,
-    };
-    let end = start.checked_add(wanted).ok_or(Errno::EINVAL)?;
-    let bytes = match way {
-        Way::Out => size.saturating_sub(start).min(wanted),
-        Way::In => {
-            if end > size && wanted > 0 {
-                // SAFETY: takes no pointer.
-                unsafe { syscall!(g::__NR_ftruncate, fd, end) }?;
-            }
-            wanted
+
+    /// The bytes of the file that are meant, as far as it goes when they are read.
+    fn range(&self, status: &Status) -> Result<Range<usize>> {
+        let flags = file::flags(Fd(self.fd as i32))?;
+        let forbidden = match self.way {
+            Way::Out => g::O_WRONLY,
+            Way::In => g::O_RDONLY,
+        };
+        if flags & g::O_ACCMODE == forbidden {
+            return Err(Errno::EBADF);
         }
-    };
-    let done = copy(object, way, start, bytes, pieces)?;
-    if at.is_none() {
-        seek((start + done) as isize, g::SEEK_SET)?;
+        let add = |sum: usize, [_, bytes]: &[usize; 2]| sum.checked_add(*bytes);
+        let wanted = self.pieces.iter().try_fold(0, add).ok_or(Errno::EINVAL)?;
+        let size = status.bytes as usize;
+        let start = match self.at {
+            Some(at) if at > isize::MAX as usize => return Err(Errno::EINVAL),
+            Some(at) => at,
+            None if self.way == Way::In && flags & g::O_APPEND != 0 => size,
+            None => self.seek(0, g::SEEK_CUR)?,
+        };
+        let end = start.checked_add(wanted.min(TRANSFER_MAX));
+        let end = end.ok_or(Errno::EINVAL)?;
+        Ok(match self.way {
+            Way::Out => start..end.min(size).max(start),
+            Way::In => start..end,
+        })
     }
-    Ok(done)
+
+    fn make(&self, object: &Object, status: &Status) -> Result<usize> {
+        let Range { start, end } = self.range(status)?;
+        if self.way == Way::In && end > status.bytes as usize && start < end {
+            // SAFETY: takes no pointer.
+            unsafe { syscall!(g::__NR_ftruncate, self.fd, end) }?;
+        }
+        let done = copy(object, self.way, start, end - start, &self.pieces)?;
+        if self.at.is_none() {
+            self.seek((start + done) as isize, g::SEEK_SET)?;
+        }
+        Ok(done)
+    }
+
+    fn seek(&self, by: isize, whence: u32) -> Result<usize> {
+        // SAFETY: takes no pointer.
+        unsafe { syscall!(g::__NR_lseek, self.fd, by, whence) }
+    }
 }
 
 /// Copies `bytes` bytes from `offset` on; they lie in the file.
