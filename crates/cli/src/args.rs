@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::open::OpenArgs;
+use crate::pager::PagerArgs;
 use crate::shared::{LsArgs, RmArgs};
 use crate::up::UpArgs;
 
@@ -40,6 +41,7 @@ pub enum Command {
     Up(UpArgs),
     Ls(LsArgs),
     Rm(RmArgs),
+    Pager(PagerArgs),
     Plot(PlotArgs),
     Spill(SpillArgs),
     /// Print a completion script for a shell

@@ -10,6 +10,7 @@ mod live;
 mod maps;
 mod open;
 mod options;
+mod pager;
 mod plot;
 mod prepare;
 mod program;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Command::Up(args) => (up::main(&args), 1),
         Command::Ls(args) => (shared::list(&args), 1),
         Command::Rm(args) => (shared::remove(&args), 1),
+        Command::Pager(args) => (pager::main(&args), 1),
         Command::Plot(args) => (plot::main(&args), 1),
         Command::Spill(args) => (spill::main(&args), 1),
         Command::Completions { shell } => {
