@@ -64,6 +64,10 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
+    pub(crate) fn new(code: i32, message: String) -> Self {
+        Self { code, message }
+    }
+
     pub(crate) fn argument(message: impl Into<String>) -> Self {
         Self {
             code: FP_ARGUMENT,

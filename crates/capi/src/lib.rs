@@ -11,9 +11,11 @@ mod error;
 mod memory;
 mod options;
 mod pager;
+mod serve;
 
 pub use arrays::*;
 pub use error::*;
 pub use memory::*;
 pub use options::*;
 pub use pager::*;
+pub use serve::*;
