@@ -18,7 +18,7 @@ mod service;
 
 pub use client::{Error, Hold, Host, Offered, Shared, check_owner};
 pub use interface::{Listed, PagerListed, Refusal, Status};
-pub use service::Service;
+pub use service::{Service, WriteBack};
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
