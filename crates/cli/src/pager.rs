@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use farpage_services::{Host, PagerListed, default_socket};
-use farpage_sys::signal;
+use farpage_sys::{process, signal};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::signals;
@@ -91,7 +91,7 @@ fn list(args: &LsArgs) -> Result<()> {
 
 fn serve(args: &ServeArgs) -> Result<()> {
     let socket = args.socket.clone().unwrap_or_else(default_socket);
-    let _blocked = signals::block();
+    let blocked = signals::block();
     let ends = signal::watch(ENDS).context("cannot watch for signals")?;
     let (told, signals) = channel();
     std::thread::Builder::new()
@@ -108,10 +108,13 @@ fn serve(args: &ServeArgs) -> Result<()> {
     let mut pause = AGAIN.0;
     loop {
         let began = Instant::now();
+        // The program gets the mask of this thread.
+        let mask = process::set_signal_mask(blocked.mask_before);
         let child = Command::new(&args.program[0])
             .args(&args.program[1..])
             .env("FARPAGE_HOST", &socket)
             .spawn();
+        process::set_signal_mask(mask);
         let child = child.with_context(|| format!("cannot start '{name}'"))?;
         let pid = child.id();
         let Some(status) = watch(child, &socket, &signals)? else {

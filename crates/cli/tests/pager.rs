@@ -126,8 +126,13 @@ fn a_pager_program_that_is_killed_runs_again_and_its_memory_goes_on() {
         listed.contains("\"name\": \"numbers\"") && listed.contains("\"is_up\": true"),
         "{listed}"
     );
-    drop(serve);
     let began = Instant::now();
+    drop(serve);
+    let took = began.elapsed();
+    assert!(
+        took < Duration::from_secs(4),
+        "the program did not hear the signal: {took:?}"
+    );
     while !says(&socket, &["pager", "ls"]).contains("is gone") {
         assert!(
             began.elapsed() < Duration::from_secs(20),
