@@ -30,10 +30,10 @@ fn with_host<T: Send>(
     result.map_err(|error| raised(py, &error))
 }
 
-fn raised(py: Python<'_>, error: &Error) -> PyErr {
+pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
         Error::Absent(_) | Error::Connect { .. } | Error::Call(_) => "Unreachable",
-        Error::Refused(Refusal::Exists(_)) => "Exists",
+        Error::Refused(Refusal::Exists(_) | Refusal::Answered(..)) => "Exists",
         Error::Refused(Refusal::NotFound(_)) => "NotFound",
         Error::Refused(Refusal::Name(_) | Refusal::Size(_)) => "ArgumentError",
         Error::Refused(Refusal::NotYours(_)) | Error::NotOurs(..) => "Denied",
@@ -156,14 +156,19 @@ impl Shared {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let (address, bytes) = this.with(this.py(), |shared| (shared.address(), shared.bytes()))?;
+        let of = |shared: &farpage_services::Shared| {
+            let readonly = c_int::from(!shared.is_writable());
+            (shared.address(), shared.bytes(), readonly)
+        };
+        let (address, bytes, readonly) = this.with(this.py(), of)?;
         let Ok(length) = isize::try_from(bytes) else {
             return Err(PyBufferError::new_err("too large for a buffer"));
         };
         let at = address as *mut c_void;
         // SAFETY: `view` is Python's; the memory stays mapped while the view exists, because
         // `close` is refused and the view holds a reference to this object.
-        let failed = unsafe { ffi::PyBuffer_FillInfo(view, this.as_ptr(), at, length, 0, flags) };
+        let failed =
+            unsafe { ffi::PyBuffer_FillInfo(view, this.as_ptr(), at, length, readonly, flags) };
         if failed != 0 {
             return Err(PyErr::fetch(this.py()));
         }
