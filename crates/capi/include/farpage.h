@@ -411,12 +411,13 @@ struct fp_memory *fp_open_pager(const struct fp_pager *pager,
                                 struct fp_error *error);
 
 // Offers `pager->bytes` bytes, which the functions of `pager` answer for, to the host kernel
-// (`farpage up`): other processes of this user find them by `pager->name`. The table is copied. They
-// are read and written in pages, and with `write_at` modified pages come back; `sync` is called when
-// the host kernel lets go of them. This process must not map them itself. Who waits for a page waits
-// `patience_ms`, also for a program that died to be started again, then gets SIGBUS; 0: until it
-// comes. Run the program by `farpage pager serve`, which starts it again when it dies. Returns NULL
-// when it fails: FP_NOT_FOUND without a host kernel, FP_DENIED when another program has the name.
+// (`farpage up`): other processes of this user find them by `pager->name`. The table is copied.
+// They are read and written in pages, and with `write_at` modified pages come back; `sync` is
+// called when the host kernel lets go of them. This process must not map them itself. Who waits
+// for a page waits `patience_ms`, also for a program that died to be started again, then gets
+// SIGBUS; 0: until it comes. Run the program by `farpage pager serve`, which starts it again when
+// it dies. Returns NULL when it fails: FP_NOT_FOUND without a host kernel, FP_DENIED when another
+// program has the name.
 struct fp_served *fp_serve_pager(const struct fp_pager *pager,
                                  uint64_t patience_ms,
                                  struct fp_error *error);

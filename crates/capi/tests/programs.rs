@@ -218,11 +218,7 @@ impl Pager for NoSpace {
         Err(PagerError::Unavailable)
     }
 
-    fn data_write(
-        &self,
-        _: ObjectId,
-        _: &[PageOut<'_>],
-    ) -> Result<(), PagerError> {
+    fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
         Err(PagerError::OutOfSpace)
     }
 }
@@ -237,11 +233,7 @@ fn line(says: &mut BufReader<ChildStdout>) -> String {
 fn a_c_program_answers_for_memory_of_other_processes() {
     let folder = folder();
     libraries(folder.path());
-    let program = compile(
-        &test_program("served.c"),
-        Way::C,
-        folder.path(),
-    );
+    let program = compile(&test_program("served.c"), Way::C, folder.path());
     let socket = folder.path().join("host");
     let start = |name: &str| {
         let mut command = Command::new(&program);

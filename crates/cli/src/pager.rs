@@ -42,9 +42,9 @@ enum PagerCommand {
 /// Run a pager program, and start it again when it fails
 ///
 /// The program offers memory objects to the host kernel: see `Host::offer` (Rust), fp_serve_pager
-/// (C) and farpage.serve_pager (Python). When it is killed or fails, threads that wait for its pages
-/// go on when it runs again; it ends for good when it ends with status 0, or this command with a
-/// signal.
+/// (C) and farpage.serve_pager (Python). When it is killed or fails, threads that wait for its
+/// pages go on when it runs again; it ends for good when it ends with status 0, or this command
+/// with a signal.
 #[derive(Args, Debug)]
 struct ServeArgs {
     /// The host kernel that listens there; the program finds it in $FARPAGE_HOST

@@ -573,3 +573,30 @@ fn blocks_of_an_object_of_its_pagers_are_granted_once_all_of_it_is_dirty() {
     object.take_back(block, &[block]);
     assert_eq!(object.dirty(), GRANT_PAGES + 1);
 }
+
+#[test]
+fn what_is_flushed_is_clean_there_and_not_wired() {
+    let mut object: Shared<u32> = Shared::new(40, false);
+    for first in [0, 16] {
+        let Wanted::Fetch(pages) = object.want(first, false, 1, 16, 16) else {
+            panic!("page {first} is not there");
+        };
+        object.came(pages, pages.pages(), false);
+    }
+    assert!(matches!(
+        object.want(3, true, 1, 16, 16),
+        Wanted::There { writable: true, .. }
+    ));
+    object.wire(PageRange::new(20, 21));
+    let mut gone = vec![];
+    while let Some(pages) = object.choose_clean(2..24) {
+        gone.extend(pages.iter().map(|page| page.0));
+    }
+    let stays = |page: &u64| *page != 3 && *page != 20;
+    assert_eq!(gone, (2..24).filter(stays).collect::<vec::Vec<_>>());
+    assert_eq!(object.resident(), 32 - gone.len() as u64);
+    assert_eq!(
+        object.want(5, false, 1, 1, 1),
+        Wanted::Fetch(PageRange::new(5, 6))
+    );
+}
