@@ -64,7 +64,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn of(code: i32, message: String) -> Self {
+    pub(crate) fn new(code: i32, message: String) -> Self {
         Self { code, message }
     }
 

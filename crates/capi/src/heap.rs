@@ -44,8 +44,8 @@ impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         let message = error.to_string();
         match error {
-            OpenError::NotAHeap | OpenError::Namespace => Self::of(FP_UNSUPPORTED, message),
-            OpenError::Processes | OpenError::Process(_) => Self::of(FP_KERNEL, message),
+            OpenError::NotAHeap | OpenError::Namespace => Self::new(FP_UNSUPPORTED, message),
+            OpenError::Processes | OpenError::Process(_) => Self::new(FP_KERNEL, message),
             OpenError::TooSmall { .. } | OpenError::Cut { .. } => Self::argument(message),
         }
     }
@@ -55,7 +55,7 @@ impl From<AllocateError> for Failure {
     fn from(error: AllocateError) -> Self {
         let message = error.to_string();
         match error {
-            AllocateError::Full { .. } => Self::of(FP_KERNEL, message),
+            AllocateError::Full { .. } => Self::new(FP_KERNEL, message),
             AllocateError::Forked => Self::argument(message),
         }
     }

@@ -12,6 +12,7 @@ mod heap;
 mod memory;
 mod options;
 mod pager;
+mod serve;
 
 pub use arrays::*;
 pub use error::*;
@@ -19,3 +20,4 @@ pub use heap::*;
 pub use memory::*;
 pub use options::*;
 pub use pager::*;
+pub use serve::*;

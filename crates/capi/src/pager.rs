@@ -219,6 +219,39 @@ impl Drop for Callbacks {
     }
 }
 
+/// The table at `pager`, checked; `closed` is called when it is dropped.
+///
+/// # Safety
+/// NULL, or a table that begins with its size, with text that ends with NUL.
+pub(crate) unsafe fn callbacks(pager: *const FpPager) -> Result<Arc<dyn Source>, Failure> {
+    if pager.is_null() {
+        return Err(Failure::argument("pager: it is NULL; give one"));
+    }
+    // SAFETY: the caller says so.
+    let table = unsafe { copy_known(pager, NONE, "pager") }?;
+    if table.read_at.is_none() {
+        return Err(Failure::argument("pager: read_at is NULL; give a function"));
+    }
+    if !matches!(table.reach, FP_NEAR | FP_FAR) {
+        return Err(Failure::argument(
+            "pager: its reach is neither FP_NEAR nor FP_FAR; give one of them",
+        ));
+    }
+    // SAFETY: the caller says so.
+    let name = unsafe { text(table.name, "name of the pager") }?.to_owned();
+    let version = match table.version.is_null() {
+        true => None,
+        // SAFETY: as above.
+        false => Some(unsafe { text(table.version, "version of the pager") }?.to_owned()),
+    };
+    Ok(Arc::new(Callbacks {
+        name,
+        version,
+        table,
+        process: std::process::id(),
+    }))
+}
+
 /// Maps `pager->bytes` bytes that the functions of `pager` answer for. The table is copied. Of
 /// `options`, which may be NULL, those count that say how it is mapped and read; it can be written
 /// to with FP_WRITE and a function `write_at`, or with FP_COPY. Returns NULL when it fails.
@@ -229,34 +262,11 @@ pub unsafe extern "C" fn fp_open_pager(
     error: *mut FpError,
 ) -> *mut FpMemory {
     let open = || {
-        if pager.is_null() {
-            return Err(Failure::argument("pager: it is NULL; give one"));
-        }
-        // SAFETY: the header asks for a table that begins with its size.
-        let table = unsafe { copy_known(pager, NONE, "pager") }?;
-        if table.read_at.is_none() {
-            return Err(Failure::argument("pager: read_at is NULL; give a function"));
-        }
-        if !matches!(table.reach, FP_NEAR | FP_FAR) {
-            return Err(Failure::argument(
-                "pager: its reach is neither FP_NEAR nor FP_FAR; give one of them",
-            ));
-        }
-        // SAFETY: the header asks for text.
-        let name = unsafe { text(table.name, "name of the pager") }?.to_owned();
-        let version = match table.version.is_null() {
-            true => None,
-            // SAFETY: as above.
-            false => Some(unsafe { text(table.version, "version of the pager") }?.to_owned()),
-        };
-        // SAFETY: and for NULL or options.
+        // SAFETY: the header asks for NULL or options. First: with a wrong argument `closed` is not
+        // called.
         let options = unsafe { self::options(options) }?;
-        let callbacks = Arc::new(Callbacks {
-            name,
-            version,
-            table,
-            process: std::process::id(),
-        });
+        // SAFETY: the header asks for NULL or a table that begins with its size.
+        let callbacks = unsafe { callbacks(pager) }?;
         Ok(boxed(Memory::of_source(callbacks, &options.open)?))
     };
     // SAFETY: NULL or the caller's own.

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::{env, fs};
 
 /// The files that declare something, in the order in which the header has it.
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "error.rs",
     "options.rs",
     "memory.rs",
     "arrays.rs",
     "pager.rs",
+    "serve.rs",
     "heap.rs",
 ];
 

@@ -1,10 +1,17 @@
 //! C and C++ programs, compiled against the header as a user would, and run.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{ChildStdout, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use farpage_abi::ObjectId;
+use farpage_host::Objects;
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_services::{Host, Service};
 use farpage_test_server::{Answer, Server, Speed};
 use tempfile::TempDir;
 
@@ -215,4 +222,63 @@ fn the_example_of_arrays_lists_and_adds_them() {
         );
         assert_eq!(printed, "safetensors\nw f32 [2, 3] sum 21\nn i64 [1]\n");
     }
+}
+
+/// Keeps nothing: what the program takes it needs not.
+struct NoSpace;
+
+impl Pager for NoSpace {
+    fn data_request(&self, _: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        Err(PagerError::Unavailable)
+    }
+
+    fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
+        Err(PagerError::OutOfSpace)
+    }
+}
+
+fn line(says: &mut BufReader<ChildStdout>) -> String {
+    let mut line = String::new();
+    says.read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+#[test]
+fn a_c_program_answers_for_memory_of_other_processes() {
+    let folder = folder();
+    libraries(folder.path());
+    let program = compile(&test_program("served.c"), Way::C, folder.path());
+    let socket = folder.path().join("host");
+    let start = |name: &str| {
+        let mut command = Command::new(&program);
+        command.arg(name).env("FARPAGE_HOST", &socket);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let says = BufReader::new(child.stdout.take().unwrap());
+        (child, says)
+    };
+    let (mut child, mut says) = start("early");
+    assert!(line(&mut says).starts_with("refused 2 no host kernel listens"));
+    child.wait().unwrap();
+    let objects = Objects::start(64 << 20).unwrap();
+    let service = Service::new(objects, 64 << 20, Arc::new(NoSpace)).unwrap();
+    let _listening = service.listen(&socket).unwrap();
+    std::thread::spawn(move || service.run());
+    let (mut child, mut says) = start("numbers");
+    assert_eq!(line(&mut says), "ready");
+    let host = Host::connect(&socket).unwrap();
+    let numbers = host.open("numbers").unwrap();
+    let word = |offset: usize| &numbers.words()[offset / 8];
+    for offset in [0, 8, 4096, 99_992, (1 << 20) - 8] {
+        assert_eq!(word(offset).load(Ordering::Relaxed), offset as u64);
+    }
+    word(8192).store(7, Ordering::Relaxed);
+    let (mut other, mut refused) = start("numbers");
+    assert!(line(&mut refused).starts_with("refused 3 process"));
+    other.wait().unwrap();
+    drop(numbers);
+    assert_eq!(line(&mut says), "written 8192 4096 7");
+    writeln!(child.stdin.as_mut().unwrap(), "end").unwrap();
+    assert_eq!(line(&mut says), "ended");
+    assert!(child.wait().unwrap().success());
 }

@@ -12,6 +12,7 @@ use crate::host::list::{LsArgs, RmArgs};
 use crate::host::top::TopArgs;
 use crate::host::trace::TraceArgs;
 use crate::open::OpenArgs;
+use crate::pager::PagerArgs;
 use crate::up::UpArgs;
 
 /// Runs programs with as much memory as they ask for.
@@ -48,6 +49,7 @@ pub enum Command {
     Top(TopArgs),
     Trace(TraceArgs),
     Gc(GcArgs),
+    Pager(PagerArgs),
     Plot(PlotArgs),
     Spill(SpillArgs),
     /// Print a completion script for a shell

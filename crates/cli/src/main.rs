@@ -12,6 +12,7 @@ mod live;
 mod maps;
 mod open;
 mod options;
+mod pager;
 mod plot;
 mod prepare;
 mod program;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         Command::Gc(args) => (host::gc::gc(&args), 1),
         Command::Top(args) => (host::top::top(&args), 1),
         Command::Trace(args) => (host::trace::trace(&args), 1),
+        Command::Pager(args) => (pager::main(&args), 1),
         Command::Plot(args) => (plot::main(&args), 1),
         Command::Spill(args) => (spill::main(&args), 1),
         Command::Completions { shell } => {

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -28,6 +29,8 @@ use crate::{prepare, shm, signals};
 
 /// INT and TERM end it.
 const ENDS: u64 = 1 << (2 - 1) | 1 << (15 - 1);
+/// Pagers have so much time to take what was modified when it ends.
+const ENDING: Duration = Duration::from_secs(10);
 /// The paging space's place among the tasks of its control block, of which it is the only one.
 const SLOT: usize = 0;
 
@@ -84,6 +87,7 @@ pub fn main(args: &UpArgs) -> Result<()> {
         )?,
         None => listen(&service, &socket)?,
     };
+    let write_back = service.write_back();
     println!(
         "farpage: the host kernel answers at {}, with {} of RAM",
         socket.display(),
@@ -100,6 +104,13 @@ pub fn main(args: &UpArgs) -> Result<()> {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     // A watch is told of one signal at a time; an interrupted wait is none.
     while signal::next(ends).is_err() {}
+    let not_taken = write_back.run(ENDING);
+    if not_taken > 0 {
+        eprintln!(
+            "farpage: {} of modified pages are lost: their pagers have not taken them",
+            human(not_taken)
+        );
+    }
     let left = Host::connect(&socket).and_then(|host| host.list());
     if let Ok(left) = left
         && !left.is_empty()

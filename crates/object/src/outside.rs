@@ -236,7 +236,8 @@ impl<T> Outside<T> {
     /// Pages are to go to the pager, newer than all that it has. `None`: to the default pager, for
     /// there is no pager, or it does not keep up.
     pub fn begin_write(&mut self, pages: PageRange) -> Option<u64> {
-        if !self.is_up || self.is_behind() || self.owed() > 0 || self.writes.len() >= WRITES_MAX {
+        let takes = self.is_up && !self.is_behind() && self.writes.len() < WRITES_MAX;
+        if !takes || self.owed() > 0 || self.is_with_pager(pages) {
             return None;
         }
         Some(self.write(pages))
@@ -359,6 +360,9 @@ impl<T> Outside<T> {
         let run = self.kept.range(first..).zip(first..first + most);
         let run = run.take_while(|((page, kept), at)| *page == at && is_ready(kept));
         let pages = PageRange::new(first, first + run.count() as u64);
+        if self.is_with_pager(pages) {
+            return None;
+        }
         let id = self.write(pages);
         for (_, kept) in self.kept.range_mut(first..pages.end.0) {
             kept.sent = Some(id);
@@ -393,6 +397,13 @@ impl<T> Outside<T> {
         self.unsent.clear();
         let all = core::mem::take(&mut self.requests).into_values();
         all.map(|request| (request.pages, request.answer)).collect()
+    }
+
+    /// True when a write of one of them is with the pager: kept pages that it was sent, that came
+    /// into memory meanwhile and leave again, are such.
+    fn is_with_pager(&self, pages: PageRange) -> bool {
+        let mut writes = self.writes.values();
+        writes.any(|write| !write.pages.intersect(pages).is_empty())
     }
 
     fn write(&mut self, pages: PageRange) -> u64 {
@@ -498,6 +509,26 @@ mod tests {
         outside.end_return(id, returned, true);
         assert_eq!(outside.taken(), [pages(1, 2)]);
         assert!(outside.begin_write(pages(5, 6)).is_some());
+    }
+
+    #[test]
+    fn a_page_that_is_being_given_back_is_not_written_a_second_time() {
+        let mut outside = up();
+        outside.keep(pages(4, 5), None);
+        let (id, _) = outside.begin_return(8).unwrap();
+        // It comes into memory, the default pager keeps no copy, and it leaves again.
+        outside.forget(pages(4, 5));
+        assert_eq!(outside.begin_write(pages(4, 5)), None);
+        outside.keep(pages(4, 5), None);
+        assert_eq!(outside.begin_return(8), None);
+        assert_eq!(outside.wrote(id, true), Ok(()));
+        assert_eq!(outside.outcome(id), Outcome::Taken);
+        outside.end_return(id, pages(4, 5), true);
+        assert_eq!(outside.owed(), 1, "the pager has the older");
+        assert_eq!(
+            outside.begin_return(8).map(|(_, run)| run),
+            Some(pages(4, 5))
+        );
     }
 
     #[test]

@@ -14,9 +14,10 @@ from ._farpage import __version__
 from ._object import Object
 from ._open import load, open, set_ram
 from ._options import cache_folder
+from ._pager import serve_pager
 from ._shared import SharedMemory
 from .errors import *  # noqa: F403
 from .errors import Error
 
 __all__ = ["Array", "Arrays", "Error", "Object", "__version__", "cache_folder", "errors"]
-__all__ += ["SharedMemory", "load", "open", "set_ram"]
+__all__ += ["SharedMemory", "load", "open", "serve_pager", "set_ram"]

@@ -4,6 +4,7 @@ mod buffer;
 mod errors;
 mod memory;
 mod options;
+mod pager;
 mod served;
 mod shared;
 
@@ -161,6 +162,7 @@ fn _farpage(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(raw, module)?)?;
     module.add_function(wrap_pyfunction!(set_ram, module)?)?;
     module.add_function(wrap_pyfunction!(read_trace, module)?)?;
+    module.add_function(wrap_pyfunction!(pager::serve_pager, module)?)?;
     module.add_class::<shared::Shared>()?;
     module.add_function(wrap_pyfunction!(shared::shared_create, module)?)?;
     module.add_function(wrap_pyfunction!(shared::shared_forget_host, module)?)?;

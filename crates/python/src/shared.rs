@@ -31,10 +31,10 @@ fn with_host<T: Send>(
     result.map_err(|error| raised(py, &error))
 }
 
-fn raised(py: Python<'_>, error: &Error) -> PyErr {
+pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
         Error::Absent(_) | Error::Connect { .. } | Error::Call(_) => "Unreachable",
-        Error::Refused(Refusal::Exists(_)) => "Exists",
+        Error::Refused(Refusal::Exists(_) | Refusal::Answered(..)) => "Exists",
         Error::Refused(Refusal::NotFound(_)) => "NotFound",
         Error::Refused(Refusal::Name(_) | Refusal::Size(_)) => "ArgumentError",
         Error::Refused(Refusal::NotYours(_)) | Error::NotOurs(..) => "Denied",
@@ -157,10 +157,14 @@ impl Shared {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let place = this.with(this.py(), |shared| (shared.address(), shared.bytes()))?;
+        let of = |shared: &farpage_services::Shared| {
+            let place = (shared.address(), shared.bytes());
+            (place, !shared.is_writable())
+        };
+        let (place, readonly) = this.with(this.py(), of)?;
         // SAFETY: `view` is Python's; `close` is refused while there are views, and each holds a
         // reference to this object.
-        unsafe { buffer::fill(view, &this, place, false, flags)? };
+        unsafe { buffer::fill(view, &this, place, readonly, flags)? };
         this.views.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }

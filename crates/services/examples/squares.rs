@@ -4,6 +4,7 @@
 //!     farpage up &
 //!     farpage pager serve target/debug/examples/squares
 
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use farpage_services::pager::{About, MemoryObject, PageRequest};
@@ -31,11 +32,17 @@ impl MemoryObject for Squares {
     }
 }
 
-fn main() -> Result<(), farpage_services::Error> {
-    let host = Host::connect(&default_socket())?;
-    let offered = host.offer(Arc::new(Squares), None)?;
-    println!("squares: 1 GiB, computed as it is read");
-    let _ = offered.wait(None);
-    eprintln!("squares: the host kernel is gone");
-    Ok(())
+fn main() -> ExitCode {
+    let offered = Host::connect(&default_socket())
+        .and_then(|host| Ok((host.offer(Arc::new(Squares), None)?, host)));
+    match offered {
+        Ok((offered, _host)) => {
+            println!("squares: 1 GiB, computed as it is read");
+            let _ = offered.wait(None);
+            eprintln!("squares: the host kernel is gone");
+        }
+        Err(error) => eprintln!("squares: {error}"),
+    }
+    // `farpage pager serve` starts it again.
+    ExitCode::FAILURE
 }

@@ -21,7 +21,7 @@ pub use client::{Error, Hold, Host, Offered, Shared, check_owner};
 pub use farpage_host::Times;
 pub use figures::{Figures, Message, ObjectFigures, PagerFigures, PagingFile, PagingSpace, times};
 pub use interface::{Listed, PagerListed, Refusal, Status};
-pub use service::Service;
+pub use service::{Service, WriteBack};
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -19,6 +19,7 @@ use farpage_port::{
 };
 use farpage_sys::Errno;
 
+pub use backed::WriteBack;
 use backed::{Backed, Backing};
 
 use crate::figures::{Figures, Message, PagingSpace};

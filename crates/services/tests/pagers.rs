@@ -345,6 +345,40 @@ fn an_object_is_mapped_by_who_was_given_a_right_to_it() {
 }
 
 #[test]
+fn a_host_kernel_that_is_to_end_hands_over_what_was_modified() {
+    let mut world = World::new();
+    let mut pager = world.pager("x 40960 wait rw");
+    let mut slow = world.pager("slow 4096 wait rw");
+    let (mut client, mut other) = (world.client("x"), world.client("slow"));
+    assert_eq!(client.does("fill 6"), "done");
+    assert_eq!(other.does("fill 1"), "done");
+    // Late, and taken in the end.
+    assert_eq!(slow.does("hold-writes"), "done");
+    send(&mut world.kernel, "end");
+    until("it is late", || {
+        slow.does("writes") == "1" && world.pager_of("slow").is_behind
+    });
+    assert_eq!(slow.does("go-writes"), "done");
+    assert_eq!(world.kernel.line(), "0");
+    assert_eq!(
+        (pager.does("writes"), world.stored("x").len()),
+        ("2".into(), 5120)
+    );
+    world.until_stored("x", 6, 40960);
+    assert_eq!(world.stored("slow")[0], 1);
+    // What a pager does not take is counted.
+    assert_eq!(client.does("fill 7"), "done");
+    pager.dies();
+    until("it is known to be gone", || !world.pager_of("x").is_up);
+    assert_eq!(world.kernel.does("end"), "40960");
+    let pager = world.pager("x 40960 wait rw");
+    world.until_stored("x", 7, 40960);
+    world.ends_clean("x", pager);
+    drop((client, other, slow));
+    world.ends();
+}
+
+#[test]
 fn one_pager_serves_several_kernels() {
     let (one, other) = (World::new(), World::new());
     let stored = Stored::new("both", 50_000, true, tempfile::tempfile().unwrap());

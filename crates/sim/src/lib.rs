@@ -24,6 +24,7 @@ mod fork;
 mod handler;
 mod linux;
 mod locks;
+mod outside;
 mod pagein;
 mod pageout;
 pub mod policy;
@@ -36,6 +37,7 @@ mod world;
 
 pub use coverage::{Coverage, Event};
 pub use explore::explore;
+pub use outside::{Seen, outside};
 pub use world::{Log, Report, run};
 
 /// The command that replays a seed.

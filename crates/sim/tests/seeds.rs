@@ -2,7 +2,7 @@
 
 use std::panic::catch_unwind;
 
-use farpage_sim::{Coverage, Event, explore, replay, run};
+use farpage_sim::{Coverage, Event, Seen, explore, outside, replay, run};
 
 #[test]
 fn a_thousand_seeds_break_no_law_and_meet_every_event() {
@@ -31,5 +31,34 @@ fn a_seed_always_gives_the_same_run() {
 fn no_order_of_events_breaks_a_law_for_one_page() {
     for own in [false, true] {
         assert!(explore(1, own, &mut |line| println!("{line}")) > 100);
+    }
+}
+
+#[test]
+fn a_pager_elsewhere_that_is_late_refuses_and_dies_loses_nothing() {
+    let mut sum = Seen::default();
+    for seed in 0..1000 {
+        let Ok(seen) = catch_unwind(|| outside(seed)) else {
+            panic!("seed {seed} fails: farpage_sim::outside({seed})");
+        };
+        sum.taken += seen.taken;
+        sum.overdue += seen.overdue;
+        sum.late += seen.late;
+        sum.from_kept += seen.from_kept;
+        sum.returned += seen.returned;
+        sum.deaths += seen.deaths;
+        sum.expired += seen.expired;
+    }
+    let Seen {
+        taken,
+        overdue,
+        late,
+        from_kept,
+        returned,
+        deaths,
+        expired,
+    } = sum;
+    for count in [taken, overdue, late, from_kept, returned, deaths, expired] {
+        assert!(count >= 500, "{sum:?}");
     }
 }

@@ -724,3 +724,30 @@ fn first_contents_are_fetched_and_the_rest_is_zeros() {
     assert!(matches!(object.want(4, false, 0, 1, 1), Wanted::Fetch(_)));
     assert!(matches!(object.want(5, false, 0, 1, 1), Wanted::Zero(_)));
 }
+
+#[test]
+fn what_is_flushed_is_clean_there_and_not_wired() {
+    let mut object: Shared<u32> = Shared::new(40, false);
+    for first in [0, 16] {
+        let Wanted::Fetch(pages) = object.want(first, false, 1, 16, 16) else {
+            panic!("page {first} is not there");
+        };
+        object.came(pages, pages.pages(), false);
+    }
+    assert!(matches!(
+        object.want(3, true, 1, 16, 16),
+        Wanted::There { writable: true, .. }
+    ));
+    object.wire(PageRange::new(20, 21));
+    let mut gone = vec![];
+    while let Some(Leaving::Clean(pages)) = object.choose_clean(2..24) {
+        gone.extend(pages.iter().map(|page| page.0));
+    }
+    let stays = |page: &u64| *page != 3 && *page != 20;
+    assert_eq!(gone, (2..24).filter(stays).collect::<vec::Vec<_>>());
+    assert_eq!(object.resident(), 32 - gone.len() as u64);
+    assert_eq!(
+        object.want(5, false, 1, 1, 1),
+        Wanted::Fetch(PageRange::new(5, 6))
+    );
+}

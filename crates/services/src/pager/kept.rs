@@ -161,6 +161,22 @@ impl Outside {
         }
     }
 
+    /// Waits until the pager has taken what is kept for it, as long as there is one. Returns the
+    /// pages that it has not.
+    pub(super) fn waits_until_taken(&self, until: Instant) -> u64 {
+        let mut state = self.state();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let owed = state.under_way.owed();
+            if owed == 0 || left.is_zero() || !state.under_way.is_up() {
+                return owed as u64;
+            }
+            // What is given back ends without a word: looked at from time to time.
+            let waited = self.wrote.wait_timeout(state, left.min(TAKING));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// Sends the next kept pages.
     fn begin_return(&self, object: ObjectId) -> Option<(u64, PageRange)> {
         let _keeping = lock(&self.keeping);

@@ -221,6 +221,24 @@ impl Outsides {
         }
     }
 
+    /// Hands over all that was modified, and waits until pagers have taken it, at most for
+    /// `patience`. Returns the bytes that they have not.
+    pub(crate) fn write_back(&self, patience: Duration) -> u64 {
+        let until = Instant::now() + patience;
+        let mut pages = 0;
+        for outside in self.everyone() {
+            let Some(object) = outside.object() else {
+                continue;
+            };
+            let all = PageRange::new(0, object.pages());
+            if let Err(error) = object.clean(all) {
+                eprintln!("farpage: cannot write back '{}': {error}", object.name());
+            }
+            pages += outside.waits_until_taken(until);
+        }
+        pages * PAGE_BYTES as u64
+    }
+
     fn everyone(&self) -> Vec<Arc<Outside>> {
         lock(&self.all).iter().filter_map(Weak::upgrade).collect()
     }

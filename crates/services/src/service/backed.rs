@@ -53,7 +53,7 @@ enum Event {
 
 /// Pagers in other processes.
 pub(super) struct Backed {
-    outsides: OnceLock<Arc<Outsides>>,
+    outsides: Arc<OnceLock<Arc<Outsides>>>,
     /// Objects by the ports of their pagers.
     by_right: HashMap<Name, Name>,
     /// Who waits for a pager to begin, and which process asked first.
@@ -103,7 +103,7 @@ impl Backed {
             .name("services-clean".into())
             .spawn(clean)?;
         Ok(Self {
-            outsides: OnceLock::new(),
+            outsides: Arc::default(),
             by_right: HashMap::new(),
             beginning: HashMap::new(),
             port,
@@ -118,7 +118,27 @@ impl Backed {
     }
 }
 
+/// What is to be done at the end of a host kernel.
+pub struct WriteBack(Arc<OnceLock<Arc<Outsides>>>);
+
+impl WriteBack {
+    /// Hands over to pagers in other processes what was modified, and waits until they have taken
+    /// it, at most for `patience`. Returns the bytes that they have not: they are lost with the host
+    /// kernel.
+    #[must_use]
+    pub fn run(&self, patience: Duration) -> u64 {
+        let outsides = self.0.get();
+        outsides.map_or(0, |outsides| outsides.write_back(patience))
+    }
+}
+
 impl Service {
+    /// What is to be done when this service is to end.
+    #[must_use]
+    pub fn write_back(&self) -> WriteBack {
+        WriteBack(Arc::clone(&self.backed.outsides))
+    }
+
     /// Maps the object of a pager: at once when it is known, else when the pager has begun.
     pub(super) fn map_backed(
         &mut self,

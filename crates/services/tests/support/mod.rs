@@ -61,9 +61,20 @@ pub fn run_host() -> ! {
     let objects = Objects::start(RAM).unwrap();
     let service = Service::new(objects, RAM, Arc::new(Store::default())).unwrap();
     let _listening = service.listen(&farpage_services::default_socket()).unwrap();
+    let write_back = service.write_back();
     println!("> ready");
-    let Err(error) = service.run();
-    panic!("{error}");
+    std::thread::spawn(move || {
+        let Err(error) = service.run();
+        panic!("{error}");
+    });
+    for line in std::io::stdin().lines() {
+        assert_eq!(line.unwrap(), "end");
+        println!("> {}", write_back.run(PATIENCE));
+    }
+    // Killed, not ended.
+    loop {
+        std::thread::park();
+    }
 }
 
 /// Another process: it does what it is told, a line at a time.
