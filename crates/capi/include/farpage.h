@@ -427,6 +427,26 @@ struct fp_memory *fp_open_pager(const struct fp_pager *pager,
                                 const struct fp_options *options,
                                 struct fp_error *error);
 
+// Offers `pager->bytes` bytes, which the functions of `pager` answer for, to the host kernel
+// (`farpage up`): other processes of this user find them by `pager->name`. The table is copied.
+// They are read and written in pages, and with `write_at` modified pages come back; `sync` is
+// called when the host kernel lets go of them. This process must not map them itself. Who waits
+// for a page waits `patience_ms`, also for a program that died to be started again, then gets
+// SIGBUS; 0: until it comes. Run the program by `farpage pager serve`, which starts it again when
+// it dies. Returns NULL when it fails: FP_NOT_FOUND without a host kernel, FP_DENIED when another
+// program has the name.
+struct fp_served *fp_serve_pager(const struct fp_pager *pager,
+                                 uint64_t patience_ms,
+                                 struct fp_error *error);
+
+// Waits for the end of the host kernel, for `timeout_ms` at most; UINT64_MAX: as long as it takes.
+// Returns 1 when it has ended, 0 when it lives, -1 when it fails.
+int32_t fp_served_wait(const struct fp_served *served, uint64_t timeout_ms, struct fp_error *error);
+
+// Answers no more. What the host kernel has not handed over it keeps for a program that offers the
+// same again. NULL does nothing.
+void fp_served_free(struct fp_served *served);
+
 // Opens the heap in `bytes` bytes at `memory`, and makes one there if all of it is zero. The memory
 // is a shared mapping, at a multiple of 4096, that stays until fp_heap_close. Processes may have it
 // at different addresses. What processes that were killed had in hand is found again. NULL with
@@ -455,25 +475,6 @@ uint64_t *fp_heap_root(const struct fp_heap *heap, uint32_t number, struct fp_er
 int32_t fp_heap_usage_of(const struct fp_heap *heap,
                          struct fp_heap_usage *usage,
                          struct fp_error *error);
-// Offers `pager->bytes` bytes, which the functions of `pager` answer for, to the host kernel
-// (`farpage up`): other processes of this user find them by `pager->name`. The table is copied.
-// They are read and written in pages, and with `write_at` modified pages come back; `sync` is
-// called when the host kernel lets go of them. This process must not map them itself. Who waits
-// for a page waits `patience_ms`, also for a program that died to be started again, then gets
-// SIGBUS; 0: until it comes. Run the program by `farpage pager serve`, which starts it again when
-// it dies. Returns NULL when it fails: FP_NOT_FOUND without a host kernel, FP_DENIED when another
-// program has the name.
-struct fp_served *fp_serve_pager(const struct fp_pager *pager,
-                                 uint64_t patience_ms,
-                                 struct fp_error *error);
-
-// Waits for the end of the host kernel, for `timeout_ms` at most; UINT64_MAX: as long as it takes.
-// Returns 1 when it has ended, 0 when it lives, -1 when it fails.
-int32_t fp_served_wait(const struct fp_served *served, uint64_t timeout_ms, struct fp_error *error);
-
-// Answers no more. What the host kernel has not handed over it keeps for a program that offers the
-// same again. NULL does nothing.
-void fp_served_free(struct fp_served *served);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -12,6 +12,7 @@ use farpage_services::{Host, PagerListed, default_socket};
 use farpage_sys::{process, signal};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::columns::{Side, columns};
 use crate::signals;
 use crate::size::human;
 
@@ -237,8 +238,7 @@ fn state(pager: &PagerListed) -> &'static str {
 fn table(pagers: &[PagerListed]) -> String {
     let head = [
         "NAME", "SIZE", "PAGER", "STATE", "WAITING", "ANSWERED", "KEPT",
-    ]
-    .map(str::to_owned);
+    ];
     let rows = pagers.iter().map(|one| {
         let name = if one.name.is_empty() { "-" } else { &one.name };
         [
@@ -251,21 +251,9 @@ fn table(pagers: &[PagerListed]) -> String {
             human(one.kept_bytes),
         ]
     });
-    let lines: Vec<[String; 7]> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| {
-        let widths = lines.iter().map(|line| line[column].chars().count());
-        widths.max().unwrap_or(0)
-    };
-    let mut table = String::new();
-    for line in &lines {
-        let cells = line.iter().enumerate().map(|(column, cell)| match column {
-            0 | 3 => format!("{cell:<0$}", width(column)),
-            _ => format!("{cell:>0$}", width(column)),
-        });
-        table += cells.collect::<Vec<_>>().join("  ").trim_end();
-        table.push('\n');
-    }
-    table
+    let (left, right) = (Side::Left, Side::Right);
+    let sides = [left, right, right, left, right, right, right];
+    columns(sides, head, rows).join("\n") + "\n"
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use clap::Args;
 use super::WhichHost;
 use super::list::{mapped_by, name};
 use super::reading::{Faults, Reading};
+use crate::columns::{Side, columns};
 use crate::size::{human, human_count, human_time};
 
 /// Between the two looks that figures a second are made of.
@@ -45,40 +46,56 @@ pub fn stats(args: &StatsArgs) -> Result<()> {
 /// A reading as lines of text.
 pub fn text(reading: &Reading) -> String {
     let mut text = summary(reading).join("\n") + "\n\n";
+    let (left, right) = (Side::Left, Side::Right);
     let head = [
-        "OBJECT", "SIZE", "MEMORY", "DIRTY", "WIRED", "FAULTS/S", "P50", "P99",
+        "OBJECT",
+        "SIZE",
+        "MEMORY",
+        "DIRTY",
+        "WIRED",
+        "FAULTS/S",
+        "P50",
+        "P99",
+        "MAPPED BY",
     ];
-    let head = head.map(str::to_owned).to_vec();
     let rows = reading.objects.iter().map(|row| {
         let object = &row.object;
-        let bytes = [
-            object.bytes,
-            object.resident_bytes,
-            object.dirty_bytes,
-            object.wired_bytes,
-        ];
-        let mut cells = vec![name(object).to_owned()];
-        cells.extend(bytes.map(human));
-        cells.extend(speed(&row.faulted));
-        cells.push(mapped_by(object));
-        cells
+        let [per_second, p50, p99] = speed(&row.faulted);
+        [
+            name(object).to_owned(),
+            human(object.bytes),
+            human(object.resident_bytes),
+            human(object.dirty_bytes),
+            human(object.wired_bytes),
+            per_second,
+            p50,
+            p99,
+            mapped_by(object),
+        ]
     });
-    let rows = rows.collect::<Vec<_>>();
-    text += &lines(head.into_iter().chain(["MAPPED BY".into()]).collect(), rows);
+    let mut sides = [right; 9];
+    (sides[0], sides[8]) = (left, left);
+    text += &columns(sides, head, rows).join("\n");
     let head = [
         "PAGER", "OBJECTS", "CALLS", "OPEN", "CALLS/S", "P50", "P99", "HEALTH",
     ];
     let rows = reading.pagers.iter().map(|row| {
         let pager = &row.pager;
-        let counts = [pager.objects, pager.calls, pager.open];
-        let mut cells = vec![pager.name.clone()];
-        cells.extend(counts.map(human_count));
-        cells.extend(speed(&row.answers));
-        cells.push(row.health.clone());
-        cells
+        let [per_second, p50, p99] = speed(&row.answers);
+        [
+            pager.name.clone(),
+            human_count(pager.objects),
+            human_count(pager.calls),
+            human_count(pager.open),
+            per_second,
+            p50,
+            p99,
+            row.health.clone(),
+        ]
     });
-    let rows = rows.collect::<Vec<_>>();
-    text + "\n" + &lines(head.map(str::to_owned).to_vec(), rows)
+    let mut sides = [right; 8];
+    (sides[0], sides[7]) = (left, left);
+    text + "\n\n" + &columns(sides, head, rows).join("\n") + "\n"
 }
 
 /// Memory, paging space and faults of all, a line each.
@@ -142,27 +159,6 @@ pub fn time(us: Option<f64>) -> String {
         Some(us) if us < 9.95 => format!("{us:.1} us"),
         Some(us) => human_time((us * 1e3) as u64),
     }
-}
-
-/// A table: all columns but the first and the last end at the right.
-fn lines(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
-    let all: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
-    let last = all[0].len() - 1;
-    let width = |column: usize| {
-        let widths = all.iter().map(|line| line[column].chars().count());
-        widths.max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..=last).map(width).collect();
-    let line = |cells: &Vec<String>| {
-        let cells = cells.iter().zip(&widths).enumerate();
-        let cells = cells.map(|(column, (cell, width))| match column {
-            0 => format!("{cell:<width$}"),
-            column if column == last => cell.clone(),
-            _ => format!("{cell:>width$}"),
-        });
-        cells.collect::<Vec<_>>().join("  ") + "\n"
-    };
-    all.iter().map(line).collect()
 }
 
 #[cfg(test)]

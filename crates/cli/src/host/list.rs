@@ -5,6 +5,7 @@ use clap::Args;
 use farpage_services::{Figures, ObjectFigures};
 
 use super::WhichHost;
+use crate::columns::{Side, columns};
 use crate::size::{human, human_time};
 
 /// List the shared memory of this host
@@ -106,7 +107,7 @@ pub fn name(object: &ObjectFigures) -> &str {
 }
 
 fn table(listed: &[ObjectFigures]) -> String {
-    let head = ["NAME", "SIZE", "IN MEMORY", "MADE BY", "MAPPED BY"].map(str::to_owned);
+    let head = ["NAME", "SIZE", "IN MEMORY", "MADE BY", "MAPPED BY"];
     let rows = listed.iter().map(|one| {
         [
             name(one).to_owned(),
@@ -116,16 +117,8 @@ fn table(listed: &[ObjectFigures]) -> String {
             mapped_by(one),
         ]
     });
-    let lines: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| {
-        let widths = lines.iter().map(|line| line[column].chars().count());
-        widths.max().unwrap_or(0)
-    };
-    let [name, size, memory, maker] = [0, 1, 2, 3].map(width);
-    let line = |[a, b, c, d, e]: &[String; 5]| {
-        format!("{a:<name$}  {b:>size$}  {c:>memory$}  {d:>maker$}  {e}\n")
-    };
-    lines.iter().map(line).collect()
+    let (left, right) = (Side::Left, Side::Right);
+    columns([left, right, right, right, left], head, rows).join("\n") + "\n"
 }
 
 #[cfg(test)]

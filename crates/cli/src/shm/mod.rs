@@ -125,8 +125,9 @@ impl Figures {
     /// For the summary: a line, or two.
     pub fn summary(&self) -> String {
         let mut text = format!(
-            "farpage: shared memory: {} objects, {} of them in RAM at most\n",
+            "farpage: shared memory: {} object{}, {} in RAM at most\n",
             human_count(self.objects),
+            if self.objects == 1 { "" } else { "s" },
             human(self.resident_max_bytes)
         );
         if self.removed > 0 {
@@ -153,7 +154,7 @@ mod tests {
             resident_max_bytes: 3 << 20,
             removed: 0,
         };
-        let line = "farpage: shared memory: 2 objects, 3.00 MiB of them in RAM at most\n";
+        let line = "farpage: shared memory: 2 objects, 3.00 MiB in RAM at most\n";
         assert_eq!(none.summary(), line);
         let some = Figures { removed: 1, ..none };
         let more = "farpage: removed 1 shared memory object that nobody unlinked\n";
