@@ -67,8 +67,9 @@ fn run(ram: &str, program: &[&str]) -> Output {
 
 /// What the summary says of objects in RAM.
 fn most_mib(said: &str) -> f64 {
-    let (_, line) = said.split_once("objects, ").expect("a line for them");
-    let (most, _) = line.split_once(" MiB of them").expect("their size");
+    let (_, line) = said.split_once("shared memory: ").expect("a line for it");
+    let (_, most) = line.split_once(", ").expect("how many there were");
+    let (most, _) = most.split_once(" MiB in RAM").expect("their size");
     most.parse().unwrap()
 }
 
