@@ -2,12 +2,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
 
+use super::FOLDER;
 use super::names::{self, Name};
 use crate::control_socket;
 
@@ -30,7 +32,7 @@ impl Ledger {
             options.create(true).write(true).truncate(true).mode(0o600);
             let file = options.open(&path)?;
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-            writeln!(&file, "{}", boot())?;
+            writeln!(&file, "{}\n{}", boot(), place())?;
             Ok::<_, std::io::Error>(file)
         };
         let file = open().with_context(|| format!("cannot write '{}'", path.display()))?;
@@ -42,10 +44,10 @@ impl Ledger {
         // Without it the name is removed all the same, unless this process is killed.
         let _ = writeln!(&self.file, "{}", name.to_line());
     }
-}
 
-impl Drop for Ledger {
-    fn drop(&mut self) {
+    /// Nothing is left.
+    pub fn end(&self) {
+        // The next run does it otherwise.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -54,6 +56,18 @@ impl Drop for Ledger {
 fn boot() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.unwrap_or_default().trim().to_string()
+}
+
+/// What names and numbers mean is told by the mount that is at [`FOLDER`], and the namespace of
+/// System V. Devices have the numbers of earlier ones, but not their age.
+fn place() -> String {
+    let folder = fs::metadata(FOLDER).ok();
+    let device = folder.as_ref().map_or(0, MetadataExt::dev);
+    let made = folder.and_then(|folder| folder.created().ok());
+    let made = made.and_then(|made| made.duration_since(UNIX_EPOCH).ok());
+    let namespace = fs::metadata("/proc/self/ns/ipc").map_or(0, |it| it.ino());
+    let made = made.map_or(0, |made| made.as_nanos());
+    format!("{device} {made} {namespace}")
 }
 
 /// Removes what runs of this user have left that were killed. Returns how much that was.
@@ -74,13 +88,15 @@ fn remove_of(path: &Path) -> Result<u64> {
     let mut text = String::new();
     file.read_to_string(&mut text)?;
     let mut lines = text.lines();
-    let count = match lines.next() == Some(boot().as_str()) {
-        true => {
-            let left: Vec<Name> = lines.filter_map(Name::from_line).collect();
-            names::remove(left.iter())
+    let mut count = 0;
+    if lines.next() == Some(boot().as_str()) {
+        if lines.next() != Some(place().as_str()) {
+            // It is for who sees what that run has seen: another container, perhaps.
+            return Ok(0);
         }
-        false => 0,
-    };
+        let left: Vec<Name> = lines.filter_map(Name::from_line).collect();
+        count = names::remove(left.iter());
+    }
     fs::remove_file(path)?;
     Ok(count)
 }

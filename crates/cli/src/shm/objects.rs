@@ -233,6 +233,7 @@ impl Kept {
         self.files.clear();
         self.segments.clear();
         self.others.clear();
+        self.ledger.end();
         Figures {
             objects: self.made,
             resident_max_bytes: self.resident_max_bytes,
