@@ -4,7 +4,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use farpage_abi::PAGE_BYTES;
 use farpage_object::GRANT_PAGES;
 
 use crate::Objects;
@@ -93,7 +92,7 @@ impl Objects {
              new objects are refused, and programs that touch new pages get SIGBUS; remove objects \
              (farpage ls, farpage rm), or make room where the paging files are",
             self.resident_bytes() >> 20,
-            (self.most() * PAGE_BYTES as u64) >> 20
+            self.room.bytes() >> 20
         );
     }
 

@@ -313,11 +313,9 @@ impl Object {
 
     /// Copies are not needed any more.
     pub(crate) fn forget(&self, state: &mut State, pages: PageRange) {
-        let copies = state.aside.range(pages.start.0..pages.end.0);
-        for page in copies.map(|(page, _)| *page).collect::<Vec<_>>() {
-            if let Some(slot) = state.aside.remove(&page) {
-                self.host.copies.forget(slot);
-            }
+        let within = pages.start.0..pages.end.0;
+        for (_, slot) in state.aside.extract_if(within, |_, _| true) {
+            self.host.copies.forget(slot);
         }
     }
 

@@ -13,7 +13,6 @@ use farpage_object::{Shared, Wanted};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::buffer::Buffer;
 use farpage_sys::file::{self, Fd};
-use farpage_sys::linux::general as g;
 use farpage_sys::mapped::Mapped;
 use farpage_sys::{Errno, uffd};
 
@@ -98,7 +97,7 @@ impl Object {
         let (memory, faults) = match sized_by {
             Some(_) => (Mapped::sparse(&label)?, None),
             None => {
-                let own = open_uffd()?;
+                let (own, _) = uffd::with_device(uffd::open)?;
                 let faults = Faults(own.0);
                 own.enable(0)?;
                 (Mapped::create(&label, bytes, own)?, Some(faults))
@@ -636,13 +635,6 @@ impl Object {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
-}
-
-fn open_uffd() -> Result<uffd::Uffd, Errno> {
-    let device = file::open(c"/dev/userfaultfd", g::O_RDWR | g::O_CLOEXEC, 0).ok();
-    let opened = uffd::open(device);
-    device.into_iter().for_each(file::close);
-    Ok(opened?.0)
 }
 
 impl Drop for Object {

@@ -45,6 +45,7 @@ use std::time::Duration;
 use farpage_abi::{Control, ObjectId, PAGE_BYTES};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::file::Fd;
+use farpage_sys::uffd::device;
 use farpage_sys::{Errno, control};
 
 use crate::handler::Buffer;
@@ -287,11 +288,6 @@ fn clean_for_ever(kernel: &'static Kernel) -> ! {
             kernel.clean_beyond(limit, &mut cursor);
         }
     }
-}
-
-fn device() -> Option<Fd> {
-    let flags = farpage_sys::linux::general::O_RDWR | farpage_sys::linux::general::O_CLOEXEC;
-    farpage_sys::file::open(c"/dev/userfaultfd", flags, 0).ok()
 }
 
 fn start_handler(kernel: &'static Kernel) -> Result<(), Error> {

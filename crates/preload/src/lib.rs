@@ -24,6 +24,7 @@ mod stacks;
 #[cfg(feature = "standalone")]
 mod standalone;
 mod start;
+mod supervised;
 mod trap;
 mod user_tier;
 

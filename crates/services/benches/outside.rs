@@ -11,8 +11,7 @@ use farpage_host::Objects;
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_services::pager::{About, MemoryObject, PageRequest};
 use farpage_services::{Host, Service, default_socket};
-use farpage_sys::file;
-use farpage_sys::linux::general as g;
+use farpage_sys::uffd::with_device;
 use farpage_sys::view::View;
 
 const PAGER: &str = "FARPAGE_BENCH_PAGER";
@@ -121,9 +120,9 @@ fn main() -> ExitCode {
     let outside = host.open("outside").expect("it was offered");
     let object = objects.create("inside", PAGES, Arc::new(Inside), false);
     let object = object.expect("an object");
-    let device = file::open(c"/dev/userfaultfd", g::O_RDWR | g::O_CLOEXEC, 0).ok();
     let bytes = PAGES as usize * PAGE_BYTES;
-    let inside = View::map(object.descriptor(), bytes, device).expect("a mapping");
+    let inside = with_device(|device| View::map(object.descriptor(), bytes, device));
+    let inside = inside.expect("a mapping");
     let faults = inside.faults().expect("a descriptor");
     let space = objects.attach(faults).expect("a userfaultfd");
     let all = PageRange::new(0, PAGES);

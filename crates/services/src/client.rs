@@ -10,8 +10,8 @@ use std::time::Duration;
 use farpage_port::interface::{Both, Fd as SentFd, InvokeError};
 use farpage_port::{ConnectError, Node, Notice, ReceiveRight, SendRight, link};
 use farpage_sys::Errno;
-use farpage_sys::file::{self, Fd};
-use farpage_sys::linux::general as g;
+use farpage_sys::file::Fd;
+use farpage_sys::uffd::with_device;
 use farpage_sys::view::View;
 
 use crate::figures::{Figures, Message};
@@ -582,13 +582,6 @@ fn refuse_others(path: &Path, own: u32) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-fn with_device<T>(act: impl FnOnce(Option<Fd>) -> T) -> T {
-    let device = file::open(c"/dev/userfaultfd", g::O_RDWR | g::O_CLOEXEC, 0).ok();
-    let result = act(device);
-    device.into_iter().for_each(file::close);
-    result
 }
 
 #[cfg(test)]

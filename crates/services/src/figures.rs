@@ -252,7 +252,7 @@ impl Service {
     }
 
     /// Objects that the caller may see.
-    fn visible(&self, caller: Sender) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn visible(&self, caller: Sender) -> impl Iterator<Item = &Entry> {
         self.held.values().filter_map(move |held| match held {
             Held::Object(entry) if entry.refuse_others(caller).is_ok() => Some(entry),
             Held::Object(_) | Held::Name(_) | Held::Mapping(_) => None,

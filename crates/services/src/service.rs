@@ -448,11 +448,7 @@ impl Kernel for Service {
     }
 
     fn list(&mut self, caller: Sender) -> Vec<Listed> {
-        let entries = self.held.values().filter_map(|held| match held {
-            Held::Object(entry) if entry.refuse_others(caller).is_ok() => Some(entry),
-            Held::Object(_) | Held::Name(_) | Held::Mapping(_) => None,
-        });
-        let listed = entries.map(|entry| {
+        let listed = self.visible(caller).map(|entry| {
             let mut mapped_by = entry.mapped_by.clone();
             mapped_by.sort_unstable();
             Listed {

@@ -142,6 +142,19 @@ pub struct Progress {
 #[derive(Clone, Copy, Debug)]
 pub struct Uffd(pub Fd);
 
+/// `/dev/userfaultfd`, for who may open it.
+pub fn device() -> Option<Fd> {
+    crate::file::open(c"/dev/userfaultfd", g::O_RDWR | g::O_CLOEXEC, 0).ok()
+}
+
+/// Acts with the [`device`], and closes it.
+pub fn with_device<T>(act: impl FnOnce(Option<Fd>) -> T) -> T {
+    let device = device();
+    let result = act(device);
+    device.into_iter().for_each(crate::file::close);
+    result
+}
+
 /// Opens a userfaultfd by the best way this process has, without enabling features yet.
 /// `device`: an open `/dev/userfaultfd`, if there is one.
 ///

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::WhichHost;
 use super::list::{mapped_by, name};
-use super::reading::{Faults, Reading};
+use super::reading::{Faults, Reading, Row};
 use crate::columns::{Side, columns};
 use crate::size::{human, human_count, human_time};
 
@@ -58,21 +58,7 @@ pub fn text(reading: &Reading) -> String {
         "P99",
         "MAPPED BY",
     ];
-    let rows = reading.objects.iter().map(|row| {
-        let object = &row.object;
-        let [per_second, p50, p99] = speed(&row.faulted);
-        [
-            name(object).to_owned(),
-            human(object.bytes),
-            human(object.resident_bytes),
-            human(object.dirty_bytes),
-            human(object.wired_bytes),
-            per_second,
-            p50,
-            p99,
-            mapped_by(object),
-        ]
-    });
+    let rows = reading.objects.iter().map(cells);
     let mut sides = [right; 9];
     (sides[0], sides[8]) = (left, left);
     text += &columns(sides, head, rows).join("\n");
@@ -96,6 +82,23 @@ pub fn text(reading: &Reading) -> String {
     let mut sides = [right; 8];
     (sides[0], sides[7]) = (left, left);
     text + "\n\n" + &columns(sides, head, rows).join("\n") + "\n"
+}
+
+/// An object, in the columns of `stats` and `top`.
+pub fn cells(row: &Row) -> [String; 9] {
+    let object = &row.object;
+    let [per_second, p50, p99] = speed(&row.faulted);
+    [
+        name(object).to_owned(),
+        human(object.bytes),
+        human(object.resident_bytes),
+        human(object.dirty_bytes),
+        human(object.wired_bytes),
+        per_second,
+        p50,
+        p99,
+        mapped_by(object),
+    ]
 }
 
 /// Memory, paging space and faults of all, a line each.

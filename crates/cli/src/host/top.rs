@@ -16,10 +16,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{LineGauge, Paragraph, Row as Cells, Sparkline, Table, TableState};
 
 use super::WhichHost;
-use super::figures::{speed, summary, text};
-use super::list::{mapped_by, name};
+use super::figures::{cells, speed, summary, text};
 use super::reading::{Reading, Row};
-use crate::size::{human, human_count};
+use crate::size::human_count;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
@@ -242,29 +241,12 @@ impl Page {
         });
         let widths = [14, 9, 9, 9, 9, 9, 8, 8].map(Constraint::Length);
         let widths = widths.into_iter().chain([Constraint::Min(9)]);
-        let table = Table::new(rows.into_iter().map(cells), widths);
+        let table = Table::new(rows.into_iter().map(|row| Cells::new(cells(row))), widths);
         let table = table
             .header(Cells::new(head).style(Style::new().add_modifier(Modifier::REVERSED)))
             .row_highlight_style(Style::new().add_modifier(Modifier::BOLD));
         frame.render_stateful_widget(table, area, &mut self.chosen);
     }
-}
-
-fn cells(row: &Row) -> Cells<'static> {
-    let object = &row.object;
-    let [per_second, p50, p99] = speed(&row.faulted);
-    let cells = [
-        name(object).to_owned(),
-        human(object.bytes),
-        human(object.resident_bytes),
-        human(object.dirty_bytes),
-        human(object.wired_bytes),
-        per_second,
-        p50,
-        p99,
-        mapped_by(object),
-    ];
-    Cells::new(cells)
 }
 
 fn sort(rows: &mut [&Row], order: Order) {
@@ -327,6 +309,7 @@ fn pager_table(reading: &Reading) -> Table<'static> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::list::name;
     use super::super::reading::tests::figures;
     use super::*;
     use ratatui::Terminal;

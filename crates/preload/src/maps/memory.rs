@@ -5,12 +5,11 @@
 //! accessed, and wherever it is not registered it is not there: Linux would make pages of zeros.
 
 use alloc::vec::Vec;
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use farpage_abi::maps::{Maps, PieceOf, Word};
 use farpage_abi::{PAGE_BYTES, fds};
-use farpage_sys::file::{self, Fd};
+use farpage_sys::file::Fd;
 use farpage_sys::futex::{self, Guard, Mutex};
 use farpage_sys::linux::general as g;
 use farpage_sys::uffd::{self, Uffd, features};
@@ -18,17 +17,8 @@ use farpage_sys::{Errno, Result, mem, process, socket, thread};
 
 use super::paths::mapped;
 use super::{file_of, maps, say, size_of_file};
-use crate::{memory, own_threads, start};
+use crate::{memory, own_threads, start, supervised};
 
-/// Where they are placed: in the window, above the kernel's own areas.
-const AREA: Range<usize> = 0x5A00_0000_0000..0x6F00_0000_0000;
-/// Where the filter sees what is done to memory.
-const SEEN: [Range<usize>; 2] = [
-    0x1_0000_0000..0x5500_0000_0000,
-    0x5700_0000_0000..0x7000_0000_0000,
-];
-/// Time between two looks whether the program has ended thread by thread.
-const LOOK_MS: i32 = 1000;
 /// Time between two looks whether pages are still being taken out.
 const TAKING_OUT_NS: u64 = 100_000;
 const FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
@@ -117,11 +107,7 @@ impl Wanted {
         })?;
         let fixed = self.flags & FIXED != 0;
         let end = self.at.checked_add(length).ok_or(Errno::ENOMEM)?;
-        if fixed
-            && !SEEN
-                .iter()
-                .any(|area| area.start <= self.at && end <= area.end)
-        {
+        if fixed && !supervised::is_seen(self.at, end) {
             say("cannot map a file of --map at a fixed address there; let the system choose it");
             return Err(Errno::ENOMEM);
         }
@@ -187,29 +173,7 @@ fn place(maps: &Maps, slot: usize, bytes: usize, flags: u32, fd: Fd, offset: u64
         .map(|(_, piece)| (piece.start as usize, piece.end as usize))
         .collect();
     taken.sort_unstable();
-    let mut at = AREA.start;
-    for (start, end) in taken {
-        if end <= at {
-            continue;
-        }
-        if at.checked_add(bytes).ok_or(Errno::ENOMEM)? <= start {
-            break;
-        }
-        at = end;
-    }
-    let flags = flags | g::MAP_FIXED_NOREPLACE;
-    // Somebody else may have something there.
-    for _ in 0..64 {
-        if at.checked_add(bytes).is_none_or(|end| end > AREA.end) {
-            break;
-        }
-        // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
-        match unsafe { mem::map(at, bytes, g::PROT_NONE, flags, fd, offset) } {
-            Err(Errno::EEXIST) => at += bytes.next_multiple_of(1 << 30),
-            other => return other,
-        }
-    }
-    Err(Errno::ENOMEM)
+    supervised::place(taken.into_iter(), bytes, flags, fd, offset)
 }
 
 /// Maps a whole file for the agent to read from; `publish` is told where, with the lock held.
@@ -253,15 +217,7 @@ fn ready(state: &mut Guard<'_, State>, slot: usize) -> Result<Uffd> {
     if start::is_visitor() {
         return Err(Errno::EAGAIN);
     }
-    let device = Some(start::descriptor(fds::DEVICE));
-    let opened = file::with_room(|| {
-        let offered = uffd::offered(device)?;
-        let (opened, _) = uffd::open(device)?;
-        let enabled = opened.enable(offered & features::POISON);
-        enabled.inspect_err(|_| file::close(opened.0))?;
-        Ok(opened)
-    })?;
-    file::move_to(opened.0, at, true).inspect_err(|_| file::close(opened.0))?;
+    supervised::open_userfaultfd(at, |device| Ok(uffd::offered(device)? & features::POISON))?;
     let word = Word {
         kind: Word::FAULTS,
         which: slot as u64,
@@ -279,23 +235,13 @@ fn ready(state: &mut Guard<'_, State>, slot: usize) -> Result<Uffd> {
     Ok(Uffd(at))
 }
 
-/// Waits for the end of the supervisor: nobody answers the program's faults then.
+/// Watches for the end of the supervisor.
 extern "C" fn guard(_: usize) -> ! {
-    loop {
-        match file::poll([start::descriptor(fds::MAPS)], LOOK_MS) {
-            Ok(0) | Err(_) => own_threads::end_with_the_program(),
-            Ok(_) => die_without_supervisor(),
-        }
-    }
+    supervised::watch(die_without_supervisor)
 }
 
 fn die_without_supervisor() -> ! {
-    say(&alloc::format!(
-        "process {} is killed: it uses a file of --map, and farpage run, which brings its pages, \
-         has ended; run it again",
-        start::process_id()
-    ));
-    process::die()
+    supervised::die("a file of --map, and farpage run, which brings its pages, has ended")
 }
 
 /// Has the supervisor bring a piece in, while the program goes on.

@@ -7,16 +7,13 @@ use farpage_abi::shm::{Answer, Ask, Kind};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::futex::{Guard, Mutex};
 use farpage_sys::linux::general as g;
-use farpage_sys::uffd::{self, Uffd, features};
+use farpage_sys::uffd::{Uffd, features};
 use farpage_sys::{Errno, Result, mem, process, socket, thread};
 
 use super::memory::Piece;
 use super::segments::Attached;
 use super::{exist, say};
-use crate::{own_threads, start};
-
-/// Time between two looks whether the program has ended thread by thread.
-const LOOK_MS: i32 = 1000;
+use crate::{own_threads, start, supervised};
 
 /// What this task has.
 pub(super) struct State {
@@ -126,14 +123,7 @@ impl State {
             | features::MINOR_SHMEM
             | features::WP_HUGETLBFS_SHMEM
             | features::POISON;
-        let device = Some(start::descriptor(fds::DEVICE));
-        let opened = file::with_room(|| {
-            let (opened, _) = uffd::open(device)?;
-            let enabled = opened.enable(FEATURES);
-            enabled.inspect_err(|_| file::close(opened.0))?;
-            Ok(opened)
-        })?;
-        file::move_to(opened.0, at, true).inspect_err(|_| file::close(opened.0))?;
+        supervised::open_userfaultfd(at, |_| Ok(FEATURES))?;
         self.ask(Ask::new(Kind::Space), Some(at))?;
         // SAFETY: the guard uses nothing of libc; all signals are blocked in the handler.
         own_threads::add(unsafe { thread::spawn(guard, 0) }?);
@@ -142,23 +132,13 @@ impl State {
     }
 }
 
-/// Waits for the end of the supervisor: nobody answers the program's faults then.
+/// Watches for the end of the supervisor.
 extern "C" fn guard(_: usize) -> ! {
-    loop {
-        match file::poll([start::descriptor(fds::MAPS)], LOOK_MS) {
-            Ok(0) | Err(_) => own_threads::end_with_the_program(),
-            Ok(_) => die_without_supervisor(),
-        }
-    }
+    supervised::watch(die_without_supervisor)
 }
 
 fn die_without_supervisor() -> ! {
-    say(&alloc::format!(
-        "process {} is killed: it uses shared memory that farpage run --shm keeps, which has \
-         ended; run it again",
-        start::process_id()
-    ));
-    process::die()
+    supervised::die("shared memory that farpage run --shm keeps, which has ended")
 }
 
 /// Nothing of this changes until [`after_fork_in_parent`] or [`after_fork_in_child`].

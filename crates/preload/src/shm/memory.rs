@@ -1,7 +1,6 @@
 //! Shared memory in memory: mapping, protecting, moving.
 
 use alloc::vec::Vec;
-use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use farpage_abi::shm::{Ask, Kind, Shm};
@@ -14,15 +13,8 @@ use farpage_sys::{Errno, Result, mem};
 
 use super::connection::{STATE, State};
 use super::{descriptors, say, status_of};
-use crate::{memory, start};
+use crate::{memory, start, supervised};
 
-/// Where it is placed: in the window, above the kernel's own areas.
-const AREA: Range<usize> = 0x5A00_0000_0000..0x6F00_0000_0000;
-/// Where the filter sees what is done to memory.
-const SEEN: [Range<usize>; 2] = [
-    0x1_0000_0000..0x5500_0000_0000,
-    0x5700_0000_0000..0x7000_0000_0000,
-];
 const FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
 const WILL_WAIT: u32 = g::MAP_POPULATE | g::MAP_LOCKED;
 
@@ -198,8 +190,7 @@ impl Wanted {
         let length = length.filter(|length| *length > 0).ok_or(Errno::EINVAL)?;
         let fixed = self.flags & FIXED != 0;
         let end = self.at.checked_add(length).ok_or(Errno::ENOMEM)?;
-        let is_seen = |area: &Range<usize>| area.start <= self.at && end <= area.end;
-        if fixed && !SEEN.iter().any(is_seen) {
+        if fixed && !supervised::is_seen(self.at, end) {
             say("cannot map shared memory at a fixed address there; let the system choose it");
             return Err(Errno::ENOMEM);
         }
@@ -219,7 +210,8 @@ impl Wanted {
             // SAFETY: the program's own call, but that nothing there can be accessed yet.
             unsafe { memory::mmap(self.at, length, g::PROT_NONE, flags, self.memory, offset) }?
         } else {
-            place(&state.pieces, length, flags, self.memory, offset)?
+            let taken = state.pieces.iter().map(|piece| (piece.start, piece.end));
+            supervised::place(taken, length, flags, self.memory, offset)?
         };
         let piece = Piece {
             object: self.object,
@@ -291,30 +283,6 @@ fn populate(piece: Piece) {
     };
     // SAFETY: the pages are the program's.
     let _ = unsafe { mem::advise(piece.start, piece.end - piece.start, how) };
-}
-
-/// Maps `bytes` of a memory file without access, at the lowest place that is free.
-fn place(pieces: &[Piece], bytes: usize, flags: u32, fd: Fd, offset: u64) -> Result<usize> {
-    let mut at = AREA.start;
-    for piece in pieces.iter().filter(|piece| AREA.contains(&piece.start)) {
-        if at.checked_add(bytes).ok_or(Errno::ENOMEM)? <= piece.start {
-            break;
-        }
-        at = piece.end;
-    }
-    let flags = flags | g::MAP_FIXED_NOREPLACE;
-    // Somebody else may have something there.
-    for _ in 0..64 {
-        if at.checked_add(bytes).is_none_or(|end| end > AREA.end) {
-            break;
-        }
-        // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
-        match unsafe { mem::map(at, bytes, g::PROT_NONE, flags, fd, offset) } {
-            Err(Errno::EEXIST) => at += bytes.next_multiple_of(1 << 30),
-            other => return other,
-        }
-    }
-    Err(Errno::ENOMEM)
 }
 
 /// The program is about to unmap or replace `at .. at + bytes`.
