@@ -31,7 +31,7 @@ mod segments;
 mod slots;
 mod table;
 
-use farpage_abi::{Control, ObjectId, PAGE_BYTES, PageIndex, PageRange, SEGMENT_BYTES};
+use farpage_abi::{Access, Control, ObjectId, PAGE_BYTES, PageIndex, PageRange, SEGMENT_BYTES};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::arena::Arena;
 use farpage_sys::futex::Mutex;
@@ -120,6 +120,39 @@ impl DefaultPager {
         let _inside = self.gate.enter();
         let location = self.state.lock().table.get(object, page.0);
         location != location::Location::NOWHERE
+    }
+
+    /// A run of pages that this pager has, found from place `cursor` on, and where to go on. `None`:
+    /// there is none from there on. Pages that come meanwhile may lie before.
+    pub fn some_kept(&self, cursor: usize) -> Option<(ObjectId, PageRange, usize)> {
+        let _inside = self.gate.enter();
+        let mut found: Option<(ObjectId, PageRange)> = None;
+        let state = self.state.lock();
+        let next = state.table.scan(cursor, |object, page, _| {
+            let (of, run) = found.get_or_insert((object, PageRange::new(page, page)));
+            let follows = *of == object && run.end.0 == page;
+            if follows {
+                run.end.0 += 1;
+            }
+            follows
+        });
+        let (object, run) = found?;
+        Some((object, run, next.unwrap_or(usize::MAX)))
+    }
+
+    /// Copies the first of `pages` into `buffer`, and keeps them. Returns how many.
+    ///
+    /// # Errors
+    /// Why the first page cannot be had.
+    pub fn copy(
+        &self,
+        object: ObjectId,
+        pages: PageRange,
+        buffer: &mut [u8],
+    ) -> Result<u64, PagerError> {
+        let _inside = self.gate.enter();
+        let request = DataRequest::new(object, pages, 1, Access::Read, buffer);
+        self.copy_out(request).map(|pages| pages as u64)
     }
 }
 

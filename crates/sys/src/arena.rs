@@ -110,7 +110,12 @@ impl Arena {
         if give_back {
             let at = self.base + slot * self.slot_bytes;
             // SAFETY: the slot is empty and busy: nobody relies on its contents.
-            let _ = unsafe { mem::advise(at, self.slot_bytes, mem::MADV_DONTNEED) };
+            let given = unsafe { mem::advise(at, self.slot_bytes, mem::MADV_DONTNEED) };
+            if given == Err(Errno::EINVAL) {
+                // The process is wired.
+                // SAFETY: as above.
+                let _ = unsafe { mem::advise(at, self.slot_bytes, mem::MADV_DONTNEED_LOCKED) };
+            }
         }
         self.words[slot].fetch_and(!BUSY, Ordering::Release);
         true

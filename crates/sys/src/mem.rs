@@ -7,10 +7,10 @@ use crate::raw::Result;
 use crate::syscall;
 
 pub use linux_raw_sys::general::{
-    MADV_COLLAPSE, MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, MADV_NOHUGEPAGE,
-    MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_WILLNEED, MAP_ANONYMOUS, MAP_FIXED,
-    MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_EXEC, PROT_NONE, PROT_READ,
-    PROT_WRITE,
+    MADV_COLLAPSE, MADV_DONTFORK, MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_FREE, MADV_HUGEPAGE,
+    MADV_NOHUGEPAGE, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_WILLNEED, MAP_ANONYMOUS,
+    MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_EXEC, PROT_NONE,
+    PROT_READ, PROT_WRITE,
 };
 
 /// Maps memory, as `mmap(2)`.
@@ -118,4 +118,14 @@ pub unsafe fn touch_write(at: usize) {
     // An idempotent atomic in Rust would be compiled to a load, or to nothing.
     // SAFETY: forwarded; other threads may write the same byte meanwhile, none of it is lost.
     unsafe { core::arch::asm!("lock or byte ptr [{}], 0", in(reg) at, options(nostack)) };
+}
+
+/// Keeps every page that this process touches in memory, those that are there and those that come.
+///
+/// # Errors
+/// As `mlockall(2)`.
+pub fn wire() -> Result<()> {
+    let flags = g::MCL_CURRENT | g::MCL_FUTURE | g::MCL_ONFAULT;
+    // SAFETY: takes no pointer, and changes no contents.
+    unsafe { syscall!(g::__NR_mlockall, flags) }.map(drop)
 }

@@ -142,6 +142,34 @@ impl Words {
         // SAFETY: as above.
         unsafe { core::slice::from_raw_parts(self.0.pointer().cast(), self.0.bytes / 8) }
     }
+
+    /// Copies the bytes from `at` on, as they are at this moment, one after another.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn copy_to(&self, at: usize, into: &mut [u8]) {
+        let from = self.part(at, into.len()).cast_const();
+        // SAFETY: inside the mapping. Nothing is derived from the bytes but bytes, so one that
+        // changes meanwhile is one or the other.
+        unsafe { core::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+    }
+
+    /// Copies bytes to where `at` is.
+    ///
+    /// # Panics
+    /// When there is no room for them.
+    pub fn copy_from(&self, at: usize, bytes: &[u8]) {
+        let into = self.part(at, bytes.len());
+        // SAFETY: inside the mapping, of which no references to other than atomics are given; who
+        // reads or writes there meanwhile has one byte or the other.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), into, bytes.len()) };
+    }
+
+    fn part(&self, at: usize, bytes: usize) -> *mut u8 {
+        let end = at.checked_add(bytes);
+        assert!(end.is_some_and(|end| end <= self.0.bytes), "outside of it");
+        self.0.pointer().wrapping_add(at)
+    }
 }
 
 /// Memory that only this process has, to be filled and then sealed.

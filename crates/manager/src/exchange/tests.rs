@@ -1,0 +1,285 @@
+//! Random calls between random steps of an exchange, against what the pages must be.
+
+use std::collections::BTreeMap;
+
+use farpage_abi::Access;
+use proptest::prelude::*;
+
+use super::*;
+
+type Page = [u8; PAGE_BYTES];
+
+/// Keeps so many pages at most, and tells which.
+#[derive(Default)]
+struct Small {
+    most: usize,
+    kept: Mutex<BTreeMap<(u32, u64), Box<Page>>>,
+    /// Gives away what it is asked for.
+    gives_away: bool,
+}
+
+impl Small {
+    fn of(most: usize, gives_away: bool) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            gives_away,
+            ..Self::default()
+        })
+    }
+
+    fn first(
+        kept: &BTreeMap<(u32, u64), Box<Page>>,
+        object: ObjectId,
+        pages: PageRange,
+        buffer: &mut [u8],
+    ) -> Result<u64, PagerError> {
+        let mut count = 0;
+        for (page, into) in pages.iter().zip(buffer.chunks_exact_mut(PAGE_BYTES)) {
+            let Some(bytes) = kept.get(&(object.0, page.0)) else {
+                break;
+            };
+            into.copy_from_slice(bytes.as_slice());
+            count += 1;
+        }
+        match count {
+            0 => Err(PagerError::Unavailable),
+            count => Ok(count),
+        }
+    }
+}
+
+impl Pager for Small {
+    fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        let (object, pages) = (request.object(), request.pages());
+        let kept = &mut *whole(self.kept.lock());
+        let count = Self::first(kept, object, pages, request.buffer())?;
+        if !self.gives_away {
+            return Ok(Supplied::clean(count));
+        }
+        for page in pages.iter().take(count as usize) {
+            kept.remove(&(object.0, page.0));
+        }
+        Ok(Supplied::precious(count))
+    }
+
+    /// Takes as many as there is room for, and then says that there is none.
+    fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
+        let kept = &mut *whole(self.kept.lock());
+        for out in pages {
+            let key = (object.0, out.page.0);
+            if kept.len() >= self.most && !kept.contains_key(&key) {
+                return Err(PagerError::OutOfSpace);
+            }
+            kept.insert(key, Box::new(*out.bytes));
+        }
+        Ok(())
+    }
+
+    fn discard(&self, object: ObjectId, pages: PageRange) {
+        let within = (object.0, pages.start.0)..(object.0, pages.end.0);
+        whole(self.kept.lock())
+            .extract_if(within, |_, _| true)
+            .for_each(drop);
+    }
+
+    fn terminate(&self, object: ObjectId) {
+        self.discard(object, PageRange::new(0, 1 << 41));
+    }
+}
+
+impl Keeper for Small {
+    fn some_kept(&self, cursor: u64) -> Result<Option<(ObjectId, PageRange, u64)>, PagerError> {
+        let kept = whole(self.kept.lock());
+        let mut from = kept.keys().skip(cursor as usize);
+        Ok(from.next().map(|(object, page)| {
+            let pages = PageRange::new(*page, page + 2);
+            (ObjectId(*object), pages, cursor + 1)
+        }))
+    }
+
+    fn copy(
+        &self,
+        object: ObjectId,
+        pages: PageRange,
+        buffer: &mut [u8],
+    ) -> Result<u64, PagerError> {
+        let kept = whole(self.kept.lock());
+        Self::first(&kept, object, pages, buffer)
+    }
+}
+
+const PAGES_OF_ALL: u64 = 12;
+const OBJECTS: u32 = 2;
+
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Write(u32, u64, u64, u8),
+    Read(u32, u64, u64),
+    Discard(u32, u64, u64),
+    Terminate(u32),
+    Begin,
+    TurnBack,
+    Step,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let object = 0..OBJECTS;
+    let range = (0..PAGES_OF_ALL, 1..4u64);
+    prop_oneof![
+        6 => (object.clone(), range.clone(), any::<u8>())
+            .prop_map(|(object, (first, count), with)| Act::Write(object, first, count, with)),
+        5 => (object.clone(), range.clone()).prop_map(|(o, (first, count))| Act::Read(o, first, count)),
+        1 => (object.clone(), range).prop_map(|(o, (first, count))| Act::Discard(o, first, count)),
+        1 => object.prop_map(Act::Terminate),
+        1 => Just(Act::Begin),
+        1 => Just(Act::TurnBack),
+        8 => Just(Act::Step),
+    ]
+}
+
+/// The kernel: what it has in memory, and what it believes the manager to have.
+struct Kernel {
+    manager: Manager,
+    ours: [Arc<Small>; 2],
+    resident: BTreeMap<(u32, u64), u8>,
+    out: BTreeMap<(u32, u64), u8>,
+    cursor: u64,
+    buffer: Vec<u8>,
+}
+
+impl Kernel {
+    fn act(&mut self, act: Act) {
+        match act {
+            Act::Write(object, first, count, with) => self.page_out(object, first, count, with),
+            Act::Read(object, first, count) => self.page_in(object, first, count),
+            Act::Discard(object, first, count) => {
+                self.manager
+                    .discard(ObjectId(object), PageRange::new(first, first + count));
+                let within = (object, first)..(object, first + count);
+                self.out
+                    .extract_if(within.clone(), |_, _| true)
+                    .for_each(drop);
+                self.resident.extract_if(within, |_, _| true).for_each(drop);
+            }
+            Act::Terminate(object) => {
+                self.manager.terminate(ObjectId(object));
+                self.out.retain(|(of, _), _| *of != object);
+                self.resident.retain(|(of, _), _| *of != object);
+            }
+            Act::Begin => {
+                let kept = self.manager.read();
+                let is_second = matches!(&kept.current, Member::Inside(inside)
+                    if std::ptr::addr_eq(Arc::as_ptr(inside), Arc::as_ptr(&self.ours[1])));
+                let is_moving = kept.before.is_some();
+                drop(kept);
+                if !is_moving {
+                    let next = Arc::clone(&self.ours[usize::from(!is_second)]);
+                    self.manager.begin(Member::Inside(next));
+                    self.cursor = 0;
+                }
+            }
+            Act::TurnBack => self.manager.turn_back(),
+            Act::Step => {
+                let _ = self.manager.step(&mut self.cursor, &mut self.buffer);
+            }
+        }
+    }
+
+    /// Pages with new contents leave: those that are not taken stay.
+    fn page_out(&mut self, object: u32, first: u64, count: u64, with: u8) {
+        let contents: Vec<Page> = (0..count).map(|n| [with ^ n as u8; PAGE_BYTES]).collect();
+        let pages = PageRange::new(first, first + count);
+        let pairs = pages.iter().zip(&contents);
+        let out: Vec<PageOut<'_>> = pairs.map(|(page, bytes)| PageOut { page, bytes }).collect();
+        let taken = self.manager.data_write(ObjectId(object), &out);
+        for out in &out {
+            let key = (object, out.page.0);
+            let (there, gone) = match taken {
+                Ok(()) => (&mut self.out, &mut self.resident),
+                Err(_) => (&mut self.resident, &mut self.out),
+            };
+            there.insert(key, out.bytes[0]);
+            gone.remove(&key);
+        }
+    }
+
+    fn page_in(&mut self, object: u32, first: u64, count: u64) {
+        // The kernel asks for what is out only.
+        let all_out =
+            (first..first + count).take_while(|page| self.out.contains_key(&(object, *page)));
+        let count = all_out.count() as u64;
+        if count == 0 {
+            return;
+        }
+        let pages = PageRange::new(first, first + count);
+        let mut buffer = vec![0; pages.bytes() as usize];
+        let request = DataRequest::new(ObjectId(object), pages, 1, Access::Read, &mut buffer);
+        let supplied = self.manager.data_request(request).expect("it is kept");
+        for (page, bytes) in pages
+            .iter()
+            .zip(buffer.chunks_exact(PAGE_BYTES))
+            .take(supplied.pages as usize)
+        {
+            let key = (object, page.0);
+            let was = self.out[&key];
+            assert!(
+                bytes.iter().all(|byte| *byte == was),
+                "page {key:?} has other contents"
+            );
+            if supplied.precious {
+                self.out.remove(&key);
+                self.resident.insert(key, was);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn no_page_is_lost_or_old_whenever_pagers_are_exchanged(
+        acts in proptest::collection::vec(act(), 1..120),
+        most in (4..30usize, 4..30usize),
+        gives_away in any::<(bool, bool)>(),
+    ) {
+        let ours = [Small::of(most.0, gives_away.0), Small::of(most.1, gives_away.1)];
+        let mut kernel = Kernel {
+            manager: Manager::new(Arc::clone(&ours[0]) as Arc<dyn Keeper>),
+            ours,
+            resident: BTreeMap::new(),
+            out: BTreeMap::new(),
+            cursor: 0,
+            buffer: vec![0; PAGES * PAGE_BYTES],
+        };
+        acts.into_iter().for_each(|act| kernel.act(act));
+        for object in 0..OBJECTS {
+            for page in 0..PAGES_OF_ALL + 4 {
+                kernel.page_in(object, page, 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn all_pages_move_and_the_one_before_is_let_go() {
+    let ours = [Small::of(100, false), Small::of(100, true)];
+    let manager = Manager::new(Arc::clone(&ours[0]) as Arc<dyn Keeper>);
+    let bytes = [7; PAGE_BYTES];
+    let out: Vec<PageOut<'_>> = (0..40)
+        .map(|page| PageOut {
+            page: PageIndex(page * 3),
+            bytes: &bytes,
+        })
+        .collect();
+    manager
+        .data_write(ObjectId(1), &out)
+        .expect("there is room");
+    manager.begin(Member::Inside(Arc::clone(&ours[1]) as Arc<dyn Keeper>));
+    assert!(manager.state().is_moving);
+    let (mut cursor, mut buffer) = (0, vec![0; PAGES * PAGE_BYTES]);
+    while manager.step(&mut cursor, &mut buffer) != Step::Done {}
+    assert!(!manager.state().is_moving);
+    assert_eq!(whole(ours[0].kept.lock()).len(), 0);
+    assert_eq!(whole(ours[1].kept.lock()).len(), 40);
+}
