@@ -85,6 +85,13 @@ pub struct MemoryArgs {
     /// A percentage is of --ram. [default: 25%]
     #[arg(long, value_name = "SIZE")]
     pub compressed: Option<String>,
+    #[command(flatten)]
+    pub files: FileArgs,
+}
+
+/// Where paging files are.
+#[derive(Args, Debug)]
+pub struct FileArgs {
     /// Directory for a paging file; give it again for more than one
     ///
     /// The file has no name and is gone with farpage, however it ends. A local disk is best;

@@ -13,6 +13,7 @@ mod maps;
 mod open;
 mod options;
 mod pager;
+mod paging;
 mod plot;
 mod prepare;
 mod program;

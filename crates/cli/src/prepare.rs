@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use crate::args::{MemoryArgs, RunArgs};
+use crate::args::{FileArgs, MemoryArgs, RunArgs};
 use crate::options::{Memory, RAM_MIN_BYTES, RunOptions, THRESHOLD_BYTES};
 use crate::size::{Size, human};
 use crate::{maps, program, spill_file};
@@ -45,6 +45,23 @@ pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
 pub fn memory(args: &MemoryArgs, limit: &MemoryLimit) -> Result<Memory> {
     let ram_bytes = ram(args, limit)?;
     let compressed_max_bytes = compressed(args, ram_bytes)?;
+    with_files(&args.files, ram_bytes, compressed_max_bytes)
+}
+
+/// As [`memory`], for a process that has compressed pages only.
+///
+/// # Errors
+/// As [`options`].
+pub fn paging(compressed: Option<&str>, files: &FileArgs, limit: &MemoryLimit) -> Result<Memory> {
+    let size = match compressed {
+        Some(text) => Size::parse("--compressed", text)?,
+        None => Size::Percent(20.0),
+    };
+    let bytes = size.of(limit.bytes()) / PAGE * PAGE;
+    with_files(files, bytes, bytes)
+}
+
+fn with_files(args: &FileArgs, ram_bytes: u64, compressed_max_bytes: u64) -> Result<Memory> {
     let spill_dirs = if args.spill.is_empty() {
         vec![spill_file::default_dir()]
     } else {
@@ -120,7 +137,7 @@ fn compressed(args: &MemoryArgs, ram_bytes: u64) -> Result<u64> {
     Ok(bytes)
 }
 
-fn spill_limit(args: &MemoryArgs, files: usize) -> Result<Option<u64>> {
+fn spill_limit(args: &FileArgs, files: usize) -> Result<Option<u64>> {
     let limit = absolute("--spill-limit", args.spill_limit.as_deref())?;
     let least = farpage_abi::SEGMENT_BYTES as u64 * files as u64;
     match (limit, &args.spill_limit) {

@@ -6,34 +6,28 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use farpage::memory_limit::MemoryLimit;
-use farpage_abi::{Control, fds};
-use farpage_default_pager::DefaultPager;
 use farpage_host::Objects;
-use farpage_services::{Host, PagingFile, PagingSpace, Service, check_owner, default_socket};
+use farpage_manager::Manager;
+use farpage_services::{Host, Service, check_owner, default_socket};
 use farpage_sys::signal;
 use rustix::fs::Mode;
-use rustix::process::{Resource, getrlimit, setrlimit, umask};
+use rustix::process::umask;
 
 use crate::args::MemoryArgs;
 use crate::host::web::{self, WebArgs};
-use crate::options::Memory;
+use crate::paging::Paging;
 use crate::size::human;
-use crate::spill_set::SpillSet;
 use crate::{prepare, shm, signals};
 
 /// INT and TERM end it.
 const ENDS: u64 = 1 << (2 - 1) | 1 << (15 - 1);
 /// Pagers have so much time to take what was modified when it ends.
 const ENDING: Duration = Duration::from_secs(10);
-/// The paging space's place among the tasks of its control block, of which it is the only one.
-const SLOT: usize = 0;
-
 /// Run the host kernel: memory that processes share by name, and that spills
 ///
 /// Stays in the foreground until it is interrupted; then, or when it is killed, what is shared is
@@ -64,18 +58,15 @@ pub fn main(args: &UpArgs) -> Result<()> {
     shm::tidy();
     let _blocked = signals::block();
     let ends = signal::watch(ENDS).context("cannot watch for signals")?;
-    raise_descriptors();
-    let (_file, control) =
-        farpage_sys::control::create().context("cannot make the control block")?;
-    fill(control, &memory)?;
-    let spill = Arc::new(SpillSet::start(control, &memory)?);
-    let pager = DefaultPager::new(control, SLOT);
-    let pager = pager.map_err(|error| anyhow::anyhow!("cannot make paging space: {error}"))?;
+    let paging = Arc::new(Paging::start(&memory)?);
     let resident = memory.ram_bytes - memory.compressed_max_bytes;
     let objects = Objects::start(resident)?;
-    let service = Service::new(objects, memory.ram_bytes, Arc::new(pager))?;
-    let told = Arc::clone(&spill);
-    let service = service.with_paging_space_told(move || paging_space(control, &told));
+    let manager =
+        Manager::start(Arc::clone(&paging.pager) as _).context("cannot start a thread")?;
+    let own = Arc::clone(&paging.pager) as _;
+    let service = Service::new(objects, memory.ram_bytes, own)?;
+    let service = service.with_default_memory_manager(manager);
+    let service = service.with_paging_space_told(move || paging.about());
     let given = given_socket()?;
     let socket = match &given {
         Some((_, path)) => path.clone(),
@@ -122,39 +113,7 @@ pub fn main(args: &UpArgs) -> Result<()> {
     }
     // Takes the socket away.
     drop(listening);
-    drop(spill);
     Ok(())
-}
-
-/// How full the paging space is.
-fn paging_space(control: &Control, spill: &SpillSet) -> PagingSpace {
-    let files = spill.list().into_iter().map(|file| PagingFile {
-        folder: file.dir.display().to_string(),
-        used_bytes: file.used_bytes,
-        limit_bytes: file.limit_bytes,
-        is_full: file.full,
-    });
-    PagingSpace {
-        compressed_bytes: control.compressed_bytes.load(Ordering::Relaxed),
-        compressed_max_bytes: control.compressed_max_bytes.load(Ordering::Relaxed),
-        files: files.collect(),
-    }
-}
-
-/// Each object and each mapping takes descriptors here.
-fn raise_descriptors() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // With fewer it says so when they are needed.
-    let _ = setrlimit(Resource::Nofile, limit);
-}
-
-fn fill(control: &Control, memory: &Memory) -> Result<()> {
-    // The highest numbers: those of objects grow from below.
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
-    let base = limit.min(1 << 20).saturating_sub(u64::from(fds::COUNT));
-    control.fd_base.store(base as u32, Ordering::Relaxed);
-    memory.fill(control)
 }
 
 /// The socket that a service manager has made for the host kernel, and where it lies.

@@ -1,106 +1,18 @@
 //! `farpage up` and the commands that ask it, as processes.
 
+#[path = "support/up.rs"]
+mod up;
+
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use farpage_services::{Error, Host, Refusal};
 
+use up::{PATIENCE, Up, farpage, until};
+
 const PROGRAM: &str = "FARPAGE_TEST_FILLS";
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A host kernel in a folder of its own.
-struct Up {
-    folder: tempfile::TempDir,
-    child: Child,
-    /// One reader: it may have read more than it has told.
-    output: Option<BufReader<ChildStdout>>,
-}
-
-impl Up {
-    fn start(more: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_farpage"));
-        command.args(["up", "--ram", "16M", "--socket"]);
-        command.arg(folder.path().join("host"));
-        command.arg("--spill").arg(folder.path()).args(more);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let output = child.stdout.take().map(BufReader::new);
-        let mut up = Self {
-            folder,
-            child,
-            output,
-        };
-        let line = up.line();
-        assert!(line.contains("the host kernel answers at"), "{line}");
-        up
-    }
-
-    /// The next line of what it says.
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        let output = self.output.as_mut().unwrap();
-        output.read_line(&mut line).unwrap();
-        line
-    }
-
-    fn host(&self) -> Host {
-        Host::connect(&self.folder.path().join("host")).unwrap()
-    }
-
-    fn asks(&self, what: &[&str]) -> Output {
-        farpage(what, &self.folder.path().join("host"))
-            .output()
-            .unwrap()
-    }
-
-    fn says(&self, what: &[&str]) -> String {
-        let output = self.asks(what);
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args([signal, &pid]).status();
-        assert!(sent.unwrap().success());
-    }
-
-    /// Ends it; what it wrote to standard error.
-    fn ends(mut self) -> String {
-        self.signal("-TERM");
-        let mut said = String::new();
-        let errors = self.child.stderr.as_mut().unwrap();
-        errors.read_to_string(&mut said).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{said}");
-        said
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn farpage(what: &[&str], socket: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_farpage"));
-    command.args(what).env("FARPAGE_HOST", socket);
-    command
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "not in time: {what}");
-        std::thread::yield_now();
-    }
-}
 
 /// Fills an object with what does not compress; nothing when it is run as a test.
 #[test]

@@ -47,6 +47,14 @@ impl Member {
         self.outside().is_some_and(|own| Arc::ptr_eq(own, other))
     }
 
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Inside(own), Self::Inside(other)) => Arc::ptr_eq(own, other),
+            (own, Self::Outside(other)) => own.is(other),
+            (Self::Outside(_), Self::Inside(_)) => false,
+        }
+    }
+
     /// Nothing of it is needed any more.
     fn may_end(&self) {
         if let Self::Outside(outside) = self {
@@ -243,8 +251,12 @@ impl Manager {
         }
     }
 
+    /// Another is the default memory manager, unless it is that already.
     fn begin(&self, next: Member) {
         let mut kept = self.write();
+        if kept.current.is_same(&next) {
+            return;
+        }
         let before = std::mem::replace(&mut kept.current, next);
         kept.before = Some(before);
     }

@@ -18,7 +18,7 @@ mod wire;
 
 pub use exchange::{Manager, State};
 pub use keeper::Keeper;
-pub use outside::{NotTaken, Outside};
+pub use outside::{About, NotTaken, Outside};
 pub use serve::{Ended, Offer, Serving};
 pub use space::{FileSpace, Space};
 pub use wire::{Wired, thread_wire, vm_wire};

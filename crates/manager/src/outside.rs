@@ -1,7 +1,7 @@
 //! A default pager in another process, as the kernel has it.
 
 use std::fmt;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::{Errno, thread};
+use rustix::net::SendFlags;
 
 use crate::ask::{Answer, Ask};
 use crate::channel::{Channel, PAGES, PLACES, Place};
@@ -46,10 +47,19 @@ impl fmt::Display for NotTaken {
 
 impl std::error::Error for NotTaken {}
 
+/// What a default pager says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// How far it is wired, in words.
+    pub wired: String,
+    /// Where its paging files are, in the order of [`Space::files`].
+    pub folders: Vec<String>,
+}
+
 /// A default pager in another process.
 pub struct Outside {
     pid: u32,
-    about: String,
+    about: About,
     channel: Channel,
     /// It ends with the process.
     life: UnixStream,
@@ -71,17 +81,19 @@ pub(crate) enum News {
 
 impl Outside {
     /// A default pager in process `pid`, by the channel and the socket that it handed over.
-    /// `about`: what it says of itself.
     ///
     /// # Errors
     /// As [`NotTaken`].
     pub fn new(
         pid: u32,
-        about: String,
+        about: About,
         channel: &OwnedFd,
         life: OwnedFd,
     ) -> Result<Arc<Self>, NotTaken> {
         let channel = Channel::map(channel.as_fd()).map_err(NotTaken::Channel)?;
+        // Anything else might never be read from.
+        let is_socket = rustix::net::sockopt::socket_type(&life);
+        is_socket.map_err(|errno| NotTaken::Channel(Errno(errno.raw_os_error())))?;
         Ok(Arc::new(Self {
             pid,
             about,
@@ -125,7 +137,8 @@ impl Outside {
     /// Nothing of it is needed any more.
     pub(crate) fn may_end(&self) {
         // It may be gone.
-        let _ = (&self.life).write_all(&[MAY_END]);
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let _ = rustix::net::send(&self.life, &[MAY_END], flags);
     }
 
     /// Its process.
@@ -134,7 +147,7 @@ impl Outside {
     }
 
     /// What it says of itself.
-    pub fn about(&self) -> &str {
+    pub fn about(&self) -> &About {
         &self.about
     }
 

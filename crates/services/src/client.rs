@@ -1,12 +1,13 @@
 //! A process's side.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use farpage_manager::{Offer, Serving, Wired};
 use farpage_port::interface::{Both, Fd as SentFd, InvokeError};
 use farpage_port::{ConnectError, Node, Notice, ReceiveRight, SendRight, link};
 use farpage_sys::Errno;
@@ -206,6 +207,29 @@ impl Host {
         let found = Found::new(bytes, right).learnt()?;
         let up = self.0.up()?;
         Shared::map(&self.0, &up, found, None)
+    }
+
+    /// Has `offer` be the default pager of the host kernel: what does not fit into its memory comes
+    /// here from now on, and what it has elsewhere in the background. For its own user, and root.
+    ///
+    /// # Errors
+    /// [`Refusal::NotYours`], [`Refusal::Failed`].
+    pub fn set_default_memory_manager(
+        &self,
+        offer: Offer,
+        wired: Wired,
+        folders: Vec<String>,
+    ) -> Result<Serving, Error> {
+        let copy = |fd: BorrowedFd<'_>| {
+            let copied = fd.try_clone_to_owned().map(SentFd);
+            copied.map_err(|error| Refusal::Failed(error.to_string()))
+        };
+        let (calls, life) = (copy(offer.channel())?, copy(offer.life())?);
+        let up = self.0.up()?;
+        up.kernel
+            .set_default_pager(calls, life, wired.to_string(), folders)?
+            .0?;
+        Ok(offer.is_taken())
     }
 
     /// Answers for a memory object from now on, by which others of this user find it by its name.

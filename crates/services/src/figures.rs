@@ -108,6 +108,25 @@ pub struct PagingSpace {
     pub compressed_max_bytes: u64,
     /// Paging files.
     pub files: Vec<PagingFile>,
+    /// The process that is the default pager. `None`: the host kernel itself is.
+    pub process: Option<PagingProcess>,
+    /// Pages still move to it from the one before.
+    pub is_moving: bool,
+    /// Processes that were the default pager and died with pages, which are lost.
+    pub died: Vec<u32>,
+    /// Pages that could not be read when they were to move, and are lost.
+    pub unreadable_pages: u64,
+}
+
+/// A process that is the default pager.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagingProcess {
+    /// Its number.
+    pub pid: u32,
+    /// How far it is wired, in words.
+    pub wired: String,
+    /// It owes an answer for seconds.
+    pub is_late: bool,
 }
 
 /// A paging file.
@@ -201,7 +220,7 @@ impl Service {
             objects_all: self.objects.objects().len() as u64,
             pagers: pagers.collect(),
             objects,
-            paging_space: self.about_paging_space.as_ref().map(|tell| tell()),
+            paging_space: self.paging_space(),
             no_room: no_room.map(|no_room| (no_room.since_ns, no_room.refused)),
         }
     }

@@ -188,6 +188,9 @@ interface! {
         fn map_object(object: SendRight, patience_ms: Option<u32>) => Tried<Both<u64, SendRight>>;
         /// All pagers of objects that the caller may see.
         fn pagers() -> Vec<PagerListed>;
+        /// The caller is the default pager from now on: a memory file for calls, a socket that ends
+        /// with it, how far it is wired, and where its paging files are.
+        fn set_default_pager(calls: Fd, life: Fd, wired: String, folders: Vec<String>) -> Tried<()>;
     }
 }
 

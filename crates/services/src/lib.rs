@@ -19,7 +19,9 @@ mod service;
 
 pub use client::{Error, Hold, Host, Offered, Shared, check_owner};
 pub use farpage_host::Times;
-pub use figures::{Figures, Message, ObjectFigures, PagerFigures, PagingFile, PagingSpace, times};
+pub use figures::{
+    Figures, Message, ObjectFigures, PagerFigures, PagingFile, PagingProcess, PagingSpace, times,
+};
 pub use interface::{Listed, PagerListed, Refusal, Status};
 pub use service::{Service, WriteBack};
 

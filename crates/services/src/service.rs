@@ -1,6 +1,7 @@
 //! The host kernel's side.
 
 mod backed;
+mod paging;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_host::{Object, Objects, SpaceId};
+use farpage_manager::Manager;
 use farpage_pagers::Pager;
 use farpage_port::interface::{Answer, Both, Fd};
 use farpage_port::{
@@ -21,8 +23,9 @@ use farpage_sys::Errno;
 
 pub use backed::WriteBack;
 use backed::{Backed, Backing};
+use paging::AboutPagingSpace;
 
-use crate::figures::{Figures, Message, PagingSpace};
+use crate::figures::{Figures, Message};
 use crate::interface::{About, Kernel, Memory, Tried};
 use crate::limits::{Cost, Limits};
 use crate::{Listed, PagerListed, Refusal, Status, names};
@@ -42,7 +45,8 @@ pub struct Service {
     pub(crate) objects: &'static Objects,
     /// Keeps what does not fit into memory.
     pub(crate) paging_space: Arc<dyn Pager>,
-    pub(crate) about_paging_space: Option<AboutPagingSpace>,
+    about_paging_space: Option<AboutPagingSpace>,
+    manager: Option<Arc<Manager>>,
     pub(crate) ram_bytes: u64,
     port: ReceiveRight,
     ports: PortSet,
@@ -60,9 +64,6 @@ pub struct Service {
     /// Pagers in other processes.
     backed: Backed,
 }
-
-/// Tells of the paging space.
-type AboutPagingSpace = Box<dyn Fn() -> PagingSpace + Send>;
 
 /// What a port of ours stands for.
 pub(crate) enum Held {
@@ -132,6 +133,7 @@ impl Service {
             objects,
             paging_space,
             about_paging_space: None,
+            manager: None,
             ram_bytes,
             port,
             ports,
@@ -144,16 +146,6 @@ impl Service {
             leaving,
             backed,
         })
-    }
-
-    /// Has `tell` answer who asks how full the paging space is.
-    #[must_use]
-    pub fn with_paging_space_told(
-        mut self,
-        tell: impl Fn() -> PagingSpace + Send + 'static,
-    ) -> Self {
-        self.about_paging_space = Some(Box::new(tell));
-        self
     }
 
     /// Listens at a path, until what is returned is dropped.
@@ -491,6 +483,18 @@ impl Kernel for Service {
     ) {
         let patience = patience_ms.map(|ms| Duration::from_millis(ms.into()));
         self.map_backed(caller, object, patience, answer);
+    }
+
+    fn set_default_pager(
+        &mut self,
+        caller: Sender,
+        calls: Fd,
+        life: Fd,
+        wired: String,
+        folders: Vec<String>,
+    ) -> Tried<()> {
+        let about = farpage_manager::About { wired, folders };
+        Tried(self.set_default_memory_manager(caller, &calls.0, life.0, about))
     }
 
     fn pagers(&mut self, caller: Sender) -> Vec<PagerListed> {

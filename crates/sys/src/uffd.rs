@@ -419,14 +419,24 @@ impl Uffd {
         unsafe { self.fill(POISON, 0, at, bytes) }
     }
 
-    /// As [`Uffd::poison`], in the process that the userfaultfd is of, whichever that is.
+    /// As [`Uffd::poison`], in the process that the userfaultfd is of, whichever that is. A page that
+    /// was protected and is absent has a mark, which is in the way: it is taken away first.
     ///
     /// # Errors
-    /// `EINVAL` before Linux 6.6.
+    /// `EINVAL` before Linux 6.6; `EEXIST` when a page is there.
     pub fn refuse(self, at: usize, bytes: usize) -> Result<()> {
-        // SAFETY: who accesses the range gets a signal: nothing is changed for anybody else.
-        let progress = unsafe { self.poison(at, bytes) };
-        progress.stopped.map_or(Ok(()), Err)
+        let refuse = || {
+            // SAFETY: who accesses the range gets a signal: nothing is changed for anybody else.
+            let progress = unsafe { self.poison(at, bytes) };
+            progress.stopped.map_or(Ok(()), Err)
+        };
+        match refuse() {
+            Err(Errno::EEXIST) => {
+                self.set_protected(at, bytes, false)?;
+                refuse()
+            }
+            done => done,
+        }
     }
 
     unsafe fn fill(self, request: u32, mode: u64, at: usize, bytes: usize) -> Progress {

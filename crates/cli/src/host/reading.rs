@@ -111,7 +111,10 @@ impl Reading {
             pid: now.pid,
             ram_bytes: now.ram_bytes,
             resident_bytes: now.resident_bytes,
-            compressed_bytes: space.map_or(0, |space| space.compressed_bytes),
+            // What a process of its own has is none of the host kernel's.
+            compressed_bytes: space
+                .filter(|space| space.process.is_none())
+                .map_or(0, |space| space.compressed_bytes),
             dirty_bytes: sum(|object| object.dirty_bytes),
             wired_bytes: sum(|object| object.wired_bytes),
             objects_all: now.objects_all,
@@ -231,6 +234,7 @@ pub mod tests {
                     limit_bytes: Some(4 << 30),
                     is_full: false,
                 }],
+                ..PagingSpace::default()
             }),
             no_room: None,
         }

@@ -117,7 +117,8 @@ enum Act {
     Read(u32, u64, u64),
     Discard(u32, u64, u64),
     Terminate(u32),
-    Begin,
+    /// The first of the two, or the second; which may be the one that it is already.
+    Begin(bool),
     TurnBack,
     Step,
 }
@@ -131,7 +132,7 @@ fn act() -> impl Strategy<Value = Act> {
         5 => (object.clone(), range.clone()).prop_map(|(o, (first, count))| Act::Read(o, first, count)),
         1 => (object.clone(), range).prop_map(|(o, (first, count))| Act::Discard(o, first, count)),
         1 => object.prop_map(Act::Terminate),
-        1 => Just(Act::Begin),
+        1 => any::<bool>().prop_map(Act::Begin),
         1 => Just(Act::TurnBack),
         8 => Just(Act::Step),
     ]
@@ -140,7 +141,7 @@ fn act() -> impl Strategy<Value = Act> {
 /// The kernel: what it has in memory, and what it believes the manager to have.
 struct Kernel {
     manager: Manager,
-    ours: [Arc<Small>; 2],
+    ours: [Arc<dyn Keeper>; 2],
     resident: BTreeMap<(u32, u64), u8>,
     out: BTreeMap<(u32, u64), u8>,
     cursor: u64,
@@ -166,14 +167,9 @@ impl Kernel {
                 self.out.retain(|(of, _), _| *of != object);
                 self.resident.retain(|(of, _), _| *of != object);
             }
-            Act::Begin => {
-                let kept = self.manager.read();
-                let is_second = matches!(&kept.current, Member::Inside(inside)
-                    if std::ptr::addr_eq(Arc::as_ptr(inside), Arc::as_ptr(&self.ours[1])));
-                let is_moving = kept.before.is_some();
-                drop(kept);
-                if !is_moving {
-                    let next = Arc::clone(&self.ours[usize::from(!is_second)]);
+            Act::Begin(which) => {
+                if self.manager.read().before.is_none() {
+                    let next = Arc::clone(&self.ours[usize::from(which)]);
                     self.manager.begin(Member::Inside(next));
                     self.cursor = 0;
                 }
@@ -243,9 +239,10 @@ proptest! {
         most in (4..30usize, 4..30usize),
         gives_away in any::<(bool, bool)>(),
     ) {
-        let ours = [Small::of(most.0, gives_away.0), Small::of(most.1, gives_away.1)];
+        let ours: [Arc<dyn Keeper>; 2] =
+            [Small::of(most.0, gives_away.0), Small::of(most.1, gives_away.1)];
         let mut kernel = Kernel {
-            manager: Manager::new(Arc::clone(&ours[0]) as Arc<dyn Keeper>),
+            manager: Manager::new(Arc::clone(&ours[0])),
             ours,
             resident: BTreeMap::new(),
             out: BTreeMap::new(),

@@ -1,4 +1,7 @@
-//! `farpage pager`: programs that answer for memory objects of the host kernel.
+//! `farpage pager`: programs that answer for memory objects of the host kernel, and what keeps its
+//! memory that has no pager.
+
+mod default;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -38,6 +41,7 @@ pub struct PagerArgs {
 enum PagerCommand {
     Serve(ServeArgs),
     Ls(LsArgs),
+    Default(default::DefaultArgs),
 }
 
 /// Run a pager program, and start it again when it fails
@@ -77,6 +81,7 @@ pub fn main(args: &PagerArgs) -> Result<()> {
     match &args.command {
         PagerCommand::Serve(args) => serve(args),
         PagerCommand::Ls(args) => list(args),
+        PagerCommand::Default(args) => default::main(args),
     }
 }
 

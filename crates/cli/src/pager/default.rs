@@ -1,0 +1,134 @@
+//! `farpage pager default`: the default pager of a host kernel, as a process of its own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use farpage::memory_limit::MemoryLimit;
+use farpage_manager::{Ended, FileSpace, Offer, Space, Wired};
+use farpage_services::{Host, PagingSpace, default_socket};
+use farpage_sys::signal;
+
+use super::ENDS;
+use crate::args::FileArgs;
+use crate::paging::Paging;
+use crate::size::human;
+use crate::{prepare, signals};
+
+/// Time between two looks whether all pages have come.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Keep what does not fit into the memory of the host kernel, in this process
+///
+/// Takes the place of the default pager that is inside the host kernel, or of another process that
+/// was put there, while everything runs: pages move here in the background. Interrupted or told to
+/// end (INT, TERM, HUP) it first gives all of them back. When it is killed, pages that it had are
+/// lost.
+#[derive(Args, Debug)]
+pub struct DefaultArgs {
+    /// RAM that compressed pages may take here; 0 turns compression off
+    ///
+    /// A percentage is of the memory that this process may use. [default: 20%]
+    #[arg(long, value_name = "SIZE")]
+    compressed: Option<String>,
+    #[command(flatten)]
+    files: FileArgs,
+    /// The host kernel that listens there
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+/// Keeps pages until another does.
+///
+/// # Errors
+/// When it cannot begin, and when the host kernel is gone.
+pub fn main(args: &DefaultArgs) -> Result<()> {
+    // Before there are threads, which would get them.
+    let _blocked = signals::block();
+    let ends = signal::watch(ENDS).context("cannot watch for signals")?;
+    let compressed = args.compressed.as_deref();
+    let memory = prepare::paging(compressed, &args.files, &MemoryLimit::read())?;
+    let socket = args.socket.clone().unwrap_or_else(default_socket);
+    let host = Host::connect(&socket)?;
+    host.status()?;
+    // What is made from now on is wired, too.
+    let wired = Wired::this_process();
+    let paging = Arc::new(Paging::start(&memory)?);
+    let offer = Offer::start(Arc::clone(&paging.pager) as _).context("cannot start threads")?;
+    let folders = paging.about().files.into_iter().map(|file| file.folder);
+    let folders = folders.collect();
+    let told = Arc::clone(&paging);
+    let tell = offer.tell(move || space(&told.about()));
+    tell.context("cannot start a thread")?;
+    let serving = Arc::new(host.set_default_memory_manager(offer, wired, folders)?);
+    let own = std::process::id();
+    println!(
+        "farpage: process {own} is the default pager of the host kernel at {} ({wired})",
+        socket.display()
+    );
+    let told = Arc::clone(&serving);
+    let listen = move || {
+        while signal::next(ends).is_err() {}
+        println!("farpage: pages move back to the host kernel");
+        told.end();
+    };
+    let thread = std::thread::Builder::new().name("signals".into());
+    thread.spawn(listen).context("cannot start a thread")?;
+    let thread = std::thread::Builder::new().name("arrival".into());
+    let arrive = move || say_when_all_is_here(&host);
+    thread.spawn(arrive).context("cannot start a thread")?;
+    match serving.wait() {
+        Ended::Replaced => {
+            println!("farpage: the default pager is another one now, and has all pages");
+            Ok(())
+        }
+        Ended::KernelGone => bail!(
+            "the host kernel at {} is gone, and with it who could want the pages that are here",
+            socket.display()
+        ),
+    }
+}
+
+fn say_when_all_is_here(host: &Host) {
+    let own = std::process::id();
+    loop {
+        std::thread::sleep(LOOK);
+        // A host kernel that is gone is seen elsewhere.
+        let Some(space) = host.figures().ok().and_then(|all| all.paging_space) else {
+            return;
+        };
+        let is_own = space.process.as_ref().is_some_and(|one| one.pid == own);
+        if is_own && !space.is_moving {
+            println!("farpage: {} came from the one before", came(&space));
+            return;
+        }
+    }
+}
+
+/// What has come, in words.
+fn came(space: &PagingSpace) -> String {
+    let files: u64 = space.files.iter().map(|file| file.used_bytes).sum();
+    match (space.compressed_bytes, files) {
+        (0, 0) => "nothing".into(),
+        (compressed, files) => format!(
+            "all pages ({} compressed, {} in paging files)",
+            human(compressed),
+            human(files)
+        ),
+    }
+}
+
+fn space(about: &PagingSpace) -> Space {
+    let files = about.files.iter().map(|file| FileSpace {
+        used_bytes: file.used_bytes,
+        limit_bytes: file.limit_bytes,
+        is_full: file.is_full,
+    });
+    Space {
+        compressed_bytes: about.compressed_bytes,
+        compressed_max_bytes: about.compressed_max_bytes,
+        files: files.collect(),
+    }
+}

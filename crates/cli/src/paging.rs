@@ -1,0 +1,73 @@
+//! Paging space of a process of ours: compressed pages and paging files.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, Result};
+use farpage_abi::{Control, fds};
+use farpage_default_pager::DefaultPager;
+use farpage_services::{PagingFile, PagingSpace};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::options::Memory;
+use crate::spill_set::SpillSet;
+
+/// Its place among the tasks of its control block, of which it is the only one.
+const SLOT: usize = 0;
+
+/// Paging space that this process has.
+pub struct Paging {
+    control: &'static Control,
+    spill: SpillSet,
+    /// What keeps pages there.
+    pub pager: Arc<DefaultPager>,
+}
+
+impl Paging {
+    /// Opens the paging files.
+    ///
+    /// # Errors
+    /// When a folder takes none, and without memory or userfaultfd.
+    pub fn start(memory: &Memory) -> Result<Self> {
+        raise_descriptors();
+        let (_file, control) =
+            farpage_sys::control::create().context("cannot make the control block")?;
+        // The highest numbers: those of objects grow from below.
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+        let base = limit.min(1 << 20).saturating_sub(u64::from(fds::COUNT));
+        control.fd_base.store(base as u32, Ordering::Relaxed);
+        memory.fill(control)?;
+        let spill = SpillSet::start(control, memory)?;
+        let pager = DefaultPager::new(control, SLOT);
+        let pager = pager.map_err(|error| anyhow::anyhow!("cannot make paging space: {error}"))?;
+        Ok(Self {
+            control,
+            spill,
+            pager: Arc::new(pager),
+        })
+    }
+
+    /// How full it is.
+    pub fn about(&self) -> PagingSpace {
+        let files = self.spill.list().into_iter().map(|file| PagingFile {
+            folder: file.dir.display().to_string(),
+            used_bytes: file.used_bytes,
+            limit_bytes: file.limit_bytes,
+            is_full: file.full,
+        });
+        PagingSpace {
+            compressed_bytes: self.control.compressed_bytes.load(Ordering::Relaxed),
+            compressed_max_bytes: self.control.compressed_max_bytes.load(Ordering::Relaxed),
+            files: files.collect(),
+            ..PagingSpace::default()
+        }
+    }
+}
+
+/// Each object and each mapping takes descriptors in the host kernel.
+fn raise_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // With fewer it says so when they are needed.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
