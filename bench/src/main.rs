@@ -1,6 +1,7 @@
 //! Figures of Farpage's own parts, in the form that `cargo xtask bench` puts beside its peers'.
 
 mod cache;
+mod default_pager;
 mod fault;
 mod heap;
 mod hot;
@@ -23,6 +24,10 @@ farpage-bench rpc [--runs N] [--calls N]
     null calls between two processes on one processor and on two, beside pipes (and peers, when built
     with them), and a GiB of memory handed over
 prints lines: kind name place bytes ns
+
+farpage-bench default-pager [--runs N] [--mib N]
+    a program with less memory than it needs, with the default pager inside the host kernel and outside
+prints lines: what name order pages ns_a_page, and: memory part - - KiB
 
 farpage-bench heap [--runs N] [--pairs N]
     blocks of a heap in shared memory freed and allocated, beside the C library's malloc
@@ -80,6 +85,15 @@ fn main() {
             let pages = args.get(1).and_then(|pages| pages.parse().ok());
             shared::program(pages.expect("how many pages"));
         }
+        Some("default-pager") => default_pager::run(number("--runs", 5), number("--mib", 4096)),
+        Some(default_pager::KERNEL) => {
+            default_pager::kernel(args[1].as_ref(), parsed(&args[2]), parsed(&args[3]));
+        }
+        Some(default_pager::PROCESS) => default_pager::process(args[1].as_ref(), parsed(&args[2])),
+        Some(default_pager::USER) => {
+            let (bytes, passes) = (parsed(&args[2]), parsed(&args[4]));
+            default_pager::program(args[1].as_ref(), bytes, &args[3], passes);
+        }
         Some("rpc-server") => rpc::serve(&args[1..]),
         Some("--help") => println!("{HELP}"),
         _ => {
@@ -87,4 +101,8 @@ fn main() {
             std::process::exit(2);
         }
     }
+}
+
+fn parsed(number: &str) -> u64 {
+    number.parse().expect("a number")
 }

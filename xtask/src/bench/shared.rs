@@ -17,9 +17,9 @@ const TO_REACH_HOT: f64 = 0.6;
 
 /// What was measured, of whom, and nanoseconds.
 pub(super) struct Line {
-    what: String,
-    name: String,
-    ns: f64,
+    pub(super) what: String,
+    pub(super) name: String,
+    pub(super) ns: f64,
 }
 
 /// Entry point.
