@@ -234,6 +234,7 @@ impl<'a> Watch<'a> {
             stalled_share: outcome.stalled(),
             casualties: self.casualties.iter().map(casualty_json).collect(),
             maps: self.prepared.maps.iter().flat_map(Maps::json).collect(),
+            shm: self.shm,
             trace: series
                 .zip(heat)
                 .map(|(series, heat)| Trace { series, heat }),

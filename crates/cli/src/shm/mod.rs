@@ -19,6 +19,7 @@ use anyhow::{Context, Result, bail};
 use farpage_abi::{Control, TASKS_MAX, Tier};
 use farpage_default_pager::DefaultPager;
 use farpage_host::Objects;
+use serde::{Deserialize, Serialize};
 
 use crate::signals;
 use crate::size::{human, human_count};
@@ -87,7 +88,7 @@ pub fn collect() {
 }
 
 /// What became of shared memory in a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// Objects that were made.
     pub objects: u64,

@@ -36,7 +36,6 @@ pub struct Kept {
     all: HashMap<u64, Weak<Object>>,
     made: u64,
     removed: u64,
-    resident_max_bytes: u64,
 }
 
 struct MadeFile {
@@ -67,7 +66,6 @@ impl Kept {
             all: HashMap::new(),
             made: 0,
             removed: 0,
-            resident_max_bytes: 0,
         }
     }
 
@@ -213,8 +211,6 @@ impl Kept {
 
     /// Lets go of what nobody has any more. True when something is left that may go later.
     pub fn tidy(&mut self) -> bool {
-        let resident = self.objects.resident_bytes();
-        self.resident_max_bytes = self.resident_max_bytes.max(resident);
         self.files.retain(|_, file| !is_over(file));
         self.segments.retain(|number, _| !ipc::is_gone(*number));
         self.all.retain(|_, object| object.strong_count() > 0);
@@ -236,7 +232,7 @@ impl Kept {
         self.ledger.end();
         Figures {
             objects: self.made,
-            resident_max_bytes: self.resident_max_bytes,
+            resident_max_bytes: self.objects.charged_max_bytes(),
             removed: self.removed + removed,
         }
     }
