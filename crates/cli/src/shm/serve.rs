@@ -284,6 +284,7 @@ fn act(
         // Noted already.
         Kind::Making => {}
         Kind::Ipc => kept.made_ipc(Ipc::from_raw(ask.a).ok_or(Errno::EINVAL)?, ask.b as u32),
+        Kind::Idle => kept.is_idle(with()?)?,
         Kind::Connect | Kind::Fork => return Err(Errno::EINVAL),
     }
     Ok(None)

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+mod memory_files;
 mod programs;
 #[path = "../support/mod.rs"]
 mod support;
