@@ -95,6 +95,8 @@ pub enum Kind {
     Making = 15,
     /// `EBUSY` when somebody has mapped the object of the file of the descriptor.
     Idle = 16,
+    /// How many bytes there is room for. Answered in the place of an object's number.
+    Room = 17,
 }
 
 /// What System V has by numbers.
@@ -131,6 +133,7 @@ impl Kind {
             14 => Self::Object,
             15 => Self::Making,
             16 => Self::Idle,
+            17 => Self::Room,
             _ => return None,
         })
     }
@@ -169,7 +172,7 @@ pub struct Ask {
 pub struct Answer {
     /// 0, or why not.
     pub errno: u64,
-    /// The number of an object.
+    /// The number of an object, or of bytes.
     pub object: u64,
 }
 

@@ -53,7 +53,8 @@ pub fn main(args: &RunArgs) -> Result<ExitStatus> {
     let server = Server::start(Arc::clone(&spill))
         .inspect_err(|error| eprintln!("farpage: warning: farpage spill will not work: {error:#}"));
     let maps = maps::start(control, &options)?;
-    let shm = options.shm.then(|| shm::start(control)).transpose()?;
+    let shm = options.shm.then(|| shm::start(control, Arc::clone(&spill)));
+    let shm = shm.transpose()?;
     let mut prepared = Prepared {
         maps,
         shm,

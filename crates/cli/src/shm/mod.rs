@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::signals;
 use crate::size::{human, human_count};
+use crate::spill_set::SpillSet;
 use objects::Kept;
 
 /// Where the names are.
@@ -45,7 +46,7 @@ pub struct Shm {
 ///
 /// # Errors
 /// Where that cannot be had.
-pub fn start(control: &'static Control) -> Result<Shm> {
+pub fn start(control: &'static Control, spill: Arc<SpillSet>) -> Result<Shm> {
     if control.tier.load(Ordering::Relaxed) == Tier::UserModeOnly as u32 {
         bail!(
             "cannot run with --shm: this user's userfaultfd does not serve system calls, which use \
@@ -70,7 +71,7 @@ pub fn start(control: &'static Control) -> Result<Shm> {
     control.shm.set_marks(std::process::id());
     let kept = Kept::new(objects, Arc::new(pager), ledger, &control.shm);
     let kept = Arc::new(Mutex::new(kept));
-    let (serving, socket) = serve::start(Arc::clone(&kept))?;
+    let (serving, socket) = serve::start(Arc::clone(&kept), spill)?;
     control.shm.device.store(folder.dev(), Ordering::Release);
     Ok(Shm {
         kept,

@@ -193,6 +193,52 @@ print('as it should be')
 }
 
 #[test]
+fn statistics_say_what_the_summary_says() {
+    if !may_mount() {
+        return;
+    }
+    let program = compile("leave.c", "leave-counted", &[]);
+    let file = dir().join("stats.json").display().to_string();
+    let script = "$FARPAGE run --ram 64M --spill /var/tmp --shm --stats \"$@\"";
+    let got = small(script, &[&file, "--", &program]).output().unwrap();
+    let said = text(&got.stderr);
+    let stats = std::fs::read(&file).unwrap();
+    let stats: serde_json::Value = serde_json::from_slice(&stats).unwrap();
+    let shm = &stats["shm"];
+    assert_eq!((&shm["removed"], &shm["left"]), (&6.into(), &0.into()));
+    let objects = shm["objects"].as_u64().unwrap();
+    assert!(
+        objects > 0 && said.contains(&format!("{objects} objects,")),
+        "{shm} {said}"
+    );
+    assert!(shm["resident_max_bytes"].as_u64().unwrap() > 0, "{shm}");
+}
+
+#[test]
+fn programs_that_ask_how_much_fits_are_told_what_does() {
+    if !may_mount() {
+        return;
+    }
+    let program = "\
+import os
+def mib(about):
+    return about.f_bavail * about.f_bsize >> 20, about.f_blocks * about.f_bsize >> 20
+fd = os.open('/dev/shm', os.O_RDONLY)
+for about in (os.statvfs('/dev/shm'), os.fstatvfs(fd)):
+    free, all = mib(about)
+    assert 100 < free <= 32 + 100 and free <= all, (free, all)
+assert os.statvfs('/').f_blocks != os.statvfs('/dev/shm').f_blocks
+print('as it should be')
+";
+    let script = "$FARPAGE run --ram 32M --spill /var/tmp --spill-limit 100M --shm -- \"$@\"";
+    let got = small(script, &["python3", "-c", program]).output();
+    let got = got.unwrap();
+    assert_eq!(text(&got.stdout), "as it should be\n", "{got:?}");
+    let bare = small("exec \"$@\"", &["python3", "-c", program]).output();
+    assert!(!bare.unwrap().status.success());
+}
+
+#[test]
 fn names_that_nobody_removed_are_gone_and_said() {
     if !may_mount() {
         return;

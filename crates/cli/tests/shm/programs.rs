@@ -1,6 +1,8 @@
 //! Real programs that share memory: under `--shm`, in less RAM than they use, they say what they say
 //! without, and leave nothing, also when their processes are killed.
 
+use std::process::Command;
+
 use super::{compile_by, may_mount, most_mib, program, run, small, text};
 
 /// What `words` print without Farpage.
@@ -71,6 +73,12 @@ fn open_mpi_hands_messages_on_by_shared_memory_that_pages_out() {
     for ranks in ["2", "4"] {
         has_paged(&the_same("48M", &mpirun(ranks, &ring, "12")));
     }
+    // A window that is larger than /dev/shm, which Open MPI asks about first.
+    let words = mpirun("4", &ring, "20");
+    let bare = Command::new(words[0]).args(&words[1..]).output().unwrap();
+    let got = run("48M", &words);
+    assert!(bare.status.success(), "{bare:?}");
+    assert_eq!(text(&got.stdout), text(&bare.stdout), "{got:?}");
     // In segments of System V, and with every byte copied twice.
     for more in [
         ["--mca", "shmem", "sysv"],

@@ -16,6 +16,7 @@ mod files;
 mod memory;
 mod memory_files;
 mod receive;
+mod room;
 mod segments;
 mod transfer;
 
@@ -71,6 +72,7 @@ pub(crate) unsafe fn call(number: u32, frame: &Frame) -> Option<Outcome> {
             // SAFETY: forwarded.
             unsafe { segments::call(number, args) }
         }
+        g::__NR_statfs | g::__NR_fstatfs => room::call(shm, number, args),
         g::__NR_memfd_create => Some(memory_files::create(shm, args)),
         g::__NR_recvmsg | g::__NR_recvmmsg => {
             // SAFETY: forwarded.

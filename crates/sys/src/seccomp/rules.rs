@@ -173,6 +173,8 @@ const SHM_RULES: &[(u32, Rule)] = &[
     (g::__NR_semget, Rule::Always),
     (g::__NR_msgget, Rule::Always),
     (g::__NR_mq_open, Rule::Always),
+    (g::__NR_statfs, Rule::Always),
+    (g::__NR_fstatfs, Rule::Always),
     (g::__NR_memfd_create, Rule::Always),
     (g::__NR_recvmsg, Rule::Always),
     (g::__NR_recvmmsg, Rule::Always),
