@@ -83,6 +83,54 @@ assert little[5] == 5 == large[1][5]
     assert!(said.contains("shared memory: 0 objects"), "{said}");
 }
 
+/// A memory file that a process outside has before it is mapped is Linux's, for both.
+#[test]
+fn what_is_handed_out_of_the_run_stays_linuxs_or_is_said() {
+    if !may_mount() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket").display().to_string();
+    let outside = "
+import os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen()
+other, _ = server.accept()
+_, fds, _, _ = socket.recv_fds(other, 1, 2)
+other.send(b'!')
+other.recv(1)
+print([os.pread(fd, 6, 0) for fd in fds])
+";
+    let inside = "
+import mmap, os, socket, sys, time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+other = socket.socket(socket.AF_UNIX)
+while other.connect_ex(sys.argv[1]):
+    time.sleep(0.01)
+later, before = os.memfd_create('later'), os.memfd_create('before')
+for fd in later, before:
+    os.ftruncate(fd, 2 << 20)
+mapped = mmap.mmap(before, 2 << 20)
+mapped[:6] = b'mapped'
+socket.send_fds(other, [b'!'], [later, before])
+other.recv(1)
+memory = mmap.mmap(later, 2 << 20)
+memory[:6] = b'inside'
+other.send(b'!')
+";
+    let script = "python3 -c \"$1\" \"$3\" & $FARPAGE run --ram 64M --spill /var/tmp --shm -- \
+                  python3 -c \"$2\" \"$3\"; wait";
+    let got = small(script, &[outside, inside, &path]).output().unwrap();
+    let said = text(&got.stderr);
+    let seen = "[b'inside', b'\\x00\\x00\\x00\\x00\\x00\\x00']\n";
+    assert_eq!(text(&got.stdout), seen, "{said}");
+    let line = "which farpage run --shm does not run: it sees zeros there";
+    assert_eq!(said.matches(line).count(), 1, "{said}");
+    assert!(said.contains("shared memory: 1 object,"), "{said}");
+}
+
 /// By the default strategy the workers hand descriptors over, of files that are unlinked; nothing of
 /// them fits into `/dev/shm`.
 #[test]

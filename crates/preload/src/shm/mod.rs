@@ -11,13 +11,14 @@
 //! which the filter knows, or cannot be done by the descriptor any more.
 
 mod connection;
+mod control_messages;
 mod descriptors;
 mod files;
 mod memory;
 mod memory_files;
-mod receive;
 mod room;
 mod segments;
+mod sockets;
 mod transfer;
 
 use farpage_abi::shm::Shm;
@@ -31,7 +32,7 @@ use crate::{maps, start};
 pub(crate) use connection::{after_fork_in_child, after_fork_in_parent, before_fork};
 pub(crate) use memory::after_unmap;
 pub(crate) use memory_files::before_execution;
-pub(crate) use receive::wait_for;
+pub(crate) use sockets::wait_for;
 
 /// What the tree has in common about it; `None` where Linux keeps the pages, too.
 fn shm() -> Option<&'static Shm> {
@@ -72,11 +73,15 @@ pub(crate) unsafe fn call(number: u32, frame: &Frame) -> Option<Outcome> {
             // SAFETY: forwarded.
             unsafe { segments::call(number, args) }
         }
+        g::__NR_sendmsg | g::__NR_sendmmsg => {
+            sockets::before_sending(shm, number, args);
+            None
+        }
         g::__NR_statfs | g::__NR_fstatfs => room::call(shm, number, args),
         g::__NR_memfd_create => Some(memory_files::create(shm, args)),
         g::__NR_recvmsg | g::__NR_recvmmsg => {
             // SAFETY: forwarded.
-            return Some(unsafe { receive::call(shm, number, args) });
+            return Some(unsafe { sockets::call(shm, number, args) });
         }
         _ => descriptors::call(shm, number, args),
     };

@@ -178,6 +178,8 @@ const SHM_RULES: &[(u32, Rule)] = &[
     (g::__NR_memfd_create, Rule::Always),
     (g::__NR_recvmsg, Rule::Always),
     (g::__NR_recvmmsg, Rule::Always),
+    (g::__NR_sendmsg, Rule::Always),
+    (g::__NR_sendmmsg, Rule::Always),
     (g::__NR_pidfd_getfd, Rule::Missing),
     (g::__NR_io_uring_setup, Rule::Missing),
     (g::__NR_io_setup, Rule::Missing),
