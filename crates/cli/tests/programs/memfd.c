@@ -209,6 +209,22 @@ static void often(int times)
     }
 }
 
+/* All of it in another namespace of processes. */
+static void apart(void)
+{
+    CHECK(!unshare(CLONE_NEWPID));
+    pid_t child = fork();
+    if (!child) {
+        CHECK(getpid() == 1);
+        children();
+        written();
+        otherwise();
+        seals();
+        _exit(0);
+    }
+    wait_for(child, 0);
+}
+
 int main(int count, char **words)
 {
     const char *what = count > 1 ? words[1] : "";
@@ -218,6 +234,8 @@ int main(int count, char **words)
     }
     if (!strcmp(what, "large")) {
         large(strtoul(words[2], 0, 10));
+    } else if (!strcmp(what, "apart")) {
+        apart();
     } else if (!strcmp(what, "often")) {
         often(atoi(words[2]));
     } else {

@@ -32,6 +32,14 @@ fn memory_files_mean_what_they_mean_without() {
 }
 
 #[test]
+fn memory_files_work_in_another_namespace_of_processes() {
+    if may_mount() {
+        let program = compile("memfd.c", "memfd-apart", &[]);
+        expect("32M", &[&program, "apart"]);
+    }
+}
+
+#[test]
 fn descriptors_that_come_over_sockets_can_be_read_and_mapped() {
     means_the_same("handed", &[]);
 }

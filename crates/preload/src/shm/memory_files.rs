@@ -12,7 +12,7 @@ use farpage_sys::{Errno, Result, marks};
 use super::connection::STATE;
 use super::descriptors::{Pages, pages_of};
 use super::{files, transfer};
-use crate::{maps, start, trap};
+use crate::{maps, sandbox, start, trap};
 
 /// Mappings of memory files that make objects of them are at least as long.
 const LEAST: usize = 1 << 20;
@@ -41,8 +41,9 @@ pub(super) fn create(shm: &Shm, args: [usize; 6]) -> Result<usize> {
     // SAFETY: the program's own call.
     let made = unsafe { trap::pass(g::__NR_memfd_create, args) }?;
     let fd = Fd(made as i32);
-    // Where it cannot be marked it stays Linux's.
-    if args[1] & HUGE != 0 || marks::put(fd, shm.byte_of(Mark::Made)).is_err() {
+    // Where it is not marked it stays Linux's. A program's own filter may forbid to.
+    let is_huge = args[1] & HUGE != 0;
+    if is_huge || sandbox::is_on() || marks::put(fd, shm.byte_of(Mark::Made)).is_err() {
         return Ok(made);
     }
     const CLOEXEC: usize = 0x1;
@@ -58,7 +59,8 @@ pub(super) fn create(shm: &Shm, args: [usize; 6]) -> Result<usize> {
 /// from now on and for ever.
 pub(super) fn maps_object(shm: &Shm, fd: Fd, bytes: usize, kind: u32) -> bool {
     let is_write = file::flags(fd).is_ok_and(|flags| flags & g::O_ACCMODE == g::O_RDWR);
-    let may_be = kind != g::MAP_PRIVATE && is_write && bytes >= LEAST;
+    let may_ask = start::slot().is_some() && !start::is_visitor();
+    let may_be = kind != g::MAP_PRIVATE && is_write && bytes >= LEAST && may_ask;
     if is_object(shm, fd) || may_be && maps::is_kept(fd.0 as usize) {
         return true;
     }
