@@ -7,6 +7,7 @@ mod heap;
 mod hot;
 mod rpc;
 mod shared;
+mod together;
 mod translate;
 
 const HELP: &str = "farpage-bench fault [--runs N] [--pages N] [--threads N]

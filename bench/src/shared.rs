@@ -18,17 +18,17 @@ use farpage_sys::{message, socket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::Signal;
 
-use crate::{fault, hot};
+use crate::{fault, hot, together};
 
 /// Whose memory file a program maps: the host's, or nobody's.
 const HOSTS: u64 = 1;
-const BARE: u64 = 0;
+pub const BARE: u64 = 0;
 
 /// Touches pages that lie apart, one after another, and tells the median.
 const APART: u64 = 4;
 
 /// Has nothing, and is never asked: all stays in memory.
-struct Nothing;
+pub struct Nothing;
 
 impl Pager for Nothing {
     fn data_request(&self, _: DataRequest<'_>) -> Result<Supplied, PagerError> {
@@ -41,14 +41,14 @@ impl Pager for Nothing {
 }
 
 /// A process that has the file mapped and touches it when it is told.
-struct Program {
+pub struct Program {
     child: Child,
     socket: OwnedFd,
     attached: Option<(&'static Objects, SpaceId)>,
 }
 
 impl Program {
-    fn start(file: Fd, pages: u64, kind: u64) -> (Self, u64, OwnedFd) {
+    pub fn start(file: Fd, pages: u64, kind: u64) -> (Self, u64, OwnedFd) {
         let flags = SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (socket, its) = pair.expect("a socket");
@@ -66,7 +66,7 @@ impl Program {
         (program, address, fd.expect("a userfaultfd"))
     }
 
-    fn of(objects: &'static Objects, object: &Arc<Object>) -> Self {
+    pub fn of(objects: &'static Objects, object: &Arc<Object>) -> Self {
         let pages = object.pages();
         let (mut program, address, faults) = Self::start(object.descriptor(), pages, HOSTS);
         let space = objects.attach(faults).expect("a userfaultfd");
@@ -82,8 +82,12 @@ impl Program {
         sent.expect("a socket");
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Nanoseconds a page, all touched in an order.
-    fn touches(&self, order: &Order) -> f64 {
+    pub fn touches(&self, order: &Order) -> f64 {
         self.tell(order.number, None);
         receive(&self.socket).0 as f64 / 1000.0
     }
@@ -99,12 +103,12 @@ impl Drop for Program {
     }
 }
 
-struct Order {
+pub struct Order {
     name: &'static str,
     number: u64,
 }
 
-const ORDERS: [Order; 4] = [
+pub const ORDERS: [Order; 4] = [
     Order {
         name: "read_in_order",
         number: 0,
@@ -126,6 +130,7 @@ const ORDERS: [Order; 4] = [
 /// Prints lines: what name order pages ns.
 pub fn run(runs: u64, pages: u64) {
     hot::run(runs);
+    together::run();
     let apart = pages / fault::CLUSTER as u64;
     let kernel = fault::kernel(apart as usize);
     let objects = Objects::start(2 * pages * PAGE_BYTES as u64).expect("a host");

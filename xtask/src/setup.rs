@@ -42,6 +42,8 @@ const NEEDS: &[(Probe, &str)] = &[
     (Probe::Program("go"), "golang-go"),
     (Probe::Program("npm"), "npm"),
     (Probe::Program("nginx"), "nginx-light"),
+    (Probe::Program("mpicc"), "libopenmpi-dev"),
+    (Probe::Program("mpirun"), "openmpi-bin"),
     (Probe::PythonModule("ensurepip"), "python3-venv"),
     // PyPI has PyTorch for x86-64 Linux only with CUDA, gigabytes of it; Debian's is for the CPU.
     (Probe::PythonModule("torch"), "python3-torch"),

@@ -12,12 +12,43 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub struct Shm {
     /// Device number of the file system at `/dev/shm`; 0 in a tree without `--shm`.
     pub device: AtomicU64,
+    /// That of the file system of memory files.
+    pub memory_device: AtomicU64,
+    /// The byte of the first [`Mark`] of this tree.
+    pub marks: AtomicU64,
+}
+
+/// What is known of a memory file (`memfd_create`) by the file itself: the supervisor need not be
+/// told of each that is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// It was made in this tree. Lasts as long as what was opened when it was made.
+    Made = 0,
+    /// Linux has its pages: it is mapped as it is.
+    Linuxs = 1,
+    /// The supervisor has its pages, in an object. Put by the supervisor.
+    Object = 2,
+    /// That it stays Linux's is counted.
+    Counted = 3,
 }
 
 impl Shm {
     /// True in a tree whose shared memory is kept by the supervisor.
     pub fn is_on(&self) -> bool {
         self.device.load(Ordering::Relaxed) != 0
+    }
+
+    /// The byte by which a mark is put on a file.
+    pub fn byte_of(&self, mark: Mark) -> u64 {
+        self.marks.load(Ordering::Relaxed) + mark as u64
+    }
+
+    /// Sets where the marks are of the tree whose supervisor is process `pid`.
+    pub fn set_marks(&self, pid: u32) {
+        /// Bytes that no file has.
+        const FIRST: u64 = 0x7fff_fa6f_0000_0000;
+        self.marks
+            .store(FIRST + (u64::from(pid) << 2), Ordering::Relaxed);
     }
 }
 
@@ -34,7 +65,8 @@ pub enum Kind {
     Made = 3,
     /// The object of the file of the descriptor is wanted. Answered with its number and its memory
     /// file; `ENOENT` where the file's pages are Linux's. When `a` is 1 only if there is one already,
-    /// `ENODATA` when there is none yet.
+    /// `ENODATA` when there is none yet. A memory file gets one that way, too, if it was made in this
+    /// tree, is not mapped, and may be written to.
     File = 4,
     /// The object of System V segment `a`, of `b` bytes. Answered as [`Kind::File`].
     Segment = 5,
@@ -61,6 +93,10 @@ pub enum Kind {
     /// folder of the descriptor; 1 for a message queue of POSIX with that name; 2 for an [`Ipc`] `b`
     /// with key `c` by process `d`; 3 for nothing: it was not made.
     Making = 15,
+    /// `EBUSY` when somebody has mapped the object of the file of the descriptor.
+    Idle = 16,
+    /// How many bytes there is room for. Answered in the place of an object's number.
+    Room = 17,
 }
 
 /// What System V has by numbers.
@@ -96,6 +132,8 @@ impl Kind {
             13 => Self::Ipc,
             14 => Self::Object,
             15 => Self::Making,
+            16 => Self::Idle,
+            17 => Self::Room,
             _ => return None,
         })
     }
@@ -134,7 +172,7 @@ pub struct Ask {
 pub struct Answer {
     /// 0, or why not.
     pub errno: u64,
-    /// The number of an object.
+    /// The number of an object, or of bytes.
     pub object: u64,
 }
 

@@ -53,7 +53,8 @@ pub fn main(args: &RunArgs) -> Result<ExitStatus> {
     let server = Server::start(Arc::clone(&spill))
         .inspect_err(|error| eprintln!("farpage: warning: farpage spill will not work: {error:#}"));
     let maps = maps::start(control, &options)?;
-    let shm = options.shm.then(|| shm::start(control)).transpose()?;
+    let shm = options.shm.then(|| shm::start(control, Arc::clone(&spill)));
+    let shm = shm.transpose()?;
     let mut prepared = Prepared {
         maps,
         shm,
@@ -234,6 +235,7 @@ impl<'a> Watch<'a> {
             stalled_share: outcome.stalled(),
             casualties: self.casualties.iter().map(casualty_json).collect(),
             maps: self.prepared.maps.iter().flat_map(Maps::json).collect(),
+            shm: self.shm,
             trace: series
                 .zip(heat)
                 .map(|(series, heat)| Trace { series, heat }),

@@ -84,6 +84,34 @@ fn pidfd(pid: u32) -> Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
+/// HUP, INT, QUIT, TERM.
+const ENDING: [u32; 4] = [1, 2, 3, 15];
+
+/// From now on, in this thread and those it makes, signals that end this process wait until `before`
+/// has been done.
+///
+/// # Errors
+/// When the kernel has no descriptor or thread for it.
+pub fn do_before_the_end(before: impl FnOnce() + Send + 'static) -> Result<()> {
+    let mask = ENDING
+        .iter()
+        .fold(0, |mask, signal| mask | 1 << (signal - 1));
+    let blocked = process::set_signal_mask(u64::MAX);
+    process::set_signal_mask(blocked | mask);
+    let signals = signal::watch(mask).context("cannot watch for signals")?;
+    let wait = move || {
+        if let Ok(arrival) = signal::next(signals) {
+            before();
+            die_by(arrival.signal);
+        }
+    };
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(wait)
+        .context("cannot start a thread for signals")?;
+    Ok(())
+}
+
 /// Ends this process as the program ended: with its exit status, or by the same signal.
 pub fn end_like(status: ExitStatus) -> ! {
     use std::os::unix::process::ExitStatusExt;
@@ -94,11 +122,16 @@ pub fn end_like(status: ExitStatus) -> ! {
             maximum: Some(0),
         };
         let _ = rustix::process::setrlimit(Resource::Core, none);
-        // Rust's library handles SIGSEGV and SIGBUS, and our parent may have us ignore others.
-        let _ = signal::set_default(number as u32);
-        process::set_signal_mask(!(1 << (number as u64 - 1)));
-        let _ = process::kill(process::id(), number as u32);
-        std::process::exit(128 + number);
+        die_by(number as u32);
     }
     std::process::exit(status.code().unwrap_or(125));
+}
+
+/// Ends this process by a signal.
+fn die_by(number: u32) -> ! {
+    // Rust's library handles SIGSEGV and SIGBUS, and our parent may have us ignore others.
+    let _ = signal::set_default(number);
+    process::set_signal_mask(!(1 << (u64::from(number) - 1)));
+    let _ = process::kill(process::id(), number);
+    std::process::exit(128 + number as i32);
 }

@@ -4,10 +4,11 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Result, anyhow, bail};
 use farpage_abi::{Control, SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SpillFile, SpillState};
+use rustix::fs::fstatvfs;
 use serde::{Deserialize, Serialize};
 
 use crate::options::Memory;
@@ -183,6 +184,16 @@ impl SpillSet {
         files.map(|(entry, file)| listed(entry, file)).collect()
     }
 
+    /// Bytes that there is room for: what is free of the budget, and of the paging files and their
+    /// disks.
+    pub fn room_bytes(&self) -> u64 {
+        let budget = self.control.budget_bytes.load(Ordering::Relaxed);
+        let free = budget.saturating_sub(self.control.used_bytes());
+        let entries = self.lock();
+        let files = entries.iter().zip(&self.control.spill);
+        free + files.map(|(entry, file)| room_of(entry, file)).sum::<u64>()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Entry>> {
         self.entries.lock().expect("no panic while it is held")
     }
@@ -200,6 +211,18 @@ fn publish(line: &SpillFile, fd: &OwnedFd, limit_segments: u32) {
     line.limit_segments.store(limit_segments, Ordering::Relaxed);
     line.state
         .store(SpillState::Active as u32, Ordering::Release);
+}
+
+fn room_of(entry: &Entry, line: &SpillFile) -> u64 {
+    let is_active = line.state.load(Ordering::Acquire) == SpillState::Active as u32;
+    let Some(file) = entry.file.as_ref().filter(|_| is_active) else {
+        return 0;
+    };
+    let number = |of: &AtomicU32| u64::from(of.load(Ordering::Relaxed));
+    let on_disk = fstatvfs(file).map_or(0, |about| about.f_bavail * about.f_frsize);
+    let more = on_disk / SEGMENT_BYTES as u64;
+    let most = (number(&line.allocated_segments) + more).min(number(&line.limit_segments));
+    most.saturating_sub(number(&line.used_segments)) * SEGMENT_BYTES as u64
 }
 
 fn listed(entry: &Entry, file: &SpillFile) -> Listed {
@@ -237,6 +260,23 @@ mod tests {
 
     fn message<T>(result: Result<T>) -> String {
         result.err().expect("a refusal").to_string()
+    }
+
+    #[test]
+    fn there_is_room_in_the_budget_and_in_files_that_take_pages() {
+        let (set, control) = set();
+        let (tmp, var_tmp) = (Path::new("/tmp"), Path::new("/var/tmp"));
+        control.budget_bytes.store(64 << 20, Ordering::Relaxed);
+        control.resident_bytes.store(24 << 20, Ordering::Relaxed);
+        assert_eq!(set.room_bytes(), 40 << 20);
+        set.add(tmp, 4).unwrap();
+        set.add(var_tmp, 8).unwrap();
+        control.spill[1].used_segments.store(3, Ordering::Relaxed);
+        assert_eq!(set.room_bytes(), (40 + 4 + 5) << 20);
+        set.start_removal(tmp).unwrap();
+        assert_eq!(set.room_bytes(), (40 + 5) << 20);
+        control.resident_bytes.store(99 << 20, Ordering::Relaxed);
+        assert_eq!(set.room_bytes(), 5 << 20);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::heat::HeatJson;
 use crate::sampler::{Peaks, Sample, Series};
+use crate::shm;
 
 /// Version of the file's layout.
 pub const FORMAT: u32 = 1;
@@ -46,6 +47,9 @@ pub struct Stats {
     /// The files of `--map`.
     #[serde(default)]
     pub maps: Vec<MapJson>,
+    /// Shared memory of the programs, with `--shm`.
+    #[serde(default)]
+    pub shm: Option<shm::Figures>,
     /// What happened when, with `--trace`.
     pub trace: Option<Trace>,
 }
@@ -246,6 +250,7 @@ mod tests {
             stalled_share: 0.0,
             casualties: Vec::new(),
             maps: Vec::new(),
+            shm: None,
             trace: None,
         };
         Output::open(&path).unwrap().write(&stats).unwrap();

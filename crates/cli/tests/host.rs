@@ -111,7 +111,43 @@ fn a_process_that_maps_twice_is_listed_once_with_its_count() {
     let pid = std::process::id();
     assert!(up.says(&["ls"]).contains(&format!("{pid} (2 times)\n")));
     let json = up.says(&["ls", "--json"]);
-    assert!(json.contains("\"mapped_by\""), "{json}");
+    let listed: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(listed[0]["mapped_by"], serde_json::json!([pid]), "{json}");
+}
+
+#[test]
+fn top_leaves_the_terminal_as_it_was_when_a_signal_ends_it() {
+    let up = Up::start(&[]);
+    let program = "
+import os, pty, signal, sys, termios
+farpage, number = sys.argv[1], int(sys.argv[2])
+own, theirs = pty.openpty()
+termios.tcsetwinsize(theirs, (24, 80))
+signal.alarm(30)
+before = termios.tcgetattr(theirs)
+child = os.fork()
+if child == 0:
+    os.login_tty(theirs)
+    os.execv(farpage, [farpage, 'top'])
+seen = b''
+while b'\\x1b[?1049h' not in seen or b'farpage up' not in seen:
+    seen += os.read(own, 65536)
+assert termios.tcgetattr(theirs) != before
+os.kill(child, number)
+while b'\\x1b[?1049l' not in seen:
+    seen += os.read(own, 65536)
+_, status = os.waitpid(child, 0)
+assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == number, status
+assert termios.tcgetattr(theirs) == before
+";
+    for number in ["1", "2", "15"] {
+        let mut python = Command::new("python3");
+        python.args(["-c", program, env!("CARGO_BIN_EXE_farpage"), number]);
+        python.env("FARPAGE_HOST", up.folder.path().join("host"));
+        python.env("TERM", "xterm");
+        let got = python.output().unwrap();
+        assert!(got.status.success(), "signal {number}: {got:?}");
+    }
 }
 
 #[test]

@@ -12,13 +12,19 @@ pub const WINDOW_MAX: u64 = 512;
 pub struct Budget {
     control: &'static Control,
     slot: usize,
+    /// The most bytes that were charged at a time.
+    most: AtomicU64,
 }
 
 impl Budget {
     /// An account of its own. `None`: there is none left.
     pub fn new(control: &'static Control) -> Option<Self> {
         let slot = control.claim_another(std::process::id())?;
-        Some(Self { control, slot })
+        Some(Self {
+            control,
+            slot,
+            most: AtomicU64::new(0),
+        })
     }
 
     /// Pages that one request may bring at most: a small part of the budget.
@@ -54,9 +60,15 @@ impl Budget {
         };
         let charged = resident.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
         if charged.is_ok() {
-            self.own().fetch_add(bytes, Ordering::AcqRel);
+            let before = self.own().fetch_add(bytes, Ordering::AcqRel);
+            self.most.fetch_max(before + bytes, Ordering::Relaxed);
         }
         charged.is_ok()
+    }
+
+    /// The most bytes that were charged to this account at a time.
+    pub fn most(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
     }
 
     /// Gives `pages` back, and lets those who wait for memory look again.

@@ -408,11 +408,11 @@ impl Object {
                 }
                 Wanted::Aside(pages) => all.extend(self.put_back(&mut state, pages)),
                 Wanted::Zero(pages) => {
-                    let (at, bytes) = (pages.start.0 * PAGE_BYTES as u64, pages.bytes());
-                    let there = file::allocate(self.memory.fd(), at, bytes);
                     drop(state);
                     self.tracer.note(What::Zeros, 0, pages, 0);
                     self.host.room.charge(pages.pages(), self.host);
+                    let (at, bytes) = (pages.start.0 * PAGE_BYTES as u64, pages.bytes());
+                    let there = file::allocate(self.memory.fd(), at, bytes);
                     let asked = self.asked(pages, Some((page, write)));
                     all.extend(match there {
                         Ok(()) => self.came(pages, Supplied::clean(pages.pages())),

@@ -366,6 +366,15 @@ impl Objects {
         self.resident() * PAGE_BYTES as u64
     }
 
+    /// The most bytes of the budget of a tree that the objects had at a time; 0 where they have one
+    /// of their own.
+    pub fn charged_max_bytes(&self) -> u64 {
+        match &self.room {
+            Room::Own(_) => 0,
+            Room::Tree(tree) => tree.budget.most(),
+        }
+    }
+
     /// Objects that live.
     pub fn objects(&self) -> Vec<Arc<Object>> {
         let table = lock(&self.objects);

@@ -4,7 +4,9 @@ use core::arch::naked_asm;
 
 use farpage_sys::file::Fd;
 use farpage_sys::linux::general as g;
-use farpage_sys::seccomp::{GATE_ADDRESS, GATE_REISSUE, REISSUE_SKIP, TRAP_MARK};
+use farpage_sys::seccomp::{
+    GATE_ADDRESS, GATE_REISSUE, GATE_WAIT, REISSUE_SKIP, TRAP_MARK, WAIT_WORDS,
+};
 use farpage_sys::{Errno, Result};
 
 use crate::frame::{Frame, Info, without_sigsys};
@@ -19,6 +21,8 @@ pub(crate) enum Outcome {
     Reissue,
     /// It makes this call instead.
     ReissueAs(u32),
+    /// It waits until a message can be received from this socket, and then makes it again.
+    WaitFor(usize),
 }
 
 /// The handler: moves to a stack of ours and goes on there. What [`handle`] returns is 0 or the
@@ -102,6 +106,7 @@ extern "C" fn handle(info: *mut Info, frame: *mut Frame, own: Option<&Stack>) ->
         }
         Outcome::Reissue => reissue(number, context),
         Outcome::ReissueAs(number) => reissue(number, context),
+        Outcome::WaitFor(socket) => wait_for(socket, number, context),
     }
     0
 }
@@ -114,6 +119,25 @@ fn reissue(number: u32, context: &mut Frame) {
     // SAFETY: below the red zone of the program's own stack.
     unsafe { at.write(context.rip) };
     context.rip = GATE_ADDRESS + GATE_REISSUE;
+}
+
+/// Points the program at the gate's other stub: it waits for a message, and comes back to the call.
+fn wait_for(socket: usize, number: u32, context: &mut Frame) {
+    let saved: [usize; WAIT_WORDS] = [
+        number as usize,
+        context.rsi,
+        context.rdx,
+        context.r10,
+        context.r8,
+        context.r9,
+    ];
+    reissue(number, context);
+    context.rip = GATE_ADDRESS + GATE_WAIT;
+    let at = put(context.rsp + 8, saved);
+    let (waits, [a, b, c, d, e, f]) = shm::wait_for(socket, at + size_of_val(&saved));
+    context.rax = waits as usize;
+    (context.rdi, context.rsi, context.rdx) = (a, b, c);
+    (context.r10, context.r8, context.r9) = (d, e, f);
 }
 
 /// Where data for a call that is made again can lie: 64 bytes below the red zone.
@@ -258,7 +282,7 @@ fn pselect_mask(at: usize) -> Result<Option<(u64, usize)>> {
 fn put<T>(at: usize, value: T) -> usize {
     let to = core::ptr::with_exposed_provenance_mut::<T>(at);
     // SAFETY: below the red zone of the program's own stack, inside the stub's 64 bytes.
-    unsafe { to.write(value) };
+    unsafe { to.write_unaligned(value) };
     at
 }
 

@@ -83,7 +83,7 @@ pub struct Listed {
     pub uid: u32,
     /// The process that made it.
     pub pid: u32,
-    /// Processes that map it, in order; one that maps it twice is there twice.
+    /// Processes that map it, in order, each of them once.
     pub mapped_by: Vec<u32>,
 }
 

@@ -443,6 +443,7 @@ impl Kernel for Service {
         let listed = self.visible(caller).map(|entry| {
             let mut mapped_by = entry.mapped_by.clone();
             mapped_by.sort_unstable();
+            mapped_by.dedup();
             Listed {
                 name: entry.name.clone(),
                 bytes: entry.bytes,

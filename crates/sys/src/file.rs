@@ -442,6 +442,13 @@ pub fn flags(fd: Fd) -> Result<u32> {
     unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_GETFL) }.map(|flags| flags as u32)
 }
 
+/// The seals of a memory file (`F_SEAL_WRITE` and its like); 0 of other files.
+pub fn seals(fd: Fd) -> u32 {
+    const F_GET_SEALS: u32 = 1034;
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_fcntl, fd.0, F_GET_SEALS) }.map_or(0, |seals| seals as u32)
+}
+
 /// Opens the file of a descriptor anew, with a position and rights of its own.
 ///
 /// # Errors

@@ -22,6 +22,7 @@ pub mod ipc;
 pub mod join;
 #[cfg(feature = "std")]
 pub mod mapped;
+pub mod marks;
 pub mod mem;
 #[cfg(feature = "std")]
 pub mod memory_file;

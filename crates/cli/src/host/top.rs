@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::io::IsTerminal;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -18,12 +19,16 @@ use ratatui::widgets::{LineGauge, Paragraph, Row as Cells, Sparkline, Table, Tab
 use super::WhichHost;
 use super::figures::{cells, speed, summary, text};
 use super::reading::{Reading, Row};
+use crate::signals;
 use crate::size::human_count;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
 /// Looks whose faults are drawn.
 const PAST: usize = 240;
+
+/// True while the terminal is drawn on. Held by who changes what it shows.
+static DRAWING: Mutex<bool> = Mutex::new(false);
 
 /// Watch the host kernel live: objects, faults, pagers, memory
 ///
@@ -71,6 +76,15 @@ struct Page {
 /// When no host kernel answers, or the terminal cannot be drawn on.
 pub fn top(args: &TopArgs) -> Result<()> {
     let drawn = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if drawn {
+        // Before there are threads that could take a signal.
+        signals::do_before_the_end(|| {
+            let drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
+            // The terminal may be gone.
+            let _ = drawing.then(ratatui::try_restore);
+            std::mem::forget(drawing);
+        })?;
+    }
     args.which.ask(|host| {
         let first = host.figures()?;
         if drawn {
@@ -86,9 +100,18 @@ pub fn top(args: &TopArgs) -> Result<()> {
 fn watch(host: &Host, first: Figures) -> Result<()> {
     let mut page = Page::new(Reading::new(None, &first));
     let mut before = first;
-    let mut terminal = ratatui::try_init().context("cannot draw on this terminal")?;
+    let drawing = || DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut terminal = {
+        let mut drawing = drawing();
+        *drawing = true;
+        ratatui::try_init().context("cannot draw on this terminal")?
+    };
     let ended = loop {
-        if let Err(error) = terminal.draw(|frame| page.draw(frame)) {
+        let drawn = {
+            let _drawing = drawing();
+            terminal.draw(|frame| page.draw(frame)).map(drop)
+        };
+        if let Err(error) = drawn {
             break Err(error).context("cannot draw on this terminal");
         }
         match page.wait(Instant::now() + EVERY) {
@@ -107,7 +130,9 @@ fn watch(host: &Host, first: Figures) -> Result<()> {
             Err(error) => page.error = Some(said(&error)),
         }
     };
+    let mut drawing = drawing();
     ratatui::restore();
+    *drawing = false;
     ended
 }
 

@@ -19,9 +19,11 @@ use anyhow::{Context, Result, bail};
 use farpage_abi::{Control, TASKS_MAX, Tier};
 use farpage_default_pager::DefaultPager;
 use farpage_host::Objects;
+use serde::{Deserialize, Serialize};
 
 use crate::signals;
 use crate::size::{human, human_count};
+use crate::spill_set::SpillSet;
 use objects::Kept;
 
 /// Where the names are.
@@ -44,7 +46,7 @@ pub struct Shm {
 ///
 /// # Errors
 /// Where that cannot be had.
-pub fn start(control: &'static Control) -> Result<Shm> {
+pub fn start(control: &'static Control, spill: Arc<SpillSet>) -> Result<Shm> {
     if control.tier.load(Ordering::Relaxed) == Tier::UserModeOnly as u32 {
         bail!(
             "cannot run with --shm: this user's userfaultfd does not serve system calls, which use \
@@ -60,14 +62,28 @@ pub fn start(control: &'static Control) -> Result<Shm> {
     let pager = DefaultPager::new(control, slot);
     let pager = pager.map_err(|error| anyhow::anyhow!("cannot make paging space: {error}"))?;
     let ledger = ledger::Ledger::start()?;
-    let kept = Arc::new(Mutex::new(Kept::new(objects, Arc::new(pager), ledger)));
-    let (serving, socket) = serve::start(Arc::clone(&kept))?;
+    let memory_device =
+        memory_device().context("cannot run with --shm: there are no memory files")?;
+    control
+        .shm
+        .memory_device
+        .store(memory_device, Ordering::Relaxed);
+    control.shm.set_marks(std::process::id());
+    let kept = Kept::new(objects, Arc::new(pager), ledger, &control.shm);
+    let kept = Arc::new(Mutex::new(kept));
+    let (serving, socket) = serve::start(Arc::clone(&kept), spill)?;
     control.shm.device.store(folder.dev(), Ordering::Release);
     Ok(Shm {
         kept,
         serving,
         socket: Some(socket),
     })
+}
+
+/// The device number of memory files.
+fn memory_device() -> Result<u64> {
+    let file = farpage_sys::memory_file::create(c"probe", 0)?;
+    Ok(std::fs::File::from(file).metadata()?.dev())
 }
 
 /// Removes what killed runs have left, and says so when that was something.
@@ -87,7 +103,7 @@ pub fn collect() {
 }
 
 /// What became of shared memory in a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// Objects that were made.
     pub objects: u64,
@@ -95,6 +111,8 @@ pub struct Figures {
     pub resident_max_bytes: u64,
     /// Names that nobody had removed.
     pub removed: u64,
+    /// Memory files that were large and written to, and stayed Linux's.
+    pub left: u64,
 }
 
 impl Shm {
@@ -130,6 +148,18 @@ impl Figures {
             if self.objects == 1 { "" } else { "s" },
             human(self.resident_max_bytes)
         );
+        if self.left > 0 {
+            let files = if self.left == 1 {
+                "memory file"
+            } else {
+                "memory files"
+            };
+            text += &format!(
+                "farpage: {} {files} stayed with Linux, beside the budget: mapped in small parts, \
+                 or sealed, before\n",
+                human_count(self.left)
+            );
+        }
         if self.removed > 0 {
             text += &removed(self.removed);
         }
@@ -153,11 +183,14 @@ mod tests {
             objects: 2,
             resident_max_bytes: 3 << 20,
             removed: 0,
+            left: 0,
         };
         let line = "farpage: shared memory: 2 objects, 3.00 MiB in RAM at most\n";
         assert_eq!(none.summary(), line);
         let some = Figures { removed: 1, ..none };
         let more = "farpage: removed 1 shared memory object that nobody unlinked\n";
         assert_eq!(some.summary(), format!("{line}{more}"));
+        let left = Figures { left: 2, ..none };
+        assert!(left.summary().contains("2 memory files stayed with Linux"));
     }
 }

@@ -2,22 +2,25 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use farpage_abi::shm::Ipc;
+use farpage_abi::shm::{Ipc, Mark, Shm};
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_default_pager::DefaultPager;
 use farpage_host::{Object, Objects, SpaceId};
 use farpage_pagers::Pager;
 use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
-use farpage_sys::{Errno, ipc};
+use farpage_sys::{Errno, ipc, marks};
 
 use super::Figures;
 use super::ledger::Ledger;
 use super::names::{self, Making, Name};
 
 const ENODATA: Errno = Errno(61);
+/// `F_SEAL_WRITE` and `F_SEAL_FUTURE_WRITE`.
+const UNWRITABLE: u32 = 0x8 | 0x10;
 /// Pages of a file's first contents that are moved at a time.
 const MOVED: usize = 64;
 
@@ -26,8 +29,10 @@ pub struct Kept {
     objects: &'static Objects,
     pager: Arc<DefaultPager>,
     ledger: Ledger,
-    /// Files that were made in the run, by their inode number, as long as somebody has them.
-    files: HashMap<u64, MadeFile>,
+    /// The marks of this run's memory files.
+    marks: &'static Shm,
+    /// Files that were made in the run, by device and inode number, as long as somebody has them.
+    files: HashMap<(u64, u64), MadeFile>,
     /// Segments that were made in the run.
     segments: HashMap<u32, Option<Arc<Object>>>,
     /// What else was.
@@ -36,7 +41,8 @@ pub struct Kept {
     all: HashMap<u64, Weak<Object>>,
     made: u64,
     removed: u64,
-    resident_max_bytes: u64,
+    /// Memory files that could not become objects.
+    left: u64,
 }
 
 struct MadeFile {
@@ -56,9 +62,15 @@ fn number(fd: &OwnedFd) -> Fd {
 }
 
 impl Kept {
-    pub fn new(objects: &'static Objects, pager: Arc<DefaultPager>, ledger: Ledger) -> Self {
+    pub fn new(
+        objects: &'static Objects,
+        pager: Arc<DefaultPager>,
+        ledger: Ledger,
+        marks: &'static Shm,
+    ) -> Self {
         Self {
             objects,
+            marks,
             pager,
             ledger,
             files: HashMap::new(),
@@ -67,7 +79,7 @@ impl Kept {
             all: HashMap::new(),
             made: 0,
             removed: 0,
-            resident_max_bytes: 0,
+            left: 0,
         }
     }
 
@@ -90,7 +102,7 @@ impl Kept {
             is_linuxs: name.starts_with(b"sem."),
             object: None,
         };
-        self.files.insert(status.inode, file);
+        self.files.insert((status.device, status.inode), file);
         Ok(())
     }
 
@@ -117,8 +129,12 @@ impl Kept {
     /// The object of a file; `only`: if there is one.
     pub fn of_file(&mut self, theirs: &OwnedFd, only: bool) -> Result<Arc<Object>, Errno> {
         let status = file::status(number(theirs))?;
-        let Some(made) = self.files.get(&status.inode) else {
-            return Err(is_of_another_run(theirs));
+        let key = (status.device, status.inode);
+        let Some(made) = self.files.get(&key) else {
+            return match self.is_memory_file(&status) {
+                true => self.of_memory_file(theirs, &status, only),
+                false => Err(is_of_another_run(theirs)),
+            };
         };
         match &made.object {
             Some(object) => return Ok(Arc::clone(object)),
@@ -132,10 +148,62 @@ impl Kept {
         let object = self.objects.create_sized_by("shm", sized_by, pager);
         let object = object.map_err(|_| Errno::ENOMEM)?;
         take_contents(&own, &status, &object)?;
-        if let Some(made) = self.files.get_mut(&status.inode) {
+        if let Some(made) = self.files.get_mut(&key) {
             made.object = Some(Arc::clone(&object));
         }
         Ok(self.begin(object))
+    }
+
+    fn is_memory_file(&self, status: &Status) -> bool {
+        status.device == self.marks.memory_device.load(Ordering::Relaxed)
+    }
+
+    /// The object of a memory file, which becomes one now.
+    fn of_memory_file(
+        &mut self,
+        theirs: &OwnedFd,
+        status: &Status,
+        only: bool,
+    ) -> Result<Arc<Object>, Errno> {
+        let byte = |mark| self.marks.byte_of(mark);
+        // One that is open for writing could not be executed.
+        let own = file::own_again(number(theirs), g::O_RDONLY).map_err(|_| Errno::ENOENT)?;
+        if only || !marks::are_there(number(&own), byte(Mark::Made)) {
+            return Err(Errno::ENOENT);
+        }
+        // From here on who maps it looks for an object first.
+        marks::put(number(&own), byte(Mark::Object))?;
+        let is_linuxs = marks::are_there(number(&own), byte(Mark::Linuxs));
+        if is_linuxs || file::seals(number(&own)) & UNWRITABLE != 0 {
+            if !marks::are_there(number(&own), byte(Mark::Counted)) {
+                self.left += 1;
+                let _ = marks::put(number(theirs), byte(Mark::Counted));
+            }
+            return Err(Errno::ENOENT);
+        }
+        let sized_by = own.try_clone().map_err(|_| Errno::EMFILE)?;
+        let pager = Arc::clone(&self.pager) as Arc<dyn Pager>;
+        let object = self.objects.create_sized_by("memfd", sized_by, pager);
+        let object = object.map_err(|_| Errno::ENOMEM)?;
+        take_contents(theirs, status, &object)?;
+        let made = MadeFile {
+            own,
+            is_linuxs: false,
+            object: Some(Arc::clone(&object)),
+        };
+        self.files.insert((status.device, status.inode), made);
+        Ok(self.begin(object))
+    }
+
+    /// Nobody has the object of a file mapped.
+    pub fn is_idle(&self, theirs: &OwnedFd) -> Result<(), Errno> {
+        let status = file::status(number(theirs))?;
+        let made = self.files.get(&(status.device, status.inode));
+        let object = made.and_then(|made| made.object.as_ref());
+        match object.is_some_and(|object| object.is_mapped()) {
+            true => Err(Errno::EBUSY),
+            false => Ok(()),
+        }
     }
 
     /// The object of a segment.
@@ -174,7 +242,8 @@ impl Kept {
     /// The file has another size now.
     pub fn look_at_size(&mut self, theirs: &OwnedFd) -> Result<(), Errno> {
         let status = file::status(number(theirs))?;
-        let file = self.files.get(&status.inode).ok_or(Errno::ENOENT)?;
+        let key = (status.device, status.inode);
+        let file = self.files.get(&key).ok_or(Errno::ENOENT)?;
         file.object.as_ref().ok_or(ENODATA)?.look_at_size();
         Ok(())
     }
@@ -198,7 +267,7 @@ impl Kept {
     pub fn look_for(&mut self, making: Making) {
         for found in making.find() {
             let is_known = match &found.name {
-                Name::File(_, inode) => self.files.contains_key(inode),
+                Name::File(device, inode) => self.files.contains_key(&(*device, *inode)),
                 Name::Ipc(Ipc::Segment, number) => {
                     let huge = Name::Ipc(Ipc::HugeSegment, *number);
                     self.others.contains(&found.name) || self.others.contains(&huge)
@@ -213,9 +282,9 @@ impl Kept {
 
     /// Lets go of what nobody has any more. True when something is left that may go later.
     pub fn tidy(&mut self) -> bool {
-        let resident = self.objects.resident_bytes();
-        self.resident_max_bytes = self.resident_max_bytes.max(resident);
-        self.files.retain(|_, file| !is_over(file));
+        let made = self.marks.byte_of(Mark::Made);
+        self.files
+            .retain(|_, file| marks::are_there(number(&file.own), made) || !is_over(file));
         self.segments.retain(|number, _| !ipc::is_gone(*number));
         self.all.retain(|_, object| object.strong_count() > 0);
         !self.files.is_empty() || !self.segments.is_empty()
@@ -226,7 +295,7 @@ impl Kept {
         self.tidy();
         let of_file = |file: &MadeFile| {
             let status = file::status(number(&file.own)).ok()?;
-            Some(Name::File(status.device, status.inode))
+            (!self.is_memory_file(&status)).then_some(Name::File(status.device, status.inode))
         };
         let files: Vec<Name> = self.files.values().filter_map(of_file).collect();
         let removed = names::remove(files.iter().chain(&self.others));
@@ -236,8 +305,9 @@ impl Kept {
         self.ledger.end();
         Figures {
             objects: self.made,
-            resident_max_bytes: self.resident_max_bytes,
+            resident_max_bytes: self.objects.charged_max_bytes(),
             removed: self.removed + removed,
+            left: self.left,
         }
     }
 }

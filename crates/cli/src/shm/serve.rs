@@ -19,6 +19,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::names::Making;
 use super::objects::{Kept, lock};
+use crate::spill_set::SpillSet;
 
 /// Time between two looks at what nobody may have any more, while there is something.
 const LOOK: Duration = Duration::from_millis(100);
@@ -48,6 +49,7 @@ struct Connection {
 }
 
 struct Server {
+    spill: Arc<SpillSet>,
     kept: Arc<Mutex<Kept>>,
     serving: Arc<Serving>,
     epoll: OwnedFd,
@@ -60,12 +62,13 @@ struct Server {
 ///
 /// # Errors
 /// Without a thread or descriptors.
-pub fn start(kept: Arc<Mutex<Kept>>) -> Result<(Arc<Serving>, OwnedFd)> {
+pub fn start(kept: Arc<Mutex<Kept>>, spill: Arc<SpillSet>) -> Result<(Arc<Serving>, OwnedFd)> {
     let (common, theirs) = pair().context("cannot make a socket")?;
     let epoll = epoll::create(CreateFlags::CLOEXEC).context("cannot wait for tasks")?;
     epoll::add(&epoll, &common, EventData::new_u64(COMMON), EventFlags::IN)?;
     let serving = Arc::new(Serving::default());
     let mut server = Server {
+        spill,
         kept,
         serving: Arc::clone(&serving),
         epoll,
@@ -186,6 +189,13 @@ impl Server {
 
     /// False when nobody hears the answer.
     fn answer(&mut self, from: &mut Connection, ask: Ask, with: Option<OwnedFd>) -> bool {
+        if ask.kind == Kind::Room {
+            let answer = Answer {
+                errno: 0,
+                object: self.spill.room_bytes(),
+            };
+            return message::send(from.socket.as_fd(), &answer.to_bytes(), &[], false).is_ok();
+        }
         let done = match (ask.kind, with) {
             (Kind::Fork, Some(socket)) => {
                 let held = from.space.map(|space| self.held(space, &from.holds));
@@ -284,7 +294,8 @@ fn act(
         // Noted already.
         Kind::Making => {}
         Kind::Ipc => kept.made_ipc(Ipc::from_raw(ask.a).ok_or(Errno::EINVAL)?, ask.b as u32),
-        Kind::Connect | Kind::Fork => return Err(Errno::EINVAL),
+        Kind::Idle => kept.is_idle(with()?)?,
+        Kind::Connect | Kind::Fork | Kind::Room => return Err(Errno::EINVAL),
     }
     Ok(None)
 }

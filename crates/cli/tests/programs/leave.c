@@ -71,16 +71,21 @@ static void work(unsigned seed)
         CHECK(segment >= 0);
         unsigned *other = shmat(segment, 0, 0);
         CHECK((char *)other != (char *)-1);
+        int memory = memfd_create("work", 0);
+        CHECK(memory >= 0 && !ftruncate(memory, 1 << 20));
+        unsigned *third = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+        CHECK(third != MAP_FAILED);
         for (unsigned i = 0; i < bytes / 4; i += 512)
-            at[i] = seed + i, other[i] = seed - i;
+            at[i] = seed + i, other[i] = seed - i, third[i] = seed ^ i;
         pid_t child = fork();
         for (unsigned i = 0; i < bytes / 4; i += 512)
-            CHECK(at[i] == seed + i && other[i] == seed - i);
+            CHECK(at[i] == seed + i && other[i] == seed - i && third[i] == (seed ^ i));
         if (!child)
             _exit(0);
         wait_for(child, 0);
         CHECK(!munmap(at, bytes) && !shm_unlink(name) && !close(fd));
         CHECK(!shmdt(other) && !shmctl(segment, IPC_RMID, 0));
+        CHECK(!munmap(third, 1 << 20) && !close(memory));
     }
 }
 

@@ -7,7 +7,7 @@ use farpage_sys::{Errno, Result, syscall};
 
 use super::connection::STATE;
 use super::memory::given;
-use super::{say, status_of, transfer};
+use super::{memory_files, say, status_of, transfer};
 use crate::{maps, trap};
 
 const EXDEV: Errno = Errno(18);
@@ -43,6 +43,14 @@ pub(super) enum Pages {
 }
 
 pub(super) fn pages_of(fd: Fd) -> Pages {
+    let is_linuxs = |shm: &Shm| {
+        let status = file::status(fd);
+        status.is_ok_and(|status| memory_files::is_one(shm, &status))
+            && !memory_files::is_object(shm, fd)
+    };
+    if super::shm().is_none_or(is_linuxs) {
+        return Pages::Linux;
+    }
     let ask = Ask {
         a: 1,
         ..Ask::new(Kind::File)
@@ -88,6 +96,7 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
         g::__NR_fcntl => match b as u32 {
             g::F_DUPFD => maps::duplicate(fd, c, false).ok().map(Ok),
             g::F_DUPFD_CLOEXEC => maps::duplicate(fd, c, true).ok().map(Ok),
+            memory_files::F_ADD_SEALS => memory_files::seal(shm, fd, c),
             _ => None,
         },
         _ => match pages_of(fd) {
@@ -171,6 +180,9 @@ fn allocate(
     match (mode, pages) {
         (0, _) if end as u64 > before.bytes => Some(set_size(fd, before, end)),
         (0 | KEEP_SIZE, _) => Some(Ok(0)),
+        (_, Pages::Kept(_)) if mode & PUNCH_HOLE != 0 && memory_files::is_sealed(fd) => {
+            Some(Err(Errno::EPERM))
+        }
         (_, Pages::Kept(object)) if mode == KEEP_SIZE | PUNCH_HOLE => {
             let end = end.min(before.bytes.next_multiple_of(4096) as usize);
             Some(transfer::zero(&object, offset, end.saturating_sub(offset)).map(|()| 0))
@@ -179,7 +191,7 @@ fn allocate(
     }
 }
 
-fn hide_if_kept(fd: Fd) {
+pub(super) fn hide_if_kept(fd: Fd) {
     if !maps::is_kept(fd.0 as usize) && matches!(pages_of(fd), Pages::Kept(_)) {
         hide(fd);
         say(&alloc::format!(

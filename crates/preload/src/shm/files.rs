@@ -112,7 +112,7 @@ fn tell(shm: &Shm, state: &mut State, fd: Fd, flags: u32, before: Before) -> boo
 }
 
 /// Gives a descriptor a number that the filter knows.
-fn keep(shm: &Shm, fd: Fd, flags: u32) -> usize {
+pub(super) fn keep(shm: &Shm, fd: Fd, flags: u32) -> usize {
     let number = fd.0 as usize;
     if status_of(shm, fd).is_none() {
         return number;
@@ -123,7 +123,10 @@ fn keep(shm: &Shm, fd: Fd, flags: u32) -> usize {
             kept
         }
         // There are no such numbers left: this one can be mapped, and read until then.
-        Err(_) => number,
+        Err(_) => {
+            descriptors::hide_if_kept(fd);
+            number
+        }
     }
 }
 

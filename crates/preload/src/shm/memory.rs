@@ -12,7 +12,7 @@ use farpage_sys::uffd::Uffd;
 use farpage_sys::{Errno, Result, mem};
 
 use super::connection::{STATE, State};
-use super::{descriptors, say, status_of};
+use super::{descriptors, memory_files, say, status_of};
 use crate::{memory, start, supervised};
 
 const FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
@@ -127,11 +127,19 @@ unsafe fn map(shm: &Shm, args: [usize; 6]) -> Option<Result<usize>> {
         return Some(mapped);
     }
     let fd = Fd(fd as i32);
-    status_of(shm, fd)?;
+    let is_memory = memory_files::is_one(shm, &status_of(shm, fd)?);
+    if is_memory && !memory_files::maps_object(shm, fd, bytes, kind) {
+        return None;
+    }
     let mut state = STATE.lock();
     let (object, memory) = match given(state.ask(Ask::new(Kind::File), Some(fd))) {
         Ok(given) => given,
-        Err(Errno::ENOENT) => return None,
+        Err(Errno::ENOENT) => {
+            if is_memory {
+                memory_files::stays_linuxs(shm, fd);
+            }
+            return None;
+        }
         Err(errno) => return Some(Err(said(errno))),
     };
     let first = (offset / PAGE_BYTES) as u64;
@@ -148,7 +156,11 @@ unsafe fn map(shm: &Shm, args: [usize; 6]) -> Option<Result<usize>> {
 /// Whether the mapping may ever be written to, by what the descriptor allows.
 fn may_map(fd: Fd, prot: u32, kind: u32, offset: usize) -> Result<bool> {
     let mode = file::flags(fd)? & g::O_ACCMODE;
-    let writable = kind == g::MAP_PRIVATE || mode & 3 >= g::O_RDWR;
+    let is_private = kind == g::MAP_PRIVATE;
+    if !is_private && prot & g::PROT_WRITE != 0 && memory_files::is_sealed(fd) {
+        return Err(Errno::EPERM);
+    }
+    let writable = is_private || mode & 3 >= g::O_RDWR && !memory_files::is_sealed(fd);
     if mode == g::O_WRONLY || prot & g::PROT_WRITE != 0 && !writable {
         return Err(Errno::EACCES);
     }
@@ -183,6 +195,20 @@ fn said(errno: Errno) -> Errno {
 }
 
 impl Wanted {
+    /// A mapping of the agent's own of `bytes` bytes from byte `start` on, both of pages.
+    pub(super) fn window(object: &descriptors::Object, start: usize, bytes: usize) -> Self {
+        Self {
+            object: object.number,
+            memory: object.memory,
+            at: 0,
+            bytes,
+            prot: g::PROT_READ | g::PROT_WRITE,
+            flags: g::MAP_SHARED,
+            first: (start / PAGE_BYTES) as u64,
+            writable: true,
+        }
+    }
+
     /// # Safety
     /// As the call that the program made.
     pub(super) unsafe fn map(&self, state: &mut Guard<'_, State>) -> Result<usize> {

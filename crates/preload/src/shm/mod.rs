@@ -5,14 +5,20 @@
 //! of an object, which the supervisor makes when the file is first mapped. Files of others, and those
 //! of semaphores, are left to Linux.
 //!
+//! Memory files are like these from their first mapping on ([`memory_files`]).
+//!
 //! What would let Linux read or write the empty file is done here, by descriptors that have numbers
 //! which the filter knows, or cannot be done by the descriptor any more.
 
 mod connection;
+mod control_messages;
 mod descriptors;
 mod files;
 mod memory;
+mod memory_files;
+mod room;
 mod segments;
+mod sockets;
 mod transfer;
 
 use farpage_abi::shm::Shm;
@@ -25,6 +31,8 @@ use crate::{maps, start};
 
 pub(crate) use connection::{after_fork_in_child, after_fork_in_parent, before_fork};
 pub(crate) use memory::after_unmap;
+pub(crate) use memory_files::before_execution;
+pub(crate) use sockets::wait_for;
 
 /// What the tree has in common about it; `None` where Linux keeps the pages, too.
 fn shm() -> Option<&'static Shm> {
@@ -65,6 +73,16 @@ pub(crate) unsafe fn call(number: u32, frame: &Frame) -> Option<Outcome> {
             // SAFETY: forwarded.
             unsafe { segments::call(number, args) }
         }
+        g::__NR_sendmsg | g::__NR_sendmmsg => {
+            sockets::before_sending(shm, number, args);
+            None
+        }
+        g::__NR_statfs | g::__NR_fstatfs => room::call(shm, number, args),
+        g::__NR_memfd_create => Some(memory_files::create(shm, args)),
+        g::__NR_recvmsg | g::__NR_recvmmsg => {
+            // SAFETY: forwarded.
+            return Some(unsafe { sockets::call(shm, number, args) });
+        }
         _ => descriptors::call(shm, number, args),
     };
     done.map(Outcome::Done)
@@ -88,7 +106,7 @@ fn status_of(shm: &Shm, fd: Fd) -> Option<Status> {
 
 fn is_one(shm: &Shm, status: &Status) -> bool {
     let device = shm.device.load(core::sync::atomic::Ordering::Relaxed);
-    status.device == device && status.is_regular()
+    status.device == device && status.is_regular() || memory_files::is_one(shm, status)
 }
 
 /// Says what is not possible, in one line.

@@ -12,6 +12,7 @@ use farpage_sys::{Errno, Result, process, syscall};
 use super::connection::STATE;
 use super::descriptors::Object;
 use super::memory::{Wanted, unmap};
+use super::memory_files;
 use crate::program;
 
 const IOV_MAX: usize = 1024;
@@ -131,6 +132,9 @@ impl Transfer {
         if flags & g::O_ACCMODE == forbidden {
             return Err(Errno::EBADF);
         }
+        if self.way == Way::In && memory_files::is_sealed(Fd(self.fd as i32)) {
+            return Err(Errno::EPERM);
+        }
         let add = |sum: usize, [_, bytes]: &[usize; 2]| sum.checked_add(*bytes);
         let wanted = self.pieces.iter().try_fold(0, add).ok_or(Errno::EINVAL)?;
         let size = status.bytes as usize;
@@ -181,23 +185,9 @@ fn copy(
         let start = at / PAGE_BYTES * PAGE_BYTES;
         let part = (bytes - done).min(WINDOW - (at - start));
         let span = (at - start + part).next_multiple_of(PAGE_BYTES);
-        let wanted = Wanted {
-            object: object.number,
-            memory: object.memory,
-            at: 0,
-            bytes: span,
-            prot: g::PROT_READ | g::PROT_WRITE,
-            flags: g::MAP_SHARED,
-            first: (start / PAGE_BYTES) as u64,
-            writable: true,
-        };
-        // SAFETY: it lies where nothing is.
-        let window = unsafe { wanted.map(&mut STATE.lock()) };
-        let moved = window.and_then(|window| {
-            let moved = move_bytes(way, window + (at - start), part, pieces, done);
-            // SAFETY: nobody else knows it.
-            unsafe { unmap(&mut STATE.lock(), window, span) };
-            moved
+        let wanted = Wanted::window(object, start, span);
+        let moved = in_window(&wanted, |window| {
+            move_bytes(way, window + (at - start), part, pieces, done)
         });
         match moved {
             Ok(moved) => done += moved,
@@ -209,6 +199,31 @@ fn copy(
         }
     }
     Ok(done)
+}
+
+/// Does something where `wanted` is mapped meanwhile.
+fn in_window<T>(wanted: &Wanted, act: impl FnOnce(usize) -> Result<T>) -> Result<T> {
+    // SAFETY: it lies where nothing is.
+    let window = unsafe { wanted.map(&mut STATE.lock()) }?;
+    let done = act(window);
+    // SAFETY: nobody else knows it.
+    unsafe { unmap(&mut STATE.lock(), window, wanted.bytes) };
+    done
+}
+
+/// Writes all of an object to its file, which Linux is to read.
+pub(super) fn give_back(object: &Object, status: &Status, to: Fd) -> Result<()> {
+    let size = status.bytes as usize;
+    for start in (0..size).step_by(WINDOW) {
+        let part = (size - start).min(WINDOW);
+        let wanted = Wanted::window(object, start, part.next_multiple_of(PAGE_BYTES));
+        in_window(&wanted, |window| {
+            // SAFETY: Linux reads what is mapped there.
+            let written = unsafe { syscall!(g::__NR_pwrite64, to.0, window, part, start) };
+            written.map(drop)
+        })?;
+    }
+    Ok(())
 }
 
 /// Moves `bytes` bytes between the mapping at `here` and the program's pieces, from byte `skip` of

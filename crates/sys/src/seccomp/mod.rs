@@ -48,6 +48,65 @@ pub const REISSUE_CODE: [u8; 5] = [
     (REISSUE_SKIP >> 8) as u8,
 ];
 
+/// Offset in the gate of the stub in which a program waits before it makes a trapped call again, see
+/// [`WAIT_CODE`].
+pub const GATE_WAIT: usize = 128;
+/// Machine code of that stub: makes the call that waits. Afterwards the arguments are those of the
+/// trapped call again. When the wait has failed, that is what the trapped call returns; otherwise
+/// the program goes back to where it made it, and is trapped again.
+///
+/// Above the address to return to lie the number, and what `rsi`, `rdx`, `r10`, `r8`, `r9` were:
+/// [`WAIT_WORDS`], and room for one more.
+pub const WAIT_CODE: [u8; 45] = [
+    0x0f,
+    0x05, // syscall
+    0x48,
+    0x8b,
+    0x74,
+    0x24,
+    0x10, // mov rsi, [rsp + 16]
+    0x48,
+    0x8b,
+    0x54,
+    0x24,
+    0x18, // mov rdx, [rsp + 24]
+    0x4c,
+    0x8b,
+    0x54,
+    0x24,
+    0x20, // mov r10, [rsp + 32]
+    0x4c,
+    0x8b,
+    0x44,
+    0x24,
+    0x28, // mov r8, [rsp + 40]
+    0x4c,
+    0x8b,
+    0x4c,
+    0x24,
+    0x30, // mov r9, [rsp + 48]
+    0x48,
+    0x85,
+    0xc0, // test rax, rax
+    0x78,
+    0x0a, // js to the end
+    0x48,
+    0x8b,
+    0x44,
+    0x24,
+    0x08, // mov rax, [rsp + 8]
+    0x48,
+    0x83,
+    0x2c,
+    0x24,
+    0x02, // sub qword ptr [rsp], 2: the length of the call
+    0xc2, // ret 192
+    REISSUE_SKIP as u8,
+    (REISSUE_SKIP >> 8) as u8,
+];
+/// See [`WAIT_CODE`].
+pub const WAIT_WORDS: usize = 6;
+
 /// `si_errno` of the SIGSYS that this filter raises: tells it from the program's own filters.
 pub const TRAP_MARK: u16 = 0xFA6E;
 
@@ -111,6 +170,11 @@ pub fn map_gate() -> Result<()> {
     unsafe {
         let stub = gate.add(GATE_REISSUE);
         core::ptr::copy_nonoverlapping(REISSUE_CODE.as_ptr(), stub, REISSUE_CODE.len());
+    }
+    // SAFETY: as above.
+    unsafe {
+        let stub = gate.add(GATE_WAIT);
+        core::ptr::copy_nonoverlapping(WAIT_CODE.as_ptr(), stub, WAIT_CODE.len());
     }
     // SAFETY: only this function knows the page yet.
     unsafe { mem::protect(GATE_ADDRESS, GATE_BYTES, mem::PROT_READ | mem::PROT_EXEC) }?;

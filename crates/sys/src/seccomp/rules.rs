@@ -27,6 +27,7 @@ const MAP_TYPE: u32 = 0x0f;
 const MAP_FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
 const NO_MEMORY_OF_OURS: u32 = g::MAP_STACK | g::MAP_GROWSDOWN | g::MAP_HUGETLB | 0x40;
 const PR_SET_SECCOMP: u32 = 22;
+const F_ADD_SEALS: u32 = 1033;
 const FIOCLEX: u32 = 0x5451;
 
 /// Where rules end.
@@ -172,6 +173,13 @@ const SHM_RULES: &[(u32, Rule)] = &[
     (g::__NR_semget, Rule::Always),
     (g::__NR_msgget, Rule::Always),
     (g::__NR_mq_open, Rule::Always),
+    (g::__NR_statfs, Rule::Always),
+    (g::__NR_fstatfs, Rule::Always),
+    (g::__NR_memfd_create, Rule::Always),
+    (g::__NR_recvmsg, Rule::Always),
+    (g::__NR_recvmmsg, Rule::Always),
+    (g::__NR_sendmsg, Rule::Always),
+    (g::__NR_sendmmsg, Rule::Always),
     (g::__NR_pidfd_getfd, Rule::Missing),
     (g::__NR_io_uring_setup, Rule::Missing),
     (g::__NR_io_setup, Rule::Missing),
@@ -502,11 +510,14 @@ fn when_opened(a: &mut Assembler, argument: u32, params: &Params, label: Label) 
     a.place(other);
 }
 
-/// `fcntl` that makes another number for such a descriptor.
+/// `fcntl` that makes another number for such a descriptor, or seals it.
 fn when_duplicated(a: &mut Assembler, params: &Params, label: Label) {
     let (other, duplicate) = (a.label(), a.label());
     a.load(data::low(1));
     a.when(Test::Equal(g::F_DUPFD), duplicate);
+    if params.shm {
+        a.when(Test::Equal(F_ADD_SEALS), duplicate);
+    }
     a.unless(Test::Equal(g::F_DUPFD_CLOEXEC), other);
     a.place(duplicate);
     when_opened(a, 0, params, label);

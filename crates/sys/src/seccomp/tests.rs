@@ -154,6 +154,9 @@ fn shared_memory_is_trapped_where_it_is_made_mapped_or_used_by_a_known_descripto
         g::__NR_ftruncate,
         g::__NR_shmat,
         g::__NR_semget,
+        g::__NR_memfd_create,
+        g::__NR_recvmsg,
+        g::__NR_sendmsg,
     ] {
         assert_eq!(answer_with_shm(nr, &[5]), TRAP, "call {nr}");
     }
@@ -161,7 +164,7 @@ fn shared_memory_is_trapped_where_it_is_made_mapped_or_used_by_a_known_descripto
         g::__NR_semop,
         g::__NR_shmctl,
         g::__NR_unlink,
-        g::__NR_sendmsg,
+        g::__NR_sendto,
     ] {
         assert_eq!(answer_with_shm(nr, &[5]), ALLOW, "call {nr}");
     }

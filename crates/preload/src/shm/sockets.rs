@@ -1,0 +1,139 @@
+//! Descriptors of shared memory that go over sockets. Those that come get numbers that the filter
+//! knows; those that go out of the run are said, because nobody there sees the pages.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use farpage_abi::TASKS_MAX;
+use farpage_abi::shm::Shm;
+use farpage_sys::file::{self, Fd};
+use farpage_sys::linux::general as g;
+use farpage_sys::{Errno, process, syscall};
+
+use super::control_messages::{self, COUNT_MAX, EACH};
+use super::descriptors::{Pages, pages_of};
+use super::{files, memory_files, say, status_of};
+use crate::trap::{self, Outcome};
+use crate::{maps, program, sandbox, start};
+
+const DONT_WAIT: usize = 0x40;
+const WAIT_FOR_ALL: usize = 0x100;
+const FROM_ERRORS: usize = 0x2000;
+
+/// It was said that shared memory leaves the run.
+static IS_SAID: AtomicBool = AtomicBool::new(false);
+
+/// `recvmsg` and `recvmmsg`.
+///
+/// # Safety
+/// As the call that the program made.
+pub(super) unsafe fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Outcome {
+    let [fd, messages, c, d, ..] = args;
+    let (flags_at, count) = match number {
+        g::__NR_recvmsg => (2, 1),
+        _ => (3, c.min(COUNT_MAX)),
+    };
+    let flags = if flags_at == 2 { c } else { d };
+    let may_bring = flags & (WAIT_FOR_ALL | FROM_ERRORS) == 0
+        && !sandbox::is_on()
+        && (0..count).any(|i| control_messages::has_any(messages + i * EACH))
+        && control_messages::is_local(fd);
+    if !may_bring {
+        return Outcome::Reissue;
+    }
+    let mut now = args;
+    now[flags_at] |= DONT_WAIT;
+    // SAFETY: the program's own call, but that it does not wait.
+    match unsafe { trap::pass(number, now) } {
+        Err(Errno::EAGAIN) if flags & DONT_WAIT == 0 && waits(fd) => Outcome::WaitFor(fd),
+        Ok(got) => {
+            let count = if number == g::__NR_recvmsg { 1 } else { got };
+            for i in 0..count {
+                control_messages::for_each_descriptor(messages + i * EACH, |at| keep(shm, at));
+            }
+            Outcome::Done(Ok(got))
+        }
+        other => Outcome::Done(other),
+    }
+}
+
+fn waits(fd: usize) -> bool {
+    file::flags(Fd(fd as i32)).is_ok_and(|flags| flags & g::O_NONBLOCK == 0)
+}
+
+/// The descriptor whose number the program has at `at`.
+fn keep(shm: &Shm, at: usize) {
+    let Ok(number) = program::read::<i32>(at) else {
+        return;
+    };
+    let fd = Fd(number);
+    if status_of(shm, fd).is_none() || maps::is_kept(number as usize) {
+        return;
+    }
+    // SAFETY: takes no pointer.
+    let own = unsafe { syscall!(g::__NR_fcntl, number, g::F_GETFD) };
+    let cloexec = own.is_ok_and(|own| own as u32 & g::FD_CLOEXEC != 0);
+    let kept = files::keep(shm, fd, if cloexec { g::O_CLOEXEC } else { 0 });
+    // The number was read there.
+    let _ = program::write(at, &(kept as i32));
+}
+
+/// What the program's registers are to be while it waits for the next message of `fd`: `recvfrom`,
+/// which leaves that where it is.
+pub(crate) fn wait_for(fd: usize, byte: usize) -> (u32, [usize; 6]) {
+    const PEEK: usize = 0x2;
+    (g::__NR_recvfrom, [fd, byte, 1, PEEK, 0, 0])
+}
+
+/// `sendmsg` and `sendmmsg` are about to be made.
+pub(super) fn before_sending(shm: &Shm, number: u32, [fd, messages, c, ..]: [usize; 6]) {
+    let count = match number {
+        g::__NR_sendmsg => 1,
+        _ => c.min(COUNT_MAX),
+    };
+    let mut with_any = (0..count)
+        .map(|i| messages + i * EACH)
+        .filter(|message| control_messages::has_any(*message))
+        .peekable();
+    if with_any.peek().is_none() || sandbox::is_on() || !control_messages::is_local(fd) {
+        return;
+    }
+    let Some(peer) = control_messages::peer(fd).filter(|pid| !is_of_the_run(*pid)) else {
+        return;
+    };
+    for message in with_any {
+        control_messages::for_each_descriptor(message, |at| {
+            if let Ok(number) = program::read::<i32>(at) {
+                leaves(shm, Fd(number), peer);
+            }
+        });
+    }
+}
+
+/// Also of one that has ended: another may have its end of a connection.
+fn is_of_the_run(pid: u32) -> bool {
+    let Some(control) = start::control() else {
+        return true;
+    };
+    let high = control.tasks_high.load(Ordering::Acquire) as usize;
+    let mut tasks = control.tasks[..high.min(TASKS_MAX)].iter();
+    let number = |pid: u32| pid & i32::MAX as u32;
+    tasks.any(|task| number(task.pid.load(Ordering::Acquire)) == pid)
+        || process::kill(pid, 0) == Err(Errno::ESRCH)
+}
+
+/// A process that is not of the run gets this: a memory file that is no object is none for ever.
+fn leaves(shm: &Shm, fd: Fd, peer: u32) {
+    let Some(status) = status_of(shm, fd) else {
+        return;
+    };
+    if memory_files::is_one(shm, &status) && !memory_files::is_object(shm, fd) {
+        memory_files::stays_linuxs(shm, fd);
+    }
+    if matches!(pages_of(fd), Pages::Kept(_)) && !IS_SAID.swap(true, Ordering::Relaxed) {
+        say(&alloc::format!(
+            "process {} hands shared memory to process {peer}, which farpage run --shm does not run: it \
+             sees zeros there; run both together, or this one without --shm",
+            start::process_id()
+        ));
+    }
+}
