@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use farpage_services::PagingSpace;
 
 use super::WhichHost;
 use super::list::{mapped_by, name};
@@ -102,30 +101,6 @@ pub fn cells(row: &Row) -> [String; 9] {
     ]
 }
 
-/// Who keeps pages, unless it is the host kernel itself and all is well.
-fn default_pager(space: &PagingSpace) -> Option<String> {
-    let mut said = Vec::new();
-    if let Some(process) = &space.process {
-        said.push(format!("process {}, {}", process.pid, process.wired));
-        let (now, most) = (space.compressed_bytes, space.compressed_max_bytes);
-        said.push(format!("compressed {} of {}", human(now), human(most)));
-        if process.is_late {
-            said.push("does not answer".into());
-        }
-    }
-    if space.is_moving {
-        said.push("pages still move to it".into());
-    }
-    if let Some(pid) = space.died.last() {
-        said.push(format!("process {pid} died, and what it had is lost"));
-    }
-    if space.unreadable_pages > 0 {
-        let pages = human_count(space.unreadable_pages);
-        said.push(format!("{pages} pages could not be read, and are lost"));
-    }
-    (!said.is_empty()).then(|| format!("default pager {}", said.join("; ")))
-}
-
 /// Memory, paging space and faults of all, a line each.
 pub fn summary(reading: &Reading) -> Vec<String> {
     let used = reading.resident_bytes + reading.compressed_bytes;
@@ -146,7 +121,12 @@ pub fn summary(reading: &Reading) -> Vec<String> {
             time(reading.faults.p99_us)
         ),
     ];
-    lines.extend(reading.paging_space.as_ref().and_then(default_pager));
+    lines.extend(
+        reading
+            .default_pager
+            .iter()
+            .map(|who| format!("default pager {who}")),
+    );
     let files = reading.paging_space.iter().flat_map(|space| &space.files);
     lines.extend(files.map(|file| {
         let limit = file.limit_bytes.map(human);

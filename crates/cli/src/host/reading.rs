@@ -1,6 +1,7 @@
 //! Two looks at the host kernel made into figures a second: what `stats`, `top`, the page and the
 //! metrics show.
 
+use crate::size::{human, human_count};
 use farpage_services::{Figures, ObjectFigures, PagerFigures, PagingSpace, Times, times};
 use serde::Serialize;
 
@@ -33,6 +34,8 @@ pub struct Reading {
     pub refused: u64,
     /// Where pages go.
     pub paging_space: Option<PagingSpace>,
+    /// Who keeps pages, in words. `None`: the host kernel itself, and all is well.
+    pub default_pager: Option<String>,
     /// Of this user; of all users for root.
     pub objects: Vec<Row>,
     /// Their pagers.
@@ -122,10 +125,35 @@ impl Reading {
             no_room_ns: now.no_room.map(|(since_ns, _)| since_ns),
             refused: now.no_room.map_or(0, |(_, refused)| refused),
             paging_space: now.paging_space.clone(),
+            default_pager: space.and_then(default_pager),
             objects: rows,
             pagers: pagers.collect(),
         }
     }
+}
+
+/// Who keeps pages, unless it is the host kernel itself and all is well.
+fn default_pager(space: &PagingSpace) -> Option<String> {
+    let mut said = Vec::new();
+    if let Some(process) = &space.process {
+        said.push(format!("process {}, {}", process.pid, process.wired));
+        let (now, most) = (space.compressed_bytes, space.compressed_max_bytes);
+        said.push(format!("compressed {} of {}", human(now), human(most)));
+        if process.is_late {
+            said.push("does not answer".into());
+        }
+    }
+    if space.is_moving {
+        said.push("pages still move to it".into());
+    }
+    if let Some(pid) = space.died.last() {
+        said.push(format!("process {pid} died, and what it had is lost"));
+    }
+    if space.unreadable_pages > 0 {
+        let pages = human_count(space.unreadable_pages);
+        said.push(format!("{pages} pages could not be read, and are lost"));
+    }
+    (!said.is_empty()).then(|| said.join("; "))
 }
 
 impl Faults {

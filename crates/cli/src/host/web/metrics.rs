@@ -27,6 +27,7 @@ fn of_memory(figures: &Figures) -> Vec<MetricFamily> {
     let one = |name, help, value: u64| family(name, help, vec![gauge(&[], value)]);
     let refused = figures.no_room.map_or(0, |(_, refused)| refused);
     let space = figures.paging_space.clone().unwrap_or_default();
+    let process = space.process.as_ref();
     let of_files = |of: &dyn Fn(&farpage_services::PagingFile) -> Option<u64>| {
         let files = space.files.iter();
         let metrics = files.filter_map(|file| Some(gauge(&[("folder", &file.folder)], of(file)?)));
@@ -62,6 +63,26 @@ fn of_memory(figures: &Figures) -> Vec<MetricFamily> {
             "farpage_refused_pages",
             "New pages refused since there is no room; 0 when there is.",
             refused,
+        ),
+        one(
+            "farpage_default_pager_process",
+            "The process that is the default pager; 0 when the host kernel is.",
+            process.map_or(0, |process| process.pid.into()),
+        ),
+        one(
+            "farpage_default_pager_late",
+            "1 while that process owes an answer for seconds.",
+            process.is_some_and(|process| process.is_late).into(),
+        ),
+        one(
+            "farpage_default_pager_moving",
+            "1 while pages move to it from the one before.",
+            space.is_moving.into(),
+        ),
+        one(
+            "farpage_default_pagers_died",
+            "Processes that were the default pager and died with pages.",
+            space.died.len() as u64,
         ),
         family(
             "farpage_paging_file_used_bytes",

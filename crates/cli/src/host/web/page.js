@@ -104,7 +104,8 @@ function round(n, base) {
 
 function show(r) {
   const last = past[past.length - 1];
-  $("facts").textContent = "process " + r.pid + ", objects: " + r.objects_all;
+  $("facts").textContent = "process " + r.pid + ", objects: " + r.objects_all
+    + (r.default_pager ? ", default pager: " + r.default_pager : "");
   const used = r.resident_bytes + r.compressed_bytes;
   const tiles = [
     [bytes(used) + " of " + bytes(r.ram_bytes), "RAM in use"],
