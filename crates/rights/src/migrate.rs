@@ -282,7 +282,7 @@ impl Space {
                         // The one message that the forwarder was made for.
                         self.feeds.remove(&(now, port));
                         self.ports[port].home = Home::Dead;
-                        self.send_once(now, parcel, hops);
+                        self.send_once(now, *parcel, hops);
                         self.free_port(port);
                     }
                 }

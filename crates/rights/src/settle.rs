@@ -67,7 +67,7 @@ impl Space {
                 self.ports[port].onces -= 1;
                 if self.ports[port].home != Home::Dead {
                     let parcel = notice(Notice::SendOnce);
-                    self.enqueue(port, Letter::new(parcel, Right::Dead));
+                    self.enqueue(port, Letter::new(Box::new(parcel), Right::Dead));
                 }
                 self.free_port(port);
             }
@@ -236,9 +236,9 @@ impl Space {
 }
 
 /// A notification's message.
-pub(crate) fn notice(notice: Notice) -> Box<Parcel> {
+pub(crate) fn notice(notice: Notice) -> Parcel {
     let (id, bytes) = notice.encode();
-    Box::new(Parcel {
+    Parcel {
         sender: crate::Sender::Space,
         id,
         reply: None,
@@ -246,5 +246,5 @@ pub(crate) fn notice(notice: Notice) -> Box<Parcel> {
         rights: alloc::vec::Vec::new(),
         descriptors: alloc::vec::Vec::new(),
         memory: alloc::vec::Vec::new(),
-    })
+    }
 }

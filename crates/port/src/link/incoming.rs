@@ -35,6 +35,16 @@ pub(super) struct Incoming {
     looks: u32,
 }
 
+/// What there was for who takes plain messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plain {
+    Taken,
+    /// Something that [`Link::try_receive`] takes.
+    Other,
+    /// Nothing, or another thread takes it; or the end, which [`Link::try_receive`] tells.
+    Nothing,
+}
+
 /// A frame out of the ring, copied and checked, its slots given back.
 struct Copied {
     head: Head,
@@ -63,6 +73,69 @@ impl Link {
             }
         }
         Ok(taken)
+    }
+
+    /// Takes the next message if it is a plain one without descriptors: its header and body, into
+    /// `frame`.
+    ///
+    /// # Errors
+    /// As for [`Self::try_receive`].
+    pub(crate) fn try_receive_plain(&self, frame: &mut Vec<u8>) -> Result<Plain, Ended> {
+        let Ok(mut incoming) = self.incoming.try_lock() else {
+            return Ok(Plain::Nothing);
+        };
+        if let Some(ended) = self.ended() {
+            return Err(ended);
+        }
+        let taken = self.copy_plain(&mut incoming, frame);
+        taken.map_err(|violation| self.end(violation.into()))
+    }
+
+    fn copy_plain(
+        &self,
+        incoming: &mut Incoming,
+        frame: &mut Vec<u8>,
+    ) -> Result<Plain, Violation> {
+        let lines = self.shared.incoming();
+        let consumer = &mut incoming.consumer;
+        let filled = consumer.filled(&lines)?;
+        if filled == 0 {
+            return Ok(Plain::Nothing);
+        }
+        let first = consumer.copy(&lines, 0);
+        let head = Head::decode(&first)?;
+        if head.kind != Kind::Plain || head.fds > 0 {
+            return Ok(Plain::Other);
+        }
+        let slots = whole(&head, filled)?;
+        frame.clear();
+        let in_slot: [u8; HEADER_BYTES + IN_SLOT_MAX] = bytes_of(&first[2..]);
+        frame.extend_from_slice(&in_slot);
+        for ahead in 1..slots {
+            frame.extend_from_slice(&bytes_of::<{ WORDS * 8 }>(&consumer.copy(&lines, ahead)));
+        }
+        frame.truncate(HEADER_BYTES + head.bytes as usize);
+        if consumer.release(&lines, slots) {
+            self.waker.wake();
+        }
+        Ok(Plain::Taken)
+    }
+
+    /// Something to receive, or the end; waits a little for it when that makes sense.
+    pub(super) fn peek(&self, patience: &mut Patience) -> bool {
+        let lines = self.shared.incoming();
+        let Ok(incoming) = self.incoming.try_lock() else {
+            return false;
+        };
+        let came = || incoming.consumer.has_come(&lines) || self.shared.has_peer_left();
+        came() || patience.wait(|| self.processor_of_peer(), came)
+    }
+
+    /// Where the peer runs, unless it sleeps.
+    fn processor_of_peer(&self) -> Option<u32> {
+        let sleeps = self.shared.outgoing().consumer_sleeps;
+        let is_awake = sleeps.load(super::atomic::Ordering::Relaxed) == 0;
+        is_awake.then(|| self.shared.peer_processor()).flatten()
     }
 
     /// Waits for the next message until `deadline` (`None`: as long as the peer lives).
@@ -140,20 +213,13 @@ impl Link {
 
     /// Waits a little, when that makes sense. True when something came.
     pub(super) fn linger(&self, patience: &mut Patience) -> bool {
-        let (outgoing, incoming) = (self.shared.outgoing(), self.shared.incoming());
+        let incoming = self.shared.incoming();
         let tail = incoming.tail.load(super::atomic::Ordering::Relaxed);
-        let is_awake = || {
-            outgoing
-                .consumer_sleeps
-                .load(super::atomic::Ordering::Relaxed)
-                == 0
-        };
-        let peer = || self.shared.peer_processor().filter(|_| is_awake());
         let came = || {
             incoming.tail.load(super::atomic::Ordering::Relaxed) != tail
                 || self.shared.has_peer_left()
         };
-        patience.wait(peer, came)
+        patience.wait(|| self.processor_of_peer(), came)
     }
 
     fn cannot_wait(&self, error: rustix::io::Errno) -> Ended {
@@ -201,13 +267,7 @@ impl Link {
         }
         let first = consumer.copy(&lines, 0);
         let head = Head::decode(&first)?;
-        let (bytes, slots) = (head.bytes as usize, head.slots());
-        if bytes > IN_RING_MAX || slots > filled {
-            return Err(Violation::Length {
-                bytes: head.bytes,
-                slots: filled,
-            });
-        }
+        let (bytes, slots) = (head.bytes as usize, whole(&head, filled)?);
         let in_slot = bytes_of::<IN_SLOT_MAX>(&first[2 + HEADER_BYTES / 8..]);
         let body = if bytes <= IN_SLOT_MAX {
             Body::InSlot {
@@ -318,6 +378,18 @@ impl Link {
         }
         Ok(Some(message))
     }
+}
+
+/// The slots of a frame, all of which must be there.
+fn whole(head: &Head, filled: u32) -> Result<u32, Violation> {
+    let slots = head.slots();
+    if head.bytes as usize > IN_RING_MAX || slots > filled {
+        return Err(Violation::Length {
+            bytes: head.bytes,
+            slots: filled,
+        });
+    }
+    Ok(slots)
 }
 
 fn without_first_word(body: Body) -> Body {

@@ -12,6 +12,8 @@ const LONG_YIELD: Duration = Duration::from_micros(50);
 const MISSES: u32 = 4;
 /// ... only one in so many is tried.
 const SELDOM: u32 = 32;
+/// One in so many waits on one processor is timed, and each one after a miss.
+const TIMED: u32 = 8;
 /// Looks between two at the clock and the processors.
 const LOOKS: u32 = 16;
 
@@ -37,12 +39,15 @@ impl Patience {
         if self.misses >= MISSES && !self.waits.is_multiple_of(SELDOM) {
             return false;
         }
-        let start = Instant::now();
         let (came, was_worth_it) = if processor_of_peer == processor() {
+            // The clock costs more than the rest: most waits are taken to be like the last.
+            let timed = self.misses > 0 || self.waits.is_multiple_of(TIMED);
+            let start = timed.then(Instant::now);
             let came = yields(came);
-            (came, came && start.elapsed() < LONG_YIELD)
+            let was_short = start.is_none_or(|start| start.elapsed() < LONG_YIELD);
+            (came, came && was_short)
         } else {
-            let came = spin(start, peer, came);
+            let came = spin(peer, came);
             (came, came)
         };
         self.misses = if was_worth_it { 0 } else { self.misses + 1 };
@@ -57,7 +62,8 @@ fn yields(came: impl Fn() -> bool) -> bool {
     })
 }
 
-fn spin(start: Instant, peer: impl Fn() -> Option<u32>, came: impl Fn() -> bool) -> bool {
+fn spin(peer: impl Fn() -> Option<u32>, came: impl Fn() -> bool) -> bool {
+    let mut start = None;
     loop {
         for _ in 0..LOOKS {
             if came() {
@@ -66,7 +72,7 @@ fn spin(start: Instant, peer: impl Fn() -> Option<u32>, came: impl Fn() -> bool)
             std::hint::spin_loop();
         }
         let apart = peer().is_some_and(|processor_of_peer| processor_of_peer != processor());
-        if !apart || start.elapsed() >= SPIN {
+        if !apart || start.get_or_insert_with(Instant::now).elapsed() >= SPIN {
             return false;
         }
     }

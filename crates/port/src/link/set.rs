@@ -14,6 +14,8 @@ use super::{Link, wake};
 /// Turns that found something without asking Linux, after which it is asked all the same: a busy
 /// Link must not keep the others waiting.
 const TURNS: u32 = 8;
+/// Looks at busy Links in a row, after which Linux is asked all the same.
+const PEEKS: u32 = 32;
 
 /// Links that one thread waits for together.
 ///
@@ -25,6 +27,9 @@ pub struct LinkSet {
     hot: Vec<u64>,
     patience: Patience,
     turns: u32,
+    peeks: u32,
+    /// The last peek was in vain: no need to linger again.
+    has_lingered: bool,
     /// Links whose ring was full.
     full: Vec<u64>,
     /// Other descriptors that are readable.
@@ -61,6 +66,8 @@ impl LinkSet {
             hot: Vec::new(),
             patience: Patience::default(),
             turns: 0,
+            peeks: 0,
+            has_lingered: false,
             full: Vec::new(),
             others: Vec::new(),
         })
@@ -131,14 +138,14 @@ impl LinkSet {
             self.collect(ready);
             if !ready.is_empty() {
                 self.turns += 1;
-                if self.turns.is_multiple_of(TURNS) {
+                if self.turns.is_multiple_of(TURNS) || self.peeks >= PEEKS {
                     self.ask(Some(Instant::now()))?;
                     self.collect(ready);
                 }
                 return Ok(());
             }
             let no_wait = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if !no_wait && self.linger() {
+            if !no_wait && !std::mem::take(&mut self.has_lingered) && self.linger() {
                 continue;
             }
             self.announce();
@@ -151,6 +158,28 @@ impl LinkSet {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether something is going on that may be looked at without asking Linux.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.hot.is_empty() && self.peeks < PEEKS
+    }
+
+    /// Looks at hot Links alone, and waits a little for the last. False when nothing came.
+    pub(crate) fn peek(&mut self, ready: &mut Vec<u64>) -> bool {
+        self.peeks += 1;
+        ready.clear();
+        if self.hot.len() > 1 || !self.full.is_empty() {
+            self.collect(ready);
+        }
+        if ready.is_empty()
+            && let Some(&last) = self.hot.last()
+            && let Some(member) = self.links.get(&last)
+        {
+            ready.extend(member.link.peek(&mut self.patience).then_some(last));
+        }
+        self.has_lingered = ready.is_empty();
+        !ready.is_empty()
     }
 
     /// The hot Links that have something.
@@ -197,6 +226,7 @@ impl LinkSet {
 
     /// Asks Linux what happened, and makes those Links hot.
     fn ask(&mut self, deadline: Option<Instant>) -> Result<bool, Errno> {
+        self.peeks = 0;
         let (links, hot) = (&mut self.links, &mut self.hot);
         let others = &mut self.others;
         wake::wait(&self.epoll, deadline, |name, happened| {

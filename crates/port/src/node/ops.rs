@@ -58,7 +58,7 @@ impl Node {
     /// Waits for what may have changed.
     fn wait<'a>(
         &'a self,
-        mut state: Guard<'a>,
+        state: Guard<'a>,
         what: Wait,
         patience: &mut Patience,
     ) -> (Guard<'a>, Waited) {
@@ -67,6 +67,10 @@ impl Node {
                 return (state, Waited::TimedOut);
             }
             return (self.inner().glance(state), Waited::Again(None));
+        }
+        let (mut state, came) = self.inner().peek(state);
+        if came {
+            return (state, Waited::Again(None));
         }
         let until = patience.until();
         let waiter = state.thread();

@@ -14,12 +14,15 @@ use super::memory::Held;
 use super::packet::{Packet, Sending, split};
 use super::peer::{Peer, Purpose, Socket};
 use super::poll::Keeper;
-use crate::link::{Alarm, Ended, Link, LinkSet, SendError};
+use crate::link::{Alarm, Ended, HEADER_BYTES, IN_RING_MAX, Link, LinkSet, SendError};
 
 /// Between two tries to send what neither the ring nor the socket says when it takes it.
 const RETRY: Duration = Duration::from_millis(1);
 /// Packets that may wait for a peer that does not take what it is answered.
 pub(super) const OUTBOX_MAX: usize = 1 << 17;
+
+/// Bytes of a frame that lies whole in a ring.
+const PLAIN_MAX: usize = HEADER_BYTES + IN_RING_MAX;
 
 /// One task's ports and Links, shared by its threads.
 pub(super) struct Inner {
@@ -103,7 +106,7 @@ pub(super) struct State {
     pub(super) waiters: BTreeMap<Waiter, Slot>,
     next_waiter: u64,
     /// What is polled; none while a thread does so.
-    pub(super) set: Option<LinkSet>,
+    pub(super) set: Option<Box<LinkSet>>,
     changes: Vec<Change>,
     /// Ends of handshakes that take too long.
     pub(super) deadlines: BTreeSet<(Instant, u32)>,
@@ -149,7 +152,7 @@ impl Inner {
                 introducing: BTreeMap::new(),
                 waiters: BTreeMap::new(),
                 next_waiter: 1,
-                set: Some(set),
+                set: Some(Box::new(set)),
                 changes: Vec::new(),
                 deadlines: BTreeSet::new(),
                 strangers: VecDeque::new(),
@@ -360,7 +363,10 @@ impl State {
             return;
         };
         let mut take = |key| self.descriptors.take(key);
-        let mut fds: Vec<OwnedFd> = descriptors.iter().filter_map(|fd| take(fd.0)).collect();
+        let mut fds = Vec::new();
+        if !descriptors.is_empty() {
+            fds.extend(descriptors.iter().filter_map(|fd| take(fd.0)));
+        }
         let mut back = Vec::new();
         if let Frame::Message(message) = &mut frame
             && message.memory.iter().any(|it| it.kind == MemoryKind::Lent)
@@ -372,15 +378,23 @@ impl State {
         }
         self.scratch.clear();
         frame.encode(&mut self.scratch);
-        let (header, body) = split(&self.scratch);
+        if self.scratch.len() < HEADER_BYTES {
+            self.scratch.resize(HEADER_BYTES, 0);
+        }
         if fds.is_empty() && peer.outbox.is_empty() {
-            let frame = crate::link::Frame { header, body };
-            match peer.link.send(&frame, &[]) {
+            let sent = if self.scratch.len() <= PLAIN_MAX {
+                peer.link.send_plain(&self.scratch)
+            } else {
+                let (header, body) = split(&self.scratch);
+                peer.link.send(&crate::link::Frame { header, body }, &[])
+            };
+            match sent {
                 Ok(()) | Err(SendError::Ended(_)) => return,
                 Err(SendError::Full) => {}
                 Err(_) => return self.doomed.push(id),
             }
         }
+        let (header, body) = split(&self.scratch);
         peer.queue(header, body, fds);
         self.flush(id);
         for (loan, link) in back {
@@ -401,7 +415,9 @@ impl State {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        self.stuck.remove(&id);
+        if !self.stuck.is_empty() {
+            self.stuck.remove(&id);
+        }
         while let Some(packet) = peer.outbox.pop_front() {
             let had_fds = !packet.fds.is_empty();
             match send(&peer.link, packet) {
