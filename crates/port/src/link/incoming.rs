@@ -91,11 +91,7 @@ impl Link {
         taken.map_err(|violation| self.end(violation.into()))
     }
 
-    fn copy_plain(
-        &self,
-        incoming: &mut Incoming,
-        frame: &mut Vec<u8>,
-    ) -> Result<Plain, Violation> {
+    fn copy_plain(&self, incoming: &mut Incoming, frame: &mut Vec<u8>) -> Result<Plain, Violation> {
         let lines = self.shared.incoming();
         let consumer = &mut incoming.consumer;
         let filled = consumer.filled(&lines)?;

@@ -9,7 +9,8 @@ use farpage_sys::Errno;
 use super::ends::{Link, lock};
 use super::error::{Ended, SendError, Violation, errno};
 use super::frame::{
-    Frame, HEADER_BYTES, Head, IN_LONG_RING_MAX, IN_RING_MAX, IN_SLOT_MAX, Kind, Slots, long_slots, words_of,
+    Frame, HEADER_BYTES, Head, IN_LONG_RING_MAX, IN_RING_MAX, IN_SLOT_MAX, Kind, Slots, long_slots,
+    words_of,
 };
 use super::layout::{LONG_SLOTS, SLOTS, WORDS};
 use super::linger;
