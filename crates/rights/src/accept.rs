@@ -1,6 +1,5 @@
 //! Frames that come in: checked in full, then believed.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::error::Fault;
@@ -122,13 +121,13 @@ impl Space {
             Right::Once(target) => self.send_once(target, parcel, hops),
             Right::Send(Target::Port(port)) => {
                 let to = Right::Send(Target::Port(port));
-                let mut letter = Letter::new(Box::new(parcel), to);
+                let mut letter = Letter::new(parcel, to);
                 letter.from = from;
                 letter.hops = hops;
                 self.enqueue(port, letter);
             }
             Right::Dead | Right::Receive(_) | Right::Send(Target::Import(_)) => {
-                let mut letter = Letter::new(Box::new(parcel), Right::Dead);
+                let mut letter = Letter::new(parcel, Right::Dead);
                 letter.from = from;
                 self.destroy_letter(letter);
             }

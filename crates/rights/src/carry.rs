@@ -160,7 +160,7 @@ impl Space {
         let Content::Parcel(parcel) = letter.content else {
             unreachable!("only messages are held");
         };
-        self.transmit(import, *parcel, hops);
+        self.transmit(import, parcel, hops);
         self.import_used(import);
     }
 

@@ -277,12 +277,12 @@ impl Space {
                     unreachable!("looked at above");
                 };
                 match self.imports[import].kind {
-                    RightKind::Send => self.transmit(import, *parcel, hops),
+                    RightKind::Send => self.transmit(import, parcel, hops),
                     RightKind::SendOnce => {
                         // The one message that the forwarder was made for.
                         self.feeds.remove(&(now, port));
                         self.ports[port].home = Home::Dead;
-                        self.send_once(now, *parcel, hops);
+                        self.send_once(now, parcel, hops);
                         self.free_port(port);
                     }
                 }

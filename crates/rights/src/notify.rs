@@ -156,7 +156,7 @@ impl Space {
     /// Uses up a send-once right for a message. It waits where the right is not accepted yet.
     pub(crate) fn send_once(&mut self, target: Target, parcel: Parcel, hops: u8) {
         let letter = |parcel| {
-            let mut letter = Letter::new(Box::new(parcel), Right::Dead);
+            let mut letter = Letter::new(parcel, Right::Dead);
             letter.hops = hops;
             letter
         };

@@ -194,7 +194,7 @@ impl Space {
         }
         match to {
             Right::Send(Target::Port(port)) => {
-                let mut letter = Letter::new(Box::new(parcel), to);
+                let mut letter = Letter::new(parcel, to);
                 letter.local = true;
                 self.enqueue(port, letter);
             }

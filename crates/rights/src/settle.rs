@@ -1,7 +1,5 @@
 //! Work that an operation leaves behind, done before it returns. Never recursive.
 
-use alloc::boxed::Box;
-
 use crate::input::Output;
 use crate::message::{MemoryKind, Notice};
 use crate::port::{Content, Home, Letter, Parcel, Place};
@@ -67,7 +65,7 @@ impl Space {
                 self.ports[port].onces -= 1;
                 if self.ports[port].home != Home::Dead {
                     let parcel = notice(Notice::SendOnce);
-                    self.enqueue(port, Letter::new(Box::new(parcel), Right::Dead));
+                    self.enqueue(port, Letter::new(parcel, Right::Dead));
                 }
                 self.free_port(port);
             }
@@ -213,7 +211,7 @@ impl Space {
             self.credit_back(export);
         }
         match letter.content {
-            Content::Parcel(parcel) => self.destroy_parcel(*parcel),
+            Content::Parcel(parcel) => self.destroy_parcel(parcel),
             // The export died with the port, and its holder was told.
             Content::Handover(_) => {}
         }

@@ -394,6 +394,13 @@ impl Space {
         slots == [0; 9]
     }
 
+    /// Whether there is something for the shell to do.
+    #[inline]
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
     /// The next thing for the shell to do.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()

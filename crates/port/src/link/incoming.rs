@@ -151,8 +151,10 @@ impl Link {
             if self.shared.incoming().announce_consumer(&incoming.consumer) {
                 continue;
             }
+            let start = Instant::now();
             let happened = wake::wait(&self.epoll, deadline, |_, happened| self.note(happened));
             let happened = happened.map_err(|error| self.cannot_wait(error))?;
+            incoming.patience.has_slept(start.elapsed());
             if !happened && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return self
                     .take_or_end(&mut incoming)?

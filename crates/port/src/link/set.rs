@@ -152,7 +152,9 @@ impl LinkSet {
             if !self.hot.is_empty() || self.announce_room() {
                 continue;
             }
+            let start = Instant::now();
             let happened = self.ask(deadline)?;
+            self.patience.has_slept(start.elapsed());
             if !happened && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 self.collect(ready);
                 return Ok(());

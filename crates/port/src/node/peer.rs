@@ -111,6 +111,21 @@ impl Peer {
         }
     }
 
+    /// The frame of the Space's that came, when it is a sound one with nothing beside it.
+    fn plain_frame(&self) -> Option<Frame> {
+        let is_plain = self.stage == Stage::Up && self.parts.is_empty() && self.loans.is_empty();
+        if !is_plain || self.scratch.first() != Some(&RIGHTS) {
+            return None;
+        }
+        let frame = Frame::decode(joined(&self.scratch)?).ok()?;
+        match &frame {
+            Frame::Message(message) if message.descriptors > 0 || !message.memory.is_empty() => {
+                None
+            }
+            _ => Some(frame),
+        }
+    }
+
     /// Puts a frame of the Space's behind what waits, with its descriptors.
     pub(super) fn queue(&mut self, header: [u8; HEADER_BYTES], body: &[u8], fds: Vec<OwnedFd>) {
         let (before, last) = portions(fds);
@@ -186,7 +201,10 @@ impl State {
                 return self.end(id);
             }
             let came = match peer.link.try_receive_plain(&mut peer.scratch) {
-                Ok(Plain::Taken) => self.plain_came(id),
+                Ok(Plain::Taken) => match peer.plain_frame() {
+                    Some(frame) => handled(self.space.handle_frame(LinkId(id), frame, Vec::new())),
+                    None => self.plain_came(id),
+                },
                 // If it is the end, it is told next time.
                 Ok(Plain::Nothing) if turn > 0 => break,
                 Ok(Plain::Nothing | Plain::Other) => match peer.link.try_receive() {
@@ -285,8 +303,7 @@ impl State {
         } else if !peer.loans.is_empty() {
             return Err(Breach("it lends memory without a message"));
         }
-        let handled = self.space.handle_frame(LinkId(id), frame, descriptors);
-        handled.map_err(|_| Breach("it broke the protocol of rights"))
+        handled(self.space.handle_frame(LinkId(id), frame, descriptors))
     }
 
     fn said(
@@ -340,6 +357,10 @@ impl State {
             }
         }
     }
+}
+
+fn handled(handled: Result<(), farpage_rights::Violation>) -> Result<(), Breach> {
+    handled.map_err(|_| Breach("it broke the protocol of rights"))
 }
 
 /// The last descriptors of a message are its donated memory: sealed, and as long as it says.

@@ -112,7 +112,6 @@ impl Inner {
                 let id = name as u32;
                 state.socket_ready(id);
                 state.read(id);
-                state.pump();
             }
         }
         state.ready = ready;

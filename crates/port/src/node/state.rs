@@ -247,15 +247,22 @@ impl State {
         any
     }
 
+    #[inline]
     pub(super) fn pump(&mut self) {
+        if self.space.has_output() || !self.doomed.is_empty() {
+            self.carry_out();
+        }
+    }
+
+    fn carry_out(&mut self) {
         loop {
             while let Some(output) = self.space.poll_output() {
                 match output {
                     Output::Frame {
                         link,
-                        frame,
+                        mut frame,
                         descriptors,
-                    } => self.put(link.0, frame, descriptors),
+                    } => self.put(link.0, &mut frame, descriptors),
                     Output::Wake { waiter, why } => self.wake(waiter, why),
                     Output::Introduce { task, by } => self.ask_for_introduction(task, by.0),
                     Output::Offered { token, right, .. } => self.answer(token, Ok(right)),
@@ -355,7 +362,7 @@ impl State {
     }
 
     /// Puts a frame of the Space's on a Link.
-    fn put(&mut self, id: u32, mut frame: Frame, descriptors: Vec<Descriptor>) {
+    fn put(&mut self, id: u32, frame: &mut Frame, descriptors: Vec<Descriptor>) {
         let Some(peer) = self.peers.get_mut(&id) else {
             for Descriptor(key) in descriptors {
                 self.descriptors.take(key);
@@ -368,7 +375,7 @@ impl State {
             fds.extend(descriptors.iter().filter_map(|fd| take(fd.0)));
         }
         let mut back = Vec::new();
-        if let Frame::Message(message) = &mut frame
+        if let Frame::Message(message) = frame
             && message.memory.iter().any(|it| it.kind == MemoryKind::Lent)
         {
             match peer.lend(message, &mut fds, &mut self.memories) {
@@ -417,6 +424,9 @@ impl State {
         };
         if !self.stuck.is_empty() {
             self.stuck.remove(&id);
+        }
+        if peer.outbox.is_empty() {
+            return;
         }
         while let Some(packet) = peer.outbox.pop_front() {
             let had_fds = !packet.fds.is_empty();
