@@ -45,7 +45,7 @@ pub(crate) enum Plain {
     Nothing,
 }
 
-/// A frame out of the ring, copied and checked, its slots given back.
+/// A frame out of the ring, copied and checked; its slots are still to be given back.
 struct Copied {
     head: Head,
     first: [u64; WORDS],
@@ -248,6 +248,11 @@ impl Link {
             if count > 0 {
                 fds = self.take_fds(incoming, &copied.head)?;
             }
+            // Not before: who waits for room needs it in the socket as well.
+            let lines = self.shared.incoming();
+            if incoming.consumer.release(&lines, copied.head.slots()) {
+                self.waker.wake();
+            }
             if let Some(message) = self.understand(incoming, copied, fds)? {
                 return Ok(Some(message));
             }
@@ -281,9 +286,6 @@ impl Link {
             body.truncate(bytes);
             Body::Copied(body)
         };
-        if consumer.release(&lines, slots) {
-            self.waker.wake();
-        }
         Ok(Some(Copied { head, first, body }))
     }
 

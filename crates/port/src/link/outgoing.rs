@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use farpage_sys::Errno;
@@ -293,6 +294,7 @@ impl Link {
             let all: Vec<_> = own.into_iter().chain(parts.fds.iter().copied()).collect();
             let sent = control::send(self.watched.socket.as_fd(), number, &all);
             sent.map_err(|errno| self.not_sent(errno))?;
+            self.too_many_fds.store(false, Ordering::Relaxed);
             (outgoing.number, head.number) = (number, number);
         }
         if !parts.long.is_empty() {
@@ -310,10 +312,20 @@ impl Link {
         Ok(outgoing.producer.publish(&lines, slots))
     }
 
+    /// A frame found no room because this user has too many descriptors on their way, to whomever:
+    /// nobody tells when that changes.
+    pub(crate) fn has_too_many_fds(&self) -> bool {
+        self.too_many_fds.load(Ordering::Relaxed)
+    }
+
     /// Why descriptors did not go.
     fn not_sent(&self, errno: Errno) -> SendError {
         match errno {
-            Errno::EAGAIN | Errno::ETOOMANYREFS => SendError::Full,
+            Errno::EAGAIN => SendError::Full,
+            Errno::ETOOMANYREFS => {
+                self.too_many_fds.store(true, Ordering::Relaxed);
+                SendError::Full
+            }
             Errno::EPIPE | Errno::ECONNRESET | Errno::ENOTCONN | Errno::ECONNREFUSED => {
                 self.look();
                 self.has_left().unwrap_or(Ended::Died).into()

@@ -184,13 +184,22 @@ impl LinkSet {
         !ready.is_empty()
     }
 
-    /// The hot Links that have something.
+    /// Adds the hot Links that have something, and whatever else there is to be told. What was
+    /// found before stays: it is not found again.
     fn collect(&mut self, ready: &mut Vec<u64>) {
         let links = &self.links;
-        let has = |name: &&u64| links.get(name).is_some_and(|member| member.link.is_ready());
-        ready.clear();
-        ready.extend(self.hot.iter().filter(has));
-        ready.append(&mut self.others);
+        for name in &self.hot {
+            let member = links.get(name);
+            if !ready.contains(name) && member.is_some_and(|member| member.link.is_ready()) {
+                ready.push(*name);
+            }
+        }
+        for name in self.others.drain(..) {
+            // Once each: a socket that was accepted from may have nobody else.
+            if !ready.contains(&name) {
+                ready.push(name);
+            }
+        }
         self.full.retain(|name| {
             let waits = links
                 .get(name)
