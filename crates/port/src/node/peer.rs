@@ -1,6 +1,6 @@
 //! Peers: what comes by their Links, and what goes.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,8 +11,9 @@ use farpage_rights::{
 
 use super::error::ConnectError;
 use super::memory::{Donated, Half, Held};
+use super::outbox::Outbox;
 use super::packet::{Packet, RIGHTS, Say, Sending, joined, portions};
-use super::state::{OUTBOX_MAX, State, Table, empty};
+use super::state::{State, Table};
 use crate::link::{
     Attached, Connecting, Ended, HEADER_BYTES, Link, Listener, Loan, LoanId, Message, Plain,
     REGIONS_MAX,
@@ -77,7 +78,7 @@ pub(super) struct Peer {
     pub(super) token: u64,
     /// When it must have said who it is.
     pub(super) deadline: Option<Instant>,
-    pub(super) outbox: VecDeque<Packet>,
+    pub(super) outbox: Outbox,
     /// Descriptors and loans of the message that comes next.
     pub(super) parts: Vec<OwnedFd>,
     pub(super) loans: Vec<Loan>,
@@ -102,7 +103,7 @@ impl Peer {
             purpose,
             token: 0,
             deadline: Some(deadline),
-            outbox: empty(),
+            outbox: Outbox::default(),
             parts: Vec::new(),
             loans: Vec::new(),
             lent: HashMap::new(),
@@ -129,8 +130,9 @@ impl Peer {
     /// Puts a frame of the Space's behind what waits, with its descriptors.
     pub(super) fn queue(&mut self, header: [u8; HEADER_BYTES], body: &[u8], fds: Vec<OwnedFd>) {
         let (before, last) = portions(fds);
-        let parts = before.into_iter().map(|fds| Packet::own(Say::Parts, fds));
-        self.outbox.extend(parts);
+        for fds in before {
+            self.outbox.push_back(Packet::own(Say::Parts, fds));
+        }
         self.outbox.push_back(Packet {
             body: body.to_vec(),
             fds: last,
@@ -197,9 +199,6 @@ impl State {
             let Some(peer) = self.peers.get_mut(&id) else {
                 return;
             };
-            if peer.outbox.len() > OUTBOX_MAX {
-                return self.end(id);
-            }
             let came = match peer.link.try_receive_plain(&mut peer.scratch) {
                 Ok(Plain::Taken) => match peer.plain_frame() {
                     Some(frame) => handled(self.space.handle_frame(LinkId(id), frame, Vec::new())),

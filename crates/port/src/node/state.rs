@@ -18,8 +18,6 @@ use crate::link::{Alarm, Ended, HEADER_BYTES, IN_RING_MAX, Link, LinkSet, SendEr
 
 /// Between two tries to send what neither the ring nor the socket says when it takes it.
 const RETRY: Duration = Duration::from_millis(1);
-/// Packets that may wait for a peer that does not take what it is answered.
-pub(super) const OUTBOX_MAX: usize = 1 << 17;
 
 /// Bytes of a frame that lies whole in a ring.
 const PLAIN_MAX: usize = HEADER_BYTES + IN_RING_MAX;
@@ -435,8 +433,11 @@ impl State {
                 Ok(Some((loan, half))) => drop(peer.lent.insert(loan, half)),
                 Err((SendError::Full, packet)) => {
                     peer.outbox.push_front(*packet);
-                    if had_fds {
+                    if had_fds || peer.link.has_too_many_fds() {
                         self.stuck.insert(id);
+                    }
+                    if peer.outbox.is_too_much() {
+                        self.doomed.push(id);
                     }
                     return self.change(Change::Room(id));
                 }
@@ -519,9 +520,4 @@ pub(super) fn why(ended: Ended) -> ConnectError {
         Ended::Violation(_) => ConnectError::Greeting("it broke the rules of the Link"),
         Ended::Failed { doing, errno } => ConnectError::Failed { doing, errno },
     }
-}
-
-/// Empty, for peers that have nothing to send.
-pub(super) fn empty() -> VecDeque<Packet> {
-    VecDeque::new()
 }
