@@ -4,9 +4,15 @@ mod arrow;
 mod compressed;
 mod format;
 mod headers;
+mod host;
+mod interface;
+mod link;
+mod node;
 mod npy;
 mod npz;
+mod pager;
 mod raw;
+mod rights;
 mod safetensors;
 mod trace;
 
@@ -64,5 +70,35 @@ pub(crate) const TARGETS: &[Target] = &[
         name: "trace",
         run: trace::run,
         seeds: trace::seeds,
+    },
+    Target {
+        name: "rights",
+        run: rights::run,
+        seeds: rights::seeds,
+    },
+    Target {
+        name: "link",
+        run: link::run,
+        seeds: link::seeds,
+    },
+    Target {
+        name: "node",
+        run: node::run,
+        seeds: node::seeds,
+    },
+    Target {
+        name: "interface",
+        run: interface::run,
+        seeds: interface::seeds,
+    },
+    Target {
+        name: "pager",
+        run: pager::run,
+        seeds: pager::seeds,
+    },
+    Target {
+        name: "host",
+        run: host::run,
+        seeds: host::seeds,
     },
 ];

@@ -1,10 +1,10 @@
 //! Frames that come in: checked in full, then believed.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::error::Fault;
-use crate::export::ExportState;
+use crate::export::{ExportState, Link};
+use crate::few::each;
 use crate::frame::{ExportId, Frame, MessageFrame, WireRight};
 use crate::import::ImportState;
 use crate::input::Output;
@@ -17,7 +17,8 @@ use crate::space::Space;
 
 /// What a message has named so far.
 #[derive(PartialEq, Eq)]
-enum Named {
+#[cfg_attr(test, derive(Clone, Hash))]
+pub(crate) enum Named {
     /// A send-once right, which is named once.
     Once(ExportId),
     Mine(ExportId, RightKind),
@@ -34,7 +35,7 @@ impl Space {
         descriptors: Vec<Descriptor>,
     ) -> Result<(), Fault> {
         let frame = match frame {
-            Frame::Message(message) => return self.message_came(link, *message, descriptors),
+            Frame::Message(message) => return self.message_came(link, message, descriptors),
             frame => frame,
         };
         if !descriptors.is_empty() {
@@ -93,7 +94,10 @@ impl Space {
         message: MessageFrame,
         descriptors: Vec<Descriptor>,
     ) -> Result<(), Fault> {
-        let checked = self.check_message(link, &message, descriptors.len());
+        let mut named = core::mem::take(&mut self.named);
+        let checked = self.check_message(link, &message, descriptors.len(), &mut named);
+        named.clear();
+        self.named = named;
         let index = match checked {
             Ok(index) => index,
             Err(fault) => {
@@ -116,7 +120,8 @@ impl Space {
         match self.use_export(index) {
             Right::Once(target) => self.send_once(target, parcel, hops),
             Right::Send(Target::Port(port)) => {
-                let mut letter = Letter::new(parcel, Right::Send(Target::Port(port)));
+                let to = Right::Send(Target::Port(port));
+                let mut letter = Letter::new(parcel, to);
                 letter.from = from;
                 letter.hops = hops;
                 self.enqueue(port, letter);
@@ -135,11 +140,16 @@ impl Space {
         link: LinkId,
         message: MessageFrame,
         mut descriptors: Vec<Descriptor>,
-    ) -> Box<Parcel> {
-        let mut donated = descriptors
-            .split_off(usize::from(message.descriptors))
-            .into_iter();
-        let memory = message.memory.iter().map(|memory| Memory {
+    ) -> Parcel {
+        // Donated memory comes last.
+        let own = usize::from(message.descriptors);
+        let donated = if descriptors.len() > own {
+            descriptors.split_off(own)
+        } else {
+            Vec::new()
+        };
+        let mut donated = donated.into_iter();
+        let memory = each(message.memory, |memory| Memory {
             kind: memory.kind,
             handle: match memory.kind {
                 MemoryKind::Donated => donated.next().expect("counted").0,
@@ -147,25 +157,21 @@ impl Space {
             },
             length: memory.length,
         });
-        let memory = memory.collect();
-        Box::new(Parcel {
+        let Link { task, badge, .. } = *self.link(link);
+        Parcel {
             sender: Sender::Peer {
                 link,
-                task: self.link(link).task,
-                badge: self.link(link).badge,
+                task,
+                badge,
                 forwards: message.origin,
             },
             id: message.id,
             reply: message.reply.map(|wire| self.take(link, wire)),
             bytes: message.bytes,
-            rights: message
-                .rights
-                .iter()
-                .map(|&wire| self.take(link, wire))
-                .collect(),
+            rights: each(message.rights, |wire| self.take(link, wire)),
             descriptors,
             memory,
-        })
+        }
     }
 
     fn check_message(
@@ -173,6 +179,7 @@ impl Space {
         link: LinkId,
         message: &MessageFrame,
         descriptors: usize,
+        named: &mut Vec<Named>,
     ) -> Result<u32, Fault> {
         if message.bytes.len() > MAX_INLINE
             || message.rights.len() > MAX_RIGHTS
@@ -186,7 +193,6 @@ impl Space {
             return Err(Fault::Descriptors);
         }
         let index = self.held_export(link, message.to)?;
-        let mut named = Vec::with_capacity(2 + message.rights.len());
         match self.exports[index].kind {
             RightKind::Send if self.exports[index].feeds && message.hops > 0 => {}
             RightKind::Send if self.exports[index].credits == 0 => return Err(Fault::NoCredit),
@@ -197,7 +203,7 @@ impl Space {
             return Err(Fault::Contradiction);
         }
         for &wire in message.reply.iter().chain(&message.rights) {
-            self.check_right(link, wire, &mut named)?;
+            self.check_right(link, wire, named)?;
         }
         Ok(index)
     }

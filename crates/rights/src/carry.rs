@@ -1,7 +1,6 @@
 //! Messages and rights on their way out.
 
-use alloc::boxed::Box;
-
+use crate::few::each;
 use crate::frame::{Frame, MessageFrame, WireMemory, WireRight};
 use crate::import::ImportState;
 use crate::input::Output;
@@ -26,7 +25,7 @@ impl Space {
         };
         let own = parcel.descriptors.len();
         let mut descriptors = parcel.descriptors;
-        let memory = parcel.memory.into_iter().map(|memory| {
+        let memory = each(parcel.memory, |memory| {
             let donated = memory.kind == MemoryKind::Donated;
             if donated {
                 descriptors.push(Descriptor(memory.handle));
@@ -37,10 +36,8 @@ impl Space {
                 length: memory.length,
             }
         });
-        let memory = memory.collect();
         let reply = parcel.reply.map(|right| self.carry(right, link, false));
-        let rights = parcel.rights.into_iter();
-        let rights = rights.map(|right| self.carry(right, link, false)).collect();
+        let rights = each(parcel.rights, |right| self.carry(right, link, false));
         let frame = MessageFrame {
             to,
             reply,
@@ -54,7 +51,7 @@ impl Space {
         };
         self.outputs.push_back(Output::Frame {
             link,
-            frame: Frame::Message(Box::new(frame)),
+            frame: Frame::Message(frame),
             descriptors,
         });
     }
@@ -163,7 +160,7 @@ impl Space {
         let Content::Parcel(parcel) = letter.content else {
             unreachable!("only messages are held");
         };
-        self.transmit(import, *parcel, hops);
+        self.transmit(import, parcel, hops);
         self.import_used(import);
     }
 

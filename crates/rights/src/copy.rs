@@ -1,7 +1,5 @@
 //! Names and rights: what goes into a message, and what comes out of one.
 
-use alloc::vec::Vec;
-
 use crate::error::Error;
 use crate::message::{Disposition, Give, Got, Name, Notice};
 use crate::port::{Place, Port};
@@ -12,20 +10,20 @@ use crate::space::Space;
 
 impl Space {
     /// Checks that these rights can be given, one after the other, and changes nothing.
-    pub(crate) fn check_gives(&mut self, gives: &[Give]) -> Result<(), (usize, Error)> {
-        let mut left: Vec<(Name, Entry)> = Vec::with_capacity(gives.len());
-        for (at, give) in gives.iter().enumerate() {
+    pub(crate) fn check_gives(
+        &mut self,
+        gives: impl Iterator<Item = Give> + Clone,
+    ) -> Result<(), (usize, Error)> {
+        for (at, give) in gives.clone().enumerate() {
             let blame = |error| (at, error);
-            let known = left.iter().position(|(name, _)| *name == give.name);
-            let index = match known {
-                Some(index) => index,
-                None => {
-                    let entry = self.entry(give.name).map_err(blame)?;
-                    left.push((give.name, entry));
-                    left.len() - 1
+            let mut entry = self.entry(give.name).map_err(blame)?;
+            // What those before it leave.
+            for before in gives.clone().take(at) {
+                if before.name == give.name {
+                    take(&mut entry, before.how).map_err(blame)?;
                 }
-            };
-            take(&mut left[index].1, give.how).map_err(blame)?;
+            }
+            take(&mut entry, give.how).map_err(blame)?;
         }
         Ok(())
     }
@@ -243,7 +241,7 @@ impl Space {
                 sends,
             } => {
                 let now = self.resolve(target);
-                if self.is_dead(now) {
+                if self.is_dead_there(now) {
                     self.forget_name(target, index);
                     self.names[index] = Entry::Dead { references: sends };
                     self.trash(Right::Send(target));

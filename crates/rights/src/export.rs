@@ -1,7 +1,6 @@
 //! The owner's side of a Link: what the peer may name.
 
-use alloc::collections::{BTreeMap, BTreeSet};
-
+use crate::few::Few;
 use crate::frame::{ExportId, Frame};
 use crate::message::{LinkId, RightKind, TaskId};
 use crate::port::Home;
@@ -47,9 +46,9 @@ pub(crate) struct Export {
 pub(crate) struct Link {
     pub(crate) task: TaskId,
     /// The exports that further send rights to a port join.
-    pub(crate) joined: BTreeMap<u32, u32>,
-    pub(crate) exports: BTreeSet<u32>,
-    pub(crate) imports: BTreeMap<ExportId, u32>,
+    pub(crate) joined: Few<u32, u32>,
+    pub(crate) exports: Few<u32, ()>,
+    pub(crate) imports: Few<ExportId, u32>,
     /// The largest number of a Provide of the peer's.
     pub(crate) last_nonce: u64,
     /// Provides of the peer's that wait to be accepted.
@@ -68,9 +67,9 @@ impl Link {
     pub(crate) fn new(task: TaskId, badge: u64) -> Self {
         Self {
             task,
-            joined: BTreeMap::new(),
-            exports: BTreeSet::new(),
-            imports: BTreeMap::new(),
+            joined: Few::new(),
+            exports: Few::new(),
+            imports: Few::new(),
             last_nonce: 0,
             provided: 0,
             unsettled: 0,
@@ -103,7 +102,7 @@ impl Space {
             self.exports[first].newer = key.index;
         }
         self.ports[port].exports = key.index;
-        self.link_mut(link).exports.insert(key.index);
+        self.link_mut(link).exports.insert(key.index, ());
         if kind == RightKind::Send && self.ports[port].home != Home::Here {
             self.work(Work::Move(key));
         }

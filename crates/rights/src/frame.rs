@@ -1,6 +1,5 @@
 //! What travels over a Link.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::message::{MemoryKind, RightKind, TaskId};
@@ -97,7 +96,7 @@ pub struct MessageFrame {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Frame {
     /// A message.
-    Message(Box<MessageFrame>),
+    Message(MessageFrame),
     /// A right to begin with, for one who waits for it.
     Offer {
         /// What the receiver has said to know it by.

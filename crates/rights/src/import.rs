@@ -85,7 +85,12 @@ impl Space {
     }
 
     pub(crate) fn is_dead(&self, target: Target) -> bool {
-        match self.resolve(target) {
+        self.is_dead_there(self.resolve(target))
+    }
+
+    /// The same of a target that was resolved.
+    pub(crate) fn is_dead_there(&self, target: Target) -> bool {
+        match target {
             Target::Port(port) => self.ports[port].home == Home::Dead,
             Target::Import(import) => self.imports[import].state == ImportState::Dead,
         }

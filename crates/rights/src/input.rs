@@ -140,14 +140,14 @@ impl Space {
             return;
         };
         let task = table.task;
-        let imports = core::mem::take(&mut table.imports);
-        let exports = core::mem::take(&mut table.exports);
+        let imports = table.imports.take_sorted();
+        let exports = table.exports.take_sorted();
         self.tasks.remove(&task);
         self.drop_frames(link);
         for import in imports.into_values() {
             self.import_dies(import);
         }
-        for export in exports {
+        for export in exports.into_keys() {
             if self.exports[export].state == ExportState::Leaving {
                 let port = self.exports[export].port;
                 self.work(Work::Forward(port));

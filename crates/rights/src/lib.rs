@@ -43,6 +43,7 @@ mod carry;
 mod copy;
 mod error;
 mod export;
+mod few;
 mod frame;
 mod import;
 mod input;

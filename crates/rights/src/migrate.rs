@@ -277,7 +277,7 @@ impl Space {
                     unreachable!("looked at above");
                 };
                 match self.imports[import].kind {
-                    RightKind::Send => self.transmit(import, *parcel, hops),
+                    RightKind::Send => self.transmit(import, parcel, hops),
                     RightKind::SendOnce => {
                         // The one message that the forwarder was made for.
                         self.feeds.remove(&(now, port));

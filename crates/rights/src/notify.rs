@@ -52,8 +52,8 @@ impl Space {
         if notify.is_some_and(|give| give.name == name && matches!(entry, Entry::Once(_))) {
             return Err(Error::InvalidRight);
         }
-        let gives: &[Give] = notify.as_slice();
-        self.check_gives(gives).map_err(|(_, error)| error)?;
+        self.check_gives(notify.into_iter())
+            .map_err(|(_, error)| error)?;
         let old = match request {
             Request::DeadName => self.request_dead_name(name, entry, notify)?,
             Request::NoSenders { sync } => self.request_no_senders(name, sync, notify)?,
@@ -145,34 +145,43 @@ impl Space {
     }
 
     /// Uses up a send-once right for a notification.
-    pub(crate) fn notify(&mut self, request: Right, parcel: Box<Parcel>) {
+    pub(crate) fn notify(&mut self, request: Right, parcel: Parcel) {
         match request {
             Right::Once(target) => self.send_once(target, parcel, 0),
-            Right::Dead => self.destroy_parcel(*parcel),
+            Right::Dead => self.destroy_parcel(parcel),
             Right::Send(_) | Right::Receive(_) => unreachable!("requests hold send-once rights"),
         }
     }
 
     /// Uses up a send-once right for a message. It waits where the right is not accepted yet.
-    pub(crate) fn send_once(&mut self, target: Target, parcel: Box<Parcel>, hops: u8) {
-        let mut letter = Letter::new(parcel, Right::Dead);
-        letter.hops = hops;
+    pub(crate) fn send_once(&mut self, target: Target, parcel: Parcel, hops: u8) {
+        let letter = |parcel| {
+            let mut letter = Letter::new(parcel, Right::Dead);
+            letter.hops = hops;
+            letter
+        };
         match target {
             Target::Port(port) => {
                 self.ports[port].onces -= 1;
-                self.enqueue(port, letter);
+                self.enqueue(port, letter(parcel));
                 self.free_port(port);
             }
-            Target::Import(import) => {
-                let it = &mut self.imports[import];
-                if it.state == ImportState::Dead {
-                    self.destroy_letter(letter);
+            Target::Import(import) => match self.imports[import].state {
+                ImportState::Dead => {
+                    self.destroy_letter(letter(parcel));
                     self.trash(Right::Once(target));
-                    return;
                 }
-                it.held = Some(Box::new(letter));
-                self.send_held(import);
-            }
+                ImportState::Live => {
+                    self.transmit(import, parcel, hops);
+                    self.import_used(import);
+                }
+                ImportState::Awaited { .. }
+                | ImportState::Releasing
+                | ImportState::Following
+                | ImportState::Replaced(_) => {
+                    self.imports[import].held = Some(Box::new(letter(parcel)));
+                }
+            },
         }
     }
 }

@@ -1,6 +1,5 @@
 //! A port: the receive right's side.
 
-use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
@@ -103,7 +102,7 @@ pub(crate) struct Letter {
 
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(crate) enum Content {
-    Parcel(Box<Parcel>),
+    Parcel(Parcel),
     /// All that came by this export has gone on; its holder may be handed the new home.
     Handover(Key),
 }
@@ -120,7 +119,7 @@ pub(crate) struct Parcel {
 }
 
 impl Letter {
-    pub(crate) fn new(parcel: Box<Parcel>, to: Right) -> Self {
+    pub(crate) fn new(parcel: Parcel, to: Right) -> Self {
         Self {
             next: NONE,
             from: None,

@@ -1,9 +1,9 @@
 //! Sending: everything is checked before anything moves.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use crate::error::{Refused, SendError};
+use crate::few::each;
 use crate::frame::Frame;
 use crate::import::ImportState;
 use crate::message::{
@@ -51,7 +51,7 @@ impl Space {
         if give.how == Disposition::MoveReceive {
             return Err(SendError::Right(0, crate::Error::InvalidRight));
         }
-        let checked = self.check_gives(&[give]);
+        let checked = self.check_gives(core::iter::once(give));
         checked.map_err(|(at, error)| SendError::Right(at, error))?;
         let right = self.copy_in(give);
         let right = self.carry(right, link, false);
@@ -93,20 +93,19 @@ impl Space {
             return Err(SendError::Reply(invalid));
         }
         let replies = usize::from(message.reply.is_some());
-        let mut gives: Vec<Give> = Vec::with_capacity(2 + message.rights.len());
-        gives.push(message.to);
-        gives.extend(message.reply);
-        gives.extend(&message.rights);
-        self.check_gives(&gives).map_err(|(at, error)| match at {
+        let given = message.reply.into_iter();
+        let given = given.chain(message.rights.iter().copied());
+        let gives = core::iter::once(message.to).chain(given.clone());
+        self.check_gives(gives).map_err(|(at, error)| match at {
             0 => SendError::Destination(error),
             at if at <= replies => SendError::Reply(error),
             at => SendError::Right(at - 1 - replies, error),
         })?;
-        self.check_way(message.to, &gives[1..])
+        self.check_way(message.to, given)
     }
 
     /// Checks that the destination takes the message now.
-    fn check_way(&mut self, to: Give, gives: &[Give]) -> Result<(), SendError> {
+    fn check_way(&mut self, to: Give, gives: impl Iterator<Item = Give>) -> Result<(), SendError> {
         let full = Err(SendError::WouldBlock(Wait::Room(to.name)));
         let once = matches!(
             to.how,
@@ -140,11 +139,12 @@ impl Space {
         }
     }
 
-    fn check_circular(&mut self, to: u32, gives: &[Give]) -> Result<(), SendError> {
-        for give in gives
-            .iter()
-            .filter(|give| give.how == Disposition::MoveReceive)
-        {
+    fn check_circular(
+        &mut self,
+        to: u32,
+        gives: impl Iterator<Item = Give>,
+    ) -> Result<(), SendError> {
+        for give in gives.filter(|give| give.how == Disposition::MoveReceive) {
             let port = self.receive_port(give.name);
             if port.is_ok_and(|port| self.is_circular(to, port)) {
                 return Err(SendError::Circular);
@@ -167,19 +167,31 @@ impl Space {
     }
 
     fn dispatch(&mut self, message: Message) {
-        let to = self.copy_in(message.to);
-        let parcel = Box::new(Parcel {
+        // A name that is copied from keeps its reference while the message goes.
+        let copied = match (message.to.how, self.names[message.to.name.key().index]) {
+            (Disposition::CopySend, Entry::Port { target, .. }) => match target {
+                Target::Import(import) => Some(import),
+                Target::Port(_) => None,
+            },
+            _ => None,
+        };
+        let to = match copied {
+            Some(_) => Right::Dead,
+            None => self.copy_in(message.to),
+        };
+        let parcel = Parcel {
             sender: Sender::Own,
             id: message.id,
             reply: message.reply.map(|give| self.copy_in(give)),
             bytes: message.bytes,
-            rights: Vec::new(),
+            rights: each(message.rights, |give| self.copy_in(give)),
             descriptors: message.descriptors,
             memory: message.memory,
-        });
-        let mut parcel = parcel;
-        let rights = message.rights.into_iter();
-        parcel.rights = rights.map(|give| self.copy_in(give)).collect();
+        };
+        if let Some(import) = copied {
+            self.transmit(import, parcel, 0);
+            return;
+        }
         match to {
             Right::Send(Target::Port(port)) => {
                 let mut letter = Letter::new(parcel, to);
@@ -187,7 +199,7 @@ impl Space {
                 self.enqueue(port, letter);
             }
             Right::Send(target @ Target::Import(import)) => {
-                self.transmit(import, *parcel, 0);
+                self.transmit(import, parcel, 0);
                 self.trash(Right::Send(target));
             }
             Right::Once(target) => self.send_once(target, parcel, 0),

@@ -1,7 +1,5 @@
 //! Work that an operation leaves behind, done before it returns. Never recursive.
 
-use alloc::boxed::Box;
-
 use crate::input::Output;
 use crate::message::{MemoryKind, Notice};
 use crate::port::{Content, Home, Letter, Parcel, Place};
@@ -213,7 +211,7 @@ impl Space {
             self.credit_back(export);
         }
         match letter.content {
-            Content::Parcel(parcel) => self.destroy_parcel(*parcel),
+            Content::Parcel(parcel) => self.destroy_parcel(parcel),
             // The export died with the port, and its holder was told.
             Content::Handover(_) => {}
         }
@@ -236,9 +234,9 @@ impl Space {
 }
 
 /// A notification's message.
-pub(crate) fn notice(notice: Notice) -> Box<Parcel> {
+pub(crate) fn notice(notice: Notice) -> Parcel {
     let (id, bytes) = notice.encode();
-    Box::new(Parcel {
+    Parcel {
         sender: crate::Sender::Space,
         id,
         reply: None,
@@ -246,5 +244,5 @@ pub(crate) fn notice(notice: Notice) -> Box<Parcel> {
         rights: alloc::vec::Vec::new(),
         descriptors: alloc::vec::Vec::new(),
         memory: alloc::vec::Vec::new(),
-    })
+    }
 }

@@ -1,11 +1,14 @@
 //! One task's names, and what it does with its own ports.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
 
+use crate::accept::Named;
 use crate::error::Error;
 use crate::export::{Export, Link};
+use crate::few::Few;
 use crate::frame::Frame;
-use crate::import::Import;
+use crate::import::{Import, ImportState};
 use crate::input::Output;
 use crate::message::{Disposition, Give, LinkId, Name, RightKind, TaskId, Waiter};
 use crate::port::{Home, Letter, Place, Port, Set};
@@ -54,7 +57,7 @@ pub struct Space {
     pub(crate) letters: Slab<Letter>,
     pub(crate) exports: Slab<Export>,
     pub(crate) imports: Slab<Import>,
-    pub(crate) links: BTreeMap<LinkId, Link>,
+    pub(crate) links: Few<LinkId, Link>,
     pub(crate) tasks: BTreeMap<TaskId, LinkId>,
     /// Dead-name requests, by what would die and the name.
     pub(crate) requests: BTreeMap<(Target, Name), Right>,
@@ -79,6 +82,8 @@ pub struct Space {
     pub(crate) waiters: BTreeMap<Waiter, Waiting>,
     pub(crate) deadlines: BTreeSet<(crate::Tick, Waiter)>,
     pub(crate) outputs: VecDeque<Output>,
+    /// Empty: room for what a frame names while it is checked.
+    pub(crate) named: Vec<Named>,
 }
 
 /// What there is to know about a port whose receive right is here.
@@ -116,7 +121,7 @@ impl Space {
             letters: Slab::new(),
             exports: Slab::new(),
             imports: Slab::new(),
-            links: BTreeMap::new(),
+            links: Few::new(),
             tasks: BTreeMap::new(),
             requests: BTreeMap::new(),
             no_senders: BTreeMap::new(),
@@ -134,6 +139,7 @@ impl Space {
             waiters: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             outputs: VecDeque::new(),
+            named: Vec::new(),
         }
     }
 
@@ -277,7 +283,8 @@ impl Space {
         if give.how == Disposition::MoveReceive {
             return self.receive_port(give.name).map(|_| give.name);
         }
-        self.check_gives(&[give]).map_err(|(_, error)| error)?;
+        self.check_gives(core::iter::once(give))
+            .map_err(|(_, error)| error)?;
         if let Entry::Dead { .. } = self.entry(give.name)? {
             return Err(Error::InvalidRight);
         }
@@ -387,6 +394,13 @@ impl Space {
         slots == [0; 9]
     }
 
+    /// Whether there is something for the shell to do.
+    #[inline]
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
     /// The next thing for the shell to do.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
@@ -395,10 +409,29 @@ impl Space {
     /// What a name denotes now: dead targets and moved ports are seen here.
     pub(crate) fn entry(&mut self, name: Name) -> Result<Entry, Error> {
         let key = name.key();
-        self.names.of(key).ok_or(Error::InvalidName)?;
+        let entry = *self.names.of(key).ok_or(Error::InvalidName)?;
+        if self.is_current(entry) && self.work.is_empty() {
+            return Ok(entry);
+        }
         self.refresh(key.index);
         self.settle();
         Ok(self.names[key.index])
+    }
+
+    /// Whether what a name denotes is neither dead nor elsewhere; most are not.
+    fn is_current(&self, entry: Entry) -> bool {
+        match entry {
+            Entry::Port {
+                target,
+                receive: false,
+                ..
+            }
+            | Entry::Once(target) => match target {
+                Target::Port(port) => self.ports[port].home == Home::Here,
+                Target::Import(import) => self.imports[import].state == ImportState::Live,
+            },
+            Entry::Port { receive: true, .. } | Entry::Set(_) | Entry::Dead { .. } => true,
+        }
     }
 
     pub(crate) fn receive_port(&mut self, name: Name) -> Result<u32, Error> {

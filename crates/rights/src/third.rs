@@ -200,8 +200,8 @@ impl Space {
         let link = self.link_mut(owner);
         link.unsettled -= 1;
         if link.unsettled + 1 == MAX_PROVIDED {
-            let imports: alloc::vec::Vec<u32> = link.imports.values().copied().collect();
-            for import in imports {
+            let imports = link.imports.sorted().into_iter().copied();
+            for import in imports.collect::<alloc::vec::Vec<u32>>() {
                 self.feed(Target::Import(import));
             }
         }

@@ -4,7 +4,6 @@
 //! (32 bytes each) and the memory (24 bytes each). All other frames are 32 bytes, and 64 with a
 //! right.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
@@ -369,6 +368,17 @@ fn decode_memory(it: Memory) -> Result<WireMemory, DecodeError> {
     })
 }
 
+/// Decodes each; nothing of nothing, which most messages have of most things.
+fn each_decoded<T, U>(
+    from: &[T],
+    decode: impl FnMut(&T) -> Result<U, DecodeError>,
+) -> Result<Vec<U>, DecodeError> {
+    match from {
+        [] => Ok(Vec::new()),
+        from => from.iter().map(decode).collect(),
+    }
+}
+
 fn decode_message(bytes: &[u8]) -> Result<Frame, DecodeError> {
     let (head, rest) = MessageHead::read_from_prefix(bytes).map_err(|_| DecodeError::Length)?;
     let length = head.length.get() as usize;
@@ -393,27 +403,22 @@ fn decode_message(bytes: &[u8]) -> Result<Frame, DecodeError> {
     let (inside, rest) = split(rest, length)?;
     let (records, rest) = split(rest, rights * size_of::<Right>())?;
     let records = <[Right]>::ref_from_bytes(records).map_err(|_| DecodeError::Length)?;
-    let rights = records
-        .iter()
-        .map(|&it| decode_right(it)?.ok_or(DecodeError::Field));
+    let right = |it: &Right| decode_right(*it)?.ok_or(DecodeError::Field);
     let pieces = <[Memory]>::ref_from_bytes(rest).map_err(|_| DecodeError::Length)?;
     if pieces.len() != memory {
         return Err(DecodeError::Length);
     }
-    Ok(Frame::Message(Box::new(MessageFrame {
+    Ok(Frame::Message(MessageFrame {
         to: ExportId(head.to.get()),
         reply: decode_right(head.reply)?,
         id: head.id.get(),
         origin,
         hops: head.hops,
         bytes: inside.into(),
-        rights: rights.collect::<Result<_, _>>()?,
+        rights: each_decoded(records, right)?,
         descriptors: head.descriptors,
-        memory: pieces
-            .iter()
-            .map(|&it| decode_memory(it))
-            .collect::<Result<_, _>>()?,
-    })))
+        memory: each_decoded(pieces, |&it| decode_memory(it))?,
+    }))
 }
 
 impl Frame {

@@ -60,7 +60,7 @@ fn message(to: ExportId) -> MessageFrame {
 fn with(to: ExportId, rights: &[WireRight]) -> Frame {
     let mut message = message(to);
     message.rights = rights.to_vec();
-    Frame::Message(Box::new(message))
+    Frame::Message(message)
 }
 
 impl Attack {
@@ -237,7 +237,7 @@ fn too_many_rights_bytes_or_pieces_are_refused() {
     let it = attack();
     let mut large = message(it.entry);
     large.bytes = vec![0; farpage_rights::MAX_INLINE + 1];
-    it.refused(Frame::Message(Box::new(large)), Fault::TooMuch);
+    it.refused(Frame::Message(large), Fault::TooMuch);
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn descriptors_announced_but_absent_are_refused() {
     let it = attack();
     let mut lying = message(it.entry);
     lying.descriptors = 1;
-    it.refused(Frame::Message(Box::new(lying)), Fault::Descriptors);
+    it.refused(Frame::Message(lying), Fault::Descriptors);
     let it = attack();
     let mut lying = message(it.entry);
     lying.memory = vec![WireMemory {
@@ -253,7 +253,7 @@ fn descriptors_announced_but_absent_are_refused() {
         region: 0,
         length: 4096,
     }];
-    it.refused(Frame::Message(Box::new(lying)), Fault::Descriptors);
+    it.refused(Frame::Message(lying), Fault::Descriptors);
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn message() -> impl Strategy<Value = Frame> {
     );
     (head, way, body).prop_map(
         |((to, reply, id), (origin, hops, descriptors), (bytes, rights, memory))| {
-            Frame::Message(Box::new(MessageFrame {
+            Frame::Message(MessageFrame {
                 to,
                 reply,
                 id,
@@ -70,7 +70,7 @@ fn message() -> impl Strategy<Value = Frame> {
                 rights,
                 descriptors,
                 memory,
-            }))
+            })
         },
     )
 }
@@ -163,7 +163,7 @@ proptest! {
 
 #[test]
 fn a_call_of_64_bytes_with_a_reply_right_fills_a_slot_of_128() {
-    let frame = Frame::Message(Box::new(MessageFrame {
+    let frame = Frame::Message(MessageFrame {
         to: ExportId(1),
         reply: Some(WireRight::Mine {
             export: ExportId(2),
@@ -177,7 +177,7 @@ fn a_call_of_64_bytes_with_a_reply_right_fills_a_slot_of_128() {
         rights: Vec::new(),
         descriptors: 0,
         memory: Vec::new(),
-    }));
+    });
     assert_eq!(encoded(&frame).len(), 128);
     assert_eq!(MESSAGE_HEAD_BYTES, 64);
 }

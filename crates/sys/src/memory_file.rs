@@ -132,12 +132,14 @@ impl Words {
     }
 
     /// All of it, by four bytes.
+    #[inline]
     pub fn u32s(&self) -> &[AtomicU32] {
         // SAFETY: mapped, page-aligned and valid for any contents; others only race on atomics.
         unsafe { core::slice::from_raw_parts(self.0.pointer().cast(), self.0.bytes / 4) }
     }
 
     /// All of it, by eight bytes.
+    #[inline]
     pub fn u64s(&self) -> &[AtomicU64] {
         // SAFETY: as above.
         unsafe { core::slice::from_raw_parts(self.0.pointer().cast(), self.0.bytes / 8) }

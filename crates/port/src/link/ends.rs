@@ -1,7 +1,7 @@
 //! One end of a Link.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::error::{Ended, Violation};
@@ -30,6 +30,7 @@ pub struct Link {
     pub(super) epoll: OwnedFd,
     /// Watches it for whoever waits for room, one at a time.
     pub(super) room: Mutex<Option<OwnedFd>>,
+    pub(super) too_many_fds: AtomicBool,
     hang_up: AtomicU8,
     ended: OnceLock<Ended>,
 }
@@ -66,6 +67,7 @@ impl Link {
             lent: Mutex::default(),
             epoll,
             room: Mutex::default(),
+            too_many_fds: AtomicBool::new(false),
             hang_up: AtomicU8::new(HERE),
             ended: OnceLock::new(),
         })

@@ -172,6 +172,14 @@ impl Head {
             .div_ceil(SLOT_BYTES as u32)
     }
 
+    /// The first slot of a frame that begins with these bytes.
+    pub(super) fn words(&self, bytes: &[u8]) -> [u64; WORDS] {
+        let mut words = [0; WORDS];
+        words[..2].copy_from_slice(&self.encode());
+        put(&mut words[2..], bytes);
+        words
+    }
+
     fn encode(&self) -> [u64; 2] {
         let first = self.kind as u64 | u64::from(self.fds) << 8 | u64::from(self.bytes) << 32;
         [first, self.number]

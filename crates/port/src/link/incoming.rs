@@ -35,7 +35,17 @@ pub(super) struct Incoming {
     looks: u32,
 }
 
-/// A frame out of the ring, copied and checked, its slots given back.
+/// What there was for who takes plain messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plain {
+    Taken,
+    /// Something that [`Link::try_receive`] takes.
+    Other,
+    /// Nothing, or another thread takes it; or the end, which [`Link::try_receive`] tells.
+    Nothing,
+}
+
+/// A frame out of the ring, copied and checked; its slots are still to be given back.
 struct Copied {
     head: Head,
     first: [u64; WORDS],
@@ -65,6 +75,65 @@ impl Link {
         Ok(taken)
     }
 
+    /// Takes the next message if it is a plain one without descriptors: its header and body, into
+    /// `frame`.
+    ///
+    /// # Errors
+    /// As for [`Self::try_receive`].
+    pub(crate) fn try_receive_plain(&self, frame: &mut Vec<u8>) -> Result<Plain, Ended> {
+        let Ok(mut incoming) = self.incoming.try_lock() else {
+            return Ok(Plain::Nothing);
+        };
+        if let Some(ended) = self.ended() {
+            return Err(ended);
+        }
+        let taken = self.copy_plain(&mut incoming, frame);
+        taken.map_err(|violation| self.end(violation.into()))
+    }
+
+    fn copy_plain(&self, incoming: &mut Incoming, frame: &mut Vec<u8>) -> Result<Plain, Violation> {
+        let lines = self.shared.incoming();
+        let consumer = &mut incoming.consumer;
+        let filled = consumer.filled(&lines)?;
+        if filled == 0 {
+            return Ok(Plain::Nothing);
+        }
+        let first = consumer.copy(&lines, 0);
+        let head = Head::decode(&first)?;
+        if head.kind != Kind::Plain || head.fds > 0 {
+            return Ok(Plain::Other);
+        }
+        let slots = whole(&head, filled)?;
+        frame.clear();
+        let in_slot: [u8; HEADER_BYTES + IN_SLOT_MAX] = bytes_of(&first[2..]);
+        frame.extend_from_slice(&in_slot);
+        for ahead in 1..slots {
+            frame.extend_from_slice(&bytes_of::<{ WORDS * 8 }>(&consumer.copy(&lines, ahead)));
+        }
+        frame.truncate(HEADER_BYTES + head.bytes as usize);
+        if consumer.release(&lines, slots) {
+            self.waker.wake();
+        }
+        Ok(Plain::Taken)
+    }
+
+    /// Something to receive, or the end; waits a little for it when that makes sense.
+    pub(super) fn peek(&self, patience: &mut Patience) -> bool {
+        let lines = self.shared.incoming();
+        let Ok(incoming) = self.incoming.try_lock() else {
+            return false;
+        };
+        let came = || incoming.consumer.has_come(&lines) || self.shared.has_peer_left();
+        came() || patience.wait(|| self.processor_of_peer(), came)
+    }
+
+    /// Where the peer runs, unless it sleeps.
+    fn processor_of_peer(&self) -> Option<u32> {
+        let sleeps = self.shared.outgoing().consumer_sleeps;
+        let is_awake = sleeps.load(super::atomic::Ordering::Relaxed) == 0;
+        is_awake.then(|| self.shared.peer_processor()).flatten()
+    }
+
     /// Waits for the next message until `deadline` (`None`: as long as the peer lives).
     ///
     /// # Errors
@@ -82,8 +151,10 @@ impl Link {
             if self.shared.incoming().announce_consumer(&incoming.consumer) {
                 continue;
             }
+            let start = Instant::now();
             let happened = wake::wait(&self.epoll, deadline, |_, happened| self.note(happened));
             let happened = happened.map_err(|error| self.cannot_wait(error))?;
+            incoming.patience.has_slept(start.elapsed());
             if !happened && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return self
                     .take_or_end(&mut incoming)?
@@ -140,20 +211,13 @@ impl Link {
 
     /// Waits a little, when that makes sense. True when something came.
     pub(super) fn linger(&self, patience: &mut Patience) -> bool {
-        let (outgoing, incoming) = (self.shared.outgoing(), self.shared.incoming());
+        let incoming = self.shared.incoming();
         let tail = incoming.tail.load(super::atomic::Ordering::Relaxed);
-        let is_awake = || {
-            outgoing
-                .consumer_sleeps
-                .load(super::atomic::Ordering::Relaxed)
-                == 0
-        };
-        let peer = || self.shared.peer_processor().filter(|_| is_awake());
         let came = || {
             incoming.tail.load(super::atomic::Ordering::Relaxed) != tail
                 || self.shared.has_peer_left()
         };
-        patience.wait(peer, came)
+        patience.wait(|| self.processor_of_peer(), came)
     }
 
     fn cannot_wait(&self, error: rustix::io::Errno) -> Ended {
@@ -184,6 +248,11 @@ impl Link {
             if count > 0 {
                 fds = self.take_fds(incoming, &copied.head)?;
             }
+            // Not before: who waits for room needs it in the socket as well.
+            let lines = self.shared.incoming();
+            if incoming.consumer.release(&lines, copied.head.slots()) {
+                self.waker.wake();
+            }
             if let Some(message) = self.understand(incoming, copied, fds)? {
                 return Ok(Some(message));
             }
@@ -201,13 +270,7 @@ impl Link {
         }
         let first = consumer.copy(&lines, 0);
         let head = Head::decode(&first)?;
-        let (bytes, slots) = (head.bytes as usize, head.slots());
-        if bytes > IN_RING_MAX || slots > filled {
-            return Err(Violation::Length {
-                bytes: head.bytes,
-                slots: filled,
-            });
-        }
+        let (bytes, slots) = (head.bytes as usize, whole(&head, filled)?);
         let in_slot = bytes_of::<IN_SLOT_MAX>(&first[2 + HEADER_BYTES / 8..]);
         let body = if bytes <= IN_SLOT_MAX {
             Body::InSlot {
@@ -223,9 +286,6 @@ impl Link {
             body.truncate(bytes);
             Body::Copied(body)
         };
-        if consumer.release(&lines, slots) {
-            self.waker.wake();
-        }
         Ok(Some(Copied { head, first, body }))
     }
 
@@ -318,6 +378,18 @@ impl Link {
         }
         Ok(Some(message))
     }
+}
+
+/// The slots of a frame, all of which must be there.
+fn whole(head: &Head, filled: u32) -> Result<u32, Violation> {
+    let slots = head.slots();
+    if head.bytes as usize > IN_RING_MAX || slots > filled {
+        return Err(Violation::Length {
+            bytes: head.bytes,
+            slots: filled,
+        });
+    }
+    Ok(slots)
 }
 
 fn without_first_word(body: Body) -> Body {

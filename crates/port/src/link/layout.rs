@@ -66,18 +66,28 @@ impl Shared {
         Ok(Self { words, own })
     }
 
-    fn word(&self, byte: usize) -> &AtomicU32 {
-        &self.words.u32s()[byte / 4]
+    /// The words before the slots.
+    #[inline]
+    fn first(&self) -> &[AtomicU32; FIRST_SLOT / 4] {
+        let first = self.words.u32s().first_chunk();
+        first.expect("all of the memory is mapped")
     }
 
+    #[inline]
+    fn word(&self, byte: usize) -> &AtomicU32 {
+        &self.first()[byte / 4]
+    }
+
+    #[inline]
     fn lines(&self, from: Side) -> Lines<'_, SLOTS, WORDS> {
         let at = from as usize * 2 * APART;
         let first = (FIRST_SLOT / 8) + from as usize * SLOTS * WORDS;
+        let words = self.first();
         Lines {
-            tail: self.word(at),
-            consumer_sleeps: self.word(at + 4),
-            head: self.word(at + APART),
-            producer_sleeps: self.word(at + APART + 4),
+            tail: &words[at / 4],
+            consumer_sleeps: &words[at / 4 + 1],
+            head: &words[(at + APART) / 4],
+            producer_sleeps: &words[(at + APART) / 4 + 1],
             slots: &self.words.u64s()[first..first + SLOTS * WORDS],
         }
     }

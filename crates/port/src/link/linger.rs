@@ -12,6 +12,10 @@ const LONG_YIELD: Duration = Duration::from_micros(50);
 const MISSES: u32 = 4;
 /// ... only one in so many is tried.
 const SELDOM: u32 = 32;
+/// Waking another processor takes most of such a time.
+const SHORT_SLEEP: Duration = Duration::from_micros(100);
+/// One in so many waits on one processor is timed, and each one after a miss.
+const TIMED: u32 = 8;
 /// Looks between two at the clock and the processors.
 const LOOKS: u32 = 16;
 
@@ -19,6 +23,8 @@ const LOOKS: u32 = 16;
 #[derive(Default)]
 pub(super) struct Patience {
     misses: u32,
+    /// Waits that were not tried since the last one that was.
+    passed: u32,
     waits: u32,
 }
 
@@ -28,21 +34,35 @@ pub(super) fn processor() -> u32 {
 }
 
 impl Patience {
+    /// A sleep has taken so long. After a short one it is more likely that lingering helps.
+    pub(super) fn has_slept(&mut self, long: Duration) {
+        if long < SHORT_SLEEP {
+            self.passed += SELDOM / 4 - 1;
+        }
+    }
+
     /// Waits a little for `came`, when the peer is awake on processor `peer`. True when it came.
     pub(super) fn wait(&mut self, peer: impl Fn() -> Option<u32>, came: impl Fn() -> bool) -> bool {
         self.waits = self.waits.wrapping_add(1);
         let Some(processor_of_peer) = peer() else {
             return false;
         };
-        if self.misses >= MISSES && !self.waits.is_multiple_of(SELDOM) {
-            return false;
+        if self.misses >= MISSES {
+            self.passed += 1;
+            if self.passed < SELDOM {
+                return false;
+            }
+            self.passed = 0;
         }
-        let start = Instant::now();
         let (came, was_worth_it) = if processor_of_peer == processor() {
+            // The clock costs more than the rest: most waits are taken to be like the last.
+            let timed = self.misses > 0 || self.waits.is_multiple_of(TIMED);
+            let start = timed.then(Instant::now);
             let came = yields(came);
-            (came, came && start.elapsed() < LONG_YIELD)
+            let was_short = start.is_none_or(|start| start.elapsed() < LONG_YIELD);
+            (came, came && was_short)
         } else {
-            let came = spin(start, peer, came);
+            let came = spin(peer, came);
             (came, came)
         };
         self.misses = if was_worth_it { 0 } else { self.misses + 1 };
@@ -57,7 +77,8 @@ fn yields(came: impl Fn() -> bool) -> bool {
     })
 }
 
-fn spin(start: Instant, peer: impl Fn() -> Option<u32>, came: impl Fn() -> bool) -> bool {
+fn spin(peer: impl Fn() -> Option<u32>, came: impl Fn() -> bool) -> bool {
+    let mut start = None;
     loop {
         for _ in 0..LOOKS {
             if came() {
@@ -66,7 +87,7 @@ fn spin(start: Instant, peer: impl Fn() -> Option<u32>, came: impl Fn() -> bool)
             std::hint::spin_loop();
         }
         let apart = peer().is_some_and(|processor_of_peer| processor_of_peer != processor());
-        if !apart || start.elapsed() >= SPIN {
+        if !apart || start.get_or_insert_with(Instant::now).elapsed() >= SPIN {
             return false;
         }
     }

@@ -44,6 +44,7 @@ pub use frame::{
 };
 pub(crate) use hello::{Connecting, connect_socket};
 pub use hello::{Listener, VERSION};
+pub(crate) use incoming::Plain;
 pub(crate) use memory::RegionHandle;
 pub use memory::{LOANS_MAX, Loan, LoanId, REGIONS_MAX, Region, Sealed};
 pub use peer::{Peer, introduce};

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use farpage_sys::Errno;
@@ -9,9 +10,10 @@ use farpage_sys::Errno;
 use super::ends::{Link, lock};
 use super::error::{Ended, SendError, Violation, errno};
 use super::frame::{
-    Frame, HEADER_BYTES, Head, IN_LONG_RING_MAX, IN_RING_MAX, Kind, Slots, long_slots, words_of,
+    Frame, HEADER_BYTES, Head, IN_LONG_RING_MAX, IN_RING_MAX, IN_SLOT_MAX, Kind, Slots, long_slots,
+    words_of,
 };
-use super::layout::{LONG_SLOTS, WORDS};
+use super::layout::{LONG_SLOTS, SLOTS, WORDS};
 use super::linger;
 use super::memory::{Loan, LoanId, Region, RegionHandle, Sealed};
 use super::ring::{Lines, Producer};
@@ -164,6 +166,46 @@ impl Link {
         self.put(&parts).map_err(|error| (error, loan))
     }
 
+    /// Sends a plain frame whose header and body lie one behind the other: 48 bytes at least, and
+    /// at most [`IN_RING_MAX`] more.
+    ///
+    /// # Errors
+    /// As for [`Link::send`].
+    pub(crate) fn send_plain(&self, frame: &[u8]) -> Result<(), SendError> {
+        self.put_by(|outgoing| {
+            let head = Head {
+                kind: Kind::Plain,
+                fds: 0,
+                bytes: (frame.len() - HEADER_BYTES) as u32,
+                number: 0,
+            };
+            let lines = self.shared.outgoing();
+            let slots = self.room(outgoing, &lines, &head)?;
+            let (first, rest) = frame.split_at(frame.len().min(HEADER_BYTES + IN_SLOT_MAX));
+            outgoing.producer.fill(&lines, 0, &head.words(first));
+            for (index, bytes) in rest.chunks(WORDS * 8).enumerate() {
+                outgoing
+                    .producer
+                    .fill(&lines, 1 + index as u32, &words_of(bytes));
+            }
+            self.shared.set_processor(linger::processor());
+            Ok(outgoing.producer.publish(&lines, slots))
+        })
+    }
+
+    /// The slots of a frame, for which there is room.
+    fn room(
+        &self,
+        outgoing: &mut Outgoing,
+        lines: &Lines<'_, SLOTS, WORDS>,
+        head: &Head,
+    ) -> Result<u32, SendError> {
+        let slots = head.slots();
+        let room = outgoing.producer.room(lines, slots);
+        let room = room.map_err(|lie| self.end(Violation::from(lie).into()))?;
+        (room >= slots).then_some(slots).ok_or(SendError::Full)
+    }
+
     /// Makes parts of a frame: memory of a body that is long.
     fn with_long_body(
         &self,
@@ -209,13 +251,21 @@ impl Link {
     }
 
     fn put(&self, parts: &Parts<'_>) -> Result<(), SendError> {
-        if let Some(ended) = self.ended().or_else(|| self.has_left()) {
-            return Err(ended.into());
-        }
         if parts.fds.len() > FDS_MAX {
             return Err(SendError::TooManyDescriptors(parts.fds.len()));
         }
-        let wake = self.fill(parts);
+        self.put_by(|outgoing| self.fill(outgoing, parts))
+    }
+
+    /// Has `fill` put a frame into the ring, and wakes the peer if it says so.
+    fn put_by(
+        &self,
+        fill: impl FnOnce(&mut Outgoing) -> Result<bool, SendError>,
+    ) -> Result<(), SendError> {
+        if let Some(ended) = self.ended().or_else(|| self.has_left()) {
+            return Err(ended.into());
+        }
+        let wake = fill(&mut lock(&self.outgoing));
         if wake == Err(SendError::Full) {
             self.look();
             if let Some(ended) = self.has_left() {
@@ -229,19 +279,14 @@ impl Link {
     }
 
     /// Puts a frame into the ring. True when the peer is to be woken.
-    fn fill(&self, parts: &Parts<'_>) -> Result<bool, SendError> {
+    fn fill(&self, outgoing: &mut Outgoing, parts: &Parts<'_>) -> Result<bool, SendError> {
         let own = parts.memory.map(Sealed::fd);
         let own = own.or_else(|| parts.region.map(RegionHandle::fd));
         let count = parts.fds.len() + usize::from(own.is_some());
-        let mut outgoing = lock(&self.outgoing);
         let mut head = parts.head(count);
         let lines = self.shared.outgoing();
-        let slots = head.slots();
-        let room = outgoing.producer.room(&lines, slots);
-        if room.map_err(|lie| self.end(Violation::from(lie).into()))? < slots {
-            return Err(SendError::Full);
-        }
-        if !self.long_room(&mut outgoing, parts.long.len())? {
+        let slots = self.room(outgoing, &lines, &head)?;
+        if !self.long_room(outgoing, parts.long.len())? {
             return Err(SendError::Full);
         }
         if count > 0 {
@@ -249,6 +294,7 @@ impl Link {
             let all: Vec<_> = own.into_iter().chain(parts.fds.iter().copied()).collect();
             let sent = control::send(self.watched.socket.as_fd(), number, &all);
             sent.map_err(|errno| self.not_sent(errno))?;
+            self.too_many_fds.store(false, Ordering::Relaxed);
             (outgoing.number, head.number) = (number, number);
         }
         if !parts.long.is_empty() {
@@ -266,10 +312,20 @@ impl Link {
         Ok(outgoing.producer.publish(&lines, slots))
     }
 
+    /// A frame found no room because this user has too many descriptors on their way, to whomever:
+    /// nobody tells when that changes.
+    pub(crate) fn has_too_many_fds(&self) -> bool {
+        self.too_many_fds.load(Ordering::Relaxed)
+    }
+
     /// Why descriptors did not go.
     fn not_sent(&self, errno: Errno) -> SendError {
         match errno {
-            Errno::EAGAIN | Errno::ETOOMANYREFS => SendError::Full,
+            Errno::EAGAIN => SendError::Full,
+            Errno::ETOOMANYREFS => {
+                self.too_many_fds.store(true, Ordering::Relaxed);
+                SendError::Full
+            }
             Errno::EPIPE | Errno::ECONNRESET | Errno::ENOTCONN | Errno::ECONNREFUSED => {
                 self.look();
                 self.has_left().unwrap_or(Ended::Died).into()

@@ -128,6 +128,11 @@ impl Producer {
 }
 
 impl Consumer {
+    /// Whether there is something, without believing how much.
+    pub fn has_come<const S: usize, const W: usize>(&self, lines: &Lines<'_, S, W>) -> bool {
+        lines.tail.load(Ordering::Relaxed) != self.head
+    }
+
     /// How many slots are filled.
     pub fn filled<const S: usize, const W: usize>(
         &mut self,

@@ -14,6 +14,8 @@ use super::{Link, wake};
 /// Turns that found something without asking Linux, after which it is asked all the same: a busy
 /// Link must not keep the others waiting.
 const TURNS: u32 = 8;
+/// Looks at busy Links in a row, after which Linux is asked all the same.
+const PEEKS: u32 = 32;
 
 /// Links that one thread waits for together.
 ///
@@ -25,6 +27,9 @@ pub struct LinkSet {
     hot: Vec<u64>,
     patience: Patience,
     turns: u32,
+    peeks: u32,
+    /// The last peek was in vain: no need to linger again.
+    has_lingered: bool,
     /// Links whose ring was full.
     full: Vec<u64>,
     /// Other descriptors that are readable.
@@ -61,6 +66,8 @@ impl LinkSet {
             hot: Vec::new(),
             patience: Patience::default(),
             turns: 0,
+            peeks: 0,
+            has_lingered: false,
             full: Vec::new(),
             others: Vec::new(),
         })
@@ -131,21 +138,23 @@ impl LinkSet {
             self.collect(ready);
             if !ready.is_empty() {
                 self.turns += 1;
-                if self.turns.is_multiple_of(TURNS) {
+                if self.turns.is_multiple_of(TURNS) || self.peeks >= PEEKS {
                     self.ask(Some(Instant::now()))?;
                     self.collect(ready);
                 }
                 return Ok(());
             }
             let no_wait = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if !no_wait && self.linger() {
+            if !no_wait && !std::mem::take(&mut self.has_lingered) && self.linger() {
                 continue;
             }
             self.announce();
             if !self.hot.is_empty() || self.announce_room() {
                 continue;
             }
+            let start = Instant::now();
             let happened = self.ask(deadline)?;
+            self.patience.has_slept(start.elapsed());
             if !happened && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 self.collect(ready);
                 return Ok(());
@@ -153,13 +162,44 @@ impl LinkSet {
         }
     }
 
-    /// The hot Links that have something.
+    /// Whether something is going on that may be looked at without asking Linux.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.hot.is_empty() && self.peeks < PEEKS
+    }
+
+    /// Looks at hot Links alone, and waits a little for the last. False when nothing came.
+    pub(crate) fn peek(&mut self, ready: &mut Vec<u64>) -> bool {
+        self.peeks += 1;
+        ready.clear();
+        if self.hot.len() > 1 || !self.full.is_empty() {
+            self.collect(ready);
+        }
+        if ready.is_empty()
+            && let Some(&last) = self.hot.last()
+            && let Some(member) = self.links.get(&last)
+        {
+            ready.extend(member.link.peek(&mut self.patience).then_some(last));
+        }
+        self.has_lingered = ready.is_empty();
+        !ready.is_empty()
+    }
+
+    /// Adds the hot Links that have something, and whatever else there is to be told. What was
+    /// found before stays: it is not found again.
     fn collect(&mut self, ready: &mut Vec<u64>) {
         let links = &self.links;
-        let has = |name: &&u64| links.get(name).is_some_and(|member| member.link.is_ready());
-        ready.clear();
-        ready.extend(self.hot.iter().filter(has));
-        ready.append(&mut self.others);
+        for name in &self.hot {
+            let member = links.get(name);
+            if !ready.contains(name) && member.is_some_and(|member| member.link.is_ready()) {
+                ready.push(*name);
+            }
+        }
+        for name in self.others.drain(..) {
+            // Once each: a socket that was accepted from may have nobody else.
+            if !ready.contains(&name) {
+                ready.push(name);
+            }
+        }
         self.full.retain(|name| {
             let waits = links
                 .get(name)
@@ -197,6 +237,7 @@ impl LinkSet {
 
     /// Asks Linux what happened, and makes those Links hot.
     fn ask(&mut self, deadline: Option<Instant>) -> Result<bool, Errno> {
+        self.peeks = 0;
         let (links, hot) = (&mut self.links, &mut self.hot);
         let others = &mut self.others;
         wake::wait(&self.epoll, deadline, |name, happened| {

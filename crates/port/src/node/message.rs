@@ -133,13 +133,16 @@ impl State {
         let mut packed = rights::Message::new(to, message.id);
         packed.bytes = std::mem::take(&mut message.bytes);
         packed.reply = message.reply.as_ref().map(give);
-        packed.rights = message.rights.iter().map(give).collect();
-        let table = &mut self.descriptors;
-        let fds = message.descriptors.drain(..);
-        packed.descriptors = fds.map(|fd| rights::Descriptor(table.put(fd))).collect();
-        for memory in message.memory.drain(..) {
-            packed.memory.push(self.pack_memory(memory));
+        if !message.rights.is_empty() {
+            packed.rights = message.rights.iter().map(give).collect();
         }
+        let table = &mut self.descriptors;
+        packed.descriptors = each(std::mem::take(&mut message.descriptors), |fd| {
+            Some(rights::Descriptor(table.put(fd)))
+        });
+        packed.memory = each(std::mem::take(&mut message.memory), |memory| {
+            Some(self.pack_memory(memory))
+        });
         packed
     }
 
@@ -159,18 +162,16 @@ impl State {
     /// Takes back what was packed and not sent.
     pub(super) fn unpack(&mut self, node: &Node, packed: rights::Message, message: &mut Message) {
         message.bytes = packed.bytes;
-        message.descriptors = self.take_descriptors(&packed.descriptors);
-        message.memory = self.take_memory(node, &packed.memory);
+        message.descriptors = self.take_descriptors(packed.descriptors);
+        message.memory = self.take_memory(node, packed.memory);
     }
 
-    fn take_descriptors(&mut self, keys: &[rights::Descriptor]) -> Vec<OwnedFd> {
-        let keys = keys.iter();
-        keys.filter_map(|key| self.descriptors.take(key.0))
-            .collect()
+    fn take_descriptors(&mut self, keys: Vec<rights::Descriptor>) -> Vec<OwnedFd> {
+        each(keys, |key| self.descriptors.take(key.0))
     }
 
-    fn take_memory(&mut self, node: &Node, pieces: &[rights::Memory]) -> Vec<Memory> {
-        let take = |piece: &rights::Memory| match piece.kind {
+    fn take_memory(&mut self, node: &Node, pieces: Vec<rights::Memory>) -> Vec<Memory> {
+        let take = |piece: rights::Memory| match piece.kind {
             MemoryKind::Donated => {
                 let fd = self.descriptors.take(piece.handle)?;
                 let bytes = piece.length;
@@ -181,23 +182,23 @@ impl State {
                 Some(Memory::Lent(held.received(node)))
             }
         };
-        pieces.iter().filter_map(take).collect()
+        each(pieces, take)
     }
 
     /// A message as its receiver gets it.
     pub(super) fn open(&mut self, node: &Node, received: rights::Received) -> Received {
         let notice = self.notice_of(&received);
-        let right = |got| Right::new(node, got);
-        let descriptors = self.take_descriptors(&received.descriptors);
-        let memory = self.take_memory(node, &received.memory);
+        let right = |got| Some(Right::new(node, got));
+        let descriptors = self.take_descriptors(received.descriptors);
+        let memory = self.take_memory(node, received.memory);
         Received {
             port: received.port,
             sequence: received.sequence,
             sender: sender(received.sender),
             id: received.id,
             bytes: received.bytes,
-            reply: received.reply.map(right),
-            rights: received.rights.into_iter().map(right).collect(),
+            reply: received.reply.and_then(right),
+            rights: each(received.rights, right),
             descriptors,
             memory,
             notice,
@@ -219,6 +220,14 @@ impl State {
                 Notice::Dead(name)
             }
         })
+    }
+}
+
+/// Makes something of each; nothing of nothing, which most messages have of most things.
+fn each<T, U, M: IntoIterator<Item = U>>(from: Vec<T>, make: impl FnMut(T) -> M) -> Vec<U> {
+    match from.is_empty() {
+        true => Vec::new(),
+        false => from.into_iter().flat_map(make).collect(),
     }
 }
 

@@ -11,7 +11,7 @@
 //! - Invariant: a task is a process that Linux names, and a number of its own. Nobody is believed
 //!   to be of another process. Tasks meet in one namespace of process ids.
 //! - Invariant: what a peer sends is checked before it counts. What is wrong ends its Link, and so
-//!   do too many answers that it does not take; nothing else.
+//!   does owing it more than 64 MiB or 512 descriptors that it does not take; nothing else.
 //! - Invariant: nothing here waits for a peer while the lock is held.
 
 mod error;
@@ -20,6 +20,7 @@ mod meet;
 mod memory;
 mod message;
 mod ops;
+mod outbox;
 mod packet;
 mod peer;
 mod poll;

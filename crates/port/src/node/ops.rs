@@ -61,12 +61,20 @@ impl Node {
         mut state: Guard<'a>,
         what: Wait,
         patience: &mut Patience,
+        has_peeked: bool,
     ) -> (Guard<'a>, Waited) {
         if let Patience::None(was_asked) = patience {
             if std::mem::replace(was_asked, true) {
                 return (state, Waited::TimedOut);
             }
             return (self.inner().glance(state), Waited::Again(None));
+        }
+        if !has_peeked {
+            let came;
+            (state, came) = self.inner().peek(state);
+            if came {
+                return (state, Waited::Again(None));
+            }
         }
         let until = patience.until();
         let waiter = state.thread();
@@ -94,7 +102,7 @@ impl Node {
     ) -> Result<Received, ReceiveError> {
         let mut patience = Patience::new(timeout);
         let state = self.lock();
-        let (mut state, received) = self.receive_in(state, name, &mut patience);
+        let (mut state, received) = self.receive_in(state, name, &mut patience, false);
         let received = received.map(|received| state.open(self, received));
         self.pump(&mut state);
         received
@@ -105,6 +113,7 @@ impl Node {
         mut state: Guard<'a>,
         name: Name,
         patience: &mut Patience,
+        mut has_peeked: bool,
     ) -> (Guard<'a>, Result<rights::Received, ReceiveError>) {
         let mut chance = None;
         loop {
@@ -120,7 +129,8 @@ impl Node {
                 return (state, Err(error));
             }
             let waited;
-            (state, waited) = self.wait(state, Wait::Message(name), patience);
+            (state, waited) = self.wait(state, Wait::Message(name), patience, has_peeked);
+            has_peeked = false;
             match waited {
                 Waited::Again(woken) => chance = woken,
                 Waited::TimedOut => return (state, Err(ReceiveError::TimedOut)),
@@ -175,7 +185,7 @@ impl Node {
             let error = match refused.error {
                 rights::SendError::WouldBlock(what) => {
                     let waited;
-                    (state, waited) = self.wait(state, what, patience);
+                    (state, waited) = self.wait(state, what, patience, false);
                     match waited {
                         Waited::Again(woken) => {
                             chance = woken;
@@ -243,7 +253,15 @@ impl Node {
             return Err(error.into());
         }
         self.pump(&mut state);
-        let (mut state, received) = self.receive_in(state, port, &mut patience);
+        let mut state = state;
+        let mut has_peeked = false;
+        if !matches!(patience, Patience::None(_)) {
+            // The answer is hardly here yet.
+            let came;
+            (state, came) = self.inner().peek(state);
+            has_peeked = !came;
+        }
+        let (mut state, received) = self.receive_in(state, port, &mut patience, has_peeked);
         let received = match received {
             Ok(received) => {
                 state.replies.push(port);

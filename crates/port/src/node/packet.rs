@@ -140,18 +140,14 @@ pub(super) fn split(frame: &[u8]) -> ([u8; HEADER_BYTES], &[u8]) {
     (header, body)
 }
 
-/// The reverse, into `frame`. False when the padding is not empty.
-pub(super) fn join(header: &[u8; HEADER_BYTES], body: &[u8], frame: &mut Vec<u8>) -> bool {
-    frame.clear();
-    if body.is_empty() {
-        let (head, padding) = header.split_at(CONTROL_BYTES);
-        frame.extend_from_slice(head);
-        return padding.iter().all(|byte| *byte == 0);
+/// What a frame of the Link's, whose header and body lie one behind the other, is of the Space's.
+/// Nothing when the padding is not empty.
+pub(super) fn joined(frame: &[u8]) -> Option<&[u8]> {
+    if frame.len() > HEADER_BYTES {
+        return Some(frame);
     }
-    frame.reserve(HEADER_BYTES + body.len());
-    frame.extend_from_slice(header);
-    frame.extend_from_slice(body);
-    true
+    let (head, padding) = frame.split_at(CONTROL_BYTES);
+    padding.iter().all(|byte| *byte == 0).then_some(head)
 }
 
 /// Descriptors in the portions that frames take, the last of which goes with the message itself.
@@ -201,15 +197,14 @@ mod tests {
 
     #[test]
     fn frames_go_there_and_back() {
-        let mut back = Vec::new();
         for length in [32, 64, 128, 5000] {
             let frame: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
             let (header, body) = split(&frame);
-            assert!(join(&header, body, &mut back));
-            assert_eq!(back, frame);
+            let back = [&header, body].concat();
+            assert_eq!(joined(&back), Some(&frame[..]));
         }
         let mut header = [0; HEADER_BYTES];
         header[40] = 1;
-        assert!(!join(&header, &[], &mut back));
+        assert_eq!(joined(&header), None);
     }
 }

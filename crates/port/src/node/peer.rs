@@ -1,6 +1,6 @@
 //! Peers: what comes by their Links, and what goes.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,10 +11,12 @@ use farpage_rights::{
 
 use super::error::ConnectError;
 use super::memory::{Donated, Half, Held};
-use super::packet::{Packet, RIGHTS, Say, Sending, join, portions};
-use super::state::{OUTBOX_MAX, State, Table, empty};
+use super::outbox::Outbox;
+use super::packet::{Packet, RIGHTS, Say, Sending, joined, portions};
+use super::state::{State, Table};
 use crate::link::{
-    Attached, Connecting, HEADER_BYTES, Link, Listener, Loan, LoanId, Message, REGIONS_MAX,
+    Attached, Connecting, Ended, HEADER_BYTES, Link, Listener, Loan, LoanId, Message, Plain,
+    REGIONS_MAX,
 };
 
 /// Frames taken from one Link before the next one has its turn.
@@ -76,7 +78,7 @@ pub(super) struct Peer {
     pub(super) token: u64,
     /// When it must have said who it is.
     pub(super) deadline: Option<Instant>,
-    pub(super) outbox: VecDeque<Packet>,
+    pub(super) outbox: Outbox,
     /// Descriptors and loans of the message that comes next.
     pub(super) parts: Vec<OwnedFd>,
     pub(super) loans: Vec<Loan>,
@@ -101,7 +103,7 @@ impl Peer {
             purpose,
             token: 0,
             deadline: Some(deadline),
-            outbox: empty(),
+            outbox: Outbox::default(),
             parts: Vec::new(),
             loans: Vec::new(),
             lent: HashMap::new(),
@@ -110,11 +112,27 @@ impl Peer {
         }
     }
 
+    /// The frame of the Space's that came, when it is a sound one with nothing beside it.
+    fn plain_frame(&self) -> Option<Frame> {
+        let is_plain = self.stage == Stage::Up && self.parts.is_empty() && self.loans.is_empty();
+        if !is_plain || self.scratch.first() != Some(&RIGHTS) {
+            return None;
+        }
+        let frame = Frame::decode(joined(&self.scratch)?).ok()?;
+        match &frame {
+            Frame::Message(message) if message.descriptors > 0 || !message.memory.is_empty() => {
+                None
+            }
+            _ => Some(frame),
+        }
+    }
+
     /// Puts a frame of the Space's behind what waits, with its descriptors.
     pub(super) fn queue(&mut self, header: [u8; HEADER_BYTES], body: &[u8], fds: Vec<OwnedFd>) {
         let (before, last) = portions(fds);
-        let parts = before.into_iter().map(|fds| Packet::own(Say::Parts, fds));
-        self.outbox.extend(parts);
+        for fds in before {
+            self.outbox.push_back(Packet::own(Say::Parts, fds));
+        }
         self.outbox.push_back(Packet {
             body: body.to_vec(),
             fds: last,
@@ -177,30 +195,52 @@ impl Peer {
 impl State {
     /// Takes what has come by a Link.
     pub(super) fn read(&mut self, id: u32) {
-        for _ in 0..BATCH {
+        for turn in 0..BATCH {
             let Some(peer) = self.peers.get_mut(&id) else {
                 return;
             };
-            if peer.outbox.len() > OUTBOX_MAX {
-                return self.end(id);
-            }
-            match peer.link.try_receive() {
-                Ok(Some(message)) => {
-                    if self.came(id, message).is_err() {
-                        self.end(id);
-                    }
-                }
-                Ok(None) => break,
-                Err(ended) => {
-                    if let Some(purpose) = peer.purpose.take() {
-                        self.fail(purpose, super::state::why(ended));
-                    }
-                    self.end(id);
-                }
+            let came = match peer.link.try_receive_plain(&mut peer.scratch) {
+                Ok(Plain::Taken) => match peer.plain_frame() {
+                    Some(frame) => handled(self.space.handle_frame(LinkId(id), frame, Vec::new())),
+                    None => self.plain_came(id),
+                },
+                // If it is the end, it is told next time.
+                Ok(Plain::Nothing) if turn > 0 => break,
+                Ok(Plain::Nothing | Plain::Other) => match peer.link.try_receive() {
+                    Ok(Some(message)) => self.came(id, message),
+                    Ok(None) => break,
+                    Err(ended) => Err(self.lost(id, ended)),
+                },
+                Err(ended) => Err(self.lost(id, ended)),
+            };
+            if came.is_err() {
+                self.end(id);
             }
             self.pump();
         }
         self.flush(id);
+    }
+
+    /// The Link has ended; whoever waits for what it was made for is told why.
+    fn lost(&mut self, id: u32, ended: Ended) -> Breach {
+        let peer = self.peers.get_mut(&id);
+        if let Some(purpose) = peer.and_then(|peer| peer.purpose.take()) {
+            self.fail(purpose, super::state::why(ended));
+        }
+        Breach("its Link has ended")
+    }
+
+    /// A frame without anything beside it lies in the peer's scratch space.
+    fn plain_came(&mut self, id: u32) -> Result<(), Breach> {
+        let peer = self.peers.get_mut(&id).expect("looked up before");
+        let header = *peer.scratch.first_chunk().expect("a header");
+        if header[0] == RIGHTS {
+            return self.frame_came(id, Vec::new());
+        }
+        if peer.scratch.len() > HEADER_BYTES {
+            return Err(Breach("it said more than there is to say"));
+        }
+        self.said(id, &header, Vec::new())
     }
 
     fn came(&mut self, id: u32, message: Message) -> Result<(), Breach> {
@@ -209,10 +249,10 @@ impl State {
         };
         match message.attached {
             Attached::Nothing if message.header[0] == RIGHTS => {
-                if peer.stage != Stage::Up {
-                    return Err(Breach("it spoke of rights before it was asked to"));
-                }
-                self.frame_came(id, &message.header, &message.body, message.fds)
+                peer.scratch.clear();
+                peer.scratch.extend_from_slice(&message.header);
+                peer.scratch.extend_from_slice(&message.body);
+                self.frame_came(id, message.fds)
             }
             Attached::Nothing => {
                 if !message.body.is_empty() {
@@ -235,19 +275,14 @@ impl State {
         }
     }
 
-    fn frame_came(
-        &mut self,
-        id: u32,
-        header: &[u8; HEADER_BYTES],
-        body: &[u8],
-        fds: Vec<OwnedFd>,
-    ) -> Result<(), Breach> {
+    /// A frame of the Space's lies in the peer's scratch space.
+    fn frame_came(&mut self, id: u32, fds: Vec<OwnedFd>) -> Result<(), Breach> {
         let peer = self.peers.get_mut(&id).expect("looked up before");
-        if !join(header, body, &mut peer.scratch) {
-            return Err(Breach("a frame has something in its padding"));
+        if peer.stage != Stage::Up {
+            return Err(Breach("it spoke of rights before it was asked to"));
         }
-        let mut frame =
-            Frame::decode(&peer.scratch).map_err(|_| Breach("a frame has no meaning"))?;
+        let frame = joined(&peer.scratch).ok_or(Breach("a frame has something in its padding"))?;
+        let mut frame = Frame::decode(frame).map_err(|_| Breach("a frame has no meaning"))?;
         let mut descriptors = Vec::new();
         if !fds.is_empty() || !peer.parts.is_empty() {
             let mut all = std::mem::take(&mut peer.parts);
@@ -267,8 +302,7 @@ impl State {
         } else if !peer.loans.is_empty() {
             return Err(Breach("it lends memory without a message"));
         }
-        let handled = self.space.handle_frame(LinkId(id), frame, descriptors);
-        handled.map_err(|_| Breach("it broke the protocol of rights"))
+        handled(self.space.handle_frame(LinkId(id), frame, descriptors))
     }
 
     fn said(
@@ -322,6 +356,10 @@ impl State {
             }
         }
     }
+}
+
+fn handled(handled: Result<(), farpage_rights::Violation>) -> Result<(), Breach> {
+    handled.map_err(|_| Breach("it broke the protocol of rights"))
 }
 
 /// The last descriptors of a message are its donated memory: sealed, and as long as it says.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use farpage_rights::{Waiter, Woken};
 
 use super::state::{How, Inner, State};
-use crate::link::ALARM;
+use crate::link::{ALARM, LinkSet};
 
 /// After so long without anybody who polls, the keeper does. What peers ask of the Node itself
 /// waits for at most twice as long.
@@ -85,23 +85,11 @@ impl Inner {
         drop(state);
         let waited = set.wait(deadline, &mut ready);
         let mut state = self.lock();
-        state.set = Some(set);
         if waited.is_err() {
             // Linux refuses to look: not for good, as far as it says.
             std::thread::sleep(ABSENCE);
         }
-        if state.apply() {
-            self.applied.notify_all();
-        }
-        for name in ready.drain(..) {
-            if name != ALARM {
-                let id = name as u32;
-                state.socket_ready(id);
-                state.read(id);
-                state.pump();
-            }
-        }
-        state.ready = ready;
+        self.deal(&mut state, set, ready);
         for id in state.stuck() {
             state.flush(id);
         }
@@ -111,6 +99,49 @@ impl Inner {
         self.pump(&mut state);
         state.leader = None;
         state
+    }
+
+    /// Deals with what was found by whoever polled `set`, which is here again.
+    fn deal(&self, state: &mut State, set: Box<LinkSet>, mut ready: Vec<u64>) {
+        state.set = Some(set);
+        if state.apply() {
+            self.applied.notify_all();
+        }
+        for name in ready.drain(..) {
+            if name != ALARM {
+                let id = name as u32;
+                state.socket_ready(id);
+                state.read(id);
+            }
+        }
+        state.ready = ready;
+    }
+
+    /// Looks at the Links where something is going on, and waits a moment for the last of them,
+    /// when nobody else polls or waits: an answer that comes at once needs nobody to be registered
+    /// and woken. True when something came.
+    pub(super) fn peek<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+    ) -> (MutexGuard<'a, State>, bool) {
+        if !state.sleepers.is_empty() {
+            return (state, false);
+        }
+        let Some(mut set) = state.set.take_if(|set| set.is_busy()) else {
+            return (state, false);
+        };
+        state.leader = Some(KEEPER);
+        let mut ready = std::mem::take(&mut state.ready);
+        drop(state);
+        let came = set.peek(&mut ready);
+        let mut state = self.lock();
+        self.deal(&mut state, set, ready);
+        self.pump(&mut state);
+        state.leader = None;
+        if came {
+            self.leave(&mut state);
+        }
+        (state, came)
     }
 
     /// Deals with what has happened, without waiting; nothing when somebody polls already.

@@ -14,12 +14,13 @@ use super::memory::Held;
 use super::packet::{Packet, Sending, split};
 use super::peer::{Peer, Purpose, Socket};
 use super::poll::Keeper;
-use crate::link::{Alarm, Ended, Link, LinkSet, SendError};
+use crate::link::{Alarm, Ended, HEADER_BYTES, IN_RING_MAX, Link, LinkSet, SendError};
 
 /// Between two tries to send what neither the ring nor the socket says when it takes it.
 const RETRY: Duration = Duration::from_millis(1);
-/// Packets that may wait for a peer that does not take what it is answered.
-pub(super) const OUTBOX_MAX: usize = 1 << 17;
+
+/// Bytes of a frame that lies whole in a ring.
+const PLAIN_MAX: usize = HEADER_BYTES + IN_RING_MAX;
 
 /// One task's ports and Links, shared by its threads.
 pub(super) struct Inner {
@@ -103,7 +104,7 @@ pub(super) struct State {
     pub(super) waiters: BTreeMap<Waiter, Slot>,
     next_waiter: u64,
     /// What is polled; none while a thread does so.
-    pub(super) set: Option<LinkSet>,
+    pub(super) set: Option<Box<LinkSet>>,
     changes: Vec<Change>,
     /// Ends of handshakes that take too long.
     pub(super) deadlines: BTreeSet<(Instant, u32)>,
@@ -149,7 +150,7 @@ impl Inner {
                 introducing: BTreeMap::new(),
                 waiters: BTreeMap::new(),
                 next_waiter: 1,
-                set: Some(set),
+                set: Some(Box::new(set)),
                 changes: Vec::new(),
                 deadlines: BTreeSet::new(),
                 strangers: VecDeque::new(),
@@ -244,15 +245,22 @@ impl State {
         any
     }
 
+    #[inline]
     pub(super) fn pump(&mut self) {
+        if self.space.has_output() || !self.doomed.is_empty() {
+            self.carry_out();
+        }
+    }
+
+    fn carry_out(&mut self) {
         loop {
             while let Some(output) = self.space.poll_output() {
                 match output {
                     Output::Frame {
                         link,
-                        frame,
+                        mut frame,
                         descriptors,
-                    } => self.put(link.0, frame, descriptors),
+                    } => self.put(link.0, &mut frame, descriptors),
                     Output::Wake { waiter, why } => self.wake(waiter, why),
                     Output::Introduce { task, by } => self.ask_for_introduction(task, by.0),
                     Output::Offered { token, right, .. } => self.answer(token, Ok(right)),
@@ -352,7 +360,7 @@ impl State {
     }
 
     /// Puts a frame of the Space's on a Link.
-    fn put(&mut self, id: u32, mut frame: Frame, descriptors: Vec<Descriptor>) {
+    fn put(&mut self, id: u32, frame: &mut Frame, descriptors: Vec<Descriptor>) {
         let Some(peer) = self.peers.get_mut(&id) else {
             for Descriptor(key) in descriptors {
                 self.descriptors.take(key);
@@ -360,9 +368,12 @@ impl State {
             return;
         };
         let mut take = |key| self.descriptors.take(key);
-        let mut fds: Vec<OwnedFd> = descriptors.iter().filter_map(|fd| take(fd.0)).collect();
+        let mut fds = Vec::new();
+        if !descriptors.is_empty() {
+            fds.extend(descriptors.iter().filter_map(|fd| take(fd.0)));
+        }
         let mut back = Vec::new();
-        if let Frame::Message(message) = &mut frame
+        if let Frame::Message(message) = frame
             && message.memory.iter().any(|it| it.kind == MemoryKind::Lent)
         {
             match peer.lend(message, &mut fds, &mut self.memories) {
@@ -372,15 +383,23 @@ impl State {
         }
         self.scratch.clear();
         frame.encode(&mut self.scratch);
-        let (header, body) = split(&self.scratch);
+        if self.scratch.len() < HEADER_BYTES {
+            self.scratch.resize(HEADER_BYTES, 0);
+        }
         if fds.is_empty() && peer.outbox.is_empty() {
-            let frame = crate::link::Frame { header, body };
-            match peer.link.send(&frame, &[]) {
+            let sent = if self.scratch.len() <= PLAIN_MAX {
+                peer.link.send_plain(&self.scratch)
+            } else {
+                let (header, body) = split(&self.scratch);
+                peer.link.send(&crate::link::Frame { header, body }, &[])
+            };
+            match sent {
                 Ok(()) | Err(SendError::Ended(_)) => return,
                 Err(SendError::Full) => {}
                 Err(_) => return self.doomed.push(id),
             }
         }
+        let (header, body) = split(&self.scratch);
         peer.queue(header, body, fds);
         self.flush(id);
         for (loan, link) in back {
@@ -401,7 +420,12 @@ impl State {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        self.stuck.remove(&id);
+        if !self.stuck.is_empty() {
+            self.stuck.remove(&id);
+        }
+        if peer.outbox.is_empty() {
+            return;
+        }
         while let Some(packet) = peer.outbox.pop_front() {
             let had_fds = !packet.fds.is_empty();
             match send(&peer.link, packet) {
@@ -409,8 +433,11 @@ impl State {
                 Ok(Some((loan, half))) => drop(peer.lent.insert(loan, half)),
                 Err((SendError::Full, packet)) => {
                     peer.outbox.push_front(*packet);
-                    if had_fds {
+                    if had_fds || peer.link.has_too_many_fds() {
                         self.stuck.insert(id);
+                    }
+                    if peer.outbox.is_too_much() {
+                        self.doomed.push(id);
                     }
                     return self.change(Change::Room(id));
                 }
@@ -493,9 +520,4 @@ pub(super) fn why(ended: Ended) -> ConnectError {
         Ended::Violation(_) => ConnectError::Greeting("it broke the rules of the Link"),
         Ended::Failed { doing, errno } => ConnectError::Failed { doing, errno },
     }
-}
-
-/// Empty, for peers that have nothing to send.
-pub(super) fn empty() -> VecDeque<Packet> {
-    VecDeque::new()
 }

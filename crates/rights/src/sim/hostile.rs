@@ -178,7 +178,7 @@ impl Victims {
                 token: rng.below(2) as u64,
                 right: self.right(rng, at),
             },
-            _ => Frame::Message(alloc::boxed::Box::new(MessageFrame {
+            _ => Frame::Message(MessageFrame {
                 to: export,
                 reply: None,
                 id: 1,
@@ -188,7 +188,7 @@ impl Victims {
                 rights: (0..rng.below(4)).map(|_| self.right(rng, at)).collect(),
                 descriptors: 0,
                 memory: Vec::new(),
-            })),
+            }),
         }
     }
 

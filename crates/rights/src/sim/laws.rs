@@ -207,7 +207,7 @@ impl Space {
         for (index, export) in self.exports.iter() {
             let live = export.state != ExportState::Dead;
             assert_eq!(listed.contains(&index), live, "export {index}");
-            assert!(self.links[&export.link].exports.contains(&index));
+            assert!(self.link(export.link).exports.contains_key(&index));
             assert!(export.count > 0);
             let key = self.exports.key(index);
             let queued = self
@@ -226,14 +226,14 @@ impl Space {
     fn check_links(&self) {
         let exports: usize = self.links.values().map(|link| link.exports.len()).sum();
         assert_eq!(exports, self.exports.len());
-        for (id, link) in &self.links {
+        for (id, link) in self.links.entries() {
             let provided = self.provided.keys().filter(|key| key.0 == *id).count();
             assert_eq!(provided, link.provided as usize);
             let given = self.given.keys().filter(|key| key.0 == *id).count();
             assert_eq!(given, link.unsettled as usize);
             let early = self.early.keys().filter(|key| key.2 == *id).count();
             assert_eq!(early, link.early as usize);
-            for (export, &import) in &link.imports {
+            for (export, &import) in link.imports.entries() {
                 let import = &self.imports[import];
                 assert_eq!((import.link, import.export), (*id, *export));
             }
@@ -270,17 +270,17 @@ impl World {
             for end in 0..2 {
                 let owner = &self.task(wire.ends[end]).space;
                 let holder = &self.task(wire.ends[1 - end]).space;
-                let imports = &holder.links[link].imports;
+                let imports = &holder.link(*link).imports;
                 assert_eq!(
-                    owner.links[link].exports.len(),
+                    owner.link(*link).exports.len(),
                     imports.len(),
                     "exports and imports"
                 );
-                for &index in &owner.links[link].exports {
+                for &index in owner.link(*link).exports.keys() {
                     let export = &owner.exports[index];
                     assert_eq!(export.state, ExportState::Live);
                     let id = crate::ExportId::of(owner.exports.key(index));
-                    let import = &holder.imports[imports[&id]];
+                    let import = &holder.imports[imports.get(&id).copied().expect("imported")];
                     assert_eq!(import.state, ImportState::Live);
                     assert_eq!(import.received, export.count, "how often it was given");
                     assert_eq!(import.credits, export.credits, "credits");
