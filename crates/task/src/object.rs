@@ -102,6 +102,24 @@ impl Object {
         self.file.as_fd()
     }
 
+    /// Copies what it has from `offset` on to the start of a file that has nothing.
+    pub(crate) fn copy_to(&self, offset: u64, bytes: u64, to: &OwnedFd) -> Result<()> {
+        const CHUNK: u64 = 1 << 20;
+        let (from, to) = (Fd(self.file.as_raw_fd()), Fd(to.as_raw_fd()));
+        let (mut at, end) = (offset, offset + bytes);
+        let mut buffer = vec![0; bytes.min(CHUNK) as usize];
+        while let Some(data) = file::data_from(from, at)?.filter(|data| data.start < end) {
+            at = data.start;
+            while at < data.end.min(end) {
+                let part = (data.end.min(end) - at).min(CHUNK) as usize;
+                let got = file::pread(from, &mut buffer[..part], at)?;
+                file::pwrite_all(to, &buffer[..got], at - offset)?;
+                at += part as u64;
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn name(&self) -> ObjectName {
         self.name
     }

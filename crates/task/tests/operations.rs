@@ -1,38 +1,21 @@
 //! The nine operations on the caller's own address space.
 #![allow(unsafe_code)]
 
+mod support;
+
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farpage_task::{
-    AddressSpace, Argument, BOUNDS, Inheritance, PAGE_BYTES as PAGE, Protection, Region, Shortage,
-    VmError,
+    Argument, BOUNDS, Inheritance, PAGE_BYTES as PAGE, Protection, Region, Shortage, VmError,
 };
+
+use support::{allocate, alone, own, pages};
 
 const WRITE_ONLY_ON_PAPER: Protection = Protection {
     read: false,
     write: true,
     execute: false,
 };
-
-fn own() -> &'static AddressSpace {
-    AddressSpace::own().unwrap()
-}
-
-/// There is one address space, and holes that one test makes are not for another.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn allocate(pages: u64) -> u64 {
-    own().vm_allocate(0, pages * PAGE, true).unwrap()
-}
-
-fn pages(pattern: &[u8]) -> Vec<u8> {
-    let page = |&byte| vec![byte; PAGE as usize];
-    pattern.iter().flat_map(page).collect()
-}
 
 /// The first byte of each page, by the processor.
 fn seen(at: u64, pages: u64) -> Vec<u8> {
