@@ -96,6 +96,12 @@ impl Map {
         self.0.len()
     }
 
+    /// A piece goes on before and after `range`.
+    pub(crate) fn is_middle(&self, range: &Range<u64>) -> bool {
+        let before = self.0.range(..range.start).next_back();
+        before.is_some_and(|(_, (end, _))| *end > range.end)
+    }
+
     /// The parts of pieces that lie in `range`, in order.
     pub(crate) fn within(&self, range: &Range<u64>) -> Vec<(Range<u64>, Piece)> {
         let before = self.0.range(..range.start).next_back();
@@ -211,6 +217,8 @@ mod tests {
         assert!(map.whole(&(12..29)).is_some() && map.whole(&(9..12)).is_none());
         map.put(&(14..16), piece(true));
         assert_eq!(ranges(&map), [(10, 30)]);
+        assert!(map.is_middle(&(11..29)) && !map.is_middle(&(10..29)));
+        assert!(!map.is_middle(&(11..30)) && !map.is_middle(&(9..31)));
         map.remove(&(12..15));
         assert_eq!(ranges(&map), [(10, 12), (15, 30)]);
         assert!(map.whole(&(11..16)).is_none());

@@ -110,7 +110,9 @@ impl AddressSpace {
             return Ok(());
         };
         let parts = state.parts(&range)?;
-        state.room_for(1)?;
+        if state.map.is_middle(&range) {
+            state.room_for(1)?;
+        }
         self.area.unmap(&addresses(&range))?;
         state.map.remove(&range);
         state.note_if(parts.iter().any(|(_, piece)| is_given(piece)))

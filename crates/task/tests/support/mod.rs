@@ -6,6 +6,8 @@
     reason = "each test file uses a part of it"
 )]
 
+pub mod tasks;
+
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
