@@ -95,6 +95,10 @@ impl Note {
                 entry(range, piece, object, *offset).write(&mut text);
             }
         }
+        if text.is_empty() {
+            self.0 = None;
+            return Ok(());
+        }
         let file = memory_file::create(NAME, 0)?;
         file::pwrite_all(Fd(file.as_raw_fd()), text.as_bytes(), 0)?;
         memory_file::seal(file.as_fd(), memory_file::FIXED | memory_file::WRITE)?;

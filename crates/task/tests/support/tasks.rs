@@ -96,10 +96,11 @@ impl Target {
         assert!(self.child.wait().unwrap().success());
     }
 
-    pub fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))
-            .unwrap()
-            .count()
+    /// What its descriptors are of.
+    pub fn descriptors(&self) -> Vec<String> {
+        let folder = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        let links = folder.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        links.map(|link| link.display().to_string()).collect()
     }
 
     /// What Linux has where memory is allocated.
