@@ -47,6 +47,7 @@ impl AddressSpace {
             return self.vm_write_memory(destination, &data.into());
         }
         let mut state = self.lock();
+        state.parts(&from)?;
         state.writable(&to)?;
         state.readable(&from)?;
         if from == to {
