@@ -203,6 +203,23 @@ impl Area {
         scanned.and(copied)
     }
 
+    /// Copies all of `range`, which can be read, into a file, whoever has to supply it.
+    ///
+    /// # Errors
+    /// As `pwrite(2)`.
+    ///
+    /// # Panics
+    /// As [`Area::map`].
+    pub fn copy_all_to_file(
+        &self,
+        range: &Range<usize>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+    ) -> Result<()> {
+        check(range);
+        write_from(file, range.start, range.len(), offset)
+    }
+
     /// How much of `range` this process has mapped.
     ///
     /// # Errors

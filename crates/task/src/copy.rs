@@ -157,19 +157,34 @@ impl AddressSpace {
         }
         let file = memory_file::create(c"farpage-read", bytes as usize)?;
         for (part, piece) in &parts {
-            let (place, offset) = (addresses(part), part.start - range.start);
-            self.area
-                .copy_to_file(&place, file.as_fd(), offset, piece.backing.file())?;
+            self.copy_contents(part, piece, file.as_fd(), part.start - range.start)?;
         }
         memory_file::seal(file.as_fd(), memory_file::FIXED | memory_file::WRITE)?;
         Ok(Donated::new(file)?)
     }
 
-    fn sealed_copy(&self, part: &Range<u64>, piece: &Piece) -> Result<OwnedFd> {
+    /// Copies what a part has into a file that has nothing.
+    pub(crate) fn copy_contents(
+        &self,
+        part: &Range<u64>,
+        piece: &Piece,
+        file: BorrowedFd<'_>,
+        offset: u64,
+    ) -> Result<()> {
         let place = addresses(part);
-        let file = memory_file::create(c"farpage-frozen", place.len())?;
-        self.area
-            .copy_to_file(&place, file.as_fd(), 0, piece.backing.file())?;
+        if piece.backing.view().is_some() {
+            // Only the host kernel knows what there is.
+            check_copied(part.end - part.start)?;
+            return Ok(self.area.copy_all_to_file(&place, file, offset)?);
+        }
+        let beneath = piece.backing.file();
+        Ok(self.area.copy_to_file(&place, file, offset, beneath)?)
+    }
+
+    /// The same, as a file that nobody can change.
+    pub(crate) fn sealed_copy(&self, part: &Range<u64>, piece: &Piece) -> Result<OwnedFd> {
+        let file = memory_file::create(c"farpage-frozen", addresses(part).len())?;
+        self.copy_contents(part, piece, file.as_fd(), 0)?;
         memory_file::seal(file.as_fd(), memory_file::FIXED | memory_file::WRITE)?;
         Ok(file)
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::object::{FrozenFile, Object};
+use crate::object::{FrozenFile, Object, View};
 use crate::{Inheritance, Protection};
 
 /// What a piece is made of.
@@ -26,6 +26,14 @@ impl Backing {
             Self::Zeros => None,
             Self::Frozen(file, offset) => Some((file.file(), *offset)),
             Self::Shared(object, offset) => Some((object.file(), *offset)),
+        }
+    }
+
+    /// How it is mapped, where the host kernel answers for it.
+    pub(crate) fn view(&self) -> Option<&View> {
+        match self {
+            Self::Zeros | Self::Frozen(..) => None,
+            Self::Shared(object, _) => object.view(),
         }
     }
 

@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use farpage_services::Host;
 use farpage_sys::area::{AREA, Area, From, Place};
-use farpage_sys::{Errno, memory_file};
+use farpage_sys::memory_file::{self, FIXED, WRITE};
+use farpage_sys::{Errno, view};
 
 use crate::map::{Backing, Map, Piece};
-use crate::note::{InheritError, Note};
+use crate::note::{self, InheritError, Note};
 use crate::object::{FrozenFile, Object};
 use crate::types::{Argument, Shortage};
 use crate::{Inheritance, PAGE_BYTES, Protection, VmError, fork};
@@ -35,6 +37,12 @@ pub struct AddressSpace {
 pub(crate) struct State {
     pub(crate) map: Map,
     pub(crate) note: Note,
+    /// Makes what becomes shared.
+    pub(crate) host: Option<Host>,
+    /// Where objects of it are mapped: all of each, until the last piece goes.
+    pub(crate) views: Vec<(Range<u64>, Weak<Object>)>,
+    /// In a child: objects among whose places it has other things.
+    pub(crate) kept: Vec<Arc<Object>>,
 }
 
 impl AddressSpace {
@@ -50,11 +58,29 @@ impl AddressSpace {
 
     fn begin() -> std::result::Result<Self, InheritError> {
         let area = Area::take().expect("this is the only one that takes it");
-        let mut map = Map::default();
-        let note = Note::inherited(&area, &mut map)?;
+        let mut state = State {
+            map: Map::default(),
+            note: Note::default(),
+            host: None,
+            views: Vec::new(),
+            kept: Vec::new(),
+        };
+        note::inherit(&area, &mut state)?;
+        // Before the handlers that need it.
+        view::watch_forks();
         fork::watch();
-        let state = Mutex::new(State { map, note });
+        let state = Mutex::new(state);
         Ok(Self { area, state })
+    }
+
+    /// From now on memory that becomes shared before anybody has touched it is an object of the host
+    /// kernel: it need not fit into memory. What has contents moves into a memory file, as without a
+    /// host kernel: only there nothing that threads write meanwhile can be lost.
+    ///
+    /// Programs that are executed reach the same host kernel by the same path. One that a program
+    /// executes in its own place finds the memory only if another process has it still.
+    pub fn share_through(&self, host: Host) {
+        self.lock().host = Some(host);
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -82,7 +108,7 @@ impl AddressSpace {
             } else {
                 HUGE_BYTES
             };
-            state.map.gap(&BOUNDS, whole, align).ok_or(no_space)?
+            state.gap(whole, align).ok_or(no_space)?
         } else {
             address - address % PAGE_BYTES
         };
@@ -92,7 +118,7 @@ impl AddressSpace {
             return Err(invalid);
         }
         let range = start..end;
-        if !state.map.within(&range).is_empty() {
+        if !state.map.within(&range).is_empty() || state.view_at(&range).is_some() {
             return Err(no_space);
         }
         self.lay(&range, &Piece::new(), Place::Free)?;
@@ -113,8 +139,16 @@ impl AddressSpace {
         if state.map.is_middle(&range) {
             state.room_for(1)?;
         }
-        self.area.unmap(&addresses(&range))?;
-        state.map.remove(&range);
+        for (part, piece) in &parts {
+            if piece.backing.view().is_some() {
+                // It is unmapped with the rest of its object.
+                self.area
+                    .protect(&addresses(part), Protection::NONE.access())?;
+            } else {
+                self.area.unmap(&addresses(part))?;
+            }
+            state.map.remove(part);
+        }
         state.note_if(parts.iter().any(|(_, piece)| is_given(piece)))
     }
 
@@ -180,6 +214,16 @@ impl AddressSpace {
         state.room_for(2)?;
         let mut given = parts.iter().any(|(_, piece)| is_given(piece));
         let mut object = None;
+        if inheritance == Inheritance::Share
+            && let Some(made) = self.object_of_host(&mut state, &range, &parts)?
+        {
+            for (part, piece) in parts {
+                state
+                    .map
+                    .put(&part, made_of(piece, &made, part.start - range.start));
+            }
+            return state.note_if(true);
+        }
         for (part, mut piece) in parts {
             let before = piece.inheritance;
             piece.inheritance = inheritance;
@@ -190,7 +234,9 @@ impl AddressSpace {
                 };
                 object = Some(Arc::clone(&made));
                 piece.backing = self.share(&part, &piece, made, part.start - range.start)?;
-            } else if (before == Inheritance::None) != (inheritance == Inheritance::None) {
+            } else if piece.backing.view().is_none()
+                && (before == Inheritance::None) != (inheritance == Inheritance::None)
+            {
                 let is_given = inheritance != Inheritance::None;
                 self.area.give_to_children(&addresses(&part), is_given)?;
             }
@@ -198,6 +244,39 @@ impl AddressSpace {
             state.map.put(&part, piece);
         }
         state.note_if(given)
+    }
+
+    /// An object of the host kernel in place of memory that nobody has touched, if there is one.
+    fn object_of_host(
+        &self,
+        state: &mut State,
+        range: &Range<u64>,
+        parts: &[(Range<u64>, Piece)],
+    ) -> Result<Option<Arc<Object>>> {
+        let is_new = |(_, piece): &(_, Piece)| matches!(piece.backing, Backing::Zeros);
+        let Some(host) = &state.host else {
+            return Ok(None);
+        };
+        if !parts.iter().all(is_new) || self.area.resident_bytes(&addresses(range))? > 0 {
+            return Ok(None);
+        }
+        let object = Object::of_host(host, &self.area, range).inspect_err(|_| {
+            // As it was, wherever it failed.
+            for (part, piece) in parts {
+                let _ = self.lay(part, piece, Place::Replace);
+            }
+        });
+        let object = Arc::new(object?);
+        if object.view().is_some() {
+            state.views.push((range.clone(), Arc::downgrade(&object)));
+        }
+        for (part, piece) in parts {
+            if piece.protection != Protection::DEFAULT {
+                self.area
+                    .protect(&addresses(part), piece.protection.access())?;
+            }
+        }
+        Ok(Some(object))
     }
 
     /// Moves a part into an object, from `offset` on, and is itself the same afterwards.
@@ -256,14 +335,12 @@ impl AddressSpace {
         if !piece.protection.read {
             self.area.protect(&place, Protection::READ.access())?;
         }
-        let beneath = piece.backing.file();
-        let copied = self.area.copy_to_file(&place, to.file, to.offset, beneath);
+        let copied = self.copy_contents(part, piece, to.file, to.offset);
         let sealed = copied.and_then(|()| match to.seal {
-            true => memory_file::seal(to.file, memory_file::FIXED | memory_file::WRITE),
+            true => Ok(memory_file::seal(to.file, FIXED | WRITE)?),
             false => Ok(()),
         });
-        let moved = sealed.map_err(VmError::from);
-        let moved = moved.and_then(|()| self.lay(part, then, Place::Replace));
+        let moved = sealed.and_then(|()| self.lay(part, then, Place::Replace));
         if moved.is_err() && !piece.protection.read {
             self.area.protect(&place, piece.protection.access())?;
         }
@@ -310,7 +387,36 @@ struct Moving<'a> {
     seal: bool,
 }
 
+fn made_of(piece: Piece, object: &Arc<Object>, offset: u64) -> Piece {
+    Piece {
+        inheritance: Inheritance::Share,
+        backing: Backing::Shared(Arc::clone(object), offset),
+        ..piece
+    }
+}
+
 impl State {
+    /// Where an object of the host kernel is mapped that `range` overlaps.
+    fn view_at(&mut self, range: &Range<u64>) -> Option<Range<u64>> {
+        self.views.retain(|(_, object)| object.strong_count() > 0);
+        let mut views = self.views.iter().map(|(view, _)| view);
+        views
+            .find(|view| view.start < range.end && range.start < view.end)
+            .cloned()
+    }
+
+    /// The lowest place for so many bytes.
+    fn gap(&mut self, bytes: u64, align: u64) -> Option<u64> {
+        let mut area = BOUNDS;
+        loop {
+            let start = self.map.gap(&area, bytes, align)?;
+            match self.view_at(&(start..start + bytes)) {
+                None => return Some(start),
+                Some(view) => area.start = view.end,
+            }
+        }
+    }
+
     /// What `range` consists of, all of which must be allocated.
     pub(crate) fn parts(&self, range: &Range<u64>) -> Result<Vec<(Range<u64>, Piece)>> {
         self.map.whole(range).ok_or(VmError::InvalidAddress {

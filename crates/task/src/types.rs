@@ -210,6 +210,8 @@ pub enum Shortage {
     Descriptors,
     /// Regions that vm_allocate's memory may be divided into.
     Regions,
+    /// What the host kernel gives: it has no room, or is gone.
+    HostKernel,
     /// Bytes that one operation copies: 1 GiB.
     CopiedBytes,
 }
