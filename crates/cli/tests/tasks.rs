@@ -1,4 +1,4 @@
-//! Address spaces of tasks under `farpage run`: what is shared, copied, left out over fork and exec.
+//! Address spaces of tasks under `farpage run`, and what they share through a host kernel.
 #![allow(unsafe_code)]
 
 use std::io::{BufRead, BufReader};

@@ -30,8 +30,8 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`VmError::InvalidArgument`] when addresses or size are not of whole pages;
-    /// [`VmError::InvalidAddress`] when not all of `destination` is allocated, or not all of `source`
-    /// is there; [`VmError::ProtectionFailure`] when one cannot be read or the other not written;
+    /// [`VmError::InvalidAddress`] when not all of `destination` is allocated, or not all of
+    /// `source` is there; [`VmError::ProtectionFailure`] when one cannot be read or the other not written;
     /// [`VmError::ResourceShortage`].
     pub fn vm_copy(&self, source: u64, bytes: u64, destination: u64) -> Result<()> {
         let (from, to) = (
@@ -65,6 +65,7 @@ impl AddressSpace {
     fn copy_mapped(&self, state: &mut State, from: &Range<u64>, to: &Range<u64>) -> Result<()> {
         let mut frozen = Vec::new();
         for (part, piece) in state.parts(from)? {
+            state.room_for(2)?;
             let copy = match &piece.backing {
                 Backing::Shared(..) => {
                     let file = self.sealed_copy(&part, &piece)?;
@@ -202,8 +203,8 @@ impl AddressSpace {
         Ok(self.area.write(range.start as usize, data)?)
     }
 
-    /// The same of memory that came in a message, or from [`vm_read`](Self::vm_read): from 64 KiB on
-    /// it is mapped, and copied when somebody writes.
+    /// The same of memory that came in a message, or from [`vm_read`](Self::vm_read): from 64 KiB
+    /// on it is mapped, and copied when somebody writes.
     ///
     /// # Errors
     /// As for [`vm_copy`](Self::vm_copy).

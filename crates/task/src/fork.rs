@@ -129,7 +129,7 @@ extern "C" fn child() {
     }
 }
 
-/// Maps an object of the host kernel's again, which Linux has left out: what the child shares of it.
+/// Maps an object of the host kernel's again, which Linux has left out: what the child shares.
 fn take_up(own: &AddressSpace, state: &mut State, object: &Arc<Object>) {
     let Some(view) = object.view() else { return };
     let again = view.shared.after_fork();

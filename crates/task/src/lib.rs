@@ -2,13 +2,13 @@
 //!
 //! [`AddressSpace::own`] is that of this process. The nine operations on it are Mach's:
 //! `vm_allocate`, `vm_copy`, `vm_deallocate`, `vm_inherit`, `vm_protect`, `vm_read`, `vm_regions`,
-//! `vm_statistics`, `vm_write`. [`TaskPort::offer`] gives the task a port; who gets a right to it does
-//! the same nine from another process, by a [`Task`].
+//! `vm_statistics`, `vm_write`. [`TaskPort::offer`] gives the task a port; who gets a right to it
+//! does the same nine from another process, by a [`Task`].
 //!
 //! - What is allocated lies within [`BOUNDS`], an area that is the same in all processes and where
 //!   nothing else is placed. All of a process can be looked at; only what is there can be changed.
-//! - What a child has is decided by Linux itself: private mappings, `MADV_DONTFORK`, shared mappings
-//!   of memory files. The book-keeping is only told of it.
+//! - What a child has is decided by Linux itself: private mappings, `MADV_DONTFORK`, shared
+//!   mappings of memory files. The book-keeping is only told of it.
 //! - What is shared lies at the same address in children, also in programs that they execute: the
 //!   objects stay open over exec, with a note of what lies where.
 //!

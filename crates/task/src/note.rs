@@ -27,8 +27,8 @@ const LINK: &str = "/memfd:farpage-inheritance (deleted)";
 /// Shared memory of who executed this program is not here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "cannot map {bytes} bytes at {address:#x}, which this program inherits: {why}; memory there must \
-     be left free until AddressSpace::own() was called"
+    "cannot map {bytes} bytes at {address:#x}, which this program inherits: {why}; memory there \
+     must be left free until AddressSpace::own() was called"
 )]
 pub struct InheritError {
     /// Where it should be.

@@ -14,8 +14,8 @@ use crate::space::addresses;
 use crate::types::Shortage;
 use crate::{ObjectName, VmError};
 
-/// Files that are open for what `vm_allocate` made: who works on this task from elsewhere cannot take
-/// all of its descriptors.
+/// Files that are open for what `vm_allocate` made: who works on this task from elsewhere cannot
+/// take all of its descriptors.
 const FILES_MAX: usize = 256;
 
 static FILES: AtomicUsize = AtomicUsize::new(0);

@@ -206,8 +206,8 @@ pub enum TaskError {
     Answer,
 }
 
-/// Another task, or this one, by its port. The operations are those of [`AddressSpace`], and what is
-/// refused there is refused here.
+/// Another task, or this one, by its port. The operations are those of [`AddressSpace`], and what
+/// is refused there is refused here.
 #[derive(Clone, Debug)]
 pub struct Task(TaskClient);
 

@@ -73,9 +73,9 @@ impl AddressSpace {
         Ok(Self { area, state })
     }
 
-    /// From now on memory that becomes shared before anybody has touched it is an object of the host
-    /// kernel: it need not fit into memory. What has contents moves into a memory file, as without a
-    /// host kernel: only there nothing that threads write meanwhile can be lost.
+    /// From now on memory that becomes shared before anybody has touched it is an object of the
+    /// host kernel: it need not fit into memory. What has contents moves into a memory file, as
+    /// without a host kernel: only there nothing that threads write meanwhile can be lost.
     ///
     /// Programs that are executed reach the same host kernel by the same path. One that a program
     /// executes in its own place finds the memory only if another process has it still.
@@ -139,17 +139,21 @@ impl AddressSpace {
         if state.map.is_middle(&range) {
             state.room_for(1)?;
         }
-        for (part, piece) in &parts {
-            if piece.backing.view().is_some() {
+        let mut leave = |part: &Range<u64>, piece: &Piece| -> Result<()> {
+            let place = addresses(part);
+            match piece.backing.view() {
+                None => self.area.unmap(&place)?,
                 // It is unmapped with the rest of its object.
-                self.area
-                    .protect(&addresses(part), Protection::NONE.access())?;
-            } else {
-                self.area.unmap(&addresses(part))?;
+                Some(_) => self.area.protect(&place, Protection::NONE.access())?,
             }
             state.map.remove(part);
-        }
-        state.note_if(parts.iter().any(|(_, piece)| is_given(piece)))
+            Ok(())
+        };
+        let left = parts
+            .iter()
+            .try_for_each(|(part, piece)| leave(part, piece));
+        let noted = state.note_if(parts.iter().any(|(_, piece)| is_given(piece)));
+        left.and(noted)
     }
 
     /// `vm_protect`: what may be done with the pages that hold the range. With `set_max` it is what
@@ -199,6 +203,8 @@ impl AddressSpace {
     /// `vm_inherit`: what children have of the pages that hold the range. What is shared with
     /// children for the first time moves into an object, while threads that write to it wait.
     ///
+    /// The caller's own stack must not lie in it: it would wait for itself.
+    ///
     /// [`Inheritance::Copy`] of memory that is shared takes effect by a handler of `fork`; all else
     /// Linux does by itself, however a child is made.
     ///
@@ -212,41 +218,56 @@ impl AddressSpace {
         };
         let parts = state.parts(&range)?;
         state.room_for(2)?;
-        let mut given = parts.iter().any(|(_, piece)| is_given(piece));
-        let mut object = None;
-        if inheritance == Inheritance::Share
-            && let Some(made) = self.object_of_host(&mut state, &range, &parts)?
-        {
-            for (part, piece) in parts {
-                state
-                    .map
-                    .put(&part, made_of(piece, &made, part.start - range.start));
-            }
-            return state.note_if(true);
-        }
-        for (part, mut piece) in parts {
-            let before = piece.inheritance;
-            piece.inheritance = inheritance;
-            if inheritance == Inheritance::Share && !matches!(piece.backing, Backing::Shared(..)) {
-                let made = match object.take() {
-                    Some(object) => object,
+        let was_given = parts.iter().any(|(_, piece)| is_given(piece));
+        let is_share = inheritance == Inheritance::Share;
+        let mut object = match is_share {
+            true => self.object_of_host(&mut state, &range, &parts)?,
+            false => None,
+        };
+        // An object of the host kernel lies there already.
+        let is_placed = object.is_some();
+        let mut change = |part: &Range<u64>, piece: &Piece| -> Result<()> {
+            let offset = part.start - range.start;
+            let mut then = piece.clone();
+            then.inheritance = inheritance;
+            if is_share && !matches!(piece.backing, Backing::Shared(..)) {
+                let made = match &object {
+                    Some(object) => Arc::clone(object),
                     None => Arc::new(Object::new(range.end - range.start)?),
                 };
                 object = Some(Arc::clone(&made));
-                piece.backing = self.share(&part, &piece, made, part.start - range.start)?;
-            } else if piece.backing.view().is_none()
-                && (before == Inheritance::None) != (inheritance == Inheritance::None)
-            {
-                let is_given = inheritance != Inheritance::None;
-                self.area.give_to_children(&addresses(&part), is_given)?;
+                then.backing = Backing::Shared(made, offset);
+                if !is_placed {
+                    self.share(part, piece, &then)?;
+                }
+            } else if piece.backing.view().is_none() {
+                self.area
+                    .give_to_children(&addresses(part), inheritance != Inheritance::None)?;
             }
-            given |= is_given(&piece);
-            state.map.put(&part, piece);
-        }
-        state.note_if(given)
+            state.map.put(part, then);
+            Ok(())
+        };
+        let changed = parts
+            .iter()
+            .try_for_each(|(part, piece)| change(part, piece));
+        let noted = state.note_if(was_given || is_share);
+        changed.and(noted)
     }
 
-    /// An object of the host kernel in place of memory that nobody has touched, if there is one.
+    /// Moves a part into an object, and is itself the same afterwards.
+    fn share(&self, part: &Range<u64>, piece: &Piece, then: &Piece) -> Result<()> {
+        let Backing::Shared(object, offset) = &then.backing else {
+            unreachable!("it becomes shared");
+        };
+        let file = Moving {
+            file: object.file(),
+            offset: *offset,
+            seal: false,
+        };
+        self.move_to(part, piece, then, &file)
+    }
+
+    /// An object of the host kernel, in place of memory that nobody has touched, if there is one.
     fn object_of_host(
         &self,
         state: &mut State,
@@ -277,27 +298,6 @@ impl AddressSpace {
             }
         }
         Ok(Some(object))
-    }
-
-    /// Moves a part into an object, from `offset` on, and is itself the same afterwards.
-    fn share(
-        &self,
-        part: &Range<u64>,
-        piece: &Piece,
-        object: Arc<Object>,
-        offset: u64,
-    ) -> Result<Backing> {
-        let moved = Piece {
-            backing: Backing::Shared(Arc::clone(&object), offset),
-            ..piece.clone()
-        };
-        let file = Moving {
-            file: object.file(),
-            offset,
-            seal: false,
-        };
-        self.move_to(part, piece, &moved, &file)?;
-        Ok(moved.backing)
     }
 
     /// Puts what a part of this task's own has into a file that nobody changes any more, and the
@@ -385,14 +385,6 @@ struct Moving<'a> {
     file: BorrowedFd<'a>,
     offset: u64,
     seal: bool,
-}
-
-fn made_of(piece: Piece, object: &Arc<Object>, offset: u64) -> Piece {
-    Piece {
-        inheritance: Inheritance::Share,
-        backing: Backing::Shared(Arc::clone(object), offset),
-        ..piece
-    }
 }
 
 impl State {

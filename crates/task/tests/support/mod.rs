@@ -75,7 +75,7 @@ pub struct Forked(pub i32);
 impl Forked {
     /// Forks with all handlers; the child does what it is told and ends.
     pub fn new(act: impl FnOnce()) -> Self {
-        // SAFETY: glibc makes its own locks usable in the child, and so do the handlers with theirs.
+        // SAFETY: glibc makes its own locks usable in the child, and the handlers theirs.
         Self::of(unsafe { fork() }, act)
     }
 
