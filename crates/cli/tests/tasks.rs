@@ -73,6 +73,7 @@ fn the_program() {
     match role.as_str() {
         "parent" => parent(),
         "shares much" => shares_much(),
+        "races" => races(),
         "has much" => has_much(std::env::var(AT).unwrap().parse().unwrap()),
         "is refused" => is_refused(std::env::var(AT).unwrap().parse().unwrap()),
         "child" => child(std::env::var(AT).unwrap().parse().unwrap()),
@@ -278,6 +279,46 @@ fn shares_much() {
         );
         std::thread::yield_now();
     }
+}
+
+/// A thread that touches memory for the first time just when it becomes an object.
+fn races() {
+    let path = PathBuf::from(std::env::var("FARPAGE_HOST").unwrap());
+    own().share_through(Host::connect(&path).unwrap());
+    let (go, mut objects) = (AtomicU64::new(0), 0);
+    for round in 1..=400 {
+        let at = own().vm_allocate(0, 16 * PAGE, true).unwrap();
+        std::thread::scope(|scope| {
+            let go = &go;
+            scope.spawn(move || {
+                while go.load(Ordering::Acquire) != round {
+                    std::hint::spin_loop();
+                }
+                // Earlier and later.
+                (0..round * 40).for_each(|_| std::hint::spin_loop());
+                (0..16).for_each(|page| set(at + page * PAGE, round));
+            });
+            go.store(round, Ordering::Release);
+            own().vm_inherit(at, 16 * PAGE, Inheritance::Share).unwrap();
+        });
+        assert!(
+            (0..16).all(|page| get(at + page * PAGE) == round),
+            "round {round}"
+        );
+        objects += Host::connect(&path).unwrap().list().unwrap().len();
+        if round % 20 == 0 {
+            in_child(|| (0..16).all(|page| get(at + page * PAGE) == round));
+        }
+        own().vm_deallocate(at, 16 * PAGE).unwrap();
+    }
+    assert!(objects > 0, "none was an object");
+}
+
+#[test]
+fn nothing_is_lost_that_is_written_just_when_an_object_is_made() {
+    let up = Up::start();
+    let exe = Command::new(std::env::current_exe().unwrap());
+    runs_well(the_test_as(exe, "races", 0).env("FARPAGE_HOST", up.path()));
 }
 
 /// Executed by it.

@@ -261,38 +261,55 @@ impl Area {
     ///
     /// # Panics
     /// As [`Area::map`].
-    pub fn hold_writers(&self, range: &Range<usize>) -> Result<HeldWriters> {
+    pub fn hold_writers(&self, range: &Range<usize>) -> Result<Held> {
         const FEATURES: u64 =
             features::FAULT_FLAG_WP | features::WP_HUGETLBFS_SHMEM | features::WP_UNPOPULATED;
-        check(range);
-        let (uffd, _) = with_device(uffd::open)?;
-        let held = HeldWriters {
-            uffd,
-            range: range.clone(),
-        };
-        uffd.enable(FEATURES)?;
+        let held = Held::open(range, FEATURES)?;
         // SAFETY: who waits there goes on when `held` is dropped.
-        unsafe { uffd.register_protected(range.start, range.len()) }?;
+        unsafe { held.uffd.register_protected(range.start, range.len()) }?;
         // SAFETY: registered just now.
-        unsafe { uffd.protect(range.start, range.len(), true) }?;
+        unsafe { held.uffd.protect(range.start, range.len(), true) }?;
+        Ok(held)
+    }
+
+    /// The same for all threads that touch pages of `range` which nobody has touched so far.
+    ///
+    /// # Errors
+    /// As [`uffd::open`] and [`Uffd::register`].
+    ///
+    /// # Panics
+    /// As [`Area::map`].
+    pub fn hold_first_touches(&self, range: &Range<usize>) -> Result<Held> {
+        let held = Held::open(range, 0)?;
+        // SAFETY: who waits there goes on when `held` is dropped.
+        unsafe { held.uffd.register_missing(range.start, range.len()) }?;
         Ok(held)
     }
 }
 
-/// Threads that write wait: see [`Area::hold_writers`].
+/// Threads wait: see [`Area::hold_writers`] and [`Area::hold_first_touches`].
 #[derive(Debug)]
-pub struct HeldWriters {
+pub struct Held {
     uffd: Uffd,
     range: Range<usize>,
 }
 
-impl Drop for HeldWriters {
+impl Held {
+    fn open(range: &Range<usize>, features: u64) -> Result<Self> {
+        check(range);
+        let (uffd, _) = with_device(uffd::open)?;
+        let range = range.clone();
+        let held = Self { uffd, range };
+        uffd.enable(features)?;
+        Ok(held)
+    }
+}
+
+impl Drop for Held {
+    /// Wakes all. Nothing is unregistered by its place: before Linux 6.16 that takes away what
+    /// another userfaultfd has there now.
     fn drop(&mut self) {
-        let (at, bytes) = (self.range.start, self.range.len());
-        // SAFETY: no page is missing because of it: it was registered for writes alone.
-        let _ = unsafe { self.uffd.unregister(at, bytes) };
-        self.uffd.wake(at, bytes);
-        // Wakes whoever is left.
+        self.uffd.wake(self.range.start, self.range.len());
         file::close(self.uffd.0);
     }
 }

@@ -67,6 +67,9 @@ fn region(part: &Range<u64>, piece: &Piece) -> Region {
 
 /// What else is mapped in `range`.
 fn others(range: &Range<u64>) -> Result<Vec<Region>> {
+    if BOUNDS.start <= range.start && range.end <= BOUNDS.end {
+        return Ok(Vec::new());
+    }
     let all = read("/proc/self/maps")?;
     let told = all.lines().filter_map(mapping);
     Ok(told.filter_map(|region| within(region, range)).collect())

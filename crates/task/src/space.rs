@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use farpage_services::Host;
-use farpage_sys::area::{AREA, Area, From, Place};
+use farpage_sys::area::{AREA, Area, From, Held, Place};
 use farpage_sys::memory_file::{self, FIXED, WRITE};
 use farpage_sys::{Errno, view};
 
@@ -203,7 +203,9 @@ impl AddressSpace {
     /// `vm_inherit`: what children have of the pages that hold the range. What is shared with
     /// children for the first time moves into an object, while threads that write to it wait.
     ///
-    /// The caller's own stack must not lie in it: it would wait for itself.
+    /// The caller's own stack must not lie in it: it would wait for itself. System calls that
+    /// write to it meanwhile wait as well, or fail with `EFAULT` where this user may only have
+    /// userfaultfds for faults of programs (`farpage doctor`).
     ///
     /// [`Inheritance::Copy`] of memory that is shared takes effect by a handler of `fork`; all else
     /// Linux does by itself, however a child is made.
@@ -278,7 +280,12 @@ impl AddressSpace {
         let Some(host) = &state.host else {
             return Ok(None);
         };
-        if !parts.iter().all(is_new) || self.area.resident_bytes(&addresses(range))? > 0 {
+        if !parts.iter().all(is_new) {
+            return Ok(None);
+        }
+        // Nothing comes there before the object does.
+        let _held = self.area.hold_first_touches(&addresses(range))?;
+        if self.area.resident_bytes(&addresses(range))? > 0 {
             return Ok(None);
         }
         let object = Object::of_host(host, &self.area, range).inspect_err(|_| {
@@ -348,7 +355,7 @@ impl AddressSpace {
     }
 
     /// `None`: no other thread can write.
-    fn hold_writers(&self, place: &Range<usize>) -> Result<Option<farpage_sys::area::HeldWriters>> {
+    fn hold_writers(&self, place: &Range<usize>) -> Result<Option<Held>> {
         match self.area.hold_writers(place) {
             Ok(held) => Ok(Some(held)),
             Err(_) if is_alone() => Ok(None),
