@@ -1,6 +1,7 @@
 //! A process's side.
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,6 +12,7 @@ use farpage_manager::{Offer, Serving, Wired};
 use farpage_port::interface::{Both, Fd as SentFd, InvokeError};
 use farpage_port::{ConnectError, Node, Notice, ReceiveRight, SendRight, link};
 use farpage_sys::Errno;
+use farpage_sys::area::{Area, Place};
 use farpage_sys::file::Fd;
 use farpage_sys::uffd::with_device;
 use farpage_sys::view::View;
@@ -92,6 +94,14 @@ struct Mapped {
     host: Arc<Connection>,
 }
 
+/// What [`Host::create_in`] has made.
+pub enum Created {
+    /// Shared memory.
+    Shared(Shared),
+    /// Its file alone.
+    File(OwnedFd),
+}
+
 /// As long as it lives, so does shared memory that was made here, until its name is taken away.
 pub struct Hold(#[expect(dead_code, reason = "it is held")] OfProcess<SendRight>);
 
@@ -166,6 +176,59 @@ impl Host {
         let Both(right, of_name) = up.kernel.create(name.into(), bytes)?.0?;
         let found = Found::new(bytes, right).named(name);
         Shared::map(&self.0, &up, found, Some(of_name))
+    }
+
+    /// Makes zeros without a name, in place of zeros at `range` that nobody has touched. What it is
+    /// when a thread did so just then: a file of the contents, mapped there, that the host kernel
+    /// knows nothing of.
+    ///
+    /// # Errors
+    /// As [`Host::create`]; nothing may be mapped at `range` then.
+    pub fn create_in(&self, area: &Area, range: &Range<usize>) -> Result<Created, Error> {
+        let up = self.0.up()?;
+        let bytes = range.len() as u64;
+        let Both(right, of_name) = up.kernel.create(String::new(), bytes)?.0?;
+        let found = Found::new(bytes, right);
+        let SentFd(file) = found.memory.file()?.0?;
+        let map = |device| View::map_in(area, range, Place::Replace, file.as_fd(), device);
+        let view = with_device(map).map_err(|errno| found.cannot_be_mapped(errno))?;
+        let Some(view) = view else {
+            return Ok(Created::File(file));
+        };
+        let shared = Shared::keep(&self.0, &up, found, file, view, Some(of_name))?;
+        Ok(Created::Shared(shared))
+    }
+
+    /// Maps the object whose memory file this is to `range`, where nothing is: for programs that
+    /// got the descriptor when they were executed.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`] when nobody has had it since; [`Error::Map`].
+    pub fn adopt_in(
+        &self,
+        area: &Area,
+        range: &Range<usize>,
+        file: OwnedFd,
+    ) -> Result<Shared, Error> {
+        let up = self.0.up()?;
+        let handed = file.try_clone().map_err(|error| Error::Map {
+            name: String::new(),
+            errno: Errno(error.raw_os_error().unwrap_or(0)),
+        })?;
+        let Both(bytes, right) = up.kernel.adopt(SentFd(handed))?.0?;
+        let found = Found::new(bytes, right);
+        if bytes != range.len() as u64 {
+            return Err(found.cannot_be_mapped(Errno::EINVAL));
+        }
+        let map = |device| View::map_in(area, range, Place::Free, file.as_fd(), device);
+        let view = with_device(map).map_err(|errno| found.cannot_be_mapped(errno))?;
+        let view = view.ok_or_else(|| found.cannot_be_mapped(Errno::EBUSY))?;
+        Shared::keep(&self.0, &up, found, file, view, None)
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.0.path
     }
 
     /// Finds shared memory by its name, or the object of a pager that was mapped before, and maps
@@ -368,6 +431,13 @@ impl Found {
         Self { name, ..self }
     }
 
+    fn cannot_be_mapped(&self, errno: Errno) -> Error {
+        Error::Map {
+            name: self.name.clone(),
+            errno,
+        }
+    }
+
     /// With what there is to know of it.
     fn learnt(self) -> Result<Self, Error> {
         let about = self.memory.about()?.0?;
@@ -475,22 +545,31 @@ impl Shared {
         found: Found,
         of_name: Option<SendRight>,
     ) -> Result<Self, Error> {
+        let SentFd(file) = found.memory.file()?.0?;
+        let raw = Fd(file.as_raw_fd());
+        let view = with_device(|device| View::map(raw, found.bytes as usize, device));
+        let view = view.map_err(|errno| found.cannot_be_mapped(errno))?;
+        if !found.writable {
+            let protected = view.only_reads();
+            protected.map_err(|errno| found.cannot_be_mapped(errno))?;
+        }
+        Self::keep(host, up, found, file, view, of_name)
+    }
+
+    fn keep(
+        host: &Arc<Connection>,
+        up: &Up,
+        found: Found,
+        file: OwnedFd,
+        view: View,
+        of_name: Option<SendRight>,
+    ) -> Result<Self, Error> {
         let Found {
             name,
             bytes,
             writable,
             memory,
         } = found;
-        let SentFd(file) = memory.file()?.0?;
-        let fails = |errno| Error::Map {
-            name: name.clone(),
-            errno,
-        };
-        let view = with_device(|device| View::map(Fd(file.as_raw_fd()), bytes as usize, device));
-        let view = view.map_err(fails)?;
-        if !writable {
-            view.only_reads().map_err(fails)?;
-        }
         let mut rights = Rights::answering(&view, memory, &name)?;
         rights.name = of_name;
         let mapped = Arc::new(Mapped {
@@ -522,6 +601,11 @@ impl Shared {
     /// False when it can only be read: a thread that writes to it gets SIGSEGV.
     pub fn is_writable(&self) -> bool {
         self.0.writable
+    }
+
+    /// Its memory file.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.0.file.as_fd()
     }
 
     /// Where it is mapped, as long as this value or a clone of it lives.

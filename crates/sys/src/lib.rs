@@ -8,6 +8,8 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+#[cfg(feature = "std")]
+pub mod area;
 pub mod arena;
 pub mod buffer;
 pub mod control;

@@ -32,6 +32,8 @@ struct Region {
 const _: () = assert!(size_of::<ScanArg>() == 96 && size_of::<Region>() == 24);
 
 const SCAN: u32 = 3 << 30 | (size_of::<ScanArg>() as u32) << 16 | (b'f' as u32) << 8 | 16;
+/// Of a file, or of shared memory.
+const FILE: u64 = 1 << 2;
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 
@@ -70,6 +72,32 @@ pub fn scan(
     Ok(())
 }
 
+/// Whether this process has pages of its own in a range of private mappings of files: copies that
+/// were made when it wrote.
+///
+/// # Errors
+/// As for [`scan`].
+pub fn has_copies(pagemap: Fd, start: usize, end: usize) -> Result<bool> {
+    const OF_FILE: u64 = 1 << 61;
+    let mut one = [Region::default(); 64];
+    let mut at = start;
+    while at < end {
+        match scan_for(pagemap, at, end, FILE, &mut one) {
+            Ok((0, walk_end)) => at = walk_end,
+            Ok(_) => return Ok(true),
+            Err(Errno::ENOTTY | Errno::EINVAL) => {
+                let mut has = false;
+                each_entry(pagemap, start, end, |_, entry| {
+                    has |= entry >> 62 != 0 && entry & OF_FILE == 0;
+                })?;
+                return Ok(has);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(false)
+}
+
 /// Whether the kernel has `PAGEMAP_SCAN`.
 ///
 /// # Errors
@@ -85,6 +113,17 @@ fn scan_once(
     end: usize,
     regions: &mut [Region; 64],
 ) -> Result<(usize, usize)> {
+    scan_for(pagemap, start, end, 0, regions)
+}
+
+/// The same, of pages that are not of the kind `without`.
+fn scan_for(
+    pagemap: Fd,
+    start: usize,
+    end: usize,
+    without: u64,
+    regions: &mut [Region; 64],
+) -> Result<(usize, usize)> {
     let mut arg = ScanArg {
         size: size_of::<ScanArg>() as u64,
         flags: 0,
@@ -94,8 +133,8 @@ fn scan_once(
         vec: regions.as_mut_ptr() as u64,
         vec_len: regions.len() as u64,
         max_pages: 0,
-        category_inverted: 0,
-        category_mask: 0,
+        category_inverted: without,
+        category_mask: without,
         category_anyof_mask: PRESENT | SWAPPED,
         return_mask: PRESENT,
     };

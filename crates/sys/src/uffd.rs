@@ -271,6 +271,18 @@ impl Uffd {
         unsafe { self.register_for(MISSING | PROTECTED | MINOR, at, bytes) }
     }
 
+    /// Registers a range for write-protection faults only.
+    ///
+    /// # Safety
+    /// From now on threads that write to pages that are protected there wait until somebody answers.
+    ///
+    /// # Errors
+    /// As for [`Uffd::register`].
+    pub unsafe fn register_protected(self, at: usize, bytes: usize) -> Result<()> {
+        // SAFETY: forwarded to the caller.
+        unsafe { self.register_for(PROTECTED, at, bytes) }
+    }
+
     unsafe fn register_for(self, mode: u64, at: usize, bytes: usize) -> Result<()> {
         let range = Range {
             start: at as u64,

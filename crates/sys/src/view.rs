@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
+#[cfg(feature = "std")]
+use crate::area::{Access, Area, From, Place};
 use crate::file::{self, Fd};
 use crate::mem;
 use crate::raw::{Errno, Result};
@@ -9,7 +11,11 @@ use crate::raw::{Errno, Result};
 use crate::syscall;
 use crate::uffd::{self, Uffd, features};
 #[cfg(feature = "std")]
+use core::ops::Range;
+#[cfg(feature = "std")]
 use linux_raw_sys::general as g;
+#[cfg(feature = "std")]
+use std::os::fd::BorrowedFd;
 
 const PAGE: usize = 4096;
 /// What whoever answers registers and unregisters at a time.
@@ -35,19 +41,62 @@ impl View {
         Self::map_at(0, file, bytes, device)
     }
 
+    /// Maps all of the file to `range`, a place in an area of the caller's: in place of zeros that
+    /// nobody has touched, or ([`Place::Free`]) where nothing is. `None` when a thread touched it
+    /// just then: the file is mapped there, and nobody is asked about its pages.
+    ///
+    /// # Errors
+    /// As for [`View::map`]; `EEXIST` when something is there that should not.
+    ///
+    /// # Panics
+    /// When `range` is not of whole pages in the area.
+    #[cfg(feature = "std")]
+    pub fn map_in(
+        area: &Area,
+        range: &Range<usize>,
+        place: Place,
+        file: BorrowedFd<'_>,
+        device: Option<Fd>,
+    ) -> Result<Option<Self>> {
+        const ACCESS: Access = Access {
+            read: true,
+            write: true,
+            execute: false,
+        };
+        let view = Self::map_by(range.len(), device, || {
+            area.map(range, ACCESS, From::Shared(file, 0), place)?;
+            Ok(range.start)
+        })?;
+        if area.resident_bytes(range)? == 0 {
+            return view.answered().map(Some);
+        }
+        Uffd(view.userfaultfd()).leave(range.start, range.len())?;
+        file::close(view.userfaultfd());
+        // What is mapped is not this value's any more.
+        core::mem::forget(view);
+        Ok(None)
+    }
+
     fn map_at(at: usize, file: Fd, bytes: usize, device: Option<Fd>) -> Result<Self> {
+        let bytes = bytes.next_multiple_of(PAGE);
+        Self::map_by(bytes, device, || mem::map_shared_at(at, file, bytes))?.answered()
+    }
+
+    /// Registers what `map` maps.
+    fn map_by(
+        bytes: usize,
+        device: Option<Fd>,
+        map: impl FnOnce() -> Result<usize>,
+    ) -> Result<Self> {
         const FEATURES: u64 = features::FAULT_FLAG_WP
             | features::THREAD_ID
             | features::MINOR_SHMEM
             | features::WP_HUGETLBFS_SHMEM;
-        let bytes = bytes.next_multiple_of(PAGE);
         if bytes == 0 {
             return Err(Errno::EINVAL);
         }
         let (uffd, _) = uffd::open(device)?;
-        let mapped = uffd
-            .enable(FEATURES)
-            .and_then(|()| mem::map_shared_at(at, file, bytes));
+        let mapped = uffd.enable(FEATURES).and_then(|()| map());
         let address = mapped.inspect_err(|_| file::close(uffd.0))?;
         let view = Self {
             uffd: AtomicI32::new(uffd.0.0),
@@ -56,11 +105,16 @@ impl View {
         };
         // SAFETY: the mapping is this value's own; nobody has touched it.
         unsafe { uffd.register_all(address, bytes) }?;
-        // SAFETY: as above; it changes what children have of it.
-        unsafe { mem::advise(address, bytes, mem::MADV_DONTFORK) }?;
-        #[cfg(feature = "std")]
-        places::add(address, bytes);
         Ok(view)
+    }
+
+    /// Somebody will answer for it.
+    fn answered(self) -> Result<Self> {
+        // SAFETY: the mapping is this value's own; it changes what children have of it.
+        unsafe { mem::advise(self.address, self.bytes, mem::MADV_DONTFORK) }?;
+        #[cfg(feature = "std")]
+        places::add(self.address, self.bytes);
+        Ok(self)
     }
 
     /// In a child of fork, which has this value but not its mapping: the same file at the same
@@ -166,6 +220,13 @@ impl Drop for View {
     }
 }
 
+/// Has children of fork keep the places of views from now on, rather than when there is the first:
+/// handlers that map them again must be made later.
+#[cfg(feature = "std")]
+pub fn watch_forks() {
+    places::watch();
+}
+
 /// The places of all views: nothing else may come there in a child of fork.
 #[cfg(feature = "std")]
 mod places {
@@ -190,9 +251,13 @@ mod places {
         ALL.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(address: usize, bytes: usize) {
+    pub(super) fn watch() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| at_fork(prepare, parent, child));
+    }
+
+    pub(super) fn add(address: usize, bytes: usize) {
+        watch();
         lock().insert(address, bytes);
     }
 

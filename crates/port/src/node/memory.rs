@@ -1,7 +1,7 @@
 //! Out-of-line memory of messages: donated for good, or lent until it comes back.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,11 +20,19 @@ pub enum Memory {
     Lent(Lent),
 }
 
+const SEALS: u32 = memory_file::FIXED | memory_file::WRITE;
+
 /// A sealed memory file. It can be mapped, or sent on as it is.
 #[derive(Debug)]
 pub struct Donated {
     pub(super) fd: OwnedFd,
     pub(super) bytes: u64,
+}
+
+impl From<Donated> for Memory {
+    fn from(donated: Donated) -> Self {
+        Self::Donated(donated)
+    }
 }
 
 impl From<Sealed> for Donated {
@@ -36,6 +44,21 @@ impl From<Sealed> for Donated {
 }
 
 impl Donated {
+    /// A sealed memory file that is there already.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is no memory file, `EPERM` when somebody could still change it.
+    pub fn new(fd: OwnedFd) -> Result<Self> {
+        let bytes = memory_file::sealed_bytes(fd.as_fd(), SEALS)?;
+        Ok(Self { fd, bytes })
+    }
+
+    /// The memory file.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
     /// How many bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -53,8 +76,7 @@ impl Donated {
 
     /// Believes a descriptor that came, once Linux confirms what was said of it.
     pub(super) fn check(fd: &OwnedFd, bytes: u64) -> bool {
-        let seals = memory_file::FIXED | memory_file::WRITE;
-        memory_file::sealed_bytes(fd.as_fd(), seals) == Ok(bytes)
+        memory_file::sealed_bytes(fd.as_fd(), SEALS) == Ok(bytes)
     }
 }
 
