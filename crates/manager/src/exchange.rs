@@ -55,6 +55,11 @@ impl Member {
         }
     }
 
+    /// It asked for its end, or is dead: it is not to have pages.
+    fn ends(&self) -> bool {
+        self.outside().is_some_and(|outside| outside.ends())
+    }
+
     /// Nothing of it is needed any more.
     fn may_end(&self) {
         if let Self::Outside(outside) = self {
@@ -96,12 +101,24 @@ enum Step {
     Done,
 }
 
+/// What the thread that moves pages is to look at.
+#[derive(Default)]
+struct Wanted {
+    /// Who is to be next.
+    next: Option<Member>,
+    /// Something has changed since that thread looked.
+    is_new: bool,
+}
+
 /// The default memory manager: the one of the kernel itself, or one that was put in its place.
 pub struct Manager {
     inside: Arc<dyn Keeper>,
+    /// Held during calls, for as long as a pager takes to answer.
     kept: RwLock<Kept>,
-    /// Who is to be next.
-    next: Mutex<Option<Member>>,
+    /// What `kept` says, for who must not wait for a pager.
+    state: Mutex<State>,
+    /// Who holds it waits for nothing else: those that see a pager die need it.
+    wanted: Mutex<Wanted>,
     asked: Condvar,
 }
 
@@ -131,7 +148,8 @@ impl Manager {
                 unreadable: 0,
             }),
             inside,
-            next: Mutex::default(),
+            state: Mutex::default(),
+            wanted: Mutex::default(),
             asked: Condvar::new(),
         }
     }
@@ -155,15 +173,19 @@ impl Manager {
         Ok(())
     }
 
-    /// Who is it, and how is it.
+    /// Who is it, and how is it. Waits for no pager.
     pub fn state(&self) -> State {
-        let kept = self.read();
-        State {
+        whole(self.state.lock()).clone()
+    }
+
+    /// Has [`Manager::state`] say what there is now.
+    fn tell(&self, kept: &Kept) {
+        *whole(self.state.lock()) = State {
             outside: kept.current.outside().cloned(),
             is_moving: kept.before.is_some(),
             lost: kept.lost.clone(),
             unreadable: kept.unreadable,
-        }
+        };
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Kept> {
@@ -174,29 +196,33 @@ impl Manager {
         whole(self.kept.write())
     }
 
-    fn next(&self) -> MutexGuard<'_, Option<Member>> {
-        whole(self.next.lock())
+    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        whole(self.wanted.lock())
+    }
+
+    /// Has the thread that moves pages look again.
+    fn look_again(&self, mut wanted: MutexGuard<'_, Wanted>) {
+        wanted.is_new = true;
+        self.asked.notify_all();
     }
 
     fn set_next(&self, member: Member) {
-        let displaced = self.next().replace(member);
-        self.asked.notify_all();
+        let mut wanted = self.wanted();
+        let displaced = wanted.next.replace(member);
+        self.look_again(wanted);
         if let Some(displaced) = displaced {
             displaced.may_end();
         }
     }
 
-    /// One that wants to end: unless another takes its place anyway, the kernel's own does.
+    /// One that wants to end. Who has pages of it, or is to have some, is the business of the thread
+    /// that moves them: this one must see it die, and waits for nobody.
     fn ends(&self, outside: &Arc<Outside>) {
-        let mut next = self.next();
-        if next.as_ref().is_some_and(|next| next.is(outside)) {
-            *next = None;
-            outside.may_end();
-        } else if self.read().current.is(outside) && next.is_none() {
-            *next = Some(Member::Inside(Arc::clone(&self.inside)));
-            self.asked.notify_all();
-        } else if !self.read().before.as_ref().is_some_and(|m| m.is(outside)) {
-            outside.may_end();
+        let mut wanted = self.wanted();
+        let displaced = wanted.next.take_if(|next| next.is(outside));
+        self.look_again(wanted);
+        if let Some(displaced) = displaced {
+            displaced.may_end();
         }
     }
 
@@ -210,17 +236,21 @@ impl Manager {
             kept.before = None;
         } else {
             drop(kept);
-            let mut next = self.next();
-            if next.as_ref().is_some_and(|next| next.is(outside)) {
-                *next = None;
-            }
+            self.wanted().next.take_if(|next| next.is(outside));
             return;
         }
         kept.lost.push(outside.pid());
+        self.tell(&kept);
+        let now = match kept.current.outside() {
+            None => "the host kernel keeps pages itself now".into(),
+            Some(outside) => format!("process {} keeps pages now", outside.pid()),
+        };
         drop(kept);
+        // Who has its place may want to end, too.
+        self.look_again(self.wanted());
         eprintln!(
             "farpage: the default pager (process {}) died: pages that it had are lost, and programs \
-             that touch them get SIGBUS; the host kernel keeps pages itself now",
+             that touch them get SIGBUS; {now}",
             outside.pid()
         );
     }
@@ -229,36 +259,67 @@ impl Manager {
     fn exchange(&self) {
         let mut buffer = vec![0; PAGES * PAGE_BYTES];
         loop {
-            let next = whole(self.asked.wait_while(self.next(), |next| next.is_none())).take();
-            if let Some(next) = next {
-                self.begin(next);
-            }
+            self.begin(self.wait_for_next());
             let mut cursor = 0;
             loop {
-                match self.step(&mut cursor, &mut buffer) {
+                let is_refused = match self.step(&mut cursor, &mut buffer) {
                     // Whoever waits goes first.
-                    Step::Moved => std::thread::yield_now(),
+                    Step::Moved => {
+                        std::thread::yield_now();
+                        false
+                    }
                     Step::Done => break,
                     Step::NoRoom => {
-                        let waited = self.asked.wait_timeout(self.next(), AGAIN);
-                        let somebody_else = whole(waited).0.is_some();
-                        if somebody_else {
-                            self.turn_back();
-                        }
+                        let waited = self.asked.wait_timeout(self.wanted(), AGAIN);
+                        whole(waited).0.next.is_some()
                     }
+                };
+                if is_refused || self.is_given_up() {
+                    self.turn_back();
                 }
             }
         }
     }
 
-    /// Another is the default memory manager, unless it is that already.
+    /// Waits until another is to be the default memory manager.
+    fn wait_for_next(&self) -> Member {
+        loop {
+            let waited = self
+                .asked
+                .wait_while(self.wanted(), |wanted| !wanted.is_new);
+            let mut wanted = whole(waited);
+            wanted.is_new = false;
+            let next = wanted.next.take();
+            drop(wanted);
+            match next {
+                Some(next) => return next,
+                None if self.read().current.ends() => {
+                    return Member::Inside(Arc::clone(&self.inside));
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Pages move to one that wants to end, from one that does not.
+    fn is_given_up(&self) -> bool {
+        let kept = self.read();
+        let has_other = kept.before.as_ref().is_some_and(|before| !before.ends());
+        has_other && kept.current.ends()
+    }
+
+    /// Another is the default memory manager, unless it is that already, or is not to be it any more.
     fn begin(&self, next: Member) {
         let mut kept = self.write();
+        if next.ends() {
+            return next.may_end();
+        }
         if kept.current.is_same(&next) {
             return;
         }
         let before = std::mem::replace(&mut kept.current, next);
         kept.before = Some(before);
+        self.tell(&kept);
     }
 
     /// Pages go back to where they come from.
@@ -267,6 +328,7 @@ impl Manager {
         if let Some(before) = &mut kept.before {
             std::mem::swap(&mut kept.current, before);
         }
+        self.tell(kept);
     }
 
     /// Moves some pages.
@@ -286,6 +348,7 @@ impl Manager {
                 return Step::Moved;
             }
             kept.before = None;
+            self.tell(&kept);
             drop(kept);
             before.may_end();
             return Step::Done;
@@ -319,6 +382,7 @@ impl Manager {
                 let first = PageIndex(pages.start.0);
                 before.keeper().discard(object, PageRange::one(first));
                 kept.unreadable += 1;
+                self.tell(&kept);
                 Step::Moved
             }
         }

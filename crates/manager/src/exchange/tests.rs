@@ -1,11 +1,15 @@
 //! Random calls between random steps of an exchange, against what the pages must be.
 
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 
 use farpage_abi::Access;
 use proptest::prelude::*;
 
 use super::*;
+use crate::channel::Channel;
+use crate::{About, Offer};
 
 type Page = [u8; PAGE_BYTES];
 
@@ -279,4 +283,141 @@ fn all_pages_move_and_the_one_before_is_let_go() {
     assert!(!manager.state().is_moving);
     assert_eq!(whole(ours[0].kept.lock()).len(), 0);
     assert_eq!(whole(ours[1].kept.lock()).len(), 40);
+}
+
+/// A default pager of which only the channel and its socket are there: it never answers.
+struct Silent {
+    outside: Arc<Outside>,
+    channel: Channel,
+    life: UnixStream,
+}
+
+impl Silent {
+    fn new(pid: u32) -> Self {
+        let (file, channel) = Channel::create(&[]).expect("memory");
+        let (life, theirs) = UnixStream::pair().expect("a socket");
+        let outside = Outside::new(pid, About::default(), &file, theirs.into());
+        Self {
+            outside: outside.expect("it is a channel"),
+            channel,
+            life,
+        }
+    }
+
+    fn is_asked(&self) -> bool {
+        self.channel.place(0).asked().is_some()
+    }
+}
+
+fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(act()));
+    told.recv_timeout(Duration::from_secs(20))
+        .expect("nobody waits for ever")
+}
+
+/// The kernel's own, with a page, and `silent` that is to have it.
+fn moving_to(silent: &Silent) -> Arc<Manager> {
+    let manager = Manager::start(Small::of(100, false)).expect("a thread");
+    write_one(&manager, 7).expect("there is room");
+    set(&manager, &silent.outside);
+    while !silent.is_asked() {
+        std::thread::yield_now();
+    }
+    manager
+}
+
+fn set(manager: &Arc<Manager>, outside: &Arc<Outside>) {
+    let set = manager.set_default_memory_manager(Arc::clone(outside));
+    set.expect("a thread");
+}
+
+fn write_one(manager: &Manager, page: u64) -> Result<(), PagerError> {
+    let page = PageIndex(page);
+    let bytes = &[7; PAGE_BYTES];
+    manager.data_write(ObjectId(1), &[PageOut { page, bytes }])
+}
+
+fn read_one(manager: &Manager, page: u64) -> Result<u8, PagerError> {
+    let mut buffer = [0; PAGE_BYTES];
+    let pages = PageRange::one(PageIndex(page));
+    let request = DataRequest::new(ObjectId(1), pages, 1, Access::Read, &mut buffer);
+    manager.data_request(request)?;
+    Ok(buffer[0])
+}
+
+#[test]
+fn one_that_wants_to_end_while_it_owes_an_answer_is_seen_to_die() {
+    let silent = Silent::new(5);
+    let manager = moving_to(&silent);
+    (&silent.life)
+        .write_all(&[crate::serve::END])
+        .expect("sent");
+    drop(silent.life);
+    assert_eq!(in_time(move || read_one(&manager, 7)), Ok(7));
+}
+
+#[test]
+fn the_state_is_told_while_an_answer_is_owed() {
+    let silent = Silent::new(5);
+    let manager = moving_to(&silent);
+    let asked = Arc::clone(&manager);
+    let state = in_time(move || asked.state());
+    assert!(state.is_moving);
+    assert_eq!(state.outside.map(|outside| outside.pid()), Some(5));
+    drop(silent.life);
+    assert_eq!(in_time(move || read_one(&manager, 7)), Ok(7));
+}
+
+#[test]
+fn one_that_wants_to_end_does_so_though_the_one_after_it_dies() {
+    let keeper: Arc<dyn Keeper> = Small::of(100, false);
+    let offer = Offer::start(keeper).expect("threads");
+    let calls = offer.channel().try_clone_to_owned().expect("descriptors");
+    let life = offer.life().try_clone_to_owned().expect("descriptors");
+    let first = Outside::new(4, About::default(), &calls, life).expect("it is a channel");
+    let serving = offer.is_taken();
+    let manager = Manager::start(Small::of(100, false)).expect("a thread");
+    write_one(&manager, 7).expect("there is room");
+    set(&manager, &first);
+    while manager.state().is_moving || manager.state().outside.is_none() {
+        std::thread::yield_now();
+    }
+    let silent = Silent::new(5);
+    set(&manager, &silent.outside);
+    while !silent.is_asked() {
+        std::thread::yield_now();
+    }
+    serving.end();
+    while !first.ends() {
+        std::thread::yield_now();
+    }
+    drop(silent.life);
+    assert_eq!(in_time(move || serving.wait()), crate::Ended::Replaced);
+    assert_eq!(read_one(&manager, 7), Ok(7));
+}
+
+#[test]
+fn one_that_ended_before_its_turn_gets_no_pages() {
+    for wants in [true, false] {
+        let manager = Arc::new(Manager::new(Small::of(100, false)));
+        let silent = Silent::new(5);
+        set(&manager, &silent.outside);
+        // Its turn has come, and it does not know.
+        let next = manager.wanted().next.take().expect("just set");
+        if wants {
+            (&silent.life)
+                .write_all(&[crate::serve::END])
+                .expect("sent");
+        } else {
+            drop(silent.life);
+        }
+        while !silent.outside.ends() {
+            std::thread::yield_now();
+        }
+        manager.begin(next);
+        assert!(manager.state().outside.is_none() && !manager.state().is_moving);
+        write_one(&manager, 3).expect("there is room");
+        assert!(manager.state().lost.is_empty());
+    }
 }
