@@ -446,8 +446,18 @@ impl Pager for Manager {
         }
     }
 
-    fn explain(&self, _: ObjectId, _: PageIndex, into: &mut dyn fmt::Write) -> bool {
+    fn explain(&self, object: ObjectId, page: PageIndex, into: &mut dyn fmt::Write) -> bool {
         let kept = self.read();
+        // Who has it still, and cannot give it, is not explained by those that are gone.
+        let is_gone = |member: &Member| {
+            let copied = member
+                .keeper()
+                .copy(object, PageRange::one(page), &mut [0; PAGE_BYTES]);
+            matches!(copied, Err(PagerError::Unavailable | PagerError::Dead))
+        };
+        if !kept.both().all(is_gone) {
+            return false;
+        }
         let said = match (kept.lost.last(), kept.unreadable) {
             (Some(pid), _) => write!(
                 into,

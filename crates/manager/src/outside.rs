@@ -215,17 +215,21 @@ impl Outside {
         place.ask(ask.numbers());
         let cpu = thread::current_cpu();
         self.channel.staffed_bell(cpu).ring(number);
-        let answer = self.wait(&place)?;
-        let seen = look(&place, Answer::of(answer));
+        let seen = match self.wait(&place) {
+            // Its place is never used again.
+            Err(PagerError::Dead) => return Err(PagerError::Dead),
+            Err(error) => Err(error),
+            Ok(answer) => look(&place, Answer::of(answer)),
+        };
         self.give_place(number);
         seen
     }
 
-    /// Waits for an answer. A place of a process that died is never used again.
+    /// Waits for an answer.
     fn wait(&self, place: &Place<'_>) -> Result<[u64; crate::ask::NUMBERS], PagerError> {
         let mut since = None;
         loop {
-            if let Some(answer) = place.answered() {
+            if let Some(answer) = place.answered()? {
                 if since.is_some() {
                     self.is_late.store(false, Ordering::Relaxed);
                 }

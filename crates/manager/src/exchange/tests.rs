@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
 
 use farpage_abi::Access;
 use proptest::prelude::*;
@@ -20,6 +22,8 @@ struct Small {
     kept: Mutex<BTreeMap<(u32, u64), Box<Page>>>,
     /// Gives away what it is asked for.
     gives_away: bool,
+    /// It cannot read this page.
+    is_bad: Option<u64>,
 }
 
 impl Small {
@@ -107,6 +111,9 @@ impl Keeper for Small {
         pages: PageRange,
         buffer: &mut [u8],
     ) -> Result<u64, PagerError> {
+        if self.is_bad == Some(pages.start.0) {
+            return Err(PagerError::Corrupt);
+        }
         let kept = whole(self.kept.lock());
         Self::first(&kept, object, pages, buffer)
     }
@@ -419,5 +426,49 @@ fn one_that_ended_before_its_turn_gets_no_pages() {
         assert!(manager.state().outside.is_none() && !manager.state().is_moving);
         write_one(&manager, 3).expect("there is room");
         assert!(manager.state().lost.is_empty());
+    }
+}
+
+#[test]
+fn only_what_is_gone_is_explained_by_a_death() {
+    let inside = Small {
+        most: 100,
+        is_bad: Some(2),
+        ..Small::default()
+    };
+    let manager = Manager::new(Arc::new(inside));
+    write_one(&manager, 2).expect("there is room");
+    manager.write().lost.push(5);
+    let explain = |page| {
+        let mut said = String::new();
+        manager
+            .explain(ObjectId(1), PageIndex(page), &mut said)
+            .then_some(said)
+    };
+    assert!(explain(1).is_some_and(|said| said.contains("process 5) died with it")));
+    assert_eq!(explain(2), None, "it is there, and cannot be read");
+}
+
+#[test]
+fn a_state_that_there_is_not_fails_the_call_and_is_not_waited_for() {
+    const WORD: usize = (4096 + 256 * 64) / 4;
+    let (file, _channel) = Channel::create(&[]).expect("memory");
+    let bytes = std::fs::File::from(file.try_clone().expect("descriptors"));
+    let bytes = bytes.metadata().expect("its size").len() as usize;
+    let words = farpage_sys::memory_file::Words::map(file.as_fd(), bytes).expect("memory");
+    let (_life, theirs) = UnixStream::pair().expect("a socket");
+    let outside = Outside::new(5, About::default(), &file, theirs.into()).expect("it is one");
+    // More calls than there are places.
+    for _ in 0..crate::channel::PLACES + 1 {
+        let asking = Arc::clone(&outside);
+        let asked = std::thread::spawn(move || asking.some_kept(0));
+        let state = &words.u32s()[WORD];
+        while state.load(Ordering::Acquire) != crate::channel::ASKED {
+            std::thread::yield_now();
+        }
+        state.store(77, Ordering::Release);
+        farpage_sys::futex::wake(state, 1);
+        let failed = in_time(move || asked.join().expect("no panic"));
+        assert_eq!(failed, Err(PagerError::Violation));
     }
 }
