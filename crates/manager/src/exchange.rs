@@ -1,8 +1,8 @@
 //! Which pager is the default memory manager, and how another takes its place.
 //!
-//! While pages move there are two, and each page is with at most one of them: who reads asks the one
-//! before first, who writes writes to the new one and discards at the one before. A page moves while
-//! nobody else calls.
+//! While pages move there are two, or more when one that had no room is replaced. Each page is with
+//! at most one of them: who reads asks those before first, who writes writes to the new one and
+//! discards at the others. A page moves while nobody else calls.
 
 use std::fmt;
 use std::sync::{
@@ -14,64 +14,17 @@ use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 
 use crate::channel::PAGES;
+use crate::member::Member;
 use crate::outside::News;
 use crate::{Keeper, NotTaken, Outside};
 
 /// Time until pages for which there was no room are tried again.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Who keeps pages.
-#[derive(Clone)]
-enum Member {
-    /// The one of the kernel itself.
-    Inside(Arc<dyn Keeper>),
-    Outside(Arc<Outside>),
-}
-
-impl Member {
-    fn keeper(&self) -> &dyn Keeper {
-        match self {
-            Self::Inside(keeper) => keeper.as_ref(),
-            Self::Outside(outside) => outside.as_ref(),
-        }
-    }
-
-    fn outside(&self) -> Option<&Arc<Outside>> {
-        match self {
-            Self::Inside(_) => None,
-            Self::Outside(outside) => Some(outside),
-        }
-    }
-
-    fn is(&self, other: &Arc<Outside>) -> bool {
-        self.outside().is_some_and(|own| Arc::ptr_eq(own, other))
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Inside(own), Self::Inside(other)) => Arc::ptr_eq(own, other),
-            (own, Self::Outside(other)) => own.is(other),
-            (Self::Outside(_), Self::Inside(_)) => false,
-        }
-    }
-
-    /// It asked for its end, or is dead: it is not to have pages.
-    fn ends(&self) -> bool {
-        self.outside().is_some_and(|outside| outside.ends())
-    }
-
-    /// Nothing of it is needed any more.
-    fn may_end(&self) {
-        if let Self::Outside(outside) = self {
-            outside.may_end();
-        }
-    }
-}
-
 struct Kept {
     current: Member,
-    /// The one before, while it still has pages.
-    before: Option<Member>,
+    /// Those before, while they still have pages; the last one first.
+    before: Vec<Member>,
     /// Processes that died with pages.
     lost: Vec<u32>,
     /// Pages that could not be read when they were to move.
@@ -143,7 +96,7 @@ impl Manager {
         Self {
             kept: RwLock::new(Kept {
                 current: Member::Inside(Arc::clone(&inside)),
-                before: None,
+                before: Vec::new(),
                 lost: Vec::new(),
                 unreadable: 0,
             }),
@@ -156,7 +109,8 @@ impl Manager {
 
     /// `outside` is the default memory manager from now on (`vm_set_default_memory_manager`): it gets
     /// what pages out, and in the background what the one before has, which may end then. When it
-    /// wants to end its pages move back to the kernel's own; when it dies they are lost.
+    /// wants to end they move back, to the one before it or, if that has none any more, to the kernel's
+    /// own; when it dies they are lost.
     ///
     /// # Errors
     /// Without a thread that watches it.
@@ -182,7 +136,7 @@ impl Manager {
     fn tell(&self, kept: &Kept) {
         *whole(self.state.lock()) = State {
             outside: kept.current.outside().cloned(),
-            is_moving: kept.before.is_some(),
+            is_moving: !kept.before.is_empty(),
             lost: kept.lost.clone(),
             unreadable: kept.unreadable,
         };
@@ -231,9 +185,12 @@ impl Manager {
         let mut kept = self.write();
         if kept.current.is(outside) {
             let inside = Member::Inside(Arc::clone(&self.inside));
-            kept.current = kept.before.take().unwrap_or(inside);
-        } else if kept.before.as_ref().is_some_and(|m| m.is(outside)) {
-            kept.before = None;
+            kept.current = match kept.before.is_empty() {
+                true => inside,
+                false => kept.before.remove(0),
+            };
+        } else if kept.before.iter().any(|member| member.is(outside)) {
+            kept.before.retain(|member| !member.is(outside));
         } else {
             drop(kept);
             self.wanted().next.take_if(|next| next.is(outside));
@@ -262,20 +219,18 @@ impl Manager {
             self.begin(self.wait_for_next());
             let mut cursor = 0;
             loop {
-                let is_refused = match self.step(&mut cursor, &mut buffer) {
+                match self.step(&mut cursor, &mut buffer) {
                     // Whoever waits goes first.
-                    Step::Moved => {
-                        std::thread::yield_now();
-                        false
-                    }
+                    Step::Moved => std::thread::yield_now(),
                     Step::Done => break,
                     Step::NoRoom => {
                         let waited = self.asked.wait_timeout(self.wanted(), AGAIN);
-                        whole(waited).0.next.is_some()
+                        drop(whole(waited));
                     }
-                };
-                if is_refused || self.is_given_up() {
-                    self.turn_back();
+                }
+                if let Some(next) = self.next() {
+                    self.begin(next);
+                    cursor = 0;
                 }
             }
         }
@@ -287,25 +242,26 @@ impl Manager {
             let waited = self
                 .asked
                 .wait_while(self.wanted(), |wanted| !wanted.is_new);
-            let mut wanted = whole(waited);
-            wanted.is_new = false;
-            let next = wanted.next.take();
-            drop(wanted);
-            match next {
-                Some(next) => return next,
-                None if self.read().current.ends() => {
-                    return Member::Inside(Arc::clone(&self.inside));
-                }
-                None => {}
+            whole(waited).is_new = false;
+            if let Some(next) = self.next() {
+                return next;
             }
         }
     }
 
-    /// Pages move to one that wants to end, from one that does not.
-    fn is_given_up(&self) -> bool {
-        let kept = self.read();
-        let has_other = kept.before.as_ref().is_some_and(|before| !before.ends());
-        has_other && kept.current.ends()
+    /// Who is to be the default memory manager, if not the one that is: another was put there, or it wants
+    /// to end, and the one before it, if that does not, or else the kernel's own takes its place.
+    fn next(&self) -> Option<Member> {
+        let next = self.wanted().next.take();
+        next.or_else(|| {
+            let kept = self.read();
+            let stays = |member: &&Member| !member.ends();
+            kept.current.ends().then(|| {
+                let before = kept.before.iter().find(stays);
+                let inside = || Member::Inside(Arc::clone(&self.inside));
+                before.cloned().unwrap_or_else(inside)
+            })
+        })
     }
 
     /// Another is the default memory manager, unless it is that already, or is not to be it any more.
@@ -317,41 +273,38 @@ impl Manager {
         if kept.current.is_same(&next) {
             return;
         }
+        kept.before.retain(|member| !member.is_same(&next));
         let before = std::mem::replace(&mut kept.current, next);
-        kept.before = Some(before);
+        kept.before.insert(0, before);
         self.tell(&kept);
-    }
-
-    /// Pages go back to where they come from.
-    fn turn_back(&self) {
-        let kept = &mut *self.write();
-        if let Some(before) = &mut kept.before {
-            std::mem::swap(&mut kept.current, before);
-        }
-        self.tell(kept);
     }
 
     /// Moves some pages.
     fn step(&self, cursor: &mut u64, buffer: &mut [u8]) -> Step {
         let mut kept = self.write();
-        let Some(before) = kept.before.clone() else {
+        let Some(before) = kept.before.first().cloned() else {
             return Step::Done;
         };
         let found = match before.keeper().some_kept(*cursor) {
             Ok(found) => found,
-            // Its end is told by whoever watches it.
-            Err(_) => return Step::NoRoom,
+            // Its end is told by whoever watches it; others may be had meanwhile.
+            Err(_) => {
+                kept.before.rotate_left(1);
+                *cursor = 0;
+                return Step::NoRoom;
+            }
         };
         let Some((object, pages, further)) = found else {
             if *cursor > 0 {
                 *cursor = 0;
                 return Step::Moved;
             }
-            kept.before = None;
+            kept.before.remove(0);
             self.tell(&kept);
+            let is_last = kept.before.is_empty();
             drop(kept);
             before.may_end();
-            return Step::Done;
+            return if is_last { Step::Done } else { Step::Moved };
         };
         *cursor = further;
         let wanted = pages.pages().min(PAGES as u64);
@@ -413,7 +366,7 @@ impl Kept {
         }
     }
 
-    fn both(&self) -> impl Iterator<Item = &Member> {
+    fn all(&self) -> impl Iterator<Item = &Member> {
         self.before.iter().chain([&self.current])
     }
 }
@@ -427,7 +380,7 @@ impl Pager for Manager {
             let kept = self.read();
             let mut answer = Err(PagerError::Unavailable);
             let mut asked = None;
-            for member in kept.both() {
+            for member in kept.all() {
                 let request = DataRequest::new(object, pages, needed, access, buffer);
                 answer = member.keeper().data_request(request);
                 asked = Some(member.clone());
@@ -455,7 +408,7 @@ impl Pager for Manager {
                 .copy(object, PageRange::one(page), &mut [0; PAGE_BYTES]);
             matches!(copied, Err(PagerError::Unavailable | PagerError::Dead))
         };
-        if !kept.both().all(is_gone) {
+        if !kept.all().all(is_gone) {
             return false;
         }
         let said = match (kept.lost.last(), kept.unreadable) {
@@ -474,43 +427,36 @@ impl Pager for Manager {
 
     fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
         self.alive(|kept| {
-            let taken = kept.current.keeper().data_write(object, pages);
-            let discard = |member: &Member| {
-                for out in pages {
-                    let page = PageRange::one(out.page);
-                    member.keeper().discard(object, page);
-                }
-            };
-            let Some(before) = &kept.before else {
+            let members = [&kept.current].into_iter().chain(&kept.before);
+            let mut taken = Err(PagerError::Unavailable);
+            // When the new one is full, or fails, there are still those before.
+            let by = members.clone().find(|member| {
+                taken = member.keeper().data_write(object, pages);
+                matches!(taken, Ok(()) | Err(PagerError::Dead))
+            });
+            let Some(by) = by else {
                 return (kept.current.clone(), taken);
             };
-            match taken {
-                Ok(()) => {
-                    discard(before);
-                    (kept.current.clone(), Ok(()))
-                }
-                Err(PagerError::Dead) => (kept.current.clone(), Err(PagerError::Dead)),
-                Err(_) => {
-                    // The new one is full, or fails: there is still the one before.
-                    let taken = before.keeper().data_write(object, pages);
-                    if taken.is_ok() {
-                        discard(&kept.current);
-                    }
-                    (before.clone(), taken)
+            if taken.is_ok() {
+                for out in pages {
+                    let page = PageRange::one(out.page);
+                    let others = members.clone().filter(|member| !member.is_same(by));
+                    others.for_each(|member| member.keeper().discard(object, page));
                 }
             }
+            (by.clone(), taken)
         })
     }
 
     fn discard(&self, object: ObjectId, pages: PageRange) {
         let kept = self.read();
-        kept.both()
+        kept.all()
             .for_each(|member| member.keeper().discard(object, pages));
     }
 
     fn terminate(&self, object: ObjectId) {
         let kept = self.read();
-        kept.both()
+        kept.all()
             .for_each(|member| member.keeper().terminate(object));
     }
 }

@@ -128,9 +128,8 @@ enum Act {
     Read(u32, u64, u64),
     Discard(u32, u64, u64),
     Terminate(u32),
-    /// The first of the two, or the second; which may be the one that it is already.
-    Begin(bool),
-    TurnBack,
+    /// One of three, which may be the one that it is already.
+    Begin(usize),
     Step,
 }
 
@@ -143,8 +142,7 @@ fn act() -> impl Strategy<Value = Act> {
         5 => (object.clone(), range.clone()).prop_map(|(o, (first, count))| Act::Read(o, first, count)),
         1 => (object.clone(), range).prop_map(|(o, (first, count))| Act::Discard(o, first, count)),
         1 => object.prop_map(Act::Terminate),
-        1 => any::<bool>().prop_map(Act::Begin),
-        1 => Just(Act::TurnBack),
+        2 => (0..3usize).prop_map(Act::Begin),
         8 => Just(Act::Step),
     ]
 }
@@ -152,7 +150,7 @@ fn act() -> impl Strategy<Value = Act> {
 /// The kernel: what it has in memory, and what it believes the manager to have.
 struct Kernel {
     manager: Manager,
-    ours: [Arc<dyn Keeper>; 2],
+    ours: [Arc<dyn Keeper>; 3],
     resident: BTreeMap<(u32, u64), u8>,
     out: BTreeMap<(u32, u64), u8>,
     cursor: u64,
@@ -179,13 +177,10 @@ impl Kernel {
                 self.resident.retain(|(of, _), _| *of != object);
             }
             Act::Begin(which) => {
-                if self.manager.read().before.is_none() {
-                    let next = Arc::clone(&self.ours[usize::from(which)]);
-                    self.manager.begin(Member::Inside(next));
-                    self.cursor = 0;
-                }
+                let next = Arc::clone(&self.ours[which]);
+                self.manager.begin(Member::Inside(next));
+                self.cursor = 0;
             }
-            Act::TurnBack => self.manager.turn_back(),
             Act::Step => {
                 let _ = self.manager.step(&mut self.cursor, &mut self.buffer);
             }
@@ -247,11 +242,14 @@ proptest! {
     #[test]
     fn no_page_is_lost_or_old_whenever_pagers_are_exchanged(
         acts in proptest::collection::vec(act(), 1..120),
-        most in (4..30usize, 4..30usize),
-        gives_away in any::<(bool, bool)>(),
+        most in (4..30usize, 4..30usize, 4..30usize),
+        gives_away in any::<(bool, bool, bool)>(),
     ) {
-        let ours: [Arc<dyn Keeper>; 2] =
-            [Small::of(most.0, gives_away.0), Small::of(most.1, gives_away.1)];
+        let ours: [Arc<dyn Keeper>; 3] = [
+            Small::of(most.0, gives_away.0),
+            Small::of(most.1, gives_away.1),
+            Small::of(most.2, gives_away.2),
+        ];
         let mut kernel = Kernel {
             manager: Manager::new(Arc::clone(&ours[0])),
             ours,
@@ -471,4 +469,27 @@ fn a_state_that_there_is_not_fails_the_call_and_is_not_waited_for() {
         let failed = in_time(move || asked.join().expect("no panic"));
         assert_eq!(failed, Err(PagerError::Violation));
     }
+}
+
+#[test]
+fn one_with_room_gets_what_two_full_ones_have() {
+    let ours = [
+        Small::of(4, false),
+        Small::of(4, false),
+        Small::of(100, false),
+    ];
+    let manager = Manager::new(Arc::clone(&ours[0]) as Arc<dyn Keeper>);
+    let begin = |which: usize| manager.begin(Member::Inside(Arc::clone(&ours[which]) as _));
+    (0..4).for_each(|page| write_one(&manager, page).expect("there is room"));
+    begin(1);
+    (4..8).for_each(|page| write_one(&manager, page).expect("there is room"));
+    assert!(write_one(&manager, 8).is_err(), "both are full");
+    let (mut cursor, mut buffer) = (0, vec![0; PAGES * PAGE_BYTES]);
+    assert_eq!(manager.step(&mut cursor, &mut buffer), Step::NoRoom);
+    begin(2);
+    cursor = 0;
+    while manager.step(&mut cursor, &mut buffer) != Step::Done {}
+    assert!(!manager.state().is_moving);
+    assert_eq!(ours.map(|one| whole(one.kept.lock()).len()), [0, 0, 8]);
+    (0..8).for_each(|page| assert_eq!(read_one(&manager, page), Ok(7)));
 }
