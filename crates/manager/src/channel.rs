@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use farpage_abi::PAGE_BYTES;
+use farpage_pagers::PagerError;
 use farpage_sys::memory_file::{self, Words};
 use farpage_sys::{Errno, futex};
 
@@ -212,8 +213,16 @@ impl Place<'_> {
         self.wake();
     }
 
-    pub(crate) fn answered(&self) -> Option<[u64; NUMBERS]> {
-        (self.state.load(Ordering::Acquire) == ANSWERED).then(|| self.numbers(ANSWER_WORD))
+    /// `None`: not yet.
+    ///
+    /// # Errors
+    /// With a state that there is not: whoever waits for another would not sleep.
+    pub(crate) fn answered(&self) -> Result<Option<[u64; NUMBERS]>, PagerError> {
+        match self.state.load(Ordering::Acquire) {
+            ANSWERED => Ok(Some(self.numbers(ANSWER_WORD))),
+            ASKED => Ok(None),
+            _ => Err(PagerError::Violation),
+        }
     }
 
     /// Waits for the answer, or for so many nanoseconds.

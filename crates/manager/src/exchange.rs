@@ -1,8 +1,8 @@
 //! Which pager is the default memory manager, and how another takes its place.
 //!
-//! While pages move there are two, and each page is with at most one of them: who reads asks the one
-//! before first, who writes writes to the new one and discards at the one before. A page moves while
-//! nobody else calls.
+//! While pages move there are two, or more when one that had no room is replaced. Each page is with
+//! at most one of them: who reads asks those before first, who writes writes to the new one and
+//! discards at the others. A page moves while nobody else calls.
 
 use std::fmt;
 use std::sync::{
@@ -14,59 +14,17 @@ use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 
 use crate::channel::PAGES;
+use crate::member::Member;
 use crate::outside::News;
 use crate::{Keeper, NotTaken, Outside};
 
 /// Time until pages for which there was no room are tried again.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Who keeps pages.
-#[derive(Clone)]
-enum Member {
-    /// The one of the kernel itself.
-    Inside(Arc<dyn Keeper>),
-    Outside(Arc<Outside>),
-}
-
-impl Member {
-    fn keeper(&self) -> &dyn Keeper {
-        match self {
-            Self::Inside(keeper) => keeper.as_ref(),
-            Self::Outside(outside) => outside.as_ref(),
-        }
-    }
-
-    fn outside(&self) -> Option<&Arc<Outside>> {
-        match self {
-            Self::Inside(_) => None,
-            Self::Outside(outside) => Some(outside),
-        }
-    }
-
-    fn is(&self, other: &Arc<Outside>) -> bool {
-        self.outside().is_some_and(|own| Arc::ptr_eq(own, other))
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Inside(own), Self::Inside(other)) => Arc::ptr_eq(own, other),
-            (own, Self::Outside(other)) => own.is(other),
-            (Self::Outside(_), Self::Inside(_)) => false,
-        }
-    }
-
-    /// Nothing of it is needed any more.
-    fn may_end(&self) {
-        if let Self::Outside(outside) = self {
-            outside.may_end();
-        }
-    }
-}
-
 struct Kept {
     current: Member,
-    /// The one before, while it still has pages.
-    before: Option<Member>,
+    /// Those before, while they still have pages; the last one first.
+    before: Vec<Member>,
     /// Processes that died with pages.
     lost: Vec<u32>,
     /// Pages that could not be read when they were to move.
@@ -96,12 +54,24 @@ enum Step {
     Done,
 }
 
+/// What the thread that moves pages is to look at.
+#[derive(Default)]
+struct Wanted {
+    /// Who is to be next.
+    next: Option<Member>,
+    /// Something has changed since that thread looked.
+    is_new: bool,
+}
+
 /// The default memory manager: the one of the kernel itself, or one that was put in its place.
 pub struct Manager {
     inside: Arc<dyn Keeper>,
+    /// Held during calls, for as long as a pager takes to answer.
     kept: RwLock<Kept>,
-    /// Who is to be next.
-    next: Mutex<Option<Member>>,
+    /// What `kept` says, for who must not wait for a pager.
+    state: Mutex<State>,
+    /// Who holds it waits for nothing else: those that see a pager die need it.
+    wanted: Mutex<Wanted>,
     asked: Condvar,
 }
 
@@ -126,19 +96,21 @@ impl Manager {
         Self {
             kept: RwLock::new(Kept {
                 current: Member::Inside(Arc::clone(&inside)),
-                before: None,
+                before: Vec::new(),
                 lost: Vec::new(),
                 unreadable: 0,
             }),
             inside,
-            next: Mutex::default(),
+            state: Mutex::default(),
+            wanted: Mutex::default(),
             asked: Condvar::new(),
         }
     }
 
     /// `outside` is the default memory manager from now on (`vm_set_default_memory_manager`): it gets
     /// what pages out, and in the background what the one before has, which may end then. When it
-    /// wants to end its pages move back to the kernel's own; when it dies they are lost.
+    /// wants to end they move back, to the one before it or, if that has none any more, to the kernel's
+    /// own; when it dies they are lost.
     ///
     /// # Errors
     /// Without a thread that watches it.
@@ -155,15 +127,19 @@ impl Manager {
         Ok(())
     }
 
-    /// Who is it, and how is it.
+    /// Who is it, and how is it. Waits for no pager.
     pub fn state(&self) -> State {
-        let kept = self.read();
-        State {
+        whole(self.state.lock()).clone()
+    }
+
+    /// Has [`Manager::state`] say what there is now.
+    fn tell(&self, kept: &Kept) {
+        *whole(self.state.lock()) = State {
             outside: kept.current.outside().cloned(),
-            is_moving: kept.before.is_some(),
+            is_moving: !kept.before.is_empty(),
             lost: kept.lost.clone(),
             unreadable: kept.unreadable,
-        }
+        };
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Kept> {
@@ -174,29 +150,33 @@ impl Manager {
         whole(self.kept.write())
     }
 
-    fn next(&self) -> MutexGuard<'_, Option<Member>> {
-        whole(self.next.lock())
+    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        whole(self.wanted.lock())
+    }
+
+    /// Has the thread that moves pages look again.
+    fn look_again(&self, mut wanted: MutexGuard<'_, Wanted>) {
+        wanted.is_new = true;
+        self.asked.notify_all();
     }
 
     fn set_next(&self, member: Member) {
-        let displaced = self.next().replace(member);
-        self.asked.notify_all();
+        let mut wanted = self.wanted();
+        let displaced = wanted.next.replace(member);
+        self.look_again(wanted);
         if let Some(displaced) = displaced {
             displaced.may_end();
         }
     }
 
-    /// One that wants to end: unless another takes its place anyway, the kernel's own does.
+    /// One that wants to end. Who has pages of it, or is to have some, is the business of the thread
+    /// that moves them: this one must see it die, and waits for nobody.
     fn ends(&self, outside: &Arc<Outside>) {
-        let mut next = self.next();
-        if next.as_ref().is_some_and(|next| next.is(outside)) {
-            *next = None;
-            outside.may_end();
-        } else if self.read().current.is(outside) && next.is_none() {
-            *next = Some(Member::Inside(Arc::clone(&self.inside)));
-            self.asked.notify_all();
-        } else if !self.read().before.as_ref().is_some_and(|m| m.is(outside)) {
-            outside.may_end();
+        let mut wanted = self.wanted();
+        let displaced = wanted.next.take_if(|next| next.is(outside));
+        self.look_again(wanted);
+        if let Some(displaced) = displaced {
+            displaced.may_end();
         }
     }
 
@@ -205,22 +185,29 @@ impl Manager {
         let mut kept = self.write();
         if kept.current.is(outside) {
             let inside = Member::Inside(Arc::clone(&self.inside));
-            kept.current = kept.before.take().unwrap_or(inside);
-        } else if kept.before.as_ref().is_some_and(|m| m.is(outside)) {
-            kept.before = None;
+            kept.current = match kept.before.is_empty() {
+                true => inside,
+                false => kept.before.remove(0),
+            };
+        } else if kept.before.iter().any(|member| member.is(outside)) {
+            kept.before.retain(|member| !member.is(outside));
         } else {
             drop(kept);
-            let mut next = self.next();
-            if next.as_ref().is_some_and(|next| next.is(outside)) {
-                *next = None;
-            }
+            self.wanted().next.take_if(|next| next.is(outside));
             return;
         }
         kept.lost.push(outside.pid());
+        self.tell(&kept);
+        let now = match kept.current.outside() {
+            None => "the host kernel keeps pages itself now".into(),
+            Some(outside) => format!("process {} keeps pages now", outside.pid()),
+        };
         drop(kept);
+        // Who has its place may want to end, too.
+        self.look_again(self.wanted());
         eprintln!(
             "farpage: the default pager (process {}) died: pages that it had are lost, and programs \
-             that touch them get SIGBUS; the host kernel keeps pages itself now",
+             that touch them get SIGBUS; {now}",
             outside.pid()
         );
     }
@@ -229,10 +216,7 @@ impl Manager {
     fn exchange(&self) {
         let mut buffer = vec![0; PAGES * PAGE_BYTES];
         loop {
-            let next = whole(self.asked.wait_while(self.next(), |next| next.is_none())).take();
-            if let Some(next) = next {
-                self.begin(next);
-            }
+            self.begin(self.wait_for_next());
             let mut cursor = 0;
             loop {
                 match self.step(&mut cursor, &mut buffer) {
@@ -240,55 +224,87 @@ impl Manager {
                     Step::Moved => std::thread::yield_now(),
                     Step::Done => break,
                     Step::NoRoom => {
-                        let waited = self.asked.wait_timeout(self.next(), AGAIN);
-                        let somebody_else = whole(waited).0.is_some();
-                        if somebody_else {
-                            self.turn_back();
-                        }
+                        let waited = self.asked.wait_timeout(self.wanted(), AGAIN);
+                        drop(whole(waited));
                     }
+                }
+                if let Some(next) = self.next() {
+                    self.begin(next);
+                    cursor = 0;
                 }
             }
         }
     }
 
-    /// Another is the default memory manager, unless it is that already.
+    /// Waits until another is to be the default memory manager.
+    fn wait_for_next(&self) -> Member {
+        loop {
+            let waited = self
+                .asked
+                .wait_while(self.wanted(), |wanted| !wanted.is_new);
+            whole(waited).is_new = false;
+            if let Some(next) = self.next() {
+                return next;
+            }
+        }
+    }
+
+    /// Who is to be the default memory manager, if not the one that is: another was put there, or it wants
+    /// to end, and the one before it, if that does not, or else the kernel's own takes its place.
+    fn next(&self) -> Option<Member> {
+        let next = self.wanted().next.take();
+        next.or_else(|| {
+            let kept = self.read();
+            let stays = |member: &&Member| !member.ends();
+            kept.current.ends().then(|| {
+                let before = kept.before.iter().find(stays);
+                let inside = || Member::Inside(Arc::clone(&self.inside));
+                before.cloned().unwrap_or_else(inside)
+            })
+        })
+    }
+
+    /// Another is the default memory manager, unless it is that already, or is not to be it any more.
     fn begin(&self, next: Member) {
         let mut kept = self.write();
+        if next.ends() {
+            return next.may_end();
+        }
         if kept.current.is_same(&next) {
             return;
         }
+        kept.before.retain(|member| !member.is_same(&next));
         let before = std::mem::replace(&mut kept.current, next);
-        kept.before = Some(before);
-    }
-
-    /// Pages go back to where they come from.
-    fn turn_back(&self) {
-        let kept = &mut *self.write();
-        if let Some(before) = &mut kept.before {
-            std::mem::swap(&mut kept.current, before);
-        }
+        kept.before.insert(0, before);
+        self.tell(&kept);
     }
 
     /// Moves some pages.
     fn step(&self, cursor: &mut u64, buffer: &mut [u8]) -> Step {
         let mut kept = self.write();
-        let Some(before) = kept.before.clone() else {
+        let Some(before) = kept.before.first().cloned() else {
             return Step::Done;
         };
         let found = match before.keeper().some_kept(*cursor) {
             Ok(found) => found,
-            // Its end is told by whoever watches it.
-            Err(_) => return Step::NoRoom,
+            // Its end is told by whoever watches it; others may be had meanwhile.
+            Err(_) => {
+                kept.before.rotate_left(1);
+                *cursor = 0;
+                return Step::NoRoom;
+            }
         };
         let Some((object, pages, further)) = found else {
             if *cursor > 0 {
                 *cursor = 0;
                 return Step::Moved;
             }
-            kept.before = None;
+            kept.before.remove(0);
+            self.tell(&kept);
+            let is_last = kept.before.is_empty();
             drop(kept);
             before.may_end();
-            return Step::Done;
+            return if is_last { Step::Done } else { Step::Moved };
         };
         *cursor = further;
         let wanted = pages.pages().min(PAGES as u64);
@@ -319,6 +335,7 @@ impl Manager {
                 let first = PageIndex(pages.start.0);
                 before.keeper().discard(object, PageRange::one(first));
                 kept.unreadable += 1;
+                self.tell(&kept);
                 Step::Moved
             }
         }
@@ -349,7 +366,7 @@ impl Kept {
         }
     }
 
-    fn both(&self) -> impl Iterator<Item = &Member> {
+    fn all(&self) -> impl Iterator<Item = &Member> {
         self.before.iter().chain([&self.current])
     }
 }
@@ -363,7 +380,7 @@ impl Pager for Manager {
             let kept = self.read();
             let mut answer = Err(PagerError::Unavailable);
             let mut asked = None;
-            for member in kept.both() {
+            for member in kept.all() {
                 let request = DataRequest::new(object, pages, needed, access, buffer);
                 answer = member.keeper().data_request(request);
                 asked = Some(member.clone());
@@ -382,8 +399,18 @@ impl Pager for Manager {
         }
     }
 
-    fn explain(&self, _: ObjectId, _: PageIndex, into: &mut dyn fmt::Write) -> bool {
+    fn explain(&self, object: ObjectId, page: PageIndex, into: &mut dyn fmt::Write) -> bool {
         let kept = self.read();
+        // Who has it still, and cannot give it, is not explained by those that are gone.
+        let is_gone = |member: &Member| {
+            let copied = member
+                .keeper()
+                .copy(object, PageRange::one(page), &mut [0; PAGE_BYTES]);
+            matches!(copied, Err(PagerError::Unavailable | PagerError::Dead))
+        };
+        if !kept.all().all(is_gone) {
+            return false;
+        }
         let said = match (kept.lost.last(), kept.unreadable) {
             (Some(pid), _) => write!(
                 into,
@@ -400,43 +427,36 @@ impl Pager for Manager {
 
     fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
         self.alive(|kept| {
-            let taken = kept.current.keeper().data_write(object, pages);
-            let discard = |member: &Member| {
-                for out in pages {
-                    let page = PageRange::one(out.page);
-                    member.keeper().discard(object, page);
-                }
-            };
-            let Some(before) = &kept.before else {
+            let members = [&kept.current].into_iter().chain(&kept.before);
+            let mut taken = Err(PagerError::Unavailable);
+            // When the new one is full, or fails, there are still those before.
+            let by = members.clone().find(|member| {
+                taken = member.keeper().data_write(object, pages);
+                matches!(taken, Ok(()) | Err(PagerError::Dead))
+            });
+            let Some(by) = by else {
                 return (kept.current.clone(), taken);
             };
-            match taken {
-                Ok(()) => {
-                    discard(before);
-                    (kept.current.clone(), Ok(()))
-                }
-                Err(PagerError::Dead) => (kept.current.clone(), Err(PagerError::Dead)),
-                Err(_) => {
-                    // The new one is full, or fails: there is still the one before.
-                    let taken = before.keeper().data_write(object, pages);
-                    if taken.is_ok() {
-                        discard(&kept.current);
-                    }
-                    (before.clone(), taken)
+            if taken.is_ok() {
+                for out in pages {
+                    let page = PageRange::one(out.page);
+                    let others = members.clone().filter(|member| !member.is_same(by));
+                    others.for_each(|member| member.keeper().discard(object, page));
                 }
             }
+            (by.clone(), taken)
         })
     }
 
     fn discard(&self, object: ObjectId, pages: PageRange) {
         let kept = self.read();
-        kept.both()
+        kept.all()
             .for_each(|member| member.keeper().discard(object, pages));
     }
 
     fn terminate(&self, object: ObjectId) {
         let kept = self.read();
-        kept.both()
+        kept.all()
             .for_each(|member| member.keeper().terminate(object));
     }
 }

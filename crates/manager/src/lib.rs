@@ -11,6 +11,7 @@ mod ask;
 mod channel;
 mod exchange;
 mod keeper;
+mod member;
 mod outside;
 mod serve;
 mod space;

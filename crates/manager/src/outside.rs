@@ -67,6 +67,7 @@ pub struct Outside {
     free: Mutex<u64>,
     freed: Condvar,
     is_dead: AtomicBool,
+    wants_to_end: AtomicBool,
     is_late: AtomicBool,
 }
 
@@ -102,11 +103,13 @@ impl Outside {
             free: Mutex::new(u64::MAX),
             freed: Condvar::new(),
             is_dead: AtomicBool::new(false),
+            wants_to_end: AtomicBool::new(false),
             is_late: AtomicBool::new(false),
         }))
     }
 
-    /// Tells what becomes of it, until it is dead.
+    /// Tells what becomes of it, until it is dead. `tell` waits for no pager: the death of this one
+    /// would not be seen meanwhile.
     pub(crate) fn watch(
         self: &Arc<Self>,
         tell: impl Fn(News) + Send + 'static,
@@ -116,7 +119,10 @@ impl Outside {
             let mut byte = [0];
             loop {
                 match (&outside.life).read(&mut byte) {
-                    Ok(1) if byte[0] == END => tell(News::WantsToEnd),
+                    Ok(1) if byte[0] == END => {
+                        outside.wants_to_end.store(true, Ordering::Release);
+                        tell(News::WantsToEnd);
+                    }
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                     Ok(_) | Err(_) => break,
                 }
@@ -159,6 +165,11 @@ impl Outside {
     /// How full it is, as it said last.
     pub fn space(&self) -> Space {
         self.channel.space()
+    }
+
+    /// It asked for its end, or is dead.
+    pub(crate) fn ends(&self) -> bool {
+        self.is_dead() || self.wants_to_end.load(Ordering::Acquire)
     }
 
     fn is_dead(&self) -> bool {
@@ -204,17 +215,21 @@ impl Outside {
         place.ask(ask.numbers());
         let cpu = thread::current_cpu();
         self.channel.staffed_bell(cpu).ring(number);
-        let answer = self.wait(&place)?;
-        let seen = look(&place, Answer::of(answer));
+        let seen = match self.wait(&place) {
+            // Its place is never used again.
+            Err(PagerError::Dead) => return Err(PagerError::Dead),
+            Err(error) => Err(error),
+            Ok(answer) => look(&place, Answer::of(answer)),
+        };
         self.give_place(number);
         seen
     }
 
-    /// Waits for an answer. A place of a process that died is never used again.
+    /// Waits for an answer.
     fn wait(&self, place: &Place<'_>) -> Result<[u64; crate::ask::NUMBERS], PagerError> {
         let mut since = None;
         loop {
-            if let Some(answer) = place.answered() {
+            if let Some(answer) = place.answered()? {
                 if since.is_some() {
                     self.is_late.store(false, Ordering::Relaxed);
                 }
