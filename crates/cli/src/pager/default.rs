@@ -17,6 +17,8 @@ use crate::paging::Paging;
 use crate::size::human;
 use crate::{prepare, signals};
 
+/// Time between two lines while pages move away.
+const SAY_EVERY: Duration = Duration::from_secs(5);
 /// Time between two looks whether all pages have come.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -68,11 +70,21 @@ pub fn main(args: &DefaultArgs) -> Result<()> {
         "farpage: process {own} is the default pager of the host kernel at {} ({wired})",
         socket.display()
     );
-    let told = Arc::clone(&serving);
+    let (told, has) = (Arc::clone(&serving), Arc::clone(&paging));
     let listen = move || {
         while signal::next(ends).is_err() {}
         println!("farpage: pages move back to the host kernel");
         told.end();
+        loop {
+            std::thread::sleep(SAY_EVERY);
+            let (compressed, files) = kept(&has.about());
+            println!(
+                "farpage: {} compressed and {} in paging files are still here (farpage stats says \
+                 whether there is room elsewhere)",
+                human(compressed),
+                human(files)
+            );
+        }
     };
     let thread = std::thread::Builder::new().name("signals".into());
     thread.spawn(listen).context("cannot start a thread")?;
@@ -107,10 +119,15 @@ fn say_when_all_is_here(host: &Host) {
     }
 }
 
+/// Bytes that are compressed, and those in paging files.
+fn kept(space: &PagingSpace) -> (u64, u64) {
+    let files = space.files.iter().map(|file| file.used_bytes);
+    (space.compressed_bytes, files.sum())
+}
+
 /// What has come, in words.
 fn came(space: &PagingSpace) -> String {
-    let files: u64 = space.files.iter().map(|file| file.used_bytes).sum();
-    match (space.compressed_bytes, files) {
+    match kept(space) {
         (0, 0) => "nothing".into(),
         (compressed, files) => format!(
             "all pages ({} compressed, {} in paging files)",
