@@ -32,6 +32,9 @@ pub enum Mark {
     Counted = 3,
 }
 
+/// Bytes from here on, which no file has, are locked by Farpage: programs' locks of whole files end here.
+pub const LOCKED_FROM: u64 = 0x7fff_fa6e_0000_0000;
+
 impl Shm {
     /// True in a tree whose shared memory is kept by the supervisor.
     pub fn is_on(&self) -> bool {
@@ -45,8 +48,7 @@ impl Shm {
 
     /// Sets where the marks are of the tree whose supervisor is process `pid`.
     pub fn set_marks(&self, pid: u32) {
-        /// Bytes that no file has.
-        const FIRST: u64 = 0x7fff_fa6f_0000_0000;
+        const FIRST: u64 = LOCKED_FROM + (1 << 32);
         self.marks
             .store(FIRST + (u64::from(pid) << 2), Ordering::Relaxed);
     }

@@ -23,6 +23,8 @@ pub(crate) enum Outcome {
     ReissueAs(u32),
     /// It waits until a message can be received from this socket, and then makes it again.
     WaitFor(usize),
+    /// It waits in this call, which leaves the first argument where it is, and then makes it again.
+    WaitIn(u32, [usize; 3]),
 }
 
 /// The handler: moves to a stack of ours and goes on there. What [`handle`] returns is 0 or the
@@ -106,7 +108,10 @@ extern "C" fn handle(info: *mut Info, frame: *mut Frame, own: Option<&Stack>) ->
         }
         Outcome::Reissue => reissue(number, context),
         Outcome::ReissueAs(number) => reissue(number, context),
-        Outcome::WaitFor(socket) => wait_for(socket, number, context),
+        Outcome::WaitFor(socket) => wait(number, context, |byte| shm::wait_for(socket, byte)),
+        Outcome::WaitIn(waits, [a, b, c]) => {
+            wait(number, context, |_| (waits, [a, b, c, 0, 0, 0]));
+        }
     }
     0
 }
@@ -121,8 +126,9 @@ fn reissue(number: u32, context: &mut Frame) {
     context.rip = GATE_ADDRESS + GATE_REISSUE;
 }
 
-/// Points the program at the gate's other stub: it waits for a message, and comes back to the call.
-fn wait_for(socket: usize, number: u32, context: &mut Frame) {
+/// Points the program at the gate's other stub: it waits in another call, and comes back to this one.
+/// `waits`: that call, which may have a byte of the program's stack.
+fn wait(number: u32, context: &mut Frame, waits: impl FnOnce(usize) -> (u32, [usize; 6])) {
     let saved: [usize; WAIT_WORDS] = [
         number as usize,
         context.rsi,
@@ -134,8 +140,8 @@ fn wait_for(socket: usize, number: u32, context: &mut Frame) {
     reissue(number, context);
     context.rip = GATE_ADDRESS + GATE_WAIT;
     let at = put(context.rsp + 8, saved);
-    let (waits, [a, b, c, d, e, f]) = shm::wait_for(socket, at + size_of_val(&saved));
-    context.rax = waits as usize;
+    let (waits_in, [a, b, c, d, e, f]) = waits(at + size_of_val(&saved));
+    context.rax = waits_in as usize;
     (context.rdi, context.rsi, context.rdx) = (a, b, c);
     (context.r10, context.r8, context.r9) = (d, e, f);
 }

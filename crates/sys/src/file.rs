@@ -502,11 +502,10 @@ pub fn claim(fd: Fd) -> Result<()> {
         process: i32,
     }
     const F_OFD_SETLK: u32 = 37;
-    const CLAIMED_BYTE: i64 = 0x7fff_fa6e_0000_0000;
     let lock = Lock {
         kind: g::F_WRLCK as i16,
         whence: 0,
-        start: CLAIMED_BYTE,
+        start: farpage_abi::shm::LOCKED_FROM as i64,
         length: 1,
         process: 0,
     };

@@ -14,6 +14,7 @@ mod connection;
 mod control_messages;
 mod descriptors;
 mod files;
+mod locks;
 mod memory;
 mod memory_files;
 mod room;
@@ -83,6 +84,7 @@ pub(crate) unsafe fn call(number: u32, frame: &Frame) -> Option<Outcome> {
             // SAFETY: forwarded.
             return Some(unsafe { sockets::call(shm, number, args) });
         }
+        g::__NR_fcntl if let Some(done) = locks::call(shm, args) => return Some(done),
         _ => descriptors::call(shm, number, args),
     };
     done.map(Outcome::Done)

@@ -28,6 +28,8 @@ const MAP_FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
 const NO_MEMORY_OF_OURS: u32 = g::MAP_STACK | g::MAP_GROWSDOWN | g::MAP_HUGETLB | 0x40;
 const PR_SET_SECCOMP: u32 = 22;
 const F_ADD_SEALS: u32 = 1033;
+/// `F_GETLK`, `F_SETLK`, `F_SETLKW`, and those of open files.
+const LOCKS: [u32; 6] = [5, 6, 7, 36, 37, 38];
 const FIOCLEX: u32 = 0x5451;
 
 /// Where rules end.
@@ -510,13 +512,15 @@ fn when_opened(a: &mut Assembler, argument: u32, params: &Params, label: Label) 
     a.place(other);
 }
 
-/// `fcntl` that makes another number for such a descriptor, or seals it.
+/// `fcntl` that makes another number for such a descriptor, seals it, or locks parts of its file.
 fn when_duplicated(a: &mut Assembler, params: &Params, label: Label) {
     let (other, duplicate) = (a.label(), a.label());
     a.load(data::low(1));
     a.when(Test::Equal(g::F_DUPFD), duplicate);
     if params.shm {
-        a.when(Test::Equal(F_ADD_SEALS), duplicate);
+        for command in [F_ADD_SEALS].iter().chain(&LOCKS) {
+            a.when(Test::Equal(*command), duplicate);
+        }
     }
     a.unless(Test::Equal(g::F_DUPFD_CLOEXEC), other);
     a.place(duplicate);
