@@ -1,7 +1,7 @@
 //! Slots of raw segments for pages on their way to a paging file.
 //!
-//! As long as there is room, pages are appended. When no file gives another segment, or most slots
-//! are dead, the slots of dead pages are used again: in segments that this task alone holds, as another holder may have
+//! As long as there is room, pages are appended. When no file gives another segment, the slots of
+//! dead pages are used again: in segments that this task alone holds, as another holder may have
 //! pages there that are alive. Such slots have their disk space already.
 
 use farpage_pagers::PagerError;
@@ -26,11 +26,6 @@ impl DefaultPager {
         }
         let _growing = self.growing.lock();
         if let Some(run) = self.reserve_open(wanted, avoid) {
-            return Ok(run);
-        }
-        if self.is_mostly_holes()
-            && let Some(run) = self.reserve_hole(wanted)
-        {
             return Ok(run);
         }
         let slots = RawSlots::new().ok_or(PagerError::OutOfSpace)?;
@@ -62,21 +57,6 @@ impl DefaultPager {
             state.settle(&self.shared, id);
         }
         run
-    }
-
-    /// More of the slots that were ever given out are dead than alive: what is rewritten again and again
-    /// would take ever more of the disk.
-    fn is_mostly_holes(&self) -> bool {
-        let state = self.state.lock();
-        let raw = state
-            .segments
-            .iter()
-            .filter_map(|segment| match &segment.kind {
-                Kind::Raw(slots) => Some((slots.next, segment.live)),
-                Kind::Free | Kind::Packed => None,
-            });
-        let (given, live) = raw.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        given > 2 * live + RAW_SLOTS
     }
 
     /// Gives out dead slots side by side, up to `wanted`, wherever the first are found.

@@ -386,22 +386,6 @@ fn a_full_disk_is_out_of_space_and_loses_nothing() {
 }
 
 #[test]
-fn pages_that_are_rewritten_at_random_take_no_more_and_more_of_the_disk() {
-    let (control, _file, pager) = with_file(0, 1 << 10);
-    write(&pager, OBJECT, &pages(3, 0..1024), true).unwrap();
-    let mut seed = 1u64;
-    for _ in 0..8000 {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let page = (seed >> 40) % 1024;
-        write(&pager, OBJECT, &pages(3, page..page + 1), true).unwrap();
-    }
-    read_all(&pager, 3, 0..1024);
-    // 4 MiB are alive, 31 MiB were written.
-    let used = held(control);
-    assert!(used <= 4 * 2 + 2, "{used} segments");
-}
-
-#[test]
 fn a_refused_fork_leaves_nothing() {
     let (control, _file, pager) = with_file(0, 16);
     write(&pager, OBJECT, &pages(3, 0..600), true).unwrap();
