@@ -25,7 +25,7 @@ struct Process {
 impl Process {
     /// Starts one that is the default pager now.
     fn start(up: &Up, more: &[&str]) -> Self {
-        let mut command = farpage(&["pager", "default"], &up.folder.path().join("host"));
+        let mut command = farpage(&["pager", "default"], &up.socket());
         command.arg("--spill").arg(up.folder.path()).args(more);
         command.stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -189,7 +189,7 @@ fn reads_again(up: &Up, number: usize) -> (Child, BufReader<ChildStdout>) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["the_reader", "--exact", "--nocapture"]);
     command.env(READER, number.to_string());
-    command.env("FARPAGE_HOST", up.folder.path().join("host"));
+    command.env("FARPAGE_HOST", up.socket());
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
@@ -256,14 +256,14 @@ fn one_of_another_user_is_refused() {
         std::fs::set_permissions(path, mode).unwrap();
     };
     open(up.folder.path());
-    open(&up.folder.path().join("host"));
+    open(&up.socket());
     // Where that user finds it.
     let command = up.folder.path().join("farpage");
     std::fs::copy(env!("CARGO_BIN_EXE_farpage"), &command).unwrap();
     let refused = Command::new(command)
         .args(["pager", "default", "--compressed", "1M", "--spill"])
         .arg(up.folder.path())
-        .env("FARPAGE_HOST", up.folder.path().join("host"))
+        .env("FARPAGE_HOST", up.socket())
         .uid(65534)
         .gid(65534)
         .output()

@@ -35,7 +35,7 @@ fn fill(up: &Up, bytes: u64) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["the_program", "--exact", "--nocapture"]);
     command.env(PROGRAM, bytes.to_string());
-    command.env("FARPAGE_HOST", up.folder.path().join("host"));
+    command.env("FARPAGE_HOST", up.socket());
     command.stdout(Stdio::null()).spawn().unwrap()
 }
 
@@ -143,7 +143,7 @@ assert termios.tcgetattr(theirs) == before
     for number in ["1", "2", "15"] {
         let mut python = Command::new("python3");
         python.args(["-c", program, env!("CARGO_BIN_EXE_farpage"), number]);
-        python.env("FARPAGE_HOST", up.folder.path().join("host"));
+        python.env("FARPAGE_HOST", up.socket());
         python.env("TERM", "xterm");
         let got = python.output().unwrap();
         assert!(got.status.success(), "signal {number}: {got:?}");
@@ -154,7 +154,7 @@ assert termios.tcgetattr(theirs) == before
 fn a_stopped_host_kernel_is_named_with_what_to_do() {
     let up = Up::start(&[]);
     up.signal("-STOP");
-    let mut asks = farpage(&["ls"], &up.folder.path().join("host"));
+    let mut asks = farpage(&["ls"], &up.socket());
     let mut asks = asks
         .stderr(Stdio::piped())
         .stdout(Stdio::piped())
@@ -273,7 +273,7 @@ fn messages_are_shown_as_they_come() {
     let up = Up::start(&[]);
     let host = up.host();
     let shared = host.create("grid", 24 << 20).unwrap();
-    let socket = up.folder.path().join("host");
+    let socket = up.socket();
     let mut trace = farpage(&["trace", "grid", "--count", "500"], &socket);
     let mut trace = trace.stdout(Stdio::piped()).spawn().unwrap();
     while trace.try_wait().unwrap().is_none() {
@@ -309,7 +309,7 @@ fn top_prints_once_where_there_is_no_terminal() {
 #[test]
 fn what_a_killed_host_kernel_leaves_is_removed_and_what_is_used_stays() {
     let mut up = Up::start(&[]);
-    let socket = up.folder.path().join("host");
+    let socket = up.socket();
     let path = socket.to_str().unwrap().to_owned();
     up.says(&["gc", "--socket", &path]);
     assert!(socket.exists(), "it is used");

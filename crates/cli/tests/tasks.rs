@@ -1,14 +1,17 @@
 //! Address spaces of tasks under `farpage run`, and what they share through a host kernel.
 #![allow(unsafe_code)]
 
-use std::io::{BufRead, BufReader};
+#[path = "support/up.rs"]
+mod up;
+
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use farpage_services::Host;
 use farpage_task::{AddressSpace, Inheritance, PAGE_BYTES as PAGE, Protection, Shortage, VmError};
+use up::Up;
 
 const ROLE: &str = "FARPAGE_TASK_ROLE";
 const AT: &str = "FARPAGE_TASK_AT";
@@ -163,42 +166,6 @@ fn so_they_have_where_shared_memory_is_kept() {
     under_run(&["--shm"]);
 }
 
-/// A host kernel whose memory is smaller than what is shared.
-struct Up {
-    folder: tempfile::TempDir,
-    child: Child,
-}
-
-impl Up {
-    fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_farpage"));
-        command.args(["up", "--ram", "16M", "--socket"]);
-        command.arg(folder.path().join("host"));
-        command
-            .arg("--spill")
-            .arg(folder.path())
-            .stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        output.read_line(&mut line).unwrap();
-        assert!(line.contains("the host kernel answers at"), "{line}");
-        Self { folder, child }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("host")
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// 48 MiB, three times what the host kernel may have in memory.
 const PAGES: u64 = 12288;
 
@@ -316,9 +283,9 @@ fn races() {
 
 #[test]
 fn nothing_is_lost_that_is_written_just_when_an_object_is_made() {
-    let up = Up::start();
+    let up = Up::start(&[]);
     let exe = Command::new(std::env::current_exe().unwrap());
-    runs_well(the_test_as(exe, "races", 0).env("FARPAGE_HOST", up.path()));
+    runs_well(the_test_as(exe, "races", 0).env("FARPAGE_HOST", up.socket()));
 }
 
 /// Executed by it.
@@ -335,17 +302,17 @@ fn has_much(at: u64) {
 
 #[test]
 fn what_is_shared_through_the_host_kernel_need_not_fit_into_memory() {
-    let up = Up::start();
+    let up = Up::start(&[]);
     let exe = Command::new(std::env::current_exe().unwrap());
-    runs_well(the_test_as(exe, "shares much", 0).env("FARPAGE_HOST", up.path()));
+    runs_well(the_test_as(exe, "shares much", 0).env("FARPAGE_HOST", up.socket()));
 }
 
 #[test]
 fn without_room_at_the_host_kernel_nothing_changes() {
-    let up = Up::start();
+    let up = Up::start(&[]);
     let exe = Command::new(std::env::current_exe().unwrap());
     let mut command = the_test_as(exe, "is refused", up.child.id().into());
-    runs_well(command.env("FARPAGE_HOST", up.path()));
+    runs_well(command.env("FARPAGE_HOST", up.socket()));
 }
 
 /// Kills the host kernel before it asks it for memory.

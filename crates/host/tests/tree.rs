@@ -1,20 +1,16 @@
 //! Objects within the budget of a tree: what is charged for comes before memory is taken.
 
-use std::collections::HashMap;
+mod support;
+
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 
-use farpage_abi::{Control, ObjectId, PAGE_BYTES, PageRange};
+use farpage_abi::{Control, PAGE_BYTES};
 use farpage_host::{Object, Objects};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
-use farpage_sys::file::Fd;
 use farpage_sys::view::View;
-use farpage_sys::{message, socket};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use support::{Store, mapped};
 
 const BUDGET: u64 = 32 << 20;
 /// What page-out in tasks leaves of it.
@@ -22,47 +18,6 @@ const LIMIT: u64 = BUDGET - (2 << 20);
 const THREADS: u64 = 8;
 /// Pages that each thread writes.
 const PART: u64 = 2048;
-
-/// Keeps what it is given.
-#[derive(Default)]
-struct Store(Mutex<HashMap<u64, Box<[u8; PAGE_BYTES]>>>);
-
-impl Pager for Store {
-    fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
-        let (pages, all) = (request.pages(), self.0.lock().unwrap());
-        let into = request.buffer().chunks_exact_mut(PAGE_BYTES);
-        for (page, into) in pages.iter().zip(into) {
-            let kept = all.get(&page.0).ok_or(PagerError::Unavailable)?;
-            into.copy_from_slice(&**kept);
-        }
-        Ok(Supplied::clean(pages.pages()))
-    }
-
-    fn data_write(&self, _: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
-        let taken = pages.iter().map(|one| (one.page.0, Box::new(*one.bytes)));
-        self.0.lock().unwrap().extend(taken);
-        Ok(())
-    }
-}
-
-fn pair() -> (OwnedFd, OwnedFd) {
-    let flags = SocketFlags::CLOEXEC;
-    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
-}
-
-/// An object of `pages` pages that this process maps.
-fn mapped(objects: &'static Objects, pages: u64) -> (Arc<Object>, View) {
-    let object = objects.create("test", pages, Arc::new(Store::default()), true);
-    let object = object.unwrap();
-    let view = View::map(object.descriptor(), pages as usize * PAGE_BYTES, None).unwrap();
-    let (one, other) = pair();
-    socket::send(Fd(one.as_raw_fd()), &[0; 8], Some(view.userfaultfd())).unwrap();
-    let (_, faults) = message::wait(other.as_fd(), &mut [0; 8]).unwrap();
-    let space = objects.attach(faults.unwrap()).unwrap();
-    let all = PageRange::new(0, pages);
-    objects.map(space, &object, view.address(), all).unwrap();
-    (object, view)
-}
 
 fn word(view: &View, page: u64) -> &std::sync::atomic::AtomicU64 {
     view.word(page as usize * PAGE_BYTES)
@@ -87,7 +42,7 @@ fn in_tree() -> (&'static Control, &'static Objects) {
 #[test]
 fn many_threads_stay_within_the_budget() {
     let (_, objects) = in_tree();
-    let (object, view) = mapped(objects, THREADS * PART);
+    let (object, view) = mapped(objects, &Store::new(0), THREADS * PART);
     let (view, is_over) = (&view, &AtomicBool::new(false));
     let most_there = thread::scope(|scope| {
         let writers: Vec<_> = (0..THREADS)
@@ -130,7 +85,7 @@ fn many_threads_stay_within_the_budget() {
 #[test]
 fn a_new_page_takes_no_memory_before_it_is_charged() {
     let (control, objects) = in_tree();
-    let (object, view) = mapped(objects, 64);
+    let (object, view) = mapped(objects, &Store::new(0), 64);
     // The programs have all.
     control.resident_bytes.store(BUDGET, Ordering::Relaxed);
     thread::scope(|scope| {

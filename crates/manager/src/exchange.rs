@@ -357,13 +357,8 @@ impl Manager {
 }
 
 impl Kept {
-    /// A page that nobody has, but somebody had.
-    fn lost(&self, error: PagerError) -> PagerError {
-        let are_lost = !self.lost.is_empty() || self.unreadable > 0;
-        match error {
-            PagerError::Unavailable if are_lost => PagerError::Dead,
-            other => other,
-        }
+    fn has_lost(&self) -> bool {
+        !self.lost.is_empty() || self.unreadable > 0
     }
 
     fn all(&self) -> impl Iterator<Item = &Member> {
@@ -376,26 +371,20 @@ impl Pager for Manager {
         let (object, pages) = (request.object(), request.pages());
         let (needed, access) = (request.needed(), request.access());
         let buffer = request.buffer();
-        loop {
-            let kept = self.read();
-            let mut answer = Err(PagerError::Unavailable);
-            let mut asked = None;
+        let supplied = self.alive(|kept| {
             for member in kept.all() {
                 let request = DataRequest::new(object, pages, needed, access, buffer);
-                answer = member.keeper().data_request(request);
-                asked = Some(member.clone());
-                if answer != Err(PagerError::Unavailable) {
-                    break;
+                let supplied = member.keeper().data_request(request);
+                if supplied != Err(PagerError::Unavailable) {
+                    return (member.clone(), supplied);
                 }
             }
-            match (answer, asked) {
-                (Err(PagerError::Dead), Some(Member::Outside(dead))) => {
-                    drop(kept);
-                    self.died(&dead);
-                }
-                (Err(error), _) => return Err(kept.lost(error)),
-                (supplied, _) => return supplied,
-            }
+            (kept.current.clone(), Err(PagerError::Unavailable))
+        });
+        match supplied {
+            // A page that nobody has, but somebody had.
+            Err(PagerError::Unavailable) if self.read().has_lost() => Err(PagerError::Dead),
+            supplied => supplied,
         }
     }
 

@@ -10,8 +10,6 @@ use crate::mem;
 use crate::raw::{Errno, Result};
 use crate::syscall;
 
-const F_ADD_SEALS: u32 = 1033;
-const F_GET_SEALS: u32 = 1034;
 const F_SEAL_SHRINK_GROW: usize = 0x2 | 0x4;
 
 /// Makes an empty control block: a memory file that can never change its size, closed on exec,
@@ -24,7 +22,7 @@ pub fn create() -> Result<(Fd, &'static Control)> {
     let fd = file::memfd(c"farpage-control", flags)?;
     file::set_size(fd, size_of::<Control>() as u64)?;
     // SAFETY: takes no pointer.
-    unsafe { syscall!(g::__NR_fcntl, fd.0, F_ADD_SEALS, F_SEAL_SHRINK_GROW) }?;
+    unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_ADD_SEALS, F_SEAL_SHRINK_GROW) }?;
     let control = map_unchecked(fd)?;
     control.version.store(CONTROL_VERSION, Ordering::Relaxed);
     control.magic.store(CONTROL_MAGIC, Ordering::Release);
@@ -38,7 +36,7 @@ pub fn create() -> Result<(Fd, &'static Control)> {
 /// (an access could then kill the process), or magic or version differ. Else as `mmap(2)`.
 pub fn map(fd: Fd) -> Result<&'static Control> {
     // SAFETY: takes no pointer.
-    let seals = unsafe { syscall!(g::__NR_fcntl, fd.0, F_GET_SEALS) }?;
+    let seals = unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_GET_SEALS) }?;
     if seals & F_SEAL_SHRINK_GROW != F_SEAL_SHRINK_GROW {
         return Err(Errno::EINVAL);
     }

@@ -444,9 +444,8 @@ pub fn flags(fd: Fd) -> Result<u32> {
 
 /// The seals of a memory file (`F_SEAL_WRITE` and its like); 0 of other files.
 pub fn seals(fd: Fd) -> u32 {
-    const F_GET_SEALS: u32 = 1034;
     // SAFETY: takes no pointer.
-    unsafe { syscall!(g::__NR_fcntl, fd.0, F_GET_SEALS) }.map_or(0, |seals| seals as u32)
+    unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_GET_SEALS) }.map_or(0, |seals| seals as u32)
 }
 
 /// Opens the file of a descriptor anew, with a position and rights of its own.
@@ -485,32 +484,6 @@ pub fn is_alone(fd: Fd) -> Result<bool> {
         Err(Errno::EAGAIN) => Ok(false),
         Err(errno) => Err(errno),
     }
-}
-
-/// Locks a byte of a file where no program has any, for this open file: no other process can.
-///
-/// # Errors
-/// As `fcntl(2)` with `F_OFD_SETLK`: `EAGAIN` when another has it.
-pub fn claim(fd: Fd) -> Result<()> {
-    /// `struct flock`: kind, whence, start, length, process.
-    #[repr(C)]
-    struct Lock {
-        kind: i16,
-        whence: i16,
-        start: i64,
-        length: i64,
-        process: i32,
-    }
-    const F_OFD_SETLK: u32 = 37;
-    let lock = Lock {
-        kind: g::F_WRLCK as i16,
-        whence: 0,
-        start: farpage_abi::shm::LOCKED_FROM as i64,
-        length: 1,
-        process: 0,
-    };
-    // SAFETY: `lock` is valid for reads of a `struct flock`.
-    unsafe { syscall!(g::__NR_fcntl, fd.0, F_OFD_SETLK, &raw const lock) }.map(drop)
 }
 
 /// The parts of `0 .. bytes` of a file that have contents, from `from` on: the first.

@@ -1,36 +1,37 @@
-//! Marks on files: read locks of bytes that no file has. One that is put by an open file lasts as
+//! Marks on files: locks of bytes that no file has. One that is put by an open file lasts as
 //! long as that, wherever its descriptors are, on their way between processes too, and as long as a
 //! mapping of it.
 
+use farpage_abi::shm::LOCKED_FROM;
 use linux_raw_sys::general as g;
 
 use crate::file::Fd;
 use crate::raw::Result;
 use crate::syscall;
 
-const F_OFD_GETLK: u32 = 36;
-const F_OFD_SETLK: u32 = 37;
-
-/// `struct flock`: kind, whence, start, length, process.
-#[repr(C)]
-struct Lock {
-    kind: i16,
-    whence: i16,
-    start: u64,
-    length: i64,
-    process: i32,
+/// A lock of one byte, by this open file.
+fn of(kind: u32, byte: u64) -> g::flock {
+    g::flock {
+        l_type: kind as i16,
+        l_whence: 0,
+        l_start: byte as i64,
+        l_len: 1,
+        l_pid: 0,
+    }
 }
 
-impl Lock {
-    fn of(kind: u32, byte: u64) -> Self {
-        Self {
-            kind: kind as i16,
-            whence: 0,
-            start: byte,
-            length: 1,
-            process: 0,
-        }
-    }
+fn set(fd: Fd, kind: u32, byte: u64) -> Result<()> {
+    let lock = of(kind, byte);
+    // SAFETY: `lock` is valid for reads of a `struct flock`.
+    unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_OFD_SETLK, &raw const lock) }.map(drop)
+}
+
+/// Takes the byte [`LOCKED_FROM`] of the file for this open file: no other can.
+///
+/// # Errors
+/// As `fcntl(2)` with `F_OFD_SETLK`: `EAGAIN` when another has it.
+pub fn claim(fd: Fd) -> Result<()> {
+    set(fd, g::F_WRLCK, LOCKED_FROM)
 }
 
 /// Puts the mark `byte` on the file, by this open file, which can be read by.
@@ -38,17 +39,15 @@ impl Lock {
 /// # Errors
 /// As `fcntl(2)` with `F_OFD_SETLK`.
 pub fn put(fd: Fd, byte: u64) -> Result<()> {
-    let lock = Lock::of(g::F_RDLCK, byte);
-    // SAFETY: `lock` is valid for reads of a `struct flock`.
-    unsafe { syscall!(g::__NR_fcntl, fd.0, F_OFD_SETLK, &raw const lock) }.map(drop)
+    set(fd, g::F_RDLCK, byte)
 }
 
 /// True when another open file than this one has put the mark `byte` on the file.
 pub fn are_there(fd: Fd, byte: u64) -> bool {
-    let mut lock = Lock::of(g::F_WRLCK, byte);
+    let mut lock = of(g::F_WRLCK, byte);
     // SAFETY: `lock` is valid for writes of a `struct flock`.
-    let asked = unsafe { syscall!(g::__NR_fcntl, fd.0, F_OFD_GETLK, &raw mut lock) };
-    asked.is_ok() && lock.kind != g::F_UNLCK as i16
+    let asked = unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_OFD_GETLK, &raw mut lock) };
+    asked.is_ok() && lock.l_type != g::F_UNLCK as i16
 }
 
 #[cfg(test)]

@@ -14,8 +14,6 @@ use crate::file::{self, Fd};
 use crate::raw::{Errno, Result};
 use crate::{mem, syscall};
 
-const F_ADD_SEALS: u32 = 1033;
-const F_GET_SEALS: u32 = 1034;
 /// `F_SEAL_SEAL`, `F_SEAL_SHRINK` and `F_SEAL_GROW`: the size and the seals stay as they are.
 pub const FIXED: u32 = 0x1 | 0x2 | 0x4;
 /// `F_SEAL_WRITE`: the contents stay as they are.
@@ -41,7 +39,7 @@ pub fn create(name: &CStr, bytes: usize) -> Result<OwnedFd> {
 /// As `fcntl(2)`; `EBUSY` for [`WRITE`] while the file is mapped for writing.
 pub fn seal(fd: BorrowedFd<'_>, seals: u32) -> Result<()> {
     // SAFETY: takes no pointer.
-    unsafe { syscall!(g::__NR_fcntl, fd.as_raw_fd(), F_ADD_SEALS, seals) }.map(drop)
+    unsafe { syscall!(g::__NR_fcntl, fd.as_raw_fd(), g::F_ADD_SEALS, seals) }.map(drop)
 }
 
 /// The size of a file of ordinary shared memory that has all of `seals`.
@@ -56,7 +54,7 @@ pub fn sealed_bytes(fd: BorrowedFd<'_>, seals: u32) -> Result<u64> {
     const SIZE_WORD: usize = 6;
     let raw = fd.as_raw_fd();
     // SAFETY: takes no pointer.
-    let has = unsafe { syscall!(g::__NR_fcntl, raw, F_GET_SEALS) }.map_err(|_| Errno::EINVAL)?;
+    let has = unsafe { syscall!(g::__NR_fcntl, raw, g::F_GET_SEALS) }.map_err(|_| Errno::EINVAL)?;
     if has as u32 & seals != seals {
         return Err(Errno::EPERM);
     }

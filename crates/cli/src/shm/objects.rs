@@ -95,7 +95,7 @@ impl Kept {
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         let open = |flags| file::own_again(number(theirs), flags);
         let own = open(g::O_RDWR).or_else(|_| open(g::O_RDONLY))?;
-        file::claim(number(&own))?;
+        marks::claim(number(&own))?;
         self.ledger.note(&Name::File(status.device, status.inode));
         let file = MadeFile {
             own,
@@ -328,7 +328,7 @@ fn is_of_another_run(theirs: &OwnedFd) -> Errno {
     let Ok(own) = file::own_again(number(theirs), g::O_RDWR) else {
         return Errno::ENOENT;
     };
-    match file::claim(number(&own)) {
+    match marks::claim(number(&own)) {
         Err(Errno::EAGAIN) => Errno::EBUSY,
         _ => Errno::ENOENT,
     }

@@ -1,23 +1,6 @@
 /* Locks of whole files, and of parts, of shared memory: POSIX, a memory file, and each mapped. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "check.h"
 #include <sys/file.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#define CHECK(is) \
-    do { \
-        if (!(is)) { \
-            fprintf(stderr, "line %d: %s (%s)\n", __LINE__, #is, strerror(errno)); \
-            exit(1); \
-        } \
-    } while (0)
 
 static void nothing(int number)
 {
@@ -41,12 +24,6 @@ static void others(int fd, pid_t own, int is_locked)
     } else {
         CHECK(lock.l_type == F_UNLCK);
     }
-}
-
-static void wait_for(pid_t child)
-{
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
 static void file(int fd)
@@ -84,7 +61,7 @@ static void file(int fd)
     usleep(200000);
     CHECK(!waitpid(child, 0, WNOHANG));
     CHECK(!lock(fd, F_SETLK, F_UNLCK, SEEK_SET, 0, 0));
-    wait_for(child);
+    wait_for(child, 0);
     /* lockf, flock and locks of open files are whole, too. */
     CHECK(!lseek(fd, 0, SEEK_SET) && !lockf(fd, F_LOCK, 0));
     child = fork();
@@ -92,7 +69,7 @@ static void file(int fd)
         others(fd, own, 1);
         _exit(0);
     }
-    wait_for(child);
+    wait_for(child, 0);
     CHECK(!lockf(fd, F_ULOCK, 0) && !flock(fd, LOCK_EX) && !flock(fd, LOCK_UN));
     CHECK(!lock(fd, F_OFD_SETLKW, F_WRLCK, SEEK_SET, 0, 0));
     CHECK(!lock(fd, F_OFD_SETLK, F_UNLCK, SEEK_SET, 0, 0));
@@ -101,7 +78,7 @@ static void file(int fd)
         others(fd, own, 0);
         _exit(0);
     }
-    wait_for(child);
+    wait_for(child, 0);
     CHECK(!close(told[0]) && !close(told[1]));
 }
 

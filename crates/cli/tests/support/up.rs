@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -47,14 +47,17 @@ impl Up {
         line
     }
 
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("host")
+    }
+
     pub fn host(&self) -> Host {
-        Host::connect(&self.folder.path().join("host")).unwrap()
+        Host::connect(&self.socket()).unwrap()
     }
 
     pub fn asks(&self, what: &[&str]) -> Output {
-        farpage(what, &self.folder.path().join("host"))
-            .output()
-            .unwrap()
+        farpage(what, &self.socket()).output().unwrap()
     }
 
     pub fn says(&self, what: &[&str]) -> String {

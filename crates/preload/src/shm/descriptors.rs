@@ -96,7 +96,7 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
         g::__NR_fcntl => match b as u32 {
             g::F_DUPFD => maps::duplicate(fd, c, false).ok().map(Ok),
             g::F_DUPFD_CLOEXEC => maps::duplicate(fd, c, true).ok().map(Ok),
-            memory_files::F_ADD_SEALS => memory_files::seal(shm, fd, c),
+            g::F_ADD_SEALS => memory_files::seal(shm, fd, c),
             _ => None,
         },
         _ => match pages_of(fd) {

@@ -17,7 +17,6 @@ use crate::{maps, sandbox, start, trap};
 /// Mappings of memory files that make objects of them are at least as long.
 const LEAST: usize = 1 << 20;
 const HUGE: usize = 0x4;
-pub(super) const F_ADD_SEALS: u32 = 1033;
 const SEAL_WRITE: u32 = 0x8;
 const SEAL_FUTURE_WRITE: u32 = 0x10;
 

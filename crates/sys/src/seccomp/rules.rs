@@ -27,9 +27,15 @@ const MAP_TYPE: u32 = 0x0f;
 const MAP_FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
 const NO_MEMORY_OF_OURS: u32 = g::MAP_STACK | g::MAP_GROWSDOWN | g::MAP_HUGETLB | 0x40;
 const PR_SET_SECCOMP: u32 = 22;
-const F_ADD_SEALS: u32 = 1033;
-/// `F_GETLK`, `F_SETLK`, `F_SETLKW`, and those of open files.
-const LOCKS: [u32; 6] = [5, 6, 7, 36, 37, 38];
+/// Commands with locks, of processes and of open files.
+const LOCKS: [u32; 6] = [
+    g::F_GETLK,
+    g::F_SETLK,
+    g::F_SETLKW,
+    g::F_OFD_GETLK,
+    g::F_OFD_SETLK,
+    g::F_OFD_SETLKW,
+];
 const FIOCLEX: u32 = 0x5451;
 
 /// Where rules end.
@@ -518,7 +524,7 @@ fn when_duplicated(a: &mut Assembler, params: &Params, label: Label) {
     a.load(data::low(1));
     a.when(Test::Equal(g::F_DUPFD), duplicate);
     if params.shm {
-        for command in [F_ADD_SEALS].iter().chain(&LOCKS) {
+        for command in [g::F_ADD_SEALS].iter().chain(&LOCKS) {
             a.when(Test::Equal(*command), duplicate);
         }
     }

@@ -62,8 +62,16 @@ pub fn set(at: u64, value: u64) {
 
 /// Waits for what another process or thread writes.
 pub fn until(at: u64, value: u64) {
+    until_it(at, |found| found == value);
+}
+
+pub fn until_at_least(at: u64, value: u64) {
+    until_it(at, |found| found >= value);
+}
+
+fn until_it(at: u64, is: impl Fn(u64) -> bool) {
     let began = Instant::now();
-    while get(at) != value {
+    while !is(get(at)) {
         assert!(began.elapsed() < PATIENCE, "{at:#x} stays {}", get(at));
         std::thread::yield_now();
     }
@@ -117,14 +125,6 @@ impl Drop for Forked {
         unsafe { kill(self.0, 9) };
         // SAFETY: as above.
         unsafe { waitpid(self.0, std::ptr::null_mut(), 0) };
-    }
-}
-
-pub fn until_at_least(at: u64, value: u64) {
-    let began = Instant::now();
-    while get(at) < value {
-        assert!(began.elapsed() < PATIENCE, "{at:#x} stays {}", get(at));
-        std::thread::yield_now();
     }
 }
 
