@@ -167,13 +167,14 @@ impl Object {
     }
 
     /// Writes back what is dirty of `pages`, and lets go of all of them that are not wired, or
-    /// written to meanwhile.
+    /// written to meanwhile, which a lock prevents.
     ///
     /// # Errors
     /// As [`Object::clean`]; nothing is let go of then.
     pub fn flush(&self, pages: PageRange) -> Result<(), PagerError> {
         self.clean(pages)?;
         let mut state = self.lock();
+        let waited = state.pages.ask_again(pages);
         let within = pages.start.0..pages.end.0;
         let clean = |all: &mut Shared<_>| all.choose_clean(within.clone());
         while let Some(leaving) = self.change(&mut state, clean) {
@@ -183,6 +184,8 @@ impl Object {
                 _ => unreachable!("it is clean"),
             }
         }
+        drop(state);
+        self.want_all(waited);
         Ok(())
     }
 
@@ -328,7 +331,7 @@ impl Object {
     }
 }
 
-fn protect(state: &State, pages: PageRange) {
+pub(crate) fn protect(state: &State, pages: PageRange) {
     for mapping in &state.mappings {
         if let Some((at, bytes)) = mapping.part(pages) {
             // One that is gone writes no more.

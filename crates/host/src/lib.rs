@@ -19,6 +19,7 @@ mod files;
 mod full;
 mod handlers;
 mod leave;
+mod lock;
 mod object;
 mod objects;
 mod replay;

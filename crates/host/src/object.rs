@@ -401,6 +401,14 @@ impl Object {
                         }
                     }
                 }
+                Wanted::Unlock(pages) => {
+                    drop(state);
+                    self.tracer.note(What::Unlock, 0, pages, 0);
+                    let page = pages.start;
+                    if self.pager.data_unlock(self.number, page, Access::Write) {
+                        all.extend(self.unlocked(pages));
+                    }
+                }
                 Wanted::Waits => {
                     drop(state);
                     // It may have been for nobody so far.
@@ -528,8 +536,7 @@ impl Object {
     }
 
     fn put_in(&self, asked: Asked, contents: &[u8], how: Supplied) -> Vec<Waiter> {
-        if how.locked.is_some() {
-            // Locks of pages are not implemented here.
+        if !matches!(how.locked, None | Some(Access::Write)) {
             return self.cannot(asked, PagerError::Violation);
         }
         let offset = asked.pages.start.0 * PAGE_BYTES as u64;
@@ -550,8 +557,16 @@ impl Object {
     /// The first `supplied` of `pages` came, and the others did not. Wakes whom that is enough for;
     /// returns who asks again.
     fn came(&self, pages: PageRange, supplied: Supplied) -> Vec<Waiter> {
-        let (count, precious) = (supplied.pages, supplied.precious);
-        let all = self.change(&mut self.lock(), |all| all.came(pages, count, precious));
+        let came = |all: &mut Shared<_>| {
+            let (start, count) = (pages.start.0, supplied.pages);
+            let who = all.came(pages, count, supplied.precious);
+            if supplied.locked.is_some() {
+                // Nobody has them mapped, or waits for their pager.
+                all.lock(PageRange::new(start, start + count));
+            }
+            who
+        };
+        let all = self.change(&mut self.lock(), came);
         let by_host = |waiter: &Waiter| matches!(waiter.mapped_by, MappedBy::Host(_));
         let (go_on, woken): (Vec<Waiter>, Vec<Waiter>) = all.into_iter().partition(by_host);
         for waiter in &woken {

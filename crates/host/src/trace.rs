@@ -41,6 +41,12 @@ pub enum What {
     Back,
     /// Clean pages are dropped.
     Dropped,
+    /// The pager forbids writing to pages.
+    Lock,
+    /// It is asked to allow it.
+    Unlock,
+    /// It allows it.
+    Unlocked,
 }
 
 impl What {
@@ -59,6 +65,9 @@ impl What {
             Self::Aside => "aside",
             Self::Back => "back",
             Self::Dropped => "dropped",
+            Self::Lock => "lock",
+            Self::Unlock => "unlock",
+            Self::Unlocked => "unlocked",
         }
     }
 }

@@ -3,6 +3,8 @@
 //!
 //! - **Requests** wait until the pager answers, or until their time is up. At most [`REQUESTS_MAX`]
 //!   are with the pager; the others wait here, and so do all while there is no pager.
+//! - **Unlocks**: pages that somebody wants to write to, and that the pager has locked. They wait
+//!   like requests; the pager answers by locking or unlocking them, which it may do unasked.
 //! - **Writes** are with the pager until it has taken them. One that is not taken in time is
 //!   **overdue**.
 //! - **Kept** pages are with the default pager, which took them in place of the pager, and are
@@ -15,12 +17,14 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use farpage_abi::PageRange;
+use farpage_abi::{PageIndex, PageRange};
 
 /// Requests that the pager has at a time.
 pub const REQUESTS_MAX: usize = 32;
 /// Writes that the pager has at a time.
 pub const WRITES_MAX: usize = 8;
+/// Pages that the pager is asked to unlock at a time.
+pub const UNLOCKS_MAX: usize = 16;
 
 /// What the pager may not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +60,8 @@ pub struct Outside<T> {
     unsent: VecDeque<u64>,
     /// Numbers of requests whose time was up: the pager has them still.
     expired: BTreeSet<u64>,
+    /// By page.
+    unlocks: BTreeMap<u64, Unlock>,
     writes: BTreeMap<u64, Write>,
     kept: BTreeMap<u64, Kept>,
     /// Of the kept pages, those that were taken.
@@ -67,6 +73,11 @@ struct Request<T> {
     until: Option<u64>,
     is_sent: bool,
     answer: T,
+}
+
+struct Unlock {
+    until: Option<u64>,
+    is_sent: bool,
 }
 
 struct Write {
@@ -97,6 +108,7 @@ impl<T> Default for Outside<T> {
             requests: BTreeMap::new(),
             unsent: VecDeque::new(),
             expired: BTreeSet::new(),
+            unlocks: BTreeMap::new(),
             writes: BTreeMap::new(),
             kept: BTreeMap::new(),
             taken: 0,
@@ -119,6 +131,9 @@ impl<T> Outside<T> {
         self.requests
             .values_mut()
             .for_each(|request| request.is_sent = false);
+        self.unlocks
+            .values_mut()
+            .for_each(|unlock| unlock.is_sent = false);
         self.writes.retain(|_, write| {
             let is_waited = matches!(write.state, WriteState::Waited(_));
             if write.state == WriteState::Waited(Outcome::Waits) {
@@ -178,14 +193,52 @@ impl<T> Outside<T> {
         }
     }
 
-    /// Requests that wait to be sent.
-    pub fn has_unsent(&self) -> bool {
-        !self.unsent.is_empty()
+    /// Somebody wants to write to a page that is locked, at the latest `until`.
+    pub fn ask_unlock(&mut self, page: u64, until: Option<u64>) {
+        let is_sent = false;
+        self.unlocks.insert(page, Unlock { until, is_sent });
     }
 
-    /// Requests that wait.
+    /// The next page that the pager is to be asked to unlock, if it may be asked for one more.
+    pub fn next_unlock_to_send(&mut self) -> Option<u64> {
+        let sent = self.unlocks.values().filter(|unlock| unlock.is_sent);
+        if !self.is_up || sent.count() >= UNLOCKS_MAX {
+            return None;
+        }
+        let (page, unlock) = self.unlocks.iter_mut().find(|(_, one)| !one.is_sent)?;
+        unlock.is_sent = true;
+        Some(*page)
+    }
+
+    /// It could not be asked after all.
+    pub fn unlock_was_not_sent(&mut self, page: u64) {
+        if let Some(unlock) = self.unlocks.get_mut(&page) {
+            unlock.is_sent = false;
+        }
+    }
+
+    /// The pager has locked pages, unlocked them or had them back: who wants to write to them asks
+    /// again.
+    pub fn unlocked(&mut self, pages: PageRange) {
+        self.unlocks
+            .retain(|page, _| !pages.contains(PageIndex(*page)));
+    }
+
+    /// Pages that were not unlocked at `now`, when their time is up.
+    pub fn expire_unlocks(&mut self, now: u64) -> Vec<u64> {
+        let is_due = |unlock: &Unlock| unlock.until.is_some_and(|until| until <= now);
+        let due = self.unlocks.extract_if(.., |_, unlock| is_due(unlock));
+        due.map(|(page, _)| page).collect()
+    }
+
+    /// Something waits to be sent.
+    pub fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty() || self.unlocks.values().any(|unlock| !unlock.is_sent)
+    }
+
+    /// Requests and unlocks that wait.
     pub fn waiting(&self) -> usize {
-        self.requests.len()
+        self.requests.len() + self.unlocks.len()
     }
 
     /// The pager supplies so many pages, or with `None` says that it cannot. `Ok(None)`: nobody
@@ -227,10 +280,11 @@ impl<T> Outside<T> {
         due
     }
 
-    /// When the time of the first request is up.
+    /// When the time of the first request or unlock is up.
     pub fn next_deadline(&self) -> Option<u64> {
-        let deadlines = self.requests.values().filter_map(|request| request.until);
-        deadlines.min()
+        let requests = self.requests.values().filter_map(|request| request.until);
+        let unlocks = self.unlocks.values().filter_map(|unlock| unlock.until);
+        requests.chain(unlocks).min()
     }
 
     /// Pages are to go to the pager, newer than all that it has. `None`: to the default pager, for
@@ -392,9 +446,10 @@ impl<T> Outside<T> {
         runs
     }
 
-    /// All requests, which nobody will answer.
+    /// All requests, which nobody will answer. Nobody waits for unlocks any more either.
     pub fn take_requests(&mut self) -> Vec<(PageRange, T)> {
         self.unsent.clear();
+        self.unlocks.clear();
         let all = core::mem::take(&mut self.requests).into_values();
         all.map(|request| (request.pages, request.answer)).collect()
     }
@@ -484,6 +539,27 @@ mod tests {
         for id in ids {
             assert_eq!(outside.next_to_send().map(|(id, _, _)| id), Some(id));
         }
+    }
+
+    #[test]
+    fn the_next_pager_is_asked_to_unlock_what_the_last_one_did_not() {
+        let mut outside = up();
+        for page in 0..UNLOCKS_MAX as u64 + 1 {
+            outside.ask_unlock(page, Some(10 + page));
+        }
+        let sent = core::iter::from_fn(|| outside.next_unlock_to_send());
+        assert_eq!(sent.collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
+        assert!(outside.has_unsent());
+        outside.unlocked(pages(3, 5));
+        assert_eq!(outside.next_unlock_to_send(), Some(16));
+        assert_eq!(outside.expire_unlocks(12), [0, 1, 2]);
+        assert_eq!((outside.next_deadline(), outside.waiting()), (Some(15), 12));
+        outside.unlock_was_not_sent(9);
+        assert_eq!(outside.next_unlock_to_send(), Some(9));
+        outside.goes();
+        assert_eq!(outside.next_unlock_to_send(), None);
+        outside.comes();
+        assert_eq!(outside.next_unlock_to_send(), Some(5));
     }
 
     #[test]

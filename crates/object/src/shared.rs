@@ -16,6 +16,10 @@
 //! Invariant: a mapping that may be written is of a dirty page. So a page is protected in every
 //! mapping before it begins to leave, and whoever writes to it then waits.
 //!
+//! A pager may **lock** pages: nobody writes to one before the pager, which is asked, has unlocked it. A
+//! locked page is there to be read, dirty or not. The lock is forgotten when a clean page goes, since its
+//! pager says with its contents whether it is locked.
+//!
 //! Linux does not tell which pages are used, and takes none out of other processes' mappings that
 //! it keeps in the file. So pages leave in two steps ([`Shared::set_aside`],
 //! [`Shared::choose_aside`]): what is used while it is aside is put back, as the youngest.
@@ -37,10 +41,12 @@ use crate::stream::{Plan, Streams};
 
 mod grant;
 mod leave;
+mod lock;
 #[cfg(test)]
 mod tests;
 
 pub use grant::GRANT_PAGES;
+pub use lock::Locked;
 
 /// Pages that are filled with zeros at a time at most, for one that goes through them in order.
 const ZEROS_MAX: u64 = 512;
@@ -57,8 +63,12 @@ pub enum Wanted {
     },
     /// Linux may map all of these pages, whole blocks, it among them.
     Granted(PageRange),
-    /// It is on its way, in or out; who asked is told when it has come or gone.
+    /// It is on its way, in or out, or its pager is asked to unlock it; who asked is told when that
+    /// has ended.
     Waits,
+    /// It is locked: ask its pager to unlock it, which ends with [`Shared::unlock`] or
+    /// [`Shared::lock`].
+    Unlock(PageRange),
     /// Bring these pages in, it among them; then call [`Shared::came`].
     Fetch(PageRange),
     /// These pages, it among them, have no contents anywhere: put zeros there, then call
@@ -108,6 +118,10 @@ struct Cluster {
     dirty: u16,
     /// Of those dirty.
     leaving: u16,
+    /// Not to be written to.
+    locked: u16,
+    /// Of those there and locked: the pager is asked to unlock them.
+    asked: u16,
     /// Its contents, perhaps old ones, are at the pager of a temporary object.
     out: u16,
     /// It has its place in the queue.
@@ -118,12 +132,13 @@ struct Cluster {
 
 impl Cluster {
     fn is_empty(&self) -> bool {
-        self.there | self.coming | self.aside | self.out == 0 && !(self.queued || self.queued_aside)
+        let pages = self.there | self.coming | self.aside | self.out | self.locked;
+        pages == 0 && !(self.queued || self.queued_aside)
     }
 
     /// Pages that may be written.
     fn writable(&self) -> u16 {
-        self.there & self.dirty & !self.leaving
+        self.there & self.dirty & !(self.leaving | self.locked)
     }
 
     /// Pages that are not here in any way.
@@ -248,7 +263,10 @@ impl<W> Shared<W> {
             return Wanted::Waits;
         }
         if cluster.there & bit != 0 {
-            return self.there(page, write);
+            return match write && cluster.locked & bit != 0 {
+                true => self.unlocking(page, who),
+                false => self.there(page, write),
+            };
         }
         self.waiting.entry(page).or_default().push(who);
         if cluster.aside & bit != 0 {
@@ -326,18 +344,16 @@ impl<W> Shared<W> {
     }
 
     /// The contents of `pages` do not count any more. False, and nothing is done, while some of
-    /// them are on their way in or out, or granted.
+    /// them are on their way in or out, or granted, or their pager is asked to unlock them.
     pub fn discard(&mut self, pages: PageRange) -> bool {
-        let blocks = pages.start.0 / GRANT_PAGES..pages.end.0.div_ceil(GRANT_PAGES);
-        if self.granted.range(blocks).next().is_some() {
+        if self.granted_in(pages).is_some() {
             return false;
         }
-        let clusters = pages.start.0 / CLUSTER_PAGES..pages.end.0.div_ceil(CLUSTER_PAGES);
         let part = |number: u64| mask(pages.intersect(cluster_pages(number)));
-        let numbers: Vec<u64> = self.clusters.range(clusters).map(|(n, _)| *n).collect();
+        let numbers = self.clusters_of(pages);
         let is_busy = |number: &u64| {
             let cluster = &self.clusters[number];
-            (cluster.coming | cluster.leaving) & part(*number) != 0
+            (cluster.coming | cluster.leaving | cluster.asked) & part(*number) != 0
         };
         if numbers.iter().any(is_busy) {
             return false;
@@ -353,6 +369,7 @@ impl<W> Shared<W> {
             self.dirty -= u64::from((cluster.dirty & gone).count_ones());
             cluster.dirty &= !gone;
             cluster.out &= !gone;
+            cluster.locked &= !gone;
             self.forget_empty(number);
         }
         true
@@ -384,7 +401,7 @@ impl<W> Shared<W> {
         let cluster = self.cluster(page);
         if write && cluster.dirty & bit == 0 {
             // Of temporary memory what lies beside is likely to be written, too.
-            let clean = |cluster: &Cluster| cluster.there & !cluster.dirty;
+            let clean = |cluster: &Cluster| cluster.there & !(cluster.dirty | cluster.locked);
             let pages = match self.temporary {
                 true => self.run(one(page), self.beside(page), clean),
                 false => one(page),
@@ -432,6 +449,12 @@ impl<W> Shared<W> {
     fn beside(&self, page: u64) -> Range<u64> {
         let first = page / CLUSTER_PAGES * CLUSTER_PAGES;
         first..self.pages.min(first + CLUSTER_PAGES)
+    }
+
+    /// The numbers of clusters of which something is known, that have some of `pages`.
+    fn clusters_of(&self, pages: PageRange) -> Vec<u64> {
+        let numbers = pages.start.0 / CLUSTER_PAGES..pages.end.0.div_ceil(CLUSTER_PAGES);
+        self.clusters.range(numbers).map(|(n, _)| *n).collect()
     }
 
     fn cluster(&self, page: u64) -> Cluster {

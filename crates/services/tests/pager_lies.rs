@@ -38,11 +38,13 @@ interface! {
 
 interface! {
     /// As it is declared.
-    trait Paging, client PagingByHand, "farpage.pager" version 1 {
+    trait Paging, client PagingByHand, "farpage.pager" version 2 {
         /// See there.
         fn data_request(id: u64, wanted: Wanted);
         /// See there.
         fn data_write(id: u64, first: u64, contents: Contents);
+        /// See there.
+        fn data_unlock(page: u64);
         /// See there.
         fn terminate();
     }
@@ -50,9 +52,9 @@ interface! {
 
 interface! {
     /// As it is declared.
-    trait Request, client RequestByHand, "farpage.pager-request" version 1 {
+    trait Request, client RequestByHand, "farpage.pager-request" version 2 {
         /// See there.
-        fn data_provided(id: u64, precious: bool, contents: Contents);
+        fn data_provided(id: u64, how: (bool, bool), contents: Contents);
         /// See there.
         fn data_unavailable(id: u64, pages: u64);
         /// See there.
@@ -62,7 +64,7 @@ interface! {
         /// See there.
         fn data_refused(id: u64, why: String);
         /// See there.
-        fn lock_request(first: u64, pages: u64, lock: u8) => Result<(), String>;
+        fn lock_request(first: u64, pages: u64, order: u8) => Result<(), String>;
         /// See there.
         fn set_attributes(cluster_pages: u32);
     }
@@ -77,6 +79,9 @@ mod newer {
         }
     }
 }
+
+/// Neither precious nor locked.
+const KEPT: (bool, bool) = (false, false);
 
 /// What a liar does when it is asked for pages.
 type Lie = fn(&RequestByHand, u64, Wanted);
@@ -108,6 +113,10 @@ impl Paging for Liar {
 
     fn data_write(&mut self, _: Sender, id: u64, _: u64, _: Contents) {
         self.kernel.as_ref().unwrap().data_taken(id).unwrap();
+    }
+
+    fn data_unlock(&mut self, _: Sender, page: u64) {
+        unreachable!("page {page} is not locked");
     }
 
     fn terminate(&mut self, _: Sender) {
@@ -178,25 +187,23 @@ const BREAK: [(&str, &str, Lie); 7] = [
         "supplied 5 pages where it was asked for 4",
         |kernel, id, wanted| {
             kernel
-                .data_provided(id, false, pages(wanted.pages + 1))
+                .data_provided(id, KEPT, pages(wanted.pages + 1))
                 .unwrap();
         },
     ),
     ("none", "supplied 0 pages", |kernel, id, _| {
-        kernel.data_provided(id, false, pages(0)).unwrap();
+        kernel.data_provided(id, KEPT, pages(0)).unwrap();
     }),
     ("part", "supplied a part of a page", |kernel, id, _| {
-        kernel
-            .data_provided(id, false, vec![7; 100].into())
-            .unwrap();
+        kernel.data_provided(id, KEPT, vec![7; 100].into()).unwrap();
     }),
     ("unasked", "which it was not asked", |kernel, id, _| {
-        kernel.data_provided(id + 1000, false, pages(1)).unwrap();
+        kernel.data_provided(id + 1000, KEPT, pages(1)).unwrap();
     }),
     ("twice", "which it was not asked", |kernel, id, wanted| {
         if wanted.first == 0 {
-            kernel.data_provided(id, false, pages(1)).unwrap();
-            kernel.data_provided(id, false, pages(1)).unwrap();
+            kernel.data_provided(id, KEPT, pages(1)).unwrap();
+            kernel.data_provided(id, KEPT, pages(1)).unwrap();
         }
     }),
     (
@@ -262,9 +269,8 @@ fn garbage_and_floods_of_a_pager_are_borne() {
             kernel.right().send(garbage, None).unwrap();
             kernel.set_attributes(round << 20).unwrap();
         }
-        kernel
-            .data_provided(id, round_trips(kernel), pages(wanted.pages))
-            .unwrap();
+        round_trips(kernel);
+        kernel.data_provided(id, KEPT, pages(wanted.pages)).unwrap();
     });
     let mut victim = world.client("floods");
     send(&mut victim, "read 100");
@@ -285,16 +291,17 @@ fn garbage_and_floods_of_a_pager_are_borne() {
     lying.join().unwrap();
 }
 
-/// Locks that make no sense.
-fn round_trips(kernel: &RequestByHand) -> bool {
+/// Orders that make no sense.
+fn round_trips(kernel: &RequestByHand) {
     for (first, pages) in [(u64::MAX, u64::MAX), (0, 0), (1 << 60, 9)] {
-        let _ = kernel.lock_request(first, pages, 0).unwrap();
+        for order in 0..4 {
+            let _ = kernel.lock_request(first, pages, order).unwrap();
+        }
     }
     assert!(matches!(
         kernel.lock_request(0, 1, 9),
         Err(InvokeError::Garbled("arguments", _))
     ));
-    false
 }
 
 #[test]

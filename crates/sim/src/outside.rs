@@ -2,9 +2,11 @@
 //! answers in any order, late, not at all, refuses pages, dies between any two steps and is started
 //! again with what it has stored.
 //!
+//! Pages may be locked against writing: then the pager is asked, and asked again after its death.
+//!
 //! The laws: the newest contents of a page are where they count (memory, else the default pager if
 //! it keeps the page, else the pager); of a page, the pager has one write at most; once all is
-//! healed every request is answered, and the pager has all.
+//! healed every request and unlock is answered, and the pager has all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,6 +37,10 @@ pub struct Seen {
     pub deaths: u64,
     /// Requests whose time was up.
     pub expired: u64,
+    /// Pages that were unlocked because somebody wanted to write to them.
+    pub unlocked: u64,
+    /// Those that were not in time.
+    pub locked: u64,
 }
 
 /// Contents: how often a page was written to.
@@ -44,11 +50,14 @@ type Version = u64;
 enum ToPager {
     Request(u64, PageRange),
     Write(u64, PageRange, Vec<Version>),
+    Unlock(u64),
 }
 
 #[derive(Clone, Debug)]
 enum ToKernel {
-    Provided(u64, Vec<Version>),
+    /// Locked, perhaps.
+    Provided(u64, Vec<Version>, bool),
+    Unlocked(u64),
     Error(u64),
     Wrote(u64, bool),
 }
@@ -61,6 +70,9 @@ struct World {
     /// Pages that are on their way, in or out.
     coming: BTreeSet<u64>,
     leaving: BTreeSet<u64>,
+    /// Pages in memory that may not be written to, and those that somebody wants to write to.
+    locked: BTreeSet<u64>,
+    unlocking: BTreeSet<u64>,
     /// What the default pager has.
     kept: BTreeMap<u64, Version>,
     /// What the pager has stored.
@@ -88,6 +100,8 @@ pub fn outside(seed: u64) -> Seen {
         memory: BTreeMap::new(),
         coming: BTreeSet::new(),
         leaving: BTreeSet::new(),
+        locked: BTreeSet::new(),
+        unlocking: BTreeSet::new(),
         kept: BTreeMap::new(),
         stored: BTreeMap::new(),
         newest: BTreeMap::new(),
@@ -137,6 +151,13 @@ impl World {
     /// A thread reads a page, or writes to it.
     fn access(&mut self) {
         let page = self.rng.below(PAGES);
+        if self.locked.contains(&page) {
+            if self.rng.chance(600) && self.unlocking.insert(page) {
+                let until = self.until();
+                self.kernel.ask_unlock(page, until);
+            }
+            return;
+        }
         if let Some((version, dirty)) = self.memory.get_mut(&page) {
             if self.rng.chance(600) && !self.leaving.contains(&page) {
                 *version += 1;
@@ -170,11 +191,14 @@ impl World {
             return;
         }
         self.coming.extend(run.iter().map(|page| page.0));
-        let until = self
-            .rng
-            .chance(700)
-            .then(|| self.now + 1 + self.rng.below(400));
+        let until = self.until();
         self.kernel.ask(run, until, run);
+    }
+
+    /// How long somebody waits.
+    fn until(&mut self) -> Option<u64> {
+        let is_patient = self.rng.chance(300);
+        (!is_patient).then(|| self.now + 1 + self.rng.below(400))
     }
 
     fn sends(&mut self) {
@@ -185,6 +209,13 @@ impl World {
             }
             self.to_pager.push(ToPager::Request(id, pages));
         }
+        while let Some(page) = self.kernel.next_unlock_to_send() {
+            if !self.is_healed && self.rng.chance(50) {
+                self.kernel.unlock_was_not_sent(page);
+                return;
+            }
+            self.to_pager.push(ToPager::Unlock(page));
+        }
     }
 
     fn page_out(&mut self) {
@@ -194,8 +225,11 @@ impl World {
         self.rng.next();
         let Some(first) = (first..PAGES).find(goes) else {
             // What is clean goes without a word.
-            self.memory
-                .retain(|page, (_, dirty)| *dirty || self.leaving.contains(page));
+            let (leaving, unlocking) = (&self.leaving, &self.unlocking);
+            self.memory.retain(|page, (_, dirty)| {
+                *dirty || leaving.contains(page) || unlocking.contains(page)
+            });
+            self.locked.retain(|page| self.memory.contains_key(page));
             return;
         };
         let count = (first..PAGES.min(first + RUN)).take_while(goes).count() as u64;
@@ -293,6 +327,10 @@ impl World {
             self.seen.expired += 1;
             self.coming.retain(|page| !pages.contains(PageIndex(*page)));
         }
+        for page in self.kernel.expire_unlocks(self.now) {
+            self.seen.locked += 1;
+            assert!(self.unlocking.remove(&page), "nobody wants page {page}");
+        }
     }
 
     /// The pager takes any message that has come, and answers.
@@ -309,8 +347,10 @@ impl World {
                 let count = 1 + self.rng.below(pages.pages());
                 let run = pages.start.0..pages.start.0 + count;
                 let stored = run.map(|page| self.stored.get(&page).copied().unwrap_or(0));
-                ToKernel::Provided(id, stored.collect())
+                let stored = stored.collect();
+                ToKernel::Provided(id, stored, self.rng.chance(400))
             }
+            ToPager::Unlock(page) => ToKernel::Unlocked(page),
             ToPager::Write(id, ..) if !self.is_healed && self.rng.chance(100) => {
                 ToKernel::Wrote(id, false)
             }
@@ -330,12 +370,20 @@ impl World {
         let at = self.rng.below(self.to_kernel.len() as u64) as usize;
         let late = self.kernel.is_behind();
         match self.to_kernel.swap_remove(at) {
-            ToKernel::Provided(id, versions) => {
+            ToKernel::Provided(id, versions, locked) => {
                 let count = versions.len() as u64;
                 let asked = self.kernel.answered(id, Some(count));
                 if let Some(asked) = asked.expect("an honest pager") {
                     self.came(asked, &versions);
+                    let first = asked.start.0;
+                    self.locked
+                        .extend((first..first + count).filter(|_| locked));
                 }
+            }
+            ToKernel::Unlocked(page) => {
+                self.kernel.unlocked(PageRange::new(page, page + 1));
+                self.locked.remove(&page);
+                self.seen.unlocked += u64::from(self.unlocking.remove(&page));
             }
             ToKernel::Error(id) => {
                 let asked = self.kernel.answered(id, None);
@@ -416,6 +464,10 @@ impl World {
         assert_eq!(self.kernel.owed(), 0, "pages are kept for ever");
         assert_eq!(self.kernel.waiting(), 0, "requests are never answered");
         assert!(self.coming.is_empty() && self.leaving.is_empty() && self.memory.is_empty());
+        assert!(
+            self.unlocking.is_empty(),
+            "who wants to write waits for ever"
+        );
         for page in 0..PAGES {
             let stored = self.stored.get(&page).copied().unwrap_or(0);
             assert_eq!(stored, self.newest(page), "page {page} at the end");

@@ -37,7 +37,7 @@ fn no_order_of_events_breaks_a_law_for_one_page() {
 #[test]
 fn a_pager_elsewhere_that_is_late_refuses_and_dies_loses_nothing() {
     let mut sum = Seen::default();
-    for seed in 0..1000 {
+    for seed in 0..2500 {
         let Ok(seen) = catch_unwind(|| outside(seed)) else {
             panic!("seed {seed} fails: farpage_sim::outside({seed})");
         };
@@ -48,6 +48,8 @@ fn a_pager_elsewhere_that_is_late_refuses_and_dies_loses_nothing() {
         sum.returned += seen.returned;
         sum.deaths += seen.deaths;
         sum.expired += seen.expired;
+        sum.unlocked += seen.unlocked;
+        sum.locked += seen.locked;
     }
     let Seen {
         taken,
@@ -57,8 +59,12 @@ fn a_pager_elsewhere_that_is_late_refuses_and_dies_loses_nothing() {
         returned,
         deaths,
         expired,
+        unlocked,
+        locked,
     } = sum;
-    for count in [taken, overdue, late, from_kept, returned, deaths, expired] {
+    for count in [
+        taken, overdue, late, from_kept, returned, deaths, expired, unlocked, locked,
+    ] {
         assert!(count >= 500, "{sum:?}");
     }
 }

@@ -52,7 +52,7 @@ impl<W> Shared<W> {
             let asked = mask(PageRange::new(start, within.end.min(first + CLUSTER_PAGES)));
             let held = (first..first + CLUSTER_PAGES).filter(wired);
             let held = held.fold(0, |all, page| all | 1 << (page - first));
-            let clean = asked & !(cluster.dirty | cluster.leaving | held);
+            let clean = asked & !(cluster.dirty | cluster.leaving | cluster.asked | held);
             match (cluster.there & clean, cluster.aside & clean) {
                 (0, 0) => None,
                 (0, aside) => Some(Leaving::Dropped(first_run(*number, aside))),
@@ -93,12 +93,15 @@ impl<W> Shared<W> {
             }
         }
         let mut gone = Vec::new();
+        let locked = self.cluster(pages.start.0).locked;
         while going != 0 {
             let run = first_run(number, going);
             going &= !mask(run);
             self.drop_clean(run);
             gone.push(run);
         }
+        // They may come back from who keeps them for the pager, which knows of no lock.
+        self.clusters.entry(number).or_default().locked = locked;
         self.forget_empty(number);
         Left { gone, waited }
     }
@@ -218,6 +221,7 @@ impl<W> Shared<W> {
         self.aside -= u64::from((cluster.aside & mask(pages)).count_ones());
         cluster.there &= !mask(pages);
         cluster.aside &= !mask(pages);
+        cluster.locked &= !mask(pages);
         self.resident -= pages.pages();
     }
 
@@ -236,7 +240,8 @@ impl<W> Shared<W> {
                 self.forget_empty(number);
                 continue;
             }
-            if cluster.coming | cluster.leaving != 0 || is_wired || is_held(all) {
+            let is_busy = cluster.coming | cluster.leaving | cluster.asked != 0;
+            if is_busy || is_wired || is_held(all) {
                 // Some of it is on its way, or in use: it is young.
                 self.enqueue(number);
                 continue;

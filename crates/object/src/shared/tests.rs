@@ -48,6 +48,10 @@ struct World {
     leaving: Vec<PageRange>,
     leaving_aside: Vec<PageRange>,
     waiting: Vec<Wants>,
+    /// Pages that the pager does not let anybody write to.
+    locked: BTreeSet<u64>,
+    /// What the pager is asked to unlock.
+    asked: Vec<PageRange>,
     written: u32,
 }
 
@@ -70,6 +74,8 @@ impl World {
             leaving: Vec::new(),
             leaving_aside: Vec::new(),
             waiting: Vec::new(),
+            locked: BTreeSet::new(),
+            asked: Vec::new(),
             written: 0,
         }
     }
@@ -95,6 +101,7 @@ impl World {
         }
         match (self.says[page as usize][task], write) {
             (Says::Write, true) => {
+                assert!(!self.locked.contains(&page), "page {page} is locked");
                 self.written += 1;
                 self.newest.insert(page, self.written);
                 *self.file.get_mut(&page).expect("mapped, so it is there") = self.written;
@@ -141,6 +148,11 @@ impl World {
                 self.access(wants);
             }
             Wanted::Waits => self.waiting.push(wants),
+            Wanted::Unlock(pages) => {
+                assert!(write && self.locked.contains(&page) && pages == one(page));
+                self.asked.push(pages);
+                self.waiting.push(wants);
+            }
             Wanted::Fetch(pages) => {
                 assert!(pages.pages() <= 32 && pages.contains(PageIndex(page)));
                 self.fetching.push(pages);
@@ -192,6 +204,54 @@ impl World {
             given.for_each(|page| assert!(self.pager.remove(&page).is_some()));
         }
         let told = self.object.came(pages, supplied, precious);
+        if !zeros && supplied > 0 && self.below(3) == 0 {
+            self.lock(PageRange::new(pages.start.0, pages.start.0 + supplied));
+        }
+        self.wake(told);
+    }
+
+    /// The pager locks pages, of which only those that are here or coming are its business.
+    fn lock(&mut self, pages: PageRange) {
+        while let Some(block) = self.object.granted_in(pages) {
+            self.take_back(block);
+        }
+        let coming: Vec<PageRange> = self.fetching.iter().chain(&self.zeroing).copied().collect();
+        let is_here = |world: &Self, page: u64| {
+            let comes = |range: &PageRange| range.contains(PageIndex(page));
+            let is_there = world.file.contains_key(&page) || world.aside.contains_key(&page);
+            is_there || coming.iter().any(comes)
+        };
+        let here = pages.iter().map(|page| page.0);
+        let here: Vec<u64> = here.filter(|page| is_here(self, *page)).collect();
+        let locked = self.object.lock(pages);
+        for run in locked.writable {
+            assert_eq!(run.intersect(pages), run);
+            self.protect(run);
+        }
+        self.locked.extend(here);
+        self.asked.retain(|asked| asked.intersect(pages).is_empty());
+        self.wake(locked.waited);
+    }
+
+    fn unlock(&mut self, pages: PageRange) {
+        let within = pages.start.0..pages.end.0;
+        self.locked.retain(|page| !within.contains(page));
+        self.asked.retain(|asked| asked.intersect(pages).is_empty());
+        let told = self.object.unlock(pages);
+        self.wake(told);
+    }
+
+    /// The pager wants pages back: what is dirty of them was handed over before.
+    fn flush(&mut self, pages: PageRange) {
+        let mut told = Vec::new();
+        if self.below(2) == 0 {
+            self.asked.retain(|asked| asked.intersect(pages).is_empty());
+            told = self.object.ask_again(pages);
+        }
+        while let Some(leaving) = self.object.choose_clean(pages.start.0..pages.end.0) {
+            assert!(matches!(leaving, Leaving::Clean(_) | Leaving::Dropped(_)));
+            self.leaves(leaving);
+        }
         self.wake(told);
     }
 
@@ -217,7 +277,10 @@ impl World {
     /// What [`Shared::choose`] or [`Shared::choose_dirty`] says.
     fn leaves(&mut self, leaving: Leaving) {
         match leaving {
-            Leaving::Clean(pages) => self.gone(pages),
+            Leaving::Clean(pages) => {
+                self.gone(pages);
+                self.forgets(pages);
+            }
             Leaving::Dirty(pages) => {
                 self.protect(pages);
                 self.leaving.push(pages);
@@ -230,9 +293,22 @@ impl World {
                 }
             }
             Leaving::Aside(pages) => self.leaving_aside.push(pages),
-            Leaving::Dropped(pages) => self.dropped(pages),
+            Leaving::Dropped(pages) => {
+                self.dropped(pages);
+                self.forgets(pages);
+            }
             Leaving::Granted(block) => self.take_back(block),
         }
+    }
+
+    /// Clean pages went, and their locks with them.
+    fn forgets(&mut self, pages: PageRange) {
+        let asked = |asked: &PageRange| !asked.intersect(pages).is_empty();
+        assert!(
+            !self.asked.iter().any(asked),
+            "who waits for {pages:?} is forgotten"
+        );
+        self.locked.retain(|page| !pages.contains(PageIndex(*page)));
     }
 
     /// Copies are not needed any more.
@@ -287,6 +363,7 @@ impl World {
             &self.zeroing,
             &self.leaving,
             &self.leaving_aside,
+            &self.asked,
         ];
         let busy = on_their_way
             .iter()
@@ -305,13 +382,14 @@ impl World {
                 self.newest.insert(page, kept);
                 self.file.remove(&page);
                 self.aside.remove(&page);
+                self.locked.remove(&page);
                 self.says[page as usize] = [Says::NotThere; TASKS];
             }
         }
     }
 
     fn step(&mut self) {
-        match self.below(17) {
+        match self.below(20) {
             0..=4 => {
                 let wants = Wants {
                     task: self.below(TASKS as u64) as usize,
@@ -362,9 +440,27 @@ impl World {
                     self.leave_aside(pages);
                 }
             }
-            _ => {
+            16 => {
                 if self.below(8) == 0 {
                     self.discard();
+                }
+            }
+            17 => {
+                if let Some(pages) = self.one_of(|world| &mut world.asked) {
+                    match self.below(4) {
+                        0 => self.lock(pages),
+                        _ => self.unlock(pages),
+                    }
+                }
+            }
+            _ => {
+                let start = self.below(PAGES);
+                let pages = PageRange::new(start, PAGES.min(start + 1 + self.below(40)));
+                match self.below(4) {
+                    0 => self.lock(pages),
+                    1 => self.flush(pages),
+                    2 => self.unlock(pages),
+                    _ => {}
                 }
             }
         }
@@ -397,6 +493,10 @@ impl World {
         for (page, says) in (0u64..).zip(&self.says) {
             let writable = says.contains(&Says::Write);
             assert!(!(writable && leaving.contains(&page)), "page {page} leaves");
+            assert!(
+                !(writable && self.locked.contains(&page)),
+                "page {page} is locked"
+            );
         }
     }
 
@@ -410,6 +510,8 @@ impl World {
                 self.leave(pages);
             } else if let Some(pages) = self.leaving_aside.pop() {
                 self.leave_aside(pages);
+            } else if let Some(pages) = self.asked.pop() {
+                self.unlock(pages);
             } else {
                 return;
             }

@@ -210,6 +210,13 @@ impl Outside {
             under_way, session, ..
         } = &mut *state;
         let Some(session) = session else { return };
+        while let Some(page) = under_way.next_unlock_to_send() {
+            if session.pager.data_unlock(page).is_err() {
+                under_way.unlock_was_not_sent(page);
+                self.all.arm(Instant::now() + UNSENT_AGAIN);
+                return;
+            }
+        }
         while let Some((id, pages, ticket)) = under_way.next_to_send() {
             let wanted = Wanted {
                 first: pages.start.0,
@@ -319,6 +326,7 @@ impl Outside {
     pub(super) fn looks(&self, now: Instant) -> Option<Instant> {
         let mut state = self.state();
         let due = state.under_way.expire(self.all.tick(now));
+        let locked = state.under_way.expire_unlocks(self.all.tick(now));
         let cause = match state.under_way.is_up() {
             true => "does not answer",
             false => &state.cause,
@@ -331,6 +339,12 @@ impl Outside {
         drop(state);
         for (_, ticket) in due {
             self.fail(ticket, PagerError::Read(errno::ETIMEDOUT), why.clone());
+        }
+        if let Some(object) = self.object().filter(|_| !locked.is_empty()) {
+            let why = format!("it is locked against writing, {why}");
+            for page in locked {
+                object.is_not_unlocked(PageRange::new(page, page + 1), &why);
+            }
         }
         self.pump();
         let state = self.state();
@@ -345,19 +359,26 @@ impl Outside {
         [deadline, unsent, again].into_iter().flatten().min()
     }
 
-    fn ask(&self, pages: PageRange, ticket: Ticket) {
+    /// The pager is to be asked for something, at the latest until some tick.
+    fn ask(&self, ask: impl FnOnce(&mut UnderWay<Ticket>, Option<u64>)) {
         let until = self.patience.map(|patience| Instant::now() + patience);
         let mut state = self.state();
         if state.is_over {
             return;
         }
         let tick = until.map(|until| self.all.tick(until));
-        state.under_way.ask(pages, tick, ticket);
+        ask(&mut state.under_way, tick);
         drop(state);
         if let Some(until) = until {
             self.all.arm(until);
         }
         self.pump();
+    }
+
+    /// The pager locks pages, or unlocks them, or has them back: who waits to write to them asks
+    /// again.
+    pub(super) fn unlocked(&self, pages: PageRange) {
+        self.state().under_way.unlocked(pages);
     }
 }
 
@@ -375,7 +396,11 @@ impl Pager for Outside {
             }
             pages = self.state().under_way.kept_first(pages).1;
         }
-        Ok(request.later(|ticket| self.ask(pages, ticket)))
+        Ok(request.later(|ticket| {
+            self.ask(|under_way, until| {
+                under_way.ask(pages, until, ticket);
+            });
+        }))
     }
 
     fn explain(&self, _: ObjectId, page: PageIndex, into: &mut dyn std::fmt::Write) -> bool {
@@ -394,6 +419,11 @@ impl Pager for Outside {
 
     fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
         self.write(object, pages)
+    }
+
+    fn data_unlock(&self, _: ObjectId, page: PageIndex, _: Access) -> bool {
+        self.ask(|under_way, until| under_way.ask_unlock(page.0, until));
+        false
     }
 
     fn terminate(&self, object: ObjectId) {

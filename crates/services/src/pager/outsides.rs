@@ -8,14 +8,13 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use farpage_abi::{PAGE_BYTES, PageRange};
-use farpage_host::Object;
+use farpage_abi::{Access, PAGE_BYTES, PageRange};
 use farpage_pagers::{Pager, PagerError, Supplied, errno};
 use farpage_port::interface::{self, Answer, Both, Contents, InvokeError, Outgoing, Wire};
 use farpage_port::{Name, Node, Notice, PortSet, Received, SendRight, Sender};
 
 use super::outside::{Outside, Session, words};
-use super::protocol::{Lock, OfferedClient, PagingClient, Ready, Request};
+use super::protocol::{OfferedClient, Order, PagingClient, Provided, Ready, Request};
 use crate::lock;
 use crate::service::identity;
 
@@ -43,11 +42,11 @@ pub(crate) struct Outsides {
     given_back: Box<dyn Fn() + Send + Sync>,
 }
 
-/// A pager asks for pages to be cleaned or flushed.
+/// A pager asks for pages to be locked, cleaned or flushed.
 struct Locking {
-    object: Weak<Object>,
+    outside: Weak<Outside>,
     pages: PageRange,
-    lock: Lock,
+    order: Order,
     answer: Answer<Result<(), String>>,
 }
 
@@ -198,19 +197,22 @@ impl Outsides {
 
     pub(super) fn lock_pages(
         &self,
-        outside: &Outside,
+        outside: &Arc<Outside>,
         pages: PageRange,
-        lock: Lock,
+        order: Order,
         answer: Answer<Result<(), String>>,
     ) {
+        let outside = Arc::downgrade(outside);
         let locking = Locking {
-            object: outside
-                .object()
-                .map_or_else(Weak::new, |object| Arc::downgrade(&object)),
+            outside,
             pages,
-            lock,
+            order,
             answer,
         };
+        if matches!(order, Order::Lock | Order::Unlock) {
+            // Waits for nobody.
+            return locking.carry_out();
+        }
         let Some(locks) = self.locks.get() else {
             return;
         };
@@ -300,15 +302,30 @@ impl Outsides {
 
 impl Locking {
     fn carry_out(self) {
-        let Some(object) = self.object.upgrade() else {
+        let Some(outside) = self.outside.upgrade() else {
+            return;
+        };
+        let Some(object) = outside.object() else {
             return;
         };
         let within = PageRange::new(0, object.pages());
         let pages = self.pages.intersect(within);
-        let done = match (pages.is_empty(), self.lock) {
+        let done = match (pages.is_empty(), self.order) {
             (true, _) => Ok(()),
-            (false, Lock::Clean) => object.clean(pages),
-            (false, Lock::Flush) => object.flush(pages),
+            (false, Order::Clean) => object.clean(pages),
+            (false, Order::Flush) => {
+                outside.unlocked(pages);
+                object.flush(pages)
+            }
+            (false, Order::Lock) => {
+                outside.unlocked(pages);
+                object.lock_pages(pages)
+            }
+            (false, Order::Unlock) => {
+                outside.unlocked(pages);
+                object.unlock_pages(pages);
+                Ok(())
+            }
         };
         // Nobody may wait any more.
         let _ = self.answer.give(done.map_err(|error| error.to_string()));
@@ -319,16 +336,17 @@ impl Locking {
 struct OfSession<'a>(&'a Outsides, &'a Arc<Outside>, Name);
 
 impl OfSession<'_> {
-    fn supply(&self, id: u64, contents: &[u8], precious: bool) {
+    fn supply(&self, id: u64, contents: &[u8], how: Provided) {
         let Self(_, outside, port) = self;
         if !contents.len().is_multiple_of(PAGE_BYTES) {
             return outside.breaks(*port, "supplied a part of a page");
         }
         let pages = (contents.len() / PAGE_BYTES) as u64;
         if let Some(ticket) = outside.answered(*port, id, Some(pages)) {
-            let how = match precious {
-                true => Supplied::precious(pages),
-                false => Supplied::clean(pages),
+            let how = Supplied {
+                pages,
+                precious: how.precious,
+                locked: how.locked.then_some(Access::Write),
             };
             ticket.supply_as(contents, how);
         }
@@ -336,15 +354,15 @@ impl OfSession<'_> {
 }
 
 impl Request for OfSession<'_> {
-    fn data_provided(&mut self, _: Sender, id: u64, precious: bool, contents: Contents) {
-        self.supply(id, &contents, precious);
+    fn data_provided(&mut self, _: Sender, id: u64, how: Provided, contents: Contents) {
+        self.supply(id, &contents, how);
     }
 
     fn data_unavailable(&mut self, _: Sender, id: u64, pages: u64) {
         /// More than are asked for at a time.
         static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
         let bytes = pages.saturating_mul(PAGE_BYTES as u64).min(1 << 20);
-        self.supply(id, &ZEROS[..bytes as usize], false);
+        self.supply(id, &ZEROS[..bytes as usize], Provided::default());
     }
 
     fn data_error(&mut self, _: Sender, id: u64, why: String) {
@@ -370,12 +388,12 @@ impl Request for OfSession<'_> {
         _: Sender,
         first: u64,
         pages: u64,
-        lock: Lock,
+        order: Order,
         answer: Answer<Result<(), String>>,
     ) {
         let Self(all, outside, _) = self;
         let pages = PageRange::new(first, first.saturating_add(pages));
-        all.lock_pages(outside, pages, lock, answer);
+        all.lock_pages(outside, pages, order, answer);
     }
 
     fn set_attributes(&mut self, _: Sender, cluster_pages: u32) {

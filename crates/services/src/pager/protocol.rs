@@ -37,13 +37,26 @@ pub(crate) struct Wanted {
     pub ahead: bool,
 }
 
+/// How contents are supplied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Provided {
+    /// The pager keeps no copy.
+    pub precious: bool,
+    /// Nobody may write to them before they are unlocked.
+    pub locked: bool,
+}
+
 /// What is to happen to pages that the kernel has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Lock {
+pub(crate) enum Order {
     /// What was modified is handed over.
     Clean,
     /// That, and all are let go of: they are asked for again.
     Flush,
+    /// Nobody writes to them before they are unlocked.
+    Lock,
+    /// Everybody may write to them again.
+    Unlock,
 }
 
 interface! {
@@ -57,11 +70,14 @@ interface! {
 
 interface! {
     /// What a kernel asks of the pager, of one object.
-    pub(crate) trait Paging, client PagingClient, "farpage.pager" version 1 {
+    pub(crate) trait Paging, client PagingClient, "farpage.pager" version 2 {
         /// `pager_data_request`: answered by `data_provided`, `data_unavailable` or `data_error`.
         fn data_request(id: u64, wanted: Wanted);
         /// `pager_data_write`: answered by `data_taken` or `data_refused`.
         fn data_write(id: u64, first: u64, contents: Contents);
+        /// `pager_data_unlock`: somebody wants to write to a page that is locked. Answered by
+        /// `lock_request`.
+        fn data_unlock(page: u64);
         /// The kernel lets go of the object.
         fn terminate();
     }
@@ -69,9 +85,9 @@ interface! {
 
 interface! {
     /// What the pager tells and asks a kernel, of one object.
-    pub(crate) trait Request, client RequestClient, "farpage.pager-request" version 1 {
+    pub(crate) trait Request, client RequestClient, "farpage.pager-request" version 2 {
         /// `pager_data_provided`: the contents of whole pages, from the first that was asked for.
-        fn data_provided(id: u64, precious: bool, contents: Contents);
+        fn data_provided(id: u64, how: Provided, contents: Contents);
         /// `pager_data_unavailable`: so many pages, from the first, never had contents: zeros.
         fn data_unavailable(id: u64, pages: u64);
         /// The first page cannot be had.
@@ -80,8 +96,9 @@ interface! {
         fn data_taken(id: u64);
         /// It does not.
         fn data_refused(id: u64, why: String);
-        /// `pager_clean_request`, `pager_flush_request`: answered when it is done.
-        fn lock_request(first: u64, pages: u64, lock: Lock) => Result<(), String>;
+        /// `pager_clean_request`, `pager_flush_request`, `pager_data_lock`: answered when it is done.
+        /// Locks are set at once, before cleaning and flushing that was asked for earlier.
+        fn lock_request(first: u64, pages: u64, order: Order) => Result<(), String>;
         /// So many pages take hardly longer than one from now on.
         fn set_attributes(cluster_pages: u32);
     }

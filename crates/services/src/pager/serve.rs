@@ -1,23 +1,26 @@
 //! The pager's side.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender as Queue, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use farpage_abi::{Access, PAGE_BYTES, PageRange};
+use farpage_abi::{Access, PAGE_BYTES, PageIndex, PageRange};
 use farpage_port::interface::{Both, Contents, InvokeError};
 use farpage_port::{
     ConnectError, Message, Name, Node, PortSet, ReceiveRight, Received, SendRight, Sender,
 };
 
-use super::protocol::{Lock, Offered, Paging, Ready, RequestClient, Wanted};
+use super::protocol::{Offered, Order, Paging, Provided, Ready, RequestClient, Wanted};
 use crate::lock;
 
 /// Threads that answer for all objects.
 const THREADS: usize = 4;
 /// Threads that take modified pages: who waits for a page does not wait for them.
 const WRITERS: usize = 2;
+/// The number of the next kernel.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 /// What a kernel may have sent and is not read yet: all that it asks at a time.
 const QUEUE: u16 = 64;
 
@@ -86,6 +89,14 @@ pub trait MemoryObject: Send + Sync {
         Err("it can only be read".into())
     }
 
+    /// Somebody wants to write to a page that is locked (`pager_data_unlock`), and waits until it is
+    /// unlocked, then or later, or locked again: then it asks again. Unlocks it, unless it is
+    /// overridden.
+    fn data_unlock(&self, kernel: &Kernel, page: PageIndex) {
+        // A kernel that is gone asks no more.
+        let _ = kernel.unlock(PageRange::one(page));
+    }
+
     /// A kernel has let go of it, or is gone.
     fn terminate(&self, kernel: &Kernel) {
         let _ = kernel;
@@ -121,7 +132,7 @@ impl Kernel {
     /// # Errors
     /// Why not; the kernel is gone, or too many ask.
     pub fn clean(&self, pages: PageRange) -> Result<(), String> {
-        self.lock(pages, Lock::Clean)
+        self.request(pages, Order::Clean)
     }
 
     /// Has modified pages handed over, and all forgotten: they are asked for again
@@ -130,14 +141,33 @@ impl Kernel {
     /// # Errors
     /// As [`Kernel::clean`].
     pub fn flush(&self, pages: PageRange) -> Result<(), String> {
-        self.lock(pages, Lock::Flush)
+        self.request(pages, Order::Flush)
     }
 
-    fn lock(&self, pages: PageRange, lock: Lock) -> Result<(), String> {
+    /// Nobody writes to those of the pages that are there, or on their way there, before they are
+    /// unlocked (`pager_data_lock`). When this returns, nobody does any more. Who wants to makes
+    /// [`MemoryObject::data_unlock`] be called. A lock ends with its page: when a page that was let
+    /// go of is supplied again, that says whether it is locked.
+    ///
+    /// # Errors
+    /// As [`Kernel::clean`].
+    pub fn lock(&self, pages: PageRange) -> Result<(), String> {
+        self.request(pages, Order::Lock)
+    }
+
+    /// Everybody may write to the pages again; who waited for that goes on.
+    ///
+    /// # Errors
+    /// As [`Kernel::clean`].
+    pub fn unlock(&self, pages: PageRange) -> Result<(), String> {
+        self.request(pages, Order::Unlock)
+    }
+
+    fn request(&self, pages: PageRange, order: Order) -> Result<(), String> {
         let locked = self
             .0
             .kernel
-            .lock_request(pages.start.0, pages.pages(), lock);
+            .lock_request(pages.start.0, pages.pages(), order);
         locked.map_err(|error| error.to_string())?
     }
 
@@ -189,22 +219,39 @@ impl PageRequest {
     /// Supplies contents from the first page on; a part of a page at the end is filled up with
     /// zeros, and pages that are not supplied are asked for again. The pager keeps its copy.
     pub fn supply(self, contents: Vec<u8>) {
-        self.provide(contents, false);
+        self.provide(contents, Provided::default());
     }
 
     /// The same; the pager keeps no copy, so the pages come back even if nobody writes to them.
     pub fn supply_precious(self, contents: Vec<u8>) {
-        self.provide(contents, true);
+        self.provide(
+            contents,
+            Provided {
+                precious: true,
+                locked: false,
+            },
+        );
     }
 
-    fn provide(mut self, mut contents: Vec<u8>, precious: bool) {
+    /// As [`PageRequest::supply`]; nobody writes to the pages before the pager has unlocked them.
+    pub fn supply_locked(self, contents: Vec<u8>) {
+        self.provide(
+            contents,
+            Provided {
+                precious: false,
+                locked: true,
+            },
+        );
+    }
+
+    fn provide(mut self, mut contents: Vec<u8>, how: Provided) {
         contents.resize(contents.len().next_multiple_of(PAGE_BYTES), 0);
         self.is_answered = true;
         // A kernel that is gone needs nothing.
         let _ = self
             .session
             .kernel
-            .data_provided(self.id, precious, contents.into());
+            .data_provided(self.id, how, contents.into());
     }
 
     /// The first `pages` never had contents: they are zeros (`pager_data_unavailable`).
@@ -249,7 +296,7 @@ impl Drop for Objects {
             let _ = self.ends.send(Message::new(0), Some(Duration::ZERO));
         }
         lock(&self.shared.writes).take();
-        let held = std::mem::take(&mut lock(&self.shared.held).held);
+        let held = std::mem::take(&mut *lock(&self.shared.held));
         for (_, held) in held.into_values() {
             if let Held::Session(object, session) = held {
                 object.terminate(&Kernel(session));
@@ -263,7 +310,7 @@ struct Shared {
     node: Node,
     ports: PortSet,
     end: ReceiveRight,
-    held: Mutex<Table>,
+    held: Mutex<HashMap<Name, (ReceiveRight, Held)>>,
     /// What is to be written; kernels wait for answers, so there are never many.
     writes: Mutex<Option<Queue<Written>>>,
 }
@@ -275,12 +322,6 @@ struct Written {
     id: u64,
     first: u64,
     contents: Contents,
-}
-
-#[derive(Default)]
-struct Table {
-    next: u64,
-    held: HashMap<Name, (ReceiveRight, Held)>,
 }
 
 /// What a port stands for.
@@ -334,15 +375,12 @@ impl Shared {
     fn hold(&self, port: ReceiveRight, held: Held) {
         let mut table = lock(&self.held);
         self.ports.insert(&port);
-        table.held.insert(port.name(), (port, held));
+        table.insert(port.name(), (port, held));
     }
 
     fn answer(self: &Arc<Self>, received: Received) {
         let port = received.port;
-        let held = lock(&self.held)
-            .held
-            .get(&port)
-            .map(|(_, held)| held.clone());
+        let held = lock(&self.held).get(&port).map(|(_, held)| held.clone());
         let Some(held) = held else { return };
         let is_notice = received.notice().is_some();
         match held {
@@ -361,7 +399,7 @@ impl Shared {
     }
 
     fn end(&self, port: Name) {
-        let held = lock(&self.held).held.remove(&port);
+        let held = lock(&self.held).remove(&port);
         if let Some((_, Held::Session(object, session))) = held {
             object.terminate(&Kernel(session));
         }
@@ -425,13 +463,8 @@ impl Offered for OfObject<'_> {
         let port = shared.node.port();
         port.set_limit(QUEUE);
         let right = port.make_send();
-        let number = {
-            let mut table = lock(&shared.held);
-            table.next += 1;
-            table.next
-        };
         let session = Arc::new(Session {
-            number,
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             caller,
             kernel: RequestClient::new(kernel),
         });
@@ -484,6 +517,11 @@ impl Paging for OfSession<'_> {
             // The threads take them as long as this is there.
             let _ = writes.send(written);
         }
+    }
+
+    fn data_unlock(&mut self, _: Sender, page: u64) {
+        let Self(_, _, object, session) = self;
+        object.data_unlock(&Kernel(Arc::clone(session)), PageIndex(page));
     }
 
     fn terminate(&mut self, _: Sender) {

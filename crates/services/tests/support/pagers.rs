@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use farpage_abi::{PageIndex, PageRange};
 use farpage_services::pager::{About, Kernel, MemoryObject, PageRequest};
 use farpage_services::{Host, Shared};
 
@@ -40,6 +41,10 @@ pub struct Told {
     /// Dies in the middle of so manieth request, or write, from now on.
     pub dies_in_request: Option<u32>,
     pub dies_in_write: Option<u32>,
+    /// Supplies pages locked; unlocks none.
+    pub supplies_locked: bool,
+    pub holds_unlocks: bool,
+    pub unlocks: u32,
     pub requests: u32,
     pub writes: u32,
     pub ended: u32,
@@ -77,6 +82,7 @@ impl Stored {
             .read_at(&mut contents, pages.start.0 * PAGE as u64);
         match read.unwrap() {
             0 => request.zeros(pages.pages()),
+            _ if self.told.lock().unwrap().supplies_locked => request.supply_locked(contents),
             _ => request.supply(contents),
         }
     }
@@ -118,6 +124,15 @@ impl MemoryObject for Stored {
         }
         self.file.write_all_at(bytes, offset).unwrap();
         Ok(())
+    }
+
+    fn data_unlock(&self, kernel: &Kernel, page: PageIndex) {
+        let mut told = self.told.lock().unwrap();
+        told.unlocks += 1;
+        if !told.holds_unlocks {
+            drop(told);
+            kernel.unlock(PageRange::one(page)).unwrap();
+        }
     }
 
     fn terminate(&self, _: &Kernel) {
@@ -174,12 +189,17 @@ pub fn run_pager() -> ! {
                 "die-in-write" => told.dies_in_write = Some(number(1) as u32),
                 "writes" => answer = told.writes.to_string(),
                 "ended" => answer = told.ended.to_string(),
-                "clean" | "flush" => {
+                "supply-locked" => told.supplies_locked = true,
+                "hold-unlocks" => told.holds_unlocks = true,
+                "unlocks" => answer = told.unlocks.to_string(),
+                "clean" | "flush" | "lock" | "unlock" => {
                     drop(told);
-                    let pages = farpage_abi::PageRange::new(number(1), number(2));
+                    let pages = PageRange::new(number(1), number(2));
                     let kernel = object.kernels.lock().unwrap()[0].clone();
                     let locked = match words[0] {
                         "clean" => kernel.clean(pages),
+                        "lock" => kernel.lock(pages),
+                        "unlock" => kernel.unlock(pages),
                         _ => kernel.flush(pages),
                     };
                     locked.unwrap();
@@ -213,6 +233,13 @@ pub fn run_client() -> ! {
             "read" => word(number(1)).load(Ordering::Relaxed).to_string(),
             "write" => {
                 word(number(1)).store(number(2), Ordering::Relaxed);
+                "done".into()
+            }
+            // A word of a page, so many times, by one.
+            "count" => {
+                for _ in 0..number(2) {
+                    word(number(1)).fetch_add(1, Ordering::Relaxed);
+                }
                 "done".into()
             }
             // Each page: its number and what it is given.
