@@ -34,12 +34,20 @@ cargo xtask COMMAND
   bench run [--runs 5] [--mib 3072] [--only VARIANT]... [--data random|compressible]...
             [--zram-mib 768] [--limit-s 900] [--json FILE]
                              the NumPy job beyond its memory: farpage, swap file, zram, np.memmap
+  bench cache [--runs 5] [--pages 16384]
+                             pages from the cache on disk, beside pread and UFFDIO_COPY
+  bench default-pager [--runs 5] [--mib 4096]
+                             the default pager as a process of its own, beside that in the kernel
   bench fault [--runs 5] [--pages 16384]
                              page faults beside the bare kernel primitive and a minimal handler
   bench fits [--runs 5] [--mib 1024]
                              a program that fits into its budget, bare against farpage
   bench heap [--runs 5] [--pairs 1048576]
                              malloc in shared memory, beside the C library's
+  bench local [--runs 5] [--mib 1024] [--pages 20000]
+                             a file four times its memory, beside mmap, O_DIRECT and UMap
+  bench remote [--runs 5] [--latency-ms 5] [--mb-per-s 60]
+                             arrays behind HTTP, beside rclone, fsspec and downloading
   bench rpc [--runs 5] [--calls 10000]
                              calls between two processes and memory handed over, beside pipes and
                              other libraries
