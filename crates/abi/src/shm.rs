@@ -30,6 +30,9 @@ pub enum Mark {
     Object = 2,
     /// That it stays Linux's is counted.
     Counted = 3,
+    /// Linux's pages are read or written just now: they become no object's meanwhile. Put on files at
+    /// `/dev/shm`, too.
+    Used = 4,
 }
 
 /// Bytes from here on, which no file has, are locked by Farpage: programs' locks of whole files end here.
@@ -50,7 +53,7 @@ impl Shm {
     pub fn set_marks(&self, pid: u32) {
         const FIRST: u64 = LOCKED_FROM + (1 << 32);
         self.marks
-            .store(FIRST + (u64::from(pid) << 2), Ordering::Relaxed);
+            .store(FIRST + (u64::from(pid) << 3), Ordering::Relaxed);
     }
 }
 
@@ -68,7 +71,8 @@ pub enum Kind {
     /// The object of the file of the descriptor is wanted. Answered with its number and its memory
     /// file; `ENOENT` where the file's pages are Linux's. When `a` is 1 only if there is one already,
     /// `ENODATA` when there is none yet. A memory file gets one that way, too, if it was made in this
-    /// tree, is not mapped, and may be written to.
+    /// tree, is not mapped, and may be written to. `EALREADY` while there is to be one, but the
+    /// file's pages are still used ([`Mark::Used`]): the task asks again.
     File = 4,
     /// The object of System V segment `a`, of `b` bytes. Answered as [`Kind::File`].
     Segment = 5,

@@ -240,6 +240,35 @@ fn one_that_is_killed_takes_what_it_had_and_nothing_else() {
 }
 
 #[test]
+fn one_that_is_killed_without_pages_takes_nothing() {
+    let up = Up::start(&["--compressed", "0"]);
+    let is_gone = || space(&up).process.is_none();
+    let mut pids = Vec::new();
+    for has_had_some in [false, true] {
+        let mut process = Process::start(&up, &["--compressed", "0"]);
+        process.arrives();
+        if has_had_some {
+            let shared = up.host().create("grid", 32 * MIB as u64).unwrap();
+            let pages = shared.words().len() / PAGE_WORDS;
+            (0..pages).for_each(|number| write(&shared, number, 1));
+            until("pages are out", || space(&up).files[0].used_bytes > 0);
+            drop(shared);
+            until("none are", || space(&up).files[0].used_bytes == 0);
+        }
+        process.signal("-KILL");
+        process.child.wait().unwrap();
+        until("it is seen", is_gone);
+        pids.push(process.child.id());
+    }
+    assert_eq!(space(&up).died, []);
+    let said = up.ends();
+    for pid in pids {
+        let line = format!("the default pager (process {pid}) died: it had no pages");
+        assert!(said.contains(&line), "{said}");
+    }
+}
+
+#[test]
 fn one_whose_host_kernel_is_gone_says_so_and_ends() {
     let mut up = Up::start(&[]);
     let mut process = Process::start(&up, &[]);

@@ -196,7 +196,10 @@ impl Manager {
             self.wanted().next.take_if(|next| next.is(outside));
             return;
         }
-        kept.lost.push(outside.pid());
+        let took_some = outside.may_have_pages();
+        if took_some {
+            kept.lost.push(outside.pid());
+        }
         self.tell(&kept);
         let now = match kept.current.outside() {
             None => "the host kernel keeps pages itself now".into(),
@@ -205,9 +208,12 @@ impl Manager {
         drop(kept);
         // Who has its place may want to end, too.
         self.look_again(self.wanted());
+        let what = match took_some {
+            true => "pages that it had are lost, and programs that touch them get SIGBUS",
+            false => "it had no pages",
+        };
         eprintln!(
-            "farpage: the default pager (process {}) died: pages that it had are lost, and programs \
-             that touch them get SIGBUS; {now}",
+            "farpage: the default pager (process {}) died: {what}; {now}",
             outside.pid()
         );
     }

@@ -1,5 +1,6 @@
 //! A default pager in another process, as the kernel has it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -66,6 +67,8 @@ pub struct Outside {
     /// Bits of places that nobody calls from.
     free: Mutex<u64>,
     freed: Condvar,
+    /// Those of which it was given pages, until they end.
+    objects: Mutex<BTreeSet<u32>>,
     is_dead: AtomicBool,
     wants_to_end: AtomicBool,
     is_late: AtomicBool,
@@ -102,6 +105,7 @@ impl Outside {
             life: UnixStream::from(life),
             free: Mutex::new(u64::MAX),
             freed: Condvar::new(),
+            objects: Mutex::default(),
             is_dead: AtomicBool::new(false),
             wants_to_end: AtomicBool::new(false),
             is_late: AtomicBool::new(false),
@@ -170,6 +174,15 @@ impl Outside {
     /// It asked for its end, or is dead.
     pub(crate) fn ends(&self) -> bool {
         self.is_dead() || self.wants_to_end.load(Ordering::Acquire)
+    }
+
+    /// It was given pages of objects that have not ended.
+    pub(crate) fn may_have_pages(&self) -> bool {
+        !self.objects().is_empty()
+    }
+
+    fn objects(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_dead(&self) -> bool {
@@ -299,6 +312,7 @@ impl Pager for Outside {
     }
 
     fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
+        self.objects().insert(object.0);
         pages.chunks(PAGES).try_for_each(|pages| {
             let count = pages.len() as u64;
             let prepare = |place: &Place<'_>| {
@@ -325,6 +339,7 @@ impl Pager for Outside {
 
     fn terminate(&self, object: ObjectId) {
         self.tell(Ask::Terminate { object });
+        self.objects().remove(&object.0);
     }
 }
 

@@ -21,8 +21,9 @@ pub(crate) enum Outcome {
     Reissue,
     /// It makes this call instead.
     ReissueAs(u32),
-    /// It waits until a message can be received from this socket, and then makes it again.
-    WaitFor(usize),
+    /// It waits until a message can be received from this socket, and then makes it again, though
+    /// it received so many.
+    WaitFor(usize, u16),
     /// It waits in this call, which leaves the first argument where it is, and then makes it again.
     WaitIn(u32, [usize; 3]),
 }
@@ -108,9 +109,14 @@ extern "C" fn handle(info: *mut Info, frame: *mut Frame, own: Option<&Stack>) ->
         }
         Outcome::Reissue => reissue(number, context),
         Outcome::ReissueAs(number) => reissue(number, context),
-        Outcome::WaitFor(socket) => wait(number, context, |byte| shm::wait_for(socket, byte)),
+        Outcome::WaitFor(socket, received) => {
+            shm::note_received(context, received);
+            wait(number, context, received, |byte| {
+                shm::wait_for(socket, byte)
+            });
+        }
         Outcome::WaitIn(waits, [a, b, c]) => {
-            wait(number, context, |_| (waits, [a, b, c, 0, 0, 0]));
+            wait(number, context, 0, |_| (waits, [a, b, c, 0, 0, 0]));
         }
     }
     0
@@ -127,20 +133,26 @@ fn reissue(number: u32, context: &mut Frame) {
 }
 
 /// Points the program at the gate's other stub: it waits in another call, and comes back to this one.
-/// `waits`: that call, which may have a byte of the program's stack.
-fn wait(number: u32, context: &mut Frame, waits: impl FnOnce(usize) -> (u32, [usize; 6])) {
-    let saved: [usize; WAIT_WORDS] = [
+/// `done`: what of this one is done; `waits`: that call, which may have a byte of the program's stack.
+fn wait(
+    number: u32,
+    context: &mut Frame,
+    done: u16,
+    waits: impl FnOnce(usize) -> (u32, [usize; 6]),
+) {
+    let saved: [usize; WAIT_WORDS + 1] = [
         number as usize,
         context.rsi,
         context.rdx,
         context.r10,
         context.r8,
         context.r9,
+        usize::from(done) << 32,
     ];
     reissue(number, context);
     context.rip = GATE_ADDRESS + GATE_WAIT;
     let at = put(context.rsp + 8, saved);
-    let (waits_in, [a, b, c, d, e, f]) = waits(at + size_of_val(&saved));
+    let (waits_in, [a, b, c, d, e, f]) = waits(at + WAIT_WORDS * size_of::<usize>());
     context.rax = waits_in as usize;
     (context.rdi, context.rsi, context.rdx) = (a, b, c);
     (context.r10, context.r8, context.r9) = (d, e, f);
@@ -227,7 +239,7 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
 ///
 /// # Safety
 /// As the call that the program made.
-unsafe fn of_files(number: u32, frame: &Frame) -> Option<Outcome> {
+unsafe fn of_files(number: u32, frame: &mut Frame) -> Option<Outcome> {
     // SAFETY: both forwarded.
     let done = unsafe { maps::call(number, frame).or_else(|| shm::call(number, frame)) };
     if done.is_none() {

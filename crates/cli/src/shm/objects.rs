@@ -19,6 +19,7 @@ use super::ledger::Ledger;
 use super::names::{self, Making, Name};
 
 const ENODATA: Errno = Errno(61);
+const EALREADY: Errno = Errno(114);
 /// `F_SEAL_WRITE` and `F_SEAL_FUTURE_WRITE`.
 const UNWRITABLE: u32 = 0x8 | 0x10;
 /// Pages of a file's first contents that are moved at a time.
@@ -48,9 +49,27 @@ pub struct Kept {
 struct MadeFile {
     /// The file, opened for this process alone.
     own: OwnedFd,
-    /// Its pages are Linux's: it is a semaphore.
-    is_linuxs: bool,
-    object: Option<Arc<Object>>,
+    contents: Contents,
+}
+
+/// Who has the pages of a file.
+enum Contents {
+    /// Linux, for ever: it is a semaphore.
+    Linuxs,
+    /// Linux, until the file is mapped.
+    Written,
+    /// Linux, until those who read or write them just now are done.
+    Wanted,
+    Object(Arc<Object>),
+}
+
+impl MadeFile {
+    fn object(&self) -> Option<&Arc<Object>> {
+        match &self.contents {
+            Contents::Object(object) => Some(object),
+            Contents::Linuxs | Contents::Written | Contents::Wanted => None,
+        }
+    }
 }
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -97,11 +116,11 @@ impl Kept {
         let own = open(g::O_RDWR).or_else(|_| open(g::O_RDONLY))?;
         marks::claim(number(&own))?;
         self.ledger.note(&Name::File(status.device, status.inode));
-        let file = MadeFile {
-            own,
-            is_linuxs: name.starts_with(b"sem."),
-            object: None,
+        let contents = match name.starts_with(b"sem.") {
+            true => Contents::Linuxs,
+            false => Contents::Written,
         };
+        let file = MadeFile { own, contents };
         self.files.insert((status.device, status.inode), file);
         Ok(())
     }
@@ -126,45 +145,61 @@ impl Kept {
         self.others.push(name);
     }
 
-    /// The object of a file; `only`: if there is one.
+    /// The object of a file; `only`: if there is one, or is to be one.
     pub fn of_file(&mut self, theirs: &OwnedFd, only: bool) -> Result<Arc<Object>, Errno> {
         let status = file::status(number(theirs))?;
         let key = (status.device, status.inode);
-        let Some(made) = self.files.get(&key) else {
-            return match self.is_memory_file(&status) {
-                true => self.of_memory_file(theirs, &status, only),
-                false => Err(is_of_another_run(theirs)),
-            };
-        };
-        match &made.object {
-            Some(object) => return Ok(Arc::clone(object)),
-            None if made.is_linuxs => return Err(Errno::ENOENT),
-            None if only => return Err(ENODATA),
-            None => {}
+        if !self.files.contains_key(&key) {
+            match self.is_memory_file(&status) {
+                true => self.note_memory_file(theirs, key, only)?,
+                false => return Err(is_of_another_run(theirs)),
+            }
         }
-        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|_| Errno::EMFILE);
-        let (own, sized_by) = (copy(&made.own)?, copy(&made.own)?);
-        let pager = Arc::clone(&self.pager) as Arc<dyn Pager>;
-        let object = self.objects.create_sized_by("shm", sized_by, pager);
-        let object = object.map_err(|_| Errno::ENOMEM)?;
-        take_contents(&own, &status, &object)?;
+        let made = self.files.get_mut(&key).ok_or(Errno::ENOENT)?;
+        match &made.contents {
+            Contents::Object(object) => return Ok(Arc::clone(object)),
+            Contents::Linuxs => return Err(Errno::ENOENT),
+            Contents::Written if only => return Err(ENODATA),
+            Contents::Written | Contents::Wanted => {}
+        }
+        made.contents = Contents::Wanted;
+        if marks::are_there(number(&made.own), self.marks.byte_of(Mark::Used)) {
+            return Err(EALREADY);
+        }
+        let own = made.own.try_clone().map_err(|_| Errno::EMFILE)?;
+        let object = self.make_of(own, self.is_memory_file(&status));
         if let Some(made) = self.files.get_mut(&key) {
-            made.object = Some(Arc::clone(&object));
+            made.contents = match &object {
+                Ok(object) => Contents::Object(Arc::clone(object)),
+                Err(_) => Contents::Written,
+            };
         }
-        Ok(self.begin(object))
+        Ok(self.begin(object?))
+    }
+
+    /// An object that has the contents of a file, which loses them.
+    fn make_of(&self, own: OwnedFd, is_memory: bool) -> Result<Arc<Object>, Errno> {
+        let name = if is_memory { "memfd" } else { "shm" };
+        let writable = file::own_again(number(&own), g::O_RDWR);
+        let writable = writable.or_else(|_| own.try_clone().map_err(|_| Errno::EMFILE))?;
+        let pager = Arc::clone(&self.pager) as Arc<dyn Pager>;
+        let object = self.objects.create_sized_by(name, own, pager);
+        let object = object.map_err(|_| Errno::ENOMEM)?;
+        take_contents(&writable, &object)?;
+        Ok(object)
     }
 
     fn is_memory_file(&self, status: &Status) -> bool {
         status.device == self.marks.memory_device.load(Ordering::Relaxed)
     }
 
-    /// The object of a memory file, which becomes one now.
-    fn of_memory_file(
+    /// Notes a memory file, of which there will be an object.
+    fn note_memory_file(
         &mut self,
         theirs: &OwnedFd,
-        status: &Status,
+        key: (u64, u64),
         only: bool,
-    ) -> Result<Arc<Object>, Errno> {
+    ) -> Result<(), Errno> {
         let byte = |mark| self.marks.byte_of(mark);
         // One that is open for writing could not be executed.
         let own = file::own_again(number(theirs), g::O_RDONLY).map_err(|_| Errno::ENOENT)?;
@@ -181,25 +216,16 @@ impl Kept {
             }
             return Err(Errno::ENOENT);
         }
-        let sized_by = own.try_clone().map_err(|_| Errno::EMFILE)?;
-        let pager = Arc::clone(&self.pager) as Arc<dyn Pager>;
-        let object = self.objects.create_sized_by("memfd", sized_by, pager);
-        let object = object.map_err(|_| Errno::ENOMEM)?;
-        take_contents(theirs, status, &object)?;
-        let made = MadeFile {
-            own,
-            is_linuxs: false,
-            object: Some(Arc::clone(&object)),
-        };
-        self.files.insert((status.device, status.inode), made);
-        Ok(self.begin(object))
+        let contents = Contents::Wanted;
+        self.files.insert(key, MadeFile { own, contents });
+        Ok(())
     }
 
     /// Nobody has the object of a file mapped.
     pub fn is_idle(&self, theirs: &OwnedFd) -> Result<(), Errno> {
         let status = file::status(number(theirs))?;
         let made = self.files.get(&(status.device, status.inode));
-        let object = made.and_then(|made| made.object.as_ref());
+        let object = made.and_then(MadeFile::object);
         match object.is_some_and(|object| object.is_mapped()) {
             true => Err(Errno::EBUSY),
             false => Ok(()),
@@ -244,7 +270,7 @@ impl Kept {
         let status = file::status(number(theirs))?;
         let key = (status.device, status.inode);
         let file = self.files.get(&key).ok_or(Errno::ENOENT)?;
-        file.object.as_ref().ok_or(ENODATA)?.look_at_size();
+        file.object().ok_or(ENODATA)?.look_at_size();
         Ok(())
     }
 
@@ -315,10 +341,7 @@ impl Kept {
 /// Nobody can get at the file any more.
 fn is_over(made: &MadeFile) -> bool {
     let own = number(&made.own);
-    let is_mapped = made
-        .object
-        .as_ref()
-        .is_some_and(|object| object.is_mapped());
+    let is_mapped = made.object().is_some_and(|object| object.is_mapped());
     let is_unlinked = file::status(own).is_ok_and(|status| status.links == 0);
     !is_mapped && is_unlinked && file::is_alone(own) == Ok(true)
 }
@@ -335,8 +358,11 @@ fn is_of_another_run(theirs: &OwnedFd) -> Errno {
 }
 
 /// What was written to the file becomes the first contents of its object, and leaves the file.
-fn take_contents(own: &OwnedFd, status: &Status, object: &Object) -> Result<(), Errno> {
+/// Nobody writes to it meanwhile: tasks mark it while they do (`Mark::Used`), and find the object
+/// from now on.
+fn take_contents(own: &OwnedFd, object: &Object) -> Result<(), Errno> {
     let file = number(own);
+    let size = file::status(file)?.bytes;
     let page = PAGE_BYTES as u64;
     let mut at = 0;
     while let Some(part) = file::data_from(file, at)? {
@@ -350,7 +376,7 @@ fn take_contents(own: &OwnedFd, status: &Status, object: &Object) -> Result<(), 
             from += count as u64 * page;
         }
         at = end;
-        if at >= status.bytes {
+        if at >= size {
             break;
         }
     }

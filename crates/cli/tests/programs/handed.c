@@ -112,6 +112,86 @@ static void on_alarm(int signal)
     (void)signal;
 }
 
+/* recvmmsg, made by hand: the registers are the program's own afterwards. */
+static long receive_several(int socket, struct mmsghdr *messages, long count, long flags)
+{
+    register long r10 __asm__("r10") = flags, r8 __asm__("r8") = 0;
+    long got = SYS_recvmmsg, fd = socket, wanted = count;
+    struct mmsghdr *at = messages;
+    __asm__ volatile("syscall"
+                     : "+a"(got), "+D"(fd), "+S"(at), "+d"(wanted), "+r"(r10), "+r"(r8)
+                     :
+                     : "rcx", "r11", "memory");
+    CHECK(fd == socket && at == messages && wanted == count && r10 == flags && r8 == 0);
+    return got;
+}
+
+enum { ALL = 5 };
+
+static void prepare(struct mmsghdr *messages, char control[ALL][CMSG_SPACE(sizeof(int))])
+{
+    static struct iovec part;
+    static char byte;
+    part.iov_base = &byte, part.iov_len = 1;
+    memset(messages, 0, ALL * sizeof *messages);
+    for (int i = 0; i < ALL; i++) {
+        messages[i].msg_hdr.msg_iov = &part, messages[i].msg_hdr.msg_iovlen = 1;
+        messages[i].msg_hdr.msg_control = control[i];
+        messages[i].msg_hdr.msg_controllen = CMSG_SPACE(sizeof(int));
+    }
+}
+
+static int is_marked(struct mmsghdr *message)
+{
+    int fd;
+    char byte;
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message->msg_hdr)), sizeof fd);
+    return pread(fd, &byte, 1, 7) == 1 && byte == 'x' && !close(fd);
+}
+
+/* recvmmsg waits for all, unless it is told not to, or a signal comes. */
+static void all_of_several(void)
+{
+    int ends[2], fd = memfd_create("all", 0);
+    struct mmsghdr messages[ALL];
+    char control[ALL][CMSG_SPACE(sizeof(int))];
+    CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) && !ftruncate(fd, BYTES));
+    char *at = map(fd);
+    at[7] = 'x';
+    for (int first = 0; first < ALL; first++) {
+        for (int i = 0; i < first; i++)
+            send_fd(ends[1], fd);
+        pid_t child = fork();
+        if (!child) {
+            for (int i = first; i < ALL; i++) {
+                usleep(5000);
+                send_fd(ends[1], fd);
+            }
+            _exit(0);
+        }
+        prepare(messages, control);
+        CHECK(receive_several(ends[0], messages, ALL, 0) == ALL);
+        for (int i = 0; i < ALL; i++)
+            CHECK(is_marked(messages + i));
+        wait_for(child, 0);
+    }
+    send_fd(ends[1], fd);
+    prepare(messages, control);
+    CHECK(receive_several(ends[0], messages, ALL, MSG_WAITFORONE) == 1 && is_marked(messages));
+    send_fd(ends[1], fd);
+    prepare(messages, control);
+    CHECK(receive_several(ends[0], messages, ALL, MSG_DONTWAIT) == 1 && is_marked(messages));
+    struct sigaction action = {.sa_handler = on_alarm}, before;
+    struct itimerval often = {{0, 20000}, {0, 20000}}, off = {{0, 0}, {0, 0}};
+    send_fd(ends[1], fd), send_fd(ends[1], fd);
+    prepare(messages, control);
+    CHECK(!sigaction(SIGALRM, &action, &before) && !setitimer(ITIMER_REAL, &often, 0));
+    CHECK(receive_several(ends[0], messages, ALL, 0) == 2);
+    CHECK(!setitimer(ITIMER_REAL, &off, 0) && !sigaction(SIGALRM, &before, 0));
+    CHECK(is_marked(messages) && is_marked(messages + 1));
+    CHECK(!munmap(at, BYTES) && !close(fd) && !close(ends[0]) && !close(ends[1]));
+}
+
 static ssize_t receive(int socket, int flags)
 {
     char byte, control[64];
@@ -162,6 +242,7 @@ int main(void)
     handed(named);
     handed(unnamed);
     several();
+    all_of_several();
     waiting(SOCK_STREAM);
     waiting(SOCK_SEQPACKET);
     waiting(SOCK_DGRAM);

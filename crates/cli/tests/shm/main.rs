@@ -137,6 +137,16 @@ fn a_file_that_is_written_before_it_is_mapped_may_be_larger_than_dev_shm() {
 }
 
 #[test]
+fn files_that_are_used_while_they_are_first_mapped_lose_nothing() {
+    let program = compile("first_mapped.c", "first-mapped", &[]);
+    let bare = Command::new(&program).output().unwrap();
+    assert_eq!(text(&bare.stdout), "as it should be\n", "{bare:?}");
+    if may_mount() {
+        expect("16M", &[&program]);
+    }
+}
+
+#[test]
 fn locks_of_whole_files_are_locks_of_whole_files() {
     let program = compile("file_locks.c", "file-locks", &[]);
     let bare = Command::new(&program).output().unwrap();

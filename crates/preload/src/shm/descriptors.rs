@@ -1,14 +1,14 @@
 //! Calls on descriptors of files of shared memory, but for `mmap`.
 
-use farpage_abi::shm::{Ask, Kind, Shm};
+use farpage_abi::shm::{Ask, Kind, Mark, Shm};
 use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
-use farpage_sys::{Errno, Result, syscall};
+use farpage_sys::{Errno, Result, marks, syscall};
 
 use super::connection::STATE;
-use super::memory::given;
+use super::memory::{EALREADY, given, object_of, wait_for_users};
 use super::{memory_files, say, status_of, transfer};
-use crate::{maps, trap};
+use crate::{maps, sandbox, trap};
 
 const EXDEV: Errno = Errno(18);
 const ENODATA: Errno = Errno(61);
@@ -42,28 +42,73 @@ pub(super) enum Pages {
     Kept(Object),
 }
 
+/// While this lives, what Linux has of a file does not become an object's.
+struct Use(Fd);
+
+impl Use {
+    /// `None` where the file cannot be opened again: its pages may then leave meanwhile.
+    fn begin(shm: &Shm, fd: Fd) -> Option<Self> {
+        // A program's own filter may forbid to.
+        if sandbox::is_on() {
+            return None;
+        }
+        let own = Self(file::with_room(|| file::open_again(fd, g::O_RDONLY)).ok()?);
+        marks::put(own.0, shm.byte_of(Mark::Used)).ok()?;
+        Some(own)
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        file::close(self.0);
+    }
+}
+
+/// Where the pages of a file are, and will be as long as the use lasts.
+fn use_pages(shm: &Shm, fd: Fd) -> (Pages, Option<Use>) {
+    loop {
+        let used = Use::begin(shm, fd);
+        if let Some(pages) = look(fd) {
+            return (pages, used);
+        }
+        drop(used);
+        pages_of(fd);
+    }
+}
+
 pub(super) fn pages_of(fd: Fd) -> Pages {
+    loop {
+        if let Some(pages) = look(fd) {
+            return pages;
+        }
+        wait_for_users();
+    }
+}
+
+/// `None` while the pages are about to become an object's.
+fn look(fd: Fd) -> Option<Pages> {
     let is_linuxs = |shm: &Shm| {
         let status = file::status(fd);
         status.is_ok_and(|status| memory_files::is_one(shm, &status))
             && !memory_files::is_object(shm, fd)
     };
     if super::shm().is_none_or(is_linuxs) {
-        return Pages::Linux;
+        return Some(Pages::Linux);
     }
     let ask = Ask {
         a: 1,
         ..Ask::new(Kind::File)
     };
     match given(STATE.lock().ask(ask, Some(fd))) {
-        Ok((number, memory)) => Pages::Kept(Object { number, memory }),
-        Err(ENODATA) => Pages::None,
-        Err(_) => Pages::Linux,
+        Ok((number, memory)) => Some(Pages::Kept(Object { number, memory })),
+        Err(EALREADY) => None,
+        Err(ENODATA) => Some(Pages::None),
+        Err(_) => Some(Pages::Linux),
     }
 }
 
 pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<usize>> {
-    let [a, b, c, d, ..] = args;
+    let [a, b, c, ..] = args;
     let fd = Fd(a as i32);
     match number {
         g::__NR_sendfile | g::__NR_splice | g::__NR_copy_file_range => {
@@ -86,7 +131,7 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
     let status = status_of(shm, fd)?;
     match number {
         g::__NR_ftruncate => Some(set_size(fd, &status, b)),
-        g::__NR_fallocate => allocate(fd, &status, b as u32, c, d),
+        g::__NR_fallocate => allocate(shm, fd, &status, args),
         g::__NR_dup => maps::duplicate(fd, 0, false).ok().map(Ok),
         g::__NR_dup2 | g::__NR_dup3 => {
             // SAFETY: takes no pointer.
@@ -99,26 +144,47 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
             g::F_ADD_SEALS => memory_files::seal(shm, fd, c),
             _ => None,
         },
-        _ => match pages_of(fd) {
+        g::__NR_lseek => match pages_of(fd) {
             Pages::Kept(object) => transfer::call(&object, &status, number, args),
-            Pages::None => write_first(fd, &status, number, args),
-            Pages::Linux => None,
+            Pages::None | Pages::Linux => None,
         },
+        _ if transfer::is_one(number) => {
+            let (pages, used) = use_pages(shm, fd);
+            match pages {
+                Pages::Kept(object) => transfer::call(&object, &status, number, args),
+                Pages::None => of_written(fd, used, &status, number, args),
+                Pages::Linux => Some(of_linuxs(number, args)),
+            }
+        }
+        _ => None,
     }
 }
 
-/// A write to a file that nobody has mapped: Linux has the pages while they are few and there is
+/// A call on pages that Linux has.
+fn of_linuxs(number: u32, args: [usize; 6]) -> Result<usize> {
+    // SAFETY: the program's own call, on a regular file: Linux does not wait in it.
+    unsafe { trap::pass(number, args) }
+}
+
+/// A transfer of a file that nobody has mapped: Linux has the pages while they are few and there is
 /// room.
-fn write_first(fd: Fd, status: &Status, number: u32, args: [usize; 6]) -> Option<Result<usize>> {
-    let end = transfer::end_of_write(status, number, args)?;
-    if end.is_ok_and(|end| end <= LINUXS_MAX) {
-        // SAFETY: the program's own call; Linux does not wait in it.
-        let done = unsafe { trap::pass(number, args) };
-        if done != Err(ENOSPC) {
+fn of_written(
+    fd: Fd,
+    used: Option<Use>,
+    status: &Status,
+    number: u32,
+    args: [usize; 6],
+) -> Option<Result<usize>> {
+    let end = transfer::end_of_write(status, number, args);
+    if end.is_none_or(|end| end.is_ok_and(|end| end <= LINUXS_MAX)) {
+        let done = of_linuxs(number, args);
+        if end.is_none() || done != Err(ENOSPC) {
             return Some(done);
         }
     }
-    let (number_of, memory) = match given(STATE.lock().ask(Ask::new(Kind::File), Some(fd))) {
+    drop(used);
+    let (_, given) = object_of(fd);
+    let (number_of, memory) = match given {
         Ok(given) => given,
         Err(errno) => return Some(Err(errno)),
     };
@@ -156,20 +222,16 @@ pub(super) fn set_size(fd: Fd, before: &Status, bytes: usize) -> Result<usize> {
 }
 
 /// `fallocate`: room is found when a page is written to.
-fn allocate(
-    fd: Fd,
-    before: &Status,
-    mode: u32,
-    offset: usize,
-    bytes: usize,
-) -> Option<Result<usize>> {
+fn allocate(shm: &Shm, fd: Fd, before: &Status, args: [usize; 6]) -> Option<Result<usize>> {
+    let [_, mode, offset, bytes, ..] = args;
+    let mode = mode as u32;
     let end = offset
         .checked_add(bytes)
         .filter(|end| *end <= isize::MAX as usize);
     let (Some(end), true) = (end, bytes > 0) else {
         return Some(Err(Errno::EINVAL));
     };
-    let pages = pages_of(fd);
+    let (pages, _used) = use_pages(shm, fd);
     if matches!(pages, Pages::Linux) || mode & !(KEEP_SIZE | PUNCH_HOLE) != 0 {
         return None;
     }
@@ -183,6 +245,7 @@ fn allocate(
         (_, Pages::Kept(_)) if mode & PUNCH_HOLE != 0 && memory_files::is_sealed(fd) => {
             Some(Err(Errno::EPERM))
         }
+        (_, Pages::None) => Some(of_linuxs(g::__NR_fallocate, args)),
         (_, Pages::Kept(object)) if mode == KEEP_SIZE | PUNCH_HOLE => {
             let end = end.min(before.bytes.next_multiple_of(4096) as usize);
             Some(transfer::zero(&object, offset, end.saturating_sub(offset)).map(|()| 0))

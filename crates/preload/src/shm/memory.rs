@@ -9,13 +9,14 @@ use farpage_sys::file::{self, Fd};
 use farpage_sys::futex::Guard;
 use farpage_sys::linux::general as g;
 use farpage_sys::uffd::Uffd;
-use farpage_sys::{Errno, Result, mem};
+use farpage_sys::{Errno, Result, mem, time};
 
 use super::connection::{STATE, State};
 use super::{descriptors, memory_files, say, status_of};
 use crate::{memory, start, supervised};
 
 const FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
+pub(super) const EALREADY: Errno = Errno(114);
 const WILL_WAIT: u32 = g::MAP_POPULATE | g::MAP_LOCKED;
 
 /// How many pieces there are, for who only looks whether there are any.
@@ -131,8 +132,8 @@ unsafe fn map(shm: &Shm, args: [usize; 6]) -> Option<Result<usize>> {
     if is_memory && !memory_files::maps_object(shm, fd, bytes, kind) {
         return None;
     }
-    let mut state = STATE.lock();
-    let (object, memory) = match given(state.ask(Ask::new(Kind::File), Some(fd))) {
+    let (mut state, given) = object_of(fd);
+    let (object, memory) = match given {
         Ok(given) => given,
         Err(Errno::ENOENT) => {
             if is_memory {
@@ -181,6 +182,25 @@ fn threshold() -> usize {
 pub(super) fn given(answer: Result<(u64, Option<Fd>)>) -> Result<(u64, Fd)> {
     let (object, memory) = answer?;
     Ok((object, memory.ok_or(Errno::EIO)?))
+}
+
+/// Lets those who use a file's pages go on, before its object is asked for again.
+pub(super) fn wait_for_users() {
+    const PAUSE_NS: u64 = 50_000;
+    time::sleep_ns(PAUSE_NS);
+}
+
+/// The object of a file, made when nobody uses Linux's pages of the file any more.
+pub(super) fn object_of(fd: Fd) -> (Guard<'static, State>, Result<(u64, Fd)>) {
+    loop {
+        let mut state = STATE.lock();
+        let answer = given(state.ask(Ask::new(Kind::File), Some(fd)));
+        if answer != Err(EALREADY) {
+            return (state, answer);
+        }
+        drop(state);
+        wait_for_users();
+    }
 }
 
 /// Says why a file cannot be mapped, where no errno does.

@@ -33,7 +33,7 @@ use crate::{maps, start};
 pub(crate) use connection::{after_fork_in_child, after_fork_in_parent, before_fork};
 pub(crate) use memory::after_unmap;
 pub(crate) use memory_files::before_execution;
-pub(crate) use sockets::wait_for;
+pub(crate) use sockets::{note_received, wait_for};
 
 /// What the tree has in common about it; `None` where Linux keeps the pages, too.
 fn shm() -> Option<&'static Shm> {
@@ -50,8 +50,12 @@ pub(crate) fn exist() -> bool {
 ///
 /// # Safety
 /// As the call that the program made.
-pub(crate) unsafe fn call(number: u32, frame: &Frame) -> Option<Outcome> {
+pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
     let shm = shm()?;
+    let received = match number {
+        g::__NR_recvmmsg => sockets::take_received(frame),
+        _ => 0,
+    };
     let args = frame.arguments();
     let done = match number {
         g::__NR_open | g::__NR_openat | g::__NR_openat2 | g::__NR_creat | g::__NR_truncate => {
@@ -82,7 +86,7 @@ pub(crate) unsafe fn call(number: u32, frame: &Frame) -> Option<Outcome> {
         g::__NR_memfd_create => Some(memory_files::create(shm, args)),
         g::__NR_recvmsg | g::__NR_recvmmsg => {
             // SAFETY: forwarded.
-            return Some(unsafe { sockets::call(shm, number, args) });
+            return Some(unsafe { sockets::call(shm, number, args, received) });
         }
         g::__NR_fcntl if let Some(done) = locks::call(shm, args) => return Some(done),
         _ => descriptors::call(shm, number, args),

@@ -12,46 +12,82 @@ use farpage_sys::{Errno, process, syscall};
 use super::control_messages::{self, COUNT_MAX, EACH};
 use super::descriptors::{Pages, pages_of};
 use super::{files, memory_files, say, status_of};
+use crate::frame::Frame;
 use crate::trap::{self, Outcome};
 use crate::{maps, program, sandbox, start};
 
 const DONT_WAIT: usize = 0x40;
 const WAIT_FOR_ALL: usize = 0x100;
 const FROM_ERRORS: usize = 0x2000;
+const WAIT_FOR_ONE: usize = 0x10000;
+/// The upper half of the flags of a `recvmmsg` that goes on: this, and how many messages it received.
+const GOES_ON: u64 = 0xfa6e << 48;
 
 /// It was said that shared memory leaves the run.
 static IS_SAID: AtomicBool = AtomicBool::new(false);
 
-/// `recvmsg` and `recvmmsg`.
+/// A call that is made again goes on after so many messages.
+pub(crate) fn note_received(frame: &mut Frame, received: u16) {
+    if received > 0 {
+        let flags = frame.r10 as u32 as u64;
+        frame.r10 = (GOES_ON | u64::from(received) << 32 | flags) as usize;
+    }
+}
+
+/// How many messages a `recvmmsg` that is made again received before. The program's registers are its
+/// own again.
+pub(super) fn take_received(frame: &mut Frame) -> u16 {
+    let flags = frame.r10 as u64;
+    if flags & 0xffff << 48 != GOES_ON {
+        return 0;
+    }
+    frame.r10 = frame.r10 as u32 as usize;
+    (flags >> 32) as u16
+}
+
+/// `recvmsg` and `recvmmsg`, of which so many messages are there already.
 ///
 /// # Safety
 /// As the call that the program made.
-pub(super) unsafe fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Outcome {
-    let [fd, messages, c, d, ..] = args;
+pub(super) unsafe fn call(shm: &Shm, number: u32, args: [usize; 6], received: u16) -> Outcome {
+    let [fd, messages, c, d, timeout, _] = args;
+    let before = usize::from(received);
+    let messages = messages + before * EACH;
     let (flags_at, count) = match number {
         g::__NR_recvmsg => (2, 1),
-        _ => (3, c.min(COUNT_MAX)),
+        _ => (3, (c as u32 as usize).min(COUNT_MAX).saturating_sub(before)),
     };
     let flags = if flags_at == 2 { c } else { d };
     let may_bring = flags & (WAIT_FOR_ALL | FROM_ERRORS) == 0
         && !sandbox::is_on()
         && (0..count).any(|i| control_messages::has_any(messages + i * EACH))
         && control_messages::is_local(fd);
-    if !may_bring {
+    if !may_bring && before == 0 {
         return Outcome::Reissue;
     }
     let mut now = args;
     now[flags_at] |= DONT_WAIT;
+    if number == g::__NR_recvmmsg {
+        (now[1], now[2]) = (messages, count);
+    }
+    let may_wait = || flags & DONT_WAIT == 0 && waits(fd);
+    // Linux looks at the timeout only when it has a message: who has one returns with what is there.
+    let wants_all = number == g::__NR_recvmmsg && flags & WAIT_FOR_ONE == 0 && timeout == 0;
     // SAFETY: the program's own call, but that it does not wait.
     match unsafe { trap::pass(number, now) } {
-        Err(Errno::EAGAIN) if flags & DONT_WAIT == 0 && waits(fd) => Outcome::WaitFor(fd),
+        Err(Errno::EAGAIN) if may_wait() => Outcome::WaitFor(fd, received),
         Ok(got) => {
-            let count = if number == g::__NR_recvmsg { 1 } else { got };
-            for i in 0..count {
+            let came = if number == g::__NR_recvmsg { 1 } else { got };
+            for i in 0..came {
                 control_messages::for_each_descriptor(messages + i * EACH, |at| keep(shm, at));
             }
-            Outcome::Done(Ok(got))
+            let all = before + got;
+            match wants_all && got < count && may_wait() {
+                true => Outcome::WaitFor(fd, all as u16),
+                false => Outcome::Done(Ok(all)),
+            }
         }
+        Err(_) if before > 0 => Outcome::Done(Ok(before)),
         other => Outcome::Done(other),
     }
 }

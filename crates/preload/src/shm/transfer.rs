@@ -47,6 +47,11 @@ pub(super) fn call(
     Some(meant.and_then(|meant| meant.make(object, status)))
 }
 
+/// True of a call that moves bytes.
+pub(super) fn is_one(number: u32) -> bool {
+    Transfer::kind_of(number).is_some()
+}
+
 /// Where a write would end; `None` of other calls.
 pub(super) fn end_of_write(
     status: &Status,
@@ -59,6 +64,16 @@ pub(super) fn end_of_write(
         Ok(meant) => Some(meant.range(status).map(|range| range.end)),
         Err(errno) => Some(Err(errno)),
     }
+}
+
+/// Where a call transfers.
+enum Place {
+    /// Where the descriptor stands.
+    Stands,
+    /// At its offset.
+    Given,
+    /// At its offset, unless that is -1.
+    Either,
 }
 
 /// What a call means.
@@ -93,21 +108,32 @@ fn pieces(at: usize, count: usize) -> Result<Vec<[usize; 2]>> {
 }
 
 impl Transfer {
+    /// Which way, whether there are several pieces, and where they go; `None` of calls that transfer
+    /// nothing.
+    fn kind_of(number: u32) -> Option<(Way, bool, Place)> {
+        Some(match number {
+            g::__NR_read => (Way::Out, false, Place::Stands),
+            g::__NR_readv => (Way::Out, true, Place::Stands),
+            g::__NR_pread64 => (Way::Out, false, Place::Given),
+            g::__NR_preadv => (Way::Out, true, Place::Given),
+            g::__NR_preadv2 => (Way::Out, true, Place::Either),
+            g::__NR_write => (Way::In, false, Place::Stands),
+            g::__NR_writev => (Way::In, true, Place::Stands),
+            g::__NR_pwrite64 => (Way::In, false, Place::Given),
+            g::__NR_pwritev => (Way::In, true, Place::Given),
+            g::__NR_pwritev2 => (Way::In, true, Place::Either),
+            _ => return None,
+        })
+    }
+
     /// `None` of calls that transfer nothing.
     fn meant(number: u32, args: [usize; 6]) -> Option<Result<Self>> {
         let [fd, b, c, d, ..] = args;
-        let (way, several, at) = match number {
-            g::__NR_read => (Way::Out, false, None),
-            g::__NR_readv => (Way::Out, true, None),
-            g::__NR_pread64 => (Way::Out, false, Some(d)),
-            g::__NR_preadv => (Way::Out, true, Some(d)),
-            g::__NR_preadv2 => (Way::Out, true, Some(d).filter(|at| *at != usize::MAX)),
-            g::__NR_write => (Way::In, false, None),
-            g::__NR_writev => (Way::In, true, None),
-            g::__NR_pwrite64 => (Way::In, false, Some(d)),
-            g::__NR_pwritev => (Way::In, true, Some(d)),
-            g::__NR_pwritev2 => (Way::In, true, Some(d).filter(|at| *at != usize::MAX)),
-            _ => return None,
+        let (way, several, place) = Self::kind_of(number)?;
+        let at = match place {
+            Place::Stands => None,
+            Place::Given => Some(d),
+            Place::Either => Some(d).filter(|at| *at != usize::MAX),
         };
         let pieces = match several {
             true => pieces(b, c),

@@ -121,12 +121,18 @@ impl Program {
 
     /// What it says, but for what the test harness prints.
     pub fn line(&mut self) -> String {
+        self.line_or_end().expect("the program has ended")
+    }
+
+    /// As [`Program::line`]; `None` when it has ended.
+    pub fn line_or_end(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
-            let read = self.says.read_line(&mut line).unwrap();
-            assert!(read > 0, "the program has ended");
+            if self.says.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
             if let Some(at) = line.find("> ") {
-                return line[at + 2..].trim().to_owned();
+                return Some(line[at + 2..].trim().to_owned());
             }
         }
     }

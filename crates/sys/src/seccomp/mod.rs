@@ -52,12 +52,14 @@ pub const REISSUE_CODE: [u8; 5] = [
 /// [`WAIT_CODE`].
 pub const GATE_WAIT: usize = 128;
 /// Machine code of that stub: makes the call that waits. Afterwards the arguments are those of the
-/// trapped call again. When the wait has failed, that is what the trapped call returns; otherwise
-/// the program goes back to where it made it, and is trapped again.
+/// trapped call again. When the wait has failed, that is what the trapped call returns, unless a
+/// part of it was done, whose count it then returns; otherwise the program goes back to where it
+/// made it, and is trapped again.
 ///
 /// Above the address to return to lie the number, and what `rsi`, `rdx`, `r10`, `r8`, `r9` were:
-/// [`WAIT_WORDS`], and room for one more.
-pub const WAIT_CODE: [u8; 45] = [
+/// [`WAIT_WORDS`], and one more, whose lower half the call that waits may use, and whose upper half is
+/// the count. With that the upper half of `r10` is the agent's own.
+pub const WAIT_CODE: [u8; 62] = [
     0x0f,
     0x05, // syscall
     0x48,
@@ -89,7 +91,7 @@ pub const WAIT_CODE: [u8; 45] = [
     0x85,
     0xc0, // test rax, rax
     0x78,
-    0x0a, // js to the end
+    0x0d, // js to what follows the first return
     0x48,
     0x8b,
     0x44,
@@ -100,6 +102,23 @@ pub const WAIT_CODE: [u8; 45] = [
     0x2c,
     0x24,
     0x02, // sub qword ptr [rsp], 2: the length of the call
+    0xc2, // ret 192
+    REISSUE_SKIP as u8,
+    (REISSUE_SKIP >> 8) as u8,
+    0x8b,
+    0x4c,
+    0x24,
+    0x3c, // mov ecx, [rsp + 60]
+    0x85,
+    0xc9, // test ecx, ecx
+    0x74,
+    0x06, // jz to the end
+    0x48,
+    0x89,
+    0xc8, // mov rax, rcx
+    0x45,
+    0x89,
+    0xd2, // mov r10d, r10d
     0xc2, // ret 192
     REISSUE_SKIP as u8,
     (REISSUE_SKIP >> 8) as u8,
