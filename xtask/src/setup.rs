@@ -53,6 +53,7 @@ const NEEDS: &[(Probe, &str)] = &[
 const PEERS: &[(Probe, &str)] = &[
     (Probe::Program("capnp"), "capnproto"),
     (Probe::Program("dbus-daemon"), "dbus"),
+    (Probe::Program("setpriv"), "util-linux"),
 ];
 
 impl Probe {

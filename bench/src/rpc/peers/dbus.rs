@@ -20,18 +20,25 @@ impl Echo {
     }
 }
 
-/// Ends when it is dropped.
+/// Ends when it is dropped, and with this process.
 struct Bus(Child);
 
 impl Bus {
     fn start(address: &str) -> Self {
-        let mut daemon = Command::new("dbus-daemon");
-        daemon.args(["--session", "--nofork", "--syslog-only", "--print-address"]);
-        daemon.args(["--address", address]).stdout(Stdio::piped());
-        let mut daemon = daemon.spawn().expect("dbus-daemon; apt-get install dbus");
+        let mut daemon = Command::new("setpriv");
+        daemon.args([
+            "--pdeathsig",
+            "KILL",
+            "dbus-daemon",
+            "--session",
+            "--nofork",
+        ]);
+        daemon.args(["--syslog-only", "--print-address", "--address", address]);
+        let mut daemon = daemon.stdout(Stdio::piped()).spawn().expect("setpriv");
         let mut said = daemon.stdout.take().expect("piped");
         let bus = Self(daemon);
-        said.read_exact(&mut [0]).expect("a bus that is ready");
+        let is_ready = said.read_exact(&mut [0]);
+        is_ready.expect("a bus; as root: apt-get install dbus");
         bus
     }
 }
