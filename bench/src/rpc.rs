@@ -28,13 +28,21 @@ pub(crate) struct Channel {
     pub(crate) call: Box<dyn FnMut()>,
 }
 
-const WAYS: &[(&str, Connect, Serve)] = &[
+/// A way and its name, with `_` for a space.
+type Way = (&'static str, Connect, Serve);
+
+const WAYS: &[Way] = &[
     ("pipe", pipe::connect, pipe::serve),
     ("farpage_link", link::connect, link::serve),
     ("farpage_port", node::connect, node::serve),
-    #[cfg(feature = "peers")]
-    ("ipc-channel", peers::connect, peers::serve),
 ];
+
+fn ways() -> impl Iterator<Item = &'static Way> {
+    #[cfg(feature = "peers")]
+    return WAYS.iter().chain(peers::WAYS);
+    #[cfg(not(feature = "peers"))]
+    WAYS.iter()
+}
 
 /// Starts this program again as the server `name` on `processor`.
 pub(crate) fn server(name: &str, processor: u32, bytes: usize, more: &str) -> Command {
@@ -49,7 +57,7 @@ pub(crate) fn server(name: &str, processor: u32, bytes: usize, more: &str) -> Co
 pub fn serve(args: &[String]) {
     let processor = args[1].parse().expect("a processor");
     farpage_sys::thread::run_on(processor).expect("a processor to run on");
-    let way = WAYS.iter().find(|(name, _, _)| *name == args[0]);
+    let way = ways().find(|(name, _, _)| *name == args[0]);
     let (_, _, serve) = way.expect("a server of this name");
     serve(&args[2..]);
 }
@@ -66,7 +74,7 @@ pub fn run(runs: usize, calls: usize) {
                 continue;
             }
             for bytes in SIZES {
-                for (name, connect, _) in WAYS {
+                for (name, connect, _) in ways() {
                     let ns = measure(connect(processor, bytes), calls, place);
                     println!("call {name} {place} {bytes} {ns:.0}");
                 }

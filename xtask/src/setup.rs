@@ -49,6 +49,13 @@ const NEEDS: &[(Probe, &str)] = &[
     (Probe::PythonModule("torch"), "python3-torch"),
 ];
 
+/// What the peers of `bench rpc` need beside.
+const PEERS: &[(Probe, &str)] = &[
+    (Probe::Program("capnp"), "capnproto"),
+    (Probe::Program("dbus-daemon"), "dbus"),
+    (Probe::Program("setpriv"), "util-linux"),
+];
+
 impl Probe {
     fn there(&self) -> bool {
         match self {
@@ -67,7 +74,7 @@ impl Probe {
 
 /// Installs all, or fails with the list of what is missing.
 pub(crate) fn setup(world: &World) -> Result<()> {
-    debian(world)?;
+    debian(world, NEEDS)?;
     venv(world, |_| true)?;
     tools(world)?;
     world.build_release()?;
@@ -75,13 +82,18 @@ pub(crate) fn setup(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn missing() -> Vec<&'static str> {
-    let gone = NEEDS.iter().filter(|(probe, _)| !probe.there());
+/// Installs what `bench rpc` with its peers needs, or fails with the list of what is missing.
+pub(crate) fn peers(world: &World) -> Result<()> {
+    debian(world, PEERS)
+}
+
+fn missing(needs: &[(Probe, &'static str)]) -> Vec<&'static str> {
+    let gone = needs.iter().filter(|(probe, _)| !probe.there());
     gone.map(|(_, package)| *package).collect()
 }
 
-fn debian(world: &World) -> Result<()> {
-    let packages = missing();
+fn debian(world: &World, needs: &[(Probe, &'static str)]) -> Result<()> {
+    let packages = missing(needs);
     if packages.is_empty() {
         return Ok(());
     }
@@ -100,7 +112,7 @@ fn debian(world: &World) -> Result<()> {
     let mut install = vec!["install", "-y", "--no-install-recommends"];
     install.extend(&packages);
     apt(&install, "apt-get install")?;
-    match missing() {
+    match missing(needs) {
         still if still.is_empty() => Ok(()),
         still => bail!("still missing after installing: {}", still.join(" ")),
     }

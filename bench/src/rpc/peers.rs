@@ -1,36 +1,59 @@
-//! What others offer: ipc-channel's channels of bytes, its quickest.
+//! What others offer, each in the form that is its quickest here.
 
-use ipc_channel::ipc::{self, IpcBytesReceiver, IpcBytesSender, IpcOneShotServer, IpcSender};
+mod cap_n_proto;
+mod dbus;
+mod grpc;
+mod iceoryx2;
+mod ipc_channel;
 
-use super::Channel;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::process::{Child, Stdio};
 
-/// The ends that the caller uses.
-type Ends = (IpcBytesSender, IpcBytesReceiver);
+use tokio::net::unix::pipe;
+use tokio::runtime::{Builder, Runtime};
 
-/// Two channels of bytes.
-pub(super) fn connect(processor: u32, bytes: usize) -> Channel {
-    let (meeting, name) = IpcOneShotServer::<Ends>::new().expect("a server");
-    let server = super::server("ipc-channel", processor, bytes, &name).spawn();
-    let (_, (to, from)) = meeting.accept().expect("a client");
-    let body = vec![1; bytes];
-    let call = Box::new(move || {
-        to.send(&body).expect("sent");
-        assert_eq!(from.recv().expect("answered").len(), body.len());
-    });
-    Channel {
-        server: server.expect("a child"),
-        call,
-    }
+use super::Way;
+
+pub(super) const WAYS: &[Way] = &[
+    ("ipc-channel", ipc_channel::connect, ipc_channel::serve),
+    ("iceoryx2", iceoryx2::connect, iceoryx2::serve),
+    (
+        "iceoryx2,_polling",
+        iceoryx2::connect_polling,
+        iceoryx2::serve_polling,
+    ),
+    ("capnp-rpc", cap_n_proto::connect, cap_n_proto::serve),
+    ("gRPC_(tonic)", grpc::connect, grpc::serve),
+    ("D-Bus_(zbus)", dbus::connect, dbus::serve),
+];
+
+/// Starts the server `name` and waits until it says that it is ready.
+fn start(name: &str, processor: u32, bytes: usize, more: &str) -> Child {
+    let mut server = super::server(name, processor, bytes, more);
+    server.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = server.spawn().expect("a child");
+    let mut said = child.stdout.take().expect("piped");
+    said.read_exact(&mut [0]).expect("a server that is ready");
+    child
 }
 
-/// Sends back what comes in.
-pub(super) fn serve(args: &[String]) {
-    let meeting = IpcSender::<Ends>::connect(args[1].clone()).expect("a server");
-    let (to_server, from_client) = ipc::bytes_channel().expect("a channel");
-    let (to_client, from_server) = ipc::bytes_channel().expect("a channel");
-    meeting.send((to_server, from_server)).expect("met");
-    drop(meeting);
-    while let Ok(body) = from_client.recv() {
-        to_client.send(&body).expect("answered");
-    }
+/// Tells who started this server that it may call.
+fn ready() {
+    let mut stdout = std::io::stdout();
+    stdout.write_all(b"\n").expect("said");
+    stdout.flush().expect("said");
+}
+
+/// Waits until who started this server is gone, or waits for its end.
+async fn caller_gone() {
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+    let stdin = pipe::Receiver::from_owned_fd(stdin.expect("a descriptor"));
+    stdin.expect("a pipe").readable().await.expect("closed");
+}
+
+/// One thread, the one that calls `block_on`.
+fn runtime() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_io().build().expect("a runtime")
 }

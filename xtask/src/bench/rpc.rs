@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::{figures, spread};
 use crate::args::Args;
+use crate::setup;
 use crate::table::{Table, median};
 use crate::world::{World, machine};
 
@@ -20,6 +21,7 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     let runs: u32 = args.number("--runs", 5)?;
     let calls: u32 = args.number("--calls", 10_000)?;
     args.finish()?;
+    setup::peers(world)?;
     let (calls, count) = (calls.to_string(), runs.to_string());
     let arguments = ["rpc", "--runs", &count, "--calls", &calls];
     let lines = figures(world, &["--features", "peers"], &arguments, parse)?;
