@@ -1,5 +1,5 @@
 //! Copies of pages that are aside, in memory that is reserved at once and goes back to Linux page
-//! by page.
+//! by page, but for a little: taking a page away from a process stops it on all processors.
 
 use std::sync::Mutex;
 
@@ -11,11 +11,20 @@ use crate::objects::lock;
 
 /// Pages that there can be, whatever the memory: a gigabyte, and a megabyte.
 const MOST: std::ops::RangeInclusive<u64> = 256..=1 << 18;
+/// Free slots that keep their memory: some clusters that leave one after another.
+const WARM: usize = 64;
 
 /// Where they are.
 pub(crate) struct Copies {
     arena: Arena,
-    free: Mutex<Vec<u32>>,
+    free: Mutex<Free>,
+}
+
+/// Slots that are free.
+struct Free {
+    /// With memory.
+    warm: Vec<u32>,
+    cold: Vec<u32>,
 }
 
 impl Copies {
@@ -24,18 +33,25 @@ impl Copies {
         let slots = pages.clamp(*MOST.start(), *MOST.end()) as u32;
         Ok(Self {
             arena: Arena::new(slots as usize, PAGE_BYTES)?,
-            free: Mutex::new((0..slots).rev().collect()),
+            free: Mutex::new(Free {
+                warm: Vec::with_capacity(WARM),
+                cold: (0..slots).rev().collect(),
+            }),
         })
     }
 
     /// True when there is room for so many more.
     pub(crate) fn have_room(&self, pages: u64) -> bool {
-        lock(&self.free).len() as u64 >= pages
+        let free = lock(&self.free);
+        (free.warm.len() + free.cold.len()) as u64 >= pages
     }
 
     /// Copies a page. `None` when there is no room.
     pub(crate) fn put(&self, page: &[u8; PAGE_BYTES]) -> Option<u32> {
-        let slot = lock(&self.free).pop()?;
+        let slot = {
+            let mut free = lock(&self.free);
+            free.warm.pop().or_else(|| free.cold.pop())?
+        };
         let at = self.arena.append(slot as usize, &[page]);
         assert_eq!(at, Some(0), "a copy in use");
         Some(slot)
@@ -48,9 +64,14 @@ impl Copies {
 
     /// A copy is not needed any more.
     pub(crate) fn forget(&self, slot: u32) {
-        let cleared = self.arena.clear(slot as usize, true);
+        let is_warm = lock(&self.free).warm.len() < WARM;
+        let cleared = self.arena.clear(slot as usize, !is_warm);
         assert!(cleared, "a copy in use");
-        lock(&self.free).push(slot);
+        let mut free = lock(&self.free);
+        match is_warm {
+            true => free.warm.push(slot),
+            false => free.cold.push(slot),
+        }
     }
 }
 
