@@ -47,7 +47,7 @@ impl Object {
 
     /// The pager has not said in time whether somebody may write to a page: who waits gets an error,
     /// which says `why`.
-    pub fn is_not_unlocked(&self, page: PageRange, why: &str) {
+    pub fn unlock_fails(&self, page: PageRange, why: &str) {
         let waited = self.lock().pages.ask_again(page);
         // What is mapped cannot be made to fail.
         let _ = self.flush(page);

@@ -343,7 +343,7 @@ impl Outside {
         if let Some(object) = self.object().filter(|_| !locked.is_empty()) {
             let why = format!("it is locked against writing, {why}");
             for page in locked {
-                object.is_not_unlocked(PageRange::new(page, page + 1), &why);
+                object.unlock_fails(PageRange::new(page, page + 1), &why);
             }
         }
         self.pump();
