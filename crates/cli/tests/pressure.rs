@@ -232,7 +232,7 @@ fn a_default_pager_outside_pages_where_no_memory_is_left() {
     let checked = said.lines().find_map(|line| line.split("checked ").nth(1));
     let checked: u64 = checked.expect("a count").trim().parse().expect("a number");
     println!("{checked} pages checked, {exchanges} exchanges");
-    assert!(checked > 1000 && exchanges > 1, "{checked} {exchanges}");
+    assert!(checked > 1000 && exchanges > 0, "{checked} {exchanges}");
     let most = cgroup.most_bytes();
     assert!(most > LIMIT - MIB, "only {most} bytes were used");
     assert_eq!(cgroup.ended(), 0, "processes were ended for want of memory");
