@@ -1,9 +1,11 @@
 //! Running programs: with a time limit, with their memory watched, and never left behind.
 
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -80,6 +82,78 @@ pub(crate) fn run(command: &mut Command, limit: Duration, watch: bool) -> Result
             }
         }
     }
+}
+
+/// Runs `command` and gives `each` the lines that it prints. When it prints nothing for `silence`,
+/// says what its processes are doing, and kills them.
+pub(crate) fn lines(
+    command: &mut Command,
+    silence: Duration,
+    mut each: impl FnMut(String),
+) -> Result<ExitStatus> {
+    let mut child = command
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
+    let pid = child.id();
+    let _group = Guard::new("kill -KILL -- -$1 2>/dev/null", &[&pid.to_string()])?;
+    let printed = BufReader::new(child.stdout.take().context("no output")?);
+    let (line, lines) = mpsc::channel();
+    thread::spawn(move || {
+        printed
+            .lines()
+            .take_while(|read| line.send(read.as_ref().ok().cloned()).is_ok() && read.is_ok())
+            .for_each(drop)
+    });
+    loop {
+        match lines.recv_timeout(silence) {
+            Ok(Some(line)) => each(line),
+            Ok(None) => bail!("what it prints is not text"),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(child.wait()?),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                eprintln!("{}", doing(pid));
+                kill_tree(pid);
+                bail!("nothing printed for {} s: killed", silence.as_secs());
+            }
+        }
+    }
+}
+
+/// What each thread of a tree of processes waits in, for root also where.
+fn doing(root: u32) -> String {
+    let read = |path: String| fs::read_to_string(path).unwrap_or_default();
+    let mut text = String::new();
+    for pid in descendants(root) {
+        let command = read(format!("/proc/{pid}/cmdline")).replace('\0', " ");
+        let _ = writeln!(text, "process {pid}: {command}");
+        for task in fs::read_dir(format!("/proc/{pid}/task"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let of = |what| read(format!("{}/{what}", task.path().display()));
+            let stat = of("stat");
+            let state = stat
+                .rsplit_once(") ")
+                .and_then(|(_, rest)| rest.chars().next());
+            let _ = writeln!(
+                text,
+                "    {} {} {} in {}; system call {}",
+                task.file_name().to_string_lossy(),
+                state.unwrap_or('?'),
+                of("comm").trim(),
+                of("wchan"),
+                of("syscall").trim()
+            );
+            let stack = of("stack");
+            stack
+                .lines()
+                .take(8)
+                .for_each(|frame| text += &format!("        {frame}\n"));
+        }
+    }
+    text
 }
 
 /// Runs `command` with the caller's terminal and fails unless it exits with 0.
@@ -166,6 +240,17 @@ mod tests {
         let outcome = run(&mut sh, Duration::from_millis(50), false).unwrap();
         assert!(outcome.timed_out);
         assert!(outcome.ending().starts_with("time limit"));
+    }
+
+    #[test]
+    fn a_program_that_falls_silent_is_killed_with_its_children() {
+        let mut sh = Command::new("sh");
+        sh.args(["-c", "echo one; sleep 1000 & sleep 1000"]);
+        let mut said = Vec::new();
+        let ended = lines(&mut sh, Duration::from_millis(300), |line| said.push(line));
+        assert!(ended.unwrap_err().to_string().contains("nothing printed"));
+        assert_eq!(said, ["one"]);
+        assert!(doing(std::process::id()).contains("system call"));
     }
 
     #[test]

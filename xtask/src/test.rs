@@ -1,8 +1,8 @@
 //! `cargo xtask test`: everything that must pass, from a bare machine on.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -15,14 +15,18 @@ use crate::setup;
 use crate::wheel;
 use crate::world::World;
 
+/// Longest that the tests may print nothing: the slowest takes two minutes on two busy processors.
+const SILENCE_MAX: Duration = Duration::from_secs(900);
+
 /// Runs all checks in order and stops at the first that fails.
 pub(crate) fn test(world: &World, mut args: Args) -> Result<()> {
     let skip_setup = args.flag("--no-setup");
     args.finish()?;
+    let began = Instant::now();
     if !skip_setup {
         setup::setup(world)?;
     }
-    cargo(world, "cargo fmt", &["fmt", "--all", "--check"])?;
+    cargo(world, began, "cargo fmt", &["fmt", "--all", "--check"])?;
     let clippy = [
         "clippy",
         "--workspace",
@@ -32,27 +36,34 @@ pub(crate) fn test(world: &World, mut args: Args) -> Result<()> {
         "-D",
         "warnings",
     ];
-    cargo(world, "cargo clippy", &clippy)?;
+    cargo(world, began, "cargo clippy", &clippy)?;
     let fuzz = ["fmt", "--check", "--manifest-path", "fuzz/Cargo.toml"];
-    cargo(world, "cargo fmt of fuzz", &fuzz)?;
-    unit_tests(world)?;
-    real_files(world)?;
-    println!("== install-c");
+    cargo(world, began, "cargo fmt of fuzz", &fuzz)?;
+    unit_tests(world, began)?;
+    real_files(world, began)?;
+    step(began, "install-c");
     install_c::check(world)?;
+    step(began, "python");
     wheel::test(world)?;
-    println!("== fuzz");
+    step(began, "fuzz");
     fuzz::fuzz(
         world,
         Args::new(["--seconds", "10"].map(String::from).into_iter()),
     )?;
-    println!("== corpus (quick)");
+    step(began, "corpus (quick)");
     corpus::check(world, &corpus::Options::quick(world))?;
-    println!("\nall checks passed");
+    step(began, "all checks passed");
     Ok(())
 }
 
-fn cargo(world: &World, name: &str, args: &[&str]) -> Result<()> {
-    println!("== {name}");
+/// Says what begins, and how long after the first.
+fn step(began: Instant, name: &str) {
+    let seconds = began.elapsed().as_secs();
+    println!("== {name} (after {} min {} s)", seconds / 60, seconds % 60);
+}
+
+fn cargo(world: &World, began: Instant, name: &str, args: &[&str]) -> Result<()> {
+    step(began, name);
     proc::must(
         Command::new("cargo").args(args).current_dir(&world.root),
         name,
@@ -61,29 +72,25 @@ fn cargo(world: &World, name: &str, args: &[&str]) -> Result<()> {
 
 /// All tests of the workspace. A test that lacks a privilege prints `skipped: reason`; more of them
 /// than `xtask/skips.txt` says is a failure.
-fn unit_tests(world: &World) -> Result<()> {
-    println!("== cargo test");
-    let mut child = Command::new("cargo")
-        .args([
-            "test",
-            "--workspace",
-            "--no-fail-fast",
-            "--",
-            "--show-output",
-        ])
-        .current_dir(&world.root)
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot start cargo test")?;
+fn unit_tests(world: &World, began: Instant) -> Result<()> {
+    let build = ["test", "--workspace", "--no-run", "--quiet"];
+    cargo(world, began, "cargo test: building", &build)?;
+    step(began, "cargo test");
+    let mut tests = Command::new("cargo");
+    tests.args([
+        "test",
+        "--workspace",
+        "--no-fail-fast",
+        "--",
+        "--show-output",
+    ]);
     let mut skipped = Vec::new();
-    for line in BufReader::new(child.stdout.take().context("no output")?).lines() {
-        let line = line?;
+    let status = proc::lines(tests.current_dir(&world.root), SILENCE_MAX, |line| {
         println!("{line}");
         if line.starts_with("skipped: ") {
             skipped.push(line);
         }
-    }
-    let status = child.wait()?;
+    })?;
     if !status.success() {
         bail!("cargo test failed: {status}");
     }
@@ -97,7 +104,7 @@ fn unit_tests(world: &World) -> Result<()> {
 }
 
 /// Files that other programs wrote, against the crate that says where their arrays lie.
-fn real_files(world: &World) -> Result<()> {
+fn real_files(world: &World, began: Instant) -> Result<()> {
     let build = [
         "build",
         "--quiet",
@@ -106,7 +113,7 @@ fn real_files(world: &World) -> Result<()> {
         "--example",
         "layout",
     ];
-    cargo(world, "files of other programs", &build)?;
+    cargo(world, began, "files of other programs", &build)?;
     let release = world.release_dir()?;
     let layout = release.with_file_name("debug").join("examples/layout");
     let mut python = Command::new(world.python());

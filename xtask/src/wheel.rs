@@ -154,7 +154,6 @@ fn try_it(world: &World, wheel: &Path) -> Result<()> {
 
 /// The wheel's tests, outside of the source tree. A test that is skipped is a failure.
 pub(crate) fn test(world: &World) -> Result<()> {
-    println!("== python");
     let wheel = build(world, &world.release_dir()?.with_file_name("python"))?;
     let wheel = wheel.to_string_lossy();
     let python = environment(world, "tests", false)?;

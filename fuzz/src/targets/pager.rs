@@ -7,7 +7,7 @@ use farpage_port::interface::{Answer, Both, Contents};
 use farpage_port::{Node, ReceiveRight, SendRight, Sender};
 
 use super::interface::{head, serve};
-use protocol::{Lock, Offered, Paging, Ready, Request, Wanted};
+use protocol::{Offered, Order, Paging, Provided, Ready, Request, Wanted};
 
 #[allow(dead_code)]
 #[path = "../../../crates/services/src/pager/protocol.rs"]
@@ -27,11 +27,12 @@ impl Paging for Anything {
     fn data_write(&mut self, _: Sender, _: u64, _: u64, contents: Contents) {
         assert!(contents.len() <= 1 << 16);
     }
+    fn data_unlock(&mut self, _: Sender, _: u64) {}
     fn terminate(&mut self, _: Sender) {}
 }
 
 impl Request for Anything {
-    fn data_provided(&mut self, _: Sender, _: u64, _: bool, contents: Contents) {
+    fn data_provided(&mut self, _: Sender, _: u64, _: Provided, contents: Contents) {
         assert!(contents.len() <= 1 << 16);
     }
     fn data_unavailable(&mut self, _: Sender, _: u64, _: u64) {}
@@ -45,7 +46,7 @@ impl Request for Anything {
         _: Sender,
         _: u64,
         _: u64,
-        _: Lock,
+        _: Order,
         answer: Answer<Result<(), String>>,
     ) {
         answer.give(Ok(()));
@@ -106,9 +107,10 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         vec![0, 0x01],
         vec![1, 0x00, 1, 2, 3, 1, 0, 1],
         vec![1, 0x10, 1, 2, 1, 3, 7, 8, 9],
-        vec![1, 0x20],
-        vec![2, 0x00, 1, 0, 1, 3, 7, 8, 9],
-        vec![2, 0x02, 1, 0, 0],
+        vec![1, 0x20, 4],
+        vec![1, 0x30],
+        vec![2, 0x00, 1, 0, 1, 1, 3, 7, 8, 9],
+        vec![2, 0x02, 1, 0, 0, 0],
         vec![2, 0x10, 1, 4],
         vec![2, 0x20, 1, 2, b'n', b'o'],
         vec![2, 0x50, 1, 4, 1],
