@@ -24,7 +24,7 @@ const MATURIN: &[&str] = &[
 ];
 
 /// They take some two minutes.
-const TESTS_MAX: Duration = Duration::from_secs(1800);
+const TESTS_MAX: Duration = Duration::from_secs(900);
 
 /// Builds it into `--out` (`dist` without), and tries it where nothing but NumPy is. `--test`: runs
 /// its tests instead.
@@ -180,6 +180,8 @@ pub(crate) fn test(world: &World) -> Result<()> {
     let mut pytest = Command::new(&python);
     pytest
         .args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"])
+        // A test that waits for so long is named, and where it waits.
+        .args(["-o", "faulthandler_timeout=240"])
         .arg(world.root.join("crates/python/tests"))
         .env(
             "FARPAGE_TEST_SERVER",

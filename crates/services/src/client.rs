@@ -60,6 +60,12 @@ pub enum Error {
         /// What Linux says.
         errno: Errno,
     },
+    /// A child of fork cannot have it where its parent has it.
+    #[error(
+        "cannot map '{0}' in this child of fork: memory of another library's lies where the parent \
+         has it; open it by its name in the child"
+    )]
+    Taken(String),
 }
 
 /// The host kernel, as one process sees it.
@@ -638,7 +644,7 @@ impl Shared {
     /// To be called in a child of fork, before it touches the memory: which it has not inherited.
     ///
     /// # Errors
-    /// As [`Host::open`]; [`Refusal::NotFound`] when nobody has had it since.
+    /// As [`Host::open`]; [`Refusal::NotFound`] when nobody has had it since; [`Error::Taken`].
     pub fn after_fork(&self) -> Result<(), Error> {
         let mapped = &self.0;
         let up = mapped.host.up()?;
@@ -650,7 +656,11 @@ impl Shared {
         let file = file.map_err(|error| fails(Errno(error.raw_os_error().unwrap_or(0))))?;
         let Both(_, right) = up.kernel.adopt(SentFd(file))?.0?;
         let file = Fd(mapped.file.as_raw_fd());
-        with_device(|device| mapped.view.map_again(file, device)).map_err(fails)?;
+        let again = with_device(|device| mapped.view.map_again(file, device));
+        again.map_err(|errno| match errno {
+            Errno::EEXIST => Error::Taken(mapped.name.clone()),
+            errno => fails(errno),
+        })?;
         if !mapped.writable {
             mapped.view.only_reads().map_err(fails)?;
         }

@@ -124,7 +124,7 @@ impl View {
     /// As for [`View::map`]; `EEXIST` when something else lies there already.
     pub fn map_again(&self, file: Fd, device: Option<Fd>) -> Result<()> {
         #[cfg(feature = "std")]
-        places::free(self.address, self.bytes);
+        places::free(self.address);
         let again = Self::map_at(self.address, file, self.bytes, device)?;
         let own = again.uffd.load(Ordering::Relaxed);
         // The mapping is this value's now.
@@ -220,16 +220,9 @@ impl Drop for View {
     }
 }
 
-/// Has children of fork keep the places of views from now on, rather than when there is the first:
-/// handlers that map them again must be made later.
-#[cfg(feature = "std")]
-pub fn watch_forks() {
-    places::watch();
-}
-
 /// The places of all views: nothing else may come there in a child of fork.
 #[cfg(feature = "std")]
-mod places {
+pub(crate) mod places {
     extern crate std;
 
     use std::cell::RefCell;
@@ -237,38 +230,50 @@ mod places {
     use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
     use crate::file::Fd;
-    use crate::fork::at_fork;
+    use crate::fork::register;
     use crate::mem;
 
-    static ALL: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
-
-    std::thread_local! {
-        static HELD: RefCell<Option<MutexGuard<'static, BTreeMap<usize, usize>>>> =
-            const { RefCell::new(None) };
+    struct Place {
+        bytes: usize,
+        /// This process is a child that has kept it, and not mapped the view again.
+        kept: bool,
     }
 
-    fn lock() -> MutexGuard<'static, BTreeMap<usize, usize>> {
+    type Places = BTreeMap<usize, Place>;
+
+    static ALL: Mutex<Places> = Mutex::new(Places::new());
+
+    std::thread_local! {
+        static HELD: RefCell<Option<MutexGuard<'static, Places>>> = const { RefCell::new(None) };
+    }
+
+    fn lock() -> MutexGuard<'static, Places> {
         ALL.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn watch() {
+    pub(crate) fn watch() {
         static ONCE: Once = Once::new();
-        ONCE.call_once(|| at_fork(prepare, parent, child));
+        ONCE.call_once(|| register(prepare, parent, child));
     }
 
     pub(super) fn add(address: usize, bytes: usize) {
         watch();
-        lock().insert(address, bytes);
+        lock().insert(address, Place { bytes, kept: false });
     }
 
     pub(super) fn remove(address: usize) {
         lock().remove(&address);
     }
 
-    /// In a child: the view comes back to its place.
-    pub(super) fn free(address: usize, bytes: usize) {
-        // SAFETY: only `child` maps there, what nobody can access.
-        let _ = unsafe { mem::unmap(address, bytes) };
+    /// In a child: the view comes back to its place. Nothing changes where that was not kept:
+    /// something else may lie there.
+    pub(super) fn free(address: usize) {
+        if let Some(place) = lock().get_mut(&address)
+            && std::mem::take(&mut place.kept)
+        {
+            // SAFETY: `child` mapped it, and nobody can access it.
+            let _ = unsafe { mem::unmap(address, place.bytes) };
+        }
     }
 
     extern "C" fn prepare() {
@@ -281,14 +286,15 @@ mod places {
 
     /// Before anything else of the child can map memory.
     extern "C" fn child() {
-        let Some(all) = HELD.with(|held| held.borrow_mut().take()) else {
+        let Some(mut all) = HELD.with(|held| held.borrow_mut().take()) else {
             return;
         };
         let how = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
-        for (address, bytes) in all.iter() {
+        for (address, place) in all.iter_mut() {
             let fixed = how | mem::MAP_FIXED_NOREPLACE;
             // SAFETY: nothing existing is touched.
-            let _ = unsafe { mem::map(*address, *bytes, mem::PROT_NONE, fixed, Fd(-1), 0) };
+            let kept = unsafe { mem::map(*address, place.bytes, mem::PROT_NONE, fixed, Fd(-1), 0) };
+            place.kept = kept.is_ok();
         }
     }
 }

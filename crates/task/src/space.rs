@@ -5,9 +5,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use farpage_services::Host;
+use farpage_sys::Errno;
 use farpage_sys::area::{AREA, Area, From, Held, Place};
 use farpage_sys::memory_file::{self, FIXED, WRITE};
-use farpage_sys::{Errno, view};
 
 use crate::map::{Backing, Map, Piece};
 use crate::note::{self, InheritError, Note};
@@ -66,8 +66,6 @@ impl AddressSpace {
             kept: Vec::new(),
         };
         note::inherit(&area, &mut state)?;
-        // Before the handlers that need it.
-        view::watch_forks();
         fork::watch();
         let state = Mutex::new(state);
         Ok(Self { area, state })
