@@ -235,7 +235,7 @@ pub struct TaskSlot {
     pub pid: AtomicU32,
     /// [`Death`], set by the task just before it ends itself.
     pub death: AtomicU32,
-    /// Futex: asked to give memory back, see `Control::pressure`.
+    /// Futex: how often it was asked to give memory back, in its turn or because somebody waits.
     pub pressure: AtomicU32,
     /// [`Inject`]: a static program is about to be executed and needs the agent mapped into it.
     pub inject: AtomicU32,

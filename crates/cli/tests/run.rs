@@ -123,6 +123,25 @@ fn statistics_tell_how_the_run_went_and_can_be_plotted_when_traced() {
 }
 
 #[test]
+fn memory_that_is_not_used_gives_way_to_what_is_whosever_it_is() {
+    let scratch = Scratch::new("idle");
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/idle.py");
+    for idle in ["task", "shared"] {
+        let file = scratch.path(idle);
+        let line = [
+            "run", "--quiet", "--shm", "--ram", "64M", "--stats", &file, "python3", program, idle,
+        ];
+        let ran = output(&line);
+        let touched: u64 = String::from_utf8_lossy(&ran.stdout).trim().parse().unwrap();
+        let stats = std::fs::read(&file).unwrap();
+        let stats: serde_json::Value = serde_json::from_slice(&stats).unwrap();
+        let pages = |name: &str| stats["counters"][name].as_u64().unwrap();
+        let came = pages("page_ins_compressed") + pages("page_ins_spilled");
+        assert!(came < touched / 4, "{idle}: {came} of {touched} pages");
+    }
+}
+
+#[test]
 fn paging_files_come_and_go_while_a_run_goes_on() {
     let scratch = Scratch::new("files");
     let dir = scratch.path("more");

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_abi::{Control, PAGE_BYTES};
 use farpage_sys::futex;
+use farpage_sys::pressure::{self, Turns};
 
 /// Largest [`Budget::window`].
 pub const WINDOW_MAX: u64 = 512;
@@ -14,6 +15,9 @@ pub struct Budget {
     slot: usize,
     /// The most bytes that were charged at a time.
     most: AtomicU64,
+    /// Pages that were ever charged.
+    brought: AtomicU64,
+    turns: Turns,
 }
 
 impl Budget {
@@ -24,6 +28,8 @@ impl Budget {
             control,
             slot,
             most: AtomicU64::new(0),
+            brought: AtomicU64::new(0),
+            turns: Turns::default(),
         })
     }
 
@@ -62,6 +68,7 @@ impl Budget {
         if charged.is_ok() {
             let before = self.own().fetch_add(bytes, Ordering::AcqRel);
             self.most.fetch_max(before + bytes, Ordering::Relaxed);
+            self.brought.fetch_add(pages, Ordering::Relaxed);
         }
         charged.is_ok()
     }
@@ -89,17 +96,23 @@ impl Budget {
             self.control.pressure.fetch_add(1, Ordering::AcqRel);
             futex::wake(&self.control.pressure, i32::MAX as u32);
         }
-        farpage_sys::control::press_on_the_largest(self.control, self.slot);
+        pressure::press_on_the_largest(self.control, self.slot);
         futex::wait(&self.control.memory_freed, seen, Some(10_000_000));
     }
 
-    /// Waits until somebody asks for memory, or `timeout_ns`. True when it is wanted; `seen` is the
-    /// count of askings.
-    pub fn is_pressed(&self, seen: &mut u32, timeout_ns: u64) -> bool {
+    /// `pages` were taken out because memory is short: the programs have their turn as well.
+    pub fn gave(&self, pages: u64) {
+        self.turns.gave(self.control, self.slot, pages);
+    }
+
+    /// Waits until somebody asks for memory, or `timeout_ns`. Returns the pages to give; `seen` is
+    /// the pressure of the last time.
+    pub fn asked(&self, seen: &mut u32, timeout_ns: u64) -> u64 {
         let pressure = &self.control.tasks[self.slot].pressure;
         futex::wait(pressure, *seen, Some(timeout_ns));
-        let now = pressure.load(Ordering::Acquire);
-        std::mem::replace(seen, now) != now
+        let before = std::mem::replace(seen, pressure.load(Ordering::Acquire));
+        let brought = self.brought.load(Ordering::Relaxed);
+        self.turns.asked(before, *seen, brought)
     }
 
     fn own(&self) -> &AtomicU64 {

@@ -18,8 +18,6 @@ const WINDOW: u64 = 64;
 const NEIGHBOURS: u64 = 16;
 /// Longest time between two looks at what the programs use.
 const LOOK_NS: u64 = 50_000_000;
-/// Pages given up when somebody asks for memory.
-const PRESSED: u64 = 1024;
 /// After this long without room pages come all the same: progress comes first.
 const STARVED: Duration = Duration::from_secs(2);
 /// The same when that was so less than [`STARVED`] ago: what must be in memory at one time does not
@@ -86,7 +84,12 @@ impl Tree {
                 return;
             }
             let excess = self.budget.excess(pages) / PAGE_BYTES as u64 + 1;
-            if host.resident() <= self.budget.floor() + pages || host.evict(excess) == 0 {
+            let gone = match host.resident() > self.budget.floor() + pages {
+                true => host.evict(excess),
+                false => 0,
+            };
+            self.budget.gave(gone);
+            if gone == 0 {
                 self.budget.press();
                 host.evict(pages);
             }
@@ -95,12 +98,11 @@ impl Tree {
 
     /// Gives memory back that the programs need, once; waits for them to need it, but not long.
     pub(crate) fn give_way(&self, seen: &mut u32, host: &Objects) {
-        if self.budget.is_pressed(seen, LOOK_NS) {
-            host.evict(PRESSED.min(host.resident()));
-        }
+        let asked = self.budget.asked(seen, LOOK_NS);
+        host.evict(asked.min(host.resident()));
         let spare = host.resident().saturating_sub(self.budget.floor());
         let excess = self.budget.excess(0) / PAGE_BYTES as u64;
-        host.evict(excess.min(spare));
+        self.budget.gave(host.evict(excess.min(spare)));
     }
 }
 

@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use farpage_abi::{Control, Counters, PAGE_BYTES, TASKS_MAX, TaskSlot};
 use farpage_sys::futex;
+use farpage_sys::pressure::{self, Turns};
 
 /// This task's account: what it is charged and what it inherited is together what its page table
 /// says that it holds. It is changed only with the lock on that table held, but for the budget.
@@ -14,6 +15,7 @@ pub struct Account {
     tasks: AtomicU64,
     /// Pages that came with a fork and are still shared with the parent: nobody pays twice.
     inherited: AtomicU64,
+    turns: Turns,
 }
 
 impl Account {
@@ -28,6 +30,7 @@ impl Account {
             slot: AtomicUsize::new(slot),
             inherited: AtomicU64::new(0),
             tasks: AtomicU64::new(1),
+            turns: Turns::default(),
         }
     }
 
@@ -215,7 +218,27 @@ impl Account {
 
     /// Asks that one of the other tasks to give memory back which holds most.
     pub(crate) fn press_on_the_largest(&self) {
-        farpage_sys::control::press_on_the_largest(self.control, self.slot());
+        pressure::press_on_the_largest(self.control, self.slot());
+    }
+
+    /// This task took `pages` out because memory is short: others have their turn as well.
+    pub(crate) fn gave(&self, pages: u64) {
+        self.turns.gave(self.control, self.slot(), pages);
+    }
+
+    /// Pages that this task was asked to give back since `pressed` was its pressure.
+    pub(crate) fn asked(&self, pressed: &mut u32) -> u64 {
+        let before = *pressed;
+        *pressed = self.task().pressure.load(Ordering::Acquire);
+        let counters = self.counters();
+        let brought = [
+            &counters.zero_fills,
+            &counters.page_ins_compressed,
+            &counters.page_ins_spilled,
+            &counters.refaults_aside,
+        ];
+        let brought = brought.iter().map(|pages| pages.load(Ordering::Relaxed));
+        self.turns.asked(before, *pressed, brought.sum())
     }
 
     /// Waits until somebody gives memory back after `seen` was read from `memory_freed`.
@@ -338,20 +361,5 @@ mod tests {
             }
             assert_eq!(tree.control.resident_bytes.load(Ordering::Relaxed), 0);
         }
-    }
-
-    #[test]
-    fn pressure_goes_to_the_largest_other_task() {
-        let (fd, control) = farpage_sys::control::create().unwrap();
-        farpage_sys::file::close(fd);
-        let of = |pid| Account::new(control, control.claim(pid).unwrap());
-        let (own, small, large) = (of(1), of(2), of(3));
-        own.press_on_the_largest();
-        for (task, pages) in [(&own, 9), (&small, 1), (&large, 5)] {
-            task.charge_anyway(pages);
-        }
-        own.press_on_the_largest();
-        let pressed = |task: &Account| task.task().pressure.load(Ordering::Relaxed);
-        assert_eq!([&own, &small, &large].map(pressed), [0, 0, 1]);
     }
 }

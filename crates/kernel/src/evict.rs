@@ -40,7 +40,9 @@ impl Kernel {
     /// Makes room for `pages`, or waits a while for somebody else to.
     pub(crate) fn make_room(&self, pages: u64) {
         let excess = self.account.excess(pages) / PAGE_BYTES as u64 + 1;
-        if self.evict(excess.max(64), true) > 0 || self.account.excess(pages) == 0 {
+        let freed = self.evict(excess.max(64), true);
+        self.account.gave(freed);
+        if freed > 0 || self.account.excess(pages) == 0 {
             return;
         }
         let seen = self.account.control().memory_freed.load(Ordering::Acquire);

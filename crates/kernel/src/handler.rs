@@ -180,13 +180,15 @@ impl Kernel {
             let seen = self.page_out.seen();
             tick();
             self.account.count_tasks();
-            let pressure = self.account.task().pressure.load(Ordering::Acquire);
-            let asked = if pressure == pressed { 0 } else { 1024 };
-            pressed = pressure;
+            let asked = self.account.asked(&mut pressed);
             let excess = self.account.pages_wanted();
             let room = match excess.max(asked) {
                 0 => true,
-                wanted => self.evict(wanted.max(64), false) > 0,
+                wanted => {
+                    let freed = self.evict(wanted.max(64), false);
+                    self.account.gave(freed.min(excess));
+                    freed > 0
+                }
             };
             if self.account.inherited() > 0 {
                 self.look_at_inherited(&mut looked_at);

@@ -5,7 +5,6 @@ use farpage_abi::{CONTROL_MAGIC, CONTROL_VERSION, Control};
 use linux_raw_sys::general as g;
 
 use crate::file::{self, Fd};
-use crate::futex;
 use crate::mem;
 use crate::raw::{Errno, Result};
 use crate::syscall;
@@ -52,14 +51,6 @@ pub fn map(fd: Fd) -> Result<&'static Control> {
         Ok(control)
     } else {
         Err(Errno::EINVAL)
-    }
-}
-
-/// Asks that one of the tasks other than `but` to give memory back which holds most.
-pub fn press_on_the_largest(control: &Control, but: usize) {
-    if let Some(largest) = control.largest_but(but) {
-        largest.pressure.fetch_add(1, Ordering::AcqRel);
-        futex::wake(&largest.pressure, 1);
     }
 }
 

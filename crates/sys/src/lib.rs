@@ -31,6 +31,7 @@ pub mod memory_file;
 #[cfg(feature = "std")]
 pub mod message;
 pub mod pagemap;
+pub mod pressure;
 pub mod probe;
 pub mod process;
 pub mod ptrace;
