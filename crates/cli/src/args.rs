@@ -115,7 +115,7 @@ pub struct FileArgs {
     125  farpage could not do its part\n  \
     126  PROGRAM could not be executed\n  \
     127  PROGRAM was not found\n  \
-    2    the command line is wrong\n\n\
+    2    an option is unknown, or something is missing\n\n\
     Sizes:\n  \
     512M, 1.5G, 1GiB (powers of 1024), 500MB (powers of 1000), 1073741824 (bytes), 50%")]
 pub struct RunArgs {

@@ -86,13 +86,31 @@ fn main() -> ExitCode {
 }
 
 fn unknown_option(word: &OsStr) -> ! {
-    let word = word.display();
-    let message = format!(
-        "unknown option '{word}'\n\nTo run a program of that name: farpage run [OPTIONS] -- {word}"
-    );
     let mut command = Cli::command();
     command.build();
     let run = command.find_subcommand_mut("run");
     let run = run.expect("there is a command `run`");
+    let shown = word.display();
+    let tip = similar(run, &word.to_string_lossy()).map_or(String::new(), |option| {
+        format!("; did you mean '--{option}'?")
+    });
+    let message = format!(
+        "unknown option '{shown}'{tip}\n\n\
+         To run a program of that name: farpage run [OPTIONS] -- {shown}"
+    );
     run.error(ErrorKind::UnknownArgument, message).exit()
+}
+
+/// The option that `word` was probably to be.
+fn similar(command: &clap::Command, word: &str) -> Option<String> {
+    let name = word.trim_start_matches('-').split('=').next()?;
+    let options = command
+        .get_arguments()
+        .filter(|option| !option.is_hide_set());
+    options
+        .filter_map(|option| option.get_long())
+        .map(|option| (strsim::normalized_damerau_levenshtein(name, option), option))
+        .filter(|(likeness, _)| *likeness > 0.6)
+        .max_by(|one, other| one.0.total_cmp(&other.0))
+        .map(|(_, option)| option.to_owned())
 }

@@ -122,8 +122,10 @@ fn find(which: &WhichRun) -> Result<PathBuf> {
 fn describe(pid: u32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = String::from_utf8_lossy(&line).replace('\0', " ");
-    let short: String = line.trim().chars().take(60).collect();
-    format!("{pid}: {short}")
+    let line = line.trim();
+    let short: String = line.chars().take(60).collect();
+    let cut = if short.len() < line.len() { "..." } else { "" };
+    format!("{pid}: {short}{cut}")
 }
 
 fn absolute_dir(dir: &Path) -> Result<PathBuf> {

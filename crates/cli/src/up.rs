@@ -24,10 +24,11 @@ use crate::paging::Paging;
 use crate::size::human;
 use crate::{prepare, shm, signals};
 
-/// INT and TERM end it.
-const ENDS: u64 = 1 << (2 - 1) | 1 << (15 - 1);
+/// HUP, INT, QUIT and TERM end it.
+const ENDS: u64 = 1 | 1 << (2 - 1) | 1 << (3 - 1) | 1 << (15 - 1);
 /// Pagers have so much time to take what was modified when it ends.
 const ENDING: Duration = Duration::from_secs(10);
+
 /// Run the host kernel: memory that processes share by name, and that spills
 ///
 /// Stays in the foreground until it is interrupted; then, or when it is killed, what is shared is
@@ -76,19 +77,20 @@ pub fn main(args: &UpArgs) -> Result<()> {
         Some((given, _)) => service.listen_on(given).context(
             "cannot listen on the socket that was given; it must be ListenSequentialPacket=",
         )?,
-        None => listen(&service, &socket)?,
+        None => listen(&service, &socket, args.socket.is_none())?,
     };
     let write_back = service.write_back();
+    std::thread::Builder::new()
+        .name("services".into())
+        .spawn(move || service.run())
+        .context("cannot start a thread")?;
+    let page = web::start(&args.web, socket.clone())?;
     println!(
         "farpage: the host kernel answers at {}, with {} of RAM",
         socket.display(),
         human(memory.ram_bytes)
     );
-    std::thread::Builder::new()
-        .name("services".into())
-        .spawn(move || service.run())
-        .context("cannot start a thread")?;
-    if let Some(address) = web::start(&args.web, socket.clone())? {
+    if let Some(address) = page {
         println!("farpage: its page is http://{address}/");
     }
     // A service manager, if there is one, is told that programs may come.
@@ -106,10 +108,11 @@ pub fn main(args: &UpArgs) -> Result<()> {
     if let Ok(left) = left
         && !left.is_empty()
     {
-        eprintln!(
-            "farpage: {} blocks of shared memory are lost: they were still in use",
-            left.len()
-        );
+        let (blocks, were) = match left.len() {
+            1 => ("1 block".to_owned(), "is lost: it was"),
+            count => (format!("{count} blocks"), "are lost: they were"),
+        };
+        eprintln!("farpage: {blocks} of shared memory {were} still in use");
     }
     // Takes the socket away.
     drop(listening);
@@ -141,8 +144,8 @@ fn given_socket() -> Result<Option<(OwnedFd, PathBuf)>> {
     Ok(Some((socket, PathBuf::from(OsString::from_vec(path)))))
 }
 
-/// Listens where only this user comes.
-fn listen(service: &Service, socket: &Path) -> Result<farpage_port::Listening> {
+/// Listens where only this user comes. Of the place that is nobody's choice the folder is made.
+fn listen(service: &Service, socket: &Path, is_default: bool) -> Result<farpage_port::Listening> {
     if let Ok(about) = std::fs::symlink_metadata(socket)
         && !about.file_type().is_socket()
     {
@@ -151,15 +154,25 @@ fn listen(service: &Service, socket: &Path) -> Result<farpage_port::Listening> {
             socket.display()
         );
     }
-    if let Some(folder) = socket.parent().filter(|folder| !folder.exists()) {
+    let folder = socket
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.exists()) {
+        anyhow::ensure!(
+            is_default,
+            "cannot listen at '{}': there is no folder '{}'; make it, or give another --socket",
+            socket.display(),
+            folder.display()
+        );
         std::fs::create_dir(folder)
             .and_then(|()| std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)))
             .with_context(|| format!("cannot make '{}'", folder.display()))?;
     }
     check_owner(socket)?;
     if Host::connect(socket).is_ok() {
+        let process = listener(socket).map_or(String::new(), |pid| format!(" (process {pid})"));
         bail!(
-            "a host kernel listens at '{}' already; use that, or give another --socket",
+            "a host kernel listens at '{}' already{process}; use that, or give another --socket",
             socket.display()
         );
     }
@@ -168,4 +181,14 @@ fn listen(service: &Service, socket: &Path) -> Result<farpage_port::Listening> {
     let listening = service.listen(socket);
     umask(before);
     listening.with_context(|| format!("cannot listen at '{}'", socket.display()))
+}
+
+/// The process that listens there.
+fn listener(socket: &Path) -> Option<i32> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket as new, sockopt};
+    let address = SocketAddrUnix::new(socket).ok()?;
+    let connection = new(AddressFamily::UNIX, SocketType::SEQPACKET, None).ok()?;
+    connect(&connection, &address).ok()?;
+    let peer = sockopt::socket_peercred(&connection).ok()?;
+    Some(peer.pid.as_raw_nonzero().get())
 }

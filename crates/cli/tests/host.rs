@@ -307,6 +307,28 @@ fn top_prints_once_where_there_is_no_terminal() {
 }
 
 #[test]
+fn a_host_kernel_that_cannot_start_says_why_and_leaves_nothing() {
+    let up = Up::start(&[]);
+    let socket = up.socket();
+    let refused = |args: &[&str]| {
+        let output = farpage(&["up"], &socket).args(args).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let says = refused(&["--socket", socket.to_str().unwrap()]);
+    let process = format!("already (process {})", up.child.id());
+    assert!(says.contains(&process), "{says}");
+    let folder = socket.with_file_name("none");
+    let says = refused(&["--socket", folder.join("host").to_str().unwrap()]);
+    assert!(
+        says.contains("there is no folder") && !folder.exists(),
+        "{says}"
+    );
+    let says = refused(&["--web", "7780"]);
+    assert!(says.contains("give e.g. 127.0.0.1:7780"), "{says}");
+}
+
+#[test]
 fn what_a_killed_host_kernel_leaves_is_removed_and_what_is_used_stays() {
     let mut up = Up::start(&[]);
     let socket = up.socket();

@@ -144,12 +144,33 @@ fn a_pager_program_that_is_killed_runs_again_and_its_memory_goes_on() {
 }
 
 #[test]
-fn what_is_no_program_is_refused() {
-    let output = Command::new(FARPAGE)
-        .args(["pager", "serve", "/no/such/program"])
-        .output()
-        .unwrap();
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("cannot start '/no/such/program'"), "{error}");
-    assert_eq!(output.status.code(), Some(1));
+fn what_cannot_be_served_is_refused_and_what_fails_again_and_again_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("host");
+    let serve = |program: &[&str]| {
+        let mut command = Command::new(FARPAGE);
+        command.args(["pager", "serve"]).args(program);
+        command.env("FARPAGE_HOST", &socket).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let refused = |program: &[&str], why: &str| {
+        let output = serve(program).wait_with_output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(why), "{error}");
+        assert_eq!(output.status.code(), Some(1));
+    };
+    refused(&["true"], "start one: farpage up");
+    let mut up = farpage(&socket, &["up", "--ram", "16M"]);
+    line(&mut up);
+    refused(&["/no/such/program"], "cannot start '/no/such/program'");
+
+    let mut fails = serve(&["false"]);
+    let says = BufReader::new(fails.stderr.take().unwrap());
+    let often = says.lines().map(Result::unwrap);
+    let often = often.take(5).last().unwrap();
+    assert!(
+        often.contains("5 times in a row; end this command"),
+        "{often}"
+    );
+    drop(Started(fails));
 }

@@ -61,7 +61,7 @@ pub(super) fn userfaultfd(found: &Userfaultfd, caller: &Caller) -> Vec<Check> {
             check(
                 State::Warn,
                 "user-mode-only: system calls that touch paged-out memory take a detour, \
-                 and programs that use io_uring on it are refused",
+                 programs that use io_uring on it are refused, and run --shm does not work",
             ),
             found.device,
             caller,

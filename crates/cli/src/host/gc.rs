@@ -34,9 +34,7 @@ pub struct GcArgs {
 /// # Errors
 /// When one cannot be removed.
 pub fn gc(args: &GcArgs) -> Result<()> {
-    if !args.dry_run {
-        shm::collect();
-    }
+    shm::collect(args.dry_run);
     let mut sockets = control_socket::all();
     sockets.push(default_socket());
     sockets.extend(args.socket.iter().cloned());
@@ -57,8 +55,13 @@ pub fn gc(args: &GcArgs) -> Result<()> {
         // Others may be in it.
         let _ = fs::remove_dir(folder);
     }
-    let what = if args.dry_run { "would be" } else { "are" };
-    println!("{removed} sockets {what} removed");
+    let what = match (args.dry_run, removed) {
+        (true, 1) => "1 socket would be".to_owned(),
+        (true, count) => format!("{count} sockets would be"),
+        (false, 1) => "1 socket is".to_owned(),
+        (false, count) => format!("{count} sockets are"),
+    };
+    println!("{what} removed");
     let asked = args
         .socket
         .iter()

@@ -27,6 +27,10 @@ const LOOK: Duration = Duration::from_secs(1);
 const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// A program that ran so long has not failed soon.
 const LONG: Duration = Duration::from_secs(10);
+/// After so many failures in a row, each soon, that is said.
+const FAILS: u32 = 5;
+/// A signal to all processes of a terminal comes to this one so late at most.
+const SIGNAL_COMES: Duration = Duration::from_millis(50);
 /// A program that was told to end has so much time.
 const ENDING: Duration = Duration::from_secs(5);
 
@@ -97,6 +101,8 @@ fn list(args: &LsArgs) -> Result<()> {
 
 fn serve(args: &ServeArgs) -> Result<()> {
     let socket = args.socket.clone().unwrap_or_else(default_socket);
+    // The program would fail, and say less.
+    Host::connect(&socket)?;
     let blocked = signals::block();
     let ends = signal::watch(ENDS).context("cannot watch for signals")?;
     let (told, signals) = channel();
@@ -112,6 +118,7 @@ fn serve(args: &ServeArgs) -> Result<()> {
         .context("cannot start a thread for signals")?;
     let name = Path::new(&args.program[0]).display();
     let mut pause = AGAIN.0;
+    let mut failed = 0;
     loop {
         let began = Instant::now();
         // The program gets the mask of this thread.
@@ -130,11 +137,21 @@ fn serve(args: &ServeArgs) -> Result<()> {
             println!("farpage: '{name}' (process {pid}) has ended");
             return Ok(());
         }
-        if began.elapsed() >= LONG {
-            pause = AGAIN.0;
+        // Interrupted, as this is.
+        if signals.recv_timeout(SIGNAL_COMES).is_ok() {
+            return Ok(());
         }
+        if began.elapsed() >= LONG {
+            (pause, failed) = (AGAIN.0, 0);
+        }
+        failed += 1;
+        let often = match failed {
+            ..FAILS => String::new(),
+            _ => format!(", {failed} times in a row; end this command and mend it"),
+        };
         eprintln!(
-            "farpage: '{name}' (process {pid}) failed ({status}); it is started again in {:.1} s",
+            "farpage: '{name}' (process {pid}) failed ({status}){often}; it is started again in \
+             {:.1} s",
             pause.as_secs_f32()
         );
         match signals.recv_timeout(pause) {

@@ -70,18 +70,19 @@ fn place() -> String {
     format!("{device} {made} {namespace}")
 }
 
-/// Removes what runs of this user have left that were killed. Returns how much that was.
-pub fn remove_what_dead_runs_left() -> u64 {
+/// Removes what runs of this user have left that were killed. Returns how much that was; when it is
+/// `dry`, how much it is at most, and nothing is removed.
+pub fn remove_what_dead_runs_left(dry: bool) -> u64 {
     control_socket::candidate_dirs()
         .iter()
         .flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten())
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|end| end == "shm"))
-        .filter_map(|path| remove_of(&path).ok())
+        .filter_map(|path| remove_of(&path, dry).ok())
         .sum()
 }
 
-fn remove_of(path: &Path) -> Result<u64> {
+fn remove_of(path: &Path, dry: bool) -> Result<u64> {
     let mut file = OpenOptions::new().read(true).write(true).open(path)?;
     // Its run lives.
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
@@ -95,8 +96,13 @@ fn remove_of(path: &Path) -> Result<u64> {
             return Ok(0);
         }
         let left: Vec<Name> = lines.filter_map(Name::from_line).collect();
-        count = names::remove(left.iter());
+        count = match dry {
+            true => left.len() as u64,
+            false => names::remove(left.iter()),
+        };
     }
-    fs::remove_file(path)?;
+    if !dry {
+        fs::remove_file(path)?;
+    }
     Ok(count)
 }

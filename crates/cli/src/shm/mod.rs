@@ -88,16 +88,17 @@ fn memory_device() -> Result<u64> {
 
 /// Removes what killed runs have left, and says so when that was something.
 pub fn tidy() {
-    let count = ledger::remove_what_dead_runs_left();
+    let count = ledger::remove_what_dead_runs_left(false);
     if count > 0 {
         eprint!("{}", removed(count));
     }
 }
 
-/// `farpage gc`: as [`tidy`], and says what it found.
-pub fn collect() {
-    match ledger::remove_what_dead_runs_left() {
-        0 => println!("killed runs have left nothing"),
+/// `farpage gc`: as [`tidy`], and says what it found; only that when it is `dry`.
+pub fn collect(dry: bool) {
+    match ledger::remove_what_dead_runs_left(dry) {
+        0 => println!("killed runs have left no shared memory"),
+        count if dry => println!("at most {} would be removed", objects_of(count)),
         count => print!("{}", removed(count)),
     }
 }
@@ -169,8 +170,13 @@ impl Figures {
 
 /// `removed 3 shared memory objects that nobody unlinked`.
 fn removed(count: u64) -> String {
+    let objects = objects_of(count);
+    format!("farpage: removed {objects} that nobody unlinked\n")
+}
+
+fn objects_of(count: u64) -> String {
     let objects = if count == 1 { "object" } else { "objects" };
-    format!("farpage: removed {count} shared memory {objects} that nobody unlinked\n")
+    format!("{count} shared memory {objects}")
 }
 
 #[cfg(test)]

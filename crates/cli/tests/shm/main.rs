@@ -351,7 +351,10 @@ fn what_a_killed_supervisor_left_the_next_run_removes() {
         "2",
         "a file and a semaphore are left"
     );
-    assert_eq!(line(&mut output), "killed runs have left nothing\n");
+    assert_eq!(
+        line(&mut output),
+        "killed runs have left no shared memory\n"
+    );
     let ended = child.wait_with_output_of_stderr();
     assert!(ended.contains("removed 6 shared memory objects"), "{ended}");
     assert!(

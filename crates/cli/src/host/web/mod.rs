@@ -48,11 +48,20 @@ pub struct WebArgs {
     ///
     /// Whoever can connect there can read names and figures of all shared memory; so addresses of
     /// other machines than this one need --web-public.
-    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = DEFAULT)]
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = DEFAULT,
+        value_parser = address)]
     pub web: Option<SocketAddr>,
     /// Let other machines read the web page
     #[arg(long, requires = "web")]
     pub web_public: bool,
+}
+
+/// Where the page is to be.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let numbers = text.replacen("localhost:", "127.0.0.1:", 1);
+    numbers.parse().map_err(|_| {
+        format!("it is no address of this machine and port; give e.g. {DEFAULT} or [::1]:7780")
+    })
 }
 
 /// What was seen.
