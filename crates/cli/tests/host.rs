@@ -36,7 +36,8 @@ fn fill(up: &Up, bytes: u64) -> Child {
     command.args(["the_program", "--exact", "--nocapture"]);
     command.env(PROGRAM, bytes.to_string());
     command.env("FARPAGE_HOST", up.socket());
-    command.stdout(Stdio::null()).spawn().unwrap()
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    command.spawn().unwrap()
 }
 
 #[test]
@@ -46,13 +47,18 @@ fn when_paging_space_is_full_it_says_so_and_there_is_nothing_new_until_there_is_
     let kept = host.create("kept", 4 << 20).unwrap();
     let pages = || kept.words().iter().step_by(512);
     pages().for_each(|word| word.store(7, Ordering::Relaxed));
-    let mut fills = fill(&up, 64 << 20);
+    let fills = fill(&up, 64 << 20);
     until("it is full", || host.figures().unwrap().no_room.is_some());
     until("it is said", || {
         up.says(&["ls"]).contains("paging space is full since")
     });
-    let status = fills.wait().unwrap();
-    assert_eq!(status.signal(), Some(7), "SIGBUS");
+    let fills = fills.wait_with_output().unwrap();
+    assert_eq!(fills.status.signal(), Some(7), "SIGBUS");
+    let why = String::from_utf8(fills.stderr).unwrap();
+    assert!(
+        why.contains("gets SIGBUS: it uses 'filled' at byte"),
+        "{why}"
+    );
     let most = host.figures().unwrap().resident_bytes;
     assert!(most <= 20 << 20, "{most} of 16 MiB");
     // Now its object is gone, and so is what it had.

@@ -35,5 +35,6 @@ pub use files::{Figures, Files, Request};
 pub use full::NoRoom;
 pub use object::Object;
 pub use objects::{Objects, SpaceId};
+pub use space::Told;
 pub use times::Times;
 pub use trace::{Event, What};

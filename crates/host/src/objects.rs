@@ -21,7 +21,7 @@ use crate::handlers::Handlers;
 use crate::leave::ASIDE_PART;
 use crate::object::{Asked, Object};
 use crate::room::{Room, Tree};
-use crate::space::{FAULTS, MappedBy, Mapping, Places, Space, Task, Waiter};
+use crate::space::{FAULTS, MappedBy, Mapping, Places, Space, Task, Told, Waiter};
 use crate::times::now_ns;
 use crate::trace::What;
 use crate::{Error, MapError};
@@ -198,6 +198,14 @@ impl Objects {
     /// When it cannot be waited for.
     pub fn attach(&self, faults: OwnedFd) -> Result<SpaceId, Errno> {
         self.answer(faults, Places::Told(Mutex::default()))
+    }
+
+    /// Before the process of a space first gets SIGBUS for a page that cannot be had, `told` says
+    /// why, and is waited for: it should not take long.
+    pub fn tell_of_failure(&self, space: SpaceId, told: Told) {
+        if let Some(space) = self.space(space.0) {
+            *lock(&space.told) = Some(told);
+        }
     }
 
     /// Answers the faults of a userfaultfd from now on.

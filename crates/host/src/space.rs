@@ -33,7 +33,12 @@ pub(crate) struct Space {
     /// Linux does not take ranges over there: it has too many mappings.
     full: AtomicBool,
     pub(crate) watch: Mutex<Watch>,
+    /// Who is told, once, why the process gets SIGBUS.
+    pub(crate) told: Mutex<Option<Told>>,
 }
+
+/// Tells a process that what it uses cannot be had: of which object, from which byte on, and why.
+pub type Told = Box<dyn FnOnce(&str, u64, &str) + Send>;
 
 /// What lies where in a space.
 pub(crate) enum Places {
@@ -103,6 +108,7 @@ impl Space {
             gone: AtomicBool::new(false),
             full: AtomicBool::new(false),
             watch: Mutex::default(),
+            told: Mutex::default(),
         })
     }
 
@@ -190,6 +196,25 @@ impl Space {
         let refused = self.uffd().refuse(at, PAGE_BYTES);
         self.wake(at, PAGE_BYTES);
         refused
+    }
+
+    /// As [`Space::refuse`], after the process was told why; others do not wait for that.
+    fn tell_and_refuse(self: &Arc<Self>, at: usize, name: &str, offset: u64, why: &str) {
+        let told = lock(&self.told).take();
+        let tell = told.map(|tell| {
+            let (space, name, why) = (Arc::clone(self), name.to_owned(), why.to_owned());
+            let tell = move || {
+                tell(&name, offset, &why);
+                let _ = space.refuse(at);
+            };
+            std::thread::Builder::new()
+                .name("objects-tell".into())
+                .spawn(tell)
+        });
+        if !matches!(tell, Some(Ok(_))) {
+            // It may be gone.
+            let _ = self.refuse(at);
+        }
     }
 
     fn uffd(&self) -> Uffd {
@@ -347,8 +372,7 @@ impl Waiter {
             (MappedBy::Linux { reading }, Places::Listed(task)) => (*reading, task),
             (MappedBy::Host(_), _) | (_, Places::Told(_)) => {
                 eprintln!("farpage: cannot page in '{name}' at byte {offset}: {why}");
-                // It may be gone.
-                let _ = self.space.refuse(self.address);
+                self.space.tell_and_refuse(self.address, name, offset, why);
                 return;
             }
         };

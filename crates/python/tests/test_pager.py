@@ -77,6 +77,8 @@ def test_what_it_raises_is_the_reason(host, script):
         """
     )
     assert done.returncode == -signal.SIGBUS
+    why = f"gets SIGBUS: it uses 'unlucky' at byte {13 * 4096}, which cannot be had: "
+    assert why in done.stderr and "page 13 brings bad luck" in done.stderr
     pager.send_signal(signal.SIGTERM)
     _, said = pager.communicate(timeout=30)
     assert "page 13 brings bad luck" in said

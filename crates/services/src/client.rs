@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use farpage_manager::{Offer, Serving, Wired};
 use farpage_port::interface::{Both, Fd as SentFd, InvokeError};
-use farpage_port::{ConnectError, Node, Notice, ReceiveRight, SendRight, link};
+use farpage_port::{ConnectError, Node, Notice, ReceiveRight, SendRight, Sender, link};
 use farpage_sys::Errno;
 use farpage_sys::area::{Area, Place};
 use farpage_sys::file::Fd;
@@ -18,7 +18,7 @@ use farpage_sys::uffd::with_device;
 use farpage_sys::view::View;
 
 use crate::figures::{Figures, Message};
-use crate::interface::{KernelClient, MemoryClient, Tried};
+use crate::interface::{Failures, KernelClient, MemoryClient, Tried};
 use crate::pager::{MemoryObject, MemoryObjects};
 use crate::{Listed, PagerListed, Refusal, Status, lock};
 
@@ -496,16 +496,19 @@ impl Connection {
         Ok(up)
     }
 
-    /// What is mapped fails when the host kernel dies: nobody would answer.
+    /// What is mapped fails when the host kernel dies: nobody would answer. And who uses what cannot
+    /// be had is told why.
     fn watch(self: &Arc<Self>, up: &Up) {
         if up.watched.swap(true, Ordering::Relaxed) {
             return;
         }
         let notices = up.node.port();
         up.kernel.right().notify_dead(&notices);
+        // Else it gets SIGBUS without a word.
+        let _ = up.kernel.tell_of_failure(notices.make_send());
         let connection = Arc::downgrade(self);
         let watch = move || {
-            let Ok(received) = notices.receive(None) else {
+            let Ok(received) = Says.serve(&notices) else {
                 return;
             };
             // Else this side has given its right up.
@@ -526,7 +529,7 @@ impl Connection {
     fn fail_all(&self) {
         let mapped = lock(&self.mapped);
         let mapped: Vec<_> = mapped.iter().filter_map(Weak::upgrade).collect();
-        for one in &mapped {
+        for one in mapped.iter().filter(|one| one.view.is_own()) {
             eprintln!(
                 "farpage: the host kernel has gone: pages of '{}' that are not in memory here are \
                  lost, and end this process when they are touched; start it again",
@@ -534,6 +537,21 @@ impl Connection {
             );
             one.view.fail();
         }
+    }
+}
+
+/// Says why this process gets SIGBUS.
+struct Says;
+
+impl Failures for Says {
+    fn cannot_be_had(&mut self, _: Sender, object: String, byte: u64, why: String) {
+        // What a pager says may be anything.
+        let why: String = why.chars().filter(|c| !c.is_control()).collect();
+        eprintln!(
+            "farpage: process {} gets SIGBUS: it uses '{object}' at byte {byte}, which cannot be \
+             had: {why}",
+            std::process::id()
+        );
     }
 }
 
@@ -576,6 +594,7 @@ impl Shared {
             writable,
             memory,
         } = found;
+        host.watch(up);
         let mut rights = Rights::answering(&view, memory, &name)?;
         rights.name = of_name;
         let mapped = Arc::new(Mapped {
@@ -589,7 +608,6 @@ impl Shared {
         });
         let mut all = lock(&host.mapped);
         all.retain(|one| one.strong_count() > 0);
-        host.watch(up);
         all.push(Arc::downgrade(&mapped));
         Ok(Self(mapped))
     }
@@ -665,6 +683,7 @@ impl Shared {
             mapped.view.only_reads().map_err(fails)?;
         }
         mapped.view.becomes_own();
+        mapped.host.watch(&up);
         let memory = MemoryClient::new(right).with_timeout(PATIENCE);
         let rights = Rights::answering(&mapped.view, memory, &mapped.name)?;
         *lock(&mapped.rights) = OfProcess::new(rights);

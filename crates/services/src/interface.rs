@@ -191,6 +191,16 @@ interface! {
         /// The caller is the default pager from now on: a memory file for calls, a socket that ends
         /// with it, how far it is wired, and where its paging files are.
         fn set_default_pager(calls: Fd, life: Fd, wired: String, folders: Vec<String>) -> Tried<()>;
+        /// The caller is told there why it gets SIGBUS, of all that it maps after this.
+        fn tell_of_failure(told: SendRight);
+    }
+}
+
+interface! {
+    /// A process that maps objects.
+    pub(crate) trait Failures, client FailuresClient, "farpage.failures" version 1 {
+        /// The page at a byte of an object cannot be had, which somebody of the process waits for.
+        fn cannot_be_had(object: String, byte: u64, why: String) -> ();
     }
 }
 

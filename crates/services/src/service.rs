@@ -26,12 +26,14 @@ use backed::{Backed, Backing};
 use paging::AboutPagingSpace;
 
 use crate::figures::{Figures, Message};
-use crate::interface::{About, Kernel, Memory, Tried};
+use crate::interface::{About, FailuresClient, Kernel, Memory, Tried};
 use crate::limits::{Cost, Limits};
 use crate::{Listed, PagerListed, Refusal, Status, names};
 
 /// A child of fork has so much time to come for what its parent had.
 const FORK: Duration = Duration::from_secs(5);
+/// A process that is told why it gets SIGBUS has so much time to say it.
+const TOLD: Duration = Duration::from_millis(500);
 /// Time between two looks for children that did not come.
 const LOOK: Duration = Duration::from_millis(500);
 /// Bytes of an object at most.
@@ -63,6 +65,8 @@ pub struct Service {
     leaving: SyncSender<Arc<Object>>,
     /// Pagers in other processes.
     backed: Backed,
+    /// Processes that want to know why they get SIGBUS.
+    told: HashMap<u32, FailuresClient>,
 }
 
 /// What a port of ours stands for.
@@ -145,6 +149,7 @@ impl Service {
             lingering: Vec::new(),
             leaving,
             backed,
+            told: HashMap::new(),
         })
     }
 
@@ -498,6 +503,13 @@ impl Kernel for Service {
         Tried(self.set_default_memory_manager(caller, &calls.0, life.0, about))
     }
 
+    fn tell_of_failure(&mut self, caller: Sender, told: SendRight) {
+        let (_, pid) = identity(caller);
+        self.told.retain(|_, told| !told.right().is_dead());
+        let told = FailuresClient::new(told).with_timeout(TOLD);
+        self.told.insert(pid, told);
+    }
+
     fn pagers(&mut self, caller: Sender) -> Vec<PagerListed> {
         self.list_pagers(caller)
     }
@@ -520,7 +532,8 @@ impl OfObject<'_> {
         let gone = || Refusal::NotFound("(it is gone)".into());
         let object = Arc::clone(&self.entry().ok_or_else(gone)?.object);
         self.0.limits.take(pid, Cost::MAPPING)?;
-        let space = match attach(objects, faults, &object, address) {
+        let told = self.0.told.get(&pid).cloned();
+        let space = match attach(objects, faults, &object, address, told) {
             Ok(space) => space,
             Err(refusal) => {
                 self.0.limits.give_back(pid, Cost::MAPPING);
@@ -550,12 +563,20 @@ fn attach(
     faults: Fd,
     object: &Arc<Object>,
     address: u64,
+    told: Option<FailuresClient>,
 ) -> Result<SpaceId, Refusal> {
     let space = objects.attach(faults.0);
     let space = space.map_err(|errno| {
         let why = format!("the descriptor is no userfaultfd that can be waited for ({errno})");
         Refusal::Failed(why)
     })?;
+    if let Some(told) = told {
+        let tell = move |object: &str, byte, why: &str| {
+            // It may be gone, or not listen.
+            let _ = told.cannot_be_had(object.into(), byte, why.into());
+        };
+        objects.tell_of_failure(space, Box::new(tell));
+    }
     let all = PageRange::new(0, object.pages());
     if let Err(error) = objects.map(space, object, address as usize, all) {
         objects.detach(space);
