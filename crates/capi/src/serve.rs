@@ -25,6 +25,7 @@ impl From<Error> for Failure {
         let code = match &error {
             Error::Absent(_) => FP_NOT_FOUND,
             Error::NotOurs(..)
+            | Error::Denied(..)
             | Error::Refused(Refusal::NotYours(_) | Refusal::Exists(_) | Refusal::Answered(..)) => {
                 FP_DENIED
             }

@@ -4,6 +4,7 @@
 mod up;
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
@@ -332,6 +333,29 @@ fn a_host_kernel_that_cannot_start_says_why_and_leaves_nothing() {
     );
     let says = refused(&["--web", "7780"]);
     assert!(says.contains("give e.g. 127.0.0.1:7780"), "{says}");
+}
+
+#[test]
+fn another_users_host_kernel_is_refused_with_what_to_do() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root may be another user");
+        return;
+    }
+    let up = Up::start(&[]);
+    let all = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(up.folder.path(), all).unwrap();
+    let socket = up.socket();
+    let as_other = move || {
+        let other = rustix::process::Uid::from_raw(65534);
+        rustix::thread::set_thread_res_uid(other, other, other).unwrap();
+        Host::connect(&socket).err().unwrap()
+    };
+    let error = std::thread::spawn(as_other).join().unwrap();
+    assert!(matches!(error, Error::Denied(_, 0)), "{error}");
+    assert!(
+        error.to_string().contains("start one of your own"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -120,7 +120,19 @@ fn a_pager_program_that_is_killed_runs_again_and_its_memory_goes_on() {
     kill_process(first, Signal::KILL).unwrap();
     // Waits for the next.
     assert_eq!(byte(77), 77);
-    assert_ne!(next(&mut serve), first);
+    let second = next(&mut serve);
+    assert_ne!(second, first);
+    kill_process(second, Signal::STOP).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| byte(99));
+        let began = Instant::now();
+        while !says(&socket, &["pager", "ls"]).contains("is silent") {
+            assert!(began.elapsed() < Duration::from_secs(20), "it is stopped");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        kill_process(second, Signal::CONT).unwrap();
+        assert_eq!(waits.join().unwrap(), 99);
+    });
     let listed = says(&socket, &["pager", "ls", "--json"]);
     assert!(
         listed.contains("\"name\": \"numbers\"") && listed.contains("\"is_up\": true"),

@@ -37,7 +37,7 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
         Error::Refused(Refusal::Exists(_) | Refusal::Answered(..)) => "Exists",
         Error::Refused(Refusal::NotFound(_)) => "NotFound",
         Error::Refused(Refusal::Name(_) | Refusal::Size(_)) => "ArgumentError",
-        Error::Refused(Refusal::NotYours(_)) | Error::NotOurs(..) => "Denied",
+        Error::Refused(Refusal::NotYours(_)) | Error::NotOurs(..) | Error::Denied(..) => "Denied",
         _ => "KernelError",
     };
     made(py, class, error.to_string())

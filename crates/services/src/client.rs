@@ -38,6 +38,12 @@ pub enum Error {
          shares; set FARPAGE_HOST to a socket of this user's, in a folder of this user's", .0.display(), uid = .1
     )]
     NotOurs(PathBuf, u32),
+    /// Only its own user, and root, may use it.
+    #[error(
+        "the host kernel at '{}' is user {uid}'s, and only that user and root may use it; start one \
+         of your own: farpage up; or set FARPAGE_HOST to where one of yours listens", .0.display(), uid = .1
+    )]
+    Denied(PathBuf, u32),
     /// It cannot be reached.
     #[error("cannot connect to the host kernel at '{}': {why}", .path.display())]
     Connect {
@@ -470,6 +476,12 @@ impl Up {
                 errno: Errno::ENOENT | Errno::ECONNREFUSED,
                 ..
             }) => Error::Absent(path.into()),
+            ConnectError::Link(link::ConnectError::Failed {
+                errno: Errno::EACCES,
+                ..
+            }) if let Ok(about) = std::fs::metadata(path) => {
+                Error::Denied(path.into(), about.uid())
+            }
             why => Error::Connect {
                 path: path.into(),
                 why,

@@ -18,7 +18,7 @@ const TRACED_MAX: usize = 16;
 /// They are kept so long after they were last asked for.
 const TRACED_FOR: Duration = Duration::from_secs(5);
 /// A pager that is asked and silent for so long is not well.
-const SILENT_NS: u64 = 2_000_000_000;
+pub(crate) const SILENT_NS: u64 = 2_000_000_000;
 
 /// How the host kernel and all that the caller may see of it do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use farpage_port::interface::{Both, Fd, Garbled, Incoming, Outgoing, Wire};
 use farpage_port::{SendRight, interface};
 use serde::{Deserialize, Serialize};
 
-use crate::figures::{Figures, Message};
+use crate::figures::{Figures, Message, SILENT_NS};
 
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -102,12 +102,21 @@ pub struct PagerListed {
     pub is_behind: bool,
     /// Requests that wait for it.
     pub waiting: u64,
+    /// Nanoseconds since it was last heard of, while something waits; else 0.
+    pub silent_ns: u64,
     /// Requests that it answered.
     pub answered: u64,
     /// Bytes that it has not taken, and that are kept for it.
     pub kept_bytes: u64,
     /// What was last wrong with it; empty: nothing so far.
     pub cause: String,
+}
+
+impl PagerListed {
+    /// It has been silent for long though something waits.
+    pub fn is_silent(&self) -> bool {
+        self.silent_ns > SILENT_NS
+    }
 }
 
 /// What there is to know of an object.

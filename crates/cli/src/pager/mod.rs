@@ -251,6 +251,7 @@ impl Health {
 
 fn state(pager: &PagerListed) -> &'static str {
     match (pager.is_up, pager.is_behind) {
+        (true, _) if pager.is_silent() => "is silent",
         (true, false) => "answers",
         (true, true) => "is late",
         (false, _) => "is gone",
@@ -291,6 +292,7 @@ mod tests {
             is_up: true,
             is_behind: false,
             waiting: 0,
+            silent_ns: 0,
             answered: 12,
             kept_bytes: 0,
             cause: String::new(),

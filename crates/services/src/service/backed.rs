@@ -404,6 +404,7 @@ impl Service {
                     is_up: health.is_up,
                     is_behind: health.is_behind,
                     waiting: health.waiting,
+                    silent_ns: entry.object.figures().pager.silent_ns,
                     answered: health.answered,
                     kept_bytes: health.kept_pages * PAGE_BYTES as u64,
                     cause: health.cause,
