@@ -27,7 +27,7 @@ impl Process {
     fn start(up: &Up, more: &[&str]) -> Self {
         let mut command = farpage(&["pager", "default"], &up.socket());
         command.arg("--spill").arg(up.folder.path()).args(more);
-        command.stdout(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut process = Self { child, output };
@@ -55,12 +55,16 @@ impl Process {
         assert!(sent.unwrap().success());
     }
 
-    /// It ends well, and says that another has its pages.
-    fn ends_replaced(mut self) {
+    /// It ends well, and says that another has its pages. Returns what it complained of.
+    fn ends_replaced(mut self) -> String {
         let mut said = String::new();
         self.output.read_to_string(&mut said).unwrap();
         assert!(said.contains("has all pages"), "{said}");
         assert!(self.child.wait().unwrap().success());
+        let mut complaints = String::new();
+        let mut errors = self.child.stderr.take().unwrap();
+        errors.read_to_string(&mut complaints).unwrap();
+        complaints
     }
 }
 
@@ -165,7 +169,8 @@ fn one_without_room_leaves_the_rest_where_it_is() {
             now.is_moving && now.files[0].used_bytes >= 7 << 20
         });
         small.signal("-INT");
-        small.ends_replaced();
+        let said = small.ends_replaced();
+        assert!(said.contains("the paging files are full"), "{said}");
         ends.store(true, Ordering::Relaxed);
         user.join().unwrap();
     });

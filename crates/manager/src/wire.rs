@@ -48,18 +48,19 @@ impl Wired {
 impl fmt::Display for Wired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
-            (self.memory, "its memory"),
-            (self.threads, "its threads"),
-            (self.ends_last, "its place as the last that Linux ends"),
+            match self.memory {
+                true => "its memory stays in RAM",
+                false => "its memory may be swapped (raise ulimit -l)",
+            },
+            match self.threads {
+                true => "it may use the last free memory",
+                false => "it may have to wait for memory (give it CAP_SYS_RESOURCE)",
+            },
+            match self.ends_last {
+                true => "Linux ends it last",
+                false => "Linux may end it when memory is out (give it CAP_SYS_RESOURCE)",
+            },
         ];
-        let of = |wanted: bool| {
-            let parts = parts.iter().filter(move |(is, _)| *is == wanted);
-            parts.map(|(_, what)| *what).collect::<Vec<_>>().join(", ")
-        };
-        match (of(true).as_str(), of(false).as_str()) {
-            ("", _) => write!(f, "not wired (ulimit -l, CAP_SYS_RESOURCE)"),
-            (is, "") => write!(f, "wired: {is}"),
-            (is, not) => write!(f, "wired: {is}; not {not} (ulimit -l, CAP_SYS_RESOURCE)"),
-        }
+        f.write_str(&parts.join(", "))
     }
 }

@@ -123,13 +123,14 @@ impl Memory {
         let mut failed = None;
         let came = self.with(py, |memory| {
             memory.prefetch(start..stop, |bytes| {
-                let told = Python::attach(|py| {
+                // A program that ends hears nothing more.
+                let told = Python::try_attach(|py| {
                     py.check_signals()?;
                     progress
                         .as_ref()
                         .map_or(Ok(()), |f| f.call1(py, (bytes,)).map(drop))
                 });
-                failed = failed.take().or(told.err());
+                failed = failed.take().or(told.and_then(Result::err));
             })
         })?;
         failed.map_or(Ok(came), Err)

@@ -27,6 +27,16 @@ struct Code {
 }
 
 impl Code {
+    /// Runs Python code, unless its program ends.
+    fn run(
+        &self,
+        offset: u64,
+        code: impl FnOnce(Python<'_>) -> Result<(), SourceError>,
+    ) -> Result<(), SourceError> {
+        let ends = || Err(self.wrong(offset, "the program of the pager ends".into()));
+        Python::try_attach(code).unwrap_or_else(ends)
+    }
+
     fn failed(&self, py: Python<'_>, offset: u64, error: &PyErr) -> SourceError {
         // What it was is seen where it runs.
         error.print(py);
@@ -52,7 +62,7 @@ impl Source for Code {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
-        Python::attach(|py| {
+        self.run(offset, |py| {
             let length = buffer.len();
             let read = self.object.call_method1(py, "read", (offset, length));
             let bytes = read.and_then(|bytes| Ok(bytes.extract::<PyBackedBytes>(py)?));
@@ -71,7 +81,7 @@ impl Source for Code {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), SourceError> {
-        Python::attach(|py| {
+        self.run(offset, |py| {
             let data = PyBytes::new(py, bytes);
             let written = self.object.call_method1(py, "write", (offset, data));
             written.map_err(|error| self.failed(py, offset, &error))?;

@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use farpage::memory_limit::MemoryLimit;
+use farpage_abi::SEGMENT_BYTES;
 use farpage_manager::{Ended, FileSpace, Offer, Space, Wired};
-use farpage_services::{Host, PagingSpace, default_socket};
+use farpage_services::{Host, PagingFile, PagingSpace, default_socket};
 use farpage_sys::signal;
 
 use super::ENDS;
@@ -62,12 +64,17 @@ pub fn main(args: &DefaultArgs) -> Result<()> {
     let folders = paging.about().files.into_iter().map(|file| file.folder);
     let folders = folders.collect();
     let told = Arc::clone(&paging);
-    let tell = offer.tell(move || space(&told.about()));
+    let was_full = AtomicBool::new(false);
+    let tell = offer.tell(move || {
+        let about = told.about();
+        say_when_full(&about, &was_full);
+        space(&about)
+    });
     tell.context("cannot start a thread")?;
     let serving = Arc::new(host.set_default_memory_manager(offer, wired, folders)?);
     let own = std::process::id();
     println!(
-        "farpage: process {own} is the default pager of the host kernel at {} ({wired})",
+        "farpage: process {own} is the default pager of the host kernel at {}: {wired}",
         socket.display()
     );
     let (told, has) = (Arc::clone(&serving), Arc::clone(&paging));
@@ -101,6 +108,28 @@ pub fn main(args: &DefaultArgs) -> Result<()> {
             socket.display()
         ),
     }
+}
+
+/// Says that the paging files take no more, or do again.
+fn say_when_full(about: &PagingSpace, was_full: &AtomicBool) {
+    let is_full = !about.files.is_empty() && about.files.iter().all(takes_no_more);
+    if was_full.swap(is_full, Ordering::Relaxed) == is_full {
+        return;
+    }
+    match is_full {
+        true => eprintln!(
+            "farpage: the paging files are full, with {}: make room where they are, or end this \
+             process and start it with more --spill or --spill-limit",
+            human(kept(about).1)
+        ),
+        false => eprintln!("farpage: there is room in the paging files again"),
+    }
+}
+
+/// A segment is written whole.
+fn takes_no_more(file: &PagingFile) -> bool {
+    let is_at = |limit| file.used_bytes + SEGMENT_BYTES as u64 > limit;
+    file.is_full || file.limit_bytes.is_some_and(is_at)
 }
 
 fn say_when_all_is_here(host: &Host) {
