@@ -1,6 +1,7 @@
 //! How pages leave: aside first, where who uses one finds it again, then to the pager.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_object::{CLUSTER_PAGES, Leaving, Shared};
@@ -13,6 +14,8 @@ use crate::space::Waiter;
 use crate::times::now_ns;
 use crate::trace::What;
 
+/// Time between two looks at pages that others write back.
+const ON_ITS_WAY: Duration = Duration::from_millis(1);
 /// Of the pages of an object in memory so many are aside for one that is.
 pub(crate) const ASIDE_PART: u64 = 8;
 
@@ -140,7 +143,8 @@ impl Object {
         }
     }
 
-    /// Writes back what is dirty of `pages`; it stays in memory.
+    /// Writes back what is dirty of `pages`; it stays in memory. What others write back just then is
+    /// waited for.
     ///
     /// # Errors
     /// The first error of the pager.
@@ -148,6 +152,10 @@ impl Object {
         loop {
             let mut state = self.lock();
             match state.pages.choose_dirty(pages.start.0..pages.end.0) {
+                None if state.pages.is_leaving(pages) => {
+                    drop(state);
+                    std::thread::sleep(ON_ITS_WAY);
+                }
                 None => return Ok(()),
                 Some(Leaving::Granted(block)) => {
                     if !self.take_back(&mut state, block) {

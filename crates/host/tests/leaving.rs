@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_host::{Object, Objects, What};
@@ -26,6 +27,31 @@ fn write(view: &View, page: u64) {
 fn read(view: &View, page: u64) -> u64 {
     view.word(page as usize * PAGE_BYTES)
         .load(Ordering::Relaxed)
+}
+
+#[test]
+fn what_others_write_back_just_then_is_waited_for() {
+    let store = Store::new(0);
+    let objects = Objects::start(64 << 20).unwrap();
+    let (object, view) = mapped(objects, &store, 16);
+    write(&view, 3);
+    let all = PageRange::new(0, 16);
+    let taken = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let held = store.pages.lock().unwrap();
+        scope.spawn(|| object.clean(all).unwrap());
+        while object.figures().pager.open == 0 {
+            thread::yield_now();
+        }
+        scope.spawn(|| {
+            object.clean(all).unwrap();
+            assert!(taken.load(Ordering::Relaxed), "the pager does not have it");
+        });
+        thread::sleep(Duration::from_millis(50));
+        taken.store(true, Ordering::Relaxed);
+        drop(held);
+    });
+    assert_eq!(store.pages.lock().unwrap().len(), 1);
 }
 
 #[test]

@@ -40,6 +40,15 @@ impl<W> Shared<W> {
         None
     }
 
+    /// True while pages of `within` are on their way to the pager.
+    pub fn is_leaving(&self, within: PageRange) -> bool {
+        let clusters = within.start.0 / CLUSTER_PAGES..within.end.0.div_ceil(CLUSTER_PAGES);
+        self.clusters.range(clusters).any(|(number, cluster)| {
+            let part = cluster_pages(*number).intersect(within);
+            cluster.leaving & mask(part) != 0
+        })
+    }
+
     /// The first run of clean pages of `within`, there or aside: they are gone after this. `None`:
     /// there are none that may go.
     pub fn choose_clean(&mut self, within: Range<u64>) -> Option<Leaving> {

@@ -157,7 +157,16 @@ impl Drop for Program {
 
 /// Waits until nothing is listed: the host kernel hears of a death when Linux tells it.
 pub fn until_gone(host: &Host) {
-    until("everything is gone", || host.list().unwrap().is_empty());
+    let began = Instant::now();
+    loop {
+        let left = host.list().unwrap();
+        if left.is_empty() {
+            return;
+        }
+        let pagers = host.pagers().unwrap();
+        assert!(began.elapsed() < PATIENCE, "left: {left:?} {pagers:?}");
+        std::thread::yield_now();
+    }
 }
 
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
