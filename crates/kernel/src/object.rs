@@ -9,9 +9,6 @@ use crate::kernel::Kernel;
 use crate::layout::{IN_THREAD_AREA, shadow_of};
 use crate::regions::{OnFork, Region, Source, address_of, pages_of};
 
-/// Places that are tried for one object.
-const PLACES_MAX: usize = 64;
-
 impl Kernel {
     /// Maps `pages` pages of the object that `source` describes (its `origin` is set here) and
     /// returns the address; at `at`, if one is given. `in_thread`: its faults are answered in the
@@ -29,14 +26,11 @@ impl Kernel {
         let bytes = pages as usize * PAGE_BYTES;
         let prot = mem::PROT_READ | mem::PROT_WRITE;
         let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
-        let place = || {
-            if in_thread {
-                self.place_within(IN_THREAD_AREA, bytes, prot, flags)
-            } else {
-                self.place(at.unwrap_or(0), bytes, prot, flags)
-            }
+        let place = match in_thread {
+            true => self.place_within(IN_THREAD_AREA, bytes, prot, flags),
+            false => self.place(at.unwrap_or(0), bytes, prot, flags),
         };
-        let start = self.place_with_shadow(bytes, place)?;
+        let start = place.ok_or(Errno::ENOMEM)?;
         let give_up = || {
             for part in [start, shadow_of(start)] {
                 // SAFETY: nobody knows the mapping yet.
@@ -71,35 +65,6 @@ impl Kernel {
         drop(state);
         self.account.demand(bytes as i64);
         Ok(start)
-    }
-
-    /// A place whose shadow is free too. Another kernel of this process may be about to let go of
-    /// a place: its shadow goes last. Such places are held until one is found that can be had.
-    fn place_with_shadow(
-        &self,
-        bytes: usize,
-        place: impl Fn() -> Option<usize>,
-    ) -> Result<usize, Errno> {
-        let mut held = alloc::vec::Vec::new();
-        let found = loop {
-            let Some(start) = place() else {
-                break Err(Errno::ENOMEM);
-            };
-            match self.map_shadow(start, bytes) {
-                Ok(()) => break Ok(start),
-                Err(errno) => {
-                    held.push(start);
-                    if errno != Errno::EEXIST || held.len() == PLACES_MAX {
-                        break Err(errno);
-                    }
-                }
-            }
-        };
-        for start in held {
-            // SAFETY: nobody knows the mapping.
-            let _ = unsafe { mem::unmap(start, bytes) };
-        }
-        found
     }
 
     /// Forbids writing to `start .. end` until the pager allows it (`data_unlock`), or lifts that.

@@ -116,13 +116,10 @@ impl Kernel {
 
     /// Maps anonymous memory inside the window, at `hint` if it can be.
     pub(crate) fn place(&self, hint: usize, bytes: usize, prot: u32, flags: u32) -> Option<usize> {
-        let flags = flags | mem::MAP_FIXED_NOREPLACE;
-        // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
-        let map = |at| unsafe { mem::map(at, bytes, prot, flags, Fd(-1), 0) };
         let hinted = hint.is_multiple_of(PAGE_BYTES)
             && (LOW_AREA.end..PLACE_END).contains(&hint)
             && manageable(hint, hint.saturating_add(bytes));
-        if hinted && map(hint).is_ok() {
+        if hinted && self.take_place(hint, bytes, prot, flags).is_ok() {
             return Some(hint);
         }
         self.place_within(PLACE_START..IN_THREAD_AREA.start, bytes, prot, flags)
@@ -136,9 +133,6 @@ impl Kernel {
         prot: u32,
         flags: u32,
     ) -> Option<usize> {
-        let flags = flags | mem::MAP_FIXED_NOREPLACE;
-        // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
-        let map = |at| unsafe { mem::map(at, bytes, prot, flags, Fd(-1), 0) };
         let align = if bytes >= HUGE_PAGE {
             HUGE_PAGE
         } else {
@@ -151,14 +145,29 @@ impl Kernel {
                 .lock()
                 .regions
                 .gap(from, area.end, bytes, align)?;
-            match map(gap) {
-                Ok(at) => return Some(at),
+            match self.take_place(gap, bytes, prot, flags) {
+                Ok(()) => return Some(gap),
                 // Somebody else's, of unknown size: go further each time.
                 Err(Errno::EEXIST) => from = gap + bytes.max(HUGE_PAGE << attempt),
                 Err(_) => return None,
             }
         }
         None
+    }
+
+    /// Maps anonymous memory at `at`: `EEXIST` where there is some, or its shadow. A shadow without
+    /// memory is another kernel's of this process, which has unmapped the memory just now.
+    fn take_place(&self, at: usize, bytes: usize, prot: u32, flags: u32) -> Result<(), Errno> {
+        let flags = flags | mem::MAP_FIXED_NOREPLACE;
+        // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
+        unsafe { mem::map(at, bytes, prot, flags, Fd(-1), 0) }?;
+        if !self.is_active() {
+            return Ok(());
+        }
+        self.map_shadow(at, bytes).inspect_err(|_| {
+            // SAFETY: nobody knows it yet.
+            let _ = unsafe { mem::unmap(at, bytes) };
+        })
     }
 
     /// Starts to manage memory that was just mapped.

@@ -141,3 +141,23 @@ fn several_threads() {
         }
     });
 }
+
+#[test]
+fn kernels_of_one_process_map_where_another_just_unmapped() {
+    let all = [0; 4].map(|_| kernel(16 << 20, true));
+    std::thread::scope(|scope| {
+        for kernel in all {
+            scope.spawn(move || {
+                let bytes = 2 << 20;
+                let demand = &kernel.account().control().demand_bytes;
+                for _ in 0..2000 {
+                    let at = map(kernel, bytes);
+                    assert_eq!(demand.load(Ordering::Relaxed), bytes as u64, "at {at:#x}");
+                    words(at, bytes)[0] = 1;
+                    // SAFETY: nobody uses it any more.
+                    unsafe { kernel.munmap(at, bytes) }.expect("unmapped");
+                }
+            });
+        }
+    });
+}
