@@ -101,15 +101,16 @@ pub(crate) fn lines(
     let printed = BufReader::new(child.stdout.take().context("no output")?);
     let (line, lines) = mpsc::channel();
     thread::spawn(move || {
-        printed
-            .lines()
-            .take_while(|read| line.send(read.as_ref().ok().cloned()).is_ok() && read.is_ok())
-            .for_each(drop)
+        for read in printed.lines() {
+            let failed = read.is_err();
+            if line.send(read).is_err() || failed {
+                break;
+            }
+        }
     });
     loop {
         match lines.recv_timeout(silence) {
-            Ok(Some(line)) => each(line),
-            Ok(None) => bail!("what it prints is not text"),
+            Ok(read) => each(read.context("what it prints cannot be read")?),
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(child.wait()?),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 eprintln!("{}", doing(pid));

@@ -84,22 +84,57 @@ fn unit_tests(world: &World, began: Instant) -> Result<()> {
         "--",
         "--show-output",
     ]);
-    let mut skipped = Vec::new();
+    let mut report = Report::default();
     let status = proc::lines(tests.current_dir(&world.root), SILENCE_MAX, |line| {
-        println!("{line}");
-        if line.starts_with("skipped: ") {
-            skipped.push(line);
+        if report.tells(&line) {
+            println!("{line}");
         }
-    })?;
+    });
+    report.failures.iter().for_each(|line| println!("{line}"));
+    let status = status?;
     if !status.success() {
-        bail!("cargo test failed: {status}");
+        bail!("cargo test: {status}\n{}", report.failed.join("\n"));
     }
+    let skipped = report.skipped;
     let allowed = allowed_skips(world)?;
     println!("== {} tests skipped, {allowed} allowed", skipped.len());
     match skipped.len() {
         n if n > allowed => bail!("more tests skipped than before:\n{}", skipped.join("\n")),
         n if n < allowed => bail!("fewer tests skipped: write {n} into xtask/skips.txt"),
         _ => Ok(()),
+    }
+}
+
+/// What matters of the lines that tests print.
+#[derive(Default)]
+struct Report {
+    /// What tests that pass have printed is left out.
+    in_successes: bool,
+    in_failures: bool,
+    skipped: Vec<String>,
+    /// `test name ... FAILED`.
+    failed: Vec<String>,
+    /// What these have printed, to be told again where it is found: at the end.
+    failures: Vec<String>,
+}
+
+impl Report {
+    /// Takes note of a line; true when it is to be printed.
+    fn tells(&mut self, line: &str) -> bool {
+        if line.starts_with("skipped: ") {
+            self.skipped.push(line.to_owned());
+        }
+        if line.starts_with("test ") && line.ends_with("FAILED") {
+            self.failed.push(line.to_owned());
+        }
+        let (successes, failures) = (line == "successes:", line == "failures:");
+        if successes || failures || line.starts_with("test result: ") {
+            (self.in_successes, self.in_failures) = (successes, failures);
+        }
+        if self.in_failures {
+            self.failures.push(line.to_owned());
+        }
+        !self.in_successes
     }
 }
 
@@ -130,4 +165,44 @@ fn allowed_skips(world: &World) -> Result<usize> {
     let line = text.lines().find_map(|l| l.strip_prefix(who));
     let number = line.and_then(|n| n.trim().parse().ok());
     number.with_context(|| format!("xtask/skips.txt has no line '{who}N'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_and_what_passes_is_not() {
+        let printed = "\
+running 2 tests
+test one ... ok
+test two ... FAILED
+
+successes:
+
+---- one stdout ----
+skipped: not root
+
+successes:
+    one
+
+failures:
+
+---- two stdout ----
+why
+
+failures:
+    two
+
+test result: FAILED. 1 passed; 1 failed
+running 1 test";
+        let mut report = Report::default();
+        let told: Vec<&str> = printed.lines().filter(|line| report.tells(line)).collect();
+        assert!(told.contains(&"why") && told.contains(&"test one ... ok"));
+        assert!(!told.contains(&"skipped: not root"));
+        assert_eq!(told.last(), Some(&"running 1 test"));
+        assert_eq!(report.skipped, ["skipped: not root"]);
+        assert_eq!(report.failed, ["test two ... FAILED"]);
+        assert!(report.failures.contains(&"why".to_owned()));
+    }
 }

@@ -92,6 +92,12 @@ pub fn human_count(count: u64) -> String {
     format!("{number}{unit}")
 }
 
+/// `1 socket`, `12.3k sockets`.
+pub fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", human_count(count))
+}
+
 /// `value` in the unit that leaves it at most three digits before the point.
 fn scaled(value: u64, step: f64, units: &[&'static str]) -> (String, &'static str) {
     let mut value = value as f64;

@@ -21,7 +21,7 @@ use rustix::process::umask;
 use crate::args::MemoryArgs;
 use crate::host::web::{self, WebArgs};
 use crate::paging::Paging;
-use crate::size::human;
+use crate::size::{counted, human};
 use crate::{prepare, shm, signals};
 
 /// HUP, INT, QUIT and TERM end it.
@@ -108,11 +108,8 @@ pub fn main(args: &UpArgs) -> Result<()> {
     if let Ok(left) = left
         && !left.is_empty()
     {
-        let (blocks, were) = match left.len() {
-            1 => ("1 block".to_owned(), "is lost: it was"),
-            count => (format!("{count} blocks"), "are lost: they were"),
-        };
-        eprintln!("farpage: {blocks} of shared memory {were} still in use");
+        let blocks = counted(left.len() as u64, "block");
+        eprintln!("farpage: lost, for still in use: {blocks} of shared memory");
     }
     // Takes the socket away.
     drop(listening);
@@ -169,8 +166,9 @@ fn listen(service: &Service, socket: &Path, is_default: bool) -> Result<farpage_
             .with_context(|| format!("cannot make '{}'", folder.display()))?;
     }
     check_owner(socket)?;
-    if Host::connect(socket).is_ok() {
-        let process = listener(socket).map_or(String::new(), |pid| format!(" (process {pid})"));
+    if let Ok(host) = Host::connect(socket) {
+        let of = |status: farpage_services::Status| format!(" (process {})", status.pid);
+        let process = host.status().map_or(String::new(), of);
         bail!(
             "a host kernel listens at '{}' already{process}; use that, or give another --socket",
             socket.display()
@@ -181,14 +179,4 @@ fn listen(service: &Service, socket: &Path, is_default: bool) -> Result<farpage_
     let listening = service.listen(socket);
     umask(before);
     listening.with_context(|| format!("cannot listen at '{}'", socket.display()))
-}
-
-/// The process that listens there.
-fn listener(socket: &Path) -> Option<i32> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket as new, sockopt};
-    let address = SocketAddrUnix::new(socket).ok()?;
-    let connection = new(AddressFamily::UNIX, SocketType::SEQPACKET, None).ok()?;
-    connect(&connection, &address).ok()?;
-    let peer = sockopt::socket_peercred(&connection).ok()?;
-    Some(peer.pid.as_raw_nonzero().get())
 }

@@ -146,8 +146,8 @@ def test_a_new_host_kernel_is_found(tmp_path, monkeypatch):
         shm = fp.SharedMemory("one", create=True, size=100)
         up.send_signal(end)
         _, err = up.communicate(timeout=20)
-        assert err == ("" if end == signal.SIGKILL else "farpage: 1 block of shared memory is "
-                       "lost: it was still in use\n")
+        assert err == ("" if end == signal.SIGKILL else "farpage: lost, for still in use: "
+                       "1 block of shared memory\n")
         del shm
     (tmp_path / "file").write_text("kept")
     done = subprocess.run([*run, "--socket", tmp_path / "file"], capture_output=True, text=True)

@@ -59,8 +59,11 @@ pub struct Turns {
 impl Turns {
     /// Task `slot` took `pages` of its own out because memory is short.
     pub fn gave(&self, control: &Control, slot: usize, pages: u64) {
+        if pages == 0 {
+            return;
+        }
         let bytes = |task: &TaskSlot| task.counters.resident_bytes.load(Ordering::Relaxed);
-        let Some(largest) = control.largest_but(slot).filter(|_| pages > 0) else {
+        let Some(largest) = control.largest_but(slot) else {
             return;
         };
         let (own, other) = (bytes(&control.tasks[slot]).max(1), bytes(largest));

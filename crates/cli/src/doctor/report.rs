@@ -1,6 +1,7 @@
 //! The report for people: aligned, in groups, in colour where that is wanted.
 
 use super::{Check, Report, State};
+use crate::size::counted;
 
 /// Columns that text may take before it goes on in the next line.
 const WIDTH: usize = 100;
@@ -50,10 +51,7 @@ fn verdict(report: &Report, paint: &Paint) -> String {
             .count()
     };
     let (fails, warns) = (count(State::Fail), count(State::Warn));
-    let things = |n: usize| match n {
-        1 => "1 thing".to_string(),
-        n => format!("{n} things"),
-    };
+    let things = |n: usize| counted(n as u64, "thing");
     if fails > 0 {
         let text = format!(
             "farpage run cannot work here: {} in the way (fail)",

@@ -13,6 +13,7 @@ use clap::Args;
 use farpage_services::default_socket;
 use rustix::process::geteuid;
 
+use crate::size::counted;
 use crate::{control_socket, shm};
 
 /// Remove what killed host kernels and runs have left
@@ -55,13 +56,11 @@ pub fn gc(args: &GcArgs) -> Result<()> {
         // Others may be in it.
         let _ = fs::remove_dir(folder);
     }
-    let what = match (args.dry_run, removed) {
-        (true, 1) => "1 socket would be".to_owned(),
-        (true, count) => format!("{count} sockets would be"),
-        (false, 1) => "1 socket is".to_owned(),
-        (false, count) => format!("{count} sockets are"),
-    };
-    println!("{what} removed");
+    let sockets = counted(removed, "socket");
+    match args.dry_run {
+        true => println!("would remove {sockets}"),
+        false => println!("removed {sockets}"),
+    }
     let asked = args
         .socket
         .iter()

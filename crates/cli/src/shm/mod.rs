@@ -22,7 +22,7 @@ use farpage_host::Objects;
 use serde::{Deserialize, Serialize};
 
 use crate::signals;
-use crate::size::{human, human_count};
+use crate::size::{counted, human};
 use crate::spill_set::SpillSet;
 use objects::Kept;
 
@@ -98,7 +98,7 @@ pub fn tidy() {
 pub fn collect(dry: bool) {
     match ledger::remove_what_dead_runs_left(dry) {
         0 => println!("killed runs have left no shared memory"),
-        count if dry => println!("at most {} would be removed", objects_of(count)),
+        count if dry => println!("would remove at most {}", counted(count, OBJECT)),
         count => print!("{}", removed(count)),
     }
 }
@@ -144,21 +144,15 @@ impl Figures {
     /// For the summary: a line, or two.
     pub fn summary(&self) -> String {
         let mut text = format!(
-            "farpage: shared memory: {} object{}, {} in RAM at most\n",
-            human_count(self.objects),
-            if self.objects == 1 { "" } else { "s" },
+            "farpage: shared memory: {}, {} in RAM at most\n",
+            counted(self.objects, "object"),
             human(self.resident_max_bytes)
         );
         if self.left > 0 {
-            let files = if self.left == 1 {
-                "memory file"
-            } else {
-                "memory files"
-            };
             text += &format!(
-                "farpage: {} {files} stayed with Linux, beside the budget: mapped in small parts, \
-                 or sealed, before\n",
-                human_count(self.left)
+                "farpage: {} stayed with Linux, beside the budget: mapped in small parts, or \
+                 sealed, before\n",
+                counted(self.left, "memory file")
             );
         }
         if self.removed > 0 {
@@ -168,15 +162,12 @@ impl Figures {
     }
 }
 
+const OBJECT: &str = "shared memory object";
+
 /// `removed 3 shared memory objects that nobody unlinked`.
 fn removed(count: u64) -> String {
-    let objects = objects_of(count);
+    let objects = counted(count, OBJECT);
     format!("farpage: removed {objects} that nobody unlinked\n")
-}
-
-fn objects_of(count: u64) -> String {
-    let objects = if count == 1 { "object" } else { "objects" };
-    format!("{count} shared memory {objects}")
 }
 
 #[cfg(test)]

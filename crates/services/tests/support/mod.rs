@@ -157,22 +157,18 @@ impl Drop for Program {
 
 /// Waits until nothing is listed: the host kernel hears of a death when Linux tells it.
 pub fn until_gone(host: &Host) {
-    let began = Instant::now();
-    loop {
-        let left = host.list().unwrap();
-        if left.is_empty() {
-            return;
-        }
-        let pagers = host.pagers().unwrap();
-        assert!(began.elapsed() < PATIENCE, "left: {left:?} {pagers:?}");
-        std::thread::yield_now();
-    }
+    let left = || format!("{:?} {:?}", host.list(), host.pagers());
+    until_or(left, || host.list().unwrap().is_empty());
 }
 
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn until(what: &str, is_so: impl FnMut() -> bool) {
+    until_or(|| what.to_owned(), is_so);
+}
+
+fn until_or(what: impl Fn() -> String, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "not in time: {what}");
+        assert!(began.elapsed() < PATIENCE, "not in time: {}", what());
         std::thread::yield_now();
     }
 }
@@ -245,15 +241,11 @@ impl Victim {
             let status = self.honest.status().unwrap();
             status.objects == 0 && status.resident_bytes == 0
         });
-        let began = Instant::now();
-        while self.count_descriptors() > self.descriptors {
+        let descriptors = || {
             let (now, before) = (self.count_descriptors(), self.descriptors);
-            assert!(
-                began.elapsed() < PATIENCE,
-                "{now} descriptors, once {before}"
-            );
-            std::thread::yield_now();
-        }
+            format!("{now} descriptors, once {before}")
+        };
+        until_or(descriptors, || self.count_descriptors() <= self.descriptors);
         self.kernel.dies();
     }
 
