@@ -110,6 +110,50 @@ fn new_objects_are_refused_while_paging_space_is_full() {
 }
 
 #[test]
+fn users_and_objects_keep_within_what_they_may_have() {
+    const MIB: u64 = 1 << 20;
+    let up = Up::start(&["--ram", "64M", "--user-ram", "8M"]);
+    let host = up.host();
+    let [one, other] = ["one", "other"].map(|name| host.create(name, 16 * MIB).unwrap());
+    let resident = |name: &str| {
+        let all = host.list().unwrap();
+        let found = all.iter().filter(|it| name.is_empty() || it.name == name);
+        found.map(|it| it.resident_bytes).sum::<u64>()
+    };
+    let mut most = 0;
+    for shared in [&one, &other] {
+        for (at, word) in shared.words().iter().enumerate().step_by(512) {
+            word.store(at as u64 ^ 0x5a5a, Ordering::Relaxed);
+            if at % (512 * 256) == 0 {
+                most = most.max(resident(""));
+            }
+        }
+    }
+    assert!(most <= 10 * MIB, "{most} of 8 MiB");
+    until("they keep within 8 MiB", || resident("") <= 8 * MIB);
+
+    one.set_ram(MIB).unwrap();
+    let check = |shared: &farpage_services::Shared| {
+        let words = shared.words().iter().enumerate().step_by(512);
+        let mut wrong =
+            words.filter(|(at, word)| word.load(Ordering::Relaxed) != *at as u64 ^ 0x5a5a);
+        assert_eq!(wrong.next().map(|(at, _)| at), None);
+    };
+    check(&one);
+    until("it keeps within 1 MiB", || resident("one") <= MIB);
+    check(&other);
+    assert!(resident("other") > 4 * MIB, "the rest is for the other");
+    one.set_ram(16 * MIB).unwrap();
+    check(&one);
+    assert!(resident("one") > 4 * MIB);
+    let refused = one.set_ram(4096).unwrap_err();
+    assert!(matches!(refused, Error::Refused(Refusal::Ram(4096))));
+    let refused = up.asks(&["up", "--user-ram", "1M"]);
+    let says = String::from_utf8(refused.stderr).unwrap();
+    assert!(says.contains("below the minimum of 4.00 MiB"), "{says}");
+}
+
+#[test]
 fn a_process_that_maps_twice_is_listed_once_with_its_count() {
     let up = Up::start(&[]);
     let host = up.host();

@@ -151,7 +151,13 @@ def open(
 ) -> Array: ...
 class SharedMemory:
     def __init__(
-        self, name: str | None = None, create: bool = False, size: Size = 0, *, track: bool = True
+        self,
+        name: str | None = None,
+        create: bool = False,
+        size: Size = 0,
+        *,
+        track: bool = True,
+        ram: Size | None = None,
     ) -> None: ...
     @property
     def buf(self) -> memoryview | None: ...

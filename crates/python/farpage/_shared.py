@@ -25,7 +25,8 @@ class SharedMemory:
 
     `name`: of an existing block, or of a new one with `create=True`, which gets one of its own
     without. `size`: bytes of a new one, or text such as '2G'. `track` is ignored: nothing has to
-    be tracked.
+    be tracked. `ram`: what it may take of the host kernel's memory, in the whole host, from now on
+    (bytes or text, at least 1 MiB); for who made it, and root.
 
     Raises `Exists` (a `FileExistsError`), `NotFound` (a `FileNotFoundError`), `Unreachable` when no
     host kernel runs, `ArgumentError` for what is no name or no size.
@@ -41,9 +42,10 @@ class SharedMemory:
     (None, None, None)
     """
 
-    def __init__(self, name=None, create=False, size=0, *, track=True):
+    def __init__(self, name=None, create=False, size=0, *, track=True, ram=None):
         self._memory = self._buf = None
         size = parse_size(size)
+        ram = None if ram is None else parse_size(ram)
         if name is not None and not isinstance(name, str):
             raise errors.ArgumentError(f"name: {name!r} is no text; give a name")
         if name == "":
@@ -59,6 +61,13 @@ class SharedMemory:
         else:
             with _talks:
                 self._name, self._memory = name, _farpage.shared_open(name)
+        if ram is not None:
+            try:
+                with _talks:
+                    self._memory.set_ram(ram)
+            except errors.Error:
+                self.close()
+                raise
         self._size, self._buf = self._memory.size, memoryview(self._memory)
         _open_here.add(self)
 

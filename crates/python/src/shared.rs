@@ -36,7 +36,7 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
         Error::Absent(_) | Error::Connect { .. } | Error::Call(_) => "Unreachable",
         Error::Refused(Refusal::Exists(_) | Refusal::Answered(..)) => "Exists",
         Error::Refused(Refusal::NotFound(_)) => "NotFound",
-        Error::Refused(Refusal::Name(_) | Refusal::Size(_)) => "ArgumentError",
+        Error::Refused(Refusal::Name(_) | Refusal::Size(_) | Refusal::Ram(_)) => "ArgumentError",
         Error::Refused(Refusal::NotYours(_)) | Error::NotOurs(..) | Error::Denied(..) => "Denied",
         _ => "KernelError",
     };
@@ -130,6 +130,12 @@ impl Shared {
         let taken = lock(&self.shared).take();
         py.detach(|| drop(taken));
         Ok(())
+    }
+
+    /// Keeps it within so many bytes of RAM.
+    fn set_ram(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
+        let set = self.with(py, |shared| shared.set_ram(bytes))?;
+        set.map_err(|error| raised(py, &error))
     }
 
     /// Before a fork, whose child will have it too.

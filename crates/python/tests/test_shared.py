@@ -94,6 +94,22 @@ def test_workers_write_into_it(host, method):
     shm.unlink()
 
 
+def test_a_block_keeps_within_what_it_may_take(host):
+    shm = fp.SharedMemory(create=True, size="12M", ram="2M")
+    numbers = np.frombuffer(shm.buf, "u8")
+    numbers[:] = np.arange(len(numbers))
+    assert (numbers == np.arange(len(numbers))).all()
+
+    def resident():
+        return [one["resident_bytes"] for one in listed() if one["name"] == shm.name][0]
+
+    until(lambda: resident() <= 2 * MIB)
+    with pytest.raises(fp.ArgumentError, match="give at least 1 MiB"):
+        fp.SharedMemory(shm.name, ram=4096)
+    del numbers
+    shm.close()
+
+
 def test_a_child_of_fork_uses_what_it_finds(host):
     others = [fp.SharedMemory(create=True, size=n * MIB) for n in (1, 3, 60, 2)]
     shm = fp.SharedMemory(create=True, size=32 * MIB)

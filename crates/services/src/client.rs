@@ -662,6 +662,14 @@ impl Shared {
         name.map(|right| Hold(OfProcess::new(right)))
     }
 
+    /// Has it keep within `bytes` of RAM from now on, in the whole host. For who made it, and root.
+    ///
+    /// # Errors
+    /// [`Refusal::NotYours`], [`Refusal::Ram`].
+    pub fn set_ram(&self, bytes: u64) -> Result<(), Error> {
+        Ok(lock(&self.0.rights).memory.set_ram(bytes)?.0?)
+    }
+
     /// To be called before a fork whose child will use it: it then outlives this process for some
     /// seconds.
     ///

@@ -27,6 +27,9 @@ pub enum Refusal {
     /// It is no size.
     #[error("an object of {0} bytes cannot be made; give at least 1 and at most 2^45")]
     Size(u64),
+    /// Too little for it.
+    #[error("an object cannot do with {0} bytes of RAM; give at least 1 MiB")]
+    Ram(u64),
     /// The host kernel could not.
     #[error("the host kernel could not do it: {0}")]
     Failed(String),
@@ -226,5 +229,7 @@ interface! {
         fn forks() -> ();
         /// What there is to know of it.
         fn about() -> Tried<About>;
+        /// It has no more than so many bytes in memory from now on. For its owner and root.
+        fn set_ram(bytes: u64) -> Tried<()>;
     }
 }

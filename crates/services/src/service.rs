@@ -11,7 +11,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
-use farpage_host::{Object, Objects, SpaceId};
+use farpage_host::{Object, Objects, Share, SpaceId};
 use farpage_manager::Manager;
 use farpage_pagers::Pager;
 use farpage_port::interface::{Answer, Both, Fd};
@@ -34,6 +34,8 @@ use crate::{Listed, PagerListed, Refusal, Status, names};
 const FORK: Duration = Duration::from_secs(5);
 /// A process that is told why it gets SIGBUS has so much time to say it.
 const TOLD: Duration = Duration::from_millis(500);
+/// What an object may be kept within at least.
+const RAM_MIN: u64 = 1 << 20;
 /// Time between two looks for children that did not come.
 const LOOK: Duration = Duration::from_millis(500);
 /// Bytes of an object at most.
@@ -67,6 +69,9 @@ pub struct Service {
     backed: Backed,
     /// Processes that want to know why they get SIGBUS.
     told: HashMap<u32, FailuresClient>,
+    /// What all objects of a user may have in memory, in bytes, and the users that have any.
+    user_ram: Option<u64>,
+    users: HashMap<u32, Arc<Share>>,
 }
 
 /// What a port of ours stands for.
@@ -150,7 +155,26 @@ impl Service {
             leaving,
             backed,
             told: HashMap::new(),
+            user_ram: None,
+            users: HashMap::new(),
         })
+    }
+
+    /// Objects of one user have at most so many bytes in memory together.
+    #[must_use]
+    pub fn with_user_ram(mut self, bytes: u64) -> Self {
+        self.user_ram = Some(bytes);
+        self
+    }
+
+    /// Has an object, which nobody uses yet, be a part of what its user may have.
+    fn is_of_user(&mut self, object: &Object, uid: u32) {
+        if let Some(bytes) = self.user_ram {
+            let share = self.users.entry(uid);
+            object.belongs_to(Arc::clone(
+                share.or_insert_with(|| Arc::new(Share::new(bytes))),
+            ));
+        }
     }
 
     /// Listens at a path, until what is returned is dropped.
@@ -312,6 +336,7 @@ impl Service {
         let made = self.make_object(&name, bytes);
         let (object, file) =
             made.inspect_err(|_| self.limits.give_back(pid, Cost::of_object(bytes)))?;
+        self.is_of_user(&object, uid);
         let (port, right) = self.make_port();
         let (name_port, name_right) = self.make_port();
         let key = port.name();
@@ -602,6 +627,19 @@ impl Memory for OfObject<'_> {
             }
         });
         Tried(about)
+    }
+
+    fn set_ram(&mut self, caller: Sender, bytes: u64) -> Tried<()> {
+        let gone = || Refusal::NotFound("(it is gone)".into());
+        let set = |entry: &mut Entry| {
+            entry.refuse_others(caller)?;
+            if bytes < RAM_MIN {
+                return Err(Refusal::Ram(bytes));
+            }
+            entry.object.set_most(bytes);
+            Ok(())
+        };
+        Tried(self.entry().ok_or_else(gone).and_then(set))
     }
 
     fn file(&mut self, _: Sender) -> Tried<Fd> {

@@ -331,6 +331,7 @@ impl Service {
         bytes: u64,
         backing: Backing,
     ) -> Name {
+        self.is_of_user(&object, uid);
         let port = self.node.port();
         self.ports.insert(&port);
         let key = port.name();
