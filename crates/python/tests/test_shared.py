@@ -101,7 +101,7 @@ def test_a_block_keeps_within_what_it_may_take(host):
     assert (numbers == np.arange(len(numbers))).all()
 
     def resident():
-        return [one["resident_bytes"] for one in listed() if one["name"] == shm.name][0]
+        return listed()[shm.name]["resident_bytes"]
 
     until(lambda: resident() <= 2 * MIB)
     with pytest.raises(fp.ArgumentError, match="give at least 1 MiB"):
