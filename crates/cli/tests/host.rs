@@ -154,6 +154,58 @@ fn users_and_objects_keep_within_what_they_may_have() {
 }
 
 #[test]
+fn what_is_wired_stays_in_memory_as_long_as_the_right_to_that() {
+    const MIB: u64 = 1 << 20;
+    let up = Up::start(&[]);
+    let host = up.host();
+    let kept = host.create("kept", 12 * MIB).unwrap();
+    let wire = kept.wire(3 * MIB, 2 * MIB).unwrap();
+    let object = || {
+        let all = host.figures().unwrap().objects;
+        all.into_iter().find(|it| it.name == "kept").unwrap()
+    };
+    assert_eq!(object().wired_bytes, 2 * MIB);
+    let press = || {
+        let other = host.create("", 48 * MIB).unwrap();
+        for word in other.words().iter().step_by(512) {
+            word.store(1, Ordering::Relaxed);
+        }
+    };
+    for word in kept.words().iter().step_by(512) {
+        word.store(2, Ordering::Relaxed);
+    }
+    press();
+    assert!(object().resident_bytes >= 2 * MIB);
+    for refused in [
+        kept.wire(0, 7 * MIB),
+        kept.wire(u64::MAX, 2),
+        kept.wire(0, 0),
+    ] {
+        let error = refused.err().unwrap();
+        assert!(
+            matches!(
+                error,
+                Error::Refused(Refusal::Wired(..) | Refusal::Outside(_))
+            ),
+            "{error}"
+        );
+    }
+    drop(wire);
+    until("it is not wired", || object().wired_bytes == 0);
+    press();
+    until("it leaves", || {
+        press();
+        object().resident_bytes < 2 * MIB
+    });
+    assert!(
+        kept.words()
+            .iter()
+            .step_by(512)
+            .all(|word| word.load(Ordering::Relaxed) == 2)
+    );
+}
+
+#[test]
 fn a_process_that_maps_twice_is_listed_once_with_its_count() {
     let up = Up::start(&[]);
     let host = up.host();

@@ -178,6 +178,24 @@ impl Object {
         let _ = self.share.set(share);
     }
 
+    /// `pages` stay in memory once they are there, until [`Object::unwire`] was called as often.
+    ///
+    /// # Panics
+    /// When the object does not have them.
+    pub fn wire(&self, pages: PageRange) {
+        let mut state = self.lock();
+        assert!(pages.end.0 <= state.pages.pages(), "beyond the end");
+        state.pages.wire(pages);
+    }
+
+    /// The opposite of [`Object::wire`].
+    ///
+    /// # Panics
+    /// When one of them is not wired.
+    pub fn unwire(&self, pages: PageRange) {
+        self.lock().pages.unwire(pages);
+    }
+
     /// Pages in memory beyond what it may have, itself or with others.
     pub(crate) fn excess(&self) -> u64 {
         let own = self.resident().saturating_sub(self.own_most());
@@ -187,8 +205,15 @@ impl Object {
 
     /// So much beyond it that who brings more pages in is to wait.
     pub(crate) fn is_overfull(&self) -> bool {
-        let most = self.share.get().map_or(u64::MAX, |share| share.pages());
-        self.excess() > self.own_most().min(most) / 8
+        self.excess() > self.most_bytes() / PAGE_BYTES as u64 / 8
+    }
+
+    /// What it may have, itself and with others.
+    pub fn most_bytes(&self) -> u64 {
+        let shared = self.share.get().map_or(u64::MAX, |share| share.pages());
+        self.own_most()
+            .min(shared)
+            .saturating_mul(PAGE_BYTES as u64)
     }
 
     /// True when a block of pages may be given away whole.

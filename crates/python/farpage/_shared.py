@@ -44,6 +44,7 @@ class SharedMemory:
 
     def __init__(self, name=None, create=False, size=0, *, track=True, ram=None):
         self._memory = self._buf = None
+        self._pinned = {}
         size = parse_size(size)
         ram = None if ram is None else parse_size(ram)
         if name is not None and not isinstance(name, str):
@@ -95,10 +96,37 @@ class SharedMemory:
         if self._buf is not None:
             self._buf.release()
             self._buf = None
+        self._pinned.clear()
         if self._memory is not None:
             with _talks:
                 self._memory.close()
             self._memory = None
+
+    def pin(self, where=None):
+        """Brings bytes in and keeps them in memory until `unpin`, `close`, or the process ends.
+
+        `where`: `(start, stop)` in bytes; without, all. Raises `KernelError` for more than half of
+        what it, its user and all shared memory may take.
+
+        >>> shm = fp.SharedMemory(create=True, size="8M")
+        >>> shm.pin((0, 4096))
+        >>> shm.unpin((0, 4096))
+        """
+        start, stop = where or (0, self._size)
+        if not 0 <= start < stop <= self._size:
+            raise errors.ArgumentError(
+                f"where: {where!r} is no part of {self._size} bytes; give (start, stop)"
+            )
+        wire = self._memory.wire(start, stop - start)
+        self._pinned.setdefault((start, stop), []).append(wire)
+
+    def unpin(self, where=None):
+        """Lets pinned bytes leave again; `where` as it was given to `pin`."""
+        where = tuple(where or (0, self._size))
+        wires = self._pinned.get(where)
+        if not wires:
+            raise errors.ArgumentError(f"where: {where!r} is not pinned; give what pin was given")
+        wires.pop()
 
     def unlink(self):
         """Takes its name away: it is gone when nobody has it any more."""
