@@ -21,13 +21,15 @@ use rustix::process::umask;
 use crate::args::MemoryArgs;
 use crate::host::web::{self, WebArgs};
 use crate::paging::Paging;
-use crate::size::{counted, human};
+use crate::size::{Size, counted, human};
 use crate::{prepare, shm, signals};
 
 /// HUP, INT, QUIT and TERM end it.
 const ENDS: u64 = 1 | 1 << (2 - 1) | 1 << (3 - 1) | 1 << (15 - 1);
 /// Pagers have so much time to take what was modified when it ends.
 const ENDING: Duration = Duration::from_secs(10);
+/// The least that objects of a user may have.
+const USER_RAM_MIN: u64 = 4 << 20;
 
 /// Run the host kernel: memory that processes share by name, and that spills
 ///
@@ -44,6 +46,11 @@ pub struct UpArgs {
     /// /run/farpage/host
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// RAM that all shared memory of one user may take [default: all there is]
+    ///
+    /// At least 4M. A percentage is of --ram. What is beyond it pages out, also while there is room.
+    #[arg(long, value_name = "SIZE")]
+    pub user_ram: Option<String>,
     #[command(flatten)]
     pub web: WebArgs,
 }
@@ -55,6 +62,7 @@ pub struct UpArgs {
 pub fn main(args: &UpArgs) -> Result<()> {
     web::check(&args.web)?;
     let memory = prepare::memory(&args.memory, &MemoryLimit::read())?;
+    let user_ram = user_ram(args, memory.ram_bytes)?;
     let socket = args.socket.clone().unwrap_or_else(default_socket);
     shm::tidy();
     let _blocked = signals::block();
@@ -68,6 +76,10 @@ pub fn main(args: &UpArgs) -> Result<()> {
     let service = Service::new(objects, memory.ram_bytes, own)?;
     let service = service.with_default_memory_manager(manager);
     let service = service.with_paging_space_told(move || paging.about());
+    let service = match user_ram {
+        Some(bytes) => service.with_user_ram(bytes),
+        None => service,
+    };
     let given = given_socket()?;
     let socket = match &given {
         Some((_, path)) => path.clone(),
@@ -114,6 +126,21 @@ pub fn main(args: &UpArgs) -> Result<()> {
     // Takes the socket away.
     drop(listening);
     Ok(())
+}
+
+fn user_ram(args: &UpArgs, ram_bytes: u64) -> Result<Option<u64>> {
+    let Some(text) = &args.user_ram else {
+        return Ok(None);
+    };
+    let bytes = Size::parse("--user-ram", text)?.of(ram_bytes);
+    if bytes < USER_RAM_MIN {
+        bail!(
+            "cannot run with --user-ram {text}: {} is below the minimum of {}",
+            human(bytes),
+            human(USER_RAM_MIN)
+        );
+    }
+    Ok(Some(bytes))
 }
 
 /// The socket that a service manager has made for the host kernel, and where it lies.

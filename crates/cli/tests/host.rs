@@ -110,6 +110,102 @@ fn new_objects_are_refused_while_paging_space_is_full() {
 }
 
 #[test]
+fn users_and_objects_keep_within_what_they_may_have() {
+    const MIB: u64 = 1 << 20;
+    let up = Up::start(&["--ram", "64M", "--user-ram", "8M"]);
+    let host = up.host();
+    let [one, other] = ["one", "other"].map(|name| host.create(name, 16 * MIB).unwrap());
+    let resident = |name: &str| {
+        let all = host.list().unwrap();
+        let found = all.iter().filter(|it| name.is_empty() || it.name == name);
+        found.map(|it| it.resident_bytes).sum::<u64>()
+    };
+    let mut most = 0;
+    for shared in [&one, &other] {
+        for (at, word) in shared.words().iter().enumerate().step_by(512) {
+            word.store(at as u64 ^ 0x5a5a, Ordering::Relaxed);
+            if at % (512 * 256) == 0 {
+                most = most.max(resident(""));
+            }
+        }
+    }
+    assert!(most <= 10 * MIB, "{most} of 8 MiB");
+    until("they keep within 8 MiB", || resident("") <= 8 * MIB);
+
+    one.set_ram(MIB).unwrap();
+    let check = |shared: &farpage_services::Shared| {
+        let words = shared.words().iter().enumerate().step_by(512);
+        let mut wrong =
+            words.filter(|(at, word)| word.load(Ordering::Relaxed) != *at as u64 ^ 0x5a5a);
+        assert_eq!(wrong.next().map(|(at, _)| at), None);
+    };
+    check(&one);
+    until("it keeps within 1 MiB", || resident("one") <= MIB);
+    check(&other);
+    assert!(resident("other") > 4 * MIB, "the rest is for the other");
+    one.set_ram(16 * MIB).unwrap();
+    check(&one);
+    assert!(resident("one") > 4 * MIB);
+    let refused = one.set_ram(4096).unwrap_err();
+    assert!(matches!(refused, Error::Refused(Refusal::Ram(4096))));
+    let refused = up.asks(&["up", "--user-ram", "1M"]);
+    let says = String::from_utf8(refused.stderr).unwrap();
+    assert!(says.contains("below the minimum of 4.00 MiB"), "{says}");
+}
+
+#[test]
+fn what_is_wired_stays_in_memory_as_long_as_the_right_to_that() {
+    const MIB: u64 = 1 << 20;
+    let up = Up::start(&[]);
+    let host = up.host();
+    let kept = host.create("kept", 12 * MIB).unwrap();
+    let wire = kept.wire(3 * MIB, 2 * MIB).unwrap();
+    let object = || {
+        let all = host.figures().unwrap().objects;
+        all.into_iter().find(|it| it.name == "kept").unwrap()
+    };
+    assert_eq!(object().wired_bytes, 2 * MIB);
+    let press = || {
+        let other = host.create("", 48 * MIB).unwrap();
+        for word in other.words().iter().step_by(512) {
+            word.store(1, Ordering::Relaxed);
+        }
+    };
+    for word in kept.words().iter().step_by(512) {
+        word.store(2, Ordering::Relaxed);
+    }
+    press();
+    assert!(object().resident_bytes >= 2 * MIB);
+    for refused in [
+        kept.wire(0, 7 * MIB),
+        kept.wire(u64::MAX, 2),
+        kept.wire(0, 0),
+    ] {
+        let error = refused.err().unwrap();
+        assert!(
+            matches!(
+                error,
+                Error::Refused(Refusal::Wired(..) | Refusal::Outside(_))
+            ),
+            "{error}"
+        );
+    }
+    drop(wire);
+    until("it is not wired", || object().wired_bytes == 0);
+    press();
+    until("it leaves", || {
+        press();
+        object().resident_bytes < 2 * MIB
+    });
+    assert!(
+        kept.words()
+            .iter()
+            .step_by(512)
+            .all(|word| word.load(Ordering::Relaxed) == 2)
+    );
+}
+
+#[test]
 fn a_process_that_maps_twice_is_listed_once_with_its_count() {
     let up = Up::start(&[]);
     let host = up.host();

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
-use farpage_object::{Shared, Wanted};
+use farpage_object::{GRANT_PAGES, Shared, Wanted};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::buffer::Buffer;
 use farpage_sys::file::{self, Fd};
@@ -19,6 +19,7 @@ use farpage_sys::{Errno, uffd};
 use crate::budget::WINDOW_MAX;
 use crate::counters::{Counters, ObjectFigures};
 use crate::objects::{Objects, lock};
+use crate::share::Share;
 use crate::space::{MappedBy, Mapping, Waiter};
 use crate::times::now_ns;
 use crate::trace::{Event, Tracer, What};
@@ -52,6 +53,10 @@ pub struct Object {
     state: Mutex<State>,
     /// As `state` has it, for who only compares objects.
     resident: AtomicU64,
+    /// The most pages that it may have in memory.
+    most: AtomicU64,
+    /// It is a part of that.
+    share: OnceLock<Arc<Share>>,
     pub(crate) counters: Counters,
     pub(crate) tracer: Tracer,
     /// Somebody was told that it cannot be read.
@@ -121,6 +126,8 @@ impl Object {
             host,
             state: Mutex::new(state),
             resident: AtomicU64::new(0),
+            most: AtomicU64::new(u64::MAX),
+            share: OnceLock::new(),
             counters: Counters::default(),
             tracer: Tracer::default(),
             told: AtomicBool::new(false),
@@ -155,6 +162,69 @@ impl Object {
     /// Pages in memory.
     pub fn resident(&self) -> u64 {
         self.resident.load(Ordering::Relaxed)
+    }
+
+    /// It may have so much in memory from now on.
+    pub fn set_most(&self, bytes: u64) {
+        self.most
+            .store(bytes / PAGE_BYTES as u64, Ordering::Relaxed);
+        self.host.press();
+    }
+
+    /// What it has in memory is a part of `share`, too. Only the first is; to be called before
+    /// anybody uses the object.
+    pub fn belongs_to(&self, share: Arc<Share>) {
+        // It has one.
+        let _ = self.share.set(share);
+    }
+
+    /// `pages` stay in memory once they are there, until [`Object::unwire`] was called as often.
+    ///
+    /// # Panics
+    /// When the object does not have them.
+    pub fn wire(&self, pages: PageRange) {
+        let mut state = self.lock();
+        assert!(pages.end.0 <= state.pages.pages(), "beyond the end");
+        state.pages.wire(pages);
+    }
+
+    /// The opposite of [`Object::wire`].
+    ///
+    /// # Panics
+    /// When one of them is not wired.
+    pub fn unwire(&self, pages: PageRange) {
+        self.lock().pages.unwire(pages);
+    }
+
+    /// Pages in memory beyond what it may have, itself or with others.
+    pub(crate) fn excess(&self) -> u64 {
+        let own = self.resident().saturating_sub(self.own_most());
+        let shared = self.share.get().map_or(0, |share| share.excess());
+        own.max(shared.min(self.resident()))
+    }
+
+    /// So much beyond it that who brings more pages in is to wait.
+    pub(crate) fn is_overfull(&self) -> bool {
+        self.excess() > self.most_bytes() / PAGE_BYTES as u64 / 8
+    }
+
+    /// What it may have, itself and with others.
+    pub fn most_bytes(&self) -> u64 {
+        let shared = self.share.get().map_or(u64::MAX, |share| share.pages());
+        self.own_most()
+            .min(shared)
+            .saturating_mul(PAGE_BYTES as u64)
+    }
+
+    /// True when a block of pages may be given away whole.
+    fn may_grant(&self) -> bool {
+        let own = self.own_most() / 4 * 3;
+        let is_small = self.resident() + GRANT_PAGES <= own;
+        is_small && self.share.get().is_none_or(|share| share.has(GRANT_PAGES))
+    }
+
+    fn own_most(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
     }
 
     /// The most that there ever were.
@@ -354,6 +424,7 @@ impl Object {
                 && takes_new
                 && mapping.space.can_be_left()
                 && self.host.room.is_plenty(self.host)
+                && self.may_grant()
             {
                 self.change(&mut state, |pages| pages.grant(page));
             }
@@ -643,8 +714,18 @@ impl Object {
         let done = act(&mut state.pages);
         let now = state.pages.resident();
         self.resident.store(now, Ordering::Relaxed);
-        self.host.resident_changes(before, now);
+        self.resident_changes(before, now);
         done
+    }
+
+    fn resident_changes(&self, before: u64, now: u64) {
+        if let Some(share) = self.share.get() {
+            share.changes(before, now);
+        }
+        self.host.resident_changes(before, now);
+        if now > before && self.excess() > 0 {
+            self.host.press();
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -660,7 +741,7 @@ impl Drop for Object {
             self.host.copies.forget(slot);
         }
         self.host.remove(self.number);
-        self.host.resident_changes(self.resident(), 0);
+        self.resident_changes(self.resident(), 0);
         self.pager.terminate(self.number);
     }
 }

@@ -474,6 +474,8 @@ impl Objects {
         let what = if fault.write { What::Write } else { What::Read };
         let one = PageRange::one(PageIndex(page));
         object.tracer.note(what, fault.thread, one, 0);
+        // Those who bring pages in faster than they leave wait here.
+        while object.is_overfull() && object.evict(BATCH) > 0 {}
         object.want(Waiter {
             space: Arc::clone(space),
             address,
@@ -503,12 +505,23 @@ impl Objects {
                 self.try_again();
             }
             self.answer_waiting();
+            self.keep_shares();
             while self.room.excess(self) > 0 {
                 if self.evict(BATCH) == 0 {
                     self.answer_waiting();
                     std::thread::sleep(TRY_AGAIN);
                 }
             }
+        }
+    }
+
+    /// Takes pages out of objects that have more than they may have, the largest first.
+    fn keep_shares(&self) {
+        let mut over = self.objects();
+        over.retain(|object| object.excess() > 0);
+        over.sort_by_cached_key(|object| std::cmp::Reverse(object.resident()));
+        for object in over {
+            while object.excess() > 0 && object.evict(BATCH.min(object.excess())) > 0 {}
         }
     }
 

@@ -25,7 +25,8 @@ class SharedMemory:
 
     `name`: of an existing block, or of a new one with `create=True`, which gets one of its own
     without. `size`: bytes of a new one, or text such as '2G'. `track` is ignored: nothing has to
-    be tracked.
+    be tracked. `ram`: what it may take of the host kernel's memory, in the whole host, from now on
+    (bytes or text, at least 1 MiB); for who made it, and root.
 
     Raises `Exists` (a `FileExistsError`), `NotFound` (a `FileNotFoundError`), `Unreachable` when no
     host kernel runs, `ArgumentError` for what is no name or no size.
@@ -41,9 +42,11 @@ class SharedMemory:
     (None, None, None)
     """
 
-    def __init__(self, name=None, create=False, size=0, *, track=True):
+    def __init__(self, name=None, create=False, size=0, *, track=True, ram=None):
         self._memory = self._buf = None
+        self._pinned = {}
         size = parse_size(size)
+        ram = None if ram is None else parse_size(ram)
         if name is not None and not isinstance(name, str):
             raise errors.ArgumentError(f"name: {name!r} is no text; give a name")
         if name == "":
@@ -59,6 +62,13 @@ class SharedMemory:
         else:
             with _talks:
                 self._name, self._memory = name, _farpage.shared_open(name)
+        if ram is not None:
+            try:
+                with _talks:
+                    self._memory.set_ram(ram)
+            except errors.Error:
+                self.close()
+                raise
         self._size, self._buf = self._memory.size, memoryview(self._memory)
         _open_here.add(self)
 
@@ -86,10 +96,37 @@ class SharedMemory:
         if self._buf is not None:
             self._buf.release()
             self._buf = None
+        self._pinned.clear()
         if self._memory is not None:
             with _talks:
                 self._memory.close()
             self._memory = None
+
+    def pin(self, where=None):
+        """Brings bytes in and keeps them in memory until `unpin`, `close`, or the process ends.
+
+        `where`: `(start, stop)` in bytes; without, all. Raises `KernelError` for more than half of
+        what it, its user and all shared memory may take.
+
+        >>> shm = fp.SharedMemory(create=True, size="8M")
+        >>> shm.pin((0, 4096))
+        >>> shm.unpin((0, 4096))
+        """
+        start, stop = where or (0, self._size)
+        if not 0 <= start < stop <= self._size:
+            raise errors.ArgumentError(
+                f"where: {where!r} is no part of {self._size} bytes; give (start, stop)"
+            )
+        wire = self._memory.wire(start, stop - start)
+        self._pinned.setdefault((start, stop), []).append(wire)
+
+    def unpin(self, where=None):
+        """Lets pinned bytes leave again; `where` as it was given to `pin`."""
+        where = tuple(where or (0, self._size))
+        wires = self._pinned.get(where)
+        if not wires:
+            raise errors.ArgumentError(f"where: {where!r} is not pinned; give what pin was given")
+        wires.pop()
 
     def unlink(self):
         """Takes its name away: it is gone when nobody has it any more."""

@@ -36,7 +36,9 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
         Error::Absent(_) | Error::Connect { .. } | Error::Call(_) => "Unreachable",
         Error::Refused(Refusal::Exists(_) | Refusal::Answered(..)) => "Exists",
         Error::Refused(Refusal::NotFound(_)) => "NotFound",
-        Error::Refused(Refusal::Name(_) | Refusal::Size(_)) => "ArgumentError",
+        Error::Refused(
+            Refusal::Name(_) | Refusal::Size(_) | Refusal::Ram(_) | Refusal::Outside(_),
+        ) => "ArgumentError",
         Error::Refused(Refusal::NotYours(_)) | Error::NotOurs(..) | Error::Denied(..) => "Denied",
         _ => "KernelError",
     };
@@ -82,6 +84,10 @@ pub(crate) struct Shared {
 /// Shared memory that lives as long as this.
 #[pyclass(module = "farpage._farpage", frozen)]
 struct Hold(#[expect(dead_code, reason = "it is held")] farpage_services::Hold);
+
+/// Bytes of shared memory that stay in memory as long as this lives.
+#[pyclass(module = "farpage._farpage", frozen)]
+struct Wire(#[expect(dead_code, reason = "it is held")] farpage_services::Wire);
 
 impl Shared {
     fn new(shared: farpage_services::Shared) -> Self {
@@ -130,6 +136,19 @@ impl Shared {
         let taken = lock(&self.shared).take();
         py.detach(|| drop(taken));
         Ok(())
+    }
+
+    /// Keeps bytes of it in memory.
+    fn wire(&self, py: Python<'_>, start: u64, bytes: u64) -> PyResult<Wire> {
+        let shared = self.with(py, farpage_services::Shared::clone)?;
+        let wired = py.detach(|| shared.wire(start, bytes));
+        wired.map(Wire).map_err(|error| raised(py, &error))
+    }
+
+    /// Keeps it within so many bytes of RAM.
+    fn set_ram(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
+        let set = self.with(py, |shared| shared.set_ram(bytes))?;
+        set.map_err(|error| raised(py, &error))
     }
 
     /// Before a fork, whose child will have it too.

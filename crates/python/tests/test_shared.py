@@ -94,6 +94,46 @@ def test_workers_write_into_it(host, method):
     shm.unlink()
 
 
+def test_a_block_keeps_within_what_it_may_take(host):
+    shm = fp.SharedMemory(create=True, size="12M", ram="2M")
+    numbers = np.frombuffer(shm.buf, "u8")
+    numbers[:] = np.arange(len(numbers))
+    assert (numbers == np.arange(len(numbers))).all()
+
+    def resident():
+        return listed()[shm.name]["resident_bytes"]
+
+    until(lambda: resident() <= 2 * MIB)
+    with pytest.raises(fp.ArgumentError, match="give at least 1 MiB"):
+        fp.SharedMemory(shm.name, ram=4096)
+    del numbers
+    shm.close()
+
+
+def test_pinned_bytes_stay_until_they_are_unpinned_or_it_is_closed(host):
+    def wired():
+        run = [os.environ["FARPAGE_COMMAND"], "stats", "--json"]
+        done = subprocess.run(run, capture_output=True, text=True, check=True)
+        return sum(one["wired_bytes"] for one in json.loads(done.stdout)["objects"])
+
+    shm = fp.SharedMemory(create=True, size="4M")
+    shm.pin((0, MIB))
+    shm.pin((0, MIB))
+    assert wired() == MIB
+    shm.unpin((0, MIB))
+    assert wired() == MIB
+    shm.unpin((0, MIB))
+    until(lambda: wired() == 0)
+    for wrong in ((0, 5 * MIB), (5, 5), (-1, 4)):
+        with pytest.raises(fp.ArgumentError, match="give \\(start, stop\\)"):
+            shm.pin(wrong)
+    with pytest.raises(fp.ArgumentError, match="is not pinned"):
+        shm.unpin((0, 7))
+    shm.pin()
+    shm.close()
+    until(lambda: wired() == 0)
+
+
 def test_a_child_of_fork_uses_what_it_finds(host):
     others = [fp.SharedMemory(create=True, size=n * MIB) for n in (1, 3, 60, 2)]
     shm = fp.SharedMemory(create=True, size=32 * MIB)

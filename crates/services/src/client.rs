@@ -93,6 +93,7 @@ struct Up {
 }
 
 /// Shared memory, mapped here. It goes when nobody has it any more.
+#[derive(Clone)]
 pub struct Shared(Arc<Mapped>);
 
 struct Mapped {
@@ -112,6 +113,12 @@ pub enum Created {
     Shared(Shared),
     /// Its file alone.
     File(OwnedFd),
+}
+
+/// As long as it lives, pages stay in memory ([`Shared::wire`]).
+pub struct Wire {
+    _right: OfProcess<SendRight>,
+    _shared: Shared,
 }
 
 /// As long as it lives, so does shared memory that was made here, until its name is taken away.
@@ -660,6 +667,34 @@ impl Shared {
         let rights = lock(&self.0.rights);
         let name = rights.name.clone().filter(|_| rights.is_own());
         name.map(|right| Hold(OfProcess::new(right)))
+    }
+
+    /// Has it keep within `bytes` of RAM from now on, in the whole host. For who made it, and root.
+    ///
+    /// # Errors
+    /// [`Refusal::NotYours`], [`Refusal::Ram`].
+    pub fn set_ram(&self, bytes: u64) -> Result<(), Error> {
+        Ok(lock(&self.0.rights).memory.set_ram(bytes)?.0?)
+    }
+
+    /// Has `bytes` of it, from `offset` on, in memory, where they stay until what is returned is
+    /// dropped: whole pages.
+    ///
+    /// # Errors
+    /// [`Refusal::Outside`], [`Refusal::Wired`].
+    pub fn wire(&self, offset: u64, bytes: u64) -> Result<Wire, Error> {
+        const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
+        let end = offset.checked_add(bytes).filter(|end| *end <= self.bytes());
+        let end = end.ok_or(Refusal::Outside(self.bytes()))?;
+        let (first, end) = (offset / PAGE, end.div_ceil(PAGE));
+        let right = lock(&self.0.rights).memory.wire(first, end - first)?.0?;
+        for page in first..end {
+            self.words()[(page * PAGE / 8) as usize].load(Ordering::Relaxed);
+        }
+        Ok(Wire {
+            _right: OfProcess::new(right),
+            _shared: self.clone(),
+        })
     }
 
     /// To be called before a fork whose child will use it: it then outlives this process for some

@@ -274,7 +274,7 @@ impl Service {
     pub(crate) fn visible(&self, caller: Sender) -> impl Iterator<Item = &Entry> {
         self.held.values().filter_map(move |held| match held {
             Held::Object(entry) if entry.refuse_others(caller).is_ok() => Some(entry),
-            Held::Object(_) | Held::Name(_) | Held::Mapping(_) => None,
+            Held::Object(_) | Held::Name(_) | Held::Mapping(_) | Held::Wired(_) => None,
         })
     }
 }

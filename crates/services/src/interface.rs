@@ -27,6 +27,19 @@ pub enum Refusal {
     /// It is no size.
     #[error("an object of {0} bytes cannot be made; give at least 1 and at most 2^45")]
     Size(u64),
+    /// Too little for it.
+    #[error("an object cannot do with {0} bytes of RAM; give at least 1 MiB")]
+    Ram(u64),
+    /// So much may not stay in memory.
+    #[error(
+        "{0} bytes cannot be wired: all wired memory together may take half of the host kernel's RAM \
+         ({1} bytes), and half of what its object and its user may have; wire less, or start the \
+         host kernel with more --ram"
+    )]
+    Wired(u64, u64),
+    /// It has not so many bytes.
+    #[error("the object has {0} bytes only; give a part of it")]
+    Outside(u64),
     /// The host kernel could not.
     #[error("the host kernel could not do it: {0}")]
     Failed(String),
@@ -226,5 +239,10 @@ interface! {
         fn forks() -> ();
         /// What there is to know of it.
         fn about() -> Tried<About>;
+        /// It has no more than so many bytes in memory from now on. For its owner and root.
+        fn set_ram(bytes: u64) -> Tried<()>;
+        /// So many pages from the first stay in memory once they are there, until the right is given
+        /// up.
+        fn wire(first: u64, pages: u64) -> Tried<SendRight>;
     }
 }

@@ -17,7 +17,7 @@ mod names;
 pub mod pager;
 mod service;
 
-pub use client::{Created, Error, Hold, Host, Offered, Shared, check_owner};
+pub use client::{Created, Error, Hold, Host, Offered, Shared, Wire, check_owner};
 pub use farpage_host::Times;
 pub use figures::{
     Figures, Message, ObjectFigures, PagerFigures, PagingFile, PagingProcess, PagingSpace, times,

@@ -6,12 +6,12 @@ mod paging;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
-use farpage_host::{Object, Objects, SpaceId};
+use farpage_host::{Object, Objects, Share, SpaceId};
 use farpage_manager::Manager;
 use farpage_pagers::Pager;
 use farpage_port::interface::{Answer, Both, Fd};
@@ -34,6 +34,8 @@ use crate::{Listed, PagerListed, Refusal, Status, names};
 const FORK: Duration = Duration::from_secs(5);
 /// A process that is told why it gets SIGBUS has so much time to say it.
 const TOLD: Duration = Duration::from_millis(500);
+/// What an object may be kept within at least.
+const RAM_MIN: u64 = 1 << 20;
 /// Time between two looks for children that did not come.
 const LOOK: Duration = Duration::from_millis(500);
 /// Bytes of an object at most.
@@ -67,6 +69,11 @@ pub struct Service {
     backed: Backed,
     /// Processes that want to know why they get SIGBUS.
     told: HashMap<u32, FailuresClient>,
+    /// What all objects of a user may have in memory, in bytes, and the users that have any.
+    user_ram: Option<u64>,
+    users: HashMap<u32, Arc<Share>>,
+    /// Of all objects, those that are wired twice counted twice.
+    wired_pages: u64,
 }
 
 /// What a port of ours stands for.
@@ -75,6 +82,7 @@ pub(crate) enum Held {
     /// The name of an object.
     Name(Name),
     Mapping(Mapping),
+    Wired(Wired),
 }
 
 pub(crate) struct Entry {
@@ -105,6 +113,13 @@ pub(crate) struct Mapping {
     object: Name,
     space: SpaceId,
     pid: u32,
+}
+
+/// Pages that stay in memory as long as somebody has the right to this.
+pub(crate) struct Wired {
+    _port: ReceiveRight,
+    object: Weak<Object>,
+    pages: PageRange,
 }
 
 impl Service {
@@ -150,7 +165,27 @@ impl Service {
             leaving,
             backed,
             told: HashMap::new(),
+            user_ram: None,
+            users: HashMap::new(),
+            wired_pages: 0,
         })
+    }
+
+    /// Objects of one user have at most so many bytes in memory together.
+    #[must_use]
+    pub fn with_user_ram(mut self, bytes: u64) -> Self {
+        self.user_ram = Some(bytes);
+        self
+    }
+
+    /// Has an object, which nobody uses yet, be a part of what its user may have.
+    fn is_of_user(&mut self, object: &Object, uid: u32) {
+        if let Some(bytes) = self.user_ram {
+            let share = self.users.entry(uid);
+            object.belongs_to(Arc::clone(
+                share.or_insert_with(|| Arc::new(Share::new(bytes))),
+            ));
+        }
     }
 
     /// Listens at a path, until what is returned is dropped.
@@ -237,6 +272,13 @@ impl Service {
                     }
                 }
             }
+            Some(Held::Wired(wired)) => {
+                self.wired_pages -= wired.pages.pages();
+                if let Some(object) = wired.object.upgrade() {
+                    object.unwire(wired.pages);
+                }
+                self.held.remove(&port);
+            }
             None => {}
         }
     }
@@ -279,7 +321,7 @@ impl Service {
         let held = port.and_then(|port| Some((port, self.held.get_mut(&port)?)));
         match held {
             Some((port, Held::Object(entry))) => Ok((port, entry)),
-            Some((_, Held::Name(_) | Held::Mapping(_))) | None => {
+            Some((_, Held::Name(_) | Held::Mapping(_) | Held::Wired(_))) | None => {
                 Err(Refusal::NotFound(name.into()))
             }
         }
@@ -312,6 +354,7 @@ impl Service {
         let made = self.make_object(&name, bytes);
         let (object, file) =
             made.inspect_err(|_| self.limits.give_back(pid, Cost::of_object(bytes)))?;
+        self.is_of_user(&object, uid);
         let (port, right) = self.make_port();
         let (name_port, name_right) = self.make_port();
         let key = port.name();
@@ -423,7 +466,7 @@ impl Kernel for Service {
         let port = identity_of(&file.0).and_then(|file| self.files.get(&file).copied());
         Tried(match port.and_then(|port| self.held.get_mut(&port)) {
             Some(Held::Object(entry)) => Ok(Both(entry.bytes, entry.give())),
-            Some(Held::Name(_) | Held::Mapping(_)) | None => {
+            Some(Held::Name(_) | Held::Mapping(_) | Held::Wired(_)) | None => {
                 Err(Refusal::NotFound("(a descriptor)".into()))
             }
         })
@@ -522,8 +565,35 @@ impl OfObject<'_> {
     fn entry(&mut self) -> Option<&mut Entry> {
         match self.0.held.get_mut(&self.1) {
             Some(Held::Object(entry)) => Some(entry),
-            Some(Held::Name(_) | Held::Mapping(_)) | None => None,
+            Some(Held::Name(_) | Held::Mapping(_) | Held::Wired(_)) | None => None,
         }
+    }
+
+    fn try_wire(&mut self, first: u64, pages: u64) -> Result<SendRight, Refusal> {
+        const PAGE: u64 = PAGE_BYTES as u64;
+        let gone = || Refusal::NotFound("(it is gone)".into());
+        let entry = self.entry().ok_or_else(gone)?;
+        let (object, bytes) = (Arc::clone(&entry.object), entry.bytes);
+        let end = first.checked_add(pages);
+        let Some(end) = end.filter(|end| pages > 0 && *end <= object.pages()) else {
+            return Err(Refusal::Outside(bytes));
+        };
+        let most = (self.0.ram_bytes / 2).min(object.most_bytes() / 2);
+        if (self.0.wired_pages + pages) * PAGE > most {
+            return Err(Refusal::Wired(pages * PAGE, self.0.ram_bytes / 2));
+        }
+        let pages = PageRange::new(first, end);
+        object.wire(pages);
+        self.0.wired_pages += pages.pages();
+        let (port, right) = self.0.make_port();
+        let wired = Wired {
+            object: Arc::downgrade(&object),
+            pages,
+            _port: port,
+        };
+        let key = wired._port.name();
+        self.0.held.insert(key, Held::Wired(wired));
+        Ok(right)
     }
 
     fn try_map(&mut self, caller: Sender, faults: Fd, address: u64) -> Result<SendRight, Refusal> {
@@ -602,6 +672,23 @@ impl Memory for OfObject<'_> {
             }
         });
         Tried(about)
+    }
+
+    fn set_ram(&mut self, caller: Sender, bytes: u64) -> Tried<()> {
+        let gone = || Refusal::NotFound("(it is gone)".into());
+        let set = |entry: &mut Entry| {
+            entry.refuse_others(caller)?;
+            if bytes < RAM_MIN {
+                return Err(Refusal::Ram(bytes));
+            }
+            entry.object.set_most(bytes);
+            Ok(())
+        };
+        Tried(self.entry().ok_or_else(gone).and_then(set))
+    }
+
+    fn wire(&mut self, _: Sender, first: u64, pages: u64) -> Tried<SendRight> {
+        Tried(self.try_wire(first, pages))
     }
 
     fn file(&mut self, _: Sender) -> Tried<Fd> {

@@ -23,7 +23,9 @@ impl Up {
     pub fn start(more: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_farpage"));
-        command.args(["up", "--ram", "16M", "--socket"]);
+        let ram = ["--ram", "16M"];
+        let ram: &[&str] = if more.contains(&"--ram") { &[] } else { &ram };
+        command.arg("up").args(ram).arg("--socket");
         command.arg(folder.path().join("host"));
         command.arg("--spill").arg(folder.path()).args(more);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());

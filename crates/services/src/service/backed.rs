@@ -223,7 +223,7 @@ impl Service {
                 Event::GivenBack => {
                     let backed = self.held.iter().filter_map(|(port, held)| match held {
                         Held::Object(entry) if entry.backing.is_some() => Some(*port),
-                        Held::Object(_) | Held::Name(_) | Held::Mapping(_) => None,
+                        Held::Object(_) | Held::Name(_) | Held::Mapping(_) | Held::Wired(_) => None,
                     });
                     let backed: Vec<Name> = backed.collect();
                     backed.into_iter().for_each(|port| self.forget_unheld(port));
@@ -246,7 +246,7 @@ impl Service {
             let given = port.as_ref().map_err(Refusal::clone).and_then(|port| {
                 match self.held.get_mut(port) {
                     Some(Held::Object(entry)) => Ok(Both(entry.bytes, entry.give())),
-                    Some(Held::Name(_) | Held::Mapping(_)) | None => {
+                    Some(Held::Name(_) | Held::Mapping(_) | Held::Wired(_)) | None => {
                         Err(Refusal::NotFound("(it is gone)".into()))
                     }
                 }
@@ -331,6 +331,7 @@ impl Service {
         bytes: u64,
         backing: Backing,
     ) -> Name {
+        self.is_of_user(&object, uid);
         let port = self.node.port();
         self.ports.insert(&port);
         let key = port.name();
@@ -410,7 +411,7 @@ impl Service {
                     cause: health.cause,
                 })
             }
-            Held::Object(_) | Held::Name(_) | Held::Mapping(_) => None,
+            Held::Object(_) | Held::Name(_) | Held::Mapping(_) | Held::Wired(_) => None,
         });
         let mut listed: Vec<PagerListed> = listed.collect();
         listed.sort_by(|one, other| one.name.cmp(&other.name));
