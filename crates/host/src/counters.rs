@@ -122,8 +122,6 @@ pub struct ObjectFigures {
     pub failed: u64,
     /// Faults, from their arrival to their answer.
     pub faults: Times,
-    /// Which pager: the same number for objects of the same.
-    pub pager_number: usize,
     /// How it does.
     pub pager: PagerFigures,
 }

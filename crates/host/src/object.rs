@@ -245,7 +245,6 @@ impl Object {
             dirty,
             aside,
             wired,
-            pager_number: Arc::as_ptr(&self.pager).addr(),
             ..self.counters.figures()
         }
     }

@@ -2,12 +2,14 @@
 
 mod support;
 
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farpage_port::interface::{Answer, Both, Contents, Fd, InvokeError};
 use farpage_port::link::{Draft, Sealed};
 use farpage_port::{
-    CallError, Memory, Message, Node, Notice, ReceiveRight, Right, SendRight, Sender, interface,
+    CallError, Memory, Message, Node, Notice, ReceiveError, ReceiveRight, Received, Right,
+    SendRight, Sender, interface,
 };
 use serde::{Deserialize, Serialize};
 use support::{file_of, sockets, text_of};
@@ -21,7 +23,7 @@ struct Entry {
 
 interface! {
     /// All kinds of arguments.
-    trait Store, client StoreClient, "test.store" version 2 {
+    trait Store, client StoreClient, proxy StoreProxy, "test.store" version 2 {
         /// The entry with its values doubled, and the process that asks.
         fn double(entry: Entry, times: u8) -> (Entry, u32);
         /// Nothing.
@@ -100,19 +102,41 @@ impl Store for Server {
     }
 }
 
-/// A right to a port that is served until nobody has a right any more.
-fn with_server(test: impl FnOnce(&Node, SendRight)) {
-    let (server, client) = (Node::new().unwrap(), Node::new().unwrap());
+/// A right of `client` to a port of `server` that `serve` gets, until nobody has a right any more.
+fn served(
+    client: &Node,
+    server: Node,
+    serve: impl FnOnce(&ReceiveRight) -> Result<Box<Received>, ReceiveError> + Send + 'static,
+) -> (SendRight, JoinHandle<()>) {
     let port = server.port();
     let (one, other) = sockets();
     server.offer_over(one, &port.make_send()).unwrap();
     let right = client.connect_over(other, None).unwrap();
     let serving = std::thread::spawn(move || {
         port.notify_no_senders(1, &port);
-        let notice = Server.serve(&port).unwrap().notice();
+        let notice = serve(&port).unwrap().notice();
         assert!(matches!(notice, Some(Notice::NoSenders(_))), "{notice:?}");
+        drop(server);
     });
+    (right, serving)
+}
+
+/// Passes all on.
+struct Passes;
+
+impl StoreProxy for Passes {}
+
+/// The test meets the server itself, and a proxy of it.
+fn with_server(test: impl Fn(&Node, SendRight)) {
+    let (client, between) = (Node::new().unwrap(), Node::new().unwrap());
+    let (right, serving) = served(&client, Node::new().unwrap(), |port| Server.serve(port));
     test(&client, right);
+    serving.join().unwrap();
+    let (behind, serving) = served(&between, Node::new().unwrap(), |port| Server.serve(port));
+    let forward_all = move |port: &ReceiveRight| Passes.forward_all(port, &behind);
+    let (right, passing) = served(&client, between, forward_all);
+    test(&client, right);
+    passing.join().unwrap();
     serving.join().unwrap();
 }
 
@@ -153,7 +177,11 @@ fn arguments_and_answers_go_there_and_back() {
                 inbox.make_send_once().into(),
             )
             .unwrap();
-        assert_eq!(right.name(), inbox.name());
+        right.send(Message::new(5), None).unwrap();
+        let mut came = [0; 2].map(|_| inbox.receive(None).unwrap());
+        came.sort_by_key(|message| message.notice().is_some());
+        assert_eq!(came[0].id, 5);
+        assert_eq!(came[1].notice(), Some(Notice::SendOnce));
         assert_eq!(text_of(&file.0), "text");
         assert_eq!(memory.bytes(), 8192);
         port.make_send().send(Message::new(4), None).unwrap();
@@ -219,7 +247,7 @@ fn a_server_that_dies_is_an_error_of_the_call() {
 
 interface! {
     /// Messages, and answers that come later.
-    trait Slow, client SlowClient, "test.slow" version 1 {
+    trait Slow, client SlowClient, proxy SlowProxy, "test.slow" version 1 {
         /// Nobody answers.
         fn note(number: u64, bytes: Contents);
         /// Answered with the sum of all notes, when there are so many.
@@ -280,15 +308,10 @@ impl Slow for Notes {
 
 #[test]
 fn messages_are_not_answered_and_calls_may_be_later() {
-    let (server, client) = (Node::new().unwrap(), Node::new().unwrap());
-    let port = server.port();
-    let (one, other) = sockets();
-    server.offer_over(one, &port.make_send()).unwrap();
-    let slow = SlowClient::new(client.connect_over(other, None).unwrap());
-    let serving = std::thread::spawn(move || {
-        port.notify_no_senders(1, &port);
-        Notes::default().serve(&port).unwrap().notice()
-    });
+    let client = Node::new().unwrap();
+    let serve = |port: &ReceiveRight| Notes::default().serve(port);
+    let (right, serving) = served(&client, Node::new().unwrap(), serve);
+    let slow = SlowClient::new(right);
     let asks = slow.clone();
     let waits = std::thread::spawn(move || asks.sum(5).unwrap());
     // Of another version: nobody is told, and nothing is done.
@@ -308,8 +331,85 @@ fn messages_are_not_answered_and_calls_may_be_later() {
     );
     assert_eq!(slow.count().unwrap(), 5);
     drop(slow);
+    serving.join().unwrap();
+}
+
+/// Sees what is passed on, doubles small notes, lets large ones not through, nor sums of 9.
+#[derive(Default)]
+struct Watches(Vec<String>);
+
+impl SlowProxy for Watches {
+    fn note(&mut self, caller: Sender, number: &mut u64, bytes: &mut Contents) -> bool {
+        assert!(matches!(caller, Sender::Peer { pid, .. } if pid == std::process::id()));
+        self.0.push(format!("note {number} of {}", bytes.len()));
+        *number *= 2;
+        bytes.len() < 100
+    }
+
+    fn sum(&mut self, _: Sender, of: &mut usize) -> bool {
+        self.0.push(format!("sum {of}"));
+        *of != 9
+    }
+}
+
+#[test]
+fn a_proxy_sees_changes_and_refuses_and_the_server_answers_the_caller() {
+    let (client, between) = (Node::new().unwrap(), Node::new().unwrap());
+    let serve = |port: &ReceiveRight| Notes::default().serve(port);
+    let (behind, serving) = served(&between, Node::new().unwrap(), serve);
+    let (told, seen) = std::sync::mpsc::channel();
+    let (right, passing) = served(&client, between, move |port| {
+        let mut watches = Watches::default();
+        let ended = watches.forward_all(port, &behind);
+        told.send(watches.0).unwrap();
+        ended
+    });
+    let slow = SlowClient::new(right);
+    let asks = slow.clone();
+    let waits = std::thread::spawn(move || asks.sum(2).unwrap());
+    let error = slow.sum(9).unwrap_err();
+    assert!(
+        matches!(error, InvokeError::Refused("test.slow")),
+        "{error}"
+    );
+    for (number, length) in [(4, 8), (5, 100), (6, 9)] {
+        let bytes: Vec<u8> = (0..length).collect();
+        slow.note(number, bytes.into()).unwrap();
+    }
+    assert_eq!(waits.join().unwrap(), (20, 17));
+    assert_eq!(slow.count().unwrap(), 2);
     assert!(matches!(
-        serving.join().unwrap(),
-        Some(Notice::NoSenders(_))
+        slow.sum(0),
+        Err(InvokeError::Call(CallError::Unanswered))
     ));
+    drop(slow);
+    passing.join().unwrap();
+    serving.join().unwrap();
+    let mut seen = seen.recv().unwrap();
+    seen.sort();
+    let all = [
+        "note 4 of 8",
+        "note 5 of 100",
+        "note 6 of 9",
+        "sum 0",
+        "sum 2",
+        "sum 9",
+    ];
+    assert_eq!(seen, all);
+}
+
+#[test]
+fn behind_a_proxy_a_server_that_is_gone_is_an_error_of_the_call() {
+    let (client, between) = (Node::new().unwrap(), Node::new().unwrap());
+    let gone = between.port();
+    let behind = gone.make_send();
+    drop(gone);
+    let forward_all = move |port: &ReceiveRight| Passes.forward_all(port, &behind);
+    let (right, passing) = served(&client, between, forward_all);
+    let error = StoreClient::new(right).nothing().unwrap_err();
+    assert!(
+        matches!(error, InvokeError::Call(CallError::Unanswered)),
+        "{error}"
+    );
+    passing.join().unwrap();
 }

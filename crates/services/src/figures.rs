@@ -66,6 +66,9 @@ pub struct ObjectFigures {
     pub aside_bytes: u64,
     /// What stays in memory.
     pub wired_bytes: u64,
+    /// What it may have in memory, when that is less than the host kernel: a limit of its own, or
+    /// of all objects of its user together.
+    pub ram_bytes: Option<u64>,
     /// What came from its pager, over all.
     pub paged_in_bytes: u64,
     /// What its pager took, over all.
@@ -81,7 +84,7 @@ pub struct ObjectFigures {
 /// A pager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagerFigures {
-    /// What it is called.
+    /// `paging space`, or its process: `process 71`.
     pub name: String,
     /// Objects of it that the caller may see.
     pub objects: u64,
@@ -178,8 +181,7 @@ impl Service {
         for entry in self.visible(caller) {
             let figures = entry.object.figures();
             let count = pagers.len() as u32;
-            let pager = pagers.entry(figures.pager_number);
-            let (number, all) = pager.or_insert((count, Vec::new()));
+            let (number, all) = pagers.entry(entry.pager()).or_insert((count, Vec::new()));
             let pages = |pages: u64| pages * PAGE_BYTES as u64;
             objects.push(ObjectFigures {
                 number: entry.object.number().0,
@@ -192,6 +194,7 @@ impl Service {
                 dirty_bytes: pages(figures.dirty),
                 aside_bytes: pages(figures.aside),
                 wired_bytes: pages(figures.wired),
+                ram_bytes: Some(entry.object.most_bytes()).filter(|bytes| *bytes < self.ram_bytes),
                 paged_in_bytes: pages(figures.brought),
                 paged_out_bytes: pages(figures.taken),
                 failed: figures.failed,
@@ -201,16 +204,11 @@ impl Service {
             all.push(figures.pager);
         }
         objects.sort_by(|one, other| (&one.name, one.number).cmp(&(&other.name, other.number)));
-        let own = std::sync::Arc::as_ptr(&self.paging_space).addr();
         let mut pagers: Vec<_> = pagers.into_iter().collect();
         pagers.sort_by_key(|(_, (number, _))| *number);
-        let pagers = pagers.into_iter().map(|(address, (number, all))| {
-            let name = match address == own {
-                true => "paging space".to_owned(),
-                false => format!("pager {number}"),
-            };
-            together(name, &all)
-        });
+        let pagers = pagers
+            .into_iter()
+            .map(|(name, (_, all))| together(name, &all));
         let no_room = self.objects.no_room();
         Figures {
             at_ns: now_ns(),

@@ -183,7 +183,7 @@ type PutError = farpage_port::interface::EncodeError;
 
 interface! {
     /// The host kernel.
-    pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 1 {
+    pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 2 {
         /// Makes an object of so many bytes, all zeros; without a name when that is empty. A right
         /// to it, and one to its name: it lives as long as the first, or as long as the second
         /// unless its name is taken away. Without a name both are to the object.
@@ -228,7 +228,7 @@ interface! {
 
 interface! {
     /// An object.
-    pub(crate) trait Memory, client MemoryClient, "farpage.memory" version 1 {
+    pub(crate) trait Memory, client MemoryClient, "farpage.memory" version 2 {
         /// Its memory file, to be mapped whole.
         fn file() -> Tried<Fd>;
         /// It is mapped at `address`, and registered with the userfaultfd for all faults: until

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::WhichHost;
-use super::list::{mapped_by, name};
+use super::list::{in_memory, mapped_by, name};
 use super::reading::{Faults, Reading, Row};
 use crate::columns::{Side, columns};
 use crate::size::{human, human_count, human_time};
@@ -58,7 +58,11 @@ pub fn text(reading: &Reading) -> String {
         "P99",
         "MAPPED BY",
     ];
-    let rows = reading.objects.iter().map(cells);
+    let rows = reading.objects.iter().map(|row| {
+        let mut cells = cells(row);
+        cells[2] = in_memory(&row.object);
+        cells
+    });
     let mut sides = [right; 9];
     (sides[0], sides[8]) = (left, left);
     text += &columns(sides, head, rows).join("\n");

@@ -98,6 +98,13 @@ pub fn mapped_by(object: &ObjectFigures) -> String {
     }
 }
 
+/// What an object has in memory, and may have when that is little: `3.00 MiB of 64.0 MiB`.
+pub fn in_memory(object: &ObjectFigures) -> String {
+    let most = object.ram_bytes.filter(|most| *most < object.bytes);
+    let most = most.map_or(String::new(), |most| format!(" of {}", human(most)));
+    human(object.resident_bytes) + &most
+}
+
 /// What an object is called where there is little room.
 pub fn name(object: &ObjectFigures) -> &str {
     match object.name.as_str() {
@@ -112,7 +119,7 @@ fn table(listed: &[ObjectFigures]) -> String {
         [
             name(one).to_owned(),
             human(one.bytes),
-            human(one.resident_bytes),
+            in_memory(one),
             one.pid.to_string(),
             mapped_by(one),
         ]
@@ -133,18 +140,20 @@ mod tests {
             resident_bytes: 1 << 20,
             pid: 71,
             mapped_by: vec![(71, 1), (72, 2)],
+            ram_bytes: Some(64 << 20),
             ..ObjectFigures::default()
         };
         let other = ObjectFigures {
             name: String::new(),
+            ram_bytes: Some(2 << 30),
             mapped_by: Vec::new(),
             ..one.clone()
         };
         assert_eq!(
             table(&[other, one]),
-            "NAME      SIZE  IN MEMORY  MADE BY  MAPPED BY\n\
-             -     1.00 GiB   1.00 MiB       71  -\n\
-             grid  1.00 GiB   1.00 MiB       71  71 72 (2 times)\n"
+            "NAME      SIZE             IN MEMORY  MADE BY  MAPPED BY\n\
+             -     1.00 GiB              1.00 MiB       71  -\n\
+             grid  1.00 GiB  1.00 MiB of 64.0 MiB       71  71 72 (2 times)\n"
         );
     }
 

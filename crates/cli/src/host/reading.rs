@@ -233,6 +233,7 @@ pub mod tests {
             dirty_bytes: 120 << 20,
             aside_bytes: 30 << 20,
             wired_bytes: 4096,
+            ram_bytes: None,
             paged_in_bytes: time << 22,
             paged_out_bytes: time << 21,
             failed: 0,

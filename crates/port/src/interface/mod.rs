@@ -10,7 +10,7 @@ mod wire;
 
 use std::time::Duration;
 
-pub use later::Answer;
+pub use later::{Answer, pass_on};
 /// Why something cannot be written into a message.
 pub use postcard::Error as EncodeError;
 pub use wire::{Both, Contents, Fd, Garbled, Incoming, Outgoing, Wire};
@@ -88,6 +88,8 @@ enum Outcome {
     /// The arguments are not those of the method.
     Garbled = 2,
     NoMethod = 3,
+    /// A proxy does not pass the call on.
+    Refused = 4,
 }
 
 /// Why a method of an interface has no result.
@@ -116,6 +118,9 @@ pub enum InvokeError {
     /// The server says that the arguments are garbled, or its answer is.
     #[error("the {0} of {1} cannot be read; both programs need the same declaration")]
     Garbled(&'static str, &'static str),
+    /// A proxy between this program and the server does not pass the call on.
+    #[error("the proxy of {0} refuses this call")]
+    Refused(&'static str),
     /// An argument cannot be written.
     #[error("an argument cannot be written: {0}")]
     Encode(postcard::Error),
@@ -242,6 +247,9 @@ pub fn invoke_by<T: Wire>(
             theirs: opened.version,
         });
     }
+    if opened.outcome == Outcome::Refused as u8 {
+        return Err(InvokeError::Refused(of.name));
+    }
     if opened.outcome != Outcome::Fine as u8 {
         return Err(InvokeError::Garbled("arguments", of.name));
     }
@@ -314,7 +322,8 @@ pub fn answer(
     Ok(())
 }
 
-/// Declares an interface: a trait for its server and a struct for its clients.
+/// Declares an interface: a trait for its server and a struct for its clients, and a trait for
+/// proxies.
 ///
 /// Arguments and answers are owned values of what serde knows, rights, [`Memory`], [`Fd`],
 /// [`Contents`] or [`Both`]. A method without an answer (`fn told(number: u64);`) is a message:
@@ -324,12 +333,19 @@ pub fn answer(
 /// says both. The server's methods get the caller first, as Linux says who it is; `dispatch`
 /// answers one message, `serve` all until a notice comes.
 ///
+/// With `proxy NAME` after the client there is a third trait, of what stands between clients and a
+/// server: each of its methods sees the caller and the arguments before a call is passed on, may
+/// change them, and says whether it is; by itself it is. The server answers the caller directly, and
+/// sees the proxy as the one who calls. `forward` passes one message on, `forward_all` all until a
+/// notice comes.
+///
 /// ```
+/// use farpage_port::interface::InvokeError;
 /// use farpage_port::{Node, ReceiveRight, SendRight, Sender, interface};
 ///
 /// interface! {
 ///     /// Keeps numbers by name.
-///     pub trait Numbers, client NumbersClient, "example.numbers" version 1 {
+///     pub trait Numbers, client NumbersClient, proxy NumbersProxy, "example.numbers" version 1 {
 ///         /// Keeps a number; the one that was there before.
 ///         fn put(name: String, number: u64) -> Option<u64>;
 ///         /// A right to what tells of changes.
@@ -349,6 +365,15 @@ pub fn answer(
 ///     }
 /// }
 ///
+/// /// Lets nobody change anything.
+/// struct ReadOnly;
+///
+/// impl NumbersProxy for ReadOnly {
+///     fn put(&mut self, _: Sender, _: &mut String, _: &mut u64) -> bool {
+///         false
+///     }
+/// }
+///
 /// let node = Node::new()?;
 /// let port = node.port();
 /// let numbers = NumbersClient::new(port.make_send());
@@ -359,7 +384,18 @@ pub fn answer(
 ///     }
 /// });
 /// assert_eq!(numbers.put("one".into(), 1)?, None);
-/// numbers.subscribe(node.port().make_send())?;
+/// let proxied = node.port();
+/// let guarded = NumbersClient::new(proxied.make_send());
+/// let behind = numbers.right().clone();
+/// let passing = std::thread::spawn(move || {
+///     for _ in 0..2 {
+///         let call = proxied.receive(None).expect("a call");
+///         ReadOnly.forward(call, &behind).expect("no notice");
+///     }
+/// });
+/// assert!(matches!(guarded.put("one".into(), 2), Err(InvokeError::Refused(_))));
+/// guarded.subscribe(node.port().make_send())?;
+/// # passing.join().expect("no panic");
 /// # serving.join().expect("no panic");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -403,6 +439,96 @@ macro_rules! interface {
                     .map_err($crate::interface::InvokeError::Encode)?;
             )*
             $crate::interface::tell(&self.right, &Self::INTERFACE, out, self.timeout)
+        }
+    };
+    (@proxy [$(#[$about:meta])*] $vis:vis $proxy:ident of $client:ident {
+        $(
+            $(#[$told:meta])*
+            fn $method:ident($($argument:ident: $kind:ty),* $(,)?) $(-> $answer:ty)? $(=> $late:ty)?;
+        )+
+    }) => {
+        $(#[$about])*
+        ///
+        /// Stands between clients and a server.
+        $vis trait $proxy {
+            $(
+                $(#[$told])*
+                ///
+                /// True when the call is to be passed on.
+                #[allow(unused_variables)]
+                fn $method(
+                    &mut self,
+                    caller: $crate::Sender
+                    $(, $argument: &mut $kind)*
+                ) -> bool {
+                    true
+                }
+            )+
+
+            /// Passes a message on. When there is no room in the server's queue, waits for it.
+            ///
+            /// # Errors
+            /// The message, when it is a notice.
+            fn forward(
+                &mut self,
+                call: $crate::Received,
+                to: &$crate::SendRight,
+            ) -> ::core::result::Result<(), ::std::boxed::Box<$crate::Received>> {
+                const OF: $crate::interface::Interface = $client::INTERFACE;
+                #[allow(unused_variables)]
+                $crate::interface::answer(&OF, call, |caller, method, incoming, reply| {
+                    $(
+                        if method == const { OF.number(stringify!($method)) } {
+                            $(
+                                let mut $argument =
+                                    <$kind as $crate::interface::Wire>::take(incoming)?;
+                            )*
+                            incoming.end()?;
+                            let passes = self.$method(caller $(, &mut $argument)*);
+                            #[allow(unused_mut)]
+                            let mut out = $crate::interface::Outgoing::new(method);
+                            $(
+                                $crate::interface::Wire::put($argument, &mut out)
+                                    .map_err(|_| $crate::interface::Garbled)?;
+                            )*
+                            let out = passes.then_some(out);
+                            $crate::interface::pass_on(&OF, to, reply.take(), out);
+                            return Ok(Some($crate::interface::Outgoing::new(method)));
+                        }
+                    )+
+                    Ok(None)
+                })
+            }
+
+            /// Passes on what comes to a port until a notice does: that is returned.
+            ///
+            /// # Errors
+            /// As [`receive`]($crate::ReceiveRight::receive).
+            fn forward_all(
+                &mut self,
+                port: &$crate::ReceiveRight,
+                to: &$crate::SendRight,
+            ) -> ::core::result::Result<::std::boxed::Box<$crate::Received>, $crate::ReceiveError>
+            {
+                loop {
+                    if let Err(notice) = self.forward(port.receive(None)?, to) {
+                        return Ok(notice);
+                    }
+                }
+            }
+        }
+    };
+    (
+        $(#[$about:meta])*
+        $vis:vis trait $server:ident, client $client:ident, proxy $proxy:ident,
+        $name:literal version $version:literal { $($methods:tt)+ }
+    ) => {
+        $crate::interface! {
+            $(#[$about])*
+            $vis trait $server, client $client, $name version $version { $($methods)+ }
+        }
+        $crate::interface! {
+            @proxy [$(#[$about])*] $vis $proxy of $client { $($methods)+ }
         }
     };
     (

@@ -68,6 +68,16 @@ pub(super) struct Backed {
 #[derive(Clone)]
 struct Tells(Queue<Event>, SendRight);
 
+impl Entry {
+    /// What its pager is called.
+    pub(crate) fn pager(&self) -> String {
+        match &self.backing {
+            Some(backing) => format!("process {}", backing.outside.health().pid),
+            None => "paging space".to_owned(),
+        }
+    }
+}
+
 impl Tells {
     fn tell(&self, event: Event) {
         // The service lives as long as this process.

@@ -142,7 +142,9 @@ function show(r) {
   $("objects").replaceChildren(...r.objects.map((o) => row([
     o.name || "(no name)",
     bar([["--stall", o.dirty_bytes], ["--resident", o.resident_bytes - o.dirty_bytes]], o.bytes),
-    bytes(o.bytes), bytes(o.resident_bytes), bytes(o.dirty_bytes), bytes(o.wired_bytes),
+    bytes(o.bytes),
+    bytes(o.resident_bytes) + (o.ram_bytes < o.bytes && o.ram_bytes !== null ? " of " + bytes(o.ram_bytes) : ""),
+    bytes(o.dirty_bytes), bytes(o.wired_bytes),
     count(o.faulted.per_second), time(o.faulted.p50_us), time(o.faulted.p99_us),
     o.mapped_by.map(([pid, n]) => n > 1 ? pid + " (" + n + ")" : pid).join(" ") || "-",
   ])));
