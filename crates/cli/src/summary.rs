@@ -22,6 +22,8 @@ pub struct Outcome<'a> {
     pub peaks: &'a Peaks,
     /// From start to end.
     pub wall_ns: u64,
+    /// Shared memory was paged out, which another line says.
+    pub shared_was_paged: bool,
 }
 
 impl Outcome<'_> {
@@ -42,8 +44,12 @@ pub fn text(outcome: &Outcome) -> String {
     let budget = human(outcome.options.memory.ram_bytes);
     let peaks = outcome.peaks;
     if outcome.last.page_outs == 0 && outcome.last.page_ins == 0 {
+        let private = match outcome.shared_was_paged {
+            true => " of private memory",
+            false => "",
+        };
         return format!(
-            "farpage: nothing had to be paged: peak demand {} of {budget}, {}\n",
+            "farpage: nothing{private} had to be paged: peak demand {} of {budget}, {}\n",
             human(peaks.demand_bytes),
             human_time(outcome.wall_ns)
         );
@@ -203,6 +209,7 @@ mod tests {
             last: sampler.last(),
             peaks: sampler.peaks(),
             wall_ns: 58_200_000_000,
+            shared_was_paged: false,
         })
     }
 

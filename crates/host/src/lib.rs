@@ -35,7 +35,7 @@ pub use error::{Error, MapError};
 pub use files::{Figures, Files, Request};
 pub use full::NoRoom;
 pub use object::Object;
-pub use objects::{Objects, SpaceId};
+pub use objects::{Objects, Paged, SpaceId};
 pub use share::Share;
 pub use space::Told;
 pub use times::Times;

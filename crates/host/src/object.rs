@@ -739,7 +739,7 @@ impl Drop for Object {
         for slot in std::mem::take(&mut state.aside).into_values() {
             self.host.copies.forget(slot);
         }
-        self.host.remove(self.number);
+        self.host.remove(self);
         self.resident_changes(self.resident(), 0);
         self.pager.terminate(self.number);
     }

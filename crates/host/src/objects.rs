@@ -61,6 +61,30 @@ struct Table {
     objects: BTreeMap<ObjectId, Weak<Object>>,
     /// The number of where to look next for one that gives pages up.
     next: u32,
+    /// Of those that are gone.
+    gone: Paged,
+}
+
+/// What all objects, those that are gone too, had done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paged {
+    /// Pages that came from pagers.
+    pub brought: u64,
+    /// Pages that pagers took.
+    pub taken: u64,
+    /// Faults that were answered.
+    pub faults: u64,
+}
+
+impl Paged {
+    fn and(self, object: &Object) -> Self {
+        let figures = object.counters.figures();
+        Self {
+            brought: self.brought + figures.brought,
+            taken: self.taken + figures.taken,
+            faults: self.faults + figures.faults.count(),
+        }
+    }
 }
 
 impl Objects {
@@ -403,9 +427,21 @@ impl Objects {
         }
     }
 
+    /// What was paged in and out of all.
+    pub fn paged(&self) -> Paged {
+        let table = lock(&self.objects);
+        let live: Vec<Arc<Object>> = table.objects.values().filter_map(Weak::upgrade).collect();
+        let gone = table.gone;
+        // The last of them may go with the list.
+        drop(table);
+        live.iter().fold(gone, |sum, object| sum.and(object))
+    }
+
     /// An object is gone.
-    pub(crate) fn remove(&self, object: ObjectId) {
-        lock(&self.objects).objects.remove(&object);
+    pub(crate) fn remove(&self, object: &Object) {
+        let mut table = lock(&self.objects);
+        table.objects.remove(&object.number);
+        table.gone = table.gone.and(object);
     }
 
     /// Keeps what a pager was asked for until it answers. Returns the number of that.

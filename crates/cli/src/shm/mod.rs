@@ -110,6 +110,12 @@ pub struct Figures {
     pub objects: u64,
     /// The most bytes of them that were in memory at a time.
     pub resident_max_bytes: u64,
+    /// What left memory, over all.
+    pub paged_out_bytes: u64,
+    /// What came back.
+    pub paged_in_bytes: u64,
+    /// Faults in them.
+    pub faults: u64,
     /// Names that nobody had removed.
     pub removed: u64,
     /// Memory files that were large and written to, and stayed Linux's.
@@ -148,6 +154,15 @@ impl Figures {
             counted(self.objects, "object"),
             human(self.resident_max_bytes)
         );
+        if self.paged_out_bytes > 0 {
+            text.pop();
+            text += &format!(
+                "; {} paged out, {} in, {}\n",
+                human(self.paged_out_bytes),
+                human(self.paged_in_bytes),
+                counted(self.faults, "fault")
+            );
+        }
         if self.left > 0 {
             text += &format!(
                 "farpage: {} stayed with Linux, beside the budget: mapped in small parts, or \
@@ -179,14 +194,22 @@ mod tests {
         let none = Figures {
             objects: 2,
             resident_max_bytes: 3 << 20,
-            removed: 0,
-            left: 0,
+            ..Figures::default()
         };
         let line = "farpage: shared memory: 2 objects, 3.00 MiB in RAM at most\n";
         assert_eq!(none.summary(), line);
         let some = Figures { removed: 1, ..none };
         let more = "farpage: removed 1 shared memory object that nobody unlinked\n";
         assert_eq!(some.summary(), format!("{line}{more}"));
+        let paged = Figures {
+            paged_out_bytes: 9 << 20,
+            paged_in_bytes: 5 << 20,
+            faults: 12_345,
+            ..none
+        };
+        let line = "farpage: shared memory: 2 objects, 3.00 MiB in RAM at most; 9.00 MiB paged out, \
+                    5.00 MiB in, 12.3k faults\n";
+        assert_eq!(paged.summary(), line);
         let left = Figures { left: 2, ..none };
         assert!(left.summary().contains("2 memory files stayed with Linux"));
     }

@@ -329,9 +329,13 @@ impl Kept {
         self.segments.clear();
         self.others.clear();
         self.ledger.end();
+        let paged = self.objects.paged();
         Figures {
             objects: self.made,
             resident_max_bytes: self.objects.charged_max_bytes(),
+            paged_out_bytes: paged.taken * PAGE_BYTES as u64,
+            paged_in_bytes: paged.brought * PAGE_BYTES as u64,
+            faults: paged.faults,
             removed: self.removed + removed,
             left: self.left,
         }

@@ -122,6 +122,7 @@ fn shared_memory_larger_than_ram_keeps_every_byte() {
     let program = compile("shm.c", "shm-large", &[]);
     let said = expect("32M", &[&program, "large", "200"]);
     assert!(most_mib(&said) <= MOST_MIB, "{said}");
+    assert!(said.contains("MiB paged out, "), "{said}");
     // Linux would have ended it: it does not fit into /dev/shm.
     let bare = small("exec \"$@\"", &[&program, "large", "200"]).output();
     assert!(!bare.unwrap().status.success());
@@ -232,6 +233,7 @@ fn statistics_say_what_the_summary_says() {
         "{shm} {said}"
     );
     assert!(shm["resident_max_bytes"].as_u64().unwrap() > 0, "{shm}");
+    assert!(shm["faults"].as_u64().unwrap() > 0, "{shm}");
 }
 
 #[test]
