@@ -1,0 +1,5 @@
+//! Small worlds in every order, large ones by seed, and the six ways in which the scheduler of 1989
+//! went wrong, each by name.
+
+mod model;
+mod world;
