@@ -93,7 +93,13 @@ mod tests {
             hosts.add(Host(number));
         }
         assert!(hosts.remove(Host(0)) && !hosts.remove(Host(0)) && !hosts.has(Host(200)));
-        assert_eq!(hosts.without(Host(7)).iter().collect::<alloc::vec::Vec<_>>(), [Host(63)]);
+        assert_eq!(
+            hosts
+                .without(Host(7))
+                .iter()
+                .collect::<alloc::vec::Vec<_>>(),
+            [Host(63)]
+        );
         assert_eq!((hosts.count(), hosts.is_empty()), (2, false));
     }
 }

@@ -21,7 +21,6 @@
 
 extern crate alloc;
 
-
 mod hosts;
 mod message;
 mod page;
@@ -30,7 +29,6 @@ mod page;
 extern crate std;
 #[cfg(test)]
 mod tests;
-
 
 pub use hosts::{HOSTS_MAX, Host, Hosts};
 pub use message::{Epoch, Message, Output, Request, Violation};

@@ -194,6 +194,8 @@ impl Page {
             Message::Invalidate { owner, .. } if self.is_owner() || owner == self.own => {
                 "an order to the owner to drop a copy"
             }
+            // Who is told to drop a copy holds up all later owners until it has.
+            Message::Invalidate { epoch, .. } if epoch <= self.epoch => "an old order",
             Message::Dropped { epoch } if !self.waits_for(from, epoch) => {
                 "that it dropped a copy, which nobody asked it to"
             }
@@ -344,11 +346,10 @@ impl Page {
     }
 
     fn drop_copy(&mut self, epoch: Epoch, owner: Host) {
-        if epoch > self.epoch {
-            (self.owner, self.epoch) = (owner, epoch);
-            if self.allowed.is_some() {
-                self.allow(None);
-            }
+        assert!(epoch > self.epoch, "later owners wait for this host");
+        (self.owner, self.epoch) = (owner, epoch);
+        if self.allowed.is_some() {
+            self.allow(None);
         }
         self.send(owner, Message::Dropped { epoch });
     }
@@ -363,7 +364,10 @@ impl Page {
     }
 
     fn answer(&mut self, access: Access) {
-        if self.wanted.is_some_and(|wanted| allows(Some(access), wanted)) {
+        if self
+            .wanted
+            .is_some_and(|wanted| allows(Some(access), wanted))
+        {
             self.wanted = None;
         }
         self.is_held = true;

@@ -2,4 +2,5 @@
 //! went wrong, each by name.
 
 mod model;
+mod named;
 mod world;

@@ -8,6 +8,9 @@ use farpage_abi::Access;
 
 use crate::{Host, Message, Output, Page};
 
+/// A request that was sent on so often does not arrive.
+const HOPS_MAX: u8 = 100;
+
 /// The page's contents: how often it had been written.
 type Version = u32;
 
@@ -119,6 +122,9 @@ impl World {
                 }
                 if let Message::Request(request) = message {
                     self.hops_max = self.hops_max.max(request.hops);
+                    if request.hops > HOPS_MAX {
+                        return Err(format!("{request:?} goes round and round"));
+                    }
                 }
                 let handled = self.member(to).page.handle(from, message);
                 handled.map_err(|violation| format!("an honest host: {violation}"))?;
@@ -147,7 +153,10 @@ impl World {
                         true => Some(self.member(host).contents.ok_or("sends what it has not")?),
                         false => None,
                     };
-                    *self.flying.entry((host, to, message, contents)).or_default() += 1;
+                    *self
+                        .flying
+                        .entry((host, to, message, contents))
+                        .or_default() += 1;
                     self.sent += 1;
                 }
                 Output::Take => {
@@ -171,12 +180,16 @@ impl World {
     /// One writer or readers, who all see the last write; one owner at most.
     fn check(&self) -> Result<(), String> {
         let may = |access: fn(Option<Access>) -> bool| {
-            self.hosts().filter(|host| access(self.page(*host).allowed())).count()
+            self.hosts()
+                .filter(|host| access(self.page(*host).allowed()))
+                .count()
         };
         let writers = may(|allowed| allowed == Some(Access::Write));
         let any = may(|allowed| allowed.is_some());
         if writers > 1 || writers == 1 && any > 1 {
-            return Err(format!("{writers} hosts may write, {any} may read or write"));
+            return Err(format!(
+                "{writers} hosts may write, {any} may read or write"
+            ));
         }
         for member in &self.members {
             let is_old = member.contents != Some(self.written);
@@ -184,7 +197,10 @@ impl World {
                 return Err(format!("{:?} of {}", member.contents, self.written));
             }
         }
-        let owners = self.hosts().filter(|host| self.page(*host).is_owner()).count();
+        let owners = self
+            .hosts()
+            .filter(|host| self.page(*host).is_owner())
+            .count();
         let rests = self.due().is_empty();
         if owners > 1 || rests && owners == 0 {
             return Err(format!("{owners} owners"));
