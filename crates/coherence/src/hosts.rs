@@ -23,6 +23,17 @@ impl Hosts {
     /// Nobody.
     pub const NONE: Self = Self(0);
 
+    /// One.
+    ///
+    /// # Panics
+    /// When its number is too large.
+    #[must_use]
+    pub fn of(host: Host) -> Self {
+        let mut hosts = Self::NONE;
+        hosts.add(host);
+        hosts
+    }
+
     /// Adds a host.
     ///
     /// # Panics
@@ -49,13 +60,6 @@ impl Hosts {
     #[must_use]
     pub fn less(self, others: Self) -> Self {
         Self(self.0 & !others.0)
-    }
-
-    /// The same without a host.
-    #[must_use]
-    pub fn without(mut self, host: Host) -> Self {
-        self.remove(host);
-        self
     }
 
     /// True when all of `others` are in it.
@@ -95,7 +99,7 @@ mod tests {
         assert!(hosts.remove(Host(0)) && !hosts.remove(Host(0)) && !hosts.has(Host(200)));
         assert_eq!(
             hosts
-                .without(Host(7))
+                .less(Hosts::of(Host(7)))
                 .iter()
                 .collect::<alloc::vec::Vec<_>>(),
             [Host(63)]

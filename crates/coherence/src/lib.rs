@@ -21,6 +21,7 @@
 
 extern crate alloc;
 
+mod central;
 mod hosts;
 mod message;
 mod page;
@@ -30,6 +31,7 @@ extern crate std;
 #[cfg(test)]
 mod tests;
 
+pub use central::{Asked, Central, Order};
 pub use hosts::{HOSTS_MAX, Host, Hosts};
 pub use message::{Epoch, Message, Output, Request, Violation};
 pub use page::Page;

@@ -321,7 +321,7 @@ impl Page {
             return self.send(request.by, Message::Copy { epoch });
         }
         let contents = !(copies.has(request.by) && request.has_copy);
-        let copies = copies.without(request.by);
+        let copies = copies.less(Hosts::of(request.by));
         self.role = Role::Other;
         (self.owner, self.epoch) = (request.by, Epoch(self.epoch.0 + 1));
         self.invalidate(copies, request.by);

@@ -27,7 +27,12 @@ impl Model for Small {
     fn init_states(&self) -> Vec<State> {
         let (world, chances) = (World::new(self.hosts), self.chances);
         let broken = None;
-        [State { world, chances, broken }].into()
+        [State {
+            world,
+            chances,
+            broken,
+        }]
+        .into()
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -52,7 +57,9 @@ impl Model for Small {
 
     fn properties(&self) -> Vec<Property<Self>> {
         [
-            Property::always("no law is broken", |_, state: &State| state.broken.is_none()),
+            Property::always("no law is broken", |_, state: &State| {
+                state.broken.is_none()
+            }),
             Property::always("requests arrive", |model: &Self, state: &State| {
                 state.world.hops_max <= model.hosts
             }),
@@ -62,9 +69,16 @@ impl Model for Small {
 }
 
 fn explore(hosts: u8, chances: u8) {
-    let checked = Small { hosts, chances }.checker().threads(2).spawn_bfs().join();
-    std::println!("{hosts} hosts, {chances} events: {} states", checked.unique_state_count());
-    for (law, path) in checked.discoveries() {
+    let checked = Small { hosts, chances }
+        .checker()
+        .threads(2)
+        .spawn_bfs()
+        .join();
+    std::println!(
+        "{hosts} hosts, {chances} events: {} states",
+        checked.unique_state_count()
+    );
+    if let Some((law, path)) = checked.discoveries().into_iter().next() {
         let last = path.last_state().broken.clone();
         panic!("{law}: {last:?} after {:#?}", path.into_actions());
     }
@@ -84,7 +98,10 @@ struct Rng(u64);
 
 impl Rng {
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         ((self.0 >> 33) % end as u64) as usize
     }
 }

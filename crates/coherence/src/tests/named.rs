@@ -227,8 +227,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     few.faults(1, Write);
     let page = few.pages[1].clone();
     let (epoch, owner, copies) = (Epoch(1), Host(2), Hosts::NONE);
-    let mut own = Hosts::NONE;
-    own.add(Host(1));
+    let own = Hosts::of(Host(1));
     for (from, message) in [
         (2, Message::Copy { epoch }),
         (

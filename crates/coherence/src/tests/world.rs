@@ -134,14 +134,6 @@ impl World {
         self.check()
     }
 
-    /// Delivers and lets go, in order, until nothing is left to do.
-    pub(super) fn settle(&mut self) -> Result<(), String> {
-        while let Some(next) = self.due().first() {
-            self.act(*next)?;
-        }
-        Ok(())
-    }
-
     fn drain(&mut self, host: Host, mut came: Option<Version>) -> Result<(), String> {
         while let Some(output) = self.member(host).page.poll_output() {
             match output {
