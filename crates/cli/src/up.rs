@@ -140,6 +140,13 @@ fn user_ram(args: &UpArgs, ram_bytes: u64) -> Result<Option<u64>> {
             human(USER_RAM_MIN)
         );
     }
+    if bytes > ram_bytes {
+        bail!(
+            "cannot run with --user-ram {text}: {} is more than --ram, {}; give less, or more RAM",
+            human(bytes),
+            human(ram_bytes)
+        );
+    }
     Ok(Some(bytes))
 }
 

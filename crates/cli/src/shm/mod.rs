@@ -154,7 +154,7 @@ impl Figures {
             counted(self.objects, "object"),
             human(self.resident_max_bytes)
         );
-        if self.paged_out_bytes > 0 {
+        if self.paged_out_bytes + self.paged_in_bytes > 0 {
             text.pop();
             text += &format!(
                 "; {} paged out, {} in, {}\n",
