@@ -150,7 +150,7 @@ fn users_and_objects_keep_within_what_they_may_have() {
     assert!(matches!(refused, Error::Refused(Refusal::Ram(4096))));
     let refused = up.asks(&["up", "--user-ram", "1M"]);
     let says = String::from_utf8(refused.stderr).unwrap();
-    assert!(says.contains("below the minimum of 4.00 MiB"), "{says}");
+    assert!(says.contains("1048576 bytes: give 4M or more"), "{says}");
 }
 
 #[test]

@@ -494,7 +494,7 @@ impl Object {
             let mut state = self.lock();
             if !takes_new && state.pages.is_new(page) {
                 drop(state);
-                self.host.has_wait(waiter);
+                self.host.has_wait(self.number, waiter);
                 continue;
             }
             if let Some(mapping) = &mapping

@@ -90,6 +90,10 @@ pub struct Paged {
     pub taken: u64,
     /// Faults that were answered.
     pub faults: u64,
+    /// How long they took together, in nanoseconds, and the longest.
+    pub stall_ns: u64,
+    /// The longest.
+    pub stall_ns_max: u64,
 }
 
 impl Paged {
@@ -99,6 +103,10 @@ impl Paged {
             brought: self.brought + figures.brought,
             taken: self.taken + figures.taken,
             faults: self.faults + figures.faults.count(),
+            stall_ns: self.stall_ns + figures.faults.sum_ns(),
+            stall_ns_max: self
+                .stall_ns_max
+                .max(figures.faults.quantile_ns(1.0).unwrap_or(0)),
         }
     }
 }
@@ -134,6 +142,10 @@ impl Objects {
         let mut seen = 0;
         loop {
             tree.give_way(&mut seen, self);
+            if self.is_full() {
+                self.try_again();
+            }
+            self.answer_waiting();
             self.detach_tasks(|task| !task.lives());
         }
     }
@@ -469,7 +481,7 @@ impl Objects {
         number
     }
 
-    fn object(&self, number: ObjectId) -> Option<Arc<Object>> {
+    pub(crate) fn object(&self, number: ObjectId) -> Option<Arc<Object>> {
         lock(&self.objects).objects.get(&number)?.upgrade()
     }
 
