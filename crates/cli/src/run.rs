@@ -172,7 +172,7 @@ impl<'a> Watch<'a> {
             last: self.sampler.last(),
             peaks: self.sampler.peaks(),
             wall_ns: self.elapsed_ns(),
-            shared_was_paged: self.shm.is_some_and(|shm| shm.paged_out_bytes > 0),
+            shared: self.shm,
         };
         let dirs: Vec<PathBuf> = spill.list().into_iter().map(|file| file.dir).collect();
         for casualty in &self.casualties {

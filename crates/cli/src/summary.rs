@@ -6,6 +6,7 @@ use farpage_abi::Death;
 
 use crate::options::{Casualty, RunOptions};
 use crate::sampler::{Peaks, Sample, Totals};
+use crate::shm;
 use crate::size::{human, human_count, human_time};
 
 const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
@@ -22,8 +23,8 @@ pub struct Outcome<'a> {
     pub peaks: &'a Peaks,
     /// From start to end.
     pub wall_ns: u64,
-    /// Shared memory was paged out, which another line says.
-    pub shared_was_paged: bool,
+    /// What became of shared memory, with `--shm`.
+    pub shared: Option<shm::Figures>,
 }
 
 impl Outcome<'_> {
@@ -35,7 +36,12 @@ impl Outcome<'_> {
 
     /// Time that faults took, as a share of the run: 1.0 is one thread waiting all the time.
     pub fn stalled(&self) -> f64 {
-        self.last.stall_ns as f64 / self.wall_ns.max(1) as f64
+        self.stall_ns() as f64 / self.wall_ns.max(1) as f64
+    }
+
+    /// Time that faults took, those in shared memory too.
+    fn stall_ns(&self) -> u64 {
+        self.last.stall_ns + self.shared.map_or(0, |shared| shared.stall_ns)
     }
 }
 
@@ -44,21 +50,22 @@ pub fn text(outcome: &Outcome) -> String {
     let budget = human(outcome.options.memory.ram_bytes);
     let peaks = outcome.peaks;
     if outcome.last.page_outs == 0 && outcome.last.page_ins == 0 {
-        let private = match outcome.shared_was_paged {
-            true => " of private memory",
-            false => "",
-        };
         return format!(
-            "farpage: nothing{private} had to be paged: peak demand {} of {budget}, {}\n",
+            "farpage: nothing had to be paged: peak demand {} of {budget}, {}\n",
             human(peaks.demand_bytes),
             human_time(outcome.wall_ns)
         );
     }
+    let shared = outcome.shared.unwrap_or_default();
+    let beside = match shared.objects {
+        0 => "",
+        _ => " beside shared memory",
+    };
     let mut lines = vec![
         (
             "demand",
             format!(
-                "{} at most; in RAM {} and {} compressed, of {budget}",
+                "{} at most{beside}; in RAM {} and {} compressed, of {budget}",
                 human(peaks.demand_bytes),
                 human(peaks.resident_bytes),
                 human(peaks.compressed_bytes),
@@ -76,9 +83,9 @@ pub fn text(outcome: &Outcome) -> String {
         "stalled",
         format!(
             "{} in {} faults, the longest {}",
-            human_time(outcome.last.stall_ns),
-            human_count(outcome.last.faults),
-            human_time(outcome.totals.get("stall_ns_max")),
+            human_time(outcome.stall_ns()),
+            human_count(outcome.last.faults + shared.faults),
+            human_time(outcome.totals.get("stall_ns_max").max(shared.stall_ns_max)),
         ),
     ));
     lines.push((
@@ -209,7 +216,7 @@ mod tests {
             last: sampler.last(),
             peaks: sampler.peaks(),
             wall_ns: 58_200_000_000,
-            shared_was_paged: false,
+            shared: None,
         })
     }
 

@@ -46,9 +46,10 @@ pub struct UpArgs {
     /// /run/farpage/host
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// RAM that all shared memory of one user may take [default: all there is]
+    /// RAM that all shared memory of one user may take [default: all of --ram]
     ///
-    /// At least 4M. A percentage is of --ram. What is beyond it pages out, also while there is room.
+    /// For a host kernel that several users use. At least 4M; a percentage is of --ram. What is
+    /// beyond it pages out, even while there is room.
     #[arg(long, value_name = "SIZE")]
     pub user_ram: Option<String>,
     #[command(flatten)]
@@ -97,8 +98,11 @@ pub fn main(args: &UpArgs) -> Result<()> {
         .spawn(move || service.run())
         .context("cannot start a thread")?;
     let page = web::start(&args.web, socket.clone())?;
+    let each = user_ram.map_or(String::new(), |bytes| {
+        format!(", {} of it for each user", human(bytes))
+    });
     println!(
-        "farpage: the host kernel answers at {}, with {} of RAM",
+        "farpage: the host kernel answers at {}, with {} of RAM{each}",
         socket.display(),
         human(memory.ram_bytes)
     );
@@ -135,9 +139,14 @@ fn user_ram(args: &UpArgs, ram_bytes: u64) -> Result<Option<u64>> {
     let bytes = Size::parse("--user-ram", text)?.of(ram_bytes);
     if bytes < USER_RAM_MIN {
         bail!(
-            "cannot run with --user-ram {text}: {} is below the minimum of {}",
+            "cannot run with --user-ram {text}, which is {bytes} bytes: give 4M or more, with its unit"
+        );
+    }
+    if bytes > ram_bytes {
+        bail!(
+            "cannot run with --user-ram {text}: {} is more than --ram, {}; give less, or more RAM",
             human(bytes),
-            human(USER_RAM_MIN)
+            human(ram_bytes)
         );
     }
     Ok(Some(bytes))

@@ -145,12 +145,12 @@ fn users_and_objects_keep_within_what_they_may_have() {
     assert!(resident("other") > 4 * MIB, "the rest is for the other");
     one.set_ram(16 * MIB).unwrap();
     check(&one);
-    assert!(resident("one") > 4 * MIB);
+    assert!(resident("one") > 3 * MIB);
     let refused = one.set_ram(4096).unwrap_err();
     assert!(matches!(refused, Error::Refused(Refusal::Ram(4096))));
     let refused = up.asks(&["up", "--user-ram", "1M"]);
     let says = String::from_utf8(refused.stderr).unwrap();
-    assert!(says.contains("below the minimum of 4.00 MiB"), "{says}");
+    assert!(says.contains("1048576 bytes: give 4M or more"), "{says}");
 }
 
 #[test]
@@ -190,6 +190,11 @@ fn what_is_wired_stays_in_memory_as_long_as_the_right_to_that() {
             "{error}"
         );
     }
+    let refused = kept.set_ram(3 * MIB).unwrap_err();
+    assert!(
+        matches!(refused, Error::Refused(Refusal::RamWired(..))),
+        "{refused}"
+    );
     drop(wire);
     until("it is not wired", || object().wired_bytes == 0);
     press();

@@ -4,12 +4,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use farpage_abi::ObjectId;
 use farpage_object::GRANT_PAGES;
 
 use crate::Objects;
 use crate::objects::lock;
 use crate::room::Room;
-use crate::space::{MappedBy, Waiter};
+use crate::space::Waiter;
 
 /// Who wants a new page waits so long for room.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -25,7 +26,7 @@ const LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(2
 pub(crate) struct Full {
     is: AtomicBool,
     since: Mutex<Option<Since>>,
-    waiting: Mutex<Vec<(Waiter, Instant)>>,
+    waiting: Mutex<Vec<(ObjectId, Waiter, Instant)>>,
 }
 
 #[derive(Clone, Copy)]
@@ -87,19 +88,23 @@ impl Objects {
             return;
         }
         since.told = true;
+        let what_to_do = match self.room {
+            Room::Own(_) => "remove objects (farpage ls, farpage rm), or make room",
+            Room::Tree(_) => "add paging space (farpage spill add), or make room",
+        };
         eprintln!(
             "farpage: paging space is full, and {} MiB of {} MiB for pages in memory are in use: \
-             new objects are refused, and programs that touch new pages get SIGBUS; remove objects \
-             (farpage ls, farpage rm), or make room where the paging files are",
+             new shared memory is refused, and programs that touch new pages of it get SIGBUS; \
+             {what_to_do} where the paging files are",
             self.resident_bytes() >> 20,
             self.room.bytes() >> 20
         );
     }
 
     /// Somebody wants a new page, for which there is no room.
-    pub(crate) fn has_wait(&self, waiter: Waiter) {
+    pub(crate) fn has_wait(&self, object: ObjectId, waiter: Waiter) {
         let until = Instant::now() + PATIENCE;
-        lock(&self.full.waiting).push((waiter, until));
+        lock(&self.full.waiting).push((object, waiter, until));
         self.press();
     }
 
@@ -107,15 +112,14 @@ impl Objects {
     pub(crate) fn answer_waiting(&self) {
         let (is_full, now) = (self.is_full(), Instant::now());
         let mut waiting = lock(&self.full.waiting);
-        let ripe = waiting.extract_if(.., |(_, until)| !is_full || *until <= now);
-        let ripe: Vec<Waiter> = ripe.map(|(waiter, _)| waiter).collect();
+        let ripe = waiting.extract_if(.., |(_, _, until)| !is_full || *until <= now);
+        let ripe: Vec<_> = ripe.map(|(object, waiter, _)| (object, waiter)).collect();
         drop(waiting);
         self.tell();
-        for waiter in ripe {
-            let MappedBy::Host(mapping) = &waiter.mapped_by else {
+        for (object, waiter) in ripe {
+            let Some(object) = self.object(object) else {
                 continue;
             };
-            let object = std::sync::Arc::clone(&mapping.object);
             if !is_full {
                 object.want(waiter);
             } else if object.refuse(&waiter)
@@ -141,12 +145,12 @@ impl Objects {
 
     /// True when objects may have new pages: memory has an eighth, or so many as come at a time.
     pub(crate) fn takes_new(&self) -> bool {
-        !self.is_full() || self.has_room(GRANT_PAGES.min(self.most() / 8))
+        !self.is_full() || self.has_room(GRANT_PAGES.min(self.room.pages() / 8))
     }
 
     /// True when there is room for so many new pages. Tries to make some.
     pub fn has_room(&self, pages: u64) -> bool {
-        let fits = || self.resident() + pages <= self.most();
+        let fits = || self.room.has(pages, self);
         if !self.is_full() || fits() {
             return true;
         }
@@ -165,19 +169,10 @@ impl Objects {
 
     /// Looks whether it is still so: what can leave does; room for an eighth is room.
     pub(crate) fn try_again(&self) {
-        let most = self.most();
-        if self.resident() <= most - most / 8 {
+        if self.room.has(self.room.pages() / 8, self) {
             self.pager_has_room();
         } else {
             self.evict(1);
-        }
-    }
-
-    /// Pages that may be in memory.
-    fn most(&self) -> u64 {
-        match &self.room {
-            Room::Own(most) => most.load(Ordering::Relaxed),
-            Room::Tree(_) => u64::MAX,
         }
     }
 }

@@ -34,7 +34,7 @@ pub use counters::{ObjectFigures, PagerFigures};
 pub use error::{Error, MapError};
 pub use files::{Figures, Files, Request};
 pub use full::NoRoom;
-pub use object::Object;
+pub use object::{Object, WireLimit};
 pub use objects::{Objects, Paged, SpaceId};
 pub use share::Share;
 pub use space::Told;

@@ -86,6 +86,19 @@ thread_local! {
     static BUFFER: Cell<Option<Buffer>> = const { Cell::new(None) };
 }
 
+/// More would stay in memory than may.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireLimit {
+    /// Whose limit: `the object`, `all objects of its user` or `all objects`.
+    pub of: &'static str,
+    /// What was to stay that may leave now.
+    pub wanted_bytes: u64,
+    /// What stays already.
+    pub wired_bytes: u64,
+    /// What may stay.
+    pub most_bytes: u64,
+}
+
 impl Object {
     pub(crate) fn new(
         name: String,
@@ -165,10 +178,21 @@ impl Object {
     }
 
     /// It may have so much in memory from now on.
-    pub fn set_most(&self, bytes: u64) {
-        self.most
-            .store(bytes / PAGE_BYTES as u64, Ordering::Relaxed);
+    ///
+    /// # Errors
+    /// Bytes of it that are wired, when that is more than half.
+    pub fn set_most(&self, bytes: u64) -> Result<(), u64> {
+        let most = bytes / PAGE_BYTES as u64;
+        let state = self.lock();
+        let wired = state.pages.wired();
+        if wired > most / 2 {
+            return Err(wired * PAGE_BYTES as u64);
+        }
+        self.most.store(most, Ordering::Relaxed);
+        drop(state);
+        self.host.has_limits();
         self.host.press();
+        Ok(())
     }
 
     /// What it has in memory is a part of `share`, too. Only the first is; to be called before
@@ -176,16 +200,49 @@ impl Object {
     pub fn belongs_to(&self, share: Arc<Share>) {
         // It has one.
         let _ = self.share.set(share);
+        self.host.has_limits();
     }
 
-    /// `pages` stay in memory once they are there, until [`Object::unwire`] was called as often.
+    /// `pages`, and those of the same clusters, stay in memory once they are there, until
+    /// [`Object::unwire`] was called as often.
+    ///
+    /// # Errors
+    /// [`WireLimit`]; nothing has changed then.
     ///
     /// # Panics
     /// When the object does not have them.
-    pub fn wire(&self, pages: PageRange) {
+    pub fn wire(&self, pages: PageRange) -> Result<(), WireLimit> {
         let mut state = self.lock();
         assert!(pages.end.0 <= state.pages.pages(), "beyond the end");
+        let new = state.pages.would_wire(pages);
+        let share = self.share.get();
+        let parts = [
+            ("the object", state.pages.wired(), self.own_most()),
+            (
+                "all objects of its user",
+                share.map_or(0, |share| share.wired.load(Ordering::Relaxed)),
+                share.map_or(u64::MAX, |share| share.pages()),
+            ),
+            (
+                "all objects",
+                self.host.wired.load(Ordering::Relaxed),
+                self.host.room.bytes() / PAGE_BYTES as u64,
+            ),
+        ];
+        for (of, wired, most) in parts {
+            if wired + new > most / 2 {
+                let bytes = |pages| pages * PAGE_BYTES as u64;
+                return Err(WireLimit {
+                    of,
+                    wanted_bytes: bytes(new),
+                    wired_bytes: bytes(wired),
+                    most_bytes: bytes(most / 2),
+                });
+            }
+        }
         state.pages.wire(pages);
+        self.wired_changes(new as i64);
+        Ok(())
     }
 
     /// The opposite of [`Object::wire`].
@@ -193,27 +250,47 @@ impl Object {
     /// # Panics
     /// When one of them is not wired.
     pub fn unwire(&self, pages: PageRange) {
-        self.lock().pages.unwire(pages);
+        let mut state = self.lock();
+        state.pages.unwire(pages);
+        self.wired_changes(-(state.pages.would_wire(pages) as i64));
+        drop(state);
+        if self.excess() > 0 {
+            self.host.press();
+        }
+    }
+
+    fn wired_changes(&self, change: i64) {
+        let all = core::iter::once(&self.host.wired);
+        for wired in all.chain(self.share.get().map(|share| &share.wired)) {
+            wired.fetch_add(change as u64, Ordering::Relaxed);
+        }
     }
 
     /// Pages in memory beyond what it may have, itself or with others.
-    pub(crate) fn excess(&self) -> u64 {
-        let own = self.resident().saturating_sub(self.own_most());
+    fn excess(&self) -> u64 {
         let shared = self.share.get().map_or(0, |share| share.excess());
-        own.max(shared.min(self.resident()))
+        self.own_excess().max(shared)
     }
 
-    /// So much beyond it that who brings more pages in is to wait.
+    /// Pages in memory beyond what it may have itself.
+    pub(crate) fn own_excess(&self) -> u64 {
+        self.resident().saturating_sub(self.own_most())
+    }
+
+    /// What it is a part of.
+    pub(crate) fn share(&self) -> Option<&Arc<Share>> {
+        self.share.get()
+    }
+
+    /// So much beyond what it may have that who brings more pages in is to wait.
     pub(crate) fn is_overfull(&self) -> bool {
-        self.excess() > self.most_bytes() / PAGE_BYTES as u64 / 8
+        self.own_excess() > self.own_most() / 8
     }
 
-    /// What it may have, itself and with others.
-    pub fn most_bytes(&self) -> u64 {
-        let shared = self.share.get().map_or(u64::MAX, |share| share.pages());
-        self.own_most()
-            .min(shared)
-            .saturating_mul(PAGE_BYTES as u64)
+    /// What it may have itself, if that was set.
+    pub fn most_bytes(&self) -> Option<u64> {
+        let most = Some(self.own_most()).filter(|most| *most != u64::MAX);
+        most.map(|pages| pages * PAGE_BYTES as u64)
     }
 
     /// True when a block of pages may be given away whole.
@@ -412,11 +489,12 @@ impl Object {
             let alone = self.pager.cluster_pages(self.number, PageIndex(page));
             let alone = alone.max(self.host.room.neighbours());
             let window = self.host.room.window(self.host);
+            let window = window.min((self.own_most() / 4).max(alone));
             let takes_new = !self.temporary || self.host.takes_new();
             let mut state = self.lock();
             if !takes_new && state.pages.is_new(page) {
                 drop(state);
-                self.host.has_wait(waiter);
+                self.host.has_wait(self.number, waiter);
                 continue;
             }
             if let Some(mapping) = &mapping
@@ -741,6 +819,8 @@ impl Drop for Object {
         }
         self.host.remove(self);
         self.resident_changes(self.resident(), 0);
+        let wired = self.lock().pages.wired();
+        self.wired_changes(-(wired as i64));
         self.pager.terminate(self.number);
     }
 }

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farpage_abi::{Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::{Later, Pager, PagerError, Supplied};
@@ -14,13 +14,14 @@ use farpage_sys::Errno;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::uffd::Fault;
 
-use crate::budget::Budget;
+use crate::budget::{Budget, WINDOW_MAX};
 use crate::copies::Copies;
 use crate::full::Full;
 use crate::handlers::Handlers;
 use crate::leave::ASIDE_PART;
 use crate::object::{Asked, Object};
 use crate::room::{Room, Tree};
+use crate::share::Share;
 use crate::space::{FAULTS, MappedBy, Mapping, Places, Space, Task, Told, Waiter};
 use crate::times::now_ns;
 use crate::trace::What;
@@ -32,6 +33,8 @@ const BATCH: u64 = 64;
 const COMPARED: usize = 8;
 /// Time between two tries to take pages out when none could go.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
+/// The same for objects that have more than they may have, while there is room.
+const LIMITS_AGAIN: Duration = Duration::from_millis(200);
 
 /// A process that maps objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +57,19 @@ pub struct Objects {
     pressed: (Mutex<bool>, Condvar),
     pub(crate) full: Full,
     pub(crate) copies: Copies,
+    /// Pages that stay in memory.
+    pub(crate) wired: AtomicU64,
+    /// Some object may not have all of the memory.
+    limited: AtomicBool,
+}
+
+/// How far objects keep to what they may have.
+enum Limits {
+    Kept,
+    /// Some pages have left.
+    Nearer,
+    /// None could.
+    Stuck,
 }
 
 #[derive(Default)]
@@ -74,6 +90,10 @@ pub struct Paged {
     pub taken: u64,
     /// Faults that were answered.
     pub faults: u64,
+    /// How long they took together, in nanoseconds, and the longest.
+    pub stall_ns: u64,
+    /// The longest.
+    pub stall_ns_max: u64,
 }
 
 impl Paged {
@@ -83,6 +103,10 @@ impl Paged {
             brought: self.brought + figures.brought,
             taken: self.taken + figures.taken,
             faults: self.faults + figures.faults.count(),
+            stall_ns: self.stall_ns + figures.faults.sum_ns(),
+            stall_ns_max: self
+                .stall_ns_max
+                .max(figures.faults.quantile_ns(1.0).unwrap_or(0)),
         }
     }
 }
@@ -118,6 +142,10 @@ impl Objects {
         let mut seen = 0;
         loop {
             tree.give_way(&mut seen, self);
+            if self.is_full() {
+                self.try_again();
+            }
+            self.answer_waiting();
             self.detach_tasks(|task| !task.lives());
         }
     }
@@ -139,6 +167,8 @@ impl Objects {
             pressed: (Mutex::new(false), Condvar::new()),
             full: Full::default(),
             copies,
+            wired: AtomicU64::new(0),
+            limited: AtomicBool::new(false),
         }));
         objects.handlers.start(objects)?;
         Ok(objects)
@@ -451,7 +481,7 @@ impl Objects {
         number
     }
 
-    fn object(&self, number: ObjectId) -> Option<Arc<Object>> {
+    pub(crate) fn object(&self, number: ObjectId) -> Option<Arc<Object>> {
         lock(&self.objects).objects.get(&number)?.upgrade()
     }
 
@@ -510,8 +540,7 @@ impl Objects {
         let what = if fault.write { What::Write } else { What::Read };
         let one = PageRange::one(PageIndex(page));
         object.tracer.note(what, fault.thread, one, 0);
-        // Those who bring pages in faster than they leave wait here.
-        while object.is_overfull() && object.evict(BATCH) > 0 {}
+        self.slow_down(&object);
         object.want(Waiter {
             space: Arc::clone(space),
             address,
@@ -522,6 +551,20 @@ impl Objects {
         });
     }
 
+    /// Those who bring pages in faster than they leave take some out: as many as come at a time.
+    fn slow_down(&self, object: &Object) {
+        for _ in 0..WINDOW_MAX / BATCH {
+            let gone = match object.share().filter(|share| share.is_overfull()) {
+                Some(share) => self.evict_of(share),
+                None if object.is_overfull() => object.evict(BATCH),
+                None => return,
+            };
+            if gone == 0 {
+                return;
+            }
+        }
+    }
+
     pub(crate) fn press(&self) {
         *lock(&self.pressed.0) = true;
         self.pressed.1.notify_one();
@@ -530,9 +573,13 @@ impl Objects {
     /// Takes pages out while there are too many.
     fn keep_room(&'static self) {
         let (pressed, press) = &self.pressed;
+        // When limits of objects are looked at again that could not be kept.
+        let mut limits_at: Option<Instant> = None;
         loop {
             // Nobody presses when there is room again where the paging files are.
-            let patience = self.until_next_look();
+            let left = limits_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let patience = left.map_or(Duration::MAX, |left| left.max(TRY_AGAIN));
+            let patience = patience.min(self.until_next_look());
             let waited = press.wait_timeout_while(lock(pressed), patience, |pressed| !*pressed);
             if let Ok((mut pressed, _)) = waited {
                 *pressed = false;
@@ -541,24 +588,73 @@ impl Objects {
                 self.try_again();
             }
             self.answer_waiting();
-            self.keep_shares();
-            while self.room.excess(self) > 0 {
-                if self.evict(BATCH) == 0 {
-                    self.answer_waiting();
-                    std::thread::sleep(TRY_AGAIN);
+            self.make_room();
+            while limits_at.is_none_or(|at| at <= Instant::now()) {
+                let kept = self.keep_limits();
+                limits_at = match kept {
+                    Limits::Kept | Limits::Nearer => None,
+                    Limits::Stuck => Some(Instant::now() + LIMITS_AGAIN),
+                };
+                self.answer_waiting();
+                self.make_room();
+                if matches!(kept, Limits::Kept) {
+                    break;
                 }
             }
         }
     }
 
-    /// Takes pages out of objects that have more than they may have, the largest first.
-    fn keep_shares(&self) {
-        let mut over = self.objects();
-        over.retain(|object| object.excess() > 0);
-        over.sort_by_cached_key(|object| std::cmp::Reverse(object.resident()));
-        for object in over {
-            while object.excess() > 0 && object.evict(BATCH.min(object.excess())) > 0 {}
+    fn make_room(&self) {
+        while self.room.excess(self) > 0 {
+            if self.evict(BATCH) == 0 {
+                self.answer_waiting();
+                std::thread::sleep(TRY_AGAIN);
+            }
         }
+    }
+
+    /// Takes some pages out of each object that has more than it may have, and of the largest of
+    /// those that have more together.
+    fn keep_limits(&self) -> Limits {
+        if !self.limited.load(Ordering::Relaxed) {
+            return Limits::Kept;
+        }
+        let mut gone = Vec::new();
+        let objects = self.objects();
+        for object in &objects {
+            let excess = object.own_excess();
+            if excess > 0 {
+                gone.push(object.evict(BATCH.min(excess)));
+            }
+            let share = object.share();
+            if let Some(share) = share.filter(|share| share.excess() > 0) {
+                gone.push(self.evict_of(share));
+            }
+        }
+        match gone.iter().sum() {
+            _ if gone.is_empty() => Limits::Kept,
+            0u64 => Limits::Stuck,
+            _ => Limits::Nearer,
+        }
+    }
+
+    /// Takes some pages out of the largest object that is a part of `share` and has any to give.
+    fn evict_of(&self, share: &Arc<Share>) -> u64 {
+        let mut of = self.objects();
+        of.retain(|object| {
+            object
+                .share()
+                .is_some_and(|other| Arc::ptr_eq(other, share))
+        });
+        of.sort_by_cached_key(|object| std::cmp::Reverse(object.resident()));
+        let most = BATCH.min(share.excess());
+        let mut gone = of.iter().map(|object| object.evict(most));
+        gone.find(|gone| *gone > 0).unwrap_or(0)
+    }
+
+    /// Some object may not have all of the memory.
+    pub(crate) fn has_limits(&self) {
+        self.limited.store(true, Ordering::Relaxed);
     }
 
     /// Takes about `wanted` pages out. Returns how many: fewer when no object gives more up.

@@ -115,6 +115,19 @@ impl Room {
         }
     }
 
+    /// The same in pages.
+    pub(crate) fn pages(&self) -> u64 {
+        self.bytes() / PAGE_BYTES as u64
+    }
+
+    /// True when there is room for so many pages more.
+    pub(crate) fn has(&self, pages: u64, host: &Objects) -> bool {
+        match self {
+            Self::Own(most) => host.resident() + pages <= most.load(Ordering::Relaxed),
+            Self::Tree(tree) => tree.budget.excess(pages) == 0,
+        }
+    }
+
     /// Pages that one request may bring.
     pub(crate) fn window(&self, host: &Objects) -> u64 {
         let Self::Tree(tree) = self else {

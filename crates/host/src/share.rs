@@ -8,6 +8,7 @@ use farpage_abi::PAGE_BYTES;
 pub struct Share {
     most: AtomicU64,
     resident: AtomicU64,
+    pub(crate) wired: AtomicU64,
 }
 
 impl Share {
@@ -16,6 +17,7 @@ impl Share {
         Self {
             most: AtomicU64::new(bytes / PAGE_BYTES as u64),
             resident: AtomicU64::new(0),
+            wired: AtomicU64::new(0),
         }
     }
 
@@ -38,6 +40,11 @@ impl Share {
     pub(crate) fn excess(&self) -> u64 {
         let resident = self.resident.load(Ordering::Relaxed);
         resident.saturating_sub(self.pages())
+    }
+
+    /// So much above it that who brings more pages in is to wait.
+    pub(crate) fn is_overfull(&self) -> bool {
+        self.excess() > self.pages() / 8
     }
 
     /// An object of it has other pages in memory than before.

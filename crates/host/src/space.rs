@@ -376,11 +376,14 @@ impl Waiter {
                 return;
             }
         };
-        if reading && !task.reads_by_hand() && self.space.refuse(self.address).is_ok() {
+        if reading && !task.reads_by_hand() {
+            // Before the program goes on: it may end, and the run with it.
             if object.is_first_failure() {
                 eprintln!("farpage: cannot read '{name}' at byte {offset}: {why}");
             }
-            return;
+            if self.space.refuse(self.address).is_ok() {
+                return;
+            }
         }
         let process = task.process;
         eprintln!(

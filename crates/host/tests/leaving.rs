@@ -168,6 +168,61 @@ fn new_pages_are_refused_while_nothing_can_leave_and_there_are_some_when_it_can(
 }
 
 #[test]
+fn an_object_that_cannot_keep_to_what_it_may_have_is_tried_now_and_then() {
+    const MOST: u64 = 256 * PAGE_BYTES as u64;
+    let store = Store::new(0);
+    let objects = Objects::start(64 << 20).unwrap();
+    let (object, view) = mapped(objects, &store, 1024);
+    store.is_full.store(true, Ordering::Relaxed);
+    (0..1024).for_each(|page| write(&view, page));
+    object.set_most(MOST).unwrap();
+    thread::sleep(Duration::from_secs(1));
+    // It may have a page or two that are needed all the same, while there is room.
+    (0..1024).for_each(|page| assert_eq!(read(&view, page), page + 1));
+    let refused = object.figures().pager.errors;
+    assert!((1..200).contains(&refused), "{refused} tries");
+    store.is_full.store(false, Ordering::Relaxed);
+    while object.resident() * PAGE_BYTES as u64 > MOST {
+        thread::yield_now();
+    }
+    (0..1024).for_each(|page| assert_eq!(read(&view, page), page + 1));
+}
+
+#[test]
+fn what_stays_is_counted_by_what_cannot_leave() {
+    let store = Store::new(0);
+    let objects = Objects::start(8 << 20).unwrap();
+    let (object, view) = mapped(objects, &store, 4096);
+    // One page of each sixteen: all of them would stay.
+    let pieces = (0..256).map(|piece| PageRange::new(piece * 16 + 5, piece * 16 + 6));
+    let (stay, may_not): (Vec<_>, Vec<_>) = pieces.partition(|piece| object.wire(*piece).is_ok());
+    assert_eq!((stay.len(), may_not.len()), (64, 192), "4 MiB of 8 stay");
+    object.wire(stay[0]).expect("it stays already");
+    assert_eq!(object.set_most(7 << 20), Err(4 << 20));
+    (0..4096).for_each(|page| write(&view, page));
+    (0..4096).for_each(|page| assert_eq!(read(&view, page), page + 1));
+    assert!(objects.resident_bytes() <= 9 << 20);
+    let share = Arc::new(farpage_host::Share::new(8 << 20));
+    let pager = Arc::clone(&store) as Arc<dyn farpage_pagers::Pager>;
+    let other = objects.create("other", 4096, pager, true).unwrap();
+    other.belongs_to(share);
+    assert_eq!(other.wire(may_not[0]).unwrap_err().of, "all objects");
+    object.unwire(stay[0]);
+    stay.iter().for_each(|piece| object.unwire(*piece));
+    let most = other.set_most(1 << 20);
+    most.expect("nothing of it stays");
+    other.wire(PageRange::new(0, 128)).unwrap();
+    assert_eq!(
+        other.wire(PageRange::new(128, 129)).unwrap_err().of,
+        "the object"
+    );
+    drop(other);
+    object
+        .wire(PageRange::new(0, 1024))
+        .expect("what stayed of the other is gone");
+}
+
+#[test]
 fn messages_of_an_object_are_told_to_who_looks() {
     let store = Store::new(0);
     let objects = Objects::start(1 << 20).unwrap();

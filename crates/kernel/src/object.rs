@@ -32,7 +32,8 @@ impl Kernel {
         };
         let start = place.ok_or(Errno::ENOMEM)?;
         let give_up = || {
-            for part in [start, shadow_of(start)] {
+            // The shadow first: the place is free for other kernels when both are.
+            for part in [shadow_of(start), start] {
                 // SAFETY: nobody knows the mapping yet.
                 let _ = unsafe { mem::unmap(part, bytes) };
             }

@@ -73,22 +73,11 @@ impl Kernel {
     }
 
     fn grow_in_place(&self, region: &Region, end: usize, new_end: usize) -> bool {
-        let flags =
-            mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE | mem::MAP_FIXED_NOREPLACE;
+        let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
         if end != region.end || !manageable(end, new_end) {
             return false;
         }
-        // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
-        let grown = unsafe {
-            mem::map(
-                end,
-                new_end - end,
-                region.prot,
-                flags,
-                farpage_sys::file::Fd(-1),
-                0,
-            )
-        };
+        let grown = self.take_place(end, new_end - end, region.prot, flags);
         if grown.is_ok() {
             self.manage(end, new_end, region.prot);
             self.inherit_on_fork(region, end, new_end);

@@ -157,16 +157,25 @@ impl Kernel {
 
     /// Maps anonymous memory at `at`: `EEXIST` where there is some, or its shadow. A shadow without
     /// memory is another kernel's of this process, which has unmapped the memory just now.
-    fn take_place(&self, at: usize, bytes: usize, prot: u32, flags: u32) -> Result<(), Errno> {
+    pub(crate) fn take_place(
+        &self,
+        at: usize,
+        bytes: usize,
+        prot: u32,
+        flags: u32,
+    ) -> Result<(), Errno> {
         let flags = flags | mem::MAP_FIXED_NOREPLACE;
         // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
         unsafe { mem::map(at, bytes, prot, flags, Fd(-1), 0) }?;
         if !self.is_active() {
             return Ok(());
         }
-        self.map_shadow(at, bytes).inspect_err(|_| {
+        self.map_shadow(at, bytes).inspect_err(|errno| {
             // SAFETY: nobody knows it yet.
             let _ = unsafe { mem::unmap(at, bytes) };
+            if *errno != Errno::EEXIST {
+                self.say_unmanaged(at, at + bytes, *errno);
+            }
         })
     }
 
@@ -186,6 +195,11 @@ impl Kernel {
         {
             state.regions.remove(start, end);
             drop(state);
+            if errno != Errno::EBUSY {
+                // Else the shadow is another kernel's.
+                // SAFETY: this kernel's own, and nothing lies there.
+                let _ = unsafe { mem::unmap(shadow_of(start), end - start) };
+            }
             self.say_unmanaged(start, end, errno);
             return;
         }

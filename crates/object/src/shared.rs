@@ -159,7 +159,7 @@ pub struct Shared<W> {
     /// Those of which pages are aside, in the order in which they were set there.
     queue_aside: VecDeque<u64>,
     waiting: BTreeMap<u64, Vec<W>>,
-    /// How often each page is wired.
+    /// How often each cluster is wired: pages leave by clusters, so they stay by clusters.
     wired: BTreeMap<u64, u32>,
     streams: Streams,
     resident: u64,
@@ -375,11 +375,23 @@ impl<W> Shared<W> {
         true
     }
 
-    /// `pages` stay once they are there, until [`Shared::unwire`] was called as often.
+    /// `pages`, and those of their clusters, stay once they are there, until [`Shared::unwire`] was
+    /// called as often.
     pub fn wire(&mut self, pages: PageRange) {
-        for page in pages.iter() {
-            *self.wired.entry(page.0).or_default() += 1;
+        for cluster in clusters_of(pages) {
+            *self.wired.entry(cluster).or_default() += 1;
         }
+    }
+
+    /// Pages that [`Shared::wire`] would have stay that may go now.
+    pub fn would_wire(&self, pages: PageRange) -> u64 {
+        let new = clusters_of(pages).filter(|cluster| !self.wired.contains_key(cluster));
+        new.map(|cluster| self.pages_of(cluster)).sum()
+    }
+
+    fn pages_of(&self, cluster: u64) -> u64 {
+        let end = (cluster + 1) * CLUSTER_PAGES;
+        end.min(self.pages).saturating_sub(cluster * CLUSTER_PAGES)
     }
 
     /// The opposite of [`Shared::wire`].
@@ -387,11 +399,15 @@ impl<W> Shared<W> {
     /// # Panics
     /// When one of them is not wired.
     pub fn unwire(&mut self, pages: PageRange) {
-        for page in pages.iter() {
-            let count = self.wired.get_mut(&page.0).expect("a wired page");
+        for number in clusters_of(pages) {
+            let count = self.wired.get_mut(&number).expect("a wired page");
             *count -= 1;
             if *count == 0 {
-                self.wired.remove(&page.0);
+                self.wired.remove(&number);
+                let cluster = self.clusters.get(&number);
+                if cluster.is_some_and(|cluster| cluster.there != 0) {
+                    self.enqueue(number);
+                }
             }
         }
     }
@@ -507,6 +523,10 @@ impl<W> Shared<W> {
 
 fn one(page: u64) -> PageRange {
     PageRange::new(page, page + 1)
+}
+
+fn clusters_of(pages: PageRange) -> core::ops::Range<u64> {
+    pages.start.0 / CLUSTER_PAGES..pages.end.0.div_ceil(CLUSTER_PAGES)
 }
 
 fn cluster_pages(number: u64) -> PageRange {

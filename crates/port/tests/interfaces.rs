@@ -236,6 +236,31 @@ fn garbled_arguments_are_answered_and_the_server_goes_on() {
 }
 
 #[test]
+fn arguments_that_cost_their_sender_nothing_are_not_read() {
+    const BYTES: usize = 65 << 20;
+    with_server(|node, right| {
+        let own = StoreClient::new(right.clone());
+        let error = own.long(vec![0; BYTES]).unwrap_err();
+        assert!(error.to_string().contains("64 MiB"), "{error}");
+        let port = node.port();
+        let asks = StoreClient::new(port.make_send()).with_timeout(Duration::ZERO);
+        asks.nothing().unwrap_err();
+        let mut bytes = port.receive(None).unwrap().bytes;
+        // They are in memory that comes along.
+        bytes[7] = 1;
+        let sparse = Sealed::new(Draft::create(c"sparse", BYTES).unwrap()).unwrap();
+        let message = Message {
+            bytes,
+            memory: vec![Memory::Donated(sparse.into())],
+            ..Message::new(StoreClient::INTERFACE.number("long"))
+        };
+        let answer = right.call(message, None).unwrap();
+        let garbled = 2;
+        assert_eq!((answer.bytes.len(), answer.bytes[6]), (12, garbled));
+    });
+}
+
+#[test]
 fn a_server_that_dies_is_an_error_of_the_call() {
     let node = Node::new().unwrap();
     let port = node.port();

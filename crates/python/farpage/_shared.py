@@ -67,6 +67,8 @@ class SharedMemory:
                 with _talks:
                     self._memory.set_ram(ram)
             except errors.Error:
+                if create:
+                    self.unlink()
                 self.close()
                 raise
         self._size, self._buf = self._memory.size, memoryview(self._memory)
@@ -96,9 +98,9 @@ class SharedMemory:
         if self._buf is not None:
             self._buf.release()
             self._buf = None
-        self._pinned.clear()
         if self._memory is not None:
             with _talks:
+                self._pinned.clear()
                 self._memory.close()
             self._memory = None
 
@@ -117,7 +119,8 @@ class SharedMemory:
             raise errors.ArgumentError(
                 f"where: {where!r} is no part of {self._size} bytes; give (start, stop)"
             )
-        wire = self._memory.wire(start, stop - start)
+        with _talks:
+            wire = self._memory.wire(start, stop - start)
         self._pinned.setdefault((start, stop), []).append(wire)
 
     def unpin(self, where=None):
@@ -126,7 +129,8 @@ class SharedMemory:
         wires = self._pinned.get(where)
         if not wires:
             raise errors.ArgumentError(f"where: {where!r} is not pinned; give what pin was given")
-        wires.pop()
+        with _talks:
+            wires.pop()
 
     def unlink(self):
         """Takes its name away: it is gone when nobody has it any more."""

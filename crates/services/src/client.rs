@@ -20,17 +20,25 @@ use farpage_sys::view::View;
 use crate::figures::{Figures, Message};
 use crate::interface::{Failures, KernelClient, MemoryClient, Tried};
 use crate::pager::{MemoryObject, MemoryObjects};
-use crate::{Listed, PagerListed, Refusal, Status, lock};
+use crate::{Listed, PagerListed, Refusal, Status, default_socket, lock};
 
 /// A host kernel that does not answer for so long is taken for dead.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What to give to `farpage up` so that it listens there.
+fn option(socket: &Path) -> String {
+    match socket == default_socket() {
+        true => String::new(),
+        false => format!(" --socket {}", socket.display()),
+    }
+}
 
 /// Why there is no shared memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No host kernel listens.
-    #[error("no host kernel listens at '{}'; start one: farpage up", .0.display())]
+    #[error("no host kernel listens at '{}'; start one: farpage up{}", .0.display(), option(.0))]
     Absent(PathBuf),
     /// Another user may have put it there, and would have all that is shared through it.
     #[error(

@@ -66,8 +66,7 @@ pub struct ObjectFigures {
     pub aside_bytes: u64,
     /// What stays in memory.
     pub wired_bytes: u64,
-    /// What it may have in memory, when that is less than the host kernel: a limit of its own, or
-    /// of all objects of its user together.
+    /// What it may have in memory, when it has a limit of its own.
     pub ram_bytes: Option<u64>,
     /// What came from its pager, over all.
     pub paged_in_bytes: u64,
@@ -194,7 +193,7 @@ impl Service {
                 dirty_bytes: pages(figures.dirty),
                 aside_bytes: pages(figures.aside),
                 wired_bytes: pages(figures.wired),
-                ram_bytes: Some(entry.object.most_bytes()).filter(|bytes| *bytes < self.ram_bytes),
+                ram_bytes: entry.object.most_bytes(),
                 paged_in_bytes: pages(figures.brought),
                 paged_out_bytes: pages(figures.taken),
                 failed: figures.failed,

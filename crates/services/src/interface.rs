@@ -32,11 +32,16 @@ pub enum Refusal {
     Ram(u64),
     /// So much may not stay in memory.
     #[error(
-        "{0} bytes cannot be wired: all wired memory together may take half of the host kernel's RAM \
-         ({1} bytes), and half of what its object and its user may have; wire less, or start the \
-         host kernel with more --ram"
+        "{0} more bytes cannot be wired: of {1} half of the RAM, {2} bytes, may be, and {3} are; \
+         wire less, or give more RAM (ram=, farpage up --ram and --user-ram)"
     )]
-    Wired(u64, u64),
+    Wired(u64, String, u64, u64),
+    /// So little is not twice what stays in memory.
+    #[error(
+        "an object of which {1} bytes are wired cannot do with {0} bytes of RAM; give at least twice \
+         what is wired, or unwire some"
+    )]
+    RamWired(u64, u64),
     /// It has not so many bytes.
     #[error("the object has {0} bytes only; give a part of it")]
     Outside(u64),

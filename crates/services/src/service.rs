@@ -72,8 +72,6 @@ pub struct Service {
     /// What all objects of a user may have in memory, in bytes, and the users that have any.
     user_ram: Option<u64>,
     users: HashMap<u32, Arc<Share>>,
-    /// Of all objects, those that are wired twice counted twice.
-    wired_pages: u64,
 }
 
 /// What a port of ours stands for.
@@ -167,7 +165,6 @@ impl Service {
             told: HashMap::new(),
             user_ram: None,
             users: HashMap::new(),
-            wired_pages: 0,
         })
     }
 
@@ -273,7 +270,6 @@ impl Service {
                 }
             }
             Some(Held::Wired(wired)) => {
-                self.wired_pages -= wired.pages.pages();
                 if let Some(object) = wired.object.upgrade() {
                     object.unwire(wired.pages);
                 }
@@ -570,7 +566,6 @@ impl OfObject<'_> {
     }
 
     fn try_wire(&mut self, first: u64, pages: u64) -> Result<SendRight, Refusal> {
-        const PAGE: u64 = PAGE_BYTES as u64;
         let gone = || Refusal::NotFound("(it is gone)".into());
         let entry = self.entry().ok_or_else(gone)?;
         let (object, bytes) = (Arc::clone(&entry.object), entry.bytes);
@@ -578,13 +573,11 @@ impl OfObject<'_> {
         let Some(end) = end.filter(|end| pages > 0 && *end <= object.pages()) else {
             return Err(Refusal::Outside(bytes));
         };
-        let most = (self.0.ram_bytes / 2).min(object.most_bytes() / 2);
-        if (self.0.wired_pages + pages) * PAGE > most {
-            return Err(Refusal::Wired(pages * PAGE, self.0.ram_bytes / 2));
-        }
         let pages = PageRange::new(first, end);
-        object.wire(pages);
-        self.0.wired_pages += pages.pages();
+        object.wire(pages).map_err(|limit| {
+            let of = limit.of.to_owned();
+            Refusal::Wired(limit.wanted_bytes, of, limit.most_bytes, limit.wired_bytes)
+        })?;
         let (port, right) = self.0.make_port();
         let wired = Wired {
             object: Arc::downgrade(&object),
@@ -681,8 +674,8 @@ impl Memory for OfObject<'_> {
             if bytes < RAM_MIN {
                 return Err(Refusal::Ram(bytes));
             }
-            entry.object.set_most(bytes);
-            Ok(())
+            let set = entry.object.set_most(bytes);
+            set.map_err(|wired| Refusal::RamWired(bytes, wired))
         };
         Tried(self.entry().ok_or_else(gone).and_then(set))
     }

@@ -200,9 +200,8 @@ fn killed_at_any_moment_programs_leave_nothing() {
 #[test]
 fn without_a_host_kernel_the_error_says_how_to_start_one() {
     let folder = tempfile::tempdir().unwrap();
-    let error = Host::connect(&folder.path().join("none")).err().unwrap();
-    assert!(
-        error.to_string().ends_with("start one: farpage up"),
-        "{error}"
-    );
+    let socket = folder.path().join("none");
+    let error = Host::connect(&socket).err().unwrap();
+    let ends = format!("start one: farpage up --socket {}", socket.display());
+    assert!(error.to_string().ends_with(&ends), "{error}");
 }

@@ -43,7 +43,11 @@ pub fn list(args: &LsArgs) -> Result<()> {
         return Ok(());
     }
     let figures = args.which.ask(|host| host.figures())?;
-    print!("{}{}", table(&figures.objects), memory(&figures));
+    match figures.objects.is_empty() {
+        true => println!("nothing is shared"),
+        false => print!("{}", table(&figures.objects)),
+    }
+    print!("{}", memory(&figures));
     Ok(())
 }
 

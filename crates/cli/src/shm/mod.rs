@@ -90,7 +90,10 @@ fn memory_device() -> Result<u64> {
 pub fn tidy() {
     let count = ledger::remove_what_dead_runs_left(false);
     if count > 0 {
-        eprint!("{}", removed(count));
+        let names = counted(count, "name");
+        eprintln!(
+            "farpage: removed shared memory that earlier runs, which were killed, left: {names}"
+        );
     }
 }
 
@@ -98,7 +101,10 @@ pub fn tidy() {
 pub fn collect(dry: bool) {
     match ledger::remove_what_dead_runs_left(dry) {
         0 => println!("killed runs have left no shared memory"),
-        count if dry => println!("would remove at most {}", counted(count, OBJECT)),
+        count if dry => println!(
+            "would remove shared memory of killed runs, unless others use it: {}",
+            counted(count, "name")
+        ),
         count => print!("{}", removed(count)),
     }
 }
@@ -116,6 +122,10 @@ pub struct Figures {
     pub paged_in_bytes: u64,
     /// Faults in them.
     pub faults: u64,
+    /// Time that these took, to a tenth.
+    pub stall_ns: u64,
+    /// The longest.
+    pub stall_ns_max: u64,
     /// Names that nobody had removed.
     pub removed: u64,
     /// Memory files that were large and written to, and stayed Linux's.
@@ -150,19 +160,10 @@ impl Figures {
     /// For the summary: a line, or two.
     pub fn summary(&self) -> String {
         let mut text = format!(
-            "farpage: shared memory: {}, {} in RAM at most\n",
+            "farpage: shared memory: {} mapped, {} in RAM at most\n",
             counted(self.objects, "object"),
             human(self.resident_max_bytes)
         );
-        if self.paged_out_bytes > 0 {
-            text.pop();
-            text += &format!(
-                "; {} paged out, {} in, {}\n",
-                human(self.paged_out_bytes),
-                human(self.paged_in_bytes),
-                counted(self.faults, "fault")
-            );
-        }
         if self.left > 0 {
             text += &format!(
                 "farpage: {} stayed with Linux, beside the budget: mapped in small parts, or \
@@ -177,12 +178,10 @@ impl Figures {
     }
 }
 
-const OBJECT: &str = "shared memory object";
-
-/// `removed 3 shared memory objects that nobody unlinked`.
+/// `removed shared memory that nobody unlinked: 3 names`.
 fn removed(count: u64) -> String {
-    let objects = counted(count, OBJECT);
-    format!("farpage: removed {objects} that nobody unlinked\n")
+    let names = counted(count, "name");
+    format!("farpage: removed shared memory that nobody unlinked: {names}\n")
 }
 
 #[cfg(test)]
@@ -196,20 +195,11 @@ mod tests {
             resident_max_bytes: 3 << 20,
             ..Figures::default()
         };
-        let line = "farpage: shared memory: 2 objects, 3.00 MiB in RAM at most\n";
+        let line = "farpage: shared memory: 2 objects mapped, 3.00 MiB in RAM at most\n";
         assert_eq!(none.summary(), line);
         let some = Figures { removed: 1, ..none };
-        let more = "farpage: removed 1 shared memory object that nobody unlinked\n";
+        let more = "farpage: removed shared memory that nobody unlinked: 1 name\n";
         assert_eq!(some.summary(), format!("{line}{more}"));
-        let paged = Figures {
-            paged_out_bytes: 9 << 20,
-            paged_in_bytes: 5 << 20,
-            faults: 12_345,
-            ..none
-        };
-        let line = "farpage: shared memory: 2 objects, 3.00 MiB in RAM at most; 9.00 MiB paged out, \
-                    5.00 MiB in, 12.3k faults\n";
-        assert_eq!(paged.summary(), line);
         let left = Figures { left: 2, ..none };
         assert!(left.summary().contains("2 memory files stayed with Linux"));
     }

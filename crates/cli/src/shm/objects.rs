@@ -336,6 +336,8 @@ impl Kept {
             paged_out_bytes: paged.taken * PAGE_BYTES as u64,
             paged_in_bytes: paged.brought * PAGE_BYTES as u64,
             faults: paged.faults,
+            stall_ns: paged.stall_ns,
+            stall_ns_max: paged.stall_ns_max,
             removed: self.removed + removed,
             left: self.left,
         }

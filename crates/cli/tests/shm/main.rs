@@ -122,10 +122,30 @@ fn shared_memory_larger_than_ram_keeps_every_byte() {
     let program = compile("shm.c", "shm-large", &[]);
     let said = expect("32M", &[&program, "large", "200"]);
     assert!(most_mib(&said) <= MOST_MIB, "{said}");
-    assert!(said.contains("MiB paged out, "), "{said}");
+    let stalled = said.split("stalled").nth(1).expect("a line for it");
+    assert!(!stalled.contains(" in 0 faults"), "{said}");
     // Linux would have ended it: it does not fit into /dev/shm.
     let bare = small("exec \"$@\"", &[&program, "large", "200"]).output();
     assert!(!bare.unwrap().status.success());
+}
+
+#[test]
+fn shared_memory_that_fits_nowhere_ends_its_program_and_says_why() {
+    if !may_mount() {
+        return;
+    }
+    let program = compile("shm.c", "shm-nowhere", &[]);
+    let script = "$FARPAGE run --ram 32M --compressed 0 --spill /var/tmp --spill-limit 32M --shm -- \
+                  \"$@\"";
+    let got = small(script, &[&program, "large", "200"]).output().unwrap();
+    let said = text(&got.stderr);
+    assert_eq!(got.status.code(), Some(128 + 7), "{said}");
+    assert!(
+        said.contains("paging space is full") && said.contains("farpage spill add"),
+        "{said}"
+    );
+    assert!(said.contains("memory and paging space are full"), "{said}");
+    assert!(most_mib(&said) <= MOST_MIB, "{said}");
 }
 
 #[test]
@@ -229,7 +249,7 @@ fn statistics_say_what_the_summary_says() {
     assert_eq!((&shm["removed"], &shm["left"]), (&6.into(), &0.into()));
     let objects = shm["objects"].as_u64().unwrap();
     assert!(
-        objects > 0 && said.contains(&format!("{objects} objects,")),
+        objects > 0 && said.contains(&format!("{objects} objects mapped,")),
         "{shm} {said}"
     );
     assert!(shm["resident_max_bytes"].as_u64().unwrap() > 0, "{shm}");
@@ -271,7 +291,7 @@ fn names_that_nobody_removed_are_gone_and_said() {
     let said = text(&got.stderr);
     // A file, a semaphore, a queue, and three of System V.
     assert!(
-        said.contains("removed 6 shared memory objects that nobody unlinked"),
+        said.contains("removed shared memory that nobody unlinked: 6 names"),
         "{said}"
     );
     // What others have made stays.
@@ -358,7 +378,10 @@ fn what_a_killed_supervisor_left_the_next_run_removes() {
         "killed runs have left no shared memory\n"
     );
     let ended = child.wait_with_output_of_stderr();
-    assert!(ended.contains("removed 6 shared memory objects"), "{ended}");
+    assert!(
+        ended.contains("which were killed, left: 6 names"),
+        "{ended}"
+    );
     assert!(
         ended.contains("it uses shared memory that farpage run --shm keeps"),
         "{ended}"
@@ -387,7 +410,7 @@ fn the_end_of_the_last_user_is_waited_for_or_a_signal() {
     assert_eq!(line(&mut output), "1\n");
     assert_eq!(line(&mut output), "", "nothing is left");
     let said = child.wait_with_output_of_stderr();
-    assert!(said.contains("removed 6 shared memory objects"), "{said}");
+    assert!(said.contains("unlinked: 6 names"), "{said}");
 }
 
 trait Ended {

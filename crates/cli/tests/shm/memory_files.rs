@@ -50,7 +50,7 @@ fn a_memory_file_larger_than_ram_keeps_every_byte() {
         let program = compile("memfd.c", "memfd-large", &[]);
         let said = expect("32M", &[&program, "large", "200"]);
         assert!(most_mib(&said) <= MOST_MIB, "{said}");
-        assert!(said.contains("shared memory: 1 object,"), "{said}");
+        assert!(said.contains("shared memory: 1 object mapped,"), "{said}");
     }
 }
 
@@ -136,7 +136,7 @@ other.send(b'!')
     assert_eq!(text(&got.stdout), seen, "{said}");
     let line = "which farpage run --shm does not run: it sees zeros there";
     assert_eq!(said.matches(line).count(), 1, "{said}");
-    assert!(said.contains("shared memory: 1 object,"), "{said}");
+    assert!(said.contains("shared memory: 1 object mapped,"), "{said}");
 }
 
 /// By the default strategy the workers hand descriptors over, of files that are unlinked; nothing of

@@ -53,15 +53,14 @@ impl<W> Shared<W> {
     /// there are none that may go.
     pub fn choose_clean(&mut self, within: Range<u64>) -> Option<Leaving> {
         let clusters = within.start / CLUSTER_PAGES..within.end.div_ceil(CLUSTER_PAGES);
-        let wired = |page: &u64| self.wired.contains_key(page);
-        let mut clusters = self.clusters.range(clusters);
-        let leaving = clusters.find_map(|(number, cluster)| {
+        let wired = &self.wired;
+        let clusters = self.clusters.range(clusters);
+        let mut free = clusters.filter(|(number, _)| !wired.contains_key(number));
+        let leaving = free.find_map(|(number, cluster)| {
             let first = number * CLUSTER_PAGES;
             let start = within.start.max(first);
             let asked = mask(PageRange::new(start, within.end.min(first + CLUSTER_PAGES)));
-            let held = (first..first + CLUSTER_PAGES).filter(wired);
-            let held = held.fold(0, |all, page| all | 1 << (page - first));
-            let clean = asked & !(cluster.dirty | cluster.leaving | cluster.asked | held);
+            let clean = asked & !(cluster.dirty | cluster.leaving | cluster.asked);
             match (cluster.there & clean, cluster.aside & clean) {
                 (0, 0) => None,
                 (0, aside) => Some(Leaving::Dropped(first_run(*number, aside))),
@@ -220,7 +219,7 @@ impl<W> Shared<W> {
 
     /// Pages that are wired, wherever they are.
     pub fn wired(&self) -> u64 {
-        self.wired.len() as u64
+        self.wired.keys().map(|number| self.pages_of(*number)).sum()
     }
 
     /// Clean pages leave.
@@ -241,7 +240,6 @@ impl<W> Shared<W> {
             let number = self.queue.pop_front()?;
             let all = cluster_pages(number);
             let first = all.start.0;
-            let is_wired = self.wired.range(first..all.end.0).next().is_some();
             let cluster = self.clusters.get_mut(&number)?;
             cluster.queued = false;
             if cluster.there == 0 {
@@ -249,8 +247,12 @@ impl<W> Shared<W> {
                 self.forget_empty(number);
                 continue;
             }
+            if self.wired.contains_key(&number) {
+                // Unwiring has it queued again.
+                continue;
+            }
             let is_busy = cluster.coming | cluster.leaving | cluster.asked != 0;
-            if is_busy || is_wired || is_held(all) {
+            if is_busy || is_held(all) {
                 // Some of it is on its way, or in use: it is young.
                 self.enqueue(number);
                 continue;

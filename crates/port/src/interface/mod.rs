@@ -3,7 +3,8 @@
 //!
 //! What travels: 12 bytes (a number made of the interface's name, its version, how it went), then
 //! the arguments as postcard writes them. Rights, descriptors and memory travel beside. More than
-//! 64 KiB go as donated memory, which nobody need know. All that comes is checked in full.
+//! 64 KiB, and at most 64 MiB, go as donated memory, which nobody need know. All that comes is
+//! checked in full.
 
 mod later;
 mod wire;
@@ -21,6 +22,9 @@ use crate::{CallError, Memory, Message, Received, Right, SendRight, Sender};
 const HEAD_BYTES: usize = 12;
 /// Bytes that go inside a message.
 const INSIDE_MAX: usize = 64 << 10;
+/// Bytes of arguments at most: who reads them makes values of them, in memory of its own, while
+/// donated memory may cost its sender nothing.
+const ARGUMENTS_MAX: usize = 64 << 20;
 
 /// What an interface is known by.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +129,7 @@ pub enum InvokeError {
     #[error("an argument cannot be written: {0}")]
     Encode(postcard::Error),
     /// Memory for a long argument cannot be had.
-    #[error("no memory for a long argument: {0}")]
+    #[error("no memory for a long argument: {0}; more than 64 MiB go as Contents or Memory")]
     Memory(farpage_sys::Errno),
 }
 
@@ -143,6 +147,9 @@ impl Outgoing {
         self.bytes[..HEAD_BYTES].copy_from_slice(&of.head(outcome, is_long));
         if is_long {
             let rest = &self.bytes[HEAD_BYTES..];
+            if rest.len() > ARGUMENTS_MAX {
+                return Err(farpage_sys::Errno::E2BIG);
+            }
             let mut draft = Draft::create(c"farpage-arguments", rest.len())?;
             draft.copy_from_slice(rest);
             let sealed = Sealed::new(draft)?.into();
@@ -183,8 +190,10 @@ fn open(of: &Interface, received: &mut Received) -> Result<Opened, Garbled> {
         [0, 0, 0, 0, 0] => Bytes::Inside(std::mem::take(&mut received.bytes)),
         [1, 0, 0, 0, 0] if received.bytes.len() == HEAD_BYTES && !received.memory.is_empty() => {
             match received.memory.remove(0) {
-                Memory::Donated(donated) => Bytes::Mapped(donated.map().map_err(|_| Garbled)?),
-                Memory::Lent(_) => return Err(Garbled),
+                Memory::Donated(donated) if donated.bytes() <= ARGUMENTS_MAX as u64 => {
+                    Bytes::Mapped(donated.map().map_err(|_| Garbled)?)
+                }
+                Memory::Donated(_) | Memory::Lent(_) => return Err(Garbled),
             }
         }
         _ => return Err(Garbled),
@@ -465,7 +474,8 @@ macro_rules! interface {
                 }
             )+
 
-            /// Passes a message on. When there is no room in the server's queue, waits for it.
+            /// Passes a message on. When there is no room in the server's queue, waits for it: to
+            /// the server all clients of a proxy are one, with one place in its queue.
             ///
             /// # Errors
             /// The message, when it is a notice.
@@ -484,15 +494,17 @@ macro_rules! interface {
                                     <$kind as $crate::interface::Wire>::take(incoming)?;
                             )*
                             incoming.end()?;
-                            let passes = self.$method(caller $(, &mut $argument)*);
-                            #[allow(unused_mut)]
-                            let mut out = $crate::interface::Outgoing::new(method);
-                            $(
-                                $crate::interface::Wire::put($argument, &mut out)
-                                    .map_err(|_| $crate::interface::Garbled)?;
-                            )*
-                            let out = passes.then_some(out);
-                            $crate::interface::pass_on(&OF, to, reply.take(), out);
+                            let mut on = None;
+                            if self.$method(caller $(, &mut $argument)*) {
+                                #[allow(unused_mut)]
+                                let mut out = $crate::interface::Outgoing::new(method);
+                                $(
+                                    $crate::interface::Wire::put($argument, &mut out)
+                                        .map_err(|_| $crate::interface::Garbled)?;
+                                )*
+                                on = Some(out);
+                            }
+                            $crate::interface::pass_on(&OF, to, reply.take(), on);
                             return Ok(Some($crate::interface::Outgoing::new(method)));
                         }
                     )+

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::INSIDE_MAX;
 use crate::link::{Draft, Frozen, Sealed};
-use crate::{Memory, Message, ReceiveRight, Right, SendOnceRight, SendRight};
+use crate::{Donated, Memory, Message, ReceiveRight, Right, SendOnceRight, SendRight};
 
 /// Bytes that mean nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -120,7 +120,7 @@ pub struct Contents(Held);
 
 enum Held {
     Own(Vec<u8>),
-    Mapped(Frozen),
+    Mapped(Frozen, Donated),
 }
 
 impl std::fmt::Debug for Contents {
@@ -141,7 +141,7 @@ impl std::ops::Deref for Contents {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Held::Own(bytes) => bytes,
-            Held::Mapped(map) => map,
+            Held::Mapped(map, _) => map,
         }
     }
 }
@@ -157,8 +157,12 @@ impl Wire for Contents {
             out.bytes.extend_from_slice(&self);
             return Ok(());
         }
-        let sealed = Draft::create(c"farpage-contents", self.len()).and_then(|mut draft| {
-            draft.copy_from_slice(&self);
+        let bytes = match self.0 {
+            Held::Mapped(_, donated) => return Memory::Donated(donated).put(out),
+            Held::Own(bytes) => bytes,
+        };
+        let sealed = Draft::create(c"farpage-contents", bytes.len()).and_then(|mut draft| {
+            draft.copy_from_slice(&bytes);
             Sealed::new(draft)
         });
         let sealed = sealed.map_err(|_| postcard::Error::SerializeBufferFull)?;
@@ -175,7 +179,7 @@ impl Wire for Contents {
         match Memory::take(from)? {
             Memory::Donated(donated) => {
                 let map = donated.map().map_err(|_| Garbled)?;
-                Ok(Self(Held::Mapped(map)))
+                Ok(Self(Held::Mapped(map, donated)))
             }
             Memory::Lent(_) => Err(Garbled),
         }
