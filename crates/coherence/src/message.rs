@@ -1,0 +1,96 @@
+//! What hosts tell each other of a page, and what its shell does.
+
+use farpage_abi::Access;
+
+use crate::hosts::{Host, Hosts};
+
+/// How often a page was taken for writing, as far as somebody knows. Who owns it, and this, are
+/// always learned together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+/// What a host asks for. It goes from host to host until it meets the owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Request {
+    /// Who asks.
+    pub by: Host,
+    /// To write, or to read. Not [`Access`]: that has no order.
+    pub to_write: bool,
+    /// It has a copy, and keeps it until it is told to drop it.
+    pub has_copy: bool,
+    /// Who sends it on knew of this epoch: whoever knows of less waits until it knows more.
+    pub known: Epoch,
+    /// How often it was sent on.
+    pub hops: u8,
+}
+
+/// A message about a page. Contents travel with it where [`Message::has_contents`] says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Message {
+    /// Somebody asks.
+    Request(Request),
+    /// The owner lets the receiver read: the contents.
+    Copy {
+        /// Of the sender's ownership.
+        epoch: Epoch,
+    },
+    /// The receiver owns the page from now on, and may write when these hosts have told it that they
+    /// have dropped their copies.
+    Own {
+        /// Of the receiver's ownership.
+        epoch: Epoch,
+        /// Which.
+        copies: Hosts,
+        /// The contents come with it: the receiver had none.
+        contents: bool,
+    },
+    /// The receiver drops its copy, and tells the new owner.
+    Invalidate {
+        /// Of the new ownership.
+        epoch: Epoch,
+        /// The new owner.
+        owner: Host,
+    },
+    /// The sender has dropped its copy.
+    Dropped {
+        /// Of the receiver's ownership.
+        epoch: Epoch,
+    },
+}
+
+impl Message {
+    /// True when the page's contents go along.
+    #[must_use]
+    pub fn has_contents(self) -> bool {
+        match self {
+            Self::Copy { .. } => true,
+            Self::Own { contents, .. } => contents,
+            Self::Request(_) | Self::Invalidate { .. } | Self::Dropped { .. } => false,
+        }
+    }
+}
+
+/// What the shell does, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Output {
+    /// Send a message, with the contents that the page has now where they belong to it.
+    Send(Host, Message),
+    /// The contents that came with the message are the page's.
+    Take,
+    /// Tasks of this host may do so much with the page from now on, and no more; without any access
+    /// its contents are gone.
+    Allow(Option<Access>),
+    /// Threads that wait for this access go on. When they have run, or after a while, tell
+    /// [`crate::Page::let_go`]: until then nobody takes away what they were given.
+    Answer(Access),
+}
+
+/// A peer sent what cannot be: it does not keep to the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{by} sent {what}, which cannot be here; its connection is to be closed")]
+pub struct Violation {
+    /// The guilty one.
+    pub by: Host,
+    /// What it sent.
+    pub what: &'static str,
+}
