@@ -2,11 +2,13 @@
 
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// Hosts of one object at most: a set of them is one word.
 pub const HOSTS_MAX: u8 = 64;
 
 /// A host among those of an object: less than [`HOSTS_MAX`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Host(pub u8);
 
 impl fmt::Display for Host {
@@ -16,7 +18,9 @@ impl fmt::Display for Host {
 }
 
 /// A set of hosts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Hosts(u64);
 
 impl Hosts {

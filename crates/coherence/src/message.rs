@@ -1,16 +1,19 @@
 //! What hosts tell each other of a page, and what its shell does.
 
 use farpage_abi::Access;
+use serde::{Deserialize, Serialize};
 
 use crate::hosts::{Host, Hosts};
 
 /// How often a page was taken for writing, as far as somebody knows. Who owns it, and this, are
 /// always learned together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Epoch(pub u64);
 
 /// What a host asks for. It goes from host to host until it meets the owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Request {
     /// Who asks.
     pub by: Host,
@@ -25,7 +28,7 @@ pub struct Request {
 }
 
 /// A message about a page. Contents travel with it where [`Message::has_contents`] says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Message {
     /// Somebody asks.
     Request(Request),

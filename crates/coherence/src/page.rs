@@ -110,6 +110,12 @@ impl Page {
         self.is_held
     }
 
+    /// True when others wait for this host to let go of what it holds.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.is_held && !self.later.is_empty()
+    }
+
     /// What is to be done next.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()

@@ -15,7 +15,7 @@ use crate::times::now_ns;
 use crate::trace::What;
 
 /// Time between two looks at pages that others write back.
-const ON_ITS_WAY: Duration = Duration::from_millis(1);
+pub(crate) const ON_ITS_WAY: Duration = Duration::from_millis(1);
 /// Of the pages of an object in memory so many are aside for one that is.
 pub(crate) const ASIDE_PART: u64 = 8;
 

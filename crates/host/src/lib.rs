@@ -11,6 +11,7 @@
 //! so that it can be written to. The files of [`Files`], which `farpage run --map` keeps for the
 //! programs that it runs, are only read: there Linux maps what the memory file has.
 
+mod away;
 mod budget;
 mod copies;
 mod counters;

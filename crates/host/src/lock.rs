@@ -19,11 +19,7 @@ impl Object {
     /// locked then.
     pub fn lock_pages(&self, pages: PageRange) -> Result<(), PagerError> {
         let mut state = self.lock();
-        while let Some(block) = state.pages.granted_in(pages) {
-            if !self.take_back(&mut state, block) {
-                return Err(PagerError::OutOfSpace);
-            }
-        }
+        self.nothing_granted(&mut state, pages)?;
         let locked = state.pages.lock(pages);
         locked.writable.iter().for_each(|run| protect(&state, *run));
         drop(state);

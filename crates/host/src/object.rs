@@ -297,7 +297,8 @@ impl Object {
     fn may_grant(&self) -> bool {
         let own = self.own_most() / 4 * 3;
         let is_small = self.resident() + GRANT_PAGES <= own;
-        is_small && self.share.get().is_none_or(|share| share.has(GRANT_PAGES))
+        let is_free = is_small && !self.pager.locks_pages();
+        is_free && self.share.get().is_none_or(|share| share.has(GRANT_PAGES))
     }
 
     fn own_most(&self) -> u64 {

@@ -24,7 +24,7 @@ mod table;
 
 pub use pages::{Answer, Discarded, Filled, Mapping, NEIGHBOURS, PageOuts, Pages, Victim};
 pub use queue::Place;
-pub use shared::{GRANT_PAGES, Leaving, Left, Locked, Shared, Wanted};
+pub use shared::{GRANT_PAGES, Here, Leaving, Left, Locked, Shared, Wanted};
 pub use state::{CLUSTER_PAGES, State};
 pub use stream::{Plan, Streams};
 pub use table::BLOCK_PAGES;

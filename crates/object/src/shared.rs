@@ -39,12 +39,14 @@ use farpage_abi::PageRange;
 use crate::state::CLUSTER_PAGES;
 use crate::stream::{Plan, Streams};
 
+mod away;
 mod grant;
 mod leave;
 mod lock;
 #[cfg(test)]
 mod tests;
 
+pub use away::Here;
 pub use grant::GRANT_PAGES;
 pub use lock::Locked;
 

@@ -120,6 +120,12 @@ pub trait Pager: Send + Sync {
         true
     }
 
+    /// True when it locks pages time and again: its kernel then decides on each page, and gives Linux
+    /// no whole blocks of them.
+    fn locks_pages(&self) -> bool {
+        false
+    }
+
     /// The contents of `pages` are gone for good: the program dropped them, or unmapped temporary
     /// memory. An object of a pager's own that is unmapped keeps its contents.
     fn discard(&self, object: ObjectId, pages: PageRange) {

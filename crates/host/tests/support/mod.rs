@@ -70,8 +70,17 @@ pub fn pair() -> (OwnedFd, OwnedFd) {
 
 /// An object of `pages` pages that this process maps.
 pub fn mapped(objects: &'static Objects, store: &Arc<Store>, pages: u64) -> (Arc<Object>, View) {
-    let pager = Arc::clone(store) as Arc<dyn Pager>;
-    let object = objects.create("test", pages, pager, true).unwrap();
+    mapped_of(objects, Arc::clone(store) as Arc<dyn Pager>, pages, true)
+}
+
+/// The same, of any pager.
+pub fn mapped_of(
+    objects: &'static Objects,
+    pager: Arc<dyn Pager>,
+    pages: u64,
+    temporary: bool,
+) -> (Arc<Object>, View) {
+    let object = objects.create("test", pages, pager, temporary).unwrap();
     let view = View::map(object.descriptor(), pages as usize * PAGE_BYTES, None).unwrap();
     let (one, other) = pair();
     socket::send(Fd(one.as_raw_fd()), &[0; 8], Some(view.userfaultfd())).unwrap();

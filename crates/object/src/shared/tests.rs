@@ -255,6 +255,44 @@ impl World {
         self.wake(told);
     }
 
+    /// Another kernel gets a page: its pager takes the contents from here, and comes for the rest.
+    fn goes_away(&mut self, page: u64) {
+        while let Some(block) = self.object.granted_in(one(page)) {
+            self.take_back(block);
+        }
+        self.lock(one(page));
+        let newest = self.newest.get(&page).copied().unwrap_or(0);
+        match self.object.here(page) {
+            Some(Here::Memory) => assert_eq!(self.file[&page], newest),
+            Some(Here::Aside) => assert_eq!(self.aside[&page], newest),
+            None => assert_eq!(self.pager.get(&page).copied().unwrap_or(0), newest),
+        }
+        if self.below(2) == 0 {
+            // It stays, and its pager has no copy.
+            let before = self.object.dirty();
+            let is_here = self.object.make_precious(page);
+            assert_eq!(is_here, self.object.here(page).is_some());
+            assert!(self.object.dirty() - before <= u64::from(is_here));
+            if is_here {
+                self.pager.remove(&page);
+            }
+            return;
+        }
+        let Some(told) = self.object.take_away(one(page)) else {
+            let is_leaving = |of: &[PageRange]| of.iter().any(|p| p.contains(PageIndex(page)));
+            assert!(is_leaving(&self.leaving) || is_leaving(&self.leaving_aside));
+            return;
+        };
+        self.asked.retain(|asked| *asked != one(page));
+        let was_here = self.file.remove(&page).or(self.aside.remove(&page));
+        if was_here.is_some() {
+            self.pager.insert(page, newest);
+            self.locked.remove(&page);
+        }
+        self.says[page as usize] = [Says::NotThere; TASKS];
+        self.wake(told);
+    }
+
     fn gone(&mut self, pages: PageRange) {
         for page in pages.start.0..pages.end.0 {
             let newest = self.newest.get(&page).copied().unwrap_or(0);
@@ -460,6 +498,7 @@ impl World {
                     0 => self.lock(pages),
                     1 => self.flush(pages),
                     2 => self.unlock(pages),
+                    _ if !self.temporary => self.goes_away(start),
                     _ => {}
                 }
             }

@@ -1,0 +1,56 @@
+//! What is counted of a shared object at this host.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What was done for a shared object at this host so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Units that threads of this host waited for to read, which another host had.
+    pub read_misses: u64,
+    /// The same, to write.
+    pub write_misses: u64,
+    /// Units that were here to be read, and that threads waited for to write.
+    pub upgrades: u64,
+    /// Messages to other hosts.
+    pub sent: u64,
+    /// Of those, requests of other hosts that were sent on, since this host was no owner any more.
+    pub forwarded: u64,
+    /// Of those, with contents.
+    pub contents_sent: u64,
+    /// Units that another host was given to write.
+    pub given: u64,
+    /// Copies that were dropped since another host wrote.
+    pub dropped: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) read_misses: AtomicU64,
+    pub(crate) write_misses: AtomicU64,
+    pub(crate) upgrades: AtomicU64,
+    pub(crate) sent: AtomicU64,
+    pub(crate) forwarded: AtomicU64,
+    pub(crate) contents_sent: AtomicU64,
+    pub(crate) given: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn figures(&self) -> Figures {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Figures {
+            read_misses: of(&self.read_misses),
+            write_misses: of(&self.write_misses),
+            upgrades: of(&self.upgrades),
+            sent: of(&self.sent),
+            forwarded: of(&self.forwarded),
+            contents_sent: of(&self.contents_sent),
+            given: of(&self.given),
+            dropped: of(&self.dropped),
+        }
+    }
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

@@ -1,0 +1,28 @@
+//! The shared memory server: memory objects that several hosts have in common.
+//!
+//! Every host has one [`Server`]. To its own kernel (crate `host`) it is the pager of each shared
+//! object; to the servers of other hosts it is a peer, and they bring its messages
+//! ([`Server::received`]) as it sends theirs ([`Wire`]). Who may do what is decided by crate
+//! `coherence`; how it is carried out, and what always holds:
+//!
+//! 1. An object is divided into units of the same number of pages. Each has a cell here, once it was
+//!    touched, with its scheduler.
+//! 2. One thing at a time happens to a cell: what comes meanwhile waits in its inbox, and whoever is
+//!    at work does it. Nobody waits for a cell, so nothing waits in a circle.
+//! 3. A unit that this host owns has its contents in exactly one place that counts: the kernel, the
+//!    paging space, or the cell; zeros are in none of them, at the home that nobody asked yet.
+//! 4. A copy may go at any time without a word. It is then asked for again.
+//! 5. What the scheduler forbids is done (protected, or gone from every mapping) before anything is
+//!    sent that says so.
+
+mod cell;
+mod counters;
+mod holds;
+mod object;
+mod server;
+mod unit;
+mod wire;
+
+pub use counters::Figures;
+pub use object::About;
+pub use server::{OpenError, Server, Wire, Wrong};

@@ -1,0 +1,533 @@
+//! One shared object at this host: the pager of the host's kernel, and a peer of other hosts.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_coherence::{Host, Message, Output, Violation};
+use farpage_host::Object;
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
+
+use crate::cell::{Cell, Event};
+use crate::counters::{Counters, Figures, count};
+use crate::server::Shell;
+use crate::unit::Places;
+use crate::wire::Head;
+
+/// Cells are kept in so many parts, each with its lock.
+const PARTS: u64 = 16;
+
+/// What a shared object is, the same at all hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Its number, which no other object of the cluster ever has.
+    pub number: u64,
+    /// What messages call it.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Pages that go from host to host together: a power of two, at most 512.
+    pub unit_pages: u64,
+    /// Who has all of it, as zeros, in the beginning.
+    pub home: Host,
+    /// Threads that were let in to a unit keep it so long, if they have not run yet.
+    pub hold: Duration,
+}
+
+/// One of them at this host.
+pub(crate) struct Shared {
+    pub(crate) about: About,
+    shell: Arc<Shell>,
+    own: Weak<Self>,
+    kernel: OnceLock<Weak<Object>>,
+    /// The number that the kernel calls it by, and paging space.
+    number: OnceLock<ObjectId>,
+    cells: [Mutex<HashMap<u64, Cell>>; PARTS as usize],
+    counters: Counters,
+    /// Why units could not be had.
+    failures: Mutex<HashMap<u64, PagerError>>,
+}
+
+/// What is to be done, without any lock, for a cell that is at work.
+struct Work {
+    outputs: Vec<Output>,
+    /// What came with the message that led to them.
+    came: Option<Box<[u8]>>,
+}
+
+impl Shared {
+    pub(crate) fn new(about: About, shell: Arc<Shell>) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            about,
+            shell,
+            own: Weak::clone(own),
+            kernel: OnceLock::new(),
+            number: OnceLock::new(),
+            cells: std::array::from_fn(|_| Mutex::default()),
+            counters: Counters::default(),
+            failures: Mutex::default(),
+        })
+    }
+
+    /// The kernel's side of it.
+    pub(crate) fn is_of(&self, kernel: &Arc<Object>) {
+        self.kernel.get_or_init(|| Arc::downgrade(kernel));
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        self.counters.figures()
+    }
+
+    /// Bytes of a unit, whole pages.
+    pub(crate) fn unit_bytes(&self) -> usize {
+        self.about.unit_pages as usize * PAGE_BYTES
+    }
+
+    /// Bytes of a unit; the last may be shorter.
+    pub(crate) fn unit_bytes_of(&self, unit: u64) -> usize {
+        self.pages_of(unit).bytes() as usize
+    }
+
+    pub(crate) fn units(&self) -> u64 {
+        self.about.bytes.div_ceil(self.unit_bytes() as u64)
+    }
+
+    /// A peer sent a message of a unit.
+    pub(crate) fn came(
+        &self,
+        from: Host,
+        unit: u64,
+        message: Message,
+        contents: Option<Box<[u8]>>,
+    ) -> Result<(), Violation> {
+        let event = Event::Came {
+            from,
+            message,
+            contents,
+        };
+        self.happens(unit, event)
+    }
+
+    /// Threads of a unit had time enough.
+    pub(crate) fn lets_go(&self, unit: u64) {
+        // No peer has to do with it.
+        let _ = self.happens(unit, Event::LetGo);
+    }
+
+    fn pages_of(&self, unit: u64) -> PageRange {
+        let first = unit * self.about.unit_pages;
+        let end = self.about.bytes.div_ceil(PAGE_BYTES as u64);
+        PageRange::new(first, end.min(first + self.about.unit_pages))
+    }
+
+    fn part(&self, unit: u64) -> MutexGuard<'_, HashMap<u64, Cell>> {
+        lock(&self.cells[(unit % PARTS) as usize])
+    }
+
+    /// Something happens to a unit: it is done here, or by whoever is at work on it. The error is of
+    /// the last message that cannot be.
+    fn happens(&self, unit: u64, event: Event) -> Result<(), Violation> {
+        let mut wrong = Ok(());
+        let mut part = self.part(unit);
+        let (own, home) = (self.shell.own, self.about.home);
+        let cell = part.entry(unit).or_insert_with(|| Cell::new(own, home));
+        cell.inbox.push_back(event);
+        if std::mem::replace(&mut cell.is_busy, true) {
+            return Ok(());
+        }
+        loop {
+            let cell = part.get_mut(&unit).expect("a cell that is busy stays");
+            let Some(event) = cell.inbox.pop_front() else {
+                cell.is_busy = false;
+                return wrong;
+            };
+            drop(part);
+            if let Err(violation) = self.act(unit, event) {
+                wrong = Err(violation);
+            }
+            part = self.part(unit);
+        }
+    }
+
+    /// Looks at a cell that this thread is at work on.
+    fn with<T>(&self, unit: u64, act: impl FnOnce(&mut Cell) -> T) -> T {
+        let mut part = self.part(unit);
+        act(part.get_mut(&unit).expect("a cell that is busy stays"))
+    }
+
+    fn act(&self, unit: u64, event: Event) -> Result<(), Violation> {
+        let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
+            // It goes: tickets are dropped, and messages.
+            return Ok(());
+        };
+        let places = self.places(&kernel);
+        let done = match event {
+            Event::Wanted(ticket) => self.wanted(&places, unit, ticket),
+            Event::Unlock => self.unlock(&places, unit),
+            Event::LetGo => {
+                self.with(unit, |cell| cell.is_timed = false);
+                Ok(())
+            }
+            Event::Came {
+                from,
+                message,
+                contents,
+            } => {
+                self.with(unit, |cell| cell.page.handle(from, message))?;
+                self.carry_out(&places, unit, contents);
+                Ok(())
+            }
+        };
+        self.carry_out(&places, unit, None);
+        if let Err(error) = done {
+            self.fails(unit, error);
+        }
+        self.let_go(&places, unit);
+        Ok(())
+    }
+
+    /// What others wait for goes on, once the threads that were let in have had their time.
+    fn let_go(&self, places: &Places<'_>, unit: u64) {
+        while self.with(unit, |cell| cell.page.is_awaited()) {
+            if let Some(at) = self.with(unit, |cell| cell.until(self.about.hold)) {
+                if !self.with(unit, |cell| std::mem::replace(&mut cell.is_timed, true)) {
+                    self.shell.holds.add(at, Weak::clone(&self.own), unit);
+                }
+                return;
+            }
+            self.with(unit, |cell| cell.page.let_go());
+            self.carry_out(places, unit, None);
+        }
+    }
+
+    fn places<'a>(&'a self, kernel: &'a Object) -> Places<'a> {
+        Places {
+            kernel,
+            paging_space: &*self.shell.paging_space,
+            number: *self.number.get().expect("the kernel has begun to use it"),
+        }
+    }
+
+    /// The kernel wants pages of the unit.
+    fn wanted(&self, places: &Places<'_>, unit: u64, ticket: Ticket) -> Result<(), PagerError> {
+        let access = ticket.access();
+        let (allowed, is_owner) = self.with(unit, |cell| {
+            let (allowed, is_owner) = (cell.page.allowed(), cell.page.is_owner());
+            cell.tickets.push(ticket);
+            (allowed, is_owner)
+        });
+        match (allowed, access) {
+            (Some(allowed @ Access::Write), _) | (Some(allowed @ Access::Read), Access::Read) => {
+                if self.supply(places, unit, allowed, is_owner)? {
+                    return Ok(());
+                }
+                // The copy has gone, as copies may.
+                self.with(unit, |cell| {
+                    cell.page.let_go();
+                    cell.page.forget();
+                });
+            }
+            (Some(Access::Read), Access::Write) => self.keep_copy(places, unit)?,
+            (None, Access::Read | Access::Write) => {}
+        }
+        self.counts_miss(unit, access);
+        self.with(unit, |cell| cell.page.fault(access));
+        Ok(())
+    }
+
+    fn counts_miss(&self, unit: u64, access: Access) {
+        let allowed = self.with(unit, |cell| cell.page.allowed());
+        count(match (allowed, access) {
+            (Some(_), _) => &self.counters.upgrades,
+            (None, Access::Read) => &self.counters.read_misses,
+            (None, Access::Write) => &self.counters.write_misses,
+        });
+    }
+
+    /// A thread wants to write to a page of the unit that is here.
+    fn unlock(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
+        if self.with(unit, |cell| cell.page.allowed()) == Some(Access::Read) {
+            self.keep_copy(places, unit)?;
+            self.counts_miss(unit, Access::Write);
+        }
+        self.with(unit, |cell| cell.page.fault(Access::Write));
+        Ok(())
+    }
+
+    /// Others are about to be told that this host has a copy of the unit, so that contents need not
+    /// be sent: the kernel may not drop it meanwhile.
+    fn keep_copy(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
+        let (is_owner, is_kept) =
+            self.with(unit, |cell| (cell.page.is_owner(), cell.contents.is_some()));
+        if is_owner || is_kept {
+            return Ok(());
+        }
+        let copy = places.all(self.pages_of(unit), false)?;
+        self.with(unit, |cell| {
+            if copy.is_none() {
+                cell.page.let_go();
+                cell.page.forget();
+            }
+            cell.contents = copy;
+        });
+        Ok(())
+    }
+
+    /// Does what the scheduler of a unit says, until it says no more.
+    fn carry_out(&self, places: &Places<'_>, unit: u64, came: Option<Box<[u8]>>) {
+        let mut work = Work {
+            outputs: Vec::new(),
+            came,
+        };
+        loop {
+            work.outputs = self.with(unit, |cell| {
+                std::iter::from_fn(|| cell.page.poll_output()).collect()
+            });
+            if work.outputs.is_empty() {
+                return;
+            }
+            for output in std::mem::take(&mut work.outputs) {
+                if let Err(error) = self.does(places, unit, output, &mut work.came) {
+                    self.fails(unit, error);
+                }
+            }
+        }
+    }
+
+    fn does(
+        &self,
+        places: &Places<'_>,
+        unit: u64,
+        output: Output,
+        came: &mut Option<Box<[u8]>>,
+    ) -> Result<(), PagerError> {
+        let pages = self.pages_of(unit);
+        match output {
+            Output::Take => {
+                self.with(unit, |cell| {
+                    (cell.contents, cell.is_new) = (came.take(), false)
+                });
+            }
+            Output::Allow(Some(Access::Write)) => {}
+            Output::Allow(Some(Access::Read)) => places.kernel.lock_pages(pages)?,
+            Output::Allow(None) => {
+                count(&self.counters.dropped);
+                self.with(unit, |cell| (cell.contents, cell.is_new) = (None, false));
+                places.forget(pages)?;
+            }
+            Output::Send(to, message) => self.sends(places, unit, to, message)?,
+            Output::Answer(access) => {
+                self.with(unit, Cell::lets_in);
+                let is_owner = self.with(unit, |cell| cell.page.is_owner());
+                self.supply(places, unit, access, is_owner)?;
+                if access == Access::Write {
+                    places.kernel.unlock_pages(pages);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sends(
+        &self,
+        places: &Places<'_>,
+        unit: u64,
+        to: Host,
+        message: Message,
+    ) -> Result<(), PagerError> {
+        count(&self.counters.sent);
+        let head = Head {
+            object: self.about.number,
+            unit,
+            message,
+        };
+        let head = head.bytes();
+        if !message.has_contents() {
+            if let Message::Request(request) = message
+                && request.by != self.shell.own
+            {
+                count(&self.counters.forwarded);
+            }
+            self.shell.wire.send(to, &[&head]);
+            return Ok(());
+        }
+        count(&self.counters.contents_sent);
+        if let Message::Own { .. } = message {
+            count(&self.counters.given);
+        }
+        let (kept, is_new) = self.with(unit, |cell| (cell.contents.clone(), cell.is_new));
+        let contents = match kept {
+            Some(contents) => contents,
+            None => places
+                .all(self.pages_of(unit), is_new)?
+                .ok_or(PagerError::Corrupt)?,
+        };
+        self.shell.wire.send(to, &[&head, &contents]);
+        Ok(())
+    }
+
+    /// Answers the tickets that an access is enough for, from what is at this host, and has paging
+    /// space keep what the kernel did not want of contents that an owner has to keep. False when
+    /// the contents are not here; then the tickets stay.
+    fn supply(
+        &self,
+        places: &Places<'_>,
+        unit: u64,
+        access: Access,
+        is_owner: bool,
+    ) -> Result<bool, PagerError> {
+        let (contents, is_new, may_write) = self.with(unit, |cell| {
+            let may_write = cell.page.allowed() == Some(Access::Write);
+            (cell.contents.take(), cell.is_new, may_write)
+        });
+        let tickets = self.with(unit, |cell| cell.tickets_for(access));
+        let how = Supplied {
+            locked: (!may_write).then_some(Access::Write),
+            ..Supplied::clean(0)
+        };
+        let mut tickets = tickets.into_iter();
+        while let Some(ticket) = tickets.next() {
+            let pages = self.pages_of(unit).intersect(ticket.pages());
+            let found = match &contents {
+                Some(contents) => Ok(Some(self.part_of(unit, contents, pages))),
+                None => self.found(places, pages, is_owner && is_new),
+            };
+            match found {
+                Ok(Some(bytes)) => {
+                    ticket.supply_as(&bytes, how);
+                }
+                Ok(None) if !is_owner => {
+                    self.with(unit, |cell| {
+                        cell.tickets.push(ticket);
+                        cell.tickets.extend(tickets);
+                    });
+                    return Ok(false);
+                }
+                Ok(None) => {
+                    ticket.fail(PagerError::Corrupt);
+                }
+                Err(error) => {
+                    ticket.fail(error);
+                }
+            }
+        }
+        let waits_to_write = self.with(unit, |cell| cell.page.wanted() == Some(Access::Write));
+        match contents {
+            Some(contents) if is_owner => places.keep(self.pages_of(unit), &contents)?,
+            // A copy that others were told of.
+            Some(contents) if waits_to_write => {
+                self.with(unit, |cell| cell.contents = Some(contents));
+            }
+            Some(contents) if self.about.unit_pages > 1 => {
+                self.keep_rest(places, unit, &contents)?;
+            }
+            Some(_) | None => {}
+        }
+        Ok(true)
+    }
+
+    /// Pages of a copy that the kernel did not ask for yet go to paging space: it will.
+    fn keep_rest(&self, places: &Places<'_>, unit: u64, bytes: &[u8]) -> Result<(), PagerError> {
+        let (parts, _) = bytes.as_chunks();
+        let mut out = Vec::new();
+        for (page, bytes) in self.pages_of(unit).iter().zip(parts) {
+            let mut unused = [0; PAGE_BYTES];
+            if !places.kernel.contents_of(page, &mut unused)? {
+                out.push(PageOut { page, bytes });
+            }
+        }
+        match out.is_empty() {
+            true => Ok(()),
+            false => places.paging_space.data_write(places.number, &out),
+        }
+    }
+
+    fn part_of(&self, unit: u64, contents: &[u8], pages: PageRange) -> Vec<u8> {
+        let first = (pages.start.0 - unit * self.about.unit_pages) as usize * PAGE_BYTES;
+        contents[first..first + pages.bytes() as usize].to_vec()
+    }
+
+    /// What is at this host of `pages`, which the kernel has not, from the first.
+    fn found(
+        &self,
+        places: &Places<'_>,
+        pages: PageRange,
+        is_new: bool,
+    ) -> Result<Option<Vec<u8>>, PagerError> {
+        let mut bytes = vec![0; pages.bytes() as usize];
+        let (parts, _) = bytes.as_chunks_mut();
+        let mut count = 0;
+        for (page, into) in pages.iter().zip(parts) {
+            if !places.paged_out(page, into)? && !is_new {
+                break;
+            }
+            count += 1;
+        }
+        bytes.truncate(count * PAGE_BYTES);
+        Ok((count > 0).then_some(bytes))
+    }
+
+    /// A unit cannot be had: who waits for it gets an error.
+    fn fails(&self, unit: u64, error: PagerError) {
+        lock(&self.failures).insert(unit, error);
+        let tickets = self.with(unit, |cell| std::mem::take(&mut cell.tickets));
+        for ticket in tickets {
+            ticket.fail(error);
+        }
+    }
+}
+
+impl Pager for Shared {
+    fn init(&self, object: ObjectId, pages: u64) -> Result<(), PagerError> {
+        self.number.get_or_init(|| object);
+        self.shell.paging_space.init(object, pages)
+    }
+
+    fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        let unit = request.pages().start.0 / self.about.unit_pages;
+        Ok(request.later(|ticket| {
+            // No peer has to do with it.
+            let _ = self.happens(unit, Event::Wanted(ticket));
+        }))
+    }
+
+    fn explain(&self, _: ObjectId, page: PageIndex, into: &mut dyn fmt::Write) -> bool {
+        let unit = page.0 / self.about.unit_pages;
+        let failure = lock(&self.failures).get(&unit).copied();
+        failure.is_some_and(|error| {
+            let number = self.shell.own;
+            write!(
+                into,
+                "{error} (of the shared memory of all hosts, at {number})"
+            )
+            .is_ok()
+        })
+    }
+
+    fn cluster_pages(&self, _: ObjectId, _: PageIndex) -> u64 {
+        self.about.unit_pages
+    }
+
+    fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
+        self.shell.paging_space.data_write(object, pages)
+    }
+
+    fn data_unlock(&self, _: ObjectId, page: PageIndex, _: Access) -> bool {
+        let _ = self.happens(page.0 / self.about.unit_pages, Event::Unlock);
+        false
+    }
+
+    fn locks_pages(&self) -> bool {
+        true
+    }
+
+    fn terminate(&self, object: ObjectId) {
+        self.shell.paging_space.terminate(object);
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

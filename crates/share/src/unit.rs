@@ -1,0 +1,81 @@
+//! Where the contents of a unit are at this host.
+
+use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_host::Object;
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError};
+
+/// The places of one object's pages: the kernel's memory, and what it does not keep there.
+pub(crate) struct Places<'a> {
+    pub(crate) kernel: &'a Object,
+    pub(crate) paging_space: &'a dyn Pager,
+    /// Its number in the paging space.
+    pub(crate) number: ObjectId,
+}
+
+impl Places<'_> {
+    /// The contents of a page. False when they are not at this host.
+    pub(crate) fn page(
+        &self,
+        page: PageIndex,
+        into: &mut [u8; PAGE_BYTES],
+    ) -> Result<bool, PagerError> {
+        // In this order: what the kernel hands over is in paging space before the kernel lets go.
+        Ok(self.kernel.contents_of(page, into)? || self.paged_out(page, into)?)
+    }
+
+    /// The contents of a page that the kernel has not.
+    pub(crate) fn paged_out(
+        &self,
+        page: PageIndex,
+        into: &mut [u8; PAGE_BYTES],
+    ) -> Result<bool, PagerError> {
+        let pages = PageRange::one(page);
+        let request = DataRequest::new(self.number, pages, 1, Access::Read, into);
+        match self.paging_space.data_request(request) {
+            Ok(supplied) if supplied.pages == 1 => Ok(true),
+            Ok(_) => Err(PagerError::Violation),
+            Err(PagerError::Unavailable) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The contents of all of `pages`; zeros for those that are nowhere, if `is_new`. `None` when some
+    /// are not at this host.
+    pub(crate) fn all(
+        &self,
+        pages: PageRange,
+        is_new: bool,
+    ) -> Result<Option<Box<[u8]>>, PagerError> {
+        let mut bytes = vec![0; pages.bytes() as usize].into_boxed_slice();
+        let (parts, _) = bytes.as_chunks_mut();
+        for (page, into) in pages.iter().zip(parts) {
+            if !self.page(page, into)? && !is_new {
+                return Ok(None);
+            }
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Has paging space keep those of `pages` that the kernel has not, of which the contents are
+    /// `bytes`.
+    pub(crate) fn keep(&self, pages: PageRange, bytes: &[u8]) -> Result<(), PagerError> {
+        let (parts, _) = bytes.as_chunks();
+        let mut out = Vec::new();
+        for (page, bytes) in pages.iter().zip(parts) {
+            if !self.kernel.make_precious(page)? {
+                out.push(PageOut { page, bytes });
+            }
+        }
+        match out.is_empty() {
+            true => Ok(()),
+            false => self.paging_space.data_write(self.number, &out),
+        }
+    }
+
+    /// Nothing of `pages` is at this host any more.
+    pub(crate) fn forget(&self, pages: PageRange) -> Result<(), PagerError> {
+        self.kernel.take_away(pages)?;
+        self.paging_space.discard(self.number, pages);
+        Ok(())
+    }
+}

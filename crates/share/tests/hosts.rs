@@ -1,0 +1,127 @@
+//! One memory on several hosts.
+
+mod support;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use farpage_abi::PAGE_BYTES;
+use farpage_sys::view::View;
+use support::{One, Order, about, hosts};
+
+const SEED: &str = "FARPAGE_SEED";
+
+fn word(view: &View, page: u64) -> &AtomicU64 {
+    view.word(page as usize * PAGE_BYTES)
+}
+
+#[test]
+fn what_one_host_writes_the_others_read() {
+    let all = hosts(3, 16 << 20, Order::AsSent);
+    let grid = about(1, 64, 1);
+    let views: Vec<View> = all.iter().map(|one| one.map(&grid).1).collect();
+    for round in 1..=3 {
+        for (number, view) in views.iter().enumerate() {
+            for page in 0..64 {
+                word(view, page).store(round * 100 + number as u64, Ordering::Relaxed);
+            }
+            for other in &views {
+                for page in 0..64 {
+                    let read = word(other, page).load(Ordering::Relaxed);
+                    assert_eq!(read, round * 100 + number as u64, "page {page}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fault_costs_as_many_messages_as_it_should() {
+    let all = hosts(4, 16 << 20, Order::AsSent);
+    let grid = about(1, 1, 1);
+    let views: Vec<View> = all.iter().map(|one| one.map(&grid).1).collect();
+    let sent = |all: &[One]| -> u64 {
+        let of = |one: &One| one.server.figures(1).unwrap().sent;
+        all.iter().map(of).sum()
+    };
+    let mut before = 0;
+    let mut costs = |all: &[One]| {
+        let now = sent(all);
+        now - std::mem::replace(&mut before, now)
+    };
+    word(&views[0], 0).store(1, Ordering::Relaxed);
+    assert_eq!(costs(&all), 0, "at home");
+    assert_eq!(word(&views[1], 0).load(Ordering::Relaxed), 1);
+    assert_eq!(costs(&all), 2, "a read");
+    assert_eq!(word(&views[2], 0).load(Ordering::Relaxed), 1);
+    assert_eq!(costs(&all), 2, "another");
+    word(&views[3], 0).store(2, Ordering::Relaxed);
+    assert_eq!(costs(&all), 2 + 4, "a write, with two copies");
+    assert_eq!(word(&views[0], 0).load(Ordering::Relaxed), 2);
+    assert_eq!(costs(&all), 2, "a read by who was owner");
+    word(&views[0], 0).store(3, Ordering::Relaxed);
+    assert_eq!(costs(&all), 2, "who has the only copy writes");
+    let figures = all[0].server.figures(1).unwrap();
+    assert_eq!(
+        (figures.read_misses, figures.upgrades, figures.write_misses),
+        (1, 1, 0)
+    );
+}
+
+/// Threads of all hosts add to words of all pages, in any order, and see none that was smaller.
+fn add_up(hosts_count: u8, pages: u64, unit_pages: u64, ram_bytes: u64, seed: u64, rounds: u64) {
+    println!("{SEED}={seed}");
+    let all = hosts(hosts_count, ram_bytes, Order::Any(seed));
+    let grid = about(seed, pages, unit_pages);
+    let views: Vec<View> = all.iter().map(|one| one.map(&grid).1).collect();
+    thread::scope(|scope| {
+        for (number, view) in views.iter().enumerate() {
+            for thread in 0..2 {
+                scope.spawn(move || {
+                    let mut seed = seed ^ (number as u64 * 2 + thread) << 32;
+                    let mut seen = vec![0; pages as usize];
+                    for _ in 0..rounds {
+                        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        let page = (seed >> 33) % pages;
+                        let now = match (seed >> 20) % 3 {
+                            0 => word(view, page).load(Ordering::Relaxed),
+                            _ => word(view, page).fetch_add(1, Ordering::Relaxed) + 1,
+                        };
+                        assert!(now >= seen[page as usize], "page {page} went back");
+                        seen[page as usize] = now;
+                    }
+                });
+            }
+        }
+    });
+    let mut wanted = 0;
+    for number in 0..u64::from(hosts_count) * 2 {
+        let mut seed = seed ^ number << 32;
+        for _ in 0..rounds {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            wanted += u64::from((seed >> 20) % 3 != 0);
+        }
+    }
+    for view in &views {
+        let sum: u64 = (0..pages)
+            .map(|page| word(view, page).load(Ordering::Relaxed))
+            .sum();
+        assert_eq!(sum, wanted);
+    }
+}
+
+#[test]
+fn nothing_that_any_host_adds_is_lost_whatever_order_messages_come_in() {
+    (1..5).for_each(|seed| add_up(3, 8, 1, 16 << 20, seed, 600));
+}
+
+#[test]
+fn nothing_is_lost_when_pages_leave_memory_meanwhile() {
+    (1..4).for_each(|seed| add_up(3, 512, 1, 1 << 20, seed, 3000));
+}
+
+#[test]
+fn units_of_several_pages_go_together() {
+    (1..3).for_each(|seed| add_up(3, 256, 16, 1 << 20, seed, 1000));
+    add_up(2, 1500, 512, 4 << 20, 9, 300);
+}

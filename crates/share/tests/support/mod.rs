@@ -1,0 +1,184 @@
+//! Hosts in one process: each with its kernel, its server and mappings, and messages between them
+//! that come in any order.
+#![allow(dead_code, missing_docs)]
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread;
+use std::time::Duration;
+
+use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
+use farpage_coherence::Host;
+use farpage_host::{Object, Objects};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_share::{About, Server, Wire};
+use farpage_sys::file::Fd;
+use farpage_sys::view::View;
+use farpage_sys::{message, socket};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+/// Keeps what it is given.
+#[derive(Default)]
+pub struct Store {
+    pages: Mutex<HashMap<(u32, u64), Box<[u8; PAGE_BYTES]>>>,
+}
+
+impl Pager for Store {
+    fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        let (object, pages, all) = (
+            request.object(),
+            request.pages(),
+            self.pages.lock().unwrap(),
+        );
+        let parts = request.buffer().chunks_exact_mut(PAGE_BYTES);
+        for (page, into) in pages.iter().zip(parts) {
+            let kept = all.get(&(object.0, page.0));
+            into.copy_from_slice(&**kept.ok_or(PagerError::Unavailable)?);
+        }
+        Ok(Supplied::clean(pages.pages()))
+    }
+
+    fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
+        let mut all = self.pages.lock().unwrap();
+        all.extend(
+            pages
+                .iter()
+                .map(|out| ((object.0, out.page.0), Box::new(*out.bytes))),
+        );
+        Ok(())
+    }
+
+    fn discard(&self, object: ObjectId, pages: PageRange) {
+        let mut all = self.pages.lock().unwrap();
+        for page in pages.iter() {
+            all.remove(&(object.0, page.0));
+        }
+    }
+}
+
+/// How messages come.
+#[derive(Clone, Copy)]
+pub enum Order {
+    AsSent,
+    /// As a seed says.
+    Any(u64),
+}
+
+struct Post {
+    own: Host,
+    to: Vec<Sender<(Host, Vec<u8>)>>,
+}
+
+impl Wire for Post {
+    fn send(&self, to: Host, parts: &[&[u8]]) {
+        // Who does not listen any more has ended.
+        let _ = self.to[usize::from(to.0)].send((self.own, parts.concat()));
+    }
+}
+
+/// Brings messages to a server.
+fn deliver(come: &Receiver<(Host, Vec<u8>)>, server: &Weak<Server>, order: Order) {
+    let mut late: Vec<(Host, Vec<u8>)> = Vec::new();
+    let Order::Any(mut seed) = order else {
+        while let Ok((from, bytes)) = come.recv() {
+            let Some(server) = server.upgrade() else {
+                return;
+            };
+            server
+                .received(from, &bytes)
+                .expect("a message that can be");
+        }
+        return;
+    };
+    loop {
+        let next = match late.is_empty() {
+            true => come.recv().map_err(|_| false),
+            false => come
+                .recv_timeout(Duration::from_micros(50))
+                .map_err(|_| true),
+        };
+        match next {
+            Ok(message) => late.push(message),
+            Err(false) => return,
+            Err(true) => {}
+        }
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let which = (seed >> 33) as usize % (late.len() + 1);
+        if which < late.len() {
+            let (from, bytes) = late.swap_remove(which);
+            let Some(server) = server.upgrade() else {
+                return;
+            };
+            server
+                .received(from, &bytes)
+                .expect("a message that can be");
+        }
+    }
+}
+
+/// A host.
+pub struct One {
+    pub server: Arc<Server>,
+    pub objects: &'static Objects,
+}
+
+/// So many hosts, each with so much memory.
+pub fn hosts(count: u8, ram_bytes: u64, order: Order) -> Vec<One> {
+    let (to, come): (Vec<_>, Vec<_>) = (0..count).map(|_| channel()).unzip();
+    let mut all = Vec::new();
+    for (number, come) in come.into_iter().enumerate() {
+        let own = Host(number as u8);
+        let wire = Arc::new(Post {
+            own,
+            to: to.clone(),
+        });
+        let objects = Objects::start(ram_bytes).unwrap();
+        let server = Server::start(own, objects, Arc::new(Store::default()), wire).unwrap();
+        let server = Arc::new(server);
+        let order = match order {
+            Order::AsSent => Order::AsSent,
+            Order::Any(seed) => Order::Any(seed + number as u64 * 7919),
+        };
+        let received = Arc::downgrade(&server);
+        thread::spawn(move || deliver(&come, &received, order));
+        all.push(One { server, objects });
+    }
+    all
+}
+
+/// An object of pages in units of `unit_pages`, whose home is the first host.
+pub fn about(number: u64, pages: u64, unit_pages: u64) -> About {
+    About {
+        number,
+        name: format!("object {number}"),
+        bytes: pages * PAGE_BYTES as u64,
+        unit_pages,
+        home: Host(0),
+        hold: Duration::from_micros(100),
+    }
+}
+
+impl One {
+    /// The object, mapped by this process as a program of this host.
+    pub fn map(&self, about: &About) -> (Arc<Object>, View) {
+        let object = self.server.open(about).unwrap();
+        let pages = about.bytes / PAGE_BYTES as u64;
+        let view = View::map(object.descriptor(), about.bytes as usize, None).unwrap();
+        let (one, other) = pair();
+        socket::send(Fd(one.as_raw_fd()), &[0; 8], Some(view.userfaultfd())).unwrap();
+        let (_, faults) = message::wait(other.as_fd(), &mut [0; 8]).unwrap();
+        let space = self.objects.attach(faults.unwrap()).unwrap();
+        let all = PageRange::new(0, pages);
+        self.objects
+            .map(space, &object, view.address(), all)
+            .unwrap();
+        (object, view)
+    }
+}
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+}
