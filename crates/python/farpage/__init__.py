@@ -10,6 +10,7 @@
 
 from . import errors
 from ._array import Array, Arrays
+from ._cluster import SharedArray, shared, unshare
 from ._farpage import __version__
 from ._object import Object
 from ._open import load, open, set_ram
@@ -20,4 +21,5 @@ from .errors import *  # noqa: F403
 from .errors import Error
 
 __all__ = ["Array", "Arrays", "Error", "Object", "__version__", "cache_folder", "errors"]
-__all__ += ["SharedMemory", "load", "open", "serve_pager", "set_ram"]
+__all__ += ["SharedArray", "SharedMemory", "load", "open", "serve_pager", "set_ram", "shared"]
+__all__ += ["unshare"]

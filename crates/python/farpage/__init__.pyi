@@ -170,6 +170,22 @@ class SharedMemory:
     def unpin(self, where: tuple[int, int] | None = None) -> None: ...
     def unlink(self) -> None: ...
 
+class SharedArray(np.ndarray[Any, np.dtype[Any]]):
+    name: str | None
+    def unlink(self) -> None: ...
+
+def shared(
+    name: str,
+    shape: int | Sequence[int] | None = None,
+    dtype: Any = "f8",
+    *,
+    page_size: Size | None = None,
+    scheduler: Literal["distributed", "simple"] = "distributed",
+    replicas: Literal[1, 2] = 1,
+    stays: bool = False,
+) -> SharedArray: ...
+def unshare(name: str) -> None: ...
+
 class _Reads(Protocol):
     def read(self, offset: int, length: int, /) -> bytes: ...
 

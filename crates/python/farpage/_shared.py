@@ -9,9 +9,10 @@ import weakref
 from . import _farpage, errors
 from ._options import parse_size
 
-_open_here = weakref.WeakSet()
+# Memory of the host kernel's that is mapped here, and what it is called.
+_open_here = weakref.WeakKeyDictionary()
 # Held while the host kernel is talked to, and over a fork: a child finds nothing half done.
-_talks = threading.RLock()
+talking = threading.RLock()
 # What this process has made, until its name is taken away or it ends.
 _made_here = {}
 
@@ -54,17 +55,17 @@ class SharedMemory:
         if create:
             if size == 0:
                 raise errors.ArgumentError("size: a new block needs one; give bytes, or '2G'")
-            with _talks:
+            with talking:
                 self._name, self._memory = _create(name, size)
                 _made_here[self._name] = self._memory.hold()
         elif name is None:
             raise errors.ArgumentError("name: give that of a block, or create=True for a new one")
         else:
-            with _talks:
+            with talking:
                 self._name, self._memory = name, _farpage.shared_open(name)
         if ram is not None:
             try:
-                with _talks:
+                with talking:
                     self._memory.set_ram(ram)
             except errors.Error:
                 if create:
@@ -72,7 +73,7 @@ class SharedMemory:
                 self.close()
                 raise
         self._size, self._buf = self._memory.size, memoryview(self._memory)
-        _open_here.add(self)
+        share_over_fork(self._name, self._memory)
 
     @property
     def buf(self):
@@ -99,7 +100,7 @@ class SharedMemory:
             self._buf.release()
             self._buf = None
         if self._memory is not None:
-            with _talks:
+            with talking:
                 self._pinned.clear()
                 self._memory.close()
             self._memory = None
@@ -119,7 +120,7 @@ class SharedMemory:
             raise errors.ArgumentError(
                 f"where: {where!r} is no part of {self._size} bytes; give (start, stop)"
             )
-        with _talks:
+        with talking:
             wire = self._memory.wire(start, stop - start)
         self._pinned.setdefault((start, stop), []).append(wire)
 
@@ -129,12 +130,12 @@ class SharedMemory:
         wires = self._pinned.get(where)
         if not wires:
             raise errors.ArgumentError(f"where: {where!r} is not pinned; give what pin was given")
-        with _talks:
+        with talking:
             wires.pop()
 
     def unlink(self):
         """Takes its name away: it is gone when nobody has it any more."""
-        with _talks:
+        with talking:
             _farpage.shared_unlink(self._name)
             _made_here.pop(self._name, None)
 
@@ -163,26 +164,29 @@ def _create(name, size):
             pass
 
 
+def share_over_fork(name, memory):
+    """Children of fork have `memory`, too."""
+    _open_here[memory] = name
+
+
 def _after_fork():
-    _talks.release()
-    for shared in list(_open_here):
+    talking.release()
+    for memory, name in list(_open_here.items()):
         try:
-            if shared._memory is not None:
-                shared._memory.after_fork()
+            memory.after_fork()
         except errors.Error as error:
-            print(f"farpage: a child of fork cannot use '{shared.name}': {error}", file=sys.stderr)
+            print(f"farpage: a child of fork cannot use '{name}': {error}", file=sys.stderr)
 
 
 def _before_fork():
-    _talks.acquire()
-    for shared in list(_open_here):
+    talking.acquire()
+    for memory in list(_open_here):
         try:
-            if shared._memory is not None:
-                shared._memory.before_fork()
+            memory.before_fork()
         except errors.Error:
-            pass  # the child will say so, should it need it
+            pass  # the child will say so, should it need it, or it is closed
 
 
 os.register_at_fork(
-    before=_before_fork, after_in_parent=_talks.release, after_in_child=_after_fork
+    before=_before_fork, after_in_parent=talking.release, after_in_child=_after_fork
 )

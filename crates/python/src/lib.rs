@@ -167,6 +167,8 @@ fn _farpage(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(shared::shared_create, module)?)?;
     module.add_function(wrap_pyfunction!(shared::shared_forget_host, module)?)?;
     module.add_function(wrap_pyfunction!(shared::shared_open, module)?)?;
+    module.add_function(wrap_pyfunction!(shared::shared_of_cluster, module)?)?;
     module.add_function(wrap_pyfunction!(shared::shared_unlink, module)?)?;
+    module.add_function(wrap_pyfunction!(shared::unlink_of_cluster, module)?)?;
     Ok(())
 }

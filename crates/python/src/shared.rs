@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use farpage_services::cluster::{Scheduler, Wanted};
 use farpage_services::{Error, Host, Refusal};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -34,7 +35,7 @@ fn with_host<T: Send>(
 pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
         Error::Absent(_) | Error::Connect { .. } | Error::Call(_) => "Unreachable",
-        Error::Refused(Refusal::Exists(_) | Refusal::Answered(..)) => "Exists",
+        Error::Refused(Refusal::Exists(_) | Refusal::Answered(..) | Refusal::Differs(..)) => "Exists",
         Error::Refused(Refusal::NotFound(_)) => "NotFound",
         Error::Refused(
             Refusal::Name(_) | Refusal::Size(_) | Refusal::Ram(_) | Refusal::Outside(_),
@@ -74,8 +75,38 @@ pub(crate) fn shared_unlink(py: Python<'_>, name: &str) -> PyResult<()> {
     with_host(py, |host| host.unlink(name))
 }
 
+/// Memory of the cluster, and what was said of it; made as `wanted` (bytes, bytes of a unit, its home
+/// decides, replicas, it stays, what to say) when there is none.
+#[pyfunction]
+#[pyo3(signature = (name, wanted=None))]
+pub(crate) fn shared_of_cluster(
+    py: Python<'_>,
+    name: &str,
+    wanted: Option<(u64, u64, bool, u8, bool, String)>,
+) -> PyResult<(Shared, String)> {
+    let wanted = wanted.map(|(bytes, unit_bytes, simple, replicas, stays, note)| Wanted {
+        bytes,
+        unit_bytes,
+        scheduler: match simple {
+            true => Scheduler::Simple,
+            false => Scheduler::Distributed,
+        },
+        replicas,
+        stays,
+        note,
+    });
+    let (shared, note) = with_host(py, |host| host.shared(name, wanted))?;
+    Ok((Shared::new(shared), note))
+}
+
+/// Takes the name of memory of the cluster away.
+#[pyfunction]
+pub(crate) fn unlink_of_cluster(py: Python<'_>, name: &str) -> PyResult<()> {
+    with_host(py, |host| host.unlink_shared(name))
+}
+
 /// Mapped shared memory, with the buffer protocol.
-#[pyclass(module = "farpage._farpage", frozen)]
+#[pyclass(module = "farpage._farpage", frozen, weakref)]
 pub(crate) struct Shared {
     shared: Mutex<Option<farpage_services::Shared>>,
     views: AtomicUsize,

@@ -17,6 +17,7 @@ use farpage_sys::file::Fd;
 use farpage_sys::uffd::with_device;
 use farpage_sys::view::View;
 
+use crate::cluster::{ClusterListed, Wanted};
 use crate::figures::{Figures, Message};
 use crate::interface::{Failures, KernelClient, MemoryClient, Tried};
 use crate::pager::{MemoryObject, MemoryObjects};
@@ -268,6 +269,37 @@ impl Host {
         let Both(bytes, right) = up.kernel.open(name.into())?.0?;
         let found = Found::new(bytes, right).learnt()?.named(name);
         Shared::map(&self.0, &up, found, None)
+    }
+
+    /// The memory of this name that all hosts of the cluster have in common, mapped, and what was said
+    /// of its contents: found, or made when there is none and it is `wanted`.
+    ///
+    /// # Errors
+    /// [`Refusal::Alone`], [`Refusal::NotFound`], [`Refusal::Differs`], [`Refusal::Cluster`] and
+    /// others.
+    pub fn shared(&self, name: &str, wanted: Option<Wanted>) -> Result<(Shared, String), Error> {
+        // Others of this process go on while the store is asked.
+        let kernel = self.0.up()?.kernel.clone();
+        let Both((bytes, note), right) = kernel.shared(name.into(), wanted)?.0?;
+        let found = Found::new(bytes, right).named(name);
+        Ok((Shared::map(&self.0, &*self.0.up()?, found, None)?, note))
+    }
+
+    /// Takes the name of an object of the cluster away.
+    ///
+    /// # Errors
+    /// As [`Host::shared`].
+    pub fn unlink_shared(&self, name: &str) -> Result<(), Error> {
+        let kernel = self.0.up()?.kernel.clone();
+        Ok(kernel.unlink_shared(name.into())?.0?)
+    }
+
+    /// The hosts and objects of the cluster.
+    ///
+    /// # Errors
+    /// [`Refusal::Alone`] and others.
+    pub fn cluster(&self) -> Result<ClusterListed, Error> {
+        Ok(self.0.up()?.kernel.cluster()?.0?)
     }
 
     /// The Node by which it is reached: rights to memory objects are rights of this Node's.

@@ -4,6 +4,7 @@ use farpage_port::interface::{Both, Fd, Garbled, Incoming, Outgoing, Wire};
 use farpage_port::{SendRight, interface};
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::{ClusterListed, Wanted};
 use crate::figures::{Figures, Message, SILENT_NS};
 
 /// Why something was not done.
@@ -80,6 +81,18 @@ pub enum Refusal {
     /// The pager does not answer for it.
     #[error("the pager of the memory object cannot be used: {0}")]
     Pager(String),
+    /// There is no cluster.
+    #[error(
+        "this host kernel belongs to no cluster; start it with farpage up --cluster \
+         etcd://HOST:PORT/NAME"
+    )]
+    Alone,
+    /// The object of this name is another one than was wanted.
+    #[error("there is an object '{0}' in the cluster, {1}; open it as it is, or give another name")]
+    Differs(String, String),
+    /// The cluster could not.
+    #[error("the cluster could not do it: {0}")]
+    Cluster(String),
     /// Another pager does.
     #[error(
         "process {1} answers for '{0}' already; end it first, or give this memory object another \
@@ -103,6 +116,8 @@ pub struct Listed {
     pub pid: u32,
     /// Processes that map it, in order, each of them once.
     pub mapped_by: Vec<u32>,
+    /// It is of the cluster: other hosts have it as well.
+    pub is_shared: bool,
 }
 
 /// A pager in another process, as `farpage pager ls` shows it.
@@ -188,7 +203,7 @@ type PutError = farpage_port::interface::EncodeError;
 
 interface! {
     /// The host kernel.
-    pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 2 {
+    pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 3 {
         /// Makes an object of so many bytes, all zeros; without a name when that is empty. A right
         /// to it, and one to its name: it lives as long as the first, or as long as the second
         /// unless its name is taken away. Without a name both are to the object.
@@ -220,6 +235,13 @@ interface! {
         fn set_default_pager(calls: Fd, life: Fd, wired: String, folders: Vec<String>) -> Tried<()>;
         /// The caller is told there why it gets SIGBUS, of all that it maps after this.
         fn tell_of_failure(told: SendRight);
+        /// The object of the cluster of this name, which is made when there is none and it is said
+        /// how: its size, what was said of it, and a right to it.
+        fn shared(name: String, wanted: Option<Wanted>) => Tried<Both<(u64, String), SendRight>>;
+        /// Takes the name of an object of the cluster away. Who has it keeps it.
+        fn unlink_shared(name: String) => Tried<()>;
+        /// The cluster's hosts and objects.
+        fn cluster() -> Tried<ClusterListed>;
     }
 }
 

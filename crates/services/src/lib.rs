@@ -10,6 +10,7 @@
 //! nothing of a process that was killed stays behind.
 
 mod client;
+pub mod cluster;
 mod figures;
 mod interface;
 mod limits;

@@ -2,6 +2,7 @@
 
 mod backed;
 mod paging;
+mod shared;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -24,7 +25,9 @@ use farpage_sys::Errno;
 pub use backed::WriteBack;
 use backed::{Backed, Backing};
 use paging::AboutPagingSpace;
+use shared::Clustered;
 
+use crate::cluster::{ClusterListed, Wanted};
 use crate::figures::{Figures, Message};
 use crate::interface::{About, FailuresClient, Kernel, Memory, Tried};
 use crate::limits::{Cost, Limits};
@@ -72,6 +75,7 @@ pub struct Service {
     /// What all objects of a user may have in memory, in bytes, and the users that have any.
     user_ram: Option<u64>,
     users: HashMap<u32, Arc<Share>>,
+    clustered: Option<Clustered>,
 }
 
 /// What a port of ours stands for.
@@ -104,6 +108,8 @@ pub(crate) struct Entry {
     pub(crate) mapped_by: Vec<u32>,
     /// `None`: paging space has what does not fit into memory.
     backing: Option<Backing>,
+    /// Its number in the cluster, when all hosts have it in common.
+    shared: Option<u64>,
 }
 
 pub(crate) struct Mapping {
@@ -165,6 +171,7 @@ impl Service {
             told: HashMap::new(),
             user_ram: None,
             users: HashMap::new(),
+            clustered: None,
         })
     }
 
@@ -299,12 +306,16 @@ impl Service {
         let Some(Held::Object(entry)) = self.held.get(&port) else {
             return;
         };
-        if !entry.name.is_empty() {
+        let shared = entry.shared;
+        if !entry.name.is_empty() && shared.is_none() {
             self.names.remove(&entry.name);
         }
         self.files.remove(&entry.file);
         self.limits
             .give_back(entry.pid, Cost::of_object(entry.bytes));
+        if let Some(number) = shared {
+            self.release_shared(number);
+        }
         if let Some(Held::Object(entry)) = self.held.remove(&port) {
             // It takes them as long as this process lives.
             let _ = self.leaving.send(entry.object);
@@ -373,6 +384,7 @@ impl Service {
             pid,
             mapped_by: Vec::new(),
             backing: None,
+            shared: None,
         };
         self.held.insert(key, Held::Object(entry));
         Ok(Both(right, name_right))
@@ -495,6 +507,7 @@ impl Kernel for Service {
                 uid: entry.uid,
                 pid: entry.pid,
                 mapped_by,
+                is_shared: entry.shared.is_some(),
             }
         });
         let mut listed: Vec<Listed> = listed.collect();
@@ -551,6 +564,24 @@ impl Kernel for Service {
 
     fn pagers(&mut self, caller: Sender) -> Vec<PagerListed> {
         self.list_pagers(caller)
+    }
+
+    fn shared(
+        &mut self,
+        caller: Sender,
+        name: String,
+        wanted: Option<Wanted>,
+        answer: Answer<Tried<Both<(u64, String), SendRight>>>,
+    ) {
+        self.have_shared(caller, name, wanted, answer);
+    }
+
+    fn unlink_shared(&mut self, caller: Sender, name: String, answer: Answer<Tried<()>>) {
+        self.remove_shared(caller, name, answer);
+    }
+
+    fn cluster(&mut self, caller: Sender) -> Tried<ClusterListed> {
+        Tried(self.list_cluster(caller))
     }
 }
 

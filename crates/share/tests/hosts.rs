@@ -99,7 +99,7 @@ fn add_up(hosts_count: u8, pages: u64, unit_pages: u64, ram_bytes: u64, seed: u6
         let mut seed = seed ^ number << 32;
         for _ in 0..rounds {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            wanted += u64::from((seed >> 20) % 3 != 0);
+            wanted += u64::from(!(seed >> 20).is_multiple_of(3));
         }
     }
     for view in &views {

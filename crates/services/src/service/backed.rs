@@ -14,6 +14,7 @@ use farpage_pagers::Pager;
 use farpage_port::interface::{Answer, Both};
 use farpage_port::{Message, Name, Node, ReceiveRight, SendRight, Sender};
 
+use super::shared::Came;
 use super::{BYTES_MAX, Entry, Held, Service, failed, identity};
 use crate::interface::Tried;
 use crate::limits::Cost;
@@ -42,13 +43,15 @@ pub(super) struct Backing {
 }
 
 /// What other threads tell the one that answers.
-enum Event {
+pub(super) enum Event {
     /// A pager has begun, or not.
     Begun(SendRight, Option<Duration>, Box<Result<Begun, String>>),
     /// An object was written back when it had been mapped so often; whether all of it was.
     Cleaned(Name, u32, bool),
     /// A pager has taken all that was kept for it.
     GivenBack,
+    /// The cluster's store was asked for an object.
+    Had(Box<Came>),
 }
 
 /// Pagers in other processes.
@@ -65,21 +68,23 @@ pub(super) struct Backed {
     to_clean: Queue<(Name, u32, Arc<Object>)>,
 }
 
+/// How other threads tell.
 #[derive(Clone)]
-struct Tells(Queue<Event>, SendRight);
+pub(super) struct Tells(Queue<Event>, SendRight);
 
 impl Entry {
     /// What its pager is called.
     pub(crate) fn pager(&self) -> String {
-        match &self.backing {
-            Some(backing) => format!("process {}", backing.outside.health().pid),
-            None => "paging space".to_owned(),
+        match (&self.backing, self.shared) {
+            (Some(backing), _) => format!("process {}", backing.outside.health().pid),
+            (None, Some(_)) => "shared memory server".to_owned(),
+            (None, None) => "paging space".to_owned(),
         }
     }
 }
 
 impl Tells {
-    fn tell(&self, event: Event) {
+    pub(super) fn tell(&self, event: Event) {
         // The service lives as long as this process.
         let _ = self.0.send(event);
         // When its queue is full it has been told, and takes all events.
@@ -125,6 +130,10 @@ impl Backed {
 
     pub(super) fn port(&self) -> &ReceiveRight {
         &self.port
+    }
+
+    pub(super) fn tells(&self) -> Tells {
+        self.tells.clone()
     }
 }
 
@@ -230,6 +239,7 @@ impl Service {
                         }
                     }
                 }
+                Event::Had(came) => self.had(*came),
                 Event::GivenBack => {
                     let backed = self.held.iter().filter_map(|(port, held)| match held {
                         Held::Object(entry) if entry.backing.is_some() => Some(*port),
@@ -361,6 +371,7 @@ impl Service {
             pid,
             mapped_by: Vec::new(),
             backing: Some(backing),
+            shared: None,
         };
         self.held.insert(key, Held::Object(entry));
         key

@@ -22,8 +22,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 /// Keeps what it is given.
 #[derive(Default)]
 pub struct Store {
-    pages: Mutex<HashMap<(u32, u64), Box<[u8; PAGE_BYTES]>>>,
+    pages: Mutex<HashMap<(u32, u64), Contents>>,
 }
+
+type Contents = Box<[u8; PAGE_BYTES]>;
 
 impl Pager for Store {
     fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {

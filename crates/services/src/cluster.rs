@@ -1,0 +1,155 @@
+//! Memory that several hosts have in common, as the host kernel offers it.
+
+use std::sync::Arc;
+
+use farpage_host::Object;
+use serde::{Deserialize, Serialize};
+
+use crate::Refusal;
+
+/// Who decides which host may read or write a unit of an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scheduler {
+    /// The object's home, for all of it.
+    Simple,
+    /// The host that wrote to the unit last.
+    #[default]
+    Distributed,
+}
+
+impl std::fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Simple => "simple",
+            Self::Distributed => "distributed",
+        })
+    }
+}
+
+/// How an object of the cluster is to be, where there is none of its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Its size.
+    pub bytes: u64,
+    /// What goes from host to host together: a power of two of bytes, 4096 to 2 MiB.
+    pub unit_bytes: u64,
+    /// Who decides.
+    pub scheduler: Scheduler,
+    /// On how many hosts each modified unit is.
+    pub replicas: u8,
+    /// It stays when no process of any host has it, until its name is taken away.
+    pub stays: bool,
+    /// What who makes it says of its contents to who opens it: at most [`NOTE_MAX`] bytes.
+    pub note: String,
+}
+
+/// Bytes of a note at most.
+pub const NOTE_MAX: usize = 1024;
+
+/// A host of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostListed {
+    /// Its number.
+    pub number: u8,
+    /// What it calls itself.
+    pub name: String,
+    /// Where it listens.
+    pub address: String,
+    /// It is this one.
+    pub is_own: bool,
+    /// It is connected.
+    pub is_up: bool,
+    /// What is wrong with it; empty: nothing.
+    pub cause: String,
+}
+
+/// An object of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedListed {
+    /// Its name; empty when that was taken away.
+    pub name: String,
+    /// Its number in the cluster.
+    pub number: u64,
+    /// How it was made.
+    pub wanted: Wanted,
+    /// The number of the host that had all of it in the beginning.
+    pub home: u8,
+    /// Units that this host owns.
+    pub owned: u64,
+    /// Units of which it has a copy.
+    pub copies: u64,
+    /// What was done for it at this host.
+    pub figures: SharedFigures,
+}
+
+/// What was done for an object of the cluster at one host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedFigures {
+    /// Units that threads waited for to read, which another host had.
+    pub read_misses: u64,
+    /// The same, to write.
+    pub write_misses: u64,
+    /// Units that were here to be read, and that threads waited for to write.
+    pub upgrades: u64,
+    /// Messages to other hosts.
+    pub sent: u64,
+    /// Of those, requests that were sent on.
+    pub forwarded: u64,
+    /// Of those, with contents.
+    pub contents_sent: u64,
+    /// Units that another host was given to write.
+    pub given: u64,
+    /// Copies that were dropped since another host wrote.
+    pub dropped: u64,
+}
+
+/// The cluster, as a process sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterListed {
+    /// Where its names are kept.
+    pub store: String,
+    /// Why the store does not answer; empty: it does.
+    pub store_lost: String,
+    /// The number of the view.
+    pub generation: u64,
+    /// Its hosts.
+    pub hosts: Vec<HostListed>,
+    /// Its objects, those that the caller may see.
+    pub objects: Vec<SharedListed>,
+}
+
+/// An object of the cluster at this host.
+pub struct Had {
+    /// Its number.
+    pub number: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Whose it is.
+    pub uid: u32,
+    /// What was said of its contents.
+    pub note: String,
+    /// It.
+    pub object: Arc<Object>,
+}
+
+/// The cluster that a host kernel belongs to. Calls may take as long as the cluster's store does.
+pub trait Cluster: Send + Sync {
+    /// The object of a name, which is made for a user when there is none and it is said how. This
+    /// host has it from then on, until [`Cluster::release`].
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::NotYours`], [`Refusal::Differs`], [`Refusal::Cluster`].
+    fn have(&self, name: &str, uid: u32, wanted: Option<Wanted>) -> Result<Had, Refusal>;
+
+    /// Nobody at this host has an object any more.
+    fn release(&self, number: u64);
+
+    /// Takes an object's name away.
+    ///
+    /// # Errors
+    /// As [`Cluster::have`].
+    fn remove(&self, name: &str, uid: u32) -> Result<(), Refusal>;
+
+    /// What there is, as a user sees it.
+    fn list(&self, uid: u32) -> ClusterListed;
+}

@@ -1,0 +1,223 @@
+//! Memory that several hosts have in common: the cluster's store is asked by a thread of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender as Queue, channel};
+
+use farpage_port::interface::{Answer, Both};
+use farpage_port::{Name, SendRight, Sender};
+
+use super::backed::{Event, Tells};
+use super::{Entry, Held, Service, failed, identity};
+use crate::cluster::{Cluster, ClusterListed, Had, Wanted};
+use crate::interface::Tried;
+use crate::limits::Cost;
+use crate::{Refusal, names};
+
+/// Calls that wait for the store at most.
+const ASKED_MAX: usize = 256;
+
+type Given = Both<(u64, String), SendRight>;
+type Asked = Answer<Tried<Given>>;
+
+/// The cluster, and what of it somebody at this host has.
+pub(super) struct Clustered {
+    cluster: Arc<dyn Cluster>,
+    work: Queue<Work>,
+    /// Calls that wait.
+    asked: Arc<AtomicUsize>,
+    /// Ports of objects by their numbers in the cluster.
+    by_number: HashMap<u64, Name>,
+}
+
+/// What the thread that asks the store does.
+enum Work {
+    Have(String, (u32, u32), Option<Wanted>, Asked),
+    Remove(String, u32, Answer<Tried<()>>),
+    Release(u64),
+}
+
+/// What came of asking.
+pub(super) struct Came {
+    had: Result<Had, Refusal>,
+    name: String,
+    caller: (u32, u32),
+    answer: Asked,
+}
+
+impl Clustered {
+    fn start(cluster: Arc<dyn Cluster>, tells: Tells) -> std::io::Result<Self> {
+        let (work, waiting) = channel();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (asking, answered) = (Arc::clone(&cluster), Arc::clone(&asked));
+        let run = move || {
+            for work in waiting {
+                if !matches!(work, Work::Release(_)) {
+                    answered.fetch_sub(1, Ordering::Relaxed);
+                }
+                match work {
+                    Work::Have(name, caller, wanted, answer) => {
+                        let had = asking.have(&name, caller.0, wanted);
+                        let came = Came {
+                            had,
+                            name,
+                            caller,
+                            answer,
+                        };
+                        tells.tell(Event::Had(Box::new(came)));
+                    }
+                    Work::Remove(name, uid, answer) => {
+                        answer.give(Tried(asking.remove(&name, uid)));
+                    }
+                    Work::Release(number) => asking.release(number),
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("services-cluster".into())
+            .spawn(run)?;
+        Ok(Self {
+            cluster,
+            work,
+            asked,
+            by_number: HashMap::new(),
+        })
+    }
+
+    /// Has the store asked, if few wait for that.
+    fn ask(&self, work: Work) {
+        if self.asked.fetch_add(1, Ordering::Relaxed) >= ASKED_MAX {
+            self.asked.fetch_sub(1, Ordering::Relaxed);
+            return work.refuse();
+        }
+        // A thread that has ended took the cluster with it, and its answers say so.
+        let _ = self.work.send(work);
+    }
+}
+
+impl Work {
+    fn refuse(self) {
+        let why = "too many calls wait for the cluster's store; try again";
+        let refusal = Refusal::Cluster(why.into());
+        match self {
+            Self::Have(.., answer) => drop(answer.give(Tried(Err(refusal)))),
+            Self::Remove(.., answer) => drop(answer.give(Tried(Err(refusal)))),
+            Self::Release(_) => {}
+        }
+    }
+}
+
+impl Service {
+    /// Objects of a cluster can be had as well.
+    ///
+    /// # Errors
+    /// Without threads.
+    pub fn with_cluster(mut self, cluster: Arc<dyn Cluster>) -> std::io::Result<Self> {
+        self.clustered = Some(Clustered::start(cluster, self.backed.tells())?);
+        Ok(self)
+    }
+
+    pub(super) fn have_shared(
+        &self,
+        caller: Sender,
+        name: String,
+        wanted: Option<Wanted>,
+        answer: Asked,
+    ) {
+        let asked =
+            names::check(&name).and_then(|()| self.clustered.as_ref().ok_or(Refusal::Alone));
+        let clustered = match asked {
+            Ok(clustered) => clustered,
+            Err(refusal) => {
+                answer.give(Tried(Err(refusal)));
+                return;
+            }
+        };
+        clustered.ask(Work::Have(name, identity(caller), wanted, answer));
+    }
+
+    pub(super) fn remove_shared(&self, caller: Sender, name: String, answer: Answer<Tried<()>>) {
+        let Some(clustered) = &self.clustered else {
+            answer.give(Tried(Err(Refusal::Alone)));
+            return;
+        };
+        clustered.ask(Work::Remove(name, identity(caller).0, answer));
+    }
+
+    pub(super) fn list_cluster(&self, caller: Sender) -> Result<ClusterListed, Refusal> {
+        let clustered = self.clustered.as_ref().ok_or(Refusal::Alone)?;
+        Ok(clustered.cluster.list(identity(caller).0))
+    }
+
+    /// An object of the cluster is at this host, or cannot be.
+    pub(super) fn had(&mut self, came: Came) {
+        let given = match came.had {
+            Ok(had) => self.enter_shared(had, came.name, came.caller),
+            Err(refusal) => Err(refusal),
+        };
+        let port = given.as_ref().ok().map(|(port, _)| *port);
+        came.answer.give(Tried(given.map(|(_, given)| given)));
+        if let Some(port) = port {
+            // Who asked may be gone.
+            self.forget_unheld(port);
+        }
+    }
+
+    fn enter_shared(
+        &mut self,
+        had: Had,
+        name: String,
+        (_, pid): (u32, u32),
+    ) -> Result<(Name, Given), Refusal> {
+        let known = self.clustered.as_ref();
+        let known = known.and_then(|clustered| clustered.by_number.get(&had.number).copied());
+        if let Some(port) = known
+            && let Some(Held::Object(entry)) = self.held.get_mut(&port)
+        {
+            return Ok((port, Both((entry.bytes, had.note), entry.give())));
+        }
+        let (number, bytes) = (had.number, had.bytes);
+        let entered = self
+            .limits
+            .take(pid, Cost::of_object(bytes))
+            .and_then(|()| had.object.identity().map_err(|errno| failed(&errno)));
+        let file = entered.inspect_err(|_| self.release_shared(number))?;
+        self.is_of_user(&had.object, had.uid);
+        let port = self.node.port();
+        self.ports.insert(&port);
+        let key = port.name();
+        let mut entry = Entry {
+            port,
+            given: 0,
+            held: false,
+            stays_until: None,
+            name_port: None,
+            object: had.object,
+            file,
+            name,
+            bytes,
+            uid: had.uid,
+            pid,
+            mapped_by: Vec::new(),
+            backing: None,
+            shared: Some(number),
+        };
+        let right = entry.give();
+        self.files.insert(file, key);
+        self.held.insert(key, Held::Object(entry));
+        if let Some(clustered) = &mut self.clustered {
+            clustered.by_number.insert(number, key);
+        }
+        Ok((key, Both((bytes, had.note), right)))
+    }
+
+    /// Nobody at this host has an object any more.
+    pub(super) fn release_shared(&mut self, number: u64) {
+        if let Some(clustered) = &mut self.clustered {
+            clustered.by_number.remove(&number);
+            // It waits its turn; a thread that has ended took the cluster with it.
+            let _ = clustered.work.send(Work::Release(number));
+        }
+    }
+}
