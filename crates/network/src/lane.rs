@@ -1,0 +1,247 @@
+//! A peer and a priority: the session, and the connection that it has at the moment.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use crate::line::{Broken, Inbox, Left, Line};
+use crate::session::Session;
+use crate::shared::lock;
+use crate::tls::Tls;
+use crate::{Incarnation, Priority, batch};
+
+/// So much is taken from a connection before others have their turn.
+const URGENT_BYTES: usize = 256 << 10;
+/// As above: nobody who has something urgent waits longer than this takes.
+const BULK_BYTES: usize = 64 << 10;
+
+/// Something happened to the connection: look at it.
+pub(crate) const LOOK: u8 = 1;
+/// It ended: take what is left.
+pub(crate) const END: u8 = 2;
+
+/// A thread that takes messages from a lane holds `incoming`, then `state`; one that sends holds
+/// `state` alone. No callback is made under `state`.
+pub(crate) struct Lane {
+    pub(crate) peer: Incarnation,
+    pub(crate) priority: Priority,
+    /// Held by the one thread that hands messages out.
+    pub(crate) incoming: Mutex<Incoming>,
+    state: Mutex<State>,
+    /// What that thread is to do, or to do again.
+    pub(crate) wanted: AtomicU8,
+    /// Nothing is to be handed out any more.
+    pub(crate) is_parted: AtomicBool,
+    /// The thread that hands out, by the address of something of its own.
+    pub(crate) holder: AtomicUsize,
+}
+
+#[derive(Default)]
+pub(crate) struct Incoming {
+    /// The connection that `inbox` belongs to.
+    token: u64,
+    pub(crate) inbox: Inbox,
+}
+
+pub(crate) struct State {
+    pub(crate) session: Session,
+    pub(crate) connection: Connection,
+    pub(crate) address: SocketAddr,
+    /// Which of the connector's connections was the last.
+    pub(crate) attempt: u64,
+    /// Ticks until the next attempt, should the connection break, or not be made.
+    pub(crate) back_off: u32,
+    /// What the receiver is to be told.
+    pub(crate) news: VecDeque<News>,
+    /// It was told so the last time.
+    told: String,
+    /// It is in the batch of a thread.
+    is_in_batch: bool,
+}
+
+pub(crate) enum Connection {
+    /// The peer is to connect.
+    Theirs,
+    /// This side will connect, so many ticks from now.
+    Waits(u32),
+    /// It is being made.
+    UnderWay(u64),
+    /// It is there.
+    Up(Box<Up>),
+}
+
+pub(crate) struct Up {
+    pub(crate) token: u64,
+    pub(crate) line: Line<Tls>,
+    /// What came behind the greeting.
+    pub(crate) first: Vec<u8>,
+    /// Why it was shut down here.
+    pub(crate) why: Option<Broken>,
+    /// Ticks since something came.
+    pub(crate) silent: u32,
+    /// Ticks since the peer last took something of what waits for it.
+    pub(crate) stuck: u32,
+    /// Ticks since something was sent.
+    pub(crate) quiet: u32,
+    /// Ticks since it was made.
+    pub(crate) age: u32,
+}
+
+/// What the receiver is told of a connection.
+pub(crate) struct News {
+    pub(crate) up: bool,
+    pub(crate) why: String,
+}
+
+/// What a look at the connection brought, beside what is in the inbox.
+pub(crate) struct Looked {
+    pub(crate) news: VecDeque<News>,
+    pub(crate) outcome: Outcome,
+}
+
+pub(crate) enum Outcome {
+    /// There will be an event when something comes.
+    Quiet,
+    /// There will be none for what is left there already.
+    More,
+    /// It is gone; this was its token.
+    Lost(u64),
+}
+
+impl Lane {
+    pub(crate) fn new(peer: Incarnation, priority: Priority, address: SocketAddr) -> Self {
+        Self {
+            peer,
+            priority,
+            incoming: Mutex::default(),
+            state: Mutex::new(State {
+                session: Session::default(),
+                connection: Connection::Theirs,
+                address,
+                attempt: 0,
+                back_off: 0,
+                news: VecDeque::new(),
+                told: String::new(),
+                is_in_batch: false,
+            }),
+            wanted: AtomicU8::new(0),
+            is_parted: AtomicBool::new(false),
+            holder: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Nothing when another thread hands out: it will look at [`Lane::wanted`] again.
+    pub(crate) fn try_incoming(&self) -> Option<MutexGuard<'_, Incoming>> {
+        match self.incoming.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Queues a message and, unless this thread has a batch open, sends it. False when the peer is
+    /// gone.
+    pub(crate) fn send(self: &Arc<Self>, parts: &[&[u8]]) -> bool {
+        let mut state = self.state();
+        if self.is_parted.load(Ordering::Relaxed) {
+            return false;
+        }
+        state.session.push(parts);
+        if !batch::is_open() {
+            state.pump();
+        } else if !state.is_in_batch {
+            state.is_in_batch = true;
+            batch::add(self);
+        }
+        true
+    }
+
+    /// Sends what a batch held back, and tells the peer what came when it has waited for long.
+    pub(crate) fn flush(&self) {
+        let mut state = self.state();
+        state.is_in_batch = false;
+        if state.session.is_owed_word() && matches!(state.connection, Connection::Up(_)) {
+            state.session.push_bare();
+        }
+        state.pump();
+    }
+
+    /// Has the lane flushed at the end of this thread's batch if the peer waits for a word.
+    fn owe(self: &Arc<Self>, state: &mut State) {
+        if state.session.is_owed_word() && !state.is_in_batch {
+            state.is_in_batch = true;
+            batch::add(self);
+        }
+    }
+
+    /// Takes what came into the inbox, and sends what could not be sent before.
+    pub(crate) fn look(self: &Arc<Self>, incoming: &mut Incoming, wanted: u8) -> Looked {
+        let limit = match (wanted & END != 0, self.priority) {
+            (true, _) => None,
+            (false, Priority::Urgent) => Some(URGENT_BYTES),
+            (false, Priority::Bulk) => Some(BULK_BYTES),
+        };
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let news = std::mem::take(&mut state.news);
+        let Connection::Up(up) = &mut state.connection else {
+            incoming.inbox.begin(Vec::new());
+            let outcome = Outcome::Quiet;
+            return Looked { news, outcome };
+        };
+        if incoming.token != up.token {
+            incoming.token = up.token;
+            incoming.inbox.begin(std::mem::take(&mut up.first));
+        }
+        let inbox = &mut incoming.inbox;
+        let result = up.line.pump_in(&mut state.session, inbox, limit);
+        let result = result.and_then(|left| {
+            up.line.pump_out(&mut state.session)?;
+            Ok(left)
+        });
+        let outcome = match result {
+            Ok(Left::Nothing) => Outcome::Quiet,
+            Ok(Left::Perhaps) => Outcome::More,
+            Err(error) => {
+                let (token, why) = (up.token, up.why.take().unwrap_or(error));
+                state.note(false, why.to_string());
+                Outcome::Lost(token)
+            }
+        };
+        self.owe(state);
+        Looked { news, outcome }
+    }
+}
+
+impl State {
+    /// Sends what there is. Should that fail, whoever looks at the connection next finds it so.
+    pub(crate) fn pump(&mut self) {
+        let Connection::Up(up) = &mut self.connection else {
+            return;
+        };
+        if let Err(error) = up.line.pump_out(&mut self.session) {
+            up.shut_down(error);
+        }
+    }
+
+    /// Has the receiver told, unless it was told the same the last time.
+    pub(crate) fn note(&mut self, up: bool, why: String) {
+        if up || why != self.told {
+            self.told.clone_from(&why);
+            self.news.push_back(News { up, why });
+        }
+    }
+}
+
+impl Up {
+    /// Ends it: there will be an event.
+    pub(crate) fn shut_down(&mut self, why: Broken) {
+        self.why.get_or_insert(why);
+        self.line.transport.shut_down();
+    }
+}
