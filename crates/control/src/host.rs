@@ -1,0 +1,376 @@
+//! This host in its cluster: what it knows, whether it may act, and the tasks that keep it so.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use crate::clock::{Fence, Moment};
+use crate::error::{ControlError, StoreError};
+use crate::event::{EVENTS_MAX, Event, Events};
+use crate::known::{Keys, Known};
+use crate::record::{RecordError, encode_members};
+use crate::rule::{Gone, Rule};
+use crate::store::{Store, Watch, Watched};
+use crate::table::{Need, Snapshot, Txn, Write};
+use crate::view::{Incarnation, Slot};
+
+/// Between two attempts at a store that does not answer.
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+
+/// What all threads and tasks of a host share.
+pub(crate) struct Host {
+    pub(crate) me: Incarnation,
+    pub(crate) slot: Slot,
+    pub(crate) store: Store,
+    pub(crate) keys: Keys,
+    /// How the store is called in messages.
+    pub(crate) endpoint: String,
+    /// How long an operation tries.
+    pub(crate) wait: Duration,
+    /// How long leases are that this host asks for.
+    pub(crate) lease: Duration,
+    pub(crate) fence: Fence,
+    pub(crate) events: Events,
+    pub(crate) state: Mutex<State>,
+    /// What is known changed, or the host is fenced.
+    pub(crate) changed: Notify,
+}
+
+/// What changes.
+pub(crate) struct State {
+    pub(crate) rule: Rule,
+    pub(crate) known: Known,
+    pub(crate) lease: Lease,
+    /// Why it may not act any more.
+    pub(crate) fenced: Option<String>,
+    /// Objects that this host began to make.
+    pub(crate) attempts: u64,
+    store_lost: bool,
+}
+
+/// A lease at the store.
+#[derive(Clone, Copy)]
+pub(crate) struct Lease {
+    pub(crate) id: i64,
+    pub(crate) length: Duration,
+    /// When the store was last asked with success to keep it.
+    pub(crate) asked: Moment,
+}
+
+impl State {
+    pub(crate) fn new(rule: Rule, known: Known, lease: Lease) -> Self {
+        Self {
+            rule,
+            known,
+            lease,
+            fenced: None,
+            attempts: 0,
+            store_lost: false,
+        }
+    }
+}
+
+impl Host {
+    /// The state, unless the host is fenced: nothing that comes too late makes it act again.
+    pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>, ControlError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.fenced.is_none() && self.fence.is_up() {
+            let why = self.too_late(&state);
+            self.shut(&mut state, why);
+        }
+        match &state.fenced {
+            Some(why) => Err(ControlError::Fenced(why.clone())),
+            None => Ok(state),
+        }
+    }
+
+    fn too_late(&self, state: &State) -> String {
+        let now = Moment::now();
+        let asked = now.since(state.lease.asked).as_secs_f32();
+        let silent = state.rule.silent(now);
+        let names = state.known.members.members.values();
+        let names = names.filter(|member| silent.contains(&member.incarnation));
+        let names: Vec<&str> = names.map(|member| member.name.as_str()).collect();
+        let others = match names.is_empty() {
+            true => String::from("nor for how long a host may go on without it"),
+            false => format!("and no promise of {} holds", names.join(", ")),
+        };
+        format!(
+            "{} has not kept its lease for {asked:.1} s, {others}",
+            self.endpoint
+        )
+    }
+
+    fn shut(&self, state: &mut State, why: String) {
+        self.fence.close();
+        state.fenced = Some(why.clone());
+        self.events.push(Event::Fenced(why));
+        self.changed.notify_waiters();
+    }
+
+    /// Ends this host's stay for a reason; it may have ended before.
+    pub(crate) fn end(&self, why: &str) {
+        if let Ok(mut state) = self.state() {
+            self.shut(&mut state, String::from(why));
+        }
+    }
+
+    /// Passes on what the state became.
+    fn settle(&self, state: &mut State, events: Vec<Event>) {
+        let room = events.into_iter().all(|event| self.events.push(event));
+        let Some(others) = state.known.others() else {
+            return self.shut(state, String::from("other hosts removed it from the view"));
+        };
+        if !room {
+            let what = format!("nobody takes its events, and {EVENTS_MAX} wait");
+            return self.shut(state, what);
+        }
+        state.rule.viewed(&others, Moment::now());
+        self.fence.set(state.rule.acts_until());
+        self.changed.notify_waiters();
+    }
+
+    fn learn(
+        &self,
+        what: impl FnOnce(&mut Known) -> Result<Vec<Event>, RecordError>,
+    ) -> Result<(), ControlError> {
+        let mut state = self.state()?;
+        match what(&mut state.known) {
+            Ok(events) => self.settle(&mut state, events),
+            Err(why) => self.shut(&mut state, format!("the view cannot be read: {why}")),
+        }
+        Ok(())
+    }
+
+    fn resume(&self, snapshot: Snapshot) -> Result<(), ControlError> {
+        if snapshot.revision < self.state()?.known.revision {
+            self.end("the store lost what it had stored; it was restored from an older copy?");
+        }
+        self.learn(|known| known.resume(snapshot))
+    }
+
+    /// Keeps the lease, and gets a new one when it is over.
+    pub(crate) async fn keep(self: Arc<Self>) {
+        let pause = self.lease / 5;
+        while let Ok(state) = self.state() {
+            let lease = state.lease;
+            drop(state);
+            let sent = Moment::now();
+            let done = match self.store.keep(lease.id).await {
+                Ok(true) => self.kept(Lease {
+                    asked: sent,
+                    ..lease
+                }),
+                Ok(false) => match self.come_back().await {
+                    Ok(()) => Ok(()),
+                    Err(error) => self.lost(&error),
+                },
+                Err(error) => self.lost(&error),
+            };
+            if done.is_err() {
+                return;
+            }
+            self.begin_to_go_on().await;
+            let next = sent.plus(pause).since(Moment::now()).max(PAUSE);
+            sleep(next).await;
+        }
+    }
+
+    fn kept(&self, lease: Lease) -> Result<(), ControlError> {
+        let mut state = self.state()?;
+        state.lease = lease;
+        state.rule.kept(lease.asked, lease.length);
+        if std::mem::replace(&mut state.store_lost, false) {
+            state.rule.store_back(Moment::now());
+            self.events.push(Event::StoreBack);
+        }
+        self.fence.set(state.rule.acts_until());
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// Writes that this host counts on the promises of others, once it has them all.
+    async fn begin_to_go_on(&self) {
+        let could = |state: MutexGuard<'_, State>| state.rule.could_go_on(Moment::now());
+        if !self.state().is_ok_and(could) {
+            return;
+        }
+        let needs = vec![Need::Present(self.keys.alive(self.me))];
+        let key = self.keys.goes_on(self.me);
+        let writes = vec![Write::put(key, String::from("true"))];
+        if let Ok(true) = self.store.transact(&Txn { needs, writes }).await
+            && let Ok(mut state) = self.state()
+        {
+            state.rule.goes_on();
+            self.fence.set(state.rule.acts_until());
+        }
+    }
+
+    fn lost(&self, error: &StoreError) -> Result<(), ControlError> {
+        let mut state = self.state()?;
+        let silent = Moment::now().since(state.lease.asked);
+        if !state.store_lost && silent > state.lease.length / 2 {
+            state.store_lost = true;
+            self.events.push(Event::StoreLost(error.to_string()));
+        }
+        Ok(())
+    }
+
+    /// The lease ran out, and other hosts kept this one going: a new lease, and a view that says so.
+    async fn come_back(&self) -> Result<(), StoreError> {
+        let asked = Moment::now();
+        let (id, length) = self.store.grant(self.lease).await?;
+        let Ok(state) = self.state() else {
+            return Ok(());
+        };
+        let (alive, view) = (self.keys.alive(self.me), self.keys.view());
+        let members = encode_members(&state.known.members);
+        let needs = vec![
+            Need::Unchanged(view.clone(), state.known.generation),
+            Need::Absent(alive.clone()),
+        ];
+        drop(state);
+        let writes = vec![Write::put(view, members), self.alive_write(id)];
+        let lease = Lease { id, length, asked };
+        let done = self.store.transact(&Txn { needs, writes }).await;
+        if !matches!(done, Ok(true)) {
+            // Somebody else was faster, or an attempt without an answer was done.
+            let there = self.store.read(&alive).await?;
+            let snapshot = self.store.read(&self.keys.now()).await?;
+            let _ = self.resume(snapshot);
+            let entry = there.entries.get(&alive);
+            let held = entry.and_then(|entry| lease_of(&entry.value));
+            if held != Some(id) {
+                self.store.revoke(id).await?;
+                if let (Some(held), Ok(mut state)) = (held, self.state()) {
+                    // It counts once it was kept, at the next turn.
+                    state.lease.id = held;
+                }
+                return done.map(drop);
+            }
+        }
+        let _ = self.kept(lease);
+        Ok(())
+    }
+
+    pub(crate) fn alive_write(&self, lease: i64) -> Write {
+        alive_write(&self.keys, self.me, lease)
+    }
+
+    /// Takes changes in order; after a gap, everything.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        while let Ok(state) = self.state() {
+            let from = state.known.revision + 1;
+            drop(state);
+            if let Ok(mut watch) = self.store.watch(&self.keys.now(), from).await {
+                // Whatever ended it: it is resumed where it ended.
+                let _ = self.follow(&mut watch).await;
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn follow(&self, watch: &mut Watch) -> Result<(), StoreError> {
+        loop {
+            let learnt = match watch.next().await? {
+                Watched::Changes(changes) => self.learn(|known| known.apply(&changes)),
+                Watched::Missed(Some(snapshot)) => self.resume(snapshot),
+                Watched::Missed(None) => {
+                    let snapshot = self.store.read(&self.keys.now()).await?;
+                    let _ = self.resume(snapshot);
+                    return Ok(());
+                }
+            };
+            if learnt.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Notices when this host's time is over, also when nobody asks.
+    pub(crate) async fn guard(self: Arc<Self>) {
+        while self.state().is_ok() {
+            let left = self.fence.until().since(Moment::now());
+            sleep(left.max(Duration::from_millis(1))).await;
+        }
+    }
+
+    /// Removes hosts that are gone and what nobody uses.
+    pub(crate) async fn tidy(self: Arc<Self>) {
+        loop {
+            let changed = self.changed.notified();
+            let Ok(mut state) = self.state() else {
+                return;
+            };
+            let now = Moment::now();
+            let gone = state.rule.removable(now);
+            let mut due = state.rule.next_deadline();
+            let mut work = self.sweeps(&state.known);
+            if !gone.is_empty() {
+                work.push(self.removal(&state, &gone));
+            }
+            drop(state);
+            if !work.is_empty() {
+                for txn in work {
+                    // Who fails was slower than another host, or tries again.
+                    let _ = self.store.transact(&txn).await;
+                }
+                due = Some(Moment::now().plus(self.lease / 5));
+            }
+            let left = due.map_or(Duration::from_secs(3600), |due| due.since(Moment::now()));
+            let _ = timeout(left.max(PAUSE / 10), changed).await;
+        }
+    }
+
+    fn removal(&self, state: &State, gone: &[Gone]) -> Txn {
+        let view = self.keys.view();
+        let mut needs = vec![Need::Unchanged(view.clone(), state.known.generation)];
+        let hosts: Vec<Incarnation> = gone.iter().map(|gone| gone.host).collect();
+        let left = state.known.members.without(&hosts);
+        let mut writes = vec![Write::put(view, encode_members(&left))];
+        for gone in gone {
+            needs.push(Need::Absent(self.keys.alive(gone.host)));
+            let key = self.keys.goes_on(gone.host);
+            if gone.unless_going_on {
+                needs.push(Need::Absent(key));
+            } else {
+                writes.push(Write::Delete(key));
+            }
+        }
+        Txn { needs, writes }
+    }
+
+    /// What deletes what nobody uses.
+    pub(crate) fn sweeps(&self, known: &Known) -> Vec<Txn> {
+        let holders = known.dead_holders().into_iter().map(|key| Txn {
+            needs: Vec::new(),
+            writes: vec![Write::Delete(key)],
+        });
+        let objects = known.unheld().into_iter().map(|(id, revision)| Txn {
+            needs: vec![
+                Need::Unchanged(self.keys.object(id), revision),
+                Need::NoneUnder(self.keys.holders(id)),
+            ],
+            writes: vec![
+                Write::Delete(self.keys.object(id)),
+                Write::Delete(self.keys.checkpoint(id)),
+            ],
+        });
+        holders.chain(objects).collect()
+    }
+}
+
+/// The key that goes with a host's lease.
+pub(crate) fn alive_write(keys: &Keys, me: Incarnation, lease: i64) -> Write {
+    Write::Put {
+        key: keys.alive(me),
+        value: lease.to_string(),
+        lease: Some(lease),
+    }
+}
+
+pub(crate) fn lease_of(value: &[u8]) -> Option<i64> {
+    std::str::from_utf8(value).ok()?.parse().ok()
+}

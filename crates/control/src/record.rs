@@ -1,0 +1,337 @@
+//! What is stored: JSON with its version in front, so that an operator can read it and another
+//! version is refused in words.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
+
+use crate::names;
+use crate::view::{Incarnation, Members, Slot};
+
+/// The version of everything that is stored.
+pub(crate) const VERSION: u32 = 1;
+/// Bytes of a checkpoint at most: with what JSON adds it stays below etcd's 1.5 MiB for a request.
+pub const CHECKPOINT_MAX: usize = 1 << 20;
+/// Copies of a page at most.
+const REPLICAS_MAX: u8 = 3;
+
+/// What is wrong with something stored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// Another version wrote it.
+    #[error("version {0} wrote it and this is version {VERSION}; run one version on all hosts")]
+    Version(u32),
+    /// It is no record.
+    #[error("it is no record of Farpage ({0}); was it written by hand?")]
+    Garbled(String),
+    /// It says what cannot be.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+/// A shared object: a number never given twice in its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ObjectId(pub u64);
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who decides who may have a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheduler {
+    /// The object's home.
+    Simple,
+    /// The owner of each page.
+    Distributed,
+}
+
+/// What outlives all hosts of the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// Nothing.
+    Volatile,
+    /// What was flushed.
+    Flushed,
+}
+
+/// The host at which an object begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Home {
+    /// Where it was.
+    pub slot: Slot,
+    /// Which stay of it; when that is over, the object has no home.
+    pub incarnation: Incarnation,
+}
+
+/// What an object is. The control plane checks and keeps it; it is for the hosts to keep to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Description {
+    /// Its length; whole pages.
+    pub bytes: u64,
+    /// Bytes of its pages: a power of two, 512 at least.
+    pub page_bytes: u64,
+    /// Who decides who may have a page.
+    pub scheduler: Scheduler,
+    /// On how many hosts each page is, 1 to 3.
+    pub replicas: u8,
+    /// What outlives them.
+    pub durability: Durability,
+    /// Where it begins.
+    pub home: Home,
+}
+
+impl Description {
+    /// Refuses what cannot be.
+    pub(crate) fn check(&self) -> Result<(), RecordError> {
+        let page = self.page_bytes;
+        let wrong = if !page.is_power_of_two() || page < 512 {
+            format!("pages have a power of two of bytes, 512 or more, not {page}")
+        } else if self.bytes == 0 || !self.bytes.is_multiple_of(page) {
+            format!("{} bytes are no whole pages of {page}, or none", self.bytes)
+        } else if !(1..=REPLICAS_MAX).contains(&self.replicas) {
+            format!(
+                "a page is on 1 to {REPLICAS_MAX} hosts, not {}",
+                self.replicas
+            )
+        } else {
+            return Ok(());
+        };
+        Err(RecordError::Wrong(wrong))
+    }
+}
+
+/// An object as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Object {
+    /// Its name, until that is removed.
+    pub name: Option<String>,
+    /// What it is.
+    pub description: Description,
+    /// Which host made it, and its how many-th: tells whether an attempt without an answer was done.
+    pub(crate) made_by: Incarnation,
+    pub(crate) attempt: u64,
+}
+
+/// Directory of an object as it was saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// In which view.
+    pub generation: u64,
+    /// What.
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredCheckpoint {
+    generation: u64,
+    base64: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Envelope<T> {
+    version: u32,
+    value: T,
+}
+
+fn encode<T: Serialize>(value: T) -> String {
+    let version = VERSION;
+    serde_json::to_string(&Envelope { version, value }).expect("these types are all of JSON")
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError> {
+    let garbled = |why: serde_json::Error| RecordError::Garbled(why.to_string());
+    let envelope: Envelope<IgnoredAny> = serde_json::from_slice(bytes).map_err(garbled)?;
+    if envelope.version != VERSION {
+        return Err(RecordError::Version(envelope.version));
+    }
+    let envelope: Envelope<T> = serde_json::from_slice(bytes).map_err(garbled)?;
+    Ok(envelope.value)
+}
+
+/// The record that says which version a cluster is of.
+pub(crate) fn encode_format() -> String {
+    encode("farpage-control")
+}
+
+/// Refuses the record of a cluster of another version.
+pub fn check_format(bytes: &[u8]) -> Result<(), RecordError> {
+    match decode::<String>(bytes)?.as_str() {
+        "farpage-control" => Ok(()),
+        other => Err(RecordError::Garbled(format!(
+            "it names {:?}",
+            names::shown(other)
+        ))),
+    }
+}
+
+/// A number, as the next object's is stored.
+pub(crate) fn encode_number(number: u64) -> String {
+    encode(number)
+}
+
+/// Reads a number.
+pub fn decode_number(bytes: &[u8]) -> Result<u64, RecordError> {
+    decode(bytes)
+}
+
+pub(crate) fn encode_members(members: &Members) -> String {
+    encode(members)
+}
+
+/// Reads the members of a view.
+pub fn decode_members(bytes: &[u8]) -> Result<Members, RecordError> {
+    let members: Members = decode(bytes)?;
+    members.check()?;
+    Ok(members)
+}
+
+pub(crate) fn encode_object(object: &Object) -> String {
+    encode(object)
+}
+
+/// Reads an object.
+pub fn decode_object(bytes: &[u8]) -> Result<Object, RecordError> {
+    let object: Object = decode(bytes)?;
+    object.description.check()?;
+    match &object.name {
+        Some(name) if !names::is_name(name) => {
+            let what = format!("{:?} cannot name an object", names::shown(name));
+            Err(RecordError::Wrong(what))
+        }
+        Some(_) | None => Ok(object),
+    }
+}
+
+pub(crate) fn encode_checkpoint(checkpoint: &Checkpoint) -> String {
+    encode(StoredCheckpoint {
+        generation: checkpoint.generation,
+        base64: BASE64.encode(&checkpoint.bytes),
+    })
+}
+
+/// Reads a checkpoint.
+pub fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint, RecordError> {
+    let stored: StoredCheckpoint = decode(bytes)?;
+    let garbled = |why: base64::DecodeError| RecordError::Garbled(why.to_string());
+    let bytes = BASE64.decode(stored.base64).map_err(garbled)?;
+    if bytes.len() > CHECKPOINT_MAX {
+        let what = format!("a checkpoint of {} bytes is too long", bytes.len());
+        return Err(RecordError::Wrong(what));
+    }
+    let generation = stored.generation;
+    Ok(Checkpoint { generation, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object() -> Object {
+        Object {
+            name: Some("grid".into()),
+            description: Description {
+                bytes: 8192,
+                page_bytes: 4096,
+                scheduler: Scheduler::Distributed,
+                replicas: 2,
+                durability: Durability::Flushed,
+                home: Home {
+                    slot: Slot(3),
+                    incarnation: Incarnation(7),
+                },
+            },
+            made_by: Incarnation(7),
+            attempt: 1,
+        }
+    }
+
+    #[test]
+    fn what_is_stored_can_be_read_by_people_and_again() {
+        let text = encode_object(&object());
+        assert!(
+            text.contains(r#""version":1"#) && text.contains(r#""name":"grid""#),
+            "{text}"
+        );
+        assert_eq!(decode_object(text.as_bytes()), Ok(object()));
+        let generation = 5;
+        let bytes = vec![0, 255, 7];
+        let checkpoint = Checkpoint { generation, bytes };
+        let text = encode_checkpoint(&checkpoint);
+        assert_eq!(decode_checkpoint(text.as_bytes()), Ok(checkpoint));
+        assert_eq!(decode_number(encode_number(9).as_bytes()), Ok(9));
+        assert_eq!(check_format(encode_format().as_bytes()), Ok(()));
+    }
+
+    #[test]
+    fn other_versions_and_garbage_are_refused_with_words() {
+        let newer = encode_object(&object()).replace(r#""version":1"#, r#""version":2"#);
+        assert_eq!(
+            decode_object(newer.as_bytes()),
+            Err(RecordError::Version(2))
+        );
+        let more = encode_object(&object()).replace("\"attempt\"", "\"mood\":1,\"attempt\"");
+        for text in [
+            "",
+            "{",
+            "7",
+            r#"{"version":1}"#,
+            &more,
+            "\0\0",
+            &"[".repeat(9000),
+        ] {
+            let refused = decode_object(text.as_bytes());
+            assert!(
+                matches!(refused, Err(RecordError::Garbled(_))),
+                "{text:.60}: {refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn descriptions_that_cannot_be_are_refused() {
+        type Change = fn(&mut Description);
+        let changes: [Change; 6] = [
+            |d| d.bytes = 0,
+            |d| d.bytes = 4097,
+            |d| d.page_bytes = 0,
+            |d| d.page_bytes = 3000,
+            |d| d.replicas = 0,
+            |d| d.replicas = 4,
+        ];
+        for change in changes {
+            let mut bad = object();
+            change(&mut bad.description);
+            let refused = decode_object(encode_object(&bad).as_bytes());
+            assert!(matches!(refused, Err(RecordError::Wrong(_))), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn members_that_cannot_be_are_refused() {
+        let member = r#"{"incarnation":1,"address":"1.2.3.4:5","name":"a","page_bytes":4096,
+            "representation":{"little_endian":true,"pointer_bits":64,"architecture":"x"}}"#;
+        let text = |next: u64, members: &str| {
+            format!(r#"{{"version":1,"value":{{"next":{next},"members":{{{members}}}}}}}"#)
+        };
+        let read = |next, members: &str| decode_members(text(next, members).as_bytes());
+        assert!(read(2, &format!("\"63\":{member}")).is_ok());
+        assert!(read(2, &format!("\"64\":{member}")).is_err());
+        assert!(read(1, &format!("\"0\":{member}")).is_err());
+        assert!(read(2, &format!("\"0\":{member},\"1\":{member}")).is_err());
+        assert!(read(2, &format!("\"0\":{}", member.replace("4096", "4095"))).is_err());
+        assert!(read(2, &format!("\"0\":{}", member.replace("\"a\"", "\"a/b\""))).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! Hosts, store, network and clocks by seed.
+
+mod world;
+
+use std::time::Duration;
+
+use world::{SEC, World};
+
+/// Long runs under all faults, then a healed world.
+#[test]
+fn nobody_acts_who_is_not_in_the_newest_view() {
+    let seeds = match std::env::var("FARPAGE_SEED") {
+        Ok(seed) => {
+            let seed: u64 = seed.parse().expect("FARPAGE_SEED is a number");
+            seed..seed + 1
+        }
+        Err(_) => 0..100,
+    };
+    let mut removed = 0;
+    let mut without_store = 0;
+    for seed in seeds.clone() {
+        let mut world = World::new(seed, 5);
+        world.run_with_faults(120 * SEC);
+        world.heal();
+        world.run(60 * SEC);
+        world.demand_agreement();
+        removed += world.removed;
+        without_store += world.acted_without_store;
+    }
+    if seeds.end - seeds.start > 1 {
+        // The faults do what they are for.
+        assert!(removed > 100, "{removed} hosts were removed");
+        assert!(
+            without_store > 100,
+            "{without_store} times a host went on without the store"
+        );
+    }
+}
+
+#[test]
+fn all_go_on_while_the_store_is_dead_and_are_kept_when_it_is_back() {
+    for forgetful in [false, true] {
+        let mut world = World::new(1, 4);
+        world.run(5 * SEC);
+        world.store_dies();
+        world.run(12 * SEC);
+        assert_eq!(world.acting(), 4);
+        world.store_back(forgetful);
+        world.run(30 * SEC);
+        assert_eq!(
+            (world.acting(), world.removed),
+            (4, 0),
+            "leases forgotten: {forgetful}"
+        );
+    }
+}
+
+#[test]
+fn without_a_store_nobody_goes_on_for_ever() {
+    let mut world = World::new(2, 3);
+    world.store_dies();
+    world.run(world::GOING_ON.as_nanos() as u64 + 5 * SEC);
+    assert_eq!(world.acting(), 0);
+}
+
+#[test]
+fn without_a_store_all_stop_when_one_cannot_be_reached() {
+    let mut world = World::new(3, 4);
+    world.run(5 * SEC);
+    world.store_dies();
+    world.cut_off(2);
+    world.run(8 * SEC);
+    assert_eq!(world.acting(), 0);
+}
+
+#[test]
+fn a_host_that_only_others_reach_is_removed_and_the_others_go_on() {
+    let mut world = World::new(4, 4);
+    world.run(5 * SEC);
+    world.cut_from_store(1);
+    world.run(20 * SEC);
+    assert_eq!((world.acting(), world.removed), (3, 1));
+}
+
+#[test]
+fn hosts_cut_from_each_other_go_on_while_the_store_keeps_them() {
+    let mut world = World::new(5, 3);
+    world.run(5 * SEC);
+    world.cut_off(0);
+    world.run(20 * SEC);
+    assert_eq!((world.acting(), world.removed), (3, 0));
+}
+
+#[test]
+fn who_joins_after_all_have_died_removes_them_when_their_time_is_over() {
+    let mut world = World::new(6, 2);
+    world.run(5 * SEC);
+    world.kill(0);
+    world.kill(1);
+    world.run(5 * SEC);
+    world.join();
+    world.run(10 * SEC);
+    assert_eq!((world.acting(), world.removed), (1, 0));
+    world.run((world::GOING_ON * 2).as_nanos() as u64);
+    assert_eq!((world.acting(), world.removed), (1, 2));
+    assert!(world::GOING_ON > Duration::from_secs(15));
+}
