@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::cluster::ClusterArgs;
+use crate::cluster::objects::CreateArgs;
 use crate::host::figures::StatsArgs;
 use crate::host::gc::GcArgs;
 use crate::host::list::{LsArgs, RmArgs};
@@ -43,6 +45,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     Open(OpenArgs),
     Up(UpArgs),
+    Cluster(ClusterArgs),
+    Create(CreateArgs),
     Ls(LsArgs),
     Rm(RmArgs),
     Stats(StatsArgs),

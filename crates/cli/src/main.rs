@@ -1,6 +1,7 @@
 //! The `farpage` command.
 
 mod args;
+mod cluster;
 mod columns;
 mod control_socket;
 mod doctor;
@@ -58,6 +59,8 @@ fn main() -> ExitCode {
         },
         Command::Open(args) => (open::main(&args), 1),
         Command::Up(args) => (up::main(&args), 1),
+        Command::Cluster(args) => (cluster::main(&args), 1),
+        Command::Create(args) => (cluster::objects::create(&args), 1),
         Command::Ls(args) => (host::list::list(&args), 1),
         Command::Rm(args) => (host::list::remove(&args), 1),
         Command::Stats(args) => (host::figures::stats(&args), 1),

@@ -13,12 +13,14 @@ use clap::Args;
 use farpage::memory_limit::MemoryLimit;
 use farpage_host::Objects;
 use farpage_manager::Manager;
+use farpage_pagers::Pager;
 use farpage_services::{Host, Service, check_owner, default_socket};
 use farpage_sys::signal;
 use rustix::fs::Mode;
 use rustix::process::umask;
 
 use crate::args::MemoryArgs;
+use crate::cluster::join::{JoinArgs, join};
 use crate::host::web::{self, WebArgs};
 use crate::paging::Paging;
 use crate::size::{Size, counted, human};
@@ -53,6 +55,8 @@ pub struct UpArgs {
     #[arg(long, value_name = "SIZE")]
     pub user_ram: Option<String>,
     #[command(flatten)]
+    pub join: JoinArgs,
+    #[command(flatten)]
     pub web: WebArgs,
 }
 
@@ -73,12 +77,22 @@ pub fn main(args: &UpArgs) -> Result<()> {
     let objects = Objects::start(resident)?;
     let manager =
         Manager::start(Arc::clone(&paging.pager) as _).context("cannot start a thread")?;
-    let own = Arc::clone(&paging.pager) as _;
+    let own: Arc<dyn Pager> = Arc::clone(&paging.pager) as _;
+    let joined = join(&args.join, objects, Arc::clone(&own))?;
     let service = Service::new(objects, memory.ram_bytes, own)?;
     let service = service.with_default_memory_manager(manager);
     let service = service.with_paging_space_told(move || paging.about());
     let service = match user_ram {
         Some(bytes) => service.with_user_ram(bytes),
+        None => service,
+    };
+    let service = match &joined {
+        Some((cluster, _)) => {
+            let cluster = Arc::clone(cluster) as _;
+            service
+                .with_cluster(cluster)
+                .context("cannot start a thread")?
+        }
         None => service,
     };
     let given = given_socket()?;
@@ -106,6 +120,9 @@ pub fn main(args: &UpArgs) -> Result<()> {
         socket.display(),
         human(memory.ram_bytes)
     );
+    if let Some((_, said)) = &joined {
+        println!("farpage: it is {said}");
+    }
     if let Some(address) = page {
         println!("farpage: its page is http://{address}/");
     }

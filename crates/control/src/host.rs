@@ -348,15 +348,16 @@ impl Host {
             needs: Vec::new(),
             writes: vec![Write::Delete(key)],
         });
-        let objects = known.unheld().into_iter().map(|(id, revision)| Txn {
+        let objects = known.unheld().into_iter().map(|(id, revision, name)| Txn {
             needs: vec![
                 Need::Unchanged(self.keys.object(id), revision),
                 Need::NoneUnder(self.keys.holders(id)),
             ],
-            writes: vec![
-                Write::Delete(self.keys.object(id)),
-                Write::Delete(self.keys.checkpoint(id)),
-            ],
+            writes: [self.keys.object(id), self.keys.checkpoint(id)]
+                .into_iter()
+                .chain(name.map(|name| self.keys.name(&name)))
+                .map(Write::Delete)
+                .collect(),
         });
         holders.chain(objects).collect()
     }

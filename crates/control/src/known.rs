@@ -278,8 +278,8 @@ impl Known {
             .collect()
     }
 
-    /// Objects that nobody names or holds.
-    pub(crate) fn unheld(&self) -> Vec<(ObjectId, i64)> {
+    /// Objects that nobody holds and that do not stay, with their names.
+    pub(crate) fn unheld(&self) -> Vec<(ObjectId, i64, Option<String>)> {
         let held = |id: ObjectId| {
             let (first, last) = (Incarnation(0), Incarnation(u64::MAX));
             self.holders
@@ -288,8 +288,10 @@ impl Known {
                 .is_some()
         };
         let unheld = self.objects.iter();
-        let unheld = unheld.filter(|(id, known)| known.object.name.is_none() && !held(**id));
-        unheld.map(|(id, known)| (*id, known.revision)).collect()
+        let stays = |object: &Object| object.name.is_some() && object.description.stays;
+        let unheld = unheld.filter(|(id, known)| !stays(&known.object) && !held(**id));
+        let unheld = unheld.map(|(id, known)| (*id, known.revision, known.object.name.clone()));
+        unheld.collect()
     }
 }
 

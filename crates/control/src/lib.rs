@@ -17,6 +17,9 @@
 //!     replicas: 1,
 //!     durability: Durability::Volatile,
 //!     home: Home { slot: control.slot(), incarnation: control.incarnation() },
+//!     uid: 0,
+//!     stays: true,
+//!     note: String::new(),
 //! };
 //! let id = control.make(Some("grid"), description)?;
 //! assert_eq!(control.find("grid")?.0, id);
@@ -34,7 +37,7 @@
 //! | `now/view` | the newest view and the next incarnation; its revision is the generation |
 //! | `now/alive/INCARNATION` | goes with the host's lease |
 //! | `now/goes-on/INCARNATION` | the host counts on promises of the others |
-//! | `now/object/ID` | an object; it has a name or somebody holds it |
+//! | `now/object/ID` | an object; somebody holds it, or it has a name and stays |
 //! | `now/holder/ID/INCARNATION` | the host holds the object; counts while the host is in the view |
 //! | `name/NAME` | the number of the object |
 //! | `next-object` | the number of the next object |
@@ -76,8 +79,8 @@ pub use endpoint::{Endpoint, EtcdEndpoint};
 pub use error::{ControlError, EndpointError};
 pub use event::Event;
 pub use record::{
-    CHECKPOINT_MAX, Checkpoint, Description, Durability, Home, Object, ObjectId, RecordError,
-    Scheduler,
+    CHECKPOINT_MAX, Checkpoint, Description, Durability, Home, NOTE_MAX, Object, ObjectId,
+    RecordError, Scheduler,
 };
 pub use rule::{Ping, Pong};
 pub use view::{HOSTS_MAX, Incarnation, Member, Representation, Slot, View};

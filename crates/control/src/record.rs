@@ -15,6 +15,8 @@ use crate::view::{Incarnation, Members, Slot};
 pub(crate) const VERSION: u32 = 1;
 /// Bytes of a checkpoint at most: with what JSON adds it stays below etcd's 1.5 MiB for a request.
 pub const CHECKPOINT_MAX: usize = 1 << 20;
+/// Bytes of a note at most.
+pub const NOTE_MAX: usize = 1024;
 /// Copies of a page at most.
 const REPLICAS_MAX: u8 = 3;
 
@@ -89,6 +91,12 @@ pub struct Description {
     pub durability: Durability,
     /// Where it begins.
     pub home: Home,
+    /// The user who made it.
+    pub uid: u32,
+    /// It stays when no host holds it, as long as it has a name. Else its name goes with it.
+    pub stays: bool,
+    /// What its maker says of its contents: at most [`NOTE_MAX`] bytes.
+    pub note: String,
 }
 
 impl Description {
@@ -99,6 +107,9 @@ impl Description {
             format!("pages have a power of two of bytes, 512 or more, not {page}")
         } else if self.bytes == 0 || !self.bytes.is_multiple_of(page) {
             format!("{} bytes are no whole pages of {page}, or none", self.bytes)
+        } else if self.note.len() > NOTE_MAX {
+            let bytes = self.note.len();
+            format!("a note has at most {NOTE_MAX} bytes, not {bytes}")
         } else if !(1..=REPLICAS_MAX).contains(&self.replicas) {
             format!(
                 "a page is on 1 to {REPLICAS_MAX} hosts, not {}",
@@ -252,6 +263,9 @@ mod tests {
                     slot: Slot(3),
                     incarnation: Incarnation(7),
                 },
+                uid: 0,
+                stays: true,
+                note: String::new(),
             },
             made_by: Incarnation(7),
             attempt: 1,

@@ -21,6 +21,10 @@ pub struct Figures {
     pub given: u64,
     /// Copies that were dropped since another host wrote.
     pub dropped: u64,
+    /// Units that this host owns now; those that nobody touched are not counted.
+    pub owned: u64,
+    /// Units of which it has a copy now.
+    pub copies: u64,
 }
 
 #[derive(Default)]
@@ -47,6 +51,8 @@ impl Counters {
             contents_sent: of(&self.contents_sent),
             given: of(&self.given),
             dropped: of(&self.dropped),
+            owned: 0,
+            copies: 0,
         }
     }
 }

@@ -16,6 +16,7 @@
 //!    sent that says so.
 
 mod cell;
+mod cluster;
 mod counters;
 mod holds;
 mod object;
@@ -23,6 +24,7 @@ mod server;
 mod unit;
 mod wire;
 
+pub use cluster::{Cluster, Config, HaveError, JoinError, Member, State, Wish};
 pub use counters::Figures;
 pub use object::About;
 pub use server::{OpenError, Server, Wire, Wrong};

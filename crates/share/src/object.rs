@@ -77,7 +77,15 @@ impl Shared {
     }
 
     pub(crate) fn figures(&self) -> Figures {
-        self.counters.figures()
+        let mut figures = self.counters.figures();
+        for part in &self.cells {
+            for cell in lock(part).values() {
+                let is_owner = cell.page.is_owner();
+                figures.owned += u64::from(is_owner);
+                figures.copies += u64::from(!is_owner && cell.page.allowed().is_some());
+            }
+        }
+        figures
     }
 
     /// Bytes of a unit, whole pages.

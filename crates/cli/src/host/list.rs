@@ -5,6 +5,7 @@ use clap::Args;
 use farpage_services::{Figures, ObjectFigures};
 
 use super::WhichHost;
+use crate::cluster::objects::tables;
 use crate::columns::{Side, columns};
 use crate::size::{human, human_time};
 
@@ -16,6 +17,9 @@ pub struct LsArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Show the hosts and the objects of the cluster
+    #[arg(long)]
+    pub hosts: bool,
     #[command(flatten)]
     pub which: WhichHost,
 }
@@ -28,6 +32,9 @@ pub struct RmArgs {
     /// Names, as `farpage ls` shows them
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
+    /// They are names of the cluster
+    #[arg(long)]
+    pub cluster: bool,
     #[command(flatten)]
     pub which: WhichHost,
 }
@@ -37,6 +44,14 @@ pub struct RmArgs {
 /// # Errors
 /// When no host kernel answers.
 pub fn list(args: &LsArgs) -> Result<()> {
+    if args.hosts {
+        let listed = args.which.ask(|host| host.cluster())?;
+        match args.json {
+            true => println!("{}", serde_json::to_string_pretty(&listed)?),
+            false => print!("{}", tables(&listed)),
+        }
+        return Ok(());
+    }
     if args.json {
         let listed = args.which.ask(|host| host.list())?;
         println!("{}", serde_json::to_string_pretty(&listed)?);
@@ -57,7 +72,10 @@ pub fn list(args: &LsArgs) -> Result<()> {
 /// When no host kernel answers, or there is no such name.
 pub fn remove(args: &RmArgs) -> Result<()> {
     let refused = args.which.ask(|host| {
-        let unlinked = args.names.iter().map(|name| host.unlink(name));
+        let unlinked = args.names.iter().map(|name| match args.cluster {
+            true => host.unlink_shared(name),
+            false => host.unlink(name),
+        });
         let refused = unlinked.filter_map(|one| Some(one.err()?.to_string()));
         Ok(refused.collect::<Vec<String>>())
     })?;

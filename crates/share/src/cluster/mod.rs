@@ -1,0 +1,522 @@
+//! The cluster that this host belongs to: its store, its network, and its shared objects.
+
+mod post;
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use farpage_abi::PAGE_BYTES;
+use farpage_coherence::Host;
+use farpage_control::{
+    Control, ControlError, Description, Durability, Event, Home, ObjectId, Ping, Pong, Scheduler,
+    View,
+};
+use farpage_host::{Object, Objects};
+use farpage_network::{ClusterKey, Incarnation, Network, NetworkError};
+use farpage_pagers::Pager;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::counters::Figures;
+use crate::object::{About, lock};
+use crate::server::{OpenError, Server, Wrong};
+use post::{Ears, Inbox, Kind, Post};
+
+/// Threads that were let in to a unit keep it so long, if they have not run yet.
+const HOLD: Duration = Duration::from_micros(100);
+/// Time between two questions whether the others are there.
+const PING: Duration = Duration::from_millis(200);
+/// Messages of objects that this host was not told of yet, at most.
+const PARKED_MAX: usize = 1 << 16;
+
+/// How a host joins a cluster.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its stay: the store, the address by which others reach it, its name.
+    pub control: farpage_control::Config,
+    /// Who has the same may take part.
+    pub key: ClusterKey,
+    /// Where it listens.
+    pub listen: SocketAddr,
+}
+
+/// Why a host did not join.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The store.
+    #[error("cannot join the cluster: {0}")]
+    Control(#[from] ControlError),
+    /// The network.
+    #[error("cannot join the cluster: {0}")]
+    Network(#[from] NetworkError),
+    /// Linux.
+    #[error("cannot join the cluster: no thread can be started ({0})")]
+    Threads(std::io::Error),
+}
+
+/// Why an object of the cluster could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum HaveError {
+    /// The store.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// This host.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It is another user's.
+    #[error("'{0}' is another user's")]
+    NotYours(String),
+    /// It is there, and differs from what was wanted.
+    #[error("'{name}' has {bytes} bytes in units of {unit_bytes}")]
+    Differs {
+        /// Its name.
+        name: String,
+        /// Its size.
+        bytes: u64,
+        /// The size of its units.
+        unit_bytes: u64,
+    },
+}
+
+/// How an object is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// Its size.
+    pub bytes: u64,
+    /// What goes from host to host together.
+    pub unit_bytes: u64,
+    /// Who decides.
+    pub scheduler: Scheduler,
+    /// On how many hosts each modified unit is.
+    pub replicas: u8,
+    /// It stays without anybody who has it.
+    pub stays: bool,
+    /// What is said of its contents.
+    pub note: String,
+}
+
+/// A host of the view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its number.
+    pub host: Host,
+    /// What it calls itself.
+    pub name: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// It is connected; this host is to itself.
+    pub is_up: bool,
+    /// Why not, or what was last wrong.
+    pub cause: String,
+}
+
+/// What is known of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// The number of the view.
+    pub generation: u64,
+    /// Its hosts.
+    pub members: BTreeMap<u8, Member>,
+    /// Its objects.
+    pub objects: BTreeMap<u64, (Option<String>, Description)>,
+    /// Why the store does not answer.
+    pub store_lost: Option<String>,
+    /// Why this host may not act any more.
+    pub fenced: Option<String>,
+}
+
+/// This host's stay in a cluster.
+pub struct Cluster {
+    inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Inner {
+    own: Host,
+    control: Control,
+    post: Arc<Post>,
+    server: Server,
+    state: Mutex<State>,
+    /// Messages of objects that this host was not told of yet.
+    parked: Mutex<HashMap<u64, Vec<(Host, Vec<u8>)>>>,
+    is_over: AtomicBool,
+    /// Is told what users should see.
+    say: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Cluster {
+    /// Joins. Pages that do not fit into the memory of `objects` go to `paging_space`; `say` is told
+    /// what a user should see.
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub fn join(
+        config: Config,
+        objects: &'static Objects,
+        paging_space: Arc<dyn Pager>,
+        say: Box<dyn Fn(&str) + Send + Sync>,
+    ) -> Result<Self, JoinError> {
+        let control = Control::join(config.control)?;
+        let own = Host(control.slot().0);
+        let post = Arc::new(Post::default());
+        let wire = Arc::clone(&post);
+        let server = Server::start(own, objects, paging_space, wire).map_err(JoinError::Threads)?;
+        let incarnation = Incarnation(control.incarnation().0);
+        let network = farpage_network::Config::new(config.listen, config.key, incarnation);
+        let inner = Arc::new(Inner {
+            own,
+            control,
+            post: Arc::clone(&post),
+            server,
+            state: Mutex::default(),
+            parked: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            say,
+        });
+        let inbox: Weak<Inner> = Arc::downgrade(&inner);
+        post.begin(inbox);
+        let ears = Ears(Arc::downgrade(&post));
+        post.uses(Network::start(network, Arc::new(ears))?);
+        let working = Arc::clone(&inner);
+        let thread = std::thread::Builder::new()
+            .name("share-cluster".into())
+            .spawn(move || working.work())
+            .map_err(JoinError::Threads)?;
+        let thread = Some(thread);
+        Ok(Self { inner, thread })
+    }
+
+    /// This host's number.
+    #[must_use]
+    pub fn own(&self) -> Host {
+        self.inner.own
+    }
+
+    /// The object of a name, which is made for user `uid` when there is none and it is said how. It
+    /// is at this host from then on, until [`Cluster::release`]. Its number, what is said of it, and
+    /// it.
+    ///
+    /// # Errors
+    /// [`HaveError`].
+    pub fn have(
+        &self,
+        name: &str,
+        uid: u32,
+        wish: Option<&Wish>,
+    ) -> Result<(u64, Description, Arc<Object>), HaveError> {
+        let inner = &self.inner;
+        loop {
+            let (id, described) = match (inner.control.find(name), wish) {
+                (Ok((id, found)), wish) => {
+                    fits(name, uid, &found.description, wish)?;
+                    match inner.control.hold(id) {
+                        Ok(()) => (id, found.description),
+                        // Gone just then.
+                        Err(ControlError::NoObject(_)) => continue,
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                (Err(ControlError::NoName(_)), Some(wish)) => {
+                    let described = inner.described(uid, wish);
+                    match inner.control.make(Some(name), described.clone()) {
+                        Ok(id) => (id, described),
+                        // Somebody else was faster.
+                        Err(ControlError::Exists(_)) => continue,
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                (Err(error), _) => return Err(error.into()),
+            };
+            let object = inner.open(id.0, name, &described)?;
+            return Ok((id.0, described, object));
+        }
+    }
+
+    /// Nobody at this host has an object any more.
+    ///
+    /// # Errors
+    /// When the store does not answer; it is released with this host then.
+    pub fn release(&self, number: u64) -> Result<(), ControlError> {
+        self.inner.control.release(ObjectId(number))
+    }
+
+    /// Takes an object's name away, for user `uid`.
+    ///
+    /// # Errors
+    /// [`HaveError`].
+    pub fn remove(&self, name: &str, uid: u32) -> Result<(), HaveError> {
+        let (_, found) = self.inner.control.find(name)?;
+        fits(name, uid, &found.description, None)?;
+        self.inner.control.remove(name)?;
+        Ok(())
+    }
+
+    /// What is known of the cluster.
+    #[must_use]
+    pub fn state(&self) -> State {
+        lock(&self.inner.state).clone()
+    }
+
+    /// What was done for an object at this host, if it is here.
+    #[must_use]
+    pub fn figures(&self, number: u64) -> Option<Figures> {
+        self.inner.server.figures(number)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.inner.is_over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.inner.post.ends();
+    }
+}
+
+/// Refuses an object that is another's, or another than was wanted.
+fn fits(
+    name: &str,
+    uid: u32,
+    described: &Description,
+    wish: Option<&Wish>,
+) -> Result<(), HaveError> {
+    if uid != 0 && uid != described.uid {
+        return Err(HaveError::NotYours(name.into()));
+    }
+    let (bytes, unit_bytes) = (described.bytes, described.page_bytes);
+    let differs = |wish: &Wish| rounded(wish) != bytes || wish.unit_bytes != unit_bytes;
+    match wish.is_some_and(differs) {
+        true => Err(HaveError::Differs {
+            name: name.into(),
+            bytes,
+            unit_bytes,
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Whole units.
+fn rounded(wish: &Wish) -> u64 {
+    wish.bytes.next_multiple_of(wish.unit_bytes.max(1))
+}
+
+impl Inner {
+    fn described(&self, uid: u32, wish: &Wish) -> Description {
+        Description {
+            bytes: rounded(wish),
+            page_bytes: wish.unit_bytes,
+            scheduler: wish.scheduler,
+            replicas: wish.replicas,
+            durability: Durability::Volatile,
+            home: Home {
+                slot: self.control.slot(),
+                incarnation: self.control.incarnation(),
+            },
+            uid,
+            stays: wish.stays,
+            note: wish.note.clone(),
+        }
+    }
+
+    fn open(
+        &self,
+        number: u64,
+        name: &str,
+        described: &Description,
+    ) -> Result<Arc<Object>, OpenError> {
+        let object = self.server.open(&About {
+            number,
+            name: name.into(),
+            bytes: described.bytes,
+            unit_pages: described.page_bytes / PAGE_BYTES as u64,
+            home: Host(described.home.slot.0),
+            hold: HOLD,
+        })?;
+        let parked = lock(&self.parked).remove(&number);
+        for (from, bytes) in parked.into_iter().flatten() {
+            self.unit_came(from, &bytes);
+        }
+        Ok(object)
+    }
+
+    /// Asks whether the others are there, and takes what happens in the cluster.
+    fn work(&self) {
+        while !self.is_over.load(Ordering::Acquire) {
+            for ping in self.control.pings() {
+                if let Some(to) = self.host_of(ping.to.0) {
+                    self.post.sends(to, Kind::Ping, &[&put(&ping)]);
+                }
+            }
+            if let Some(event) = self.control.next_event(PING) {
+                self.happened(event);
+            }
+        }
+    }
+
+    fn host_of(&self, incarnation: u64) -> Option<Host> {
+        self.post.host(Incarnation(incarnation))
+    }
+
+    fn happened(&self, event: Event) {
+        match event {
+            Event::View(view) => self.sees(&view),
+            Event::Made(id, object) => {
+                let named = (object.name.clone(), object.description.clone());
+                lock(&self.state).objects.insert(id.0, named);
+                let is_awaited = lock(&self.parked).contains_key(&id.0);
+                let is_home = object.description.home.incarnation == self.control.incarnation();
+                if is_awaited || is_home {
+                    let name = object.name.unwrap_or_default();
+                    if let Err(error) = self.open(id.0, &name, &object.description) {
+                        (self.say)(&format!("cannot keep '{name}' of the cluster: {error}"));
+                    }
+                }
+            }
+            Event::Unnamed(id) => {
+                if let Some((name, _)) = lock(&self.state).objects.get_mut(&id.0) {
+                    *name = None;
+                }
+            }
+            Event::Removed(id) => {
+                lock(&self.state).objects.remove(&id.0);
+                self.server.close(id.0);
+            }
+            Event::AtRisk { slot, .. } => {
+                let mut state = lock(&self.state);
+                if let Some(member) = state.members.get_mut(&slot.0) {
+                    member.cause = "the store has not heard of it".into();
+                }
+            }
+            Event::StoreLost(why) => {
+                (self.say)(&format!(
+                    "the cluster's store does not answer ({why}): what is shared goes on, nothing new \
+                     can be made"
+                ));
+                lock(&self.state).store_lost = Some(why);
+            }
+            Event::StoreBack => {
+                (self.say)("the cluster's store answers again");
+                lock(&self.state).store_lost = None;
+            }
+            Event::Unreadable { key, why } => {
+                (self.say)(&format!("cannot use what the store has at {key}: {why}"));
+            }
+            Event::Fenced(why) => {
+                (self.say)(&format!(
+                    "this host is out of the cluster: {why}; what it shared cannot be used here any \
+                     more; start the host kernel again to join anew"
+                ));
+                lock(&self.state).fenced = Some(why);
+            }
+        }
+    }
+
+    /// There is a new view.
+    fn sees(&self, view: &View) {
+        let own = self.control.incarnation();
+        let others = view
+            .members
+            .iter()
+            .filter(|(_, one)| one.incarnation != own);
+        let others = others.map(|(slot, member)| {
+            let peer = Incarnation(member.incarnation.0);
+            (Host(slot.0), (peer, member.address))
+        });
+        let others: HashMap<Host, (Incarnation, SocketAddr)> = others.collect();
+        for why in self.post.are_peers(&others) {
+            (self.say)(&format!("cannot meet a host of the cluster: {why}"));
+        }
+        let mut state = lock(&self.state);
+        let before = std::mem::take(&mut state.members);
+        state.generation = view.generation;
+        state.members = view
+            .members
+            .iter()
+            .map(|(slot, member)| {
+                let known = before.get(&slot.0);
+                let known = known.filter(|known| known.address == member.address);
+                let one = Member {
+                    host: Host(slot.0),
+                    name: member.name.clone(),
+                    address: member.address,
+                    is_up: member.incarnation == own || known.is_some_and(|known| known.is_up),
+                    cause: String::new(),
+                };
+                (slot.0, one)
+            })
+            .collect();
+    }
+
+    /// A message of a unit. That of an object that this host was not told of waits until it is.
+    fn unit_came(&self, from: Host, bytes: &[u8]) {
+        let object = match self.server.received(from, bytes) {
+            Ok(()) => return,
+            Err(Wrong::Unknown { object, .. }) => object,
+            Err(wrong @ (Wrong::Garbled { .. } | Wrong::Violation(_))) => {
+                return (self.say)(&wrong.to_string());
+            }
+        };
+        let mut parked = lock(&self.parked);
+        let waiting = parked.entry(object).or_default();
+        if waiting.len() < PARKED_MAX {
+            waiting.push((from, bytes.to_vec()));
+        }
+        drop(parked);
+        let known = lock(&self.state).objects.get(&object).cloned();
+        if let Some((name, described)) = known {
+            let name = name.unwrap_or_default();
+            if let Err(error) = self.open(object, &name, &described) {
+                (self.say)(&format!("cannot keep '{name}' of the cluster: {error}"));
+            }
+        }
+    }
+}
+
+impl Inbox for Inner {
+    fn came(&self, from: Host, kind: Kind, bytes: &[u8]) {
+        match kind {
+            Kind::Unit => self.unit_came(from, bytes),
+            Kind::Ping => match take::<Ping>(bytes) {
+                Some(ping) => {
+                    if let Some(pong) = self.control.answer(&ping) {
+                        self.post.sends(from, Kind::Pong, &[&put(&pong)]);
+                    }
+                }
+                None => self.is_wrong(from, "a question that is none"),
+            },
+            Kind::Pong => match take::<Pong>(bytes) {
+                Some(pong) => self.control.answered(&pong),
+                None => self.is_wrong(from, "an answer that is none"),
+            },
+        }
+    }
+
+    fn is_wrong(&self, from: Host, what: &str) {
+        (self.say)(&format!("{from} sent {what}; it is left out"));
+    }
+
+    fn link_changed(&self, host: Host, is_up: bool, why: &str) {
+        if let Some(member) = lock(&self.state).members.get_mut(&host.0) {
+            member.is_up = is_up;
+            member.cause = if is_up { String::new() } else { why.into() };
+        }
+    }
+
+    fn turned_away(&self, who: SocketAddr, why: &str) {
+        (self.say)(&format!("turned {who} away: {why}"));
+    }
+}
+
+fn put(value: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(value).expect("it is serialized into memory")
+}
+
+fn take<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let (value, rest) = postcard::take_from_bytes(bytes).ok()?;
+    rest.is_empty().then_some(value)
+}
