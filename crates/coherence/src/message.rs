@@ -1,5 +1,7 @@
 //! What hosts tell each other of a page, and what its shell does.
 
+use alloc::boxed::Box;
+
 use farpage_abi::Access;
 
 use crate::hosts::{Host, Hosts};
@@ -25,7 +27,7 @@ pub struct Request {
 }
 
 /// A message about a page. Contents travel with it where [`Message::has_contents`] says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Message {
     /// Somebody asks.
     Request(Request),
@@ -43,6 +45,9 @@ pub enum Message {
         copies: Hosts,
         /// The contents come with it: the receiver had none.
         contents: bool,
+        /// What waited at the old owner, in the order in which it is to be served: one request of a
+        /// host at most. It travels with the page, or each would be sent on at each change of owner.
+        waiting: Box<[Request]>,
     },
     /// The receiver drops its copy, and tells the new owner.
     Invalidate {
@@ -61,17 +66,17 @@ pub enum Message {
 impl Message {
     /// True when the page's contents go along.
     #[must_use]
-    pub fn has_contents(self) -> bool {
+    pub fn has_contents(&self) -> bool {
         match self {
             Self::Copy { .. } => true,
-            Self::Own { contents, .. } => contents,
+            Self::Own { contents, .. } => *contents,
             Self::Request(_) | Self::Invalidate { .. } | Self::Dropped { .. } => false,
         }
     }
 }
 
 /// What the shell does, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Output {
     /// Send a message, with the contents that the page has now where they belong to it.
     Send(Host, Message),

@@ -128,22 +128,41 @@ fn all_who_ask_at_the_same_time_are_answered() {
 }
 
 #[test]
-fn a_copy_that_an_order_to_drop_it_overtakes_is_asked_for_again() {
+fn a_copy_that_an_order_to_drop_it_overtakes_is_read_once() {
     let mut few = Few::new(3);
     few.faults(2, Read);
     few.deliver(|to, _| to == Host(0));
     few.faults(1, Write);
     few.deliver(|to, message| to == Host(0) && matches!(message, Message::Request(_)));
     few.deliver(|to, message| to == Host(2) && is_invalidate(message));
+    few.deliver(|to, message| to == Host(1) && matches!(message, Message::Own { .. }));
+    assert_eq!(few.pages[1].allowed(), None, "host 2 has not read");
     few.deliver(|to, message| to == Host(2) && matches!(message, Message::Copy { .. }));
-    assert_eq!((few.pages[2].allowed(), few.answered.len()), (None, 0));
+    assert_eq!(few.answered, [(Host(2), Read)]);
     few.settle();
-    assert_eq!(few.pages[2].allowed(), Some(Read));
+    assert_eq!(few.answered, [(Host(2), Read), (Host(1), Write)]);
     assert_eq!(
-        few.pages[1].allowed(),
-        Some(Read),
-        "it has written, and is the owner"
+        few.pages[2].allowed(),
+        None,
+        "it is gone when another has written"
     );
+}
+
+#[test]
+fn a_copy_that_comes_too_late_is_asked_for_again() {
+    let mut few = Few::new(3);
+    few.cost(2, Read);
+    few.at(2, |page| assert!(page.forget()));
+    few.faults(2, Read);
+    few.deliver(|to, _| to == Host(0));
+    few.faults(1, Write);
+    few.deliver(|to, message| to == Host(0) && matches!(message, Message::Request(_)));
+    // It cannot know which of its copies is meant.
+    few.deliver(|to, message| to == Host(2) && is_invalidate(message));
+    few.deliver(|to, message| to == Host(2) && matches!(message, Message::Copy { .. }));
+    assert_eq!((few.pages[2].allowed(), few.answered.len()), (None, 1));
+    few.settle();
+    assert_eq!(few.answered[1..], [(Host(1), Write), (Host(2), Read)]);
 }
 
 #[test]
@@ -253,6 +272,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
                 epoch: Epoch(0),
                 copies,
                 contents: true,
+                waiting: [].into(),
             },
         ),
         (
@@ -261,10 +281,11 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
                 epoch,
                 copies: own,
                 contents: true,
+                waiting: [].into(),
             },
         ),
     ] {
-        let refused = few.pages[1].handle(Host(from), message);
+        let refused = few.pages[1].handle(Host(from), message.clone());
         assert_eq!(refused.unwrap_err().by, Host(from), "{message:?}");
         assert_eq!(few.pages[1], page);
     }
@@ -275,6 +296,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         epoch,
         copies,
         contents: true,
+        waiting: [].into(),
     };
     let refused = few.pages[1].handle(Host(0), own).unwrap_err();
     assert_eq!(refused.what, "others than those that have copies");
