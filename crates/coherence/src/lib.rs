@@ -23,8 +23,11 @@ extern crate alloc;
 
 mod central;
 mod hosts;
+mod members;
 mod message;
+mod mirror;
 mod page;
+mod recovery;
 
 #[cfg(test)]
 extern crate std;
@@ -33,5 +36,8 @@ mod tests;
 
 pub use central::{Asked, Central, Order};
 pub use hosts::{HOSTS_MAX, Host, Hosts};
+pub use members::{Change, Generation, Marker, Members, Receipt, View};
 pub use message::{Epoch, Message, Output, Request, Violation};
+pub use mirror::Mirror;
 pub use page::Page;
+pub use recovery::{Contents, Known, Recovery, Report, Standing, Verdict};

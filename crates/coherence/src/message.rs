@@ -61,6 +61,11 @@ pub enum Message {
         /// Of the receiver's ownership.
         epoch: Epoch,
     },
+    /// The contents that the receiver asked for were lost when a host died.
+    Lost {
+        /// Of the sender, who answers for the page.
+        epoch: Epoch,
+    },
 }
 
 impl Message {
@@ -70,7 +75,10 @@ impl Message {
         match self {
             Self::Copy { .. } => true,
             Self::Own { contents, .. } => *contents,
-            Self::Request(_) | Self::Invalidate { .. } | Self::Dropped { .. } => false,
+            Self::Request(_)
+            | Self::Invalidate { .. }
+            | Self::Dropped { .. }
+            | Self::Lost { .. } => false,
         }
     }
 }
@@ -80,6 +88,21 @@ impl Message {
 pub enum Output {
     /// Send a message, with the contents that the page has now where they belong to it.
     Send(Host, Message),
+    /// Send a message with contents that nobody has seen, of a mirrored object: by way of the backup
+    /// ([`crate::Mirror`]), together with all else that this host has written.
+    Show {
+        /// To whom.
+        to: Host,
+        /// What.
+        message: Message,
+        /// As of which the backup keeps the contents.
+        version: Epoch,
+    },
+    /// The page was given away: the contents are kept as of this version, for no task to see, until
+    /// they are known to be on two hosts.
+    Keep(Epoch),
+    /// The page has the contents that are kept here as of this version; of zero, its first contents.
+    Restore(Epoch),
     /// The contents that came with the message are the page's.
     Take,
     /// Tasks of this host may do so much with the page from now on, and no more; without any access
@@ -88,6 +111,8 @@ pub enum Output {
     /// Threads that wait for this access go on. When they have run, or after a while, tell
     /// [`crate::Page::let_go`]: until then nobody takes away what they were given.
     Answer(Access),
+    /// Threads that wait are told that the page's contents are lost. Nobody waits any more.
+    Lost,
 }
 
 /// A peer sent what cannot be: it does not keep to the protocol.

@@ -17,6 +17,8 @@
 //! on its way waits for it, so that who reads has read once before, and no reader starves; only a host
 //! that had dropped an earlier copy by itself cannot know, and asks again if the copy comes too late.
 
+mod crash;
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -35,6 +37,8 @@ enum Role {
     Owner { copies: Hosts },
     /// This one does, and may write when these have dropped their copies.
     Becoming { copies: Hosts },
+    /// This one answers for it, and its contents are lost.
+    Lost,
 }
 
 /// What is to be done once the host has let go, or knows more.
@@ -79,8 +83,15 @@ pub struct Page {
     allowed: Option<Access>,
     /// Owners count this host among those that have copies, though it may have dropped its own.
     is_listed: bool,
+    /// Written contents are shown only by way of a backup.
+    is_mirrored: bool,
+    /// What this host owns may be nowhere else.
+    is_written: bool,
+    is_frozen: bool,
     role: Role,
     epoch: Epoch,
+    /// What this host owns is elsewhere as of this epoch, unless it is written.
+    version: Epoch,
     under_way: Option<Box<UnderWay>>,
 }
 
@@ -89,7 +100,8 @@ impl Page {
     #[must_use]
     pub fn new(own: Host, owner: Host) -> Self {
         let copies = Hosts::NONE;
-        let (role, allowed) = match own == owner {
+        let is_owner = own == owner;
+        let (role, allowed) = match is_owner {
             true => (Role::Owner { copies }, Some(Access::Write)),
             false => (Role::Other, None),
         };
@@ -98,9 +110,26 @@ impl Page {
             owner,
             allowed,
             is_listed: false,
+            is_mirrored: false,
+            is_written: is_owner,
+            is_frozen: false,
             role,
             epoch: Epoch(0),
+            version: Epoch(0),
             under_way: None,
+        }
+    }
+
+    /// The same on an object that loses nothing when a host dies. Its owner may read it at first,
+    /// so that it is known whether it has written.
+    #[must_use]
+    pub fn mirrored(own: Host, owner: Host) -> Self {
+        let page = Self::new(own, owner);
+        Self {
+            allowed: page.allowed.map(|_| Access::Read),
+            is_mirrored: true,
+            is_written: false,
+            ..page
         }
     }
 
@@ -114,6 +143,13 @@ impl Page {
     #[must_use]
     pub fn is_owner(&self) -> bool {
         self.role != Role::Other
+    }
+
+    /// True when the page's contents here may be nowhere else: it may have been written since
+    /// [`Page::mirror`].
+    #[must_use]
+    pub fn is_written(&self) -> bool {
+        self.is_written
     }
 
     /// What threads here wait for.
@@ -140,6 +176,9 @@ impl Page {
         if allows(self.allowed, access) {
             return self.output(Output::Answer(access));
         }
+        if self.role == Role::Lost && !self.is_frozen {
+            return self.output(Output::Lost);
+        }
         let now = self.now();
         if now.wanted != Some(Access::Write) {
             now.wanted = Some(access);
@@ -160,11 +199,33 @@ impl Page {
         let may = self.role == Role::Other
             && self.allowed == Some(Access::Read)
             && self.asked().is_none()
-            && !self.is_held();
+            && !self.is_held()
+            && !self.is_frozen;
         if may {
             self.allow(None);
         }
         may
+    }
+
+    /// The contents are about to be put elsewhere: with a backup, or where they are flushed to. The
+    /// version under which to keep them; none when there is nothing new. Who writes from now on
+    /// faults.
+    pub fn mirror(&mut self) -> Option<Epoch> {
+        let version = match self.role {
+            Role::Owner { .. } => self.epoch,
+            // It has not written yet in this one.
+            Role::Becoming { .. } => Epoch(self.epoch.0 - 1),
+            Role::Other | Role::Lost => return None,
+        };
+        if !self.is_written || self.is_frozen {
+            return None;
+        }
+        if self.allowed == Some(Access::Write) {
+            self.allow(Some(Access::Read));
+        }
+        self.is_written = false;
+        self.version = version;
+        Some(version)
     }
 
     /// A message has come.
@@ -172,6 +233,9 @@ impl Page {
     /// # Errors
     /// [`Violation`]; nothing has changed then.
     pub fn handle(&mut self, from: Host, message: Message) -> Result<(), Violation> {
+        if self.is_frozen {
+            return self.absorb(from, message);
+        }
         self.check(from, &message)?;
         match message {
             Message::Request(request) => self.now().later.push(Later::Request(request)),
@@ -194,8 +258,12 @@ impl Page {
                     copies.remove(from);
                     self.may_have_become();
                 }
-                Role::Other | Role::Owner { .. } => self.now().early.add(from),
+                Role::Other | Role::Owner { .. } | Role::Lost => self.now().early.add(from),
             },
+            Message::Lost { epoch } => {
+                (self.owner, self.epoch) = (from, epoch);
+                self.tell_lost();
+            }
         }
         self.catch_up();
         self.rest();
@@ -238,10 +306,16 @@ impl Page {
             Message::Dropped { epoch } if !self.waits_for(from, *epoch) => {
                 "that it dropped a copy, which nobody asked it to"
             }
+            Message::Lost { epoch }
+                if self.asked().is_none() || self.allowed.is_some() || *epoch < self.epoch =>
+            {
+                "that a page is lost, which nobody asked for"
+            }
             Message::Request(_)
             | Message::Copy { .. }
             | Message::Own { .. }
             | Message::Invalidate { .. }
+            | Message::Lost { .. }
             | Message::Dropped { .. } => return Ok(()),
         };
         Err(Violation { by: from, what })
@@ -275,7 +349,7 @@ impl Page {
                 let is_asked = self.asked() == Some(Access::Write) && epoch > self.epoch;
                 is_asked && !self.early().has(from)
             }
-            Role::Owner { .. } => false,
+            Role::Owner { .. } | Role::Lost => false,
         }
     }
 
@@ -295,6 +369,7 @@ impl Page {
     fn own_came(&mut self, epoch: Epoch, copies: Hosts, contents: bool) {
         (self.owner, self.epoch) = (self.own, epoch);
         self.is_listed = false;
+        self.is_written = true;
         if contents {
             self.output(Output::Take);
         }
@@ -316,7 +391,8 @@ impl Page {
 
     /// Asks for what threads want, if nothing is asked for.
     fn ask(&mut self) {
-        let Some(access) = self.wanted().filter(|_| self.asked().is_none()) else {
+        let is_time = self.asked().is_none() && !self.is_frozen;
+        let Some(access) = self.wanted().filter(|_| is_time) else {
             return;
         };
         self.now().asked = Some(access);
@@ -328,7 +404,7 @@ impl Page {
                 self.role = Role::Becoming { copies };
                 self.may_have_become();
             }
-            Role::Other | Role::Becoming { .. } => {
+            Role::Other | Role::Becoming { .. } | Role::Lost => {
                 let request = Request {
                     by: self.own,
                     to_write: access == Access::Write,
@@ -358,6 +434,7 @@ impl Page {
             Later::Request(request) => match self.role {
                 Role::Becoming { .. } => false,
                 Role::Owner { .. } => !now.is_held,
+                Role::Lost => true,
                 Role::Other => request.known <= self.epoch,
             },
             // A host that is not listed is told to drop the copy that is on its way.
@@ -377,7 +454,11 @@ impl Page {
                     self.allow(Some(Access::Read));
                 }
                 let epoch = self.epoch;
-                self.send(request.by, Message::Copy { epoch });
+                self.show(request.by, Message::Copy { epoch }, epoch);
+            }
+            Role::Lost => {
+                let epoch = self.epoch;
+                self.send(request.by, Message::Lost { epoch });
             }
             Role::Other | Role::Becoming { .. } => {
                 let on = Request {
@@ -396,6 +477,10 @@ impl Page {
         let copies = copies.less(Hosts::of(request.by));
         let waiting: Box<[Request]> = self.take_waiting();
         let last = waiting.iter().rev().find(|one| one.to_write);
+        let version = match self.is_written {
+            true => self.epoch,
+            false => self.version,
+        };
         self.role = Role::Other;
         self.epoch = Epoch(self.epoch.0 + 1);
         // Who waits to write will own the page: it keeps what this host asks until then.
@@ -410,8 +495,25 @@ impl Page {
             contents,
             waiting,
         };
-        self.send(request.by, own);
+        self.show(request.by, own, version);
+        self.is_written = false;
+        if self.is_mirrored && version > Epoch(0) {
+            self.output(Output::Keep(version));
+        }
         self.allow(None);
+    }
+
+    /// Another host is to see the contents of this version, if the message has them.
+    fn show(&mut self, to: Host, message: Message, version: Epoch) {
+        if !(self.is_mirrored && self.is_written && message.has_contents()) {
+            return self.send(to, message);
+        }
+        (self.is_written, self.version) = (false, version);
+        self.output(Output::Show {
+            to,
+            message,
+            version,
+        });
     }
 
     fn take_waiting(&mut self) -> Box<[Request]> {
@@ -447,6 +549,7 @@ impl Page {
 
     fn allow(&mut self, access: Option<Access>) {
         self.allowed = access;
+        self.is_written |= access == Some(Access::Write);
         self.output(Output::Allow(access));
     }
 

@@ -95,6 +95,9 @@ impl Spot {
                     self.after(1, Event::LetGo(host));
                 }
                 Output::Take | Output::Allow(_) => {}
+                Output::Show { .. } | Output::Keep(_) | Output::Restore(_) | Output::Lost => {
+                    panic!("nobody dies, and nothing is mirrored")
+                }
             }
         }
     }

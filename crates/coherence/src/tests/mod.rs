@@ -2,6 +2,7 @@
 //! went wrong, each by name.
 
 mod central;
+mod crash;
 mod hot;
 mod model;
 mod named;

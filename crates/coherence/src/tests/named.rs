@@ -37,6 +37,9 @@ impl Few {
                 }
                 Output::Answer(access) => self.answered.push((Host(host), access)),
                 Output::Take | Output::Allow(_) => {}
+                Output::Show { .. } | Output::Keep(_) | Output::Restore(_) | Output::Lost => {
+                    panic!("nobody dies, and nothing is mirrored")
+                }
             }
         }
     }

@@ -156,6 +156,9 @@ impl World {
                 }
                 Output::Allow(None) => self.member(host).contents = None,
                 Output::Allow(Some(_)) => {}
+                Output::Show { .. } | Output::Keep(_) | Output::Restore(_) | Output::Lost => {
+                    return Err(format!("{output:?} although nobody died"));
+                }
                 // The thread runs: it reads what was written last, or writes.
                 Output::Answer(access) => {
                     self.check()?;
