@@ -22,6 +22,7 @@
 extern crate alloc;
 
 mod central;
+mod group;
 mod hosts;
 mod members;
 mod message;
@@ -35,6 +36,7 @@ extern crate std;
 mod tests;
 
 pub use central::{Asked, Central, Order};
+pub use group::{Group, GroupOutput};
 pub use hosts::{HOSTS_MAX, Host, Hosts};
 pub use members::{Change, Generation, Marker, Members, Receipt, View};
 pub use message::{Epoch, Message, Output, Request, Violation};

@@ -186,6 +186,16 @@ impl Page {
         self.ask();
     }
 
+    /// Keeps what this host may do until [`Page::let_go`], as after an answer. False when it may not
+    /// do so much.
+    pub fn hold(&mut self, access: Access) -> bool {
+        let may = allows(self.allowed, access);
+        if may {
+            self.now().is_held = true;
+        }
+        may
+    }
+
     /// The threads that were answered have run, or had time enough.
     pub fn let_go(&mut self) {
         self.now().is_held = false;
@@ -590,6 +600,6 @@ impl Page {
 }
 
 /// True when who may do `allowed` may do `access`.
-fn allows(allowed: Option<Access>, access: Access) -> bool {
+pub(crate) fn allows(allowed: Option<Access>, access: Access) -> bool {
     allowed == Some(Access::Write) || allowed == Some(access)
 }

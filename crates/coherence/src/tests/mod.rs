@@ -3,6 +3,7 @@
 
 mod central;
 mod crash;
+mod group;
 mod hot;
 mod model;
 mod named;

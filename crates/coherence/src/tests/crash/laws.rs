@@ -84,18 +84,21 @@ impl World {
                 added.map_err(|violation| format!("an honest host: {violation}"))?;
             }
             let verdict = recovery.verdict(known);
-            self.believe(page, &verdict)?;
+            self.believe(home, page, &verdict)?;
             verdicts.push((page, verdict));
         }
         Ok(verdicts)
     }
 
     /// The verdict is right: nothing is lost or undone that need not be.
-    fn believe(&mut self, page: usize, verdict: &Verdict) -> Result<(), String> {
-        // The home has not heard that it died as well, and will decide anew.
-        let Some(owner) = self.members[usize::from(verdict.owner.0)].clone() else {
+    fn believe(&mut self, home: Host, page: usize, verdict: &Verdict) -> Result<(), String> {
+        let heard = self.member(home).members.view().generation.0 as usize;
+        let views = &self.views[heard..];
+        if views.iter().any(|view| !view.living.has(verdict.owner)) {
+            // The home has not heard that it died as well, and will decide anew.
             return Ok(());
-        };
+        }
+        let owner = self.member(verdict.owner).clone();
         let latest = self.latest[page];
         match verdict.contents {
             Contents::Current => {
