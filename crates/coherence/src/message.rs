@@ -11,6 +11,11 @@ use crate::hosts::{Host, Hosts};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
+impl Epoch {
+    /// No page gets so far: whoever says so lies.
+    pub(crate) const MAX: Self = Self(u64::MAX / 2);
+}
+
 /// What a host asks for. It goes from host to host until it meets the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request {
@@ -69,6 +74,17 @@ pub enum Message {
 }
 
 impl Message {
+    pub(crate) fn epoch(&self) -> Epoch {
+        match self {
+            Self::Request(request) => request.known,
+            Self::Copy { epoch }
+            | Self::Own { epoch, .. }
+            | Self::Invalidate { epoch, .. }
+            | Self::Dropped { epoch }
+            | Self::Lost { epoch } => *epoch,
+        }
+    }
+
     /// True when the page's contents go along.
     #[must_use]
     pub fn has_contents(&self) -> bool {

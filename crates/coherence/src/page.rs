@@ -17,7 +17,9 @@
 //! on its way waits for it, so that who reads has read once before, and no reader starves; only a host
 //! that had dropped an earlier copy by itself cannot know, and asks again if the copy comes too late.
 
+mod check;
 mod crash;
+mod owner;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -25,7 +27,7 @@ use alloc::vec::Vec;
 
 use farpage_abi::Access;
 
-use crate::hosts::{HOSTS_MAX, Host, Hosts};
+use crate::hosts::{Host, Hosts};
 use crate::message::{Epoch, Message, Output, Request, Violation};
 
 /// What a host has to do with the ownership.
@@ -280,89 +282,6 @@ impl Page {
         Ok(())
     }
 
-    fn check(&self, from: Host, message: &Message) -> Result<(), Violation> {
-        let what = match message {
-            _ if from.0 >= HOSTS_MAX || from == self.own => {
-                "a message as a host that cannot be there"
-            }
-            Message::Request(request) if request.by == self.own && self.is_owner() => {
-                "this host's own request to it"
-            }
-            Message::Request(request) if request.by.0 >= HOSTS_MAX || self.has(request.by) => {
-                "a request of a host that waits here, or cannot be"
-            }
-            Message::Copy { .. } if self.asked() != Some(Access::Read) => {
-                "a copy that was not asked for"
-            }
-            Message::Own { .. } if self.asked() != Some(Access::Write) || self.is_owner() => {
-                "a page that was not asked for"
-            }
-            Message::Own { epoch, .. } if *epoch <= self.epoch => "a page of an old epoch",
-            Message::Own { copies, .. }
-                if !copies.has_all(self.early()) || copies.has(self.own) =>
-            {
-                "others than those that have copies"
-            }
-            Message::Own { waiting, .. } if !self.may_wait(waiting) => {
-                "requests that wait twice, or of hosts that cannot be"
-            }
-            Message::Invalidate { owner, .. }
-                if self.is_owner() || *owner == self.own || owner.0 >= HOSTS_MAX =>
-            {
-                "an order to the owner to drop a copy"
-            }
-            // Who is told to drop a copy holds up all later owners until it has.
-            Message::Invalidate { epoch, .. } if *epoch <= self.epoch => "an old order",
-            Message::Dropped { epoch } if !self.waits_for(from, *epoch) => {
-                "that it dropped a copy, which nobody asked it to"
-            }
-            Message::Lost { epoch }
-                if self.asked().is_none() || self.allowed.is_some() || *epoch < self.epoch =>
-            {
-                "that a page is lost, which nobody asked for"
-            }
-            Message::Request(_)
-            | Message::Copy { .. }
-            | Message::Own { .. }
-            | Message::Invalidate { .. }
-            | Message::Lost { .. }
-            | Message::Dropped { .. } => return Ok(()),
-        };
-        Err(Violation { by: from, what })
-    }
-
-    /// True when a request of a host waits here.
-    fn has(&self, by: Host) -> bool {
-        let later = self.under_way.as_ref().map(|now| &now.later);
-        let is_by = |one: &Later| matches!(one, Later::Request(request) if request.by == by);
-        later.is_some_and(|later| later.iter().any(is_by))
-    }
-
-    /// True when these requests may come with the page.
-    fn may_wait(&self, waiting: &[Request]) -> bool {
-        let mut all = Hosts::of(self.own);
-        waiting.iter().all(|request| {
-            let by = request.by;
-            let is_new = by.0 < HOSTS_MAX && !all.has(by) && !self.has(by);
-            if is_new {
-                all.add(by);
-            }
-            is_new
-        })
-    }
-
-    /// True when a host may tell that it has dropped its copy for this epoch.
-    fn waits_for(&self, from: Host, epoch: Epoch) -> bool {
-        match self.role {
-            Role::Becoming { copies } => copies.has(from) && epoch == self.epoch,
-            Role::Other => {
-                let is_asked = self.asked() == Some(Access::Write) && epoch > self.epoch;
-                is_asked && !self.early().has(from)
-            }
-            Role::Owner { .. } | Role::Lost => false,
-        }
-    }
-
     fn copy_came(&mut self, from: Host, epoch: Epoch) {
         self.now().asked = None;
         if epoch >= self.epoch {
@@ -452,105 +371,6 @@ impl Page {
                 !now.is_held && (self.is_listed || now.asked != Some(Access::Read))
             }
         })
-    }
-
-    fn serve(&mut self, request: Request) {
-        match self.role {
-            Role::Owner { copies } if request.to_write => self.give(request, copies),
-            Role::Owner { mut copies } => {
-                copies.add(request.by);
-                self.role = Role::Owner { copies };
-                if self.allowed == Some(Access::Write) {
-                    self.allow(Some(Access::Read));
-                }
-                let epoch = self.epoch;
-                self.show(request.by, Message::Copy { epoch }, epoch);
-            }
-            Role::Lost => {
-                let epoch = self.epoch;
-                self.send(request.by, Message::Lost { epoch });
-            }
-            Role::Other | Role::Becoming { .. } => {
-                let on = Request {
-                    known: self.epoch,
-                    hops: request.hops.saturating_add(1),
-                    ..request
-                };
-                self.send(self.owner, Message::Request(on));
-            }
-        }
-    }
-
-    /// Another host owns the page from now on.
-    fn give(&mut self, request: Request, copies: Hosts) {
-        let contents = !(copies.has(request.by) && request.has_copy);
-        let copies = copies.less(Hosts::of(request.by));
-        let waiting: Box<[Request]> = self.take_waiting();
-        let last = waiting.iter().rev().find(|one| one.to_write);
-        let version = match self.is_written {
-            true => self.epoch,
-            false => self.version,
-        };
-        self.role = Role::Other;
-        self.epoch = Epoch(self.epoch.0 + 1);
-        // Who waits to write will own the page: it keeps what this host asks until then.
-        self.owner = last.map_or(request.by, |last| last.by);
-        self.invalidate(copies, request.by);
-        if self.allowed == Some(Access::Write) {
-            self.allow(Some(Access::Read));
-        }
-        let own = Message::Own {
-            epoch: self.epoch,
-            copies,
-            contents,
-            waiting,
-        };
-        self.show(request.by, own, version);
-        self.is_written = false;
-        if self.is_mirrored && version > Epoch(0) {
-            self.output(Output::Keep(version));
-        }
-        self.allow(None);
-    }
-
-    /// Another host is to see the contents of this version, if the message has them.
-    fn show(&mut self, to: Host, message: Message, version: Epoch) {
-        if !(self.is_mirrored && self.is_written && message.has_contents()) {
-            return self.send(to, message);
-        }
-        (self.is_written, self.version) = (false, version);
-        self.output(Output::Show {
-            to,
-            message,
-            version,
-        });
-    }
-
-    fn take_waiting(&mut self) -> Box<[Request]> {
-        let later = self.now().later.drain(..);
-        let requests = later.map(|one| match one {
-            Later::Request(request) => request,
-            Later::Invalidate { .. } => unreachable!("an owner is told to drop no copy"),
-        });
-        requests.collect()
-    }
-
-    /// Tells all who have copies to drop them.
-    fn invalidate(&mut self, copies: Hosts, owner: Host) {
-        let epoch = self.epoch;
-        for host in copies.iter() {
-            self.send(host, Message::Invalidate { epoch, owner });
-        }
-    }
-
-    fn drop_copy(&mut self, epoch: Epoch, owner: Host) {
-        assert!(epoch > self.epoch, "later owners wait for this host");
-        (self.owner, self.epoch) = (owner, epoch);
-        self.is_listed = false;
-        if self.allowed.is_some() {
-            self.allow(None);
-        }
-        self.send(owner, Message::Dropped { epoch });
     }
 
     fn send(&mut self, to: Host, message: Message) {

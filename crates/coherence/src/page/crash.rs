@@ -110,7 +110,7 @@ impl Page {
             "a verdict that nobody waits for"
         } else if verdict.owner.0 >= HOSTS_MAX || verdict.copies.has(verdict.owner) {
             "a verdict for an owner that cannot be"
-        } else if verdict.epoch < self.epoch {
+        } else if verdict.epoch < self.epoch || verdict.epoch > Epoch::MAX {
             "an old verdict"
         } else if self.role == Role::Lost && is_own && is_current {
             "that lost contents are here"

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use farpage_abi::Access::{Read, Write};
 
-use crate::{Epoch, Host, Hosts, Message, Output, Page};
+use crate::{Epoch, Host, Hosts, Message, Output, Page, Request};
 
 /// Hosts, and the messages that they have sent: from, to, what.
 struct Few {
@@ -305,4 +305,46 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert_eq!(refused.what, "others than those that have copies");
     let idle = few.pages[2].handle(Host(0), Message::Dropped { epoch });
     assert!(idle.is_err() && few.pages[2] == Page::new(Host(2), Host(0)));
+}
+
+#[test]
+fn who_lies_about_what_comes_after_a_copy_is_found_out() {
+    let mut few = Few::new(4);
+    few.faults(2, Read);
+    let (epoch, owner, copies) = (Epoch(5), Host(1), Hosts::NONE);
+    let invalidate = Message::Invalidate { epoch, owner };
+    few.at(2, |page| page.handle(Host(0), invalidate.clone()).unwrap());
+    let page = few.pages[2].clone();
+    for message in [
+        invalidate,
+        Message::Copy { epoch },
+        Message::Lost { epoch },
+        Message::Dropped { epoch },
+        Message::Own {
+            epoch: Epoch(6),
+            copies,
+            contents: true,
+            waiting: [].into(),
+        },
+        Message::Copy {
+            epoch: Epoch(u64::MAX),
+        },
+    ] {
+        few.pages[2].handle(Host(0), message).unwrap_err();
+        assert_eq!(few.pages[2], page);
+    }
+    let by = Host(3);
+    let request = Message::Request(Request {
+        by,
+        to_write: false,
+        has_copy: false,
+        known: Epoch(9),
+        hops: 0,
+    });
+    few.at(2, |page| page.handle(by, request.clone()).unwrap());
+    let refused = few.pages[2].handle(by, request).unwrap_err();
+    assert_eq!(
+        refused.what,
+        "a request of a host that waits here, or cannot be"
+    );
 }
