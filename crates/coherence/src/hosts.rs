@@ -38,6 +38,16 @@ impl Hosts {
         hosts
     }
 
+    /// All of these.
+    ///
+    /// # Panics
+    /// When a number is too large.
+    pub fn all(hosts: impl IntoIterator<Item = Host>) -> Self {
+        let mut all = Self::NONE;
+        hosts.into_iter().for_each(|host| all.add(host));
+        all
+    }
+
     /// Adds a host.
     ///
     /// # Panics

@@ -22,9 +22,13 @@
 extern crate alloc;
 
 mod central;
+mod group;
 mod hosts;
+mod members;
 mod message;
+mod mirror;
 mod page;
+mod recovery;
 
 #[cfg(test)]
 extern crate std;
@@ -32,6 +36,10 @@ extern crate std;
 mod tests;
 
 pub use central::{Asked, Central, Order};
+pub use group::{Group, GroupOutput};
 pub use hosts::{HOSTS_MAX, Host, Hosts};
+pub use members::{Change, Generation, Marker, Members, Receipt, View};
 pub use message::{Epoch, Message, Output, Request, Violation};
+pub use mirror::Mirror;
 pub use page::Page;
+pub use recovery::{Contents, Known, Recovery, Report, Standing, Verdict};

@@ -1,5 +1,7 @@
 //! What hosts tell each other of a page, and what its shell does.
 
+use alloc::boxed::Box;
+
 use farpage_abi::Access;
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +13,11 @@ use crate::hosts::{Host, Hosts};
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Epoch(pub u64);
+
+impl Epoch {
+    /// No page gets so far: whoever says so lies.
+    pub(crate) const MAX: Self = Self(u64::MAX / 2);
+}
 
 /// What a host asks for. It goes from host to host until it meets the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -28,7 +35,7 @@ pub struct Request {
 }
 
 /// A message about a page. Contents travel with it where [`Message::has_contents`] says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Message {
     /// Somebody asks.
     Request(Request),
@@ -46,6 +53,9 @@ pub enum Message {
         copies: Hosts,
         /// The contents come with it: the receiver had none.
         contents: bool,
+        /// What waited at the old owner, in the order in which it is to be served: one request of a
+        /// host at most. It travels with the page, or each would be sent on at each change of owner.
+        waiting: Box<[Request]>,
     },
     /// The receiver drops its copy, and tells the new owner.
     Invalidate {
@@ -59,25 +69,59 @@ pub enum Message {
         /// Of the receiver's ownership.
         epoch: Epoch,
     },
+    /// The contents that the receiver asked for were lost when a host died.
+    Lost {
+        /// Of the sender, who answers for the page.
+        epoch: Epoch,
+    },
 }
 
 impl Message {
+    pub(crate) fn epoch(&self) -> Epoch {
+        match self {
+            Self::Request(request) => request.known,
+            Self::Copy { epoch }
+            | Self::Own { epoch, .. }
+            | Self::Invalidate { epoch, .. }
+            | Self::Dropped { epoch }
+            | Self::Lost { epoch } => *epoch,
+        }
+    }
+
     /// True when the page's contents go along.
     #[must_use]
-    pub fn has_contents(self) -> bool {
+    pub fn has_contents(&self) -> bool {
         match self {
             Self::Copy { .. } => true,
-            Self::Own { contents, .. } => contents,
-            Self::Request(_) | Self::Invalidate { .. } | Self::Dropped { .. } => false,
+            Self::Own { contents, .. } => *contents,
+            Self::Request(_)
+            | Self::Invalidate { .. }
+            | Self::Dropped { .. }
+            | Self::Lost { .. } => false,
         }
     }
 }
 
 /// What the shell does, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Output {
     /// Send a message, with the contents that the page has now where they belong to it.
     Send(Host, Message),
+    /// Send a message with contents that nobody has seen, of a mirrored object: by way of the backup
+    /// ([`crate::Mirror`]), together with all else that this host has written.
+    Show {
+        /// To whom.
+        to: Host,
+        /// What.
+        message: Message,
+        /// As of which the backup keeps the contents.
+        version: Epoch,
+    },
+    /// The page was given away: the contents are kept as of this version, for no task to see, until
+    /// they are known to be on two hosts.
+    Keep(Epoch),
+    /// The page has the contents that are kept here as of this version; of zero, its first contents.
+    Restore(Epoch),
     /// The contents that came with the message are the page's.
     Take,
     /// Tasks of this host may do so much with the page from now on, and no more; without any access
@@ -86,6 +130,8 @@ pub enum Output {
     /// Threads that wait for this access go on. When they have run, or after a while, tell
     /// [`crate::Page::let_go`]: until then nobody takes away what they were given.
     Answer(Access),
+    /// Threads that wait are told that the page's contents are lost. Nobody waits any more.
+    Lost,
 }
 
 /// A peer sent what cannot be: it does not keep to the protocol.

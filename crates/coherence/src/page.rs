@@ -6,21 +6,32 @@
 //! for each copy, when the one who asks knows the owner; each host that only knew an earlier owner
 //! costs one more.
 //!
+//! What waits at the old owner goes to the new one with the page, and is served in the order of
+//! asking. The old owner then asks, when it wants the page back, the last of those that wait to
+//! write: that one will own the page, so that the request waits there and runs after nobody. So a
+//! write costs two messages also where all hosts want to write all the time.
+//!
 //! What the order of messages could break is kept right by epochs: a host believes who owns the page
 //! only together with the epoch of that, and only a later one. A request that knows more than its
-//! receiver waits there, so that no request goes in a circle. A copy that is older than an order to
-//! drop copies is not taken, and asked for again.
+//! receiver waits there, so that no request goes in a circle. An order to drop a copy that is still
+//! on its way waits for it, so that who reads has read once before, and no reader starves; only a host
+//! that had dropped an earlier copy by itself cannot know, and asks again if the copy comes too late.
 
+mod check;
+mod crash;
+mod owner;
+
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use farpage_abi::Access;
 
-use crate::hosts::{HOSTS_MAX, Host, Hosts};
+use crate::hosts::{Host, Hosts};
 use crate::message::{Epoch, Message, Output, Request, Violation};
 
 /// What a host has to do with the ownership.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
     /// Another host owns the page.
     Other,
@@ -28,6 +39,8 @@ enum Role {
     Owner { copies: Hosts },
     /// This one does, and may write when these have dropped their copies.
     Becoming { copies: Hosts },
+    /// This one answers for it, and its contents are lost.
+    Lost,
 }
 
 /// What is to be done once the host has let go, or knows more.
@@ -37,52 +50,88 @@ enum Later {
     Invalidate { epoch: Epoch, owner: Host },
 }
 
-/// A page at one host.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Page {
-    own: Host,
-    role: Role,
-    /// Who owns it, as of `epoch`.
-    owner: Host,
-    epoch: Epoch,
-    allowed: Option<Access>,
+/// What is only there while a page has something under way: of millions of pages few have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct UnderWay {
     /// What threads here wait for.
     wanted: Option<Access>,
     /// What was asked for and has not come.
     asked: Option<Access>,
     /// Threads were given access and have not all used it yet.
     is_held: bool,
-    /// The latest epoch whose copies this host was told to drop.
-    dropped: Epoch,
     /// Hosts that dropped copies for an ownership that is still on its way here.
     early: Hosts,
+    /// One request of a host at most, and one order to drop a copy.
     later: Vec<Later>,
     outputs: VecDeque<Output>,
+}
+
+impl UnderWay {
+    fn is_over(&self) -> bool {
+        self.wanted.is_none()
+            && self.asked.is_none()
+            && !self.is_held
+            && self.later.is_empty()
+            && self.outputs.is_empty()
+    }
+}
+
+/// A page at one host.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Page {
+    own: Host,
+    /// Who owned it at `epoch`, or waited then to own it later.
+    owner: Host,
+    allowed: Option<Access>,
+    /// Owners count this host among those that have copies, though it may have dropped its own.
+    is_listed: bool,
+    /// Written contents are shown only by way of a backup.
+    is_mirrored: bool,
+    /// What this host owns may be nowhere else.
+    is_written: bool,
+    is_frozen: bool,
+    role: Role,
+    epoch: Epoch,
+    /// What this host owns is elsewhere as of this epoch, unless it is written.
+    version: Epoch,
+    under_way: Option<Box<UnderWay>>,
 }
 
 impl Page {
     /// A page of `own` that nobody has touched: `owner` owns it, with its first contents.
     #[must_use]
     pub fn new(own: Host, owner: Host) -> Self {
+        let copies = Hosts::NONE;
         let is_owner = own == owner;
+        let (role, allowed) = match is_owner {
+            true => (Role::Owner { copies }, Some(Access::Write)),
+            false => (Role::Other, None),
+        };
         Self {
             own,
-            role: match is_owner {
-                true => Role::Owner {
-                    copies: Hosts::NONE,
-                },
-                false => Role::Other,
-            },
             owner,
+            allowed,
+            is_listed: false,
+            is_mirrored: false,
+            is_written: is_owner,
+            is_frozen: false,
+            role,
             epoch: Epoch(0),
-            allowed: is_owner.then_some(Access::Write),
-            wanted: None,
-            asked: None,
-            is_held: false,
-            dropped: Epoch(0),
-            early: Hosts::NONE,
-            later: Vec::new(),
-            outputs: VecDeque::new(),
+            version: Epoch(0),
+            under_way: None,
+        }
+    }
+
+    /// The same on an object that loses nothing when a host dies. Its owner may read it at first,
+    /// so that it is known whether it has written.
+    #[must_use]
+    pub fn mirrored(own: Host, owner: Host) -> Self {
+        let page = Self::new(own, owner);
+        Self {
+            allowed: page.allowed.map(|_| Access::Read),
+            is_mirrored: true,
+            is_written: false,
+            ..page
         }
     }
 
@@ -98,44 +147,69 @@ impl Page {
         self.role != Role::Other
     }
 
+    /// True when the page's contents here may be nowhere else: it may have been written since
+    /// [`Page::mirror`].
+    #[must_use]
+    pub fn is_written(&self) -> bool {
+        self.is_written
+    }
+
     /// What threads here wait for.
     #[must_use]
     pub fn wanted(&self) -> Option<Access> {
-        self.wanted
+        self.under_way.as_ref()?.wanted
     }
 
     /// True until [`Page::let_go`] after an answer.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.is_held
+        self.under_way.as_ref().is_some_and(|now| now.is_held)
     }
 
     /// True when others wait for this host to let go of what it holds.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
-        self.is_held && !self.later.is_empty()
+        let now = self.under_way.as_ref();
+        now.is_some_and(|now| now.is_held && !now.later.is_empty())
     }
 
     /// What is to be done next.
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        let next = self.under_way.as_mut()?.outputs.pop_front();
+        self.rest();
+        next
     }
 
     /// A thread of this host waits for an access.
     pub fn fault(&mut self, access: Access) {
         if allows(self.allowed, access) {
-            return self.outputs.push_back(Output::Answer(access));
+            return self.output(Output::Answer(access));
         }
-        if self.wanted != Some(Access::Write) {
-            self.wanted = Some(access);
+        if self.role == Role::Lost && !self.is_frozen {
+            return self.output(Output::Lost);
+        }
+        let now = self.now();
+        if now.wanted != Some(Access::Write) {
+            now.wanted = Some(access);
         }
         self.ask();
     }
 
+    /// Keeps what this host may do until [`Page::let_go`], as after an answer. False when it may not
+    /// do so much.
+    pub fn hold(&mut self, access: Access) -> bool {
+        let may = allows(self.allowed, access);
+        if may {
+            self.now().is_held = true;
+        }
+        may
+    }
+
     /// The threads that were answered have run, or had time enough.
     pub fn let_go(&mut self) {
-        self.is_held = false;
+        self.now().is_held = false;
         self.catch_up();
+        self.rest();
     }
 
     /// The host drops its copy to have room. False when it must keep the page: it owns it, or has
@@ -143,12 +217,34 @@ impl Page {
     pub fn forget(&mut self) -> bool {
         let may = self.role == Role::Other
             && self.allowed == Some(Access::Read)
-            && self.asked.is_none()
-            && !self.is_held;
+            && self.asked().is_none()
+            && !self.is_held()
+            && !self.is_frozen;
         if may {
             self.allow(None);
         }
         may
+    }
+
+    /// The contents are about to be put elsewhere: with a backup, or where they are flushed to. The
+    /// version under which to keep them; none when there is nothing new. Who writes from now on
+    /// faults.
+    pub fn mirror(&mut self) -> Option<Epoch> {
+        let version = match self.role {
+            Role::Owner { .. } => self.epoch,
+            // It has not written yet in this one.
+            Role::Becoming { .. } => Epoch(self.epoch.0 - 1),
+            Role::Other | Role::Lost => return None,
+        };
+        if !self.is_written || self.is_frozen {
+            return None;
+        }
+        if self.allowed == Some(Access::Write) {
+            self.allow(Some(Access::Read));
+        }
+        self.is_written = false;
+        self.version = version;
+        Some(version)
     }
 
     /// A message has come.
@@ -156,81 +252,49 @@ impl Page {
     /// # Errors
     /// [`Violation`]; nothing has changed then.
     pub fn handle(&mut self, from: Host, message: Message) -> Result<(), Violation> {
-        self.check(from, message)?;
+        if self.is_frozen {
+            return self.absorb(from, message);
+        }
+        self.check(from, &message)?;
         match message {
-            Message::Request(request) => self.later.push(Later::Request(request)),
+            Message::Request(request) => self.now().later.push(Later::Request(request)),
             Message::Copy { epoch } => self.copy_came(from, epoch),
             Message::Own {
                 epoch,
                 copies,
                 contents,
-            } => self.own_came(epoch, copies, contents),
+                waiting,
+            } => {
+                let waiting = waiting.into_iter().map(Later::Request);
+                self.now().later.splice(0..0, waiting);
+                self.own_came(epoch, copies, contents);
+            }
             Message::Invalidate { epoch, owner } => {
-                // A copy on its way is too old, whenever this host lets go of the one that it has.
-                self.dropped = self.dropped.max(epoch);
-                self.later.push(Later::Invalidate { epoch, owner });
+                self.now().later.push(Later::Invalidate { epoch, owner });
             }
             Message::Dropped { .. } => match &mut self.role {
                 Role::Becoming { copies } => {
                     copies.remove(from);
                     self.may_have_become();
                 }
-                Role::Other | Role::Owner { .. } => self.early.add(from),
+                Role::Other | Role::Owner { .. } | Role::Lost => self.now().early.add(from),
             },
+            Message::Lost { epoch } => {
+                (self.owner, self.epoch) = (from, epoch);
+                self.tell_lost();
+            }
         }
         self.catch_up();
+        self.rest();
         Ok(())
     }
 
-    fn check(&self, from: Host, message: Message) -> Result<(), Violation> {
-        let what = match message {
-            Message::Request(request) if request.by == self.own && self.is_owner() => {
-                "this host's own request to it"
-            }
-            Message::Copy { .. } if self.asked != Some(Access::Read) => {
-                "a copy that was not asked for"
-            }
-            Message::Own { .. } if self.asked != Some(Access::Write) || self.is_owner() => {
-                "a page that was not asked for"
-            }
-            Message::Own { epoch, .. } if epoch <= self.epoch => "a page of an old epoch",
-            Message::Own { copies, .. } if !copies.has_all(self.early) || copies.has(self.own) => {
-                "others than those that have copies"
-            }
-            Message::Invalidate { owner, .. } if self.is_owner() || owner == self.own => {
-                "an order to the owner to drop a copy"
-            }
-            // Who is told to drop a copy holds up all later owners until it has.
-            Message::Invalidate { epoch, .. } if epoch <= self.epoch => "an old order",
-            Message::Dropped { epoch } if !self.waits_for(from, epoch) => {
-                "that it dropped a copy, which nobody asked it to"
-            }
-            Message::Request(_)
-            | Message::Copy { .. }
-            | Message::Own { .. }
-            | Message::Invalidate { .. }
-            | Message::Dropped { .. } => return Ok(()),
-        };
-        Err(Violation { by: from, what })
-    }
-
-    /// True when a host may tell that it has dropped its copy for this epoch.
-    fn waits_for(&self, from: Host, epoch: Epoch) -> bool {
-        match self.role {
-            Role::Becoming { copies } => copies.has(from) && epoch == self.epoch,
-            Role::Other => {
-                let is_asked = self.asked == Some(Access::Write) && epoch > self.epoch;
-                is_asked && from.0 < HOSTS_MAX && from != self.own && !self.early.has(from)
-            }
-            Role::Owner { .. } => false,
-        }
-    }
-
     fn copy_came(&mut self, from: Host, epoch: Epoch) {
-        self.asked = None;
-        if epoch >= self.dropped && epoch >= self.epoch {
+        self.now().asked = None;
+        if epoch >= self.epoch {
             (self.owner, self.epoch) = (from, epoch);
-            self.outputs.push_back(Output::Take);
+            self.is_listed = true;
+            self.output(Output::Take);
             self.allow(Some(Access::Read));
             self.answer(Access::Read);
         }
@@ -240,10 +304,12 @@ impl Page {
 
     fn own_came(&mut self, epoch: Epoch, copies: Hosts, contents: bool) {
         (self.owner, self.epoch) = (self.own, epoch);
+        self.is_listed = false;
+        self.is_written = true;
         if contents {
-            self.outputs.push_back(Output::Take);
+            self.output(Output::Take);
         }
-        let early = core::mem::take(&mut self.early);
+        let early = core::mem::take(&mut self.now().early);
         let copies = copies.less(early);
         self.role = Role::Becoming { copies };
         self.may_have_become();
@@ -253,7 +319,7 @@ impl Page {
         let copies = Hosts::NONE;
         if self.role == (Role::Becoming { copies }) {
             self.role = Role::Owner { copies };
-            self.asked = None;
+            self.now().asked = None;
             self.allow(Some(Access::Write));
             self.answer(Access::Write);
         }
@@ -261,10 +327,11 @@ impl Page {
 
     /// Asks for what threads want, if nothing is asked for.
     fn ask(&mut self) {
-        let Some(access) = self.wanted.filter(|_| self.asked.is_none()) else {
+        let is_time = self.asked().is_none() && !self.is_frozen;
+        let Some(access) = self.wanted().filter(|_| is_time) else {
             return;
         };
-        self.asked = Some(access);
+        self.now().asked = Some(access);
         match self.role {
             Role::Owner { copies } => {
                 // It wants to write: the owner may always read.
@@ -273,7 +340,7 @@ impl Page {
                 self.role = Role::Becoming { copies };
                 self.may_have_become();
             }
-            Role::Other | Role::Becoming { .. } => {
+            Role::Other | Role::Becoming { .. } | Role::Lost => {
                 let request = Request {
                     by: self.own,
                     to_write: access == Access::Write,
@@ -288,100 +355,78 @@ impl Page {
 
     /// Does what had to wait and need not any more.
     fn catch_up(&mut self) {
-        while let Some(at) = self.later.iter().position(|later| self.is_time(later)) {
-            match self.later.remove(at) {
+        while let Some(at) = self.due() {
+            match self.now().later.remove(at) {
                 Later::Request(request) => self.serve(request),
                 Later::Invalidate { epoch, owner } => self.drop_copy(epoch, owner),
             }
         }
     }
 
-    fn is_time(&self, later: &Later) -> bool {
-        match later {
+    /// Where among what waits the first is that need not wait any more.
+    fn due(&self) -> Option<usize> {
+        let now = self.under_way.as_ref()?;
+        now.later.iter().position(|later| match later {
             Later::Request(request) => match self.role {
                 Role::Becoming { .. } => false,
-                Role::Owner { .. } => !self.is_held,
+                Role::Owner { .. } => !now.is_held,
+                Role::Lost => true,
                 Role::Other => request.known <= self.epoch,
             },
-            Later::Invalidate { .. } => !self.is_held,
-        }
-    }
-
-    fn serve(&mut self, request: Request) {
-        let Role::Owner { copies } = &mut self.role else {
-            let hops = request.hops.saturating_add(1);
-            let known = self.epoch;
-            let on = Request {
-                known,
-                hops,
-                ..request
-            };
-            return self.send(self.owner, Message::Request(on));
-        };
-        if !request.to_write {
-            copies.add(request.by);
-            if self.allowed == Some(Access::Write) {
-                self.allow(Some(Access::Read));
+            // A host that is not listed is told to drop the copy that is on its way.
+            Later::Invalidate { .. } => {
+                !now.is_held && (self.is_listed || now.asked != Some(Access::Read))
             }
-            let epoch = self.epoch;
-            return self.send(request.by, Message::Copy { epoch });
-        }
-        let contents = !(copies.has(request.by) && request.has_copy);
-        let copies = copies.less(Hosts::of(request.by));
-        self.role = Role::Other;
-        (self.owner, self.epoch) = (request.by, Epoch(self.epoch.0 + 1));
-        self.invalidate(copies, request.by);
-        if self.allowed == Some(Access::Write) {
-            self.allow(Some(Access::Read));
-        }
-        let own = Message::Own {
-            epoch: self.epoch,
-            copies,
-            contents,
-        };
-        self.send(request.by, own);
-        self.allow(None);
-    }
-
-    /// Tells all who have copies to drop them.
-    fn invalidate(&mut self, copies: Hosts, owner: Host) {
-        let epoch = self.epoch;
-        for host in copies.iter() {
-            self.send(host, Message::Invalidate { epoch, owner });
-        }
-    }
-
-    fn drop_copy(&mut self, epoch: Epoch, owner: Host) {
-        assert!(epoch > self.epoch, "later owners wait for this host");
-        (self.owner, self.epoch) = (owner, epoch);
-        if self.allowed.is_some() {
-            self.allow(None);
-        }
-        self.send(owner, Message::Dropped { epoch });
+        })
     }
 
     fn send(&mut self, to: Host, message: Message) {
-        self.outputs.push_back(Output::Send(to, message));
+        self.output(Output::Send(to, message));
     }
 
     fn allow(&mut self, access: Option<Access>) {
         self.allowed = access;
-        self.outputs.push_back(Output::Allow(access));
+        self.is_written |= access == Some(Access::Write);
+        self.output(Output::Allow(access));
     }
 
     fn answer(&mut self, access: Access) {
-        if self
+        let now = self.now();
+        if now
             .wanted
             .is_some_and(|wanted| allows(Some(access), wanted))
         {
-            self.wanted = None;
+            now.wanted = None;
         }
-        self.is_held = true;
-        self.outputs.push_back(Output::Answer(access));
+        now.is_held = true;
+        self.output(Output::Answer(access));
+    }
+
+    fn output(&mut self, output: Output) {
+        self.now().outputs.push_back(output);
+    }
+
+    fn asked(&self) -> Option<Access> {
+        self.under_way.as_ref()?.asked
+    }
+
+    fn early(&self) -> Hosts {
+        self.under_way.as_ref().map_or(Hosts::NONE, |now| now.early)
+    }
+
+    fn now(&mut self) -> &mut UnderWay {
+        self.under_way.get_or_insert_default()
+    }
+
+    /// Forgets what was under way when it is over.
+    fn rest(&mut self) {
+        if self.under_way.as_ref().is_some_and(|now| now.is_over()) {
+            self.under_way = None;
+        }
     }
 }
 
 /// True when who may do `allowed` may do `access`.
-fn allows(allowed: Option<Access>, access: Access) -> bool {
+pub(crate) fn allows(allowed: Option<Access>, access: Access) -> bool {
     allowed == Some(Access::Write) || allowed == Some(access)
 }

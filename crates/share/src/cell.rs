@@ -42,14 +42,14 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    pub(crate) fn new(own: Host, home: Host) -> Self {
+    pub(crate) fn new(page: Page, is_new: bool) -> Self {
         Self {
-            page: Page::new(own, home),
+            page,
             inbox: VecDeque::new(),
             is_busy: false,
             tickets: Vec::new(),
             contents: None,
-            is_new: own == home,
+            is_new,
             let_in: None,
             is_timed: false,
         }

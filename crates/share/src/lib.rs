@@ -18,8 +18,10 @@
 mod cell;
 mod cluster;
 mod counters;
+mod gate;
 mod holds;
 mod object;
+mod recovery;
 mod server;
 mod unit;
 mod wire;
@@ -27,4 +29,4 @@ mod wire;
 pub use cluster::{Cluster, Config, HaveError, JoinError, Member, State, Wish};
 pub use counters::Figures;
 pub use object::About;
-pub use server::{OpenError, Server, Wire, Wrong};
+pub use server::{Hosts, OpenError, Server, Wire, Wrong};

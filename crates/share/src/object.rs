@@ -6,18 +6,23 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
-use farpage_coherence::{Host, Message, Output, Violation};
+use farpage_coherence::{HOSTS_MAX, Host, Message, Output, Page, Report, Standing, Verdict, Violation};
 use farpage_host::Object;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket, errno};
 
 use crate::cell::{Cell, Event};
 use crate::counters::{Counters, Figures, count};
 use crate::server::Shell;
 use crate::unit::Places;
-use crate::wire::Head;
+use crate::recovery::died_with_its_home;
+use crate::wire::Said;
 
 /// Cells are kept in so many parts, each with its lock.
 const PARTS: u64 = 16;
+/// The last contents died with a host.
+const LOST: PagerError = PagerError::Read(errno::EIO);
+/// This host may not act any more.
+const FENCED: PagerError = PagerError::Read(errno::EHOSTUNREACH);
 
 /// What a shared object is, the same at all hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +37,21 @@ pub struct About {
     pub unit_pages: u64,
     /// Who has all of it, as zeros, in the beginning.
     pub home: Host,
+    /// Which stay of that host.
+    pub stay: u64,
     /// Threads that were let in to a unit keep it so long, if they have not run yet.
     pub hold: Duration,
+}
+
+impl About {
+    /// A host that was home before `own`.
+    fn home_before(&self, own: Host) -> Host {
+        match self.home == own {
+            // Its slot is another's by now.
+            true => Host((own.0 + 1) % HOSTS_MAX),
+            false => self.home,
+        }
+    }
 }
 
 /// One of them at this host.
@@ -48,6 +66,16 @@ pub(crate) struct Shared {
     counters: Counters,
     /// Why units could not be had.
     failures: Mutex<HashMap<u64, PagerError>>,
+    /// Its home now.
+    home: Mutex<Home>,
+}
+
+/// Who owns what nobody touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Home {
+    pub(crate) host: Host,
+    /// It is another than in the beginning, which has died.
+    pub(crate) is_next: bool,
 }
 
 /// What is to be done, without any lock, for a cell that is at work.
@@ -58,8 +86,9 @@ struct Work {
 }
 
 impl Shared {
-    pub(crate) fn new(about: About, shell: Arc<Shell>) -> Arc<Self> {
+    pub(crate) fn new(about: About, home: Home, shell: Arc<Shell>) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
+            home: Mutex::new(home),
             about,
             shell,
             own: Weak::clone(own),
@@ -137,10 +166,10 @@ impl Shared {
     /// Something happens to a unit: it is done here, or by whoever is at work on it. The error is of
     /// the last message that cannot be.
     fn happens(&self, unit: u64, event: Event) -> Result<(), Violation> {
+        let _entered = self.shell.gate.enter();
         let mut wrong = Ok(());
         let mut part = self.part(unit);
-        let (own, home) = (self.shell.own, self.about.home);
-        let cell = part.entry(unit).or_insert_with(|| Cell::new(own, home));
+        let cell = part.entry(unit).or_insert_with(|| self.untouched());
         cell.inbox.push_back(event);
         if std::mem::replace(&mut cell.is_busy, true) {
             return Ok(());
@@ -159,6 +188,29 @@ impl Shared {
         }
     }
 
+    /// A unit that this host has not touched so far.
+    fn untouched(&self) -> Cell {
+        let (own, home) = (self.shell.own, *lock(&self.home));
+        if own != home.host || is_new {
+            return self.maybe_frozen(Page::new(own, home.host), is_new);
+        }
+        // Whoever had it died; others may say more, if they have not yet.
+        let mut page = Page::new(own, self.about.home_before(own));
+        if !self.shell.is_frozen() {
+            page.freeze();
+            let verdict = died_with_its_home(own);
+            page.resume(own, &verdict).expect("nothing is known of it");
+        }
+        self.maybe_frozen(page, false)
+    }
+
+    fn maybe_frozen(&self, mut page: Page, is_new: bool) -> Cell {
+        if self.shell.is_frozen() {
+            page.freeze();
+        }
+        Cell::new(page, is_new)
+    }
+
     /// Looks at a cell that this thread is at work on.
     fn with<T>(&self, unit: u64, act: impl FnOnce(&mut Cell) -> T) -> T {
         let mut part = self.part(unit);
@@ -166,6 +218,13 @@ impl Shared {
     }
 
     fn act(&self, unit: u64, event: Event) -> Result<(), Violation> {
+        if self.shell.is_fenced() {
+            if let Event::Wanted(ticket) = event {
+                lock(&self.failures).insert(unit, FENCED);
+                ticket.fail(FENCED);
+            }
+            return Ok(());
+        }
         let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
             // It goes: tickets are dropped, and messages.
             return Ok(());
@@ -326,6 +385,10 @@ impl Shared {
                 places.forget(pages)?;
             }
             Output::Send(to, message) => self.sends(places, unit, to, message)?,
+            Output::Lost => self.fails(unit, LOST),
+            Output::Show { .. } | Output::Keep(_) | Output::Restore(_) => {
+                unreachable!("mirrored objects are refused when they are opened")
+            }
             Output::Answer(access) => {
                 self.with(unit, Cell::lets_in);
                 let is_owner = self.with(unit, |cell| cell.page.is_owner());
@@ -346,25 +409,34 @@ impl Shared {
         message: Message,
     ) -> Result<(), PagerError> {
         count(&self.counters.sent);
-        let head = Head {
-            object: self.about.number,
-            unit,
-            message,
-        };
-        let head = head.bytes();
-        if !message.has_contents() {
-            if let Message::Request(request) = message
-                && request.by != self.shell.own
-            {
+        match &message {
+            Message::Request(request) if request.by != self.shell.own => {
                 count(&self.counters.forwarded);
             }
+            Message::Own { .. } => count(&self.counters.given),
+            Message::Request(_)
+            | Message::Copy { .. }
+            | Message::Invalidate { .. }
+            | Message::Dropped { .. }
+            | Message::Lost { .. } => {}
+        }
+        let has_contents = message.has_contents();
+        let Some(generation) = self.shell.generation_to(to) else {
+            // It has died: what it asked for is not asked for any more.
+            return Ok(());
+        };
+        let said = Said::Unit {
+            object: self.about.number,
+            unit,
+            generation,
+            message,
+        };
+        let head = said.bytes();
+        if !has_contents {
             self.shell.wire.send(to, &[&head]);
             return Ok(());
         }
         count(&self.counters.contents_sent);
-        if let Message::Own { .. } = message {
-            count(&self.counters.given);
-        }
         let (kept, is_new) = self.with(unit, |cell| (cell.contents.clone(), cell.is_new));
         let contents = match kept {
             Some(contents) => contents,
@@ -483,6 +555,116 @@ impl Shared {
         let tickets = self.with(unit, |cell| std::mem::take(&mut cell.tickets));
         for ticket in tickets {
             ticket.fail(error);
+        }
+    }
+}
+
+/// After a host has died. The gate is closed meanwhile.
+impl Shared {
+    /// Nothing is sent any more, and what comes is only kept, until the verdict.
+    pub(crate) fn freeze(&self) {
+        let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
+            return;
+        };
+        let places = self.places(&kernel);
+        for unit in self.touched() {
+            self.keeps_copy_or_forgets(&places, unit);
+            self.with(unit, |cell| cell.page.freeze());
+        }
+    }
+
+    fn touched(&self) -> Vec<u64> {
+        let of = |part: &Mutex<HashMap<u64, Cell>>| lock(part).keys().copied().collect::<Vec<u64>>();
+        self.cells.iter().flat_map(of).collect()
+    }
+
+    /// A copy may become the only contents: it may not go without a word any more. One that has gone
+    /// is forgotten.
+    fn keeps_copy_or_forgets(&self, places: &Places<'_>, unit: u64) {
+        let is_copy = self.with(unit, |cell| {
+            let page = &cell.page;
+            !page.is_frozen() && !page.is_owner() && page.allowed().is_some() && cell.contents.is_none()
+        });
+        if is_copy && !self.keeps_copy(places, unit).unwrap_or(false) {
+            self.with(unit, |cell| {
+                cell.page.let_go();
+                cell.page.forget();
+            });
+            self.carry_out(places, unit, None);
+        }
+    }
+
+    fn keeps_copy(&self, places: &Places<'_>, unit: u64) -> Result<bool, PagerError> {
+        for page in self.pages_of(unit).iter() {
+            let is_here = places.kernel.make_precious(page)?;
+            if !is_here && !places.paged_out(page, &mut [0; PAGE_BYTES])? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What this host has.
+    pub(crate) fn reports(&self) -> Vec<(u64, Report)> {
+        let report = |unit: u64| self.with(unit, |cell| (unit, cell.page.report()));
+        self.touched().into_iter().map(report).collect()
+    }
+
+    /// Its home, from the next verdicts on.
+    pub(crate) fn has_home(&self, home: Home) {
+        *lock(&self.home) = home;
+    }
+
+    pub(crate) fn home(&self) -> Host {
+        lock(&self.home).host
+    }
+
+    /// All goes on: `verdict` says how, of a unit. Returns what is wrong.
+    pub(crate) fn resume(
+        &self,
+        verdict: impl Fn(u64) -> Option<(Host, Verdict)>,
+    ) -> Vec<Violation> {
+        let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
+            return Vec::new();
+        };
+        let places = self.places(&kernel);
+        let mut units = self.touched();
+        let home = *lock(&self.home);
+        let nobody_told = match home.is_next {
+            true => died_with_its_home(home.host),
+            false => Verdict::untouched(home.host),
+        };
+        let mut wrong = Vec::new();
+        units.sort_unstable();
+        for unit in units {
+            let (by, verdict) = verdict(unit).unwrap_or((home.host, nobody_told));
+            let resumed = self.with(unit, |cell| {
+                cell.is_new &= cell.page.report().standing != Standing::Nothing;
+                cell.page.resume(by, &verdict)
+            });
+            wrong.extend(resumed.err());
+            self.carry_out(&places, unit, None);
+            self.let_go(&places, unit);
+        }
+        wrong
+    }
+
+    /// What this host, the home, has of a unit that others have told of.
+    pub(crate) fn report_of(&self, unit: u64) -> Report {
+        let mut part = self.part(unit);
+        let cell = part.entry(unit).or_insert_with(|| self.untouched());
+        cell.page.report()
+    }
+
+    /// This host may not act any more: nothing of the object is here.
+    pub(crate) fn fence(&self) {
+        let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
+            return;
+        };
+        // What is left can be used by nobody else either.
+        let _ = kernel.take_away(PageRange::new(0, kernel.pages()));
+        for unit in self.touched() {
+            self.fails(unit, FENCED);
         }
     }
 }

@@ -1,17 +1,22 @@
 //! All shared objects at this host.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use farpage_coherence::{Host, Violation};
+use farpage_coherence::{
+    Change, Generation, Host, Members, Message, Receipt, Report, View, Violation,
+};
 use farpage_host::{Object, Objects};
 use farpage_pagers::Pager;
 
 use crate::counters::Figures;
+use crate::gate::Gate;
 use crate::holds::Holds;
-use crate::object::{About, Shared, lock};
-use crate::wire::Head;
+use crate::object::{About, Home, Shared, lock};
+use crate::recovery::Recovering;
+use crate::wire::{Garbled, Said, UNITS_MAX};
 
 /// Pages of a unit at most: 2 MiB.
 const UNIT_PAGES_MAX: u64 = 512;
@@ -29,6 +34,64 @@ pub(crate) struct Shell {
     /// Keeps what does not fit into memory.
     pub(crate) paging_space: Arc<dyn Pager>,
     pub(crate) holds: Holds,
+    /// Whoever acts on a unit is in it.
+    pub(crate) gate: Gate,
+    members: Mutex<Members>,
+    is_fenced: AtomicBool,
+}
+
+impl Shell {
+    /// A message of a unit goes to a host: the view that it carries. `None`: the host has died.
+    pub(crate) fn generation_to(&self, to: Host) -> Option<Generation> {
+        lock(&self.members).send(to)
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        lock(&self.members).is_frozen()
+    }
+
+    /// This host may not act any more.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.is_fenced.load(Ordering::Relaxed)
+    }
+
+    fn sends(&self, to: Host, said: &Said) {
+        self.wire.send(to, &[&said.bytes()]);
+    }
+}
+
+/// Who is in the cluster, as the control plane says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    /// Grows with each change.
+    pub generation: u64,
+    /// The stay of each host: numbers grow, and none comes twice.
+    pub stays: BTreeMap<Host, u64>,
+}
+
+impl Hosts {
+    fn view(&self) -> View {
+        let living = farpage_coherence::Hosts::all(self.stays.keys().copied());
+        View {
+            generation: Generation(self.generation),
+            living,
+            home: living.iter().next().expect("a view has somebody"),
+        }
+    }
+
+    /// The home of an object: while its first one is there, that; then who is there longest.
+    fn home(&self, about: &About) -> Home {
+        let host = about.home;
+        if self.stays.get(&host) == Some(&about.stay) {
+            let is_next = false;
+            return Home { host, is_next };
+        }
+        let oldest = self.stays.iter().min_by_key(|(_, stay)| **stay);
+        Home {
+            host: *oldest.expect("a view has somebody").0,
+            is_next: true,
+        }
+    }
 }
 
 /// The shared memory server of a host.
@@ -37,6 +100,10 @@ pub struct Server {
     objects: &'static Objects,
     shared: Mutex<HashMap<u64, Open>>,
     holds: Option<JoinHandle<()>>,
+    hosts: Mutex<Hosts>,
+    /// Messages of later: they are taken when this host has come so far.
+    kept: Mutex<Vec<(Host, Vec<u8>)>>,
+    recovering: Mutex<Option<Recovering>>,
 }
 
 struct Open {
@@ -88,12 +155,14 @@ pub enum Wrong {
 }
 
 impl Server {
-    /// The server of `own`. What does not fit into the memory of `objects` goes to `paging_space`.
+    /// The server of `own`, among `hosts`. What does not fit into the memory of `objects` goes to
+    /// `paging_space`.
     ///
     /// # Errors
     /// Without threads.
     pub fn start(
         own: Host,
+        hosts: Hosts,
         objects: &'static Objects,
         paging_space: Arc<dyn Pager>,
         wire: Arc<dyn Wire>,
@@ -103,6 +172,9 @@ impl Server {
             wire,
             paging_space,
             holds: Holds::default(),
+            gate: Gate::default(),
+            members: Mutex::new(Members::new(own, hosts.view())),
+            is_fenced: AtomicBool::new(false),
         });
         let held = Arc::clone(&shell);
         let holds = std::thread::Builder::new()
@@ -113,6 +185,9 @@ impl Server {
             objects,
             shared: Mutex::default(),
             holds: Some(holds),
+            hosts: Mutex::new(hosts),
+            kept: Mutex::default(),
+            recovering: Mutex::default(),
         })
     }
 
@@ -129,7 +204,10 @@ impl Server {
         if let Some(open) = all.get(&about.number) {
             return Ok(Arc::clone(&open.kernel));
         }
-        let shared = Shared::new(about.clone(), Arc::clone(&self.shell));
+        // The homes of all objects change with the gate closed.
+        let _entered = self.shell.gate.enter();
+        let home = lock(&self.hosts).home(about);
+        let shared = Shared::new(about.clone(), home, Arc::clone(&self.shell));
         let pages = bytes.div_ceil(farpage_abi::PAGE_BYTES as u64);
         let pager = Arc::clone(&shared) as Arc<dyn Pager>;
         let kernel = self.objects.create(&about.name, pages, pager, false)?;
@@ -158,35 +236,265 @@ impl Server {
     /// # Errors
     /// What is wrong with it; nothing was done then.
     pub fn received(&self, from: Host, bytes: &[u8]) -> Result<(), Wrong> {
-        let garbled = |what: &dyn std::fmt::Display| Wrong::Garbled {
-            by: from,
-            what: what.to_string(),
-        };
-        let (head, contents) = Head::take(bytes).map_err(|error| garbled(&error))?;
-        let shared = match lock(&self.shared).get(&head.object) {
-            Some(open) => Arc::clone(&open.shared),
-            None => {
-                return Err(Wrong::Unknown {
-                    by: from,
-                    object: head.object,
-                });
+        let garbled = |error: Garbled| wrong(from, error);
+        let (said, contents) = Said::take(bytes).map_err(garbled)?;
+        match said {
+            Said::Unit {
+                object,
+                unit,
+                generation,
+                message,
+            } => {
+                let entered = self.shell.gate.enter();
+                let opened = lock(&self.shared).get(&object).map(|open| Arc::clone(&open.shared));
+                let Some(shared) = opened else {
+                    let by = from;
+                    return Err(Wrong::Unknown { by, object });
+                };
+                match lock(&self.shell.members).receive(from, generation) {
+                    Receipt::Take => {}
+                    Receipt::Keep => {
+                        lock(&self.kept).push((from, bytes.to_vec()));
+                        return Ok(());
+                    }
+                    Receipt::Refuse => return Ok(()),
+                }
+                let taken = take_unit(&shared, from, unit, message, contents);
+                drop(entered);
+                self.goes_on();
+                taken
+            }
+            Said::Marker(marker) => {
+                lock(&self.shell.members).marked(from, marker)?;
+                self.goes_on();
+                Ok(())
+            }
+            Said::Reports {
+                fence,
+                units,
+                is_last,
+            } => self.told(from, fence, bytes, |now| now.reported(from, units, is_last)),
+            Said::Verdicts {
+                fence,
+                units,
+                is_last,
+            } => self.told(from, fence, bytes, |now| now.decided(from, units, is_last)),
+        }
+    }
+
+    /// A part of a recovery has come: of this one, of a later one, or of one that is over.
+    fn told(
+        &self,
+        from: Host,
+        fence: Generation,
+        bytes: &[u8],
+        take: impl FnOnce(&mut Recovering) -> Result<(), &'static str>,
+    ) -> Result<(), Wrong> {
+        let now = lock(&self.shell.members).fence();
+        if fence > now {
+            lock(&self.kept).push((from, bytes.to_vec()));
+            return Ok(());
+        }
+        match &mut *lock(&self.recovering) {
+            Some(recovering) if recovering.fence == fence => {
+                take(recovering).map_err(|what| wrong(from, what))?;
+            }
+            Some(_) | None => return Ok(()),
+        }
+        self.goes_on();
+        Ok(())
+    }
+
+    /// Hosts have come or died. Returns what is wrong with what others did meanwhile.
+    pub fn sees(&self, hosts: Hosts) -> Vec<Wrong> {
+        let closed = self.shell.gate.close();
+        let all: Vec<Arc<Shared>> = self.all();
+        let change = lock(&self.shell.members).change(hosts.view());
+        for shared in &all {
+            shared.has_home(hosts.home(&shared.about));
+        }
+        *lock(&self.hosts) = hosts;
+        match change {
+            Change::Joined => {}
+            Change::Fenced => {
+                drop(closed);
+                self.fence();
+                return Vec::new();
+            }
+            Change::Died { marks_to } => {
+                all.iter().for_each(|shared| shared.freeze());
+                let members = lock(&self.shell.members);
+                let fence = members.fence();
+                let recovering = Recovering::new(self.shell.own, fence, marks_to);
+                *lock(&self.recovering) = Some(recovering);
+                for to in marks_to.iter() {
+                    if let Some(marker) = members.marker(to) {
+                        self.shell.sends(to, &Said::Marker(marker));
+                    }
+                }
+            }
+        }
+        drop(closed);
+        let wrong = self.offers_again();
+        self.goes_on();
+        wrong
+    }
+
+    fn all(&self) -> Vec<Arc<Shared>> {
+        let all = lock(&self.shared);
+        all.values().map(|open| Arc::clone(&open.shared)).collect()
+    }
+
+    /// What was of later may be of now.
+    fn offers_again(&self) -> Vec<Wrong> {
+        let kept = std::mem::take(&mut *lock(&self.kept));
+        let taken = kept.into_iter().map(|(from, bytes)| self.received(from, &bytes));
+        taken.filter_map(Result::err).collect()
+    }
+
+    /// Does the next step of a recovery, if it is time.
+    fn goes_on(&self) {
+        if lock(&self.recovering).is_none() {
+            return;
+        }
+        self.reports();
+        self.decides();
+        self.resumes();
+    }
+
+    /// Tells the homes what this host has, once nothing of before is on its way.
+    fn reports(&self) {
+        let is_drained = lock(&self.shell.members).is_drained();
+        let (fence, all) = {
+            let mut recovering = lock(&self.recovering);
+            match &mut *recovering {
+                Some(now) if now.reports_now(is_drained) => (now.fence, now.all()),
+                Some(_) | None => return,
             }
         };
-        let wanted = match head.message.has_contents() {
-            true => shared.unit_bytes_of(head.unit),
-            false => 0,
-        };
-        if head.unit >= shared.units() {
-            return Err(garbled(
-                &"a message of a place beyond the end of its object",
-            ));
+        let mut by_home: HashMap<Host, Vec<(u64, u64, Report)>> = HashMap::new();
+        for shared in self.all() {
+            let number = shared.about.number;
+            let reports = shared.reports().into_iter();
+            let of = by_home.entry(shared.home()).or_default();
+            of.extend(reports.map(|(unit, report)| (number, unit, report)));
         }
-        if contents.len() != wanted {
-            return Err(garbled(&"a message with the wrong number of bytes"));
+        for home in all.iter() {
+            let units = by_home.remove(&home).unwrap_or_default();
+            if home == self.shell.own {
+                if let Some(now) = &mut *lock(&self.recovering) {
+                    now.reported(home, units, true).expect("its own, once");
+                }
+                continue;
+            }
+            in_parts(units, |units, is_last| {
+                let said = Said::Reports {
+                    fence,
+                    units,
+                    is_last,
+                };
+                self.shell.sends(home, &said);
+            });
         }
-        let contents = (wanted > 0).then(|| contents.into());
-        Ok(shared.came(from, head.unit, head.message, contents)?)
     }
+
+    /// Decides as the home, when all have reported.
+    fn decides(&self) {
+        let own = |object: u64, unit: u64| {
+            let all = lock(&self.shared);
+            Some(all.get(&object)?.shared.report_of(unit))
+        };
+        let (fence, all, verdicts) = {
+            let mut recovering = lock(&self.recovering);
+            let Some(now) = &mut *recovering else {
+                return;
+            };
+            let Some(verdicts) = now.decides_now(own) else {
+                return;
+            };
+            let host = self.shell.own;
+            now.decided(host, verdicts.clone(), true).expect("its own, once");
+            (now.fence, now.all(), verdicts)
+        };
+        for to in all.iter().filter(|to| *to != self.shell.own) {
+            in_parts(verdicts.clone(), |units, is_last| {
+                let said = Said::Verdicts {
+                    fence,
+                    units,
+                    is_last,
+                };
+                self.shell.sends(to, &said);
+            });
+        }
+    }
+
+    /// Goes on, when all homes have decided.
+    fn resumes(&self) {
+        let verdicts = {
+            let mut recovering = lock(&self.recovering);
+            let Some(verdicts) = recovering.as_mut().and_then(Recovering::goes_on) else {
+                return;
+            };
+            *recovering = None;
+            verdicts
+        };
+        let closed = self.shell.gate.close();
+        lock(&self.shell.members).resume();
+        for shared in self.all() {
+            let number = shared.about.number;
+            for violation in shared.resume(|unit| verdicts.get(&(number, unit)).copied()) {
+                eprintln!("farpage: {violation}");
+            }
+        }
+        drop(closed);
+        for wrong in self.offers_again() {
+            eprintln!("farpage: {wrong}");
+        }
+    }
+
+    /// This host may not act any more: nothing that is shared can be used here.
+    pub fn fence(&self) {
+        let closed = self.shell.gate.close();
+        self.shell.is_fenced.store(true, Ordering::Relaxed);
+        *lock(&self.recovering) = None;
+        self.all().iter().for_each(|shared| shared.fence());
+        drop(closed);
+    }
+}
+
+fn wrong(by: Host, what: impl std::fmt::Display) -> Wrong {
+    let what = what.to_string();
+    Wrong::Garbled { by, what }
+}
+
+fn take_unit(
+    shared: &Shared,
+    from: Host,
+    unit: u64,
+    message: Message,
+    contents: &[u8],
+) -> Result<(), Wrong> {
+    if unit >= shared.units() {
+        return Err(wrong(from, "a message of a place beyond the end of its object"));
+    }
+    let wanted = match message.has_contents() {
+        true => shared.unit_bytes_of(unit),
+        false => 0,
+    };
+    if contents.len() != wanted {
+        return Err(wrong(from, "a message with the wrong number of bytes"));
+    }
+    let contents = (wanted > 0).then(|| contents.into());
+    Ok(shared.came(from, unit, message, contents)?)
+}
+
+/// Says all of `units`, some at a time, and that these are the last.
+fn in_parts<T>(mut units: Vec<T>, mut say: impl FnMut(Vec<T>, bool)) {
+    while units.len() > UNITS_MAX {
+        let rest = units.split_off(UNITS_MAX);
+        say(std::mem::replace(&mut units, rest), false);
+    }
+    say(units, true);
 }
 
 impl Drop for Server {

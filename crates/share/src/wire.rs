@@ -1,19 +1,42 @@
 //! What servers tell each other, as bytes.
 
-use farpage_coherence::Message;
+use farpage_coherence::{Generation, Marker, Message, Report, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a head at most.
-const HEAD_MAX: usize = 1 << 12;
+const HEAD_MAX: usize = 1 << 20;
+/// Units of one report, or one message of verdicts, at most.
+pub(crate) const UNITS_MAX: usize = 8192;
 
-/// What a message is about. The contents of the unit follow where the message has them.
+/// What a message says. Contents follow where it has any.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Head {
-    /// The object's number in the cluster.
-    pub(crate) object: u64,
-    /// The number of the unit in the object.
-    pub(crate) unit: u64,
-    pub(crate) message: Message,
+pub(crate) enum Said {
+    /// Of a unit of an object.
+    Unit {
+        /// The object's number in the cluster.
+        object: u64,
+        /// The number of the unit in the object.
+        unit: u64,
+        /// The view of its sender.
+        generation: Generation,
+        message: Message,
+    },
+    /// A host has died, and nothing of before comes any more.
+    Marker(Marker),
+    /// What the sender has of units whose home the receiver is.
+    Reports {
+        fence: Generation,
+        units: Vec<(u64, u64, Report)>,
+        /// There is no more.
+        is_last: bool,
+    },
+    /// What is to be of units whose home the sender is.
+    Verdicts {
+        fence: Generation,
+        units: Vec<(u64, u64, Verdict)>,
+        /// There is no more.
+        is_last: bool,
+    },
 }
 
 /// Why bytes are no message.
@@ -25,25 +48,25 @@ pub(crate) enum Garbled {
     Unknown,
 }
 
-impl Head {
+impl Said {
     /// Its bytes, with their number before them.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![0; 2];
-        bytes = postcard::to_extend(self, bytes).expect("a head is serialized into memory");
-        let length = bytes.len() - 2;
+        let mut bytes = vec![0; 4];
+        bytes = postcard::to_extend(self, bytes).expect("it is serialized into memory");
+        let length = bytes.len() - 4;
         assert!(length <= HEAD_MAX, "a head of {length} bytes");
-        bytes[..2].copy_from_slice(&(length as u16).to_le_bytes());
+        bytes[..4].copy_from_slice(&(length as u32).to_le_bytes());
         bytes
     }
 
-    /// A head, and what comes after it.
+    /// What is said, and what comes after it.
     pub(crate) fn take(bytes: &[u8]) -> Result<(Self, &[u8]), Garbled> {
         let (length, rest) = bytes.split_first_chunk().ok_or(Garbled::Short)?;
-        let length = usize::from(u16::from_le_bytes(*length));
+        let length = u32::from_le_bytes(*length) as usize;
         let (head, contents) = rest.split_at_checked(length).ok_or(Garbled::Short)?;
-        let (head, left) = postcard::take_from_bytes(head).map_err(|_| Garbled::Unknown)?;
+        let (said, left) = postcard::take_from_bytes(head).map_err(|_| Garbled::Unknown)?;
         match left.is_empty() {
-            true => Ok((head, contents)),
+            true => Ok((said, contents)),
             false => Err(Garbled::Unknown),
         }
     }
@@ -64,20 +87,21 @@ mod tests {
             known: Epoch(70_000),
             hops: 2,
         };
-        let head = Head {
+        let said = Said::Unit {
             object: 7,
             unit: 1 << 40,
+            generation: Generation(9),
             message: Message::Request(request),
         };
-        let mut bytes = head.bytes();
+        let mut bytes = said.bytes();
         bytes.extend([1, 2, 3]);
-        assert_eq!(Head::take(&bytes), Ok((head, &[1, 2, 3][..])));
+        assert_eq!(Said::take(&bytes), Ok((said, &[1, 2, 3][..])));
         for length in 0..bytes.len() - 3 {
-            assert_eq!(Head::take(&bytes[..length]), Err(Garbled::Short));
+            assert_eq!(Said::take(&bytes[..length]), Err(Garbled::Short));
         }
         let mut longer = bytes.clone();
         longer[0] += 1;
-        assert_eq!(Head::take(&longer), Err(Garbled::Unknown));
-        assert_eq!(Head::take(&[1, 0, 0xff]), Err(Garbled::Unknown));
+        assert_eq!(Said::take(&longer), Err(Garbled::Unknown));
+        assert_eq!(Said::take(&[1, 0, 0, 0, 0xff]), Err(Garbled::Unknown));
     }
 }

@@ -2,6 +2,9 @@
 //! went wrong, each by name.
 
 mod central;
+mod crash;
+mod group;
+mod hot;
 mod model;
 mod named;
 mod world;

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use farpage_abi::Access::{Read, Write};
 
-use crate::{Epoch, Host, Hosts, Message, Output, Page};
+use crate::{Epoch, Host, Hosts, Message, Output, Page, Request};
 
 /// Hosts, and the messages that they have sent: from, to, what.
 struct Few {
@@ -37,6 +37,9 @@ impl Few {
                 }
                 Output::Answer(access) => self.answered.push((Host(host), access)),
                 Output::Take | Output::Allow(_) => {}
+                Output::Show { .. } | Output::Keep(_) | Output::Restore(_) | Output::Lost => {
+                    panic!("nobody dies, and nothing is mirrored")
+                }
             }
         }
     }
@@ -128,22 +131,41 @@ fn all_who_ask_at_the_same_time_are_answered() {
 }
 
 #[test]
-fn a_copy_that_an_order_to_drop_it_overtakes_is_asked_for_again() {
+fn a_copy_that_an_order_to_drop_it_overtakes_is_read_once() {
     let mut few = Few::new(3);
     few.faults(2, Read);
     few.deliver(|to, _| to == Host(0));
     few.faults(1, Write);
     few.deliver(|to, message| to == Host(0) && matches!(message, Message::Request(_)));
     few.deliver(|to, message| to == Host(2) && is_invalidate(message));
+    few.deliver(|to, message| to == Host(1) && matches!(message, Message::Own { .. }));
+    assert_eq!(few.pages[1].allowed(), None, "host 2 has not read");
     few.deliver(|to, message| to == Host(2) && matches!(message, Message::Copy { .. }));
-    assert_eq!((few.pages[2].allowed(), few.answered.len()), (None, 0));
+    assert_eq!(few.answered, [(Host(2), Read)]);
     few.settle();
-    assert_eq!(few.pages[2].allowed(), Some(Read));
+    assert_eq!(few.answered, [(Host(2), Read), (Host(1), Write)]);
     assert_eq!(
-        few.pages[1].allowed(),
-        Some(Read),
-        "it has written, and is the owner"
+        few.pages[2].allowed(),
+        None,
+        "it is gone when another has written"
     );
+}
+
+#[test]
+fn a_copy_that_comes_too_late_is_asked_for_again() {
+    let mut few = Few::new(3);
+    few.cost(2, Read);
+    few.at(2, |page| assert!(page.forget()));
+    few.faults(2, Read);
+    few.deliver(|to, _| to == Host(0));
+    few.faults(1, Write);
+    few.deliver(|to, message| to == Host(0) && matches!(message, Message::Request(_)));
+    // It cannot know which of its copies is meant.
+    few.deliver(|to, message| to == Host(2) && is_invalidate(message));
+    few.deliver(|to, message| to == Host(2) && matches!(message, Message::Copy { .. }));
+    assert_eq!((few.pages[2].allowed(), few.answered.len()), (None, 1));
+    few.settle();
+    assert_eq!(few.answered[1..], [(Host(1), Write), (Host(2), Read)]);
 }
 
 #[test]
@@ -253,6 +275,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
                 epoch: Epoch(0),
                 copies,
                 contents: true,
+                waiting: [].into(),
             },
         ),
         (
@@ -261,10 +284,11 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
                 epoch,
                 copies: own,
                 contents: true,
+                waiting: [].into(),
             },
         ),
     ] {
-        let refused = few.pages[1].handle(Host(from), message);
+        let refused = few.pages[1].handle(Host(from), message.clone());
         assert_eq!(refused.unwrap_err().by, Host(from), "{message:?}");
         assert_eq!(few.pages[1], page);
     }
@@ -275,9 +299,52 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         epoch,
         copies,
         contents: true,
+        waiting: [].into(),
     };
     let refused = few.pages[1].handle(Host(0), own).unwrap_err();
     assert_eq!(refused.what, "others than those that have copies");
     let idle = few.pages[2].handle(Host(0), Message::Dropped { epoch });
     assert!(idle.is_err() && few.pages[2] == Page::new(Host(2), Host(0)));
+}
+
+#[test]
+fn who_lies_about_what_comes_after_a_copy_is_found_out() {
+    let mut few = Few::new(4);
+    few.faults(2, Read);
+    let (epoch, owner, copies) = (Epoch(5), Host(1), Hosts::NONE);
+    let invalidate = Message::Invalidate { epoch, owner };
+    few.at(2, |page| page.handle(Host(0), invalidate.clone()).unwrap());
+    let page = few.pages[2].clone();
+    for message in [
+        invalidate,
+        Message::Copy { epoch },
+        Message::Lost { epoch },
+        Message::Dropped { epoch },
+        Message::Own {
+            epoch: Epoch(6),
+            copies,
+            contents: true,
+            waiting: [].into(),
+        },
+        Message::Copy {
+            epoch: Epoch(u64::MAX),
+        },
+    ] {
+        few.pages[2].handle(Host(0), message).unwrap_err();
+        assert_eq!(few.pages[2], page);
+    }
+    let by = Host(3);
+    let request = Message::Request(Request {
+        by,
+        to_write: false,
+        has_copy: false,
+        known: Epoch(9),
+        hops: 0,
+    });
+    few.at(2, |page| page.handle(by, request.clone()).unwrap());
+    let refused = few.pages[2].handle(by, request).unwrap_err();
+    assert_eq!(
+        refused.what,
+        "a request of a host that waits here, or cannot be"
+    );
 }

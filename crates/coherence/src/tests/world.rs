@@ -24,7 +24,7 @@ struct Member {
 pub(super) type Flying = (Host, Host, Message, Option<Version>);
 
 /// What happens next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Action {
     Fault(Host, Access),
     Deliver(Flying),
@@ -73,7 +73,7 @@ impl World {
     pub(super) fn due(&self) -> Vec<Action> {
         let held = self.hosts().filter(|host| self.page(*host).is_held());
         let held = held.map(Action::LetGo);
-        held.chain(self.flying.keys().map(|one| Action::Deliver(*one)))
+        held.chain(self.flying.keys().map(|one| Action::Deliver(one.clone())))
             .collect()
     }
 
@@ -114,13 +114,13 @@ impl World {
                 self.drain(host, None)?;
             }
             Action::Deliver(one) => {
-                let (from, to, message, contents) = one;
                 let left = self.flying.get_mut(&one).expect("it is on its way");
                 *left -= 1;
                 if *left == 0 {
                     self.flying.remove(&one);
                 }
-                if let Message::Request(request) = message {
+                let (from, to, message, contents) = one;
+                if let Message::Request(request) = &message {
                     self.hops_max = self.hops_max.max(request.hops);
                     if request.hops > HOPS_MAX {
                         return Err(format!("{request:?} goes round and round"));
@@ -156,6 +156,9 @@ impl World {
                 }
                 Output::Allow(None) => self.member(host).contents = None,
                 Output::Allow(Some(_)) => {}
+                Output::Show { .. } | Output::Keep(_) | Output::Restore(_) | Output::Lost => {
+                    return Err(format!("{output:?} although nobody died"));
+                }
                 // The thread runs: it reads what was written last, or writes.
                 Output::Answer(access) => {
                     self.check()?;

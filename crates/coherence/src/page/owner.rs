@@ -1,0 +1,110 @@
+//! What an owner does with requests, and others with orders to drop their copies.
+
+use alloc::boxed::Box;
+
+use farpage_abi::Access;
+
+use super::{Later, Page, Role};
+use crate::hosts::{Host, Hosts};
+use crate::message::{Epoch, Message, Output, Request};
+
+impl Page {
+    pub(super) fn serve(&mut self, request: Request) {
+        match self.role {
+            Role::Owner { copies } if request.to_write => self.give(request, copies),
+            Role::Owner { mut copies } => {
+                copies.add(request.by);
+                self.role = Role::Owner { copies };
+                if self.allowed == Some(Access::Write) {
+                    self.allow(Some(Access::Read));
+                }
+                let epoch = self.epoch;
+                self.show(request.by, Message::Copy { epoch }, epoch);
+            }
+            Role::Lost => {
+                let epoch = self.epoch;
+                self.send(request.by, Message::Lost { epoch });
+            }
+            Role::Other | Role::Becoming { .. } => {
+                let on = Request {
+                    known: self.epoch,
+                    hops: request.hops.saturating_add(1),
+                    ..request
+                };
+                self.send(self.owner, Message::Request(on));
+            }
+        }
+    }
+
+    /// Another host owns the page from now on.
+    fn give(&mut self, request: Request, copies: Hosts) {
+        let contents = !(copies.has(request.by) && request.has_copy);
+        let copies = copies.less(Hosts::of(request.by));
+        let waiting: Box<[Request]> = self.take_waiting();
+        let last = waiting.iter().rev().find(|one| one.to_write);
+        let version = match self.is_written {
+            true => self.epoch,
+            false => self.version,
+        };
+        self.role = Role::Other;
+        self.epoch = Epoch(self.epoch.0 + 1);
+        // Who waits to write will own the page: it keeps what this host asks until then.
+        self.owner = last.map_or(request.by, |last| last.by);
+        self.invalidate(copies, request.by);
+        if self.allowed == Some(Access::Write) {
+            self.allow(Some(Access::Read));
+        }
+        let own = Message::Own {
+            epoch: self.epoch,
+            copies,
+            contents,
+            waiting,
+        };
+        self.show(request.by, own, version);
+        self.is_written = false;
+        if self.is_mirrored && version > Epoch(0) {
+            self.output(Output::Keep(version));
+        }
+        self.allow(None);
+    }
+
+    /// Another host is to see the contents of this version, if the message has them.
+    fn show(&mut self, to: Host, message: Message, version: Epoch) {
+        if !(self.is_mirrored && self.is_written && message.has_contents()) {
+            return self.send(to, message);
+        }
+        (self.is_written, self.version) = (false, version);
+        self.output(Output::Show {
+            to,
+            message,
+            version,
+        });
+    }
+
+    fn take_waiting(&mut self) -> Box<[Request]> {
+        let later = self.now().later.drain(..);
+        let requests = later.map(|one| match one {
+            Later::Request(request) => request,
+            Later::Invalidate { .. } => unreachable!("an owner is told to drop no copy"),
+        });
+        requests.collect()
+    }
+
+    /// Tells all who have copies to drop them.
+    pub(super) fn invalidate(&mut self, copies: Hosts, owner: Host) {
+        let epoch = self.epoch;
+        for host in copies.iter() {
+            self.send(host, Message::Invalidate { epoch, owner });
+        }
+    }
+
+    pub(super) fn drop_copy(&mut self, epoch: Epoch, owner: Host) {
+        assert!(epoch > self.epoch, "later owners wait for this host");
+        (self.owner, self.epoch) = (owner, epoch);
+        self.is_listed = false;
+        if self.allowed.is_some() {
+            self.allow(None);
+        }
+        self.send(owner, Message::Dropped { epoch });
+    }
+}

@@ -1,0 +1,101 @@
+//! Long runs by seed: faults, copies dropped, hosts that die and come back.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::world::{Action, World};
+use crate::Host;
+use crate::tests::model::Rng;
+
+/// What all runs together came to: that they test something.
+#[derive(Debug, Default)]
+struct Sum {
+    crashes: u64,
+    joins: u64,
+    losses: u64,
+    restored: u64,
+    resets: u64,
+    sent: u64,
+}
+
+/// Deaths, hosts that come back, and lost pages that get new contents.
+fn events(world: &World, rng: &mut Rng) -> Option<Action> {
+    let living: Vec<Host> = world.living().map(|one| one.own).collect();
+    let may_crash = living.len() > 1 && (!world.is_mirrored || world.is_calm());
+    match rng.below(3) {
+        0 if may_crash => Some(Action::Crash(living[rng.below(living.len())])),
+        1 => {
+            let dead = (0..world.members.len() as u8).map(Host);
+            let view = world.view();
+            let dead: Vec<Host> = dead.filter(|host| !view.living.has(*host)).collect();
+            (!dead.is_empty()).then(|| Action::Join(dead[rng.below(dead.len())]))
+        }
+        _ => world.living().find_map(|member| {
+            let can = |page: &usize| member.pages[*page].clone().reset();
+            let page = (0..member.pages.len()).find(can)?;
+            Some(Action::Reset(member.own, page))
+        }),
+    }
+}
+
+fn run(seed: u64, sum: &mut Sum) -> Result<(), String> {
+    let mut rng = Rng(seed);
+    let (hosts, pages) = (2 + rng.below(5) as u8, 1 + rng.below(4));
+    let mut world = World::new(hosts, pages, seed % 2 == 1);
+    world.mirrors_again = true;
+    // Some runs have hardly any messages in flight at a time, others many.
+    let eager = 1 + rng.below(8);
+    let deadly = 20 + rng.below(200);
+    for _ in 0..2000 {
+        if rng.below(deadly) == 0
+            && let Some(event) = events(&world, &mut rng)
+        {
+            sum.crashes += u64::from(matches!(event, Action::Crash(_)));
+            sum.joins += u64::from(matches!(event, Action::Join(_)));
+            sum.resets += u64::from(matches!(event, Action::Reset(..)));
+            world.act(event)?;
+        }
+        let (due, chances) = (world.due(), world.chances(true));
+        let pick = match due.is_empty() || rng.below(eager) == 0 && !chances.is_empty() {
+            true => chances,
+            false => due,
+        };
+        if !pick.is_empty() {
+            world.act(pick[rng.below(pick.len())])?;
+        }
+    }
+    loop {
+        let due = world.due();
+        if due.is_empty() {
+            break;
+        }
+        world.act(due[rng.below(due.len())])?;
+    }
+    sum.losses += u64::from(world.losses);
+    sum.restored += u64::from(world.restored);
+    sum.sent += world.sent;
+    Ok(())
+}
+
+#[test]
+fn no_law_is_broken_whoever_dies() {
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .map(|text| text.parse::<u64>().unwrap())
+    };
+    let seeds = match number("FARPAGE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("FARPAGE_SEEDS").unwrap_or(1000),
+    };
+    let mut sum = Sum::default();
+    for seed in seeds {
+        if let Err(broken) = run(seed, &mut sum) {
+            panic!(
+                "seed {seed}: {broken}\nagain: FARPAGE_SEED={seed} cargo test -p farpage-coherence \
+                 whoever_dies"
+            );
+        }
+    }
+    std::println!("{sum:?}");
+}
