@@ -250,6 +250,20 @@ impl Members {
         Receipt::Take
     }
 
+    /// A host says with which view it began, of those that have it: it may have heard of none before,
+    /// and has then no part in what came to an end in one of them.
+    ///
+    /// # Errors
+    /// When its sender is none of those who live.
+    pub fn began(&mut self, from: Host, generation: Generation) -> Result<(), Violation> {
+        let Some(peer) = self.peers.get_mut(&from) else {
+            let what = "where it began, as a host that is not there";
+            return Err(Violation { by: from, what });
+        };
+        peer.since = peer.since.max(generation);
+        Ok(())
+    }
+
     /// True when nothing of before the death is on its way to this host any more.
     #[must_use]
     pub fn is_drained(&self) -> bool {

@@ -14,7 +14,9 @@ thread_local! {
 pub(crate) struct Gate(RwLock<()>);
 
 /// This thread is in the gate.
-pub(crate) struct Entered<'a>(#[expect(dead_code, reason = "held")] Option<RwLockReadGuard<'a, ()>>);
+pub(crate) struct Entered<'a>(
+    #[expect(dead_code, reason = "held")] Option<RwLockReadGuard<'a, ()>>,
+);
 
 /// Nobody is in the gate but this thread.
 pub(crate) struct Closed<'a>(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>);

@@ -6,15 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
-use farpage_coherence::{HOSTS_MAX, Host, Message, Output, Page, Report, Standing, Verdict, Violation};
+use farpage_coherence::{
+    HOSTS_MAX, Host, Message, Output, Page, Report, Standing, Verdict, Violation,
+};
 use farpage_host::Object;
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket, errno};
 
 use crate::cell::{Cell, Event};
 use crate::counters::{Counters, Figures, count};
+use crate::recovery::died_with_its_home;
 use crate::server::Shell;
 use crate::unit::Places;
-use crate::recovery::died_with_its_home;
 use crate::wire::Said;
 
 /// Cells are kept in so many parts, each with its lock.
@@ -191,6 +193,7 @@ impl Shared {
     /// A unit that this host has not touched so far.
     fn untouched(&self) -> Cell {
         let (own, home) = (self.shell.own, *lock(&self.home));
+        let is_new = own == home.host && !home.is_next;
         if own != home.host || is_new {
             return self.maybe_frozen(Page::new(own, home.host), is_new);
         }
@@ -574,7 +577,8 @@ impl Shared {
     }
 
     fn touched(&self) -> Vec<u64> {
-        let of = |part: &Mutex<HashMap<u64, Cell>>| lock(part).keys().copied().collect::<Vec<u64>>();
+        let of =
+            |part: &Mutex<HashMap<u64, Cell>>| lock(part).keys().copied().collect::<Vec<u64>>();
         self.cells.iter().flat_map(of).collect()
     }
 
@@ -583,7 +587,10 @@ impl Shared {
     fn keeps_copy_or_forgets(&self, places: &Places<'_>, unit: u64) {
         let is_copy = self.with(unit, |cell| {
             let page = &cell.page;
-            !page.is_frozen() && !page.is_owner() && page.allowed().is_some() && cell.contents.is_none()
+            !page.is_frozen()
+                && !page.is_owner()
+                && page.allowed().is_some()
+                && cell.contents.is_none()
         });
         if is_copy && !self.keeps_copy(places, unit).unwrap_or(false) {
             self.with(unit, |cell| {

@@ -47,6 +47,15 @@ impl Recovering {
         self.all
     }
 
+    /// A host began after what this is about: it has no part in it.
+    pub(crate) fn excuse(&mut self, host: Host) {
+        if host != self.own {
+            self.all.remove(host);
+            self.reported.remove(host);
+            self.decided.remove(host);
+        }
+    }
+
     /// True once: nothing is on its way any more, so it is time to report.
     pub(crate) fn reports_now(&mut self, is_drained: bool) -> bool {
         is_drained && !std::mem::replace(&mut self.has_reported, true)
@@ -66,7 +75,9 @@ impl Recovering {
             let own = self.own;
             let recovery = self.reports.entry((object, unit));
             let recovery = recovery.or_insert_with(|| Recovery::new(own));
-            recovery.add(by, report).map_err(|violation| violation.what)?;
+            recovery
+                .add(by, report)
+                .map_err(|violation| violation.what)?;
         }
         if is_last {
             self.reported.add(by);

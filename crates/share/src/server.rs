@@ -162,11 +162,13 @@ impl Server {
     /// Without threads.
     pub fn start(
         own: Host,
-        hosts: Hosts,
+        mut hosts: Hosts,
         objects: &'static Objects,
         paging_space: Arc<dyn Pager>,
         wire: Arc<dyn Wire>,
     ) -> std::io::Result<Self> {
+        // As in [`Server::sees`].
+        hosts.generation = hosts.generation * 2 + 1;
         let shell = Arc::new(Shell {
             own,
             wire,
@@ -189,6 +191,17 @@ impl Server {
             kept: Mutex::default(),
             recovering: Mutex::default(),
         })
+    }
+
+    /// Tells the others with which view this host begins: the first that it says.
+    pub fn begins(&self) {
+        let (view, fence) = {
+            let members = lock(&self.shell.members);
+            (members.view(), members.fence())
+        };
+        for to in view.living.iter().filter(|to| *to != self.shell.own) {
+            self.shell.sends(to, &Said::Began(fence));
+        }
     }
 
     /// An object, at this host: the same for whoever opens it. It stays until [`Server::close`].
@@ -246,7 +259,9 @@ impl Server {
                 message,
             } => {
                 let entered = self.shell.gate.enter();
-                let opened = lock(&self.shared).get(&object).map(|open| Arc::clone(&open.shared));
+                let opened = lock(&self.shared)
+                    .get(&object)
+                    .map(|open| Arc::clone(&open.shared));
                 let Some(shared) = opened else {
                     let by = from;
                     return Err(Wrong::Unknown { by, object });
@@ -263,6 +278,19 @@ impl Server {
                 drop(entered);
                 self.goes_on();
                 taken
+            }
+            Said::Began(generation) => {
+                let mut members = lock(&self.shell.members);
+                members.began(from, generation)?;
+                let fence = members.fence();
+                drop(members);
+                if generation >= fence
+                    && let Some(now) = &mut *lock(&self.recovering)
+                {
+                    now.excuse(from);
+                }
+                self.goes_on();
+                Ok(())
             }
             Said::Marker(marker) => {
                 lock(&self.shell.members).marked(from, marker)?;
@@ -307,6 +335,24 @@ impl Server {
 
     /// Hosts have come or died. Returns what is wrong with what others did meanwhile.
     pub fn sees(&self, hosts: Hosts) -> Vec<Wrong> {
+        // A host whose place another has taken at once dies first.
+        let mut between = lock(&self.hosts).clone();
+        let stays = |host: &Host, stay: &u64| hosts.stays.get(host).is_none_or(|now| now == stay);
+        if !between.stays.iter().all(|(host, stay)| stays(host, stay)) {
+            between
+                .stays
+                .retain(|host, stay| hosts.stays.get(host) == Some(stay));
+            between.generation = hosts.generation * 2;
+            self.changes(between);
+        }
+        let generation = hosts.generation * 2 + 1;
+        self.changes(Hosts {
+            generation,
+            ..hosts
+        })
+    }
+
+    fn changes(&self, hosts: Hosts) -> Vec<Wrong> {
         let closed = self.shell.gate.close();
         let all: Vec<Arc<Shared>> = self.all();
         let change = lock(&self.shell.members).change(hosts.view());
@@ -348,7 +394,9 @@ impl Server {
     /// What was of later may be of now.
     fn offers_again(&self) -> Vec<Wrong> {
         let kept = std::mem::take(&mut *lock(&self.kept));
-        let taken = kept.into_iter().map(|(from, bytes)| self.received(from, &bytes));
+        let taken = kept
+            .into_iter()
+            .map(|(from, bytes)| self.received(from, &bytes));
         taken.filter_map(Result::err).collect()
     }
 
@@ -367,10 +415,13 @@ impl Server {
         let is_drained = lock(&self.shell.members).is_drained();
         let (fence, all) = {
             let mut recovering = lock(&self.recovering);
-            match &mut *recovering {
-                Some(now) if now.reports_now(is_drained) => (now.fence, now.all()),
-                Some(_) | None => return,
+            let Some(now) = &mut *recovering else {
+                return;
+            };
+            if !now.reports_now(is_drained) {
+                return;
             }
+            (now.fence, now.all())
         };
         let mut by_home: HashMap<Host, Vec<(u64, u64, Report)>> = HashMap::new();
         for shared in self.all() {
@@ -413,7 +464,8 @@ impl Server {
                 return;
             };
             let host = self.shell.own;
-            now.decided(host, verdicts.clone(), true).expect("its own, once");
+            now.decided(host, verdicts.clone(), true)
+                .expect("its own, once");
             (now.fence, now.all(), verdicts)
         };
         for to in all.iter().filter(|to| *to != self.shell.own) {
@@ -430,6 +482,7 @@ impl Server {
 
     /// Goes on, when all homes have decided.
     fn resumes(&self) {
+        let closed = self.shell.gate.close();
         let verdicts = {
             let mut recovering = lock(&self.recovering);
             let Some(verdicts) = recovering.as_mut().and_then(Recovering::goes_on) else {
@@ -438,7 +491,6 @@ impl Server {
             *recovering = None;
             verdicts
         };
-        let closed = self.shell.gate.close();
         lock(&self.shell.members).resume();
         for shared in self.all() {
             let number = shared.about.number;
@@ -475,7 +527,10 @@ fn take_unit(
     contents: &[u8],
 ) -> Result<(), Wrong> {
     if unit >= shared.units() {
-        return Err(wrong(from, "a message of a place beyond the end of its object"));
+        return Err(wrong(
+            from,
+            "a message of a place beyond the end of its object",
+        ));
     }
     let wanted = match message.has_contents() {
         true => shared.unit_bytes_of(unit),

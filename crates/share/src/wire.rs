@@ -21,6 +21,8 @@ pub(crate) enum Said {
         generation: Generation,
         message: Message,
     },
+    /// The first view that the sender has heard of.
+    Began(Generation),
     /// A host has died, and nothing of before comes any more.
     Marker(Marker),
     /// What the sender has of units whose home the receiver is.

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 
 use crate::counters::Figures;
 use crate::object::{About, lock};
-use crate::server::{OpenError, Server, Wrong};
+use crate::server::{Hosts, OpenError, Server, Wire, Wrong};
 use post::{Ears, Inbox, Kind, Post};
 
 /// Threads that were let in to a unit keep it so long, if they have not run yet.
@@ -163,8 +163,10 @@ impl Cluster {
         let control = Control::join(config.control)?;
         let own = Host(control.slot().0);
         let post = Arc::new(Post::default());
-        let wire = Arc::clone(&post);
-        let server = Server::start(own, objects, paging_space, wire).map_err(JoinError::Threads)?;
+        let wire: Arc<dyn Wire> = Arc::clone(&post) as _;
+        let (view, early) = first_view(&control)?;
+        let server = Server::start(own, hosts_of(&view), objects, paging_space, wire);
+        let server = server.map_err(JoinError::Threads)?;
         let incarnation = Incarnation(control.incarnation().0);
         let network = farpage_network::Config::new(config.listen, config.key, incarnation);
         let inner = Arc::new(Inner {
@@ -181,10 +183,15 @@ impl Cluster {
         post.begin(inbox);
         let ears = Ears(Arc::downgrade(&post));
         post.uses(Network::start(network, Arc::new(ears))?);
+        inner.shows(&view);
+        inner.server.begins();
         let working = Arc::clone(&inner);
         let thread = std::thread::Builder::new()
             .name("share-cluster".into())
-            .spawn(move || working.work())
+            .spawn(move || {
+                early.into_iter().for_each(|event| working.happened(event));
+                working.work();
+            })
             .map_err(JoinError::Threads)?;
         let thread = Some(thread);
         Ok(Self { inner, thread })
@@ -278,6 +285,28 @@ impl Drop for Cluster {
     }
 }
 
+/// The first view that this host hears of, and what it heard before.
+fn first_view(control: &Control) -> Result<(View, Vec<Event>), ControlError> {
+    let mut early = Vec::new();
+    loop {
+        match control.next_event(Duration::MAX) {
+            Some(Event::View(view)) => return Ok((view, early)),
+            Some(Event::Fenced(why)) => return Err(ControlError::Fenced(why)),
+            Some(other) => early.push(other),
+            None => {}
+        }
+    }
+}
+
+fn hosts_of(view: &View) -> Hosts {
+    let stays = view.members.iter();
+    let stays = stays.map(|(slot, member)| (Host(slot.0), member.incarnation.0));
+    Hosts {
+        generation: view.generation,
+        stays: stays.collect(),
+    }
+}
+
 /// Refuses an object that is another's, or another than was wanted.
 fn fits(
     name: &str,
@@ -335,6 +364,7 @@ impl Inner {
             bytes: described.bytes,
             unit_pages: described.page_bytes / PAGE_BYTES as u64,
             home: Host(described.home.slot.0),
+            stay: described.home.incarnation.0,
             hold: HOLD,
         })?;
         let parked = lock(&self.parked).remove(&number);
@@ -412,12 +442,21 @@ impl Inner {
                      more; start the host kernel again to join anew"
                 ));
                 lock(&self.state).fenced = Some(why);
+                self.server.fence();
             }
         }
     }
 
     /// There is a new view.
     fn sees(&self, view: &View) {
+        self.shows(view);
+        for wrong in self.server.sees(hosts_of(view)) {
+            (self.say)(&wrong.to_string());
+        }
+    }
+
+    /// Meets those who have come, parts from those who have died, and shows them in lists.
+    fn shows(&self, view: &View) {
         let own = self.control.incarnation();
         let others = view
             .members

@@ -2,8 +2,11 @@
 //! that come in any order.
 #![allow(dead_code, missing_docs)]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
@@ -13,7 +16,7 @@ use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_coherence::Host;
 use farpage_host::{Object, Objects};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
-use farpage_share::{About, Server, Wire};
+use farpage_share::{About, Hosts, Server, Wire};
 use farpage_sys::file::Fd;
 use farpage_sys::view::View;
 use farpage_sys::{message, socket};
@@ -71,26 +74,35 @@ pub enum Order {
 struct Post {
     own: Host,
     to: Vec<Sender<(Host, Vec<u8>)>>,
+    /// Hosts that have died: nothing of them goes anywhere.
+    dead: Dead,
 }
+
+type Dead = Arc<Vec<AtomicBool>>;
 
 impl Wire for Post {
     fn send(&self, to: Host, parts: &[&[u8]]) {
+        if self.dead[usize::from(self.own.0)].load(Ordering::SeqCst) {
+            return;
+        }
         // Who does not listen any more has ended.
         let _ = self.to[usize::from(to.0)].send((self.own, parts.concat()));
     }
 }
 
 /// Brings messages to a server.
-fn deliver(come: &Receiver<(Host, Vec<u8>)>, server: &Weak<Server>, order: Order) {
+fn deliver(come: &Receiver<(Host, Vec<u8>)>, server: &Weak<Server>, order: Order, dead: &Dead) {
+    let is_dead = |host: Host| dead[usize::from(host.0)].load(Ordering::SeqCst);
     let mut late: Vec<(Host, Vec<u8>)> = Vec::new();
     let Order::Any(mut seed) = order else {
         while let Ok((from, bytes)) = come.recv() {
             let Some(server) = server.upgrade() else {
                 return;
             };
-            server
-                .received(from, &bytes)
-                .expect("a message that can be");
+            if !is_dead(from) {
+                let taken = server.received(from, &bytes);
+                taken.expect("a message that can be");
+            }
         }
         return;
     };
@@ -113,9 +125,10 @@ fn deliver(come: &Receiver<(Host, Vec<u8>)>, server: &Weak<Server>, order: Order
             let Some(server) = server.upgrade() else {
                 return;
             };
-            server
-                .received(from, &bytes)
-                .expect("a message that can be");
+            if !is_dead(from) {
+                let taken = server.received(from, &bytes);
+                taken.expect("a message that can be");
+            }
         }
     }
 }
@@ -124,28 +137,48 @@ fn deliver(come: &Receiver<(Host, Vec<u8>)>, server: &Weak<Server>, order: Order
 pub struct One {
     pub server: Arc<Server>,
     pub objects: &'static Objects,
+    dead: Dead,
+}
+
+/// A view of these hosts.
+pub fn view(generation: u64, hosts: impl IntoIterator<Item = u8>) -> Hosts {
+    let stays = hosts.into_iter().map(|host| (Host(host), u64::from(host)));
+    Hosts {
+        generation,
+        stays: BTreeMap::from_iter(stays),
+    }
 }
 
 /// So many hosts, each with so much memory.
 pub fn hosts(count: u8, ram_bytes: u64, order: Order) -> Vec<One> {
     let (to, come): (Vec<_>, Vec<_>) = (0..count).map(|_| channel()).unzip();
+    let dead: Dead = Arc::new((0..count).map(|_| AtomicBool::new(false)).collect());
     let mut all = Vec::new();
     for (number, come) in come.into_iter().enumerate() {
         let own = Host(number as u8);
         let wire = Arc::new(Post {
             own,
             to: to.clone(),
+            dead: Arc::clone(&dead),
         });
         let objects = Objects::start(ram_bytes).unwrap();
-        let server = Server::start(own, objects, Arc::new(Store::default()), wire).unwrap();
+        let store = Arc::new(Store::default());
+        let first = view(1, 0..count);
+        let server = Server::start(own, first, objects, store, wire).unwrap();
         let server = Arc::new(server);
         let order = match order {
             Order::AsSent => Order::AsSent,
             Order::Any(seed) => Order::Any(seed + number as u64 * 7919),
         };
         let received = Arc::downgrade(&server);
-        thread::spawn(move || deliver(&come, &received, order));
-        all.push(One { server, objects });
+        let ends = Arc::clone(&dead);
+        thread::spawn(move || deliver(&come, &received, order, &ends));
+        let dead = Arc::clone(&dead);
+        all.push(One {
+            server,
+            objects,
+            dead,
+        });
     }
     all
 }
@@ -158,7 +191,47 @@ pub fn about(number: u64, pages: u64, unit_pages: u64) -> About {
         bytes: pages * PAGE_BYTES as u64,
         unit_pages,
         home: Host(0),
+        stay: 0,
         hold: Duration::from_micros(100),
+    }
+}
+
+/// The others see that a host has died, one after the other.
+pub fn dies(all: &[One], host: u8, generation: u64) {
+    let dead = &all[0].dead;
+    dead[usize::from(host)].store(true, Ordering::SeqCst);
+    let lives = |host: &u8| !dead[usize::from(*host)].load(Ordering::SeqCst);
+    let living: Vec<u8> = (0..all.len() as u8).filter(lives).collect();
+    for host in &living {
+        let wrong = all[usize::from(*host)]
+            .server
+            .sees(view(generation, living.clone()));
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
+}
+
+/// Memory of this process, which may be such as cannot be had: that is an error, and no signal.
+pub struct Memory(File);
+
+impl Memory {
+    pub fn new() -> Self {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open("/proc/self/mem");
+        Self(file.unwrap())
+    }
+
+    pub fn read(&self, view: &View, offset: usize) -> Option<u64> {
+        let mut bytes = [0; 8];
+        let at = (view.address() + offset) as u64;
+        self.0.read_exact_at(&mut bytes, at).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    }
+
+    pub fn write(&self, view: &View, offset: usize, word: u64) -> bool {
+        let at = (view.address() + offset) as u64;
+        self.0.write_all_at(&word.to_le_bytes(), at).is_ok()
     }
 }
 
