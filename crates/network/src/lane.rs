@@ -56,8 +56,6 @@ pub(crate) struct State {
     pub(crate) news: VecDeque<News>,
     /// It was told so the last time.
     told: String,
-    /// It is in the batch of a thread.
-    is_in_batch: bool,
 }
 
 pub(crate) enum Connection {
@@ -123,7 +121,6 @@ impl Lane {
                 back_off: 0,
                 news: VecDeque::new(),
                 told: String::new(),
-                is_in_batch: false,
             }),
             wanted: AtomicU8::new(0),
             is_parted: AtomicBool::new(false),
@@ -152,11 +149,8 @@ impl Lane {
             return false;
         }
         state.session.push(parts);
-        if !batch::is_open() {
+        if !batch::add(self) {
             state.pump();
-        } else if !state.is_in_batch {
-            state.is_in_batch = true;
-            batch::add(self);
         }
         true
     }
@@ -164,19 +158,10 @@ impl Lane {
     /// Sends what a batch held back, and tells the peer what came when it has waited for long.
     pub(crate) fn flush(&self) {
         let mut state = self.state();
-        state.is_in_batch = false;
         if state.session.is_owed_word() && matches!(state.connection, Connection::Up(_)) {
             state.session.push_bare();
         }
         state.pump();
-    }
-
-    /// Has the lane flushed at the end of this thread's batch if the peer waits for a word.
-    fn owe(self: &Arc<Self>, state: &mut State) {
-        if state.session.is_owed_word() && !state.is_in_batch {
-            state.is_in_batch = true;
-            batch::add(self);
-        }
     }
 
     /// Takes what came into the inbox, and sends what could not be sent before.
@@ -213,7 +198,10 @@ impl Lane {
                 Outcome::Lost(token)
             }
         };
-        self.owe(state);
+        if state.session.is_owed_word() {
+            // What is answered may carry it.
+            batch::add(self);
+        }
         Looked { news, outcome }
     }
 }

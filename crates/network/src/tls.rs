@@ -78,6 +78,8 @@ impl Tls {
     }
 
     fn new(socket: TcpStream, side: Side) -> Self {
+        // Nothing waits for more to be sent: what is to go together is written together.
+        let _ = socket.set_nodelay(true);
         Self {
             socket,
             side,

@@ -1,5 +1,6 @@
 //! Sessions over connections that break anywhere, by seed.
 
+mod liar;
 mod pipe;
 mod rng;
 mod world;

@@ -81,6 +81,12 @@ impl Notes {
         self.told.lock().unwrap().clear();
     }
 
+    /// Forgets what it was told of connections.
+    pub fn forget_links(&self) {
+        let mut told = self.told.lock().unwrap();
+        told.retain(|told| matches!(told, Told::Message(..)));
+    }
+
     pub fn told(&self) -> Vec<Told> {
         self.told.lock().unwrap().clone()
     }
