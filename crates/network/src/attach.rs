@@ -113,6 +113,7 @@ impl Shared {
         state.connection = Connection::Up(Box::new(Up {
             token,
             line: Line::new(tls),
+            epoll: Arc::clone(&self.epoll),
             first: rest,
             why: None,
             silent: 0,
@@ -121,7 +122,6 @@ impl Shared {
             age: 0,
         }));
         state.note(true, "connected".into());
-        state.pump();
         Ok(())
     }
 

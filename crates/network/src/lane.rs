@@ -2,12 +2,15 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
+use rustix::event::epoll::{self, EventData};
+
 use crate::line::{Broken, Inbox, Left, Line};
 use crate::session::Session;
-use crate::shared::lock;
+use crate::shared::{all_events, lock};
 use crate::tls::Tls;
 use crate::{Incarnation, Priority, batch};
 
@@ -15,6 +18,8 @@ use crate::{Incarnation, Priority, batch};
 const URGENT_BYTES: usize = 256 << 10;
 /// As above: nobody who has something urgent waits longer than this takes.
 const BULK_BYTES: usize = 64 << 10;
+/// So much is given to a connection, as above. Who sends gives it all that it takes.
+const OUT_BYTES: usize = 512 << 10;
 
 /// Something happened to the connection: look at it.
 pub(crate) const LOOK: u8 = 1;
@@ -72,6 +77,7 @@ pub(crate) enum Connection {
 pub(crate) struct Up {
     pub(crate) token: u64,
     pub(crate) line: Line<Tls>,
+    pub(crate) epoll: Arc<OwnedFd>,
     /// What came behind the greeting.
     pub(crate) first: Vec<u8>,
     /// Why it was shut down here.
@@ -95,16 +101,8 @@ pub(crate) struct News {
 /// What a look at the connection brought, beside what is in the inbox.
 pub(crate) struct Looked {
     pub(crate) news: VecDeque<News>,
-    pub(crate) outcome: Outcome,
-}
-
-pub(crate) enum Outcome {
-    /// There will be an event when something comes.
-    Quiet,
-    /// There will be none for what is left there already.
-    More,
-    /// It is gone; this was its token.
-    Lost(u64),
+    /// The connection is gone; this was its token.
+    pub(crate) lost: Option<u64>,
 }
 
 impl Lane {
@@ -150,7 +148,7 @@ impl Lane {
         }
         state.session.push(parts);
         if !batch::add(self) {
-            state.pump();
+            state.pump(usize::MAX);
         }
         true
     }
@@ -161,7 +159,7 @@ impl Lane {
         if state.session.is_owed_word() && matches!(state.connection, Connection::Up(_)) {
             state.session.push_bare();
         }
-        state.pump();
+        state.pump(OUT_BYTES);
     }
 
     /// Takes what came into the inbox, and sends what could not be sent before.
@@ -176,8 +174,7 @@ impl Lane {
         let news = std::mem::take(&mut state.news);
         let Connection::Up(up) = &mut state.connection else {
             incoming.inbox.begin(Vec::new());
-            let outcome = Outcome::Quiet;
-            return Looked { news, outcome };
+            return Looked { news, lost: None };
         };
         if incoming.token != up.token {
             incoming.token = up.token;
@@ -186,34 +183,37 @@ impl Lane {
         let inbox = &mut incoming.inbox;
         let result = up.line.pump_in(&mut state.session, inbox, limit);
         let result = result.and_then(|left| {
-            up.line.pump_out(&mut state.session)?;
-            Ok(left)
-        });
-        let outcome = match result {
-            Ok(Left::Nothing) => Outcome::Quiet,
-            Ok(Left::Perhaps) => Outcome::More,
-            Err(error) => {
-                let (token, why) = (up.token, up.why.take().unwrap_or(error));
-                state.note(false, why.to_string());
-                Outcome::Lost(token)
+            let more = up.line.pump_out(&mut state.session, OUT_BYTES)?;
+            if left == Left::Perhaps || more == Left::Perhaps {
+                up.look_again();
             }
-        };
+            Ok(())
+        });
+        let mut lost = None;
+        if let Err(error) = result {
+            let why = up.why.take().unwrap_or(error);
+            lost = Some(up.token);
+            state.note(false, why.to_string());
+        }
         if state.session.is_owed_word() {
             // What is answered may carry it.
             batch::add(self);
         }
-        Looked { news, outcome }
+        Looked { news, lost }
     }
 }
 
 impl State {
-    /// Sends what there is. Should that fail, whoever looks at the connection next finds it so.
-    pub(crate) fn pump(&mut self) {
+    /// Sends what there is, about so much at most. Should that fail, whoever looks at the connection
+    /// next finds it so.
+    pub(crate) fn pump(&mut self, limit: usize) {
         let Connection::Up(up) = &mut self.connection else {
             return;
         };
-        if let Err(error) = up.line.pump_out(&mut self.session) {
-            up.shut_down(error);
+        match up.line.pump_out(&mut self.session, limit) {
+            Ok(Left::Nothing) => {}
+            Ok(Left::Perhaps) => up.look_again(),
+            Err(error) => up.shut_down(error),
         }
     }
 
@@ -227,6 +227,12 @@ impl State {
 }
 
 impl Up {
+    /// Has an event made for what is there already.
+    fn look_again(&self) {
+        let data = EventData::new_u64(self.token);
+        let _ = epoll::modify(&*self.epoll, &self.line.transport, data, all_events());
+    }
+
     /// Ends it: there will be an event.
     pub(crate) fn shut_down(&mut self, why: Broken) {
         self.why.get_or_insert(why);

@@ -162,7 +162,7 @@ impl Network {
         shared.watch(&shared.timer, TIMER).map_err(system)?;
         shared.watch(&shared.listener, LISTENER).map_err(system)?;
         let data = epoll::EventData::new_u64(STOP);
-        epoll::add(&shared.epoll, &shared.stop, data, epoll::EventFlags::IN).map_err(system)?;
+        epoll::add(&*shared.epoll, &shared.stop, data, epoll::EventFlags::IN).map_err(system)?;
         let mut network = Self {
             shared,
             local_address,

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::greet::Greeter;
 use crate::key::Identity;
-use crate::lane::{Connection, END, LOOK, Lane, News, Outcome};
+use crate::lane::{END, LOOK, Lane, News};
 use crate::{Batch, Incarnation, Priority, Receiver};
 
 /// Names of what is not a connection.
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) identity: Identity,
     pub(crate) receiver: Arc<dyn Receiver>,
     pub(crate) listener: TcpListener,
-    pub(crate) epoll: OwnedFd,
+    pub(crate) epoll: Arc<OwnedFd>,
     pub(crate) timer: OwnedFd,
     /// Readable for ever when it is over.
     pub(crate) stop: OwnedFd,
@@ -58,6 +58,11 @@ pub(crate) enum Watched {
 thread_local! {
     /// This thread is in a callback.
     static IS_CALLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Each change of a socket is reported once.
+pub(crate) fn all_events() -> EventFlags {
+    EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET
 }
 
 /// This thread is in a callback.
@@ -89,7 +94,7 @@ impl Shared {
             identity,
             receiver,
             listener,
-            epoll,
+            epoll: Arc::new(epoll),
             timer,
             stop,
             is_stopped: AtomicBool::new(false),
@@ -132,14 +137,7 @@ impl Shared {
 
     /// Has each change of the descriptor reported.
     pub(crate) fn watch(&self, fd: impl AsFd, token: u64) -> Result<(), Errno> {
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        epoll::add(&self.epoll, fd, EventData::new_u64(token), flags)
-    }
-
-    /// Has it reported once more when there is something already.
-    fn watch_again(&self, fd: impl AsFd, token: u64) {
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        let _ = epoll::modify(&self.epoll, fd, EventData::new_u64(token), flags);
+        epoll::add(&*self.epoll, fd, EventData::new_u64(token), all_events())
     }
 
     /// Waits until something happened, at most so long, and handles it. False when nothing did.
@@ -156,7 +154,7 @@ impl Shared {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
-        let Ok(count) = epoll::wait(&self.epoll, &mut events[..], limit.as_ref()) else {
+        let Ok(count) = epoll::wait(&*self.epoll, &mut events[..], limit.as_ref()) else {
             return false; // a signal handler ran
         };
         let mut bulk = [const { None }; EVENTS];
@@ -204,10 +202,8 @@ impl Shared {
             for message in incoming.inbox.messages() {
                 self.call(lane, |it| it.received(lane.peer, lane.priority, message));
             }
-            match looked.outcome {
-                Outcome::Quiet => {}
-                Outcome::More => self.look_again(lane),
-                Outcome::Lost(token) => self.lost(lane, token),
+            if let Some(token) = looked.lost {
+                self.lost(lane, token);
             }
             drop(batch);
             lane.holder.store(0, Ordering::Relaxed);
@@ -235,12 +231,6 @@ impl Shared {
         let called = IsCalled::new();
         self.receiver.refused(address, why);
         drop(called);
-    }
-
-    fn look_again(&self, lane: &Lane) {
-        if let Connection::Up(up) = &lane.state().connection {
-            self.watch_again(&up.line.transport, up.token);
-        }
     }
 }
 

@@ -72,7 +72,7 @@ impl Shared {
         } else {
             if has_room && (state.session.is_untold() || up.quiet >= QUIET_TICKS) {
                 state.session.push_bare();
-                state.pump();
+                state.pump(usize::MAX);
             }
             return;
         }

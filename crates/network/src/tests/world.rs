@@ -144,9 +144,7 @@ impl World {
         if it.session.is_owed_word() {
             it.session.push_bare();
         }
-        let result = result
-            .map(drop)
-            .and_then(|()| line.pump_out(&mut it.session));
+        let result = result.and_then(|_| line.pump_out(&mut it.session, 50_000));
         // What is kept is what was said and not heard of, and a few words.
         let most = OWED_MAX + 9000 + 500 * HEADER_BYTES;
         assert!(
