@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use rustix::event::epoll::{self, EventData};
@@ -38,8 +38,6 @@ pub(crate) struct Lane {
     pub(crate) wanted: AtomicU8,
     /// Nothing is to be handed out any more.
     pub(crate) is_parted: AtomicBool,
-    /// The thread that hands out, by the address of something of its own.
-    pub(crate) holder: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -122,7 +120,6 @@ impl Lane {
             }),
             wanted: AtomicU8::new(0),
             is_parted: AtomicBool::new(false),
-            holder: AtomicUsize::new(0),
         }
     }
 

@@ -70,11 +70,6 @@ pub(crate) fn is_called() -> bool {
     IS_CALLED.get()
 }
 
-/// A number that no other living thread has.
-pub(crate) fn this_thread() -> usize {
-    IS_CALLED.with(|own| std::ptr::from_ref(own).addr())
-}
-
 /// A thread that panicked in a callback left nothing half done: callbacks are made between steps.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -191,7 +186,6 @@ impl Shared {
                 return;
             };
             let wanted = lane.wanted.swap(0, Ordering::SeqCst);
-            lane.holder.store(this_thread(), Ordering::Relaxed);
             // What is answered leaves together.
             let batch = Batch::open();
             let looked = lane.look(&mut incoming, wanted);
@@ -206,7 +200,6 @@ impl Shared {
                 self.lost(lane, token);
             }
             drop(batch);
-            lane.holder.store(0, Ordering::Relaxed);
         }
     }
 

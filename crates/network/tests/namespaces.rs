@@ -78,7 +78,6 @@ fn a_wire_that_is_unplugged_in_the_midst_of_messages_loses_none() {
     };
     let key = new_key();
     let (one, two) = (wire.host(0, &key), wire.host(1, &key));
-    // The first attempt is made by this thread, which is outside; the next by the host's own.
     two.meet(&one);
     one.meet(&two);
     let page = |n: u32| [number(n), vec![n as u8; 4092]].concat();
