@@ -7,6 +7,7 @@ mod headers;
 mod host;
 mod interface;
 mod link;
+mod network;
 mod node;
 mod npy;
 mod npz;
@@ -100,5 +101,15 @@ pub(crate) const TARGETS: &[Target] = &[
         name: "host",
         run: host::run,
         seeds: host::seeds,
+    },
+    Target {
+        name: "greeting",
+        run: network::greeting,
+        seeds: network::greeting_seeds,
+    },
+    Target {
+        name: "session",
+        run: network::session,
+        seeds: network::session_seeds,
     },
 ];

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use farpage_network::{ClusterKey, Config, Incarnation, Network, Priority, Receiver};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 
 const SERVER: &str = "FARPAGE_BENCH_SERVER";
 const RUNS: usize = 5;
@@ -147,19 +148,43 @@ impl Pair {
     }
 }
 
-/// Nanoseconds for a round trip.
-fn time(rounds: u64, mut round: impl FnMut()) -> u64 {
-    (0..rounds / 5).for_each(|_| round());
-    let began = Instant::now();
-    (0..rounds).for_each(|_| round());
-    began.elapsed().as_nanos() as u64 / rounds
+/// What round trips took, in nanoseconds for one.
+#[derive(Default)]
+struct Times {
+    wall: Vec<u64>,
+    /// Of this process's processor: other programs that run meanwhile do not count.
+    processor: Vec<u64>,
 }
 
-fn median(all: &mut [u64]) -> String {
-    all.sort_unstable();
-    let us = |ns: u64| ns as f64 / 1e3;
-    let (least, most) = (us(all[0]), us(all[all.len() - 1]));
-    format!("{:.2} us ({least:.2} to {most:.2})", us(all[all.len() / 2]))
+impl Times {
+    fn run(&mut self, mut round: impl FnMut()) {
+        (0..WARM_UP).for_each(|_| round());
+        let (began, used) = (Instant::now(), processor_ns());
+        (0..ROUNDS).for_each(|_| round());
+        self.processor.push((processor_ns() - used) / ROUNDS);
+        self.wall.push(began.elapsed().as_nanos() as u64 / ROUNDS);
+    }
+}
+
+impl std::fmt::Display for Times {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let sorted = |all: &[u64]| {
+            let mut all = all.to_vec();
+            all.sort_unstable();
+            [all[all.len() / 2], all[0], all[all.len() - 1]].map(us)
+        };
+        let ([wall, least, most], [processor, ..]) = (sorted(&self.wall), sorted(&self.processor));
+        write!(
+            f,
+            "{wall:.2} us ({least:.2} to {most:.2}; processor here {processor:.2})"
+        )
+    }
+}
+
+fn processor_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn main() -> ExitCode {
@@ -196,13 +221,11 @@ fn main() -> ExitCode {
         for reply in REPLIES {
             let mut request = REQUEST;
             request[..2].copy_from_slice(&(reply as u16).to_le_bytes());
-            (0..WARM_UP).for_each(|_| pair.ours(&request));
-            let (mut bare, mut ours) = (Vec::new(), Vec::new());
+            let (mut bare, mut ours) = (Times::default(), Times::default());
             for _ in 0..RUNS {
-                bare.push(time(ROUNDS, || pair.bare(&request, reply)));
-                ours.push(time(ROUNDS, || pair.ours(&request)));
+                bare.run(|| pair.bare(&request, reply));
+                ours.run(|| pair.ours(&request));
             }
-            let (bare, ours) = (median(&mut bare), median(&mut ours));
             println!("{what}, 64 bytes and {reply} back: bare TCP {bare}, ours {ours}");
         }
         pair.server.kill().expect("it runs");

@@ -15,20 +15,25 @@ use crate::tls::Tls;
 type Refused = Box<(Tls, String)>;
 
 impl Shared {
-    /// Gives a greeted connection to its lane. Who connected in vain is told why.
+    /// Gives a greeted connection to its lane, which is to be visited. Who connected in vain is told
+    /// why.
     pub(crate) fn attach(
         self: &Arc<Self>,
         greeter: &Greeter,
         tls: Tls,
         hello: Hello,
         rest: Vec<u8>,
-    ) -> Result<(), Refused> {
+    ) -> Result<Arc<Lane>, Refused> {
+        let token = greeter.token;
         match &greeter.role {
-            Role::Caller(lane) => self.attach_to(lane, greeter.token, None, tls, hello, rest),
+            Role::Caller(lane) => {
+                self.attach_to(lane, token, None, tls, hello, rest)?;
+                Ok(Arc::clone(lane))
+            }
             Role::Called(_) => match self.lane_for(&tls, hello) {
                 Ok(lane) => {
-                    let answer = Some(hello);
-                    self.attach_to(&lane, greeter.token, answer, tls, hello, rest)
+                    self.attach_to(&lane, token, Some(hello), tls, hello, rest)?;
+                    Ok(lane)
                 }
                 Err(why) => Err(refuse(tls, why)),
             },
@@ -104,11 +109,11 @@ impl Shared {
             self.forget(old.token);
             state.note(false, Broken::Replaced.to_string());
         }
-        let _ = rustix::net::sockopt::set_tcp_nodelay(&tls, true);
         self.set_watched(token, Watched::Lane(Arc::clone(lane)));
         state.connection = Connection::Up(Box::new(Up {
             token,
             line: Line::new(tls),
+            epoll: Arc::clone(&self.epoll),
             first: rest,
             why: None,
             silent: 0,
@@ -117,9 +122,6 @@ impl Shared {
             age: 0,
         }));
         state.note(true, "connected".into());
-        state.pump();
-        drop(guard);
-        self.visit(lane, LOOK);
         Ok(())
     }
 
@@ -132,14 +134,14 @@ impl Shared {
         {
             is_young = up.age < YOUNG_TICKS;
             self.forget(token);
-            self.connect_later(lane, &mut state.connection, 0);
+            state.connection = self.next_connection(lane);
         }
         let news: Vec<News> = state.news.drain(..).collect();
         drop(state);
         news.into_iter().for_each(|news| self.tell(lane, news));
         if is_young {
             self.back_off(lane);
-        } else if connects(self.incarnation, lane.peer) {
+        } else {
             self.dial_if_due(lane);
         }
     }
@@ -153,7 +155,7 @@ impl Shared {
             _ => {}
         }
         let address = state.address;
-        self.connect_later(lane, &mut state.connection, 0);
+        state.connection = self.next_connection(lane);
         state.note(
             false,
             format!("cannot connect to {} at {address}: {why}", lane.peer),
@@ -173,11 +175,11 @@ impl Shared {
         }
     }
 
-    fn connect_later(&self, lane: &Lane, connection: &mut Connection, ticks: u32) {
-        *connection = match connects(self.incarnation, lane.peer) {
-            true => Connection::Waits(ticks),
+    fn next_connection(&self, lane: &Lane) -> Connection {
+        match connects(self.incarnation, lane.peer) {
+            true => Connection::Waits(0),
             false => Connection::Theirs,
-        };
+        }
     }
 
     /// Connects, when it is this side that does and it need not wait.

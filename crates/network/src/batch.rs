@@ -46,12 +46,13 @@ impl Drop for Batch {
     }
 }
 
-/// True when this thread has a batch open.
-pub(crate) fn is_open() -> bool {
-    OPEN.with_borrow(|open| open.depth > 0)
-}
-
-/// Has the lane flushed when the batch of this thread is closed.
-pub(crate) fn add(lane: &Arc<Lane>) {
-    OPEN.with_borrow_mut(|open| open.lanes.push(Arc::clone(lane)));
+/// Has the lane flushed when the batch of this thread is closed. False when it has none open.
+pub(crate) fn add(lane: &Arc<Lane>) -> bool {
+    OPEN.with_borrow_mut(|open| {
+        let is_open = open.depth > 0;
+        if is_open && !open.lanes.iter().any(|other| Arc::ptr_eq(other, lane)) {
+            open.lanes.push(Arc::clone(lane));
+        }
+        is_open
+    })
 }

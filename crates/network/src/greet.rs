@@ -145,25 +145,29 @@ impl Shared {
     pub(crate) fn greet(self: &Arc<Self>, greeter: &Arc<Greeter>) {
         let mut state = lock(&greeter.state);
         let result = match state.advance(self, &greeter.role) {
-            Ok(Came::NotYet) => Ok(()),
+            Ok(Came::NotYet) => Ok(None),
             Ok(Came::Greeted(hello, rest)) => {
                 let Phase::Greeting { tls, .. } = state.take_phase() else {
                     return;
                 };
-                self.attach(greeter, tls, hello, rest).map_err(|refused| {
-                    let (tls, why) = *refused;
-                    state.phase = Phase::Ending(tls);
-                    why
-                })
+                match self.attach(greeter, tls, hello, rest) {
+                    Ok(lane) => Ok(Some(lane)),
+                    Err(refused) => {
+                        let (tls, why) = *refused;
+                        state.phase = Phase::Ending(tls);
+                        Err(why)
+                    }
+                }
             }
             Err(broken) => Err(broken.to_string()),
         };
         let is_over = matches!(state.phase, Phase::Over);
         drop(state);
         match (result, is_over) {
-            (Ok(()), false) => {}
+            (Ok(None), false) => {}
+            (Ok(Some(lane)), _) => self.visit(&lane, LOOK),
             // It may have become a lane's while its event was on the way.
-            (Ok(()), true) => match self.watched(greeter.token) {
+            (Ok(None), true) => match self.watched(greeter.token) {
                 Some(Watched::Lane(lane)) => self.visit(&lane, LOOK),
                 Some(Watched::Greeter(_)) => self.forget(greeter.token),
                 None => {}

@@ -2,12 +2,15 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use rustix::event::epoll::{self, EventData};
 
 use crate::line::{Broken, Inbox, Left, Line};
 use crate::session::Session;
-use crate::shared::lock;
+use crate::shared::{all_events, lock};
 use crate::tls::Tls;
 use crate::{Incarnation, Priority, batch};
 
@@ -15,6 +18,8 @@ use crate::{Incarnation, Priority, batch};
 const URGENT_BYTES: usize = 256 << 10;
 /// As above: nobody who has something urgent waits longer than this takes.
 const BULK_BYTES: usize = 64 << 10;
+/// So much is given to a connection, as above. Who sends gives it all that it takes.
+const OUT_BYTES: usize = 512 << 10;
 
 /// Something happened to the connection: look at it.
 pub(crate) const LOOK: u8 = 1;
@@ -33,8 +38,6 @@ pub(crate) struct Lane {
     pub(crate) wanted: AtomicU8,
     /// Nothing is to be handed out any more.
     pub(crate) is_parted: AtomicBool,
-    /// The thread that hands out, by the address of something of its own.
-    pub(crate) holder: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -56,8 +59,6 @@ pub(crate) struct State {
     pub(crate) news: VecDeque<News>,
     /// It was told so the last time.
     told: String,
-    /// It is in the batch of a thread.
-    is_in_batch: bool,
 }
 
 pub(crate) enum Connection {
@@ -74,6 +75,7 @@ pub(crate) enum Connection {
 pub(crate) struct Up {
     pub(crate) token: u64,
     pub(crate) line: Line<Tls>,
+    pub(crate) epoll: Arc<OwnedFd>,
     /// What came behind the greeting.
     pub(crate) first: Vec<u8>,
     /// Why it was shut down here.
@@ -97,16 +99,8 @@ pub(crate) struct News {
 /// What a look at the connection brought, beside what is in the inbox.
 pub(crate) struct Looked {
     pub(crate) news: VecDeque<News>,
-    pub(crate) outcome: Outcome,
-}
-
-pub(crate) enum Outcome {
-    /// There will be an event when something comes.
-    Quiet,
-    /// There will be none for what is left there already.
-    More,
-    /// It is gone; this was its token.
-    Lost(u64),
+    /// The connection is gone; this was its token.
+    pub(crate) lost: Option<u64>,
 }
 
 impl Lane {
@@ -123,11 +117,9 @@ impl Lane {
                 back_off: 0,
                 news: VecDeque::new(),
                 told: String::new(),
-                is_in_batch: false,
             }),
             wanted: AtomicU8::new(0),
             is_parted: AtomicBool::new(false),
-            holder: AtomicUsize::new(0),
         }
     }
 
@@ -152,11 +144,8 @@ impl Lane {
             return false;
         }
         state.session.push(parts);
-        if !batch::is_open() {
-            state.pump();
-        } else if !state.is_in_batch {
-            state.is_in_batch = true;
-            batch::add(self);
+        if !batch::add(self) {
+            state.pump(usize::MAX);
         }
         true
     }
@@ -164,19 +153,10 @@ impl Lane {
     /// Sends what a batch held back, and tells the peer what came when it has waited for long.
     pub(crate) fn flush(&self) {
         let mut state = self.state();
-        state.is_in_batch = false;
         if state.session.is_owed_word() && matches!(state.connection, Connection::Up(_)) {
             state.session.push_bare();
         }
-        state.pump();
-    }
-
-    /// Has the lane flushed at the end of this thread's batch if the peer waits for a word.
-    fn owe(self: &Arc<Self>, state: &mut State) {
-        if state.session.is_owed_word() && !state.is_in_batch {
-            state.is_in_batch = true;
-            batch::add(self);
-        }
+        state.pump(OUT_BYTES);
     }
 
     /// Takes what came into the inbox, and sends what could not be sent before.
@@ -191,8 +171,7 @@ impl Lane {
         let news = std::mem::take(&mut state.news);
         let Connection::Up(up) = &mut state.connection else {
             incoming.inbox.begin(Vec::new());
-            let outcome = Outcome::Quiet;
-            return Looked { news, outcome };
+            return Looked { news, lost: None };
         };
         if incoming.token != up.token {
             incoming.token = up.token;
@@ -201,31 +180,37 @@ impl Lane {
         let inbox = &mut incoming.inbox;
         let result = up.line.pump_in(&mut state.session, inbox, limit);
         let result = result.and_then(|left| {
-            up.line.pump_out(&mut state.session)?;
-            Ok(left)
-        });
-        let outcome = match result {
-            Ok(Left::Nothing) => Outcome::Quiet,
-            Ok(Left::Perhaps) => Outcome::More,
-            Err(error) => {
-                let (token, why) = (up.token, up.why.take().unwrap_or(error));
-                state.note(false, why.to_string());
-                Outcome::Lost(token)
+            let more = up.line.pump_out(&mut state.session, OUT_BYTES)?;
+            if left == Left::Perhaps || more == Left::Perhaps {
+                up.look_again();
             }
-        };
-        self.owe(state);
-        Looked { news, outcome }
+            Ok(())
+        });
+        let mut lost = None;
+        if let Err(error) = result {
+            let why = up.why.take().unwrap_or(error);
+            lost = Some(up.token);
+            state.note(false, why.to_string());
+        }
+        if state.session.is_owed_word() {
+            // What is answered may carry it.
+            batch::add(self);
+        }
+        Looked { news, lost }
     }
 }
 
 impl State {
-    /// Sends what there is. Should that fail, whoever looks at the connection next finds it so.
-    pub(crate) fn pump(&mut self) {
+    /// Sends what there is, about so much at most. Should that fail, whoever looks at the connection
+    /// next finds it so.
+    pub(crate) fn pump(&mut self, limit: usize) {
         let Connection::Up(up) = &mut self.connection else {
             return;
         };
-        if let Err(error) = up.line.pump_out(&mut self.session) {
-            up.shut_down(error);
+        match up.line.pump_out(&mut self.session, limit) {
+            Ok(Left::Nothing) => {}
+            Ok(Left::Perhaps) => up.look_again(),
+            Err(error) => up.shut_down(error),
         }
     }
 
@@ -239,6 +224,12 @@ impl State {
 }
 
 impl Up {
+    /// Has an event made for what is there already.
+    fn look_again(&self) {
+        let data = EventData::new_u64(self.token);
+        let _ = epoll::modify(&*self.epoll, &self.line.transport, data, all_events());
+    }
+
     /// Ends it: there will be an event.
     pub(crate) fn shut_down(&mut self, why: Broken) {
         self.why.get_or_insert(why);

@@ -23,7 +23,7 @@ pub trait Transport {
     fn is_full(&self) -> bool;
 }
 
-/// What a read left behind.
+/// What was left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     /// Nothing: there will be an event when something comes.
@@ -107,22 +107,25 @@ impl<T: Transport> Line<T> {
         }
     }
 
-    /// Sends what there is to send, as far as the connection takes it.
+    /// Sends what there is to send, as far as the connection takes it; about so much at most.
     ///
     /// # Errors
     /// It is broken.
-    pub fn pump_out(&mut self, session: &mut Session) -> Result<(), Broken> {
-        loop {
+    pub fn pump_out(&mut self, session: &mut Session, limit: usize) -> Result<Left, Broken> {
+        let mut sent = 0;
+        while sent < limit {
             let count = self.transport.write(session.poll_output())?;
             if count == 0 {
-                return Ok(());
+                return Ok(Left::Nothing);
             }
             session.handle_sent(count);
             self.went = true;
+            sent += count;
             if session.poll_output().is_empty() {
-                return Ok(());
+                return Ok(Left::Nothing);
             }
         }
+        Ok(Left::Perhaps)
     }
 
     /// Takes what came into `inbox`; the messages that were in it are gone.

@@ -11,15 +11,12 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
+use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
 use crate::greet::connects;
 use crate::lane::{Connection, Lane};
 use crate::session::Session;
-use crate::shared::{LISTENER, STOP, Shared, TIMER, is_called, lock, this_thread};
+use crate::shared::{LISTENER, STOP, Shared, TIMER, is_called, lock};
 use crate::tick::TICK;
 use crate::{Batch, ClusterKey, Incarnation, Priority};
 
@@ -95,7 +92,7 @@ pub enum MeetError {
 
 /// Who is told what comes.
 ///
-/// Calls come from whichever thread handles what happened: never two at a time for one peer and
+/// Calls come from whichever thread makes a turn: never two at a time for one peer and
 /// priority, else several at a time. They may call everything of [`Network`], except that turns are
 /// not made in them. They must not wait: for as long, nothing of that connection is handled, and
 /// nobody whom only this thread serves is.
@@ -139,15 +136,6 @@ impl Network {
         let system = |errno: Errno| NetworkError::System(errno.into());
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(system)?;
-        let interval = Timespec {
-            tv_sec: 0,
-            tv_nsec: TICK.subsec_nanos().into(),
-        };
-        let times = Itimerspec {
-            it_interval: interval,
-            it_value: interval,
-        };
-        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &times).map_err(system)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
         let silence = (config.silence.max(Duration::from_secs(1))).as_millis() / TICK.as_millis();
@@ -160,9 +148,10 @@ impl Network {
             u32::try_from(silence).unwrap_or(u32::MAX),
         ));
         shared.watch(&shared.timer, TIMER).map_err(system)?;
+        shared.tick_soon();
         shared.watch(&shared.listener, LISTENER).map_err(system)?;
         let data = epoll::EventData::new_u64(STOP);
-        epoll::add(&shared.epoll, &shared.stop, data, epoll::EventFlags::IN).map_err(system)?;
+        epoll::add(&*shared.epoll, &shared.stop, data, epoll::EventFlags::IN).map_err(system)?;
         let mut network = Self {
             shared,
             local_address,
@@ -223,18 +212,17 @@ impl Network {
         if connects(self.shared.incarnation, peer) {
             for lane in &lanes {
                 lane.state().connection = Connection::Waits(0);
-                self.shared.dial_if_due(lane);
             }
+            // Not here: the caller may hold locks that callbacks take.
+            self.shared.tick_soon();
         }
         Ok(())
     }
 
     /// The peer is dead, or fenced: its connections are closed, what waits for it is dropped, and it
-    /// is never met again. When this returns, nothing of it is handed out any more; only what a
-    /// callback, from which this is called, or another thread is just being handed while this is
-    /// called from a callback, comes to its end.
-    ///
-    /// It waits for a callback that another thread is in: hold no lock that [`Receiver`] takes.
+    /// is never met again. When this returns, nothing of it is handed out any more: it waits for a
+    /// callback that another thread is in, so hold no lock that [`Receiver`] takes. Called from a
+    /// callback it does not wait, and another thread's callback may still be coming to its end.
     pub fn part(&self, peer: Incarnation) {
         let mut peers = self
             .shared
@@ -255,7 +243,7 @@ impl Network {
             state.news.clear();
         }
         for lane in lanes.iter().flatten() {
-            if !is_called() && lane.holder.load(Ordering::Relaxed) != this_thread() {
+            if !is_called() {
                 drop(lock(&lane.incoming));
             }
         }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::greet::Greeter;
 use crate::key::Identity;
-use crate::lane::{Connection, END, LOOK, Lane, News, Outcome};
+use crate::lane::{END, LOOK, Lane, News};
 use crate::{Batch, Incarnation, Priority, Receiver};
 
 /// Names of what is not a connection.
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) identity: Identity,
     pub(crate) receiver: Arc<dyn Receiver>,
     pub(crate) listener: TcpListener,
-    pub(crate) epoll: OwnedFd,
+    pub(crate) epoll: Arc<OwnedFd>,
     pub(crate) timer: OwnedFd,
     /// Readable for ever when it is over.
     pub(crate) stop: OwnedFd,
@@ -60,14 +60,14 @@ thread_local! {
     static IS_CALLED: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Each change of a socket is reported once.
+pub(crate) fn all_events() -> EventFlags {
+    EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET
+}
+
 /// This thread is in a callback.
 pub(crate) fn is_called() -> bool {
     IS_CALLED.get()
-}
-
-/// A number that no other living thread has.
-pub(crate) fn this_thread() -> usize {
-    IS_CALLED.with(|own| std::ptr::from_ref(own).addr())
 }
 
 /// A thread that panicked in a callback left nothing half done: callbacks are made between steps.
@@ -89,7 +89,7 @@ impl Shared {
             identity,
             receiver,
             listener,
-            epoll,
+            epoll: Arc::new(epoll),
             timer,
             stop,
             is_stopped: AtomicBool::new(false),
@@ -132,14 +132,7 @@ impl Shared {
 
     /// Has each change of the descriptor reported.
     pub(crate) fn watch(&self, fd: impl AsFd, token: u64) -> Result<(), Errno> {
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        epoll::add(&self.epoll, fd, EventData::new_u64(token), flags)
-    }
-
-    /// Has it reported once more when there is something already.
-    fn watch_again(&self, fd: impl AsFd, token: u64) {
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        let _ = epoll::modify(&self.epoll, fd, EventData::new_u64(token), flags);
+        epoll::add(&*self.epoll, fd, EventData::new_u64(token), all_events())
     }
 
     /// Waits until something happened, at most so long, and handles it. False when nothing did.
@@ -156,7 +149,7 @@ impl Shared {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
-        let Ok(count) = epoll::wait(&self.epoll, &mut events[..], limit.as_ref()) else {
+        let Ok(count) = epoll::wait(&*self.epoll, &mut events[..], limit.as_ref()) else {
             return false; // a signal handler ran
         };
         let mut bulk = [const { None }; EVENTS];
@@ -193,7 +186,6 @@ impl Shared {
                 return;
             };
             let wanted = lane.wanted.swap(0, Ordering::SeqCst);
-            lane.holder.store(this_thread(), Ordering::Relaxed);
             // What is answered leaves together.
             let batch = Batch::open();
             let looked = lane.look(&mut incoming, wanted);
@@ -204,13 +196,10 @@ impl Shared {
             for message in incoming.inbox.messages() {
                 self.call(lane, |it| it.received(lane.peer, lane.priority, message));
             }
-            match looked.outcome {
-                Outcome::Quiet => {}
-                Outcome::More => self.look_again(lane),
-                Outcome::Lost(token) => self.lost(lane, token),
+            if let Some(token) = looked.lost {
+                self.lost(lane, token);
             }
             drop(batch);
-            lane.holder.store(0, Ordering::Relaxed);
         }
     }
 
@@ -235,12 +224,6 @@ impl Shared {
         let called = IsCalled::new();
         self.receiver.refused(address, why);
         drop(called);
-    }
-
-    fn look_again(&self, lane: &Lane) {
-        if let Connection::Up(up) = &lane.state().connection {
-            self.watch_again(&up.line.transport, up.token);
-        }
     }
 }
 

@@ -4,6 +4,8 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
+
 use crate::lane::{Connection, END, Lane};
 use crate::line::Broken;
 use crate::shared::{Shared, Watched};
@@ -24,6 +26,20 @@ pub(crate) const BACK_OFF_MAX: u32 = 5;
 pub(crate) const YOUNG_TICKS: u32 = 10;
 
 impl Shared {
+    /// Has the next tick now, and then one after the other.
+    pub(crate) fn tick_soon(&self) {
+        let after = |ns: u32| Timespec {
+            tv_sec: 0,
+            tv_nsec: ns.into(),
+        };
+        let times = Itimerspec {
+            it_interval: after(TICK.subsec_nanos()),
+            it_value: after(1),
+        };
+        let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &times);
+        set.expect("the times make sense");
+    }
+
     /// The timer says that a tick has passed. Several that passed while this process was stopped are
     /// one: what peers said meanwhile is to be read before they are called silent.
     pub(crate) fn tick(self: &Arc<Self>) {
@@ -72,7 +88,7 @@ impl Shared {
         } else {
             if has_room && (state.session.is_untold() || up.quiet >= QUIET_TICKS) {
                 state.session.push_bare();
-                state.pump();
+                state.pump(usize::MAX);
             }
             return;
         }

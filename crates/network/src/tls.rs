@@ -32,6 +32,8 @@ enum Side {
 pub(crate) struct Tls {
     socket: TcpStream,
     side: Side,
+    /// Why it is of no use any more.
+    failed: Option<String>,
     /// Received, not decrypted: `incoming[begin..end]`.
     incoming: Box<[u8]>,
     begin: usize,
@@ -66,19 +68,22 @@ impl Tls {
         peer: Incarnation,
     ) -> Result<Self, Broken> {
         let side = UnbufferedClientConnection::new(identity.client.clone(), server_name(peer));
-        Ok(Self::new(socket, Side::Client(side.map_err(|e| tls(&e))?)))
+        Ok(Self::new(socket, Side::Client(side.map_err(made)?)))
     }
 
     /// Over a connection from somebody in the cluster.
     pub(crate) fn server(socket: TcpStream, identity: &Identity) -> Result<Self, Broken> {
         let side = UnbufferedServerConnection::new(Arc::clone(&identity.server));
-        Ok(Self::new(socket, Side::Server(side.map_err(|e| tls(&e))?)))
+        Ok(Self::new(socket, Side::Server(side.map_err(made)?)))
     }
 
     fn new(socket: TcpStream, side: Side) -> Self {
+        // Nothing waits for more to be sent: what is to go together is written together.
+        let _ = socket.set_nodelay(true);
         Self {
             socket,
             side,
+            failed: None,
             incoming: vec![0; READ_BYTES].into(),
             begin: 0,
             end: 0,
@@ -143,27 +148,22 @@ impl Tls {
     /// Has rustls take what was received and encrypt `bytes`, until it wants more.
     fn advance(&mut self, bytes: &[u8], into: &mut Vec<u8>) -> Result<(), Broken> {
         let mut bytes = bytes;
+        if let Some(why) = &self.failed {
+            return Err(Broken::Tls(why.clone()));
+        }
         loop {
-            let incoming = &mut self.incoming[self.begin..self.end];
-            let room = &mut self.outgoing;
-            let (discard, step) = match &mut self.side {
-                Side::Client(client) => {
-                    let status = client.process_tls_records(incoming);
-                    step(status, &mut bytes, room, &mut self.filled, into)
-                }
-                Side::Server(server) => {
-                    let status = server.process_tls_records(incoming);
-                    step(status, &mut bytes, room, &mut self.filled, into)
-                }
-            };
-            self.begin += discard;
-            match step {
+            match self.step(&mut bytes, into) {
                 Ok(Step::Again) => {}
                 Ok(Step::Blocked) => break,
                 Ok(Step::Ended) => return Err(Broken::Ended),
                 Err(error) => {
-                    self.take_alert();
-                    return Err(tls(&error));
+                    // It has something to say to the peer about that. It must not see what it
+                    // failed at once more: it panics.
+                    while self.wants_write() && self.step(&mut &[][..], into).is_ok() {}
+                    let _ = self.flush();
+                    let why = words_of(&error);
+                    self.failed = Some(why.clone());
+                    return Err(Broken::Tls(why));
                 }
             }
         }
@@ -173,34 +173,28 @@ impl Tls {
         Ok(())
     }
 
-    /// After an error rustls has something to say to the peer about it.
-    fn take_alert(&mut self) {
-        let (room, filled, into) = (&mut self.outgoing, &mut self.filled, &mut Vec::new());
-        for _ in 0..4 {
-            let _ = match &mut self.side {
-                Side::Client(client) => {
-                    step(
-                        client.process_tls_records(&mut []),
-                        &mut &[][..],
-                        room,
-                        filled,
-                        into,
-                    )
-                    .1
-                }
-                Side::Server(server) => {
-                    step(
-                        server.process_tls_records(&mut []),
-                        &mut &[][..],
-                        room,
-                        filled,
-                        into,
-                    )
-                    .1
-                }
-            };
+    fn wants_write(&self) -> bool {
+        match &self.side {
+            Side::Client(client) => client.wants_write(),
+            Side::Server(server) => server.wants_write(),
         }
-        let _ = self.flush();
+    }
+
+    fn step(&mut self, bytes: &mut &[u8], into: &mut Vec<u8>) -> Result<Step, Error> {
+        let incoming = &mut self.incoming[self.begin..self.end];
+        let (room, filled) = (&mut self.outgoing, &mut self.filled);
+        let (discard, step) = match &mut self.side {
+            Side::Client(client) => {
+                let status = client.process_tls_records(incoming);
+                step(status, bytes, room, filled, into)
+            }
+            Side::Server(server) => {
+                let status = server.process_tls_records(incoming);
+                step(status, bytes, room, filled, into)
+            }
+        };
+        self.begin += discard;
+        step
     }
 
     /// Writes what is encrypted. True when all of it is written.
@@ -341,10 +335,14 @@ fn step<Data>(
     (discard, step)
 }
 
+fn made(error: Error) -> Broken {
+    Broken::Tls(words_of(&error))
+}
+
 /// What happened, for who runs the hosts.
-fn tls(error: &Error) -> Broken {
+fn words_of(error: &Error) -> String {
     const OTHER: &str = "copy the same cluster.key to both hosts";
-    Broken::Tls(match error {
+    match error {
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => format!("its certificate is of another cluster; {OTHER}"),
@@ -371,5 +369,5 @@ fn tls(error: &Error) -> Broken {
             format!("it does not speak TLS as hosts of a cluster do: {error}")
         }
         other => format!("TLS failed: {other}"),
-    })
+    }
 }
