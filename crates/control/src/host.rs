@@ -19,6 +19,9 @@ use crate::view::{Incarnation, Slot};
 /// Between two attempts at a store that does not answer.
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
+/// How long to sleep when there is nothing to do.
+const IDLE: Duration = Duration::from_secs(3600);
+
 /// What all threads and tasks of a host share.
 pub(crate) struct Host {
     pub(crate) me: Incarnation,
@@ -154,9 +157,7 @@ impl Host {
     /// Keeps the lease, and gets a new one when it is over.
     pub(crate) async fn keep(self: Arc<Self>) {
         let pause = self.lease / 5;
-        while let Ok(state) = self.state() {
-            let lease = state.lease;
-            drop(state);
+        while let Ok(lease) = self.state().map(|state| state.lease) {
             let sent = Moment::now();
             let done = match self.store.keep(lease.id).await {
                 Ok(true) => self.kept(Lease {
@@ -222,48 +223,48 @@ impl Host {
     async fn come_back(&self) -> Result<(), StoreError> {
         let asked = Moment::now();
         let (id, length) = self.store.grant(self.lease).await?;
-        let Ok(state) = self.state() else {
+        let Ok(txn) = self.revival(id) else {
             return Ok(());
         };
-        let (alive, view) = (self.keys.alive(self.me), self.keys.view());
-        let members = encode_members(&state.known.members);
-        let needs = vec![
-            Need::Unchanged(view.clone(), state.known.generation),
-            Need::Absent(alive.clone()),
-        ];
-        drop(state);
-        let writes = vec![Write::put(view, members), self.alive_write(id)];
-        let lease = Lease { id, length, asked };
-        let done = self.store.transact(&Txn { needs, writes }).await;
-        if !matches!(done, Ok(true)) {
-            // Somebody else was faster, or an attempt without an answer was done.
-            let there = self.store.read(&alive).await?;
-            let snapshot = self.store.read(&self.keys.now()).await?;
-            let _ = self.resume(snapshot);
-            let entry = there.entries.get(&alive);
-            let held = entry.and_then(|entry| lease_of(&entry.value));
-            if held != Some(id) {
-                self.store.revoke(id).await?;
-                if let (Some(held), Ok(mut state)) = (held, self.state()) {
-                    // It counts once it was kept, at the next turn.
-                    state.lease.id = held;
-                }
-                return done.map(drop);
-            }
+        let done = self.store.transact(&txn).await;
+        if let Ok(true) = done {
+            let _ = self.kept(Lease { id, length, asked });
+            return Ok(());
         }
-        let _ = self.kept(lease);
-        Ok(())
+        // Another host was faster, or an attempt without an answer was done: that lease counts
+        // once it was kept, at the next turn.
+        let there = self.store.get(&self.keys.alive(self.me)).await?;
+        let snapshot = self.store.read(&self.keys.now()).await?;
+        let _ = self.resume(snapshot);
+        let held = there.and_then(|entry| lease_of(&entry.value));
+        if held != Some(id) {
+            self.store.revoke(id).await?;
+        }
+        if let (Some(id), Ok(mut state)) = (held, self.state()) {
+            state.lease.id = id;
+        }
+        done.map(drop)
     }
 
-    pub(crate) fn alive_write(&self, lease: i64) -> Write {
-        alive_write(&self.keys, self.me, lease)
+    fn revival(&self, lease: i64) -> Result<Txn, ControlError> {
+        let state = self.state()?;
+        let view = self.keys.view();
+        let members = encode_members(&state.known.members);
+        Ok(Txn {
+            needs: vec![
+                Need::Unchanged(view.clone(), state.known.generation),
+                Need::Absent(self.keys.alive(self.me)),
+            ],
+            writes: vec![
+                Write::put(view, members),
+                alive_write(&self.keys, self.me, lease),
+            ],
+        })
     }
 
     /// Takes changes in order; after a gap, everything.
     pub(crate) async fn watch(self: Arc<Self>) {
-        while let Ok(state) = self.state() {
-            let from = state.known.revision + 1;
-            drop(state);
+        while let Ok(from) = self.state().map(|state| state.known.revision + 1) {
             if let Ok(mut watch) = self.store.watch(&self.keys.now(), from).await {
                 // Whatever ended it: it is resumed where it ended.
                 let _ = self.follow(&mut watch).await;
@@ -301,27 +302,28 @@ impl Host {
     pub(crate) async fn tidy(self: Arc<Self>) {
         loop {
             let changed = self.changed.notified();
-            let Ok(mut state) = self.state() else {
+            let Ok((work, mut due)) = self.to_tidy() else {
                 return;
             };
-            let now = Moment::now();
-            let gone = state.rule.removable(now);
-            let mut due = state.rule.next_deadline();
-            let mut work = self.sweeps(&state.known);
-            if !gone.is_empty() {
-                work.push(self.removal(&state, &gone));
-            }
-            drop(state);
-            if !work.is_empty() {
-                for txn in work {
-                    // Who fails was slower than another host, or tries again.
-                    let _ = self.store.transact(&txn).await;
-                }
+            for txn in &work {
+                // Who fails was slower than another host, or tries again.
+                let _ = self.store.transact(txn).await;
                 due = Some(Moment::now().plus(self.lease / 5));
             }
-            let left = due.map_or(Duration::from_secs(3600), |due| due.since(Moment::now()));
+            let left = due.map_or(IDLE, |due| due.since(Moment::now()));
             let _ = timeout(left.max(PAUSE / 10), changed).await;
         }
+    }
+
+    /// What is to be removed now, and when to look again.
+    fn to_tidy(&self) -> Result<(Vec<Txn>, Option<Moment>), ControlError> {
+        let mut state = self.state()?;
+        let gone = state.rule.removable(Moment::now());
+        let mut work = self.sweeps(&state.known);
+        if !gone.is_empty() {
+            work.push(self.removal(&state, &gone));
+        }
+        Ok((work, state.rule.next_deadline()))
     }
 
     fn removal(&self, state: &State, gone: &[Gone]) -> Txn {
