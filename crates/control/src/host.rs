@@ -10,7 +10,7 @@ use crate::clock::{Fence, Moment};
 use crate::error::{ControlError, StoreError};
 use crate::event::{EVENTS_MAX, Event, Events};
 use crate::known::{Keys, Known};
-use crate::record::{RecordError, encode_members};
+use crate::record::{RecordError, encode_members, encode_number};
 use crate::rule::{Gone, Rule};
 use crate::store::{Store, Watch, Watched};
 use crate::table::{Need, Snapshot, Txn, Write};
@@ -147,11 +147,25 @@ impl Host {
         Ok(())
     }
 
+    /// Takes everything, unless the watch is ahead of it.
     fn resume(&self, snapshot: Snapshot) -> Result<(), ControlError> {
-        if snapshot.revision < self.state()?.known.revision {
-            self.end("the store lost what it had stored; it was restored from an older copy?");
+        self.learn(|known| match snapshot.revision < known.revision {
+            true => Ok(Vec::new()),
+            false => known.resume(snapshot),
+        })
+    }
+
+    /// Reads everything. What is read is never older than what was known before.
+    async fn read_anew(&self) -> Result<(), StoreError> {
+        let Ok(known) = self.state().map(|state| state.known.revision) else {
+            return Ok(());
+        };
+        let snapshot = self.store.read(&self.keys.now()).await?;
+        if snapshot.revision < known {
+            self.end("the store lost what it had stored; was it restored from an older copy?");
         }
-        self.learn(|known| known.resume(snapshot))
+        let _ = self.resume(snapshot);
+        Ok(())
     }
 
     /// Keeps the lease, and gets a new one when it is over.
@@ -194,13 +208,16 @@ impl Host {
 
     /// Writes that this host counts on the promises of others, once it has them all.
     async fn begin_to_go_on(&self) {
-        let could = |state: MutexGuard<'_, State>| state.rule.could_go_on(Moment::now());
-        if !self.state().is_ok_and(could) {
+        let could = |state: MutexGuard<'_, State>| {
+            let could = state.rule.could_go_on(Moment::now());
+            could.then(|| state.rule.going_on_ms())
+        };
+        let Ok(Some(length_ms)) = self.state().map(could) else {
             return;
-        }
+        };
         let needs = vec![Need::Present(self.keys.alive(self.me))];
         let key = self.keys.goes_on(self.me);
-        let writes = vec![Write::put(key, String::from("true"))];
+        let writes = vec![Write::put(key, encode_number(length_ms))];
         if let Ok(true) = self.store.transact(&Txn { needs, writes }).await
             && let Ok(mut state) = self.state()
         {
@@ -234,8 +251,7 @@ impl Host {
         // Another host was faster, or an attempt without an answer was done: that lease counts
         // once it was kept, at the next turn.
         let there = self.store.get(&self.keys.alive(self.me)).await?;
-        let snapshot = self.store.read(&self.keys.now()).await?;
-        let _ = self.resume(snapshot);
+        self.read_anew().await?;
         let held = there.and_then(|entry| lease_of(&entry.value));
         if held != Some(id) {
             self.store.revoke(id).await?;
@@ -278,11 +294,7 @@ impl Host {
             let learnt = match watch.next().await? {
                 Watched::Changes(changes) => self.learn(|known| known.apply(&changes)),
                 Watched::Missed(Some(snapshot)) => self.resume(snapshot),
-                Watched::Missed(None) => {
-                    let snapshot = self.store.read(&self.keys.now()).await?;
-                    let _ = self.resume(snapshot);
-                    return Ok(());
-                }
+                Watched::Missed(None) => return self.read_anew().await,
             };
             if learnt.is_err() {
                 return Ok(());
