@@ -11,7 +11,7 @@ use crate::error::{ControlError, StoreError};
 use crate::event::{EVENTS_MAX, Event, Events};
 use crate::known::{Keys, Known};
 use crate::record::{RecordError, encode_members, encode_number};
-use crate::rule::{Gone, Rule};
+use crate::rule::Rule;
 use crate::store::{Store, Watch, Watched};
 use crate::table::{Need, Snapshot, Txn, Write};
 use crate::view::{Incarnation, Slot};
@@ -338,20 +338,14 @@ impl Host {
         Ok((work, state.rule.next_deadline()))
     }
 
-    fn removal(&self, state: &State, gone: &[Gone]) -> Txn {
+    fn removal(&self, state: &State, gone: &[Incarnation]) -> Txn {
         let view = self.keys.view();
+        let left = state.known.members.without(gone);
         let mut needs = vec![Need::Unchanged(view.clone(), state.known.generation)];
-        let hosts: Vec<Incarnation> = gone.iter().map(|gone| gone.host).collect();
-        let left = state.known.members.without(&hosts);
         let mut writes = vec![Write::put(view, encode_members(&left))];
-        for gone in gone {
-            needs.push(Need::Absent(self.keys.alive(gone.host)));
-            let key = self.keys.goes_on(gone.host);
-            if gone.unless_going_on {
-                needs.push(Need::Absent(key));
-            } else {
-                writes.push(Write::Delete(key));
-            }
+        for host in gone {
+            needs.push(Need::Absent(self.keys.alive(*host)));
+            writes.push(Write::Delete(self.keys.goes_on(*host)));
         }
         Txn { needs, writes }
     }

@@ -16,8 +16,8 @@
 //! 1. `y`'s key that goes with its lease is absent: the transaction itself demands it;
 //! 2. every promise that `m` gave `y` has run out, and `m` gives none any more until it sees `y`'s
 //!    key again, which comes only with a newer view;
-//! 3. `m` was pinged by `y`, so `y` knows it and needs its promise; or `y` does not count on
-//!    promises, which the transaction demands then. Else `m` waits from when it saw the key absent
+//! 3. `m` was pinged by `y`, so `y` knows it and needs its promise; or `m` saw that `y` has not
+//!    written that it counts on promises. Else `m` waits from when it saw the key absent
 //!    for as long as `y` may go on, which `y` wrote, and an eighth of that, and a lease.
 //!
 //! **Nobody acts who is not in the newest view.** Say a transaction of `m` that removes `y` is
@@ -25,10 +25,10 @@
 //! more; nor will it again, as `y` gets a key only by a transaction that demands that it is in the
 //! view. By 2 and 3, either `y` counts on a promise of `m`, and all have run out (a transaction of
 //! `m` that is still on its way when `m` sees the key again fails, as it names an older view); or
-//! `y` counts on no promise, and cannot begin to, as that demands its key, too; or the time is over
-//! for which any host goes on without the store. Removal by a chain of views is
-//! no way round: `m` is in the view it replaces, and whoever joined after `y` was cut off was
-//! never pinged by it and waits.
+//! `y` counts on no promise, and did not begin to since, as that demands its key, too; or the time
+//! is over for which it goes on without the store. Removal by a chain of views is no way round: `m`
+//! is in the view it replaces, and whoever joined after `y` was cut off was never pinged by it and
+//! waits.
 //!
 //! Trusted are: that transactions are serial, that the store keeps a key for the whole lease after
 //! it received what it answered, and that clocks of two hosts do not run apart by more than the
@@ -132,14 +132,6 @@ pub(crate) struct Rule {
     /// This host counts on promises.
     goes_on: bool,
     peers: BTreeMap<Incarnation, Peer>,
-}
-
-/// Who may be removed from the view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gone {
-    pub(crate) host: Incarnation,
-    /// Only if it does not count on promises.
-    pub(crate) unless_going_on: bool,
 }
 
 /// What the store says of a member.
@@ -282,7 +274,7 @@ impl Rule {
     }
 
     /// Who may be removed from the view now. Nobody among them is promised anything from here on.
-    pub(crate) fn removable(&mut self, now: Moment) -> Vec<Gone> {
+    pub(crate) fn removable(&mut self, now: Moment) -> Vec<Incarnation> {
         let times = self.times;
         let mut gone = Vec::new();
         for (number, peer) in &mut self.peers {
@@ -294,10 +286,7 @@ impl Rule {
             if let Standing::Withheld(_) = peer.standing
                 && now >= peer.given
             {
-                gone.push(Gone {
-                    host: *number,
-                    unless_going_on: peer.goes_on.is_none(),
-                });
+                gone.push(*number);
             }
         }
         gone
@@ -362,13 +351,6 @@ mod tests {
 
     fn you(alive: bool) -> BTreeMap<Incarnation, Told> {
         BTreeMap::from([(YOU, told(alive, true))])
-    }
-
-    fn removable(rule: &mut Rule, ms: u64) -> Vec<Incarnation> {
-        rule.removable(at(ms))
-            .iter()
-            .map(|gone| gone.host)
-            .collect()
     }
 
     fn pinged(rule: &mut Rule, ms: u64) -> Option<Pong> {
@@ -442,8 +424,8 @@ mod tests {
         assert_eq!(given.map(|pong| pong.length_ms), Some(10_000));
         assert!(pinged(&mut rule, 1000).is_some());
         rule.viewed(&you(false), at(1000));
-        assert_eq!(removable(&mut rule, 9999), []);
-        assert_eq!(removable(&mut rule, 10_000), [YOU]);
+        assert_eq!(rule.removable(at(9999)), []);
+        assert_eq!(rule.removable(at(10_000)), [YOU]);
         let mut rule = two();
         let most = rule.answer(&long(u64::MAX), at(0));
         assert_eq!(most.map(|pong| pong.length_ms), Some(PROMISE_MS_MAX));
@@ -462,13 +444,13 @@ mod tests {
     fn a_host_is_removed_only_after_the_last_promise_to_it() {
         let mut rule = two();
         assert!(pinged(&mut rule, 1000).is_some());
-        assert_eq!(removable(&mut rule, 100_000), []);
+        assert_eq!(rule.removable(at(100_000)), []);
         let mut rule = two();
         assert!(pinged(&mut rule, 1000).is_some());
         rule.viewed(&you(false), at(1500));
-        assert_eq!(removable(&mut rule, 2999), []);
+        assert_eq!(rule.removable(at(2999)), []);
         assert_eq!(rule.next_deadline(), Some(at(3000)));
-        assert_eq!(removable(&mut rule, 3000), [YOU]);
+        assert_eq!(rule.removable(at(3000)), [YOU]);
         assert_eq!(pinged(&mut rule, 3000), None);
     }
 
@@ -478,12 +460,12 @@ mod tests {
         rule.viewed(&you(false), at(1000));
         for ms in (1000..5000).step_by(500) {
             assert!(pinged(&mut rule, ms).is_some());
-            assert_eq!(removable(&mut rule, ms), []);
+            assert_eq!(rule.removable(at(ms)), []);
         }
-        assert_eq!(removable(&mut rule, 5000), []);
+        assert_eq!(rule.removable(at(5000)), []);
         assert_eq!(pinged(&mut rule, 5001), None);
-        assert_eq!(removable(&mut rule, 6499), []);
-        assert_eq!(removable(&mut rule, 6500), [YOU]);
+        assert_eq!(rule.removable(at(6499)), []);
+        assert_eq!(rule.removable(at(6500)), [YOU]);
         rule.viewed(&you(true), at(6600));
         assert!(pinged(&mut rule, 6600).is_some());
     }
@@ -492,12 +474,12 @@ mod tests {
     fn who_was_never_pinged_waits_for_all_that_the_other_may_go_on() {
         let mut rule = two();
         rule.viewed(&you(false), at(1000));
-        assert_eq!(removable(&mut rule, 677_999 - 1000), []);
-        assert_eq!(removable(&mut rule, 678_000), [YOU]);
+        assert_eq!(rule.removable(at(677_999 - 1000)), []);
+        assert_eq!(rule.removable(at(678_000)), [YOU]);
         let mut rule = two();
         rule.viewed(&you(false), at(1000));
         rule.vouched_gone(YOU);
-        assert_eq!(removable(&mut rule, 1000), [YOU]);
+        assert_eq!(rule.removable(at(1000)), [YOU]);
     }
 
     #[test]
@@ -520,12 +502,6 @@ mod tests {
     fn who_does_not_count_on_promises_is_removed_at_once() {
         let mut rule = two();
         rule.viewed(&BTreeMap::from([(YOU, told(false, false))]), at(1000));
-        let unless_going_on = true;
-        let host = YOU;
-        let gone = Gone {
-            host,
-            unless_going_on,
-        };
-        assert_eq!(rule.removable(at(1000)), [gone]);
+        assert_eq!(rule.removable(at(1000)), [YOU]);
     }
 }

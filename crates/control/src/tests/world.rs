@@ -289,8 +289,7 @@ impl World {
         }
         let pings = host.rule.pings(now);
         let gone = host.rule.removable(now);
-        let hosts: Vec<Incarnation> = gone.iter().map(|gone| gone.host).collect();
-        let (generation, left) = (host.generation, host.members.without(&hosts));
+        let (generation, left) = (host.generation, host.members.without(&gone));
         if host.rule.could_go_on(now) {
             self.send(number, STORE, Message::BeginToGoOn);
         }
@@ -305,12 +304,7 @@ impl World {
         }
         if !gone.is_empty() {
             let mut needs = vec![Need::Unchanged(self.keys.view(), generation)];
-            for gone in gone {
-                needs.push(Need::Absent(self.keys.alive(gone.host)));
-                if gone.unless_going_on {
-                    needs.push(Need::Absent(self.keys.goes_on(gone.host)));
-                }
-            }
+            needs.extend(gone.iter().map(|g| Need::Absent(self.keys.alive(*g))));
             let writes = vec![Write::put(self.keys.view(), encode_members(&left))];
             let txn = Txn { needs, writes };
             self.send(number, STORE, Message::Write { txn });
