@@ -2,6 +2,7 @@
 
 mod arrow;
 mod compressed;
+mod control;
 mod format;
 mod headers;
 mod host;
@@ -96,6 +97,11 @@ pub(crate) const TARGETS: &[Target] = &[
         name: "pager",
         run: pager::run,
         seeds: pager::seeds,
+    },
+    Target {
+        name: "control",
+        run: control::run,
+        seeds: control::seeds,
     },
     Target {
         name: "host",

@@ -78,9 +78,9 @@ impl Fence {
         Moment::now() >= self.until()
     }
 
-    /// Moves the moment; what is fenced stays so.
+    /// Moves the moment, unless it has passed.
     pub(crate) fn set(&self, until: Moment) {
-        let move_it = |old: u64| (old != 0).then_some(until.ns);
+        let move_it = |old: u64| (Moment::now().ns < old).then_some(until.ns);
         let order = (Ordering::AcqRel, Ordering::Acquire);
         let _ = self.until_ns.fetch_update(order.0, order.1, move_it);
     }
@@ -98,10 +98,13 @@ mod tests {
     fn a_fence_goes_up_by_itself_and_stays_up_once_closed() {
         let fence = Fence::new(Moment::now().plus(Duration::from_secs(3600)));
         assert!(!fence.is_up());
+        fence.set(Moment::now().plus(Duration::from_secs(7200)));
+        assert!(!fence.is_up());
         fence.set(Moment::now());
         assert!(fence.is_up());
         fence.set(Moment::now().plus(Duration::from_secs(3600)));
-        assert!(!fence.is_up());
+        assert!(fence.is_up());
+        let fence = Fence::new(Moment::now().plus(Duration::from_secs(3600)));
         fence.close();
         fence.set(Moment::now().plus(Duration::from_secs(3600)));
         assert!(fence.is_up());

@@ -20,7 +20,7 @@ use crate::join::join;
 use crate::names;
 use crate::objects;
 use crate::record::{Checkpoint, Description, Object, ObjectId};
-use crate::rule::{Ping, Pong};
+use crate::rule::{GOING_ON_MAX, Ping, Pong};
 use crate::view::{Incarnation, Slot, View};
 
 /// How a host joins.
@@ -34,11 +34,11 @@ pub struct Config {
     pub name: String,
     /// Bytes of a page here.
     pub page_bytes: u64,
-    /// How long a host that is silent is believed alive, in whole seconds; alike on all hosts. etcd
-    /// makes it 2 s when it is less.
+    /// How long the others believe this host alive when it is silent, in whole seconds. etcd makes
+    /// it 2 s when it is less.
     pub lease: Duration,
-    /// How long this host may go on without the store while every other host can be reached; alike
-    /// on all hosts. Hosts that join after all have died wait for so long until they may take over.
+    /// How long this host may go on without the store while every other host can be reached. Hosts
+    /// that join after all have died wait for so long until they may take over from it.
     /// Zero: a host without the store stops when its lease is over.
     pub going_on: Duration,
     /// How long joining and each operation tries a store that does not answer.
@@ -68,7 +68,7 @@ impl Config {
             format!("pages of {} bytes are no power of two", self.page_bytes)
         } else if !(1..=3600).contains(&self.lease.as_secs()) || self.lease.subsec_nanos() != 0 {
             format!("a lease is 1 to 3600 whole seconds, not {:?}", self.lease)
-        } else if self.going_on > Duration::from_secs(7 * 24 * 3600) {
+        } else if self.going_on > GOING_ON_MAX {
             format!(
                 "a host goes on without the store for a week at most, not {:?}",
                 self.going_on
@@ -175,7 +175,8 @@ impl Control {
         self.host.fence.until()
     }
 
-    /// Whether this host may not act any more. One atomic load and a look at the clock.
+    /// Whether this host may not act any more: for good, and [`Event::Fenced`] says why. One atomic
+    /// load and a look at the clock.
     #[must_use]
     pub fn is_fenced(&self) -> bool {
         self.host.fence.is_up()

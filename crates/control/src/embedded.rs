@@ -1,5 +1,6 @@
 //! A store in this process, for one host.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -16,7 +17,8 @@ pub struct Embedded {
 #[derive(Default)]
 struct Inner {
     table: Table,
-    leases: i64,
+    leases: BTreeSet<i64>,
+    granted: i64,
     watchers: Vec<UnboundedSender<Vec<Change>>>,
 }
 
@@ -51,12 +53,19 @@ impl Embedded {
 
     pub(crate) fn grant(&self) -> i64 {
         let mut inner = self.lock();
-        inner.leases += 1;
-        inner.leases
+        inner.granted += 1;
+        let lease = inner.granted;
+        inner.leases.insert(lease);
+        lease
+    }
+
+    pub(crate) fn keeps(&self, lease: i64) -> bool {
+        self.lock().leases.contains(&lease)
     }
 
     pub(crate) fn revoke(&self, lease: i64) {
         let mut inner = self.lock();
+        inner.leases.remove(&lease);
         let changes = inner.table.revoke(lease);
         inner.tell(changes);
     }

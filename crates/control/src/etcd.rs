@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use etcd_client::{
     Client, Compare, CompareOp, ConnectOptions, DeleteOptions, Error, EventType, GetOptions,
-    PutOptions, TlsOptions, TxnOp, WatchOptions, WatchStream,
+    KeyValue, PutOptions, TlsOptions, TxnOp, WatchOptions, WatchStream,
 };
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -107,18 +107,20 @@ impl Etcd {
         }
     }
 
+    pub(crate) async fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+        let got = self
+            .ask(async |mut client| client.get(key, None).await)
+            .await?;
+        Ok(got.kvs().first().map(entry))
+    }
+
     pub(crate) async fn read(&self, prefix: &str) -> Result<Snapshot, StoreError> {
         let options = GetOptions::new().with_prefix();
         let got = self
             .ask(async |mut client| client.get(prefix, Some(options)).await)
             .await?;
-        let entries = got.kvs().iter().filter_map(|kv| {
-            let entry = Entry {
-                value: kv.value().to_vec(),
-                revision: kv.mod_revision(),
-            };
-            Some((String::from(kv.key_str().ok()?), entry))
-        });
+        let entries = got.kvs().iter();
+        let entries = entries.filter_map(|kv| Some((kv.key_str().ok()?.into(), entry(kv))));
         Ok(Snapshot {
             revision: got.header().map_or(0, |header| header.revision()),
             entries: entries.collect(),
@@ -203,6 +205,13 @@ impl EtcdWatch {
             })
         });
         Ok(Watched::Changes(changes.collect()))
+    }
+}
+
+fn entry(kv: &KeyValue) -> Entry {
+    Entry {
+        value: kv.value().to_vec(),
+        revision: kv.mod_revision(),
     }
 }
 

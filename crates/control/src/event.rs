@@ -10,7 +10,9 @@ use crate::view::{Incarnation, Slot, View};
 /// Events that wait at most: who does not take them is fenced.
 pub(crate) const EVENTS_MAX: usize = 1 << 16;
 
-/// Something happened. Views and objects come in the order of the store, the same on all hosts.
+/// Something happened. Views and objects come in the order of the store, the same on all hosts. A
+/// host that could not watch for so long that the store forgot what happened meanwhile is told the
+/// newest view and the difference, with what was deleted last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// There is a new view. The members may be those of the one before.

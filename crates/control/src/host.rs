@@ -10,14 +10,17 @@ use crate::clock::{Fence, Moment};
 use crate::error::{ControlError, StoreError};
 use crate::event::{EVENTS_MAX, Event, Events};
 use crate::known::{Keys, Known};
-use crate::record::{RecordError, encode_members};
-use crate::rule::{Gone, Rule};
+use crate::record::{RecordError, encode_members, encode_number};
+use crate::rule::Rule;
 use crate::store::{Store, Watch, Watched};
 use crate::table::{Need, Snapshot, Txn, Write};
 use crate::view::{Incarnation, Slot};
 
 /// Between two attempts at a store that does not answer.
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long to sleep when there is nothing to do.
+const IDLE: Duration = Duration::from_secs(3600);
 
 /// What all threads and tasks of a host share.
 pub(crate) struct Host {
@@ -144,19 +147,31 @@ impl Host {
         Ok(())
     }
 
+    /// Takes everything, unless the watch is ahead of it.
     fn resume(&self, snapshot: Snapshot) -> Result<(), ControlError> {
-        if snapshot.revision < self.state()?.known.revision {
-            self.end("the store lost what it had stored; it was restored from an older copy?");
+        self.learn(|known| match snapshot.revision < known.revision {
+            true => Ok(Vec::new()),
+            false => known.resume(snapshot),
+        })
+    }
+
+    /// Reads everything. What is read is never older than what was known before.
+    async fn read_anew(&self) -> Result<(), StoreError> {
+        let Ok(known) = self.state().map(|state| state.known.revision) else {
+            return Ok(());
+        };
+        let snapshot = self.store.read(&self.keys.now()).await?;
+        if snapshot.revision < known {
+            self.end("the store lost what it had stored; was it restored from an older copy?");
         }
-        self.learn(|known| known.resume(snapshot))
+        let _ = self.resume(snapshot);
+        Ok(())
     }
 
     /// Keeps the lease, and gets a new one when it is over.
     pub(crate) async fn keep(self: Arc<Self>) {
         let pause = self.lease / 5;
-        while let Ok(state) = self.state() {
-            let lease = state.lease;
-            drop(state);
+        while let Ok(lease) = self.state().map(|state| state.lease) {
             let sent = Moment::now();
             let done = match self.store.keep(lease.id).await {
                 Ok(true) => self.kept(Lease {
@@ -193,13 +208,16 @@ impl Host {
 
     /// Writes that this host counts on the promises of others, once it has them all.
     async fn begin_to_go_on(&self) {
-        let could = |state: MutexGuard<'_, State>| state.rule.could_go_on(Moment::now());
-        if !self.state().is_ok_and(could) {
+        let could = |state: MutexGuard<'_, State>| {
+            let could = state.rule.could_go_on(Moment::now());
+            could.then(|| state.rule.going_on_ms())
+        };
+        let Ok(Some(length_ms)) = self.state().map(could) else {
             return;
-        }
+        };
         let needs = vec![Need::Present(self.keys.alive(self.me))];
         let key = self.keys.goes_on(self.me);
-        let writes = vec![Write::put(key, String::from("true"))];
+        let writes = vec![Write::put(key, encode_number(length_ms))];
         if let Ok(true) = self.store.transact(&Txn { needs, writes }).await
             && let Ok(mut state) = self.state()
         {
@@ -222,48 +240,47 @@ impl Host {
     async fn come_back(&self) -> Result<(), StoreError> {
         let asked = Moment::now();
         let (id, length) = self.store.grant(self.lease).await?;
-        let Ok(state) = self.state() else {
+        let Ok(txn) = self.revival(id) else {
             return Ok(());
         };
-        let (alive, view) = (self.keys.alive(self.me), self.keys.view());
-        let members = encode_members(&state.known.members);
-        let needs = vec![
-            Need::Unchanged(view.clone(), state.known.generation),
-            Need::Absent(alive.clone()),
-        ];
-        drop(state);
-        let writes = vec![Write::put(view, members), self.alive_write(id)];
-        let lease = Lease { id, length, asked };
-        let done = self.store.transact(&Txn { needs, writes }).await;
-        if !matches!(done, Ok(true)) {
-            // Somebody else was faster, or an attempt without an answer was done.
-            let there = self.store.read(&alive).await?;
-            let snapshot = self.store.read(&self.keys.now()).await?;
-            let _ = self.resume(snapshot);
-            let entry = there.entries.get(&alive);
-            let held = entry.and_then(|entry| lease_of(&entry.value));
-            if held != Some(id) {
-                self.store.revoke(id).await?;
-                if let (Some(held), Ok(mut state)) = (held, self.state()) {
-                    // It counts once it was kept, at the next turn.
-                    state.lease.id = held;
-                }
-                return done.map(drop);
-            }
+        let done = self.store.transact(&txn).await;
+        if let Ok(true) = done {
+            let _ = self.kept(Lease { id, length, asked });
+            return Ok(());
         }
-        let _ = self.kept(lease);
-        Ok(())
+        // Another host was faster, or an attempt without an answer was done: that lease counts
+        // once it was kept, at the next turn.
+        let there = self.store.get(&self.keys.alive(self.me)).await?;
+        self.read_anew().await?;
+        let held = there.and_then(|entry| lease_of(&entry.value));
+        if held != Some(id) {
+            self.store.revoke(id).await?;
+        }
+        if let (Some(id), Ok(mut state)) = (held, self.state()) {
+            state.lease.id = id;
+        }
+        done.map(drop)
     }
 
-    pub(crate) fn alive_write(&self, lease: i64) -> Write {
-        alive_write(&self.keys, self.me, lease)
+    fn revival(&self, lease: i64) -> Result<Txn, ControlError> {
+        let state = self.state()?;
+        let view = self.keys.view();
+        let members = encode_members(&state.known.members);
+        Ok(Txn {
+            needs: vec![
+                Need::Unchanged(view.clone(), state.known.generation),
+                Need::Absent(self.keys.alive(self.me)),
+            ],
+            writes: vec![
+                Write::put(view, members),
+                alive_write(&self.keys, self.me, lease),
+            ],
+        })
     }
 
     /// Takes changes in order; after a gap, everything.
     pub(crate) async fn watch(self: Arc<Self>) {
-        while let Ok(state) = self.state() {
-            let from = state.known.revision + 1;
-            drop(state);
+        while let Ok(from) = self.state().map(|state| state.known.revision + 1) {
             if let Ok(mut watch) = self.store.watch(&self.keys.now(), from).await {
                 // Whatever ended it: it is resumed where it ended.
                 let _ = self.follow(&mut watch).await;
@@ -277,11 +294,7 @@ impl Host {
             let learnt = match watch.next().await? {
                 Watched::Changes(changes) => self.learn(|known| known.apply(&changes)),
                 Watched::Missed(Some(snapshot)) => self.resume(snapshot),
-                Watched::Missed(None) => {
-                    let snapshot = self.store.read(&self.keys.now()).await?;
-                    let _ = self.resume(snapshot);
-                    return Ok(());
-                }
+                Watched::Missed(None) => return self.read_anew().await,
             };
             if learnt.is_err() {
                 return Ok(());
@@ -301,43 +314,38 @@ impl Host {
     pub(crate) async fn tidy(self: Arc<Self>) {
         loop {
             let changed = self.changed.notified();
-            let Ok(mut state) = self.state() else {
+            let Ok((work, mut due)) = self.to_tidy() else {
                 return;
             };
-            let now = Moment::now();
-            let gone = state.rule.removable(now);
-            let mut due = state.rule.next_deadline();
-            let mut work = self.sweeps(&state.known);
-            if !gone.is_empty() {
-                work.push(self.removal(&state, &gone));
-            }
-            drop(state);
-            if !work.is_empty() {
-                for txn in work {
-                    // Who fails was slower than another host, or tries again.
-                    let _ = self.store.transact(&txn).await;
-                }
+            for txn in &work {
+                // Who fails was slower than another host, or tries again.
+                let _ = self.store.transact(txn).await;
                 due = Some(Moment::now().plus(self.lease / 5));
             }
-            let left = due.map_or(Duration::from_secs(3600), |due| due.since(Moment::now()));
+            let left = due.map_or(IDLE, |due| due.since(Moment::now()));
             let _ = timeout(left.max(PAUSE / 10), changed).await;
         }
     }
 
-    fn removal(&self, state: &State, gone: &[Gone]) -> Txn {
+    /// What is to be removed now, and when to look again.
+    fn to_tidy(&self) -> Result<(Vec<Txn>, Option<Moment>), ControlError> {
+        let mut state = self.state()?;
+        let gone = state.rule.removable(Moment::now());
+        let mut work = self.sweeps(&state.known);
+        if !gone.is_empty() {
+            work.push(self.removal(&state, &gone));
+        }
+        Ok((work, state.rule.next_deadline()))
+    }
+
+    fn removal(&self, state: &State, gone: &[Incarnation]) -> Txn {
         let view = self.keys.view();
+        let left = state.known.members.without(gone);
         let mut needs = vec![Need::Unchanged(view.clone(), state.known.generation)];
-        let hosts: Vec<Incarnation> = gone.iter().map(|gone| gone.host).collect();
-        let left = state.known.members.without(&hosts);
         let mut writes = vec![Write::put(view, encode_members(&left))];
-        for gone in gone {
-            needs.push(Need::Absent(self.keys.alive(gone.host)));
-            let key = self.keys.goes_on(gone.host);
-            if gone.unless_going_on {
-                needs.push(Need::Absent(key));
-            } else {
-                writes.push(Write::Delete(key));
-            }
+        for host in gone {
+            needs.push(Need::Absent(self.keys.alive(*host)));
+            writes.push(Write::Delete(self.keys.goes_on(*host)));
         }
         Txn { needs, writes }
     }

@@ -89,8 +89,7 @@ impl From<StoreError> for Failed {
 
 impl Joining {
     async fn attempt(&mut self) -> Result<Joined, Failed> {
-        let format = self.store.read(&self.keys.format()).await?;
-        let format = format.entries.get(&self.keys.format()).cloned();
+        let format = self.store.get(&self.keys.format()).await?;
         if let Some(entry) = &format {
             readable(self.keys.format(), check_format(&entry.value))?;
         }

@@ -1,10 +1,11 @@
 //! What this host knows of the store: what it read once, and every change since, in order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::event::Event;
-use crate::record::{Object, ObjectId, RecordError, decode_members, decode_object};
-use crate::rule::Told;
+use crate::record::{Object, ObjectId, RecordError, decode_members, decode_number, decode_object};
+use crate::rule::{GOING_ON_MAX, Told};
 use crate::table::{Change, Snapshot};
 use crate::view::{Incarnation, Members, View};
 
@@ -101,6 +102,12 @@ impl Keys {
     }
 }
 
+/// How long a host may go on; the longest that there is when that cannot be read.
+pub(crate) fn going_on_of(value: &[u8]) -> Duration {
+    let ms = decode_number(value).map(Duration::from_millis);
+    ms.map_or(GOING_ON_MAX, |going_on| going_on.min(GOING_ON_MAX))
+}
+
 /// An object and the revision of it.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownObject {
@@ -118,7 +125,7 @@ pub(crate) struct Known {
     pub(crate) generation: i64,
     pub(crate) members: Members,
     alive: BTreeSet<Incarnation>,
-    going_on: BTreeSet<Incarnation>,
+    going_on: BTreeMap<Incarnation, Duration>,
     objects: BTreeMap<ObjectId, KnownObject>,
     holders: BTreeSet<(ObjectId, Incarnation)>,
     /// All keys there are, to see after a gap what was deleted.
@@ -134,7 +141,7 @@ impl Known {
             generation: 0,
             members: Members::default(),
             alive: BTreeSet::new(),
-            going_on: BTreeSet::new(),
+            going_on: BTreeMap::new(),
             objects: BTreeMap::new(),
             holders: BTreeSet::new(),
             revisions: BTreeMap::new(),
@@ -188,8 +195,8 @@ impl Known {
             } else if let Some(host) = self.keys.alive_of(&change.key) {
                 events.extend(self.apply_alive(host, change.value.is_some()));
             } else if let Some(host) = self.keys.goes_on_of(&change.key) {
-                match change.value {
-                    Some(_) => self.going_on.insert(host),
+                match &change.value {
+                    Some(value) => self.going_on.insert(host, going_on_of(value)),
                     None => self.going_on.remove(&host),
                 };
             } else if let Some(id) = self.keys.object_of(&change.key) {
@@ -259,7 +266,7 @@ impl Known {
         let numbers = self.members.members.values().map(|m| m.incarnation);
         let told = |host: Incarnation| Told {
             alive: self.alive.contains(&host),
-            goes_on: self.going_on.contains(&host),
+            goes_on: self.going_on.get(&host).copied(),
         };
         let mut all: BTreeMap<_, _> = numbers.map(|host| (host, told(host))).collect();
         all.remove(&self.me)?;

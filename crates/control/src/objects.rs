@@ -15,7 +15,7 @@ use crate::record::{
     self, CHECKPOINT_MAX, Checkpoint, Description, Object, ObjectId, RecordError, encode_members,
     encode_number, encode_object,
 };
-use crate::table::{Entry, Need, Txn, Write};
+use crate::table::{Need, Txn, Write};
 
 /// One attempt at an operation.
 enum Tried<T> {
@@ -81,13 +81,9 @@ async fn insist<T>(host: &Host, mut attempt: impl AsyncFnMut(bool) -> Try<T>) ->
 }
 
 impl Host {
-    async fn one(&self, key: &str) -> std::result::Result<Option<Entry>, StoreError> {
-        Ok(self.store.read(key).await?.entries.remove(key))
-    }
-
     async fn object_at(&self, id: ObjectId) -> std::result::Result<Option<(Object, i64)>, Attempt> {
         let key = self.keys.object(id);
-        let Some(entry) = self.one(&key).await? else {
+        let Some(entry) = self.store.get(&key).await? else {
             return Ok(None);
         };
         let object = readable(key, record::decode_object(&entry.value))?;
@@ -100,7 +96,7 @@ impl Host {
 
     /// Tells what this host may have done wrong when a need of a transaction was not met.
     async fn absent(&self, id: ObjectId) -> std::result::Result<(), Attempt> {
-        match self.one(&self.keys.object(id)).await? {
+        match self.store.get(&self.keys.object(id)).await? {
             Some(_) => Ok(()),
             None => Err(ControlError::NoObject(id).into()),
         }
@@ -146,13 +142,13 @@ pub(crate) async fn make(
             }
         }
         if let Some(name) = &name
-            && let Some(entry) = host.one(&host.keys.name(name)).await?
+            && let Some(entry) = host.store.get(&host.keys.name(name)).await?
         {
             let read = record::decode_number(&entry.value);
             let id = ObjectId(readable(host.keys.name(name), read)?);
             return Err(ControlError::Exists(id).into());
         }
-        let next = host.one(&host.keys.next_object()).await?;
+        let next = host.store.get(&host.keys.next_object()).await?;
         let id = match &next {
             Some(entry) => readable(host.keys.next_object(), record::decode_number(&entry.value))?,
             None => 1,
@@ -193,7 +189,7 @@ pub(crate) async fn make(
 async fn named(host: &Host, name: &str) -> std::result::Result<(ObjectId, Object, i64), Attempt> {
     let nothing = || ControlError::NoName(String::from(name));
     let key = host.keys.name(name);
-    let entry = host.one(&key).await?.ok_or_else(nothing)?;
+    let entry = host.store.get(&key).await?.ok_or_else(nothing)?;
     let id = ObjectId(readable(key, record::decode_number(&entry.value))?);
     // It may lose its name and be removed in between.
     let (object, revision) = host.object_at(id).await?.ok_or_else(nothing)?;
@@ -297,7 +293,7 @@ pub(crate) async fn checkpoint(host: &Host, id: ObjectId, checkpoint: Checkpoint
             return Ok(Tried::Done(()));
         }
         host.absent(id).await?;
-        match host.one(&host.keys.view()).await? {
+        match host.store.get(&host.keys.view()).await? {
             Some(view) if view.revision == generation => Ok(Tried::Again),
             Some(_) | None => Err(stale().into()),
         }
@@ -308,7 +304,7 @@ pub(crate) async fn checkpoint(host: &Host, id: ObjectId, checkpoint: Checkpoint
 pub(crate) async fn checkpoint_of(host: &Host, id: ObjectId) -> Result<Option<Checkpoint>> {
     insist(host, async |_| {
         let key = host.keys.checkpoint(id);
-        let Some(entry) = host.one(&key).await? else {
+        let Some(entry) = host.store.get(&key).await? else {
             return Ok(Tried::Done(None));
         };
         let checkpoint = readable(key, record::decode_checkpoint(&entry.value))?;

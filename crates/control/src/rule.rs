@@ -16,19 +16,19 @@
 //! 1. `y`'s key that goes with its lease is absent: the transaction itself demands it;
 //! 2. every promise that `m` gave `y` has run out, and `m` gives none any more until it sees `y`'s
 //!    key again, which comes only with a newer view;
-//! 3. `m` was pinged by `y`, so `y` knows it and needs its promise; or `y` does not count on
-//!    promises, which the transaction demands then. Else `m` waits for [`Times::going_on`] and an
-//!    eighth from when it saw the key absent, and a lease.
+//! 3. `m` was pinged by `y`, so `y` knows it and needs its promise; or `m` saw that `y` has not
+//!    written that it counts on promises. Else `m` waits from when it saw the key absent
+//!    for as long as `y` may go on, which `y` wrote, and an eighth of that, and a lease.
 //!
 //! **Nobody acts who is not in the newest view.** Say a transaction of `m` that removes `y` is
 //! done at time T. By 1 the lease of `y` has run out at T, so what the store said lets `y` act no
 //! more; nor will it again, as `y` gets a key only by a transaction that demands that it is in the
 //! view. By 2 and 3, either `y` counts on a promise of `m`, and all have run out (a transaction of
 //! `m` that is still on its way when `m` sees the key again fails, as it names an older view); or
-//! `y` counts on no promise, and cannot begin to, as that demands its key, too; or the time is over
-//! for which any host goes on without the store. Removal by a chain of views is
-//! no way round: `m` is in the view it replaces, and whoever joined after `y` was cut off was
-//! never pinged by it and waits.
+//! `y` counts on no promise, and did not begin to since, as that demands its key, too; or the time
+//! is over for which it goes on without the store. Removal by a chain of views is no way round: `m`
+//! is in the view it replaces, and whoever joined after `y` was cut off was never pinged by it and
+//! waits.
 //!
 //! Trusted are: that transactions are serial, that the store keeps a key for the whole lease after
 //! it received what it answered, and that clocks of two hosts do not run apart by more than the
@@ -40,7 +40,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::view::Incarnation;
 
-/// Lengths of time that all hosts of a cluster have alike.
+/// Lengths of time. Hosts may have different ones: each tells the others what counts for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     /// Of promises, and what the store is asked for.
@@ -48,6 +48,11 @@ pub(crate) struct Times {
     /// How long a host acts at most since the store last kept it.
     pub(crate) going_on: Duration,
 }
+
+/// Nobody goes on for longer: a week.
+pub(crate) const GOING_ON_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Nobody is promised anything for longer: an hour, as long as leases can be.
+const PROMISE_MS_MAX: u64 = 3_600_000;
 
 impl Times {
     /// What a host gives away of each lease: clocks differ.
@@ -60,9 +65,9 @@ impl Times {
         self.lease * 2
     }
 
-    /// How long a host that never pinged is waited for.
-    fn stranger(&self) -> Duration {
-        self.going_on + self.going_on / 8 + self.lease
+    /// How long a host that never pinged and may go on for so long is waited for.
+    fn stranger(&self, going_on: Duration) -> Duration {
+        going_on + going_on / 8 + self.lease
     }
 }
 
@@ -75,6 +80,8 @@ pub struct Ping {
     pub to: Incarnation,
     /// When, by the asker's clock.
     pub sent: Moment,
+    /// For how long.
+    pub length_ms: u64,
 }
 
 /// A promise: the answer to a [`Ping`].
@@ -86,6 +93,8 @@ pub struct Pong {
     pub to: Incarnation,
     /// When it was asked, by the asker's clock.
     pub sent: Moment,
+    /// For how long.
+    pub length_ms: u64,
 }
 
 /// Whether a member's key is there.
@@ -107,8 +116,8 @@ struct Peer {
     given: Moment,
     /// It needs this host's promise, or somebody vouched that it is gone.
     known: bool,
-    /// It counts on promises.
-    goes_on: bool,
+    /// It counts on promises, for so long.
+    goes_on: Option<Duration>,
     standing: Standing,
 }
 
@@ -125,21 +134,13 @@ pub(crate) struct Rule {
     peers: BTreeMap<Incarnation, Peer>,
 }
 
-/// Who may be removed from the view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gone {
-    pub(crate) host: Incarnation,
-    /// Only if it does not count on promises.
-    pub(crate) unless_going_on: bool,
-}
-
 /// What the store says of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     /// Its key that goes with its lease is there.
     pub(crate) alive: bool,
-    /// It counts on promises.
-    pub(crate) goes_on: bool,
+    /// It counts on promises, for so long.
+    pub(crate) goes_on: Option<Duration>,
 }
 
 impl Rule {
@@ -178,6 +179,11 @@ impl Rule {
         wanted && self.silent(now).is_empty()
     }
 
+    /// What the key says: for how many milliseconds.
+    pub(crate) fn going_on_ms(&self) -> u64 {
+        u64::try_from(self.times.going_on.as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// The key is written.
     pub(crate) fn goes_on(&mut self) {
         self.goes_on = true;
@@ -191,7 +197,7 @@ impl Rule {
                 promised: Moment::NEVER,
                 given: Moment::NEVER,
                 known: false,
-                goes_on: false,
+                goes_on: None,
                 standing: Standing::Present,
             });
             peer.goes_on = told.goes_on;
@@ -218,8 +224,13 @@ impl Rule {
             from: self.me,
             to: *to,
             sent: now,
+            length_ms: self.length_ms(),
         };
         self.peers.keys().map(ping).collect()
+    }
+
+    fn length_ms(&self) -> u64 {
+        u64::try_from(self.times.lease.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Promises, unless the asker is not in the view or is about to be removed.
@@ -232,11 +243,14 @@ impl Rule {
         if let Standing::Withheld(_) = peer.standing {
             return None;
         }
-        peer.given = now.plus(self.times.lease);
+        let length_ms = ping.length_ms.min(PROMISE_MS_MAX);
+        let until = now.plus(Duration::from_millis(length_ms));
+        peer.given = peer.given.max(until);
         Some(Pong {
             from: self.me,
             to: ping.from,
             sent: ping.sent,
+            length_ms,
         })
     }
 
@@ -245,8 +259,9 @@ impl Rule {
         if pong.to != self.me || pong.sent > now {
             return;
         }
+        let length = Duration::from_millis(pong.length_ms.min(self.length_ms()));
         if let Some(peer) = self.peers.get_mut(&pong.from) {
-            let until = pong.sent.plus(Times::less_margin(self.times.lease));
+            let until = pong.sent.plus(Times::less_margin(length));
             peer.promised = peer.promised.max(until);
         }
     }
@@ -259,7 +274,7 @@ impl Rule {
     }
 
     /// Who may be removed from the view now. Nobody among them is promised anything from here on.
-    pub(crate) fn removable(&mut self, now: Moment) -> Vec<Gone> {
+    pub(crate) fn removable(&mut self, now: Moment) -> Vec<Incarnation> {
         let times = self.times;
         let mut gone = Vec::new();
         for (number, peer) in &mut self.peers {
@@ -271,10 +286,7 @@ impl Rule {
             if let Standing::Withheld(_) = peer.standing
                 && now >= peer.given
             {
-                gone.push(Gone {
-                    host: *number,
-                    unless_going_on: !peer.goes_on,
-                });
+                gone.push(*number);
             }
         }
         gone
@@ -303,9 +315,9 @@ impl Peer {
     /// none, later when it does.
     fn withhold_at(&self, since: Moment, times: &Times) -> Moment {
         match (self.goes_on, self.known) {
-            (false, _) => since,
-            (true, true) => self.given.min(since.plus(times.patience())),
-            (true, false) => since.plus(times.stranger()),
+            (None, _) => since,
+            (Some(_), true) => self.given.min(since.plus(times.patience())),
+            (Some(going_on), false) => since.plus(times.stranger(going_on)),
         }
     }
 }
@@ -333,6 +345,7 @@ mod tests {
     }
 
     fn told(alive: bool, goes_on: bool) -> Told {
+        let goes_on = goes_on.then_some(TIMES.going_on);
         Told { alive, goes_on }
     }
 
@@ -340,21 +353,30 @@ mod tests {
         BTreeMap::from([(YOU, told(alive, true))])
     }
 
-    fn removable(rule: &mut Rule, ms: u64) -> Vec<Incarnation> {
-        rule.removable(at(ms))
-            .iter()
-            .map(|gone| gone.host)
-            .collect()
+    fn pinged(rule: &mut Rule, ms: u64) -> Option<Pong> {
+        rule.answer(&ping(YOU, ME), at(ms))
     }
 
-    fn pinged(rule: &mut Rule, ms: u64) -> Option<Pong> {
-        let (from, to, sent) = (YOU, ME, Moment::from_ns(77));
-        rule.answer(&Ping { from, to, sent }, at(ms))
+    fn ping(from: Incarnation, to: Incarnation) -> Ping {
+        Ping {
+            from,
+            to,
+            sent: Moment::from_ns(77),
+            length_ms: 2000,
+        }
     }
 
     fn promised(rule: &mut Rule, sent: u64, now: u64) {
-        let (from, to, sent) = (YOU, ME, at(sent));
-        rule.answered(&Pong { from, to, sent }, at(now));
+        rule.answered(&pong(ME, sent), at(now));
+    }
+
+    fn pong(to: Incarnation, sent: u64) -> Pong {
+        Pong {
+            from: YOU,
+            to,
+            sent: at(sent),
+            length_ms: 2000,
+        }
     }
 
     #[test]
@@ -385,26 +407,50 @@ mod tests {
     fn promises_for_others_or_from_the_future_are_none() {
         let mut rule = two();
         promised(&mut rule, 5000, 4000);
-        let (from, to, sent) = (YOU, Incarnation(9), at(5000));
-        rule.answered(&Pong { from, to, sent }, at(6000));
+        rule.answered(&pong(Incarnation(9), 5000), at(6000));
         assert_eq!(rule.acts_until(), at(1800));
-        let (from, to, sent) = (YOU, Incarnation(9), at(0));
-        assert_eq!(rule.answer(&Ping { from, to, sent }, at(0)), None);
-        let (from, to) = (Incarnation(9), ME);
-        assert_eq!(rule.answer(&Ping { from, to, sent }, at(0)), None);
+        assert_eq!(rule.answer(&ping(YOU, Incarnation(9)), at(0)), None);
+        assert_eq!(rule.answer(&ping(Incarnation(9), ME), at(0)), None);
+    }
+
+    #[test]
+    fn a_promise_is_as_long_as_was_asked_and_counts_no_longer_than_that() {
+        let mut rule = two();
+        let long = |length_ms| Ping {
+            length_ms,
+            ..ping(YOU, ME)
+        };
+        let given = rule.answer(&long(10_000), at(0));
+        assert_eq!(given.map(|pong| pong.length_ms), Some(10_000));
+        assert!(pinged(&mut rule, 1000).is_some());
+        rule.viewed(&you(false), at(1000));
+        assert_eq!(rule.removable(at(9999)), []);
+        assert_eq!(rule.removable(at(10_000)), [YOU]);
+        let mut rule = two();
+        let most = rule.answer(&long(u64::MAX), at(0));
+        assert_eq!(most.map(|pong| pong.length_ms), Some(PROMISE_MS_MAX));
+        let (short, longer) = (500, 9000);
+        for (length_ms, until) in [(short, 5450), (longer, 6800)] {
+            let pong = Pong {
+                length_ms,
+                ..pong(ME, 5000)
+            };
+            rule.answered(&pong, at(5100));
+            assert_eq!(rule.acts_until(), at(until));
+        }
     }
 
     #[test]
     fn a_host_is_removed_only_after_the_last_promise_to_it() {
         let mut rule = two();
         assert!(pinged(&mut rule, 1000).is_some());
-        assert_eq!(removable(&mut rule, 100_000), []);
+        assert_eq!(rule.removable(at(100_000)), []);
         let mut rule = two();
         assert!(pinged(&mut rule, 1000).is_some());
         rule.viewed(&you(false), at(1500));
-        assert_eq!(removable(&mut rule, 2999), []);
+        assert_eq!(rule.removable(at(2999)), []);
         assert_eq!(rule.next_deadline(), Some(at(3000)));
-        assert_eq!(removable(&mut rule, 3000), [YOU]);
+        assert_eq!(rule.removable(at(3000)), [YOU]);
         assert_eq!(pinged(&mut rule, 3000), None);
     }
 
@@ -414,12 +460,12 @@ mod tests {
         rule.viewed(&you(false), at(1000));
         for ms in (1000..5000).step_by(500) {
             assert!(pinged(&mut rule, ms).is_some());
-            assert_eq!(removable(&mut rule, ms), []);
+            assert_eq!(rule.removable(at(ms)), []);
         }
-        assert_eq!(removable(&mut rule, 5000), []);
+        assert_eq!(rule.removable(at(5000)), []);
         assert_eq!(pinged(&mut rule, 5001), None);
-        assert_eq!(removable(&mut rule, 6499), []);
-        assert_eq!(removable(&mut rule, 6500), [YOU]);
+        assert_eq!(rule.removable(at(6499)), []);
+        assert_eq!(rule.removable(at(6500)), [YOU]);
         rule.viewed(&you(true), at(6600));
         assert!(pinged(&mut rule, 6600).is_some());
     }
@@ -428,12 +474,12 @@ mod tests {
     fn who_was_never_pinged_waits_for_all_that_the_other_may_go_on() {
         let mut rule = two();
         rule.viewed(&you(false), at(1000));
-        assert_eq!(removable(&mut rule, 677_999 - 1000), []);
-        assert_eq!(removable(&mut rule, 678_000), [YOU]);
+        assert_eq!(rule.removable(at(677_999 - 1000)), []);
+        assert_eq!(rule.removable(at(678_000)), [YOU]);
         let mut rule = two();
         rule.viewed(&you(false), at(1000));
         rule.vouched_gone(YOU);
-        assert_eq!(removable(&mut rule, 1000), [YOU]);
+        assert_eq!(rule.removable(at(1000)), [YOU]);
     }
 
     #[test]
@@ -456,12 +502,6 @@ mod tests {
     fn who_does_not_count_on_promises_is_removed_at_once() {
         let mut rule = two();
         rule.viewed(&BTreeMap::from([(YOU, told(false, false))]), at(1000));
-        let unless_going_on = true;
-        let host = YOU;
-        let gone = Gone {
-            host,
-            unless_going_on,
-        };
-        assert_eq!(rule.removable(at(1000)), [gone]);
+        assert_eq!(rule.removable(at(1000)), [YOU]);
     }
 }

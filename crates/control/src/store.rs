@@ -9,12 +9,12 @@ use crate::endpoint::Endpoint;
 use crate::error::{ControlError, StoreError};
 #[cfg(feature = "etcd")]
 use crate::etcd::{Etcd, EtcdWatch};
-use crate::table::{Change, Snapshot, Txn};
+use crate::table::{Change, Entry, Snapshot, Txn};
 
 /// A store.
 pub(crate) enum Store {
     #[cfg(feature = "etcd")]
-    Etcd(Etcd),
+    Etcd(Box<Etcd>),
     Embedded(Embedded),
 }
 
@@ -36,7 +36,7 @@ impl Store {
     pub(crate) fn new(endpoint: &Endpoint, attempt: Duration) -> Result<Self, ControlError> {
         match endpoint {
             #[cfg(feature = "etcd")]
-            Endpoint::Etcd(etcd) => Ok(Self::Etcd(Etcd::new(etcd, attempt))),
+            Endpoint::Etcd(etcd) => Ok(Self::Etcd(Box::new(Etcd::new(etcd, attempt)))),
             #[cfg(not(feature = "etcd"))]
             Endpoint::Etcd(_) => {
                 let _ = attempt;
@@ -53,6 +53,15 @@ impl Store {
             #[cfg(feature = "etcd")]
             Self::Etcd(etcd) => etcd.read(prefix).await,
             Self::Embedded(store) => Ok(store.read(prefix)),
+        }
+    }
+
+    /// What is at a key.
+    pub(crate) async fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+        match self {
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd.get(key).await,
+            Self::Embedded(store) => Ok(store.read(key).entries.remove(key)),
         }
     }
 
@@ -79,7 +88,7 @@ impl Store {
         match self {
             #[cfg(feature = "etcd")]
             Self::Etcd(etcd) => etcd.keep(lease).await,
-            Self::Embedded(_) => Ok(true),
+            Self::Embedded(store) => Ok(store.keeps(lease)),
         }
     }
 
@@ -110,6 +119,8 @@ impl Store {
             #[cfg(feature = "etcd")]
             Self::Etcd(etcd) => Ok(Watch::Etcd(Box::new(etcd.watch(prefix, from).await?))),
             Self::Embedded(store) => {
+                // It has no history: everything anew.
+                let _ = from;
                 let (snapshot, receiver) = store.watch(prefix);
                 Ok(Watch::Embedded(Some(snapshot), receiver))
             }

@@ -105,6 +105,12 @@ pub struct Members {
 }
 
 impl Members {
+    /// Who, by their slots.
+    #[must_use]
+    pub fn members(&self) -> &BTreeMap<Slot, Member> {
+        &self.members
+    }
+
     /// Refuses what no host of this version writes.
     pub(crate) fn check(&self) -> Result<(), RecordError> {
         let wrong = |what: String| Err(RecordError::Wrong(what));

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::known::Keys;
-use crate::record::{decode_members, encode_members};
+use crate::known::{Keys, going_on_of};
+use crate::record::{decode_members, encode_members, encode_number};
 use crate::rule::{Ping, Pong, Rule, Times, Told};
 use crate::table::{Change, Need, Table, Txn, Write};
 use crate::view::{Incarnation, Member, Members, Representation};
@@ -67,7 +67,7 @@ struct Host {
     generation: i64,
     members: Members,
     alive: BTreeSet<Incarnation>,
-    going_on: BTreeSet<Incarnation>,
+    going_on: BTreeMap<Incarnation, Duration>,
     /// Notices arrive in order: revision of the last.
     seen: i64,
     held: BTreeMap<i64, Vec<Change>>,
@@ -170,7 +170,7 @@ impl World {
             generation: snapshot.revision,
             members: more.clone(),
             alive: BTreeSet::new(),
-            going_on: BTreeSet::new(),
+            going_on: BTreeMap::new(),
             seen: snapshot.revision,
             held: BTreeMap::new(),
         };
@@ -179,7 +179,11 @@ impl World {
             .clone()
             .filter_map(|key| self.keys.alive_of(key))
             .collect();
-        host.going_on = keys.filter_map(|key| self.keys.goes_on_of(key)).collect();
+        let entries = snapshot.entries.iter();
+        let going_on = entries.filter_map(|(key, entry)| {
+            Some((self.keys.goes_on_of(key)?, going_on_of(&entry.value)))
+        });
+        host.going_on = going_on.collect();
         host.tell_rule(sent);
         self.hosts.push(host);
         self.tell_all(changes);
@@ -285,8 +289,7 @@ impl World {
         }
         let pings = host.rule.pings(now);
         let gone = host.rule.removable(now);
-        let hosts: Vec<Incarnation> = gone.iter().map(|gone| gone.host).collect();
-        let (generation, left) = (host.generation, host.members.without(&hosts));
+        let (generation, left) = (host.generation, host.members.without(&gone));
         if host.rule.could_go_on(now) {
             self.send(number, STORE, Message::BeginToGoOn);
         }
@@ -301,12 +304,7 @@ impl World {
         }
         if !gone.is_empty() {
             let mut needs = vec![Need::Unchanged(self.keys.view(), generation)];
-            for gone in gone {
-                needs.push(Need::Absent(self.keys.alive(gone.host)));
-                if gone.unless_going_on {
-                    needs.push(Need::Absent(self.keys.goes_on(gone.host)));
-                }
-            }
+            needs.extend(gone.iter().map(|g| Need::Absent(self.keys.alive(*g))));
             let writes = vec![Write::put(self.keys.view(), encode_members(&left))];
             let txn = Txn { needs, writes };
             self.send(number, STORE, Message::Write { txn });
@@ -345,8 +343,9 @@ impl World {
             }
             Message::BeginToGoOn => {
                 let me = self.hosts[from].me;
+                let going_on = encode_number(self.hosts[from].rule.going_on_ms());
                 let needs = vec![Need::Present(self.keys.alive(me))];
-                let writes = vec![Write::put(self.keys.goes_on(me), "true".into())];
+                let writes = vec![Write::put(self.keys.goes_on(me), going_on)];
                 if let Some(changes) = self.table.transact(Txn { needs, writes }) {
                     self.tell_all(changes);
                     self.send(STORE, from, Message::GoesOn);
@@ -594,7 +593,10 @@ impl Host {
             } else if let Some(number) = keys.alive_of(&change.key) {
                 set(&mut self.alive, number, change.value.is_some());
             } else if let Some(number) = keys.goes_on_of(&change.key) {
-                set(&mut self.going_on, number, change.value.is_some());
+                match &change.value {
+                    Some(value) => self.going_on.insert(number, going_on_of(value)),
+                    None => self.going_on.remove(&number),
+                };
             }
         }
     }
@@ -603,7 +605,7 @@ impl Host {
         let numbers = self.members.members.values().map(|m| m.incarnation);
         let told = |number: Incarnation| Told {
             alive: self.alive.contains(&number),
-            goes_on: self.going_on.contains(&number),
+            goes_on: self.going_on.get(&number).copied(),
         };
         let mut others: BTreeMap<_, _> = numbers.map(|n| (n, told(n))).collect();
         if others.remove(&self.me).is_none() {
