@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use farpage_abi::PAGE_BYTES;
 use farpage_sys::view::View;
-use support::{Memory, Order, about, dies, hosts};
+use support::{Order, about, dies, hosts, read, write};
 
 const PAGES: u64 = 64;
 
@@ -24,7 +24,7 @@ struct Done {
 
 /// Adds to its own word of random pages, and looks at those of others, which never go back.
 fn work(number: usize, view: &View, mut seed: u64, rounds: u64, done: &AtomicU64) -> Done {
-    let (memory, mut all) = (Memory::new(), Done::default());
+    let mut all = Done::default();
     let mut seen: HashMap<(u64, usize), u64> = HashMap::new();
     for _ in 0..rounds {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -32,7 +32,7 @@ fn work(number: usize, view: &View, mut seed: u64, rounds: u64, done: &AtomicU64
         let word = |host: usize| page as usize * PAGE_BYTES + host * 8;
         done.fetch_add(1, Ordering::Relaxed);
         let other = (seed >> 50) as usize % 3;
-        let Some(now) = memory.read(view, word(other)) else {
+        let Some(now) = read(view, word(other)) else {
             all.lost.push(page);
             continue;
         };
@@ -43,7 +43,7 @@ fn work(number: usize, view: &View, mut seed: u64, rounds: u64, done: &AtomicU64
         );
         if (seed >> 45) % 2 == 0 {
             let next = all.written.get(&page).copied().unwrap_or(0) + 1;
-            match memory.write(view, word(number), next) {
+            match write(view, word(number), next) {
                 true => drop(all.written.insert(page, next)),
                 false => all.lost.push(page),
             }
@@ -84,14 +84,13 @@ fn one_dies(seed: u64, victim: u8) {
             .expect("nobody waits for ever");
         done.insert(number, one);
     }
-    let memory = Memory::new();
     let mut lost = 0;
     for page in 0..PAGES {
         for (number, one) in &done {
             let other = views[*done.keys().find(|other| *other != number).unwrap()].as_ref();
             let word = page as usize * PAGE_BYTES + number * 8;
             let wanted = one.written.get(&page).copied().unwrap_or(0);
-            match memory.read(other, word) {
+            match read(other, word) {
                 Some(read) => assert_eq!(read, wanted, "page {page}: word {number}"),
                 None => lost += 1,
             }

@@ -3,9 +3,7 @@
 #![allow(dead_code, missing_docs)]
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
@@ -19,7 +17,7 @@ use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_share::{About, Hosts, Server, Wire};
 use farpage_sys::file::Fd;
 use farpage_sys::view::View;
-use farpage_sys::{message, socket};
+use farpage_sys::{message, process, socket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Keeps what it is given.
@@ -210,29 +208,19 @@ pub fn dies(all: &[One], host: u8, generation: u64) {
     }
 }
 
-/// Memory of this process, which may be such as cannot be had: that is an error, and no signal.
-pub struct Memory(File);
+/// A word of memory, which may be such as cannot be had: that is `None`, and no signal.
+pub fn read(view: &View, offset: usize) -> Option<u64> {
+    let mut bytes = [0; 8];
+    process::copy_from(view.address() + offset, &mut bytes).ok()?;
+    Some(u64::from_le_bytes(bytes))
+}
 
-impl Memory {
-    pub fn new() -> Self {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .open("/proc/self/mem");
-        Self(file.unwrap())
-    }
-
-    pub fn read(&self, view: &View, offset: usize) -> Option<u64> {
-        let mut bytes = [0; 8];
-        let at = (view.address() + offset) as u64;
-        self.0.read_exact_at(&mut bytes, at).ok()?;
-        Some(u64::from_le_bytes(bytes))
-    }
-
-    pub fn write(&self, view: &View, offset: usize, word: u64) -> bool {
-        let at = (view.address() + offset) as u64;
-        self.0.write_all_at(&word.to_le_bytes(), at).is_ok()
-    }
+/// The same. False when it cannot be had.
+#[allow(unsafe_code)]
+pub fn write(view: &View, offset: usize, word: u64) -> bool {
+    let at = view.address() + offset;
+    // SAFETY: it is a word of the mapping, which nobody has a reference to.
+    unsafe { process::copy_to(at, &word.to_le_bytes()) }.is_ok()
 }
 
 impl One {
