@@ -47,7 +47,10 @@ const NEEDS: &[(Probe, &str)] = &[
     (Probe::Program("etcd"), "etcd-server"),
     // The build of etcd's client writes Rust from its protocol.
     (Probe::Program("protoc"), "protobuf-compiler"),
-    (Probe::File("/usr/include/google/protobuf/descriptor.proto"), "libprotobuf-dev"),
+    (
+        Probe::File("/usr/include/google/protobuf/descriptor.proto"),
+        "libprotobuf-dev",
+    ),
     (Probe::PythonModule("ensurepip"), "python3-venv"),
     // PyPI has PyTorch for x86-64 Linux only with CUDA, gigabytes of it; Debian's is for the CPU.
     (Probe::PythonModule("torch"), "python3-torch"),
