@@ -694,12 +694,18 @@ impl Pager for Shared {
         let unit = page.0 / self.about.unit_pages;
         let failure = lock(&self.failures).get(&unit).copied();
         failure.is_some_and(|error| {
-            let number = self.shell.own;
-            write!(
-                into,
-                "{error} (of the shared memory of all hosts, at {number})"
-            )
-            .is_ok()
+            let said = match error {
+                LOST => write!(
+                    into,
+                    "its last contents were on a host that died, and nowhere else (replicas=1)"
+                ),
+                FENCED => write!(
+                    into,
+                    "this host is out of the cluster; start its host kernel again to join anew"
+                ),
+                error => write!(into, "{error}"),
+            };
+            said.is_ok()
         })
     }
 
