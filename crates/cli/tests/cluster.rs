@@ -1,0 +1,276 @@
+//! Hosts that have memory in common: real host kernels in network namespaces, and a real etcd.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+#[path = "support/up.rs"]
+mod up;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use cluster::{Net, run_client};
+
+const SIGBUS: i32 = 7;
+
+/// A program of a host; nothing when it is run as a test.
+#[test]
+fn the_client() {
+    run_client();
+}
+
+#[test]
+fn hosts_have_one_memory_which_goes_with_its_last_user() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two) = (net.host(), net.host());
+    let (mut a, mut b) = (one.client(), two.client());
+    assert_eq!(a.does("share grid 1048576 4096"), "done");
+    assert_eq!(b.does("share grid"), "done");
+    assert_eq!(a.does("set 3 7"), "done");
+    assert_eq!(b.does("get 3"), "7");
+    assert_eq!(b.does("set 3 8"), "done");
+    assert_eq!(a.does("get 3"), "8");
+    a.send("add 10 4 2000");
+    b.send("add 10 4 2000");
+    assert_eq!((a.line(), b.line()), ("done".into(), "done".into()));
+    assert_eq!(
+        (a.does("sum 10 14"), b.does("sum 10 14")),
+        ("4000".into(), "4000".into())
+    );
+    let said = one.says(&["ls", "--hosts"]);
+    for part in [
+        "host0",
+        "host1",
+        "this host",
+        "10.79.0.3:7661  up",
+        "grid  1.00 MiB  4.00 KiB",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert!(
+        one.says(&["ls", "--hosts", "--json"])
+            .contains("\"is_own\": true")
+    );
+    let other = b.does("share grid 8192 4096");
+    assert!(
+        other.contains("there is an object 'grid' in the cluster, of 1.00 MiB"),
+        "{other}"
+    );
+    assert!(
+        b.does("share gone")
+            .contains("there is no shared memory object 'gone'")
+    );
+    // It lives as long as anybody has it.
+    assert!(a.ends().0.success());
+    assert_eq!(b.does("get 3"), "8");
+    assert!(b.ends().0.success());
+    two.until(&["ls", "--hosts"], &["the cluster shares nothing"]);
+    assert!(!two.says(&["ls"]).contains("grid"));
+}
+
+#[test]
+fn what_is_created_stays_until_its_name_is_taken_away() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two) = (net.host(), net.host());
+    assert_eq!(
+        one.says(&["create", "--page-size", "64K", "kept", "2M"]),
+        ""
+    );
+    let again = two.says(&["create", "kept", "2M"]);
+    assert!(
+        again.contains("there is a shared memory object 'kept' already"),
+        "{again}"
+    );
+    two.until(
+        &["ls", "--hosts"],
+        &["kept  2.00 MiB  64.0 KiB  distributed"],
+    );
+    let mut b = two.client();
+    assert_eq!(b.does("share kept"), "done");
+    assert_eq!(b.does("set 20 5"), "done");
+    assert!(b.ends().0.success());
+    let mut a = one.client();
+    assert_eq!(a.does("share kept"), "done");
+    assert_eq!(a.does("get 20"), "5");
+    assert_eq!(two.says(&["rm", "--cluster", "kept"]), "");
+    assert_eq!(a.does("get 20"), "5", "who has it keeps it");
+    assert!(a.ends().0.success());
+    one.until(&["ls", "--hosts"], &["the cluster shares nothing"]);
+    let gone = two.says(&["rm", "--cluster", "kept"]);
+    assert!(
+        gone.contains("there is no shared memory object 'kept'"),
+        "{gone}"
+    );
+    for (what, why) in [
+        (
+            ["create", "--page-size", "3K", "x", "1M"],
+            "give a power of two from 4K to 2M",
+        ),
+        (
+            ["create", "--page-size", "4K", "a/b", "1M"],
+            "'a/b' is no name",
+        ),
+    ] {
+        let said = one.says(&what);
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn a_host_that_dies_takes_only_what_it_alone_had() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two, mut three) = (net.host(), net.host(), net.host());
+    let (mut a, mut b, mut c) = (one.client(), two.client(), three.client());
+    assert_eq!(a.does("share grid 1048576 4096"), "done");
+    assert_eq!(b.does("share grid"), "done");
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(c.does("set 0 1"), "done", "this page will be lost");
+    assert_eq!(c.does("set 1 2"), "done");
+    assert_eq!(b.does("get 1"), "2", "of this one another has a copy");
+    assert_eq!(b.does("set 2 3"), "done");
+    a.send("add 8 4 20000");
+    b.send("add 8 4 20000");
+    three.kill();
+    assert_eq!(
+        (a.line(), b.line()),
+        ("done".into(), "done".into()),
+        "they go on"
+    );
+    assert_eq!(a.does("sum 8 12"), "40000");
+    assert_eq!(
+        (a.does("get 1"), a.does("get 2"), b.does("get 1")),
+        ("2".into(), "3".into(), "2".into())
+    );
+    assert_eq!(a.does("set 1 9"), "done");
+    assert_eq!(b.does("get 1"), "9");
+    assert_eq!(b.does("get 0"), "", "it is told, and does not wait");
+    let (status, said) = b.ends();
+    assert_eq!(status.signal(), Some(SIGBUS));
+    assert!(
+        said.contains("were on a host that died, and nowhere else"),
+        "{said}"
+    );
+    let hosts = one.says(&["ls", "--hosts"]);
+    assert!(!hosts.contains("host2"), "{hosts}");
+    // It comes back as another one, with nothing.
+    let three = net.start(2);
+    let mut c = three.client();
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(c.does("get 1"), "9");
+}
+
+#[test]
+fn without_etcd_what_is_shared_goes_on_and_nothing_new_is_made() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two) = (net.host(), net.host());
+    let (mut a, mut b) = (one.client(), two.client());
+    assert_eq!(a.does("share grid 1048576 4096"), "done");
+    assert_eq!(b.does("share grid"), "done");
+    assert_eq!(a.does("set 0 1"), "done");
+    net.kill_etcd();
+    one.until(&["ls", "--hosts"], &["did not answer"]);
+    // Longer than any lease.
+    let began = std::time::Instant::now();
+    let mut count = 0;
+    while began.elapsed() < std::time::Duration::from_secs(5) {
+        assert_eq!(
+            (a.does("add 0 1 1"), b.does("add 0 1 1")),
+            ("done".into(), "done".into())
+        );
+        count += 2;
+    }
+    assert_eq!(a.does("get 0"), (count + 1).to_string());
+    let refused = a.does("share other 4096 4096");
+    assert!(refused.contains("the cluster could not do it"), "{refused}");
+    net.start_etcd();
+    two.until(&["ls", "--hosts"], &["view"]);
+    up::until("it can be made again", || {
+        a.does("share third 4096 4096") == "done"
+    });
+}
+
+#[test]
+fn a_host_that_is_cut_off_stops_and_says_why_and_the_others_go_on() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two, three) = (net.host(), net.host(), net.host());
+    let (mut a, mut b, mut c) = (one.client(), two.client(), three.client());
+    assert_eq!(a.does("share grid 1048576 4096"), "done");
+    assert_eq!(b.does("share grid"), "done");
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(c.does("set 5 1"), "done");
+    assert_eq!(a.does("get 5"), "1");
+    net.plug(2, false);
+    one.until(&["ls", "--hosts"], &["host0", "host1"]);
+    up::until("it is not among them", || {
+        !one.says(&["ls", "--hosts"]).contains("host2")
+    });
+    // It was fenced before.
+    assert_eq!(c.does("get 5"), "", "it may not use what others may change");
+    let (status, said) = c.ends();
+    assert_eq!(status.signal(), Some(SIGBUS));
+    assert!(said.contains("this host is out of the cluster"), "{said}");
+    assert_eq!(a.does("set 5 2"), "done");
+    assert_eq!(b.does("get 5"), "2");
+    net.plug(2, true);
+    let said = three.ends();
+    assert!(said.contains("this host is out of the cluster"), "{said}");
+    let three = net.start(2);
+    let mut c = three.client();
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(c.does("get 5"), "2");
+}
+
+#[test]
+fn what_cannot_be_joined_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    let run = |what: &[&str]| {
+        let done = Command::new(env!("CARGO_BIN_EXE_farpage"))
+            .args(what)
+            .output()
+            .unwrap();
+        assert!(!done.status.success(), "{what:?}");
+        String::from_utf8(done.stderr).unwrap()
+    };
+    let key = key.to_str().unwrap();
+    let init = Command::new(env!("CARGO_BIN_EXE_farpage"))
+        .args(["cluster", "init", key])
+        .output();
+    let said = String::from_utf8(init.unwrap().stdout).unwrap();
+    assert!(said.contains("copy it to each host"), "{said}");
+    assert!(run(&["cluster", "init", key]).contains("is never replaced"));
+    let socket = folder.path().join("host");
+    let up = |cluster: &str, key: &str| {
+        let socket = socket.to_str().unwrap();
+        let what = [
+            "up",
+            "--ram",
+            "16M",
+            "--socket",
+            socket,
+            "--cluster",
+            cluster,
+        ];
+        run(&[&what[..], &["--cluster-key", key]].concat())
+    };
+    let said = up("http://x", key);
+    assert!(said.contains("no store has the scheme http"), "{said}");
+    let said = up("etcd://127.0.0.1:1/x", key);
+    assert!(
+        said.contains("did not answer in") && said.contains("127.0.0.1:1"),
+        "{said}"
+    );
+    let said = up("etcd://127.0.0.1:1/x", "/nowhere");
+    assert!(said.contains("/nowhere"), "{said}");
+    let said = run(&["up", "--ram", "16M", "--cluster", "etcd://127.0.0.1:1/x"]);
+    assert!(said.contains("--cluster-key"), "{said}");
+}

@@ -1,0 +1,355 @@
+//! Hosts of a cluster: network namespaces with addresses of their own, a switch between them, a real
+//! etcd, a host kernel in each, and programs that use it.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use farpage_services::Host;
+use farpage_services::cluster::{Scheduler, Wanted};
+
+use crate::up::{farpage, until};
+
+/// What a program of a host is told where its host kernel listens.
+pub const CLIENT: &str = "FARPAGE_TEST_CLIENT";
+
+/// A program of a host, when this test is run as one: does what it is told, a line each.
+pub fn run_client() {
+    let Ok(socket) = std::env::var(CLIENT) else {
+        return;
+    };
+    let host = Host::connect(Path::new(&socket)).unwrap();
+    let mut shared = None;
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| words[at].parse::<u64>().unwrap();
+        if words[0] == "share" {
+            let wanted = (words.len() > 2).then(|| Wanted {
+                bytes: number(2),
+                unit_bytes: number(3),
+                scheduler: Scheduler::Distributed,
+                replicas: 1,
+                stays: false,
+                note: String::new(),
+            });
+            match host.shared(words[1], wanted) {
+                Ok((found, _)) => {
+                    shared = Some(found);
+                    println!("done");
+                }
+                Err(error) => println!("{error}"),
+            }
+            continue;
+        }
+        let words_of = shared.as_ref().expect("it shares something").words();
+        let word = |page: u64| &words_of[page as usize * 512];
+        match words[0] {
+            "set" => word(number(1)).store(number(2), Ordering::Relaxed),
+            // Each of so many pages from the first, in turn, so many times.
+            "add" => {
+                for at in 0..number(3) {
+                    word(number(1) + at % number(2)).fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            "get" => {
+                println!("{}", word(number(1)).load(Ordering::Relaxed));
+                continue;
+            }
+            "sum" => {
+                let all = (number(1)..number(2)).map(|page| word(page).load(Ordering::Relaxed));
+                println!("{}", all.sum::<u64>());
+                continue;
+            }
+            other => panic!("{other}?"),
+        }
+        println!("done");
+    }
+}
+
+/// A program of a host.
+pub struct Client {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Client {
+    pub fn new(socket: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["the_client", "--exact", "--nocapture"]);
+        command.env(CLIENT, socket).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut client = Self {
+            child,
+            input,
+            output,
+        };
+        // What a test says when it begins.
+        while !client.line().starts_with("running 1 test") {}
+        client
+    }
+
+    pub fn send(&mut self, what: &str) {
+        writeln!(self.input, "{what}").unwrap();
+    }
+
+    /// What it answers; empty when it has died.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().rsplit(" ... ").next().unwrap().to_owned()
+    }
+
+    pub fn does(&mut self, what: &str) -> String {
+        self.send(what);
+        self.line()
+    }
+
+    /// How it ended, and what it said.
+    pub fn ends(mut self) -> (std::process::ExitStatus, String) {
+        drop(self.input);
+        let mut said = String::new();
+        let mut errors = self.child.stderr.take().unwrap();
+        errors.read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap(), said)
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+    }
+}
+
+/// Where a cluster lives.
+pub struct Net {
+    name: String,
+    pub folder: tempfile::TempDir,
+    etcd: Option<Child>,
+    hosts: u8,
+}
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+fn ip(words: &str) -> bool {
+    let done = Command::new("ip").args(words.split(' ')).output();
+    done.is_ok_and(|done| done.status.success())
+}
+
+impl Net {
+    /// Nothing without the privilege.
+    pub fn new() -> Option<Self> {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("farpage-{}-{number}", std::process::id());
+        if !ip(&format!("netns add {name}-sw")) {
+            println!("skipped: making network namespaces needs root and `ip`");
+            return None;
+        }
+        let mut net = Self {
+            name,
+            folder: tempfile::tempdir().unwrap(),
+            etcd: None,
+            hosts: 0,
+        };
+        let switch = format!("-n {}-sw", net.name);
+        for step in [
+            "link set lo up",
+            "link add br0 type bridge",
+            "addr add 10.79.0.1/24 dev br0",
+            "link set br0 up",
+        ] {
+            if !ip(&format!("{switch} {step}")) {
+                println!("skipped: this Linux has no bridges of network devices");
+                return None;
+            }
+        }
+        net.start_etcd();
+        Some(net)
+    }
+
+    pub fn start_etcd(&mut self) {
+        let mut command = self.within("sw", "etcd");
+        let url = "http://10.79.0.1:2379";
+        command.args(["--listen-client-urls", url, "--advertise-client-urls", url]);
+        command.args([
+            "--listen-peer-urls",
+            "http://127.0.0.1:2380",
+            "--log-level",
+            "error",
+        ]);
+        command
+            .args(["--unsafe-no-fsync", "--data-dir"])
+            .arg(self.folder.path().join("etcd"));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        self.etcd = Some(
+            command
+                .spawn()
+                .expect("etcd is installed (cargo xtask setup)"),
+        );
+    }
+
+    pub fn kill_etcd(&mut self) {
+        if let Some(mut etcd) = self.etcd.take() {
+            let _ = etcd.kill();
+            let _ = etcd.wait();
+        }
+    }
+
+    fn within(&self, space: &str, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &format!("{}-{space}", self.name), program]);
+        command
+    }
+
+    fn key(&self) -> PathBuf {
+        let key = self.folder.path().join("key");
+        if !key.exists() {
+            let mut init = Command::new(env!("CARGO_BIN_EXE_farpage"));
+            init.args(["cluster", "init"]).arg(&key);
+            assert!(init.output().unwrap().status.success());
+        }
+        key
+    }
+
+    /// One more host, with its host kernel.
+    pub fn host(&mut self) -> Kernel {
+        let number = self.hosts;
+        self.hosts += 1;
+        let (name, space) = (&self.name, format!("{}-{number}", self.name));
+        let last = number + 2;
+        for step in [
+            format!("netns add {space}"),
+            format!("-n {space} link set lo up"),
+            format!("link add v{number} netns {name}-sw type veth peer name e0 netns {space}"),
+            format!("-n {name}-sw link set v{number} master br0 up"),
+            format!("-n {space} addr add 10.79.0.{last}/24 dev e0"),
+            format!("-n {space} link set e0 up"),
+        ] {
+            assert!(ip(&step), "ip {step}");
+        }
+        self.start(number)
+    }
+
+    /// The host kernel of a host, started anew.
+    pub fn start(&self, number: u8) -> Kernel {
+        let socket = self.folder.path().join(format!("host{number}"));
+        let mut command = self.within(&number.to_string(), env!("CARGO_BIN_EXE_farpage"));
+        command
+            .args(["up", "--ram", "64M", "--socket"])
+            .arg(&socket);
+        command.arg("--spill").arg(self.folder.path());
+        command.args(["--cluster", "etcd://10.79.0.1:2379/test", "--cluster-key"]);
+        command
+            .arg(self.key())
+            .args(["--host-name", &format!("host{number}")]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        if !line.contains("the host kernel answers at") {
+            let mut said = String::new();
+            child
+                .stderr
+                .take()
+                .unwrap()
+                .read_to_string(&mut said)
+                .unwrap();
+            panic!("{line}{said}");
+        }
+        Kernel {
+            child,
+            _output: output,
+            socket,
+        }
+    }
+
+    /// Plugs a host in, or out.
+    pub fn plug(&self, number: u8, is_in: bool) {
+        let state = if is_in { "up" } else { "down" };
+        assert!(ip(&format!(
+            "-n {}-sw link set v{number} {state}",
+            self.name
+        )));
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        self.kill_etcd();
+        for number in 0..self.hosts {
+            ip(&format!("netns del {}-{number}", self.name));
+        }
+        ip(&format!("netns del {}-sw", self.name));
+    }
+}
+
+/// A host kernel.
+pub struct Kernel {
+    pub child: Child,
+    _output: BufReader<ChildStdout>,
+    pub socket: PathBuf,
+}
+
+impl Kernel {
+    pub fn client(&self) -> Client {
+        Client::new(&self.socket)
+    }
+
+    pub fn says(&self, what: &[&str]) -> String {
+        let output = farpage(what, &self.socket).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        said + &String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// Waits until what it says has all of these.
+    pub fn until(&self, what: &[&str], has: &[&str]) -> String {
+        let mut said = String::new();
+        until(&format!("{what:?} says {has:?}"), || {
+            said = self.says(what);
+            std::thread::sleep(Duration::from_millis(20));
+            has.iter().all(|part| said.contains(part))
+        });
+        said
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([signal, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    /// Ends it; what it said.
+    pub fn ends(mut self) -> String {
+        self.signal("-TERM");
+        let began = Instant::now();
+        let mut said = String::new();
+        let mut errors = self.child.stderr.take().unwrap();
+        errors.read_to_string(&mut said).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{said}");
+        assert!(began.elapsed() < Duration::from_secs(30), "{said}");
+        said
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
