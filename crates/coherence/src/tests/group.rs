@@ -304,16 +304,7 @@ fn run(seed: u64) -> Result<(), String> {
 
 #[test]
 fn no_law_is_broken_whatever_sizes_pages_have() {
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .map(|text| text.parse::<u64>().unwrap())
-    };
-    let seeds = match number("FARPAGE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("FARPAGE_SEEDS").unwrap_or(1000),
-    };
-    for seed in seeds {
+    for seed in super::seeds() {
         if let Err(broken) = run(seed) {
             panic!(
                 "seed {seed}: {broken}\nagain: FARPAGE_SEED={seed} cargo test -p farpage-coherence \

@@ -134,10 +134,12 @@ fn run(seed: u64) -> Result<(), String> {
 
 #[test]
 fn no_law_is_broken_in_any_run() {
-    let runs = std::env::var("FARPAGE_SEEDS").map_or(1000, |seeds| seeds.parse().unwrap());
-    for seed in 0..runs {
+    for seed in super::seeds() {
         if let Err(broken) = run(seed) {
-            panic!("seed {seed}: {broken}");
+            panic!(
+                "seed {seed}: {broken}\nagain: FARPAGE_SEED={seed} cargo test -p farpage-coherence \
+                 in_any_run"
+            );
         }
     }
 }
