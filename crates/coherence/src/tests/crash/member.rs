@@ -75,7 +75,12 @@ impl Member {
         Self {
             own,
             members: Members::new(own, view),
-            pages: (0..pages).map(|_| make(own, view.home)).collect(),
+            pages: (0..pages)
+                .map(|page| match page % 2 {
+                    0 => make(own, view.home),
+                    _ => make(own, view.home).find_migration(),
+                })
+                .collect(),
             bytes: vec![is_first.then_some(first); pages],
             kept: vec![None; pages],
             mirror: is_mirrored.then(Mirror::new),
