@@ -38,8 +38,8 @@
 //!
 //! A page that nobody reports was touched by nobody while the home of before lives. If that died,
 //! it is as lost as one that was reported without contents: [`Recovery::verdict`] of no reports says
-//! what it is, from what is [`Known`]. A host forgets no [`Page`] that it has touched, unless it is
-//! not the home and has neither contents nor anything under way: what the home knows is enough then.
+//! what it is, from what is [`Known`]. A host keeps the [`Page`] of whatever it has touched: others may
+//! believe that it owns it, or has a copy.
 //!
 //! The crate is pure: no I/O, no clock, no threads.
 #![no_std]

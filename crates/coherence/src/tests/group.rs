@@ -344,6 +344,24 @@ fn all_units_are_asked_for_at_once() {
 }
 
 #[test]
+fn a_page_with_a_lost_unit_is_lost_and_holds_nothing() {
+    let mut group = Group::new(vec![Page::new(Host(1), Host(0)); 2]);
+    group.fault(Read);
+    let epoch = crate::Epoch(0);
+    group.handle(0, Host(0), Message::Copy { epoch }).unwrap();
+    assert!(group.units()[0].is_held());
+    group.handle(1, Host(0), Message::Lost { epoch }).unwrap();
+    let mut last = None;
+    while let Some(output) = group.poll_output() {
+        last = Some(output);
+    }
+    assert_eq!((last, group.wanted()), (Some(GroupOutput::Lost), None));
+    assert!(group.at(0, Page::forget), "it is not held any more");
+    let refused = group.handle(1, Host(0), Message::Copy { epoch });
+    assert!(refused.is_err());
+}
+
+#[test]
 fn small_hosts_share_a_large_page_without_disturbing_each_other() {
     let mut world = World::new(16, &[16, 1, 1]);
     for page in 0..16 {
