@@ -332,7 +332,10 @@ impl World {
                 Receipt::Take => {
                     let number = match &flying.what {
                         What::Parcel { number, .. } => Some(*number),
-                        _ => None,
+                        What::About(_)
+                        | What::Marker(_)
+                        | What::Reports(..)
+                        | What::Verdicts(..) => None,
                     };
                     let taken = match &flying.what {
                         What::About(about) => Some(about),
