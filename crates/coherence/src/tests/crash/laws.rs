@@ -117,7 +117,7 @@ impl World {
                     _ => 0,
                 };
                 self.nobody_has(page)?;
-                if lived && restored != latest {
+                if (lived || !self.is_mirrored) && restored != latest {
                     return Err(format!("{restored} of {latest}, with {holders:?}"));
                 }
                 self.latest[page] = restored;
