@@ -175,7 +175,7 @@ fn without_etcd_what_is_shared_goes_on_and_nothing_new_is_made() {
     assert_eq!(b.does("share grid"), "done");
     assert_eq!(a.does("set 0 1"), "done");
     net.kill_etcd();
-    one.until(&["ls", "--hosts"], &["did not answer"]);
+    one.until(&["ls", "--hosts"], &["the cluster's store does not answer"]);
     // Longer than any lease.
     let began = std::time::Instant::now();
     let mut count = 0;

@@ -13,8 +13,33 @@
 //! 6. A peer's message that cannot be is a [`Violation`], and changes nothing.
 //!
 //! [`Page`] is the distributed scheduler: the owner of a page serialises what is asked of it, and
-//! ownership moves to who writes. [`Central`] has a server that has all contents and asks for them
-//! back.
+//! ownership moves to who writes. [`Group`] is a page of a host whose pages are larger than the
+//! object's. [`Central`] has a server that has all contents and asks for them back.
+//!
+//! # When a host dies
+//!
+//! [`Members`] follows the views of the control plane and says of each message whether it counts.
+//! The shell of a host does this:
+//!
+//! 1. Each message about a page, and each parcel, carries [`Members::send`]'s generation. What comes
+//!    is shown to [`Members::receive`] first: taken, kept for later, or refused.
+//! 2. On [`Change::Died`] it does all outputs that are left, calls [`Page::freeze`] on every page,
+//!    sends each survivor a [`Marker`], and offers again what it had kept. Pages made until the end
+//!    of this are frozen at once.
+//! 3. When [`Members::is_drained`], it sends the home [`Page::report`] of all its pages, with
+//!    what it keeps of each ([`Mirror::kept`]).
+//! 4. The home makes a [`Recovery`] of each page that anybody reports, itself among them (a page
+//!    that it had not touched is new, and frozen), and sends each survivor all verdicts.
+//! 5. On the verdicts of the last death ([`Members::fence`]), and no others, each calls
+//!    [`Page::resume`] on every page (with [`Verdict::untouched`] where there is none), then
+//!    [`Members::resume`] and [`Mirror::resume`], and offers again what it had kept.
+//! 6. On a mirrored object it sends its backup a parcel of all pages that [`Page::mirror`] gives,
+//!    since they may be on one host only. Another host may die when that has arrived.
+//!
+//! A page that nobody reports was touched by nobody while the home of before lives. If that died,
+//! it is as lost as one that was reported without contents: [`Recovery::verdict`] of no reports says
+//! what it is, from what is [`Known`]. A host keeps the [`Page`] of whatever it has touched: others may
+//! believe that it owns it, or has a copy.
 //!
 //! The crate is pure: no I/O, no clock, no threads.
 #![no_std]

@@ -56,6 +56,9 @@ pub enum Message {
         /// What waited at the old owner, in the order in which it is to be served: one request of a
         /// host at most. It travels with the page, or each would be sent on at each change of owner.
         waiting: Box<[Request]>,
+        /// Hosts read and then write it, each in its turn ([`crate::Page::find_migration`]): it may
+        /// answer a read.
+        migrates: bool,
     },
     /// The receiver drops its copy, and tells the new owner.
     Invalidate {

@@ -90,6 +90,10 @@ pub struct Page {
     /// What this host owns may be nowhere else.
     is_written: bool,
     is_frozen: bool,
+    /// Who reads is to get the page when others have read and then written it.
+    finds_migration: bool,
+    /// They have.
+    migrates: bool,
     role: Role,
     epoch: Epoch,
     /// What this host owns is elsewhere as of this epoch, unless it is written.
@@ -115,6 +119,8 @@ impl Page {
             is_mirrored: false,
             is_written: is_owner,
             is_frozen: false,
+            finds_migration: false,
+            migrates: false,
             role,
             epoch: Epoch(0),
             version: Epoch(0),
@@ -132,6 +138,17 @@ impl Page {
             is_mirrored: true,
             is_written: false,
             ..page
+        }
+    }
+
+    /// Gives the page to who reads it, when each host reads it and then writes it: so a turn costs two
+    /// messages and not four. Where a host turns out only to read, the next one has a copy again.
+    #[must_use]
+    pub fn find_migration(self) -> Self {
+        let finds_migration = true;
+        Self {
+            finds_migration,
+            ..self
         }
     }
 
@@ -264,7 +281,9 @@ impl Page {
                 copies,
                 contents,
                 waiting,
+                migrates,
             } => {
+                self.migrates = migrates;
                 let waiting = waiting.into_iter().map(Later::Request);
                 self.now().later.splice(0..0, waiting);
                 self.own_came(epoch, copies, contents);
@@ -320,8 +339,10 @@ impl Page {
         if self.role == (Role::Becoming { copies }) {
             self.role = Role::Owner { copies };
             self.now().asked = None;
-            self.allow(Some(Access::Write));
-            self.answer(Access::Write);
+            // Who only reads is not taken for a writer before it writes.
+            let access = self.wanted().unwrap_or(Access::Write);
+            self.allow(Some(access));
+            self.answer(access);
         }
     }
 

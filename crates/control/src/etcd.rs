@@ -88,7 +88,7 @@ impl Etcd {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(error)) => match refusal(&error) {
                 Some(said) => return Err(StoreError::Refused(said)),
-                None => error.to_string(),
+                None => cause(&error),
             },
             Err(_) => String::from("no answer"),
         };
@@ -185,7 +185,7 @@ impl EtcdWatch {
                 return Err(silent("the server was left"));
             }
         };
-        let message = message.map_err(|error| silent(&error.to_string()))?;
+        let message = message.map_err(|error| silent(&cause(&error)))?;
         let message = message.ok_or_else(|| silent("by the server"))?;
         if message.compact_revision() != 0 {
             return Ok(Watched::Missed(None));
@@ -266,4 +266,12 @@ fn refusal(error: &Error) -> Option<String> {
     refusals
         .contains(&code)
         .then(|| String::from(status.message()))
+}
+
+/// What was wrong in the first place: the libraries between say only that something was.
+fn cause(mut error: &dyn std::error::Error) -> String {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
 }

@@ -108,8 +108,8 @@ pub struct SharedFigures {
 pub struct ClusterListed {
     /// Where its names are kept.
     pub store: String,
-    /// Why the store does not answer; empty: it does.
-    pub store_lost: String,
+    /// What is wrong with the store, or with this host; empty: nothing.
+    pub trouble: String,
     /// The number of the view.
     pub generation: u64,
     /// Its hosts.

@@ -184,7 +184,11 @@ impl Cluster for Joined {
         let objects = objects.filter(|(_, (_, described))| uid == 0 || uid == described.uid);
         ClusterListed {
             store: self.store.clone(),
-            store_lost: state.store_lost.or(state.fenced).unwrap_or_default(),
+            trouble: match (state.fenced, state.store_lost) {
+                (Some(why), _) => format!("this host is out of the cluster: {why}"),
+                (None, Some(why)) => format!("the cluster's store does not answer: {why}"),
+                (None, None) => String::new(),
+            },
             generation: state.generation,
             hosts: hosts.collect(),
             objects: objects

@@ -138,8 +138,8 @@ pub fn tables(listed: &ClusterListed) -> String {
         false => columns(sides, head, objects).join("\n") + "\n",
     };
     text += &format!("{}, view {}\n", listed.store, listed.generation);
-    if !listed.store_lost.is_empty() {
-        text += &format!("{}\n", listed.store_lost);
+    if !listed.trouble.is_empty() {
+        text += &format!("{}\n", listed.trouble);
     }
     text
 }

@@ -25,7 +25,9 @@ impl Page {
             Message::Copy { epoch } if self.told().is_some_and(|told| *epoch >= told) => {
                 "a copy that is later than the order to drop it"
             }
-            Message::Own { .. } if self.asked() != Some(Access::Write) || self.is_owner() => {
+            Message::Own {
+                copies, migrates, ..
+            } if !self.is_own_asked(*migrates && copies.is_empty()) => {
                 "a page that was not asked for"
             }
             Message::Own { .. } | Message::Invalidate { .. } if self.told().is_some() => {
@@ -67,6 +69,16 @@ impl Page {
             | Message::Dropped { .. } => return Ok(()),
         };
         Err(Violation { by: from, what })
+    }
+
+    /// True when the page may come: a read is answered so when the page migrates.
+    fn is_own_asked(&self, to_read: bool) -> bool {
+        let is_asked = match self.asked() {
+            Some(Access::Write) => true,
+            Some(Access::Read) => to_read,
+            None => false,
+        };
+        is_asked && !self.is_owner()
     }
 
     /// The order to drop a copy that waits here: there is one at most.

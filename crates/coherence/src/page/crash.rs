@@ -84,6 +84,7 @@ impl Page {
             return Err(Violation { by, what });
         }
         let was_owner = self.is_owner();
+        self.migrates = false;
         self.is_frozen = false;
         (self.owner, self.epoch) = (verdict.owner, verdict.epoch);
         self.is_listed = verdict.copies.has(self.own);

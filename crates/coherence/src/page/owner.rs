@@ -11,8 +11,11 @@ use crate::message::{Epoch, Message, Output, Request};
 impl Page {
     pub(super) fn serve(&mut self, request: Request) {
         match self.role {
-            Role::Owner { copies } if request.to_write => self.give(request, copies),
+            Role::Owner { copies } if request.to_write || self.is_to_migrate(request, copies) => {
+                self.give(request, copies);
+            }
             Role::Owner { mut copies } => {
+                self.migrates = false;
                 copies.add(request.by);
                 self.role = Role::Owner { copies };
                 if self.allowed == Some(Access::Write) {
@@ -36,8 +39,17 @@ impl Page {
         }
     }
 
+    /// True when who reads will most likely write, as this host did.
+    fn is_to_migrate(&self, request: Request, copies: Hosts) -> bool {
+        let is_read = !copies.less(Hosts::of(request.by)).is_empty();
+        self.migrates && self.allowed == Some(Access::Write) && !is_read
+    }
+
     /// Another host owns the page from now on.
     fn give(&mut self, request: Request, copies: Hosts) {
+        let has_read = request.has_copy && copies == Hosts::of(request.by);
+        let has_written = self.allowed == Some(Access::Write);
+        let migrates = self.finds_migration && (has_read || self.migrates && has_written);
         let contents = !(copies.has(request.by) && request.has_copy);
         let copies = copies.less(Hosts::of(request.by));
         let waiting: Box<[Request]> = self.take_waiting();
@@ -59,6 +71,7 @@ impl Page {
             copies,
             contents,
             waiting,
+            migrates,
         };
         self.show(request.by, own, version);
         self.is_written = false;

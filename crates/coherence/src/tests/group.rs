@@ -304,16 +304,7 @@ fn run(seed: u64) -> Result<(), String> {
 
 #[test]
 fn no_law_is_broken_whatever_sizes_pages_have() {
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .map(|text| text.parse::<u64>().unwrap())
-    };
-    let seeds = match number("FARPAGE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("FARPAGE_SEEDS").unwrap_or(1000),
-    };
-    for seed in seeds {
+    for seed in super::seeds() {
         if let Err(broken) = run(seed) {
             panic!(
                 "seed {seed}: {broken}\nagain: FARPAGE_SEED={seed} cargo test -p farpage-coherence \
@@ -350,6 +341,24 @@ fn all_units_are_asked_for_at_once() {
     );
     world.settle().unwrap();
     assert_eq!((world.sent, world.answered[1]), (1024, 1));
+}
+
+#[test]
+fn a_page_with_a_lost_unit_is_lost_and_holds_nothing() {
+    let mut group = Group::new(vec![Page::new(Host(1), Host(0)); 2]);
+    group.fault(Read);
+    let epoch = crate::Epoch(0);
+    group.handle(0, Host(0), Message::Copy { epoch }).unwrap();
+    assert!(group.units()[0].is_held());
+    group.handle(1, Host(0), Message::Lost { epoch }).unwrap();
+    let mut last = None;
+    while let Some(output) = group.poll_output() {
+        last = Some(output);
+    }
+    assert_eq!((last, group.wanted()), (Some(GroupOutput::Lost), None));
+    assert!(group.at(0, Page::forget), "it is not held any more");
+    let refused = group.handle(1, Host(0), Message::Copy { epoch });
+    assert!(refused.is_err());
 }
 
 #[test]

@@ -276,6 +276,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
                 copies,
                 contents: true,
                 waiting: [].into(),
+                migrates: false,
             },
         ),
         (
@@ -285,6 +286,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
                 copies: own,
                 contents: true,
                 waiting: [].into(),
+                migrates: false,
             },
         ),
     ] {
@@ -300,6 +302,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         copies,
         contents: true,
         waiting: [].into(),
+        migrates: false,
     };
     let refused = few.pages[1].handle(Host(0), own).unwrap_err();
     assert_eq!(refused.what, "others than those that have copies");
@@ -325,6 +328,7 @@ fn who_lies_about_what_comes_after_a_copy_is_found_out() {
             copies,
             contents: true,
             waiting: [].into(),
+            migrates: false,
         },
         Message::Copy {
             epoch: Epoch(u64::MAX),
@@ -346,5 +350,36 @@ fn who_lies_about_what_comes_after_a_copy_is_found_out() {
     assert_eq!(
         refused.what,
         "a request of a host that waits here, or cannot be"
+    );
+}
+
+#[test]
+fn a_page_that_hosts_read_and_then_write_costs_two_messages_a_turn() {
+    let turn = |few: &mut Few, host| few.cost(host, Read) + few.cost(host, Write);
+    let turns = |few: &mut Few| [1, 2, 3, 1, 2, 3].map(|host| turn(few, host));
+    let mut plain = Few::new(4);
+    let mut finds = Few::new(4);
+    for page in &mut finds.pages {
+        *page = page.clone().find_migration();
+    }
+    // Hosts that have not met yet are found by way of others: the rest are hops.
+    std::println!(
+        "plain {:?}, migrating {:?}",
+        turns(&mut plain),
+        turns(&mut finds)
+    );
+    for few in [&mut plain, &mut finds] {
+        few.cost(1, Write);
+        few.cost(2, Write);
+    }
+    assert_eq!((turn(&mut plain, 1), turn(&mut finds, 1)), (4, 2));
+    assert_eq!((turn(&mut plain, 2), turn(&mut finds, 2)), (4, 2));
+    // One that only reads: the next one has a copy again.
+    assert_eq!(finds.cost(1, Read), 2);
+    assert_eq!(finds.pages[1].allowed(), Some(Read));
+    assert_eq!(finds.cost(2, Read), 2);
+    assert_eq!(
+        (finds.pages[1].is_owner(), finds.pages[2].is_owner()),
+        (true, false)
     );
 }

@@ -43,9 +43,12 @@ pub(super) struct World {
 
 impl World {
     /// Host 0 owns the page.
-    pub(super) fn new(hosts: u8) -> Self {
+    pub(super) fn new(hosts: u8, migrates: bool) -> Self {
         let members = (0..hosts).map(|own| Member {
-            page: Page::new(Host(own), Host(0)),
+            page: match migrates {
+                true => Page::new(Host(own), Host(0)).find_migration(),
+                false => Page::new(Host(own), Host(0)),
+            },
             contents: (own == 0).then_some(0),
         });
         Self {

@@ -98,6 +98,10 @@ impl World {
             // The home has not heard that it died as well, and will decide anew.
             return Ok(());
         }
+        // What survivors had, or sent each other, is there as it was last written.
+        let (holders, since) = self.holders[page];
+        let lived = self.have_lived(holders, since) && !self.lost[page];
+        self.holds(home, page, crate::Hosts::of(verdict.owner));
         let owner = self.member(verdict.owner).clone();
         let latest = self.latest[page];
         match verdict.contents {
@@ -113,13 +117,16 @@ impl World {
                     _ => 0,
                 };
                 self.nobody_has(page)?;
+                if (lived || !self.is_mirrored) && restored != latest {
+                    return Err(format!("{restored} of {latest}, with {holders:?}"));
+                }
                 self.latest[page] = restored;
                 self.restored += 1;
             }
             Contents::Lost { .. } => {
                 self.nobody_has(page)?;
-                if self.is_mirrored {
-                    return Err(format!("page {page} of a mirrored object is lost"));
+                if self.is_mirrored || lived {
+                    return Err(format!("page {page} is lost, with {holders:?}"));
                 }
                 self.losses += u32::from(!self.lost[page]);
                 self.lost[page] = true;

@@ -75,7 +75,12 @@ impl Member {
         Self {
             own,
             members: Members::new(own, view),
-            pages: (0..pages).map(|_| make(own, view.home)).collect(),
+            pages: (0..pages)
+                .map(|page| match page % 2 {
+                    0 => make(own, view.home),
+                    _ => make(own, view.home).find_migration(),
+                })
+                .collect(),
             bytes: vec![is_first.then_some(first); pages],
             kept: vec![None; pages],
             mirror: is_mirrored.then(Mirror::new),
@@ -141,7 +146,7 @@ impl Member {
                 }
                 Output::Take => self.bytes[page] = Some(came.take().ok_or("takes nothing")?),
                 Output::Allow(None) => self.bytes[page] = None,
-                Output::Allow(Some(access)) => self.allow(page, access)?,
+                Output::Allow(Some(_)) => self.allow(page)?,
                 Output::Answer(access) => effects.push(Effect::Answered(page, access)),
                 Output::Lost => effects.push(Effect::Lost(page)),
             }
@@ -173,7 +178,7 @@ impl Member {
     }
 
     /// Threads may read from now on.
-    fn allow(&mut self, page: usize, _: Access) -> Result<(), String> {
+    fn allow(&mut self, page: usize) -> Result<(), String> {
         let bytes = self.bytes[page].ok_or("allows what it has not")?;
         for (knows, past) in self.knows.iter_mut().zip(bytes.past) {
             *knows = past.max(*knows);

@@ -79,17 +79,8 @@ fn run(seed: u64, sum: &mut Sum) -> Result<(), String> {
 
 #[test]
 fn no_law_is_broken_whoever_dies() {
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .map(|text| text.parse::<u64>().unwrap())
-    };
-    let seeds = match number("FARPAGE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("FARPAGE_SEEDS").unwrap_or(1000),
-    };
     let mut sum = Sum::default();
-    for seed in seeds {
+    for seed in crate::tests::seeds() {
         if let Err(broken) = run(seed, &mut sum) {
             panic!(
                 "seed {seed}: {broken}\nagain: FARPAGE_SEED={seed} cargo test -p farpage-coherence \

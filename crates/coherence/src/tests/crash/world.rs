@@ -41,6 +41,8 @@ pub(super) struct World {
     pub(super) latest: Vec<u32>,
     pub(super) lost: Vec<bool>,
     pub(super) was_lost: Vec<bool>,
+    /// Who has each page, or had it on the way between them, since so many views.
+    pub(super) holders: Vec<(Hosts, usize)>,
     pub(super) is_mirrored: bool,
     /// After a death all that is only on one host is mirrored at once.
     pub(super) mirrors_again: bool,
@@ -53,6 +55,9 @@ pub(super) struct World {
 impl Hash for World {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.members, self.views.last(), &self.latest, &self.lost).hash(state);
+        for (hosts, since) in &self.holders {
+            (hosts, self.have_lived(*hosts, *since)).hash(state);
+        }
         // Their order does not matter, but for that of parcels.
         let mut flying: Vec<u64> = self.flying.iter().map(|one| self.hash_of(one)).collect();
         flying.sort_unstable();
@@ -76,6 +81,7 @@ impl World {
             latest: alloc::vec![0; pages],
             lost: alloc::vec![false; pages],
             was_lost: alloc::vec![false; pages],
+            holders: alloc::vec![(Hosts::of(Host(0)), 0); pages],
             is_mirrored,
             mirrors_again: false,
             sent: 0,
@@ -258,7 +264,30 @@ impl World {
         member.bytes[page] = Some(super::flying::Bytes { written, past });
     }
 
+    /// True when none of these hosts has died since so many views.
+    pub(super) fn have_lived(&self, hosts: Hosts, since: usize) -> bool {
+        let mut views = self.views[since..].iter();
+        views.all(|view| view.living.has_all(hosts))
+    }
+
+    /// As `by` sees it: it may not have heard who died.
+    pub(super) fn holds(&mut self, by: Host, page: usize, hosts: Hosts) {
+        let since = self.member(by).members.view().generation;
+        self.holders[page] = (hosts, since.0 as usize);
+    }
+
     fn send(&mut self, from: Host, to: Host, what: What) {
+        let about = match &what {
+            What::About(about) => Some(about),
+            What::Parcel { then, .. } => then.as_ref(),
+            What::Marker(_) | What::Reports(..) | What::Verdicts(..) => None,
+        };
+        if let Some(about) = about
+            && let Message::Own { .. } = about.message
+        {
+            let (page, on_the_way) = (about.page, [about.origin, from, to, about.to]);
+            self.holds(from, page, Hosts::all(on_the_way));
+        }
         let member = self.member(from);
         let generation = match &what {
             What::About(about) => {
@@ -303,9 +332,24 @@ impl World {
                 Receipt::Take => {
                     let number = match &flying.what {
                         What::Parcel { number, .. } => Some(*number),
-                        _ => None,
+                        What::About(_)
+                        | What::Marker(_)
+                        | What::Reports(..)
+                        | What::Verdicts(..) => None,
                     };
+                    let taken = match &flying.what {
+                        What::About(about) => Some(about),
+                        What::Parcel { then, .. } => then.as_ref(),
+                        What::Marker(_) | What::Reports(..) | What::Verdicts(..) => None,
+                    };
+                    let taken = taken.filter(|about| {
+                        about.to == host && matches!(about.message, Message::Own { .. })
+                    });
+                    let page = taken.map(|about| about.page);
                     let effects = member.take(flying)?;
+                    if let Some(page) = page {
+                        self.holds(host, page, Hosts::of(host));
+                    }
                     if let Some(sender) = &mut self.members[usize::from(from.0)] {
                         sender.arrived = number.or(sender.arrived);
                     }
