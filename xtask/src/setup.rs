@@ -45,6 +45,8 @@ const NEEDS: &[(Probe, &str)] = &[
     (Probe::Program("mpicc"), "libopenmpi-dev"),
     (Probe::Program("mpirun"), "openmpi-bin"),
     (Probe::Program("etcd"), "etcd-server"),
+    (Probe::Program("etcdctl"), "etcd-client"),
+    (Probe::Program("ip"), "iproute2"),
     // The build of etcd's client writes Rust from its protocol.
     (Probe::Program("protoc"), "protobuf-compiler"),
     (

@@ -174,6 +174,7 @@ fn without_etcd_what_is_shared_goes_on_and_nothing_new_is_made() {
     assert_eq!(a.does("share grid 1048576 4096"), "done");
     assert_eq!(b.does("share grid"), "done");
     assert_eq!(a.does("set 0 1"), "done");
+    net.until_on_their_own(2);
     net.kill_etcd();
     one.until(&["ls", "--hosts"], &["the cluster's store does not answer"]);
     // Longer than any lease.

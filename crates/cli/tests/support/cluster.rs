@@ -193,6 +193,24 @@ impl Net {
         );
     }
 
+    /// Waits until so many hosts count on one another's promises: from then on they need no etcd.
+    pub fn until_on_their_own(&self, hosts: usize) {
+        until("hosts count on promises", || {
+            let mut command = self.within("sw", "etcdctl");
+            command
+                .env("ETCDCTL_API", "3")
+                .args(["--endpoints", "http://10.79.0.1:2379"]);
+            command.args(["get", "--prefix", "--keys-only", "test/now/goes-on/"]);
+            let keys = command
+                .output()
+                .expect("etcdctl is installed (cargo xtask setup)");
+            String::from_utf8_lossy(&keys.stdout)
+                .matches("goes-on")
+                .count()
+                == hosts
+        });
+    }
+
     pub fn kill_etcd(&mut self) {
         if let Some(mut etcd) = self.etcd.take() {
             let _ = etcd.kill();
