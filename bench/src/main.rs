@@ -6,6 +6,7 @@ mod fault;
 mod heap;
 mod hot;
 mod rpc;
+mod share;
 mod shared;
 mod together;
 mod translate;
@@ -75,6 +76,10 @@ fn main() {
         Some("translate") => {
             translate::run(number("--runs", 5) as usize, number("--mib", 64) as usize);
         }
+        // Parts of `cargo xtask bench share`, each started on its host.
+        Some("share-host") => share::host(&args[1], &args[2], number("--pages", 2048)),
+        Some("share-echo") => share::echo(&args[1]),
+        Some("share-ask") => share::ask(&args[1], number("--count", 2048)),
         Some("rpc") => rpc::run(
             number("--runs", 5) as usize,
             number("--calls", 50_000) as usize,

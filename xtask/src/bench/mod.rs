@@ -8,6 +8,7 @@ mod job;
 mod local;
 mod remote;
 mod rpc;
+mod share;
 mod shared;
 mod swap;
 mod translate;
@@ -33,10 +34,11 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         Some("local") => local::bench(world, args),
         Some("remote") => remote::bench(world, args),
         Some("rpc") => rpc::bench(world, args),
+        Some("share") => share::bench(world, args),
         Some("shared") => shared::bench(world, args),
         Some("translate") => translate::bench(world, args),
         other => bail!(
-            "bench run, default-pager, fault, fits, heap, cache, local, remote, rpc, shared or translate, not {:?}",
+            "bench run, default-pager, fault, fits, heap, cache, local, remote, rpc, share, shared or translate, not {:?}",
             other.unwrap_or("")
         ),
     }

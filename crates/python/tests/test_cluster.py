@@ -1,0 +1,176 @@
+"""Arrays that all hosts of a cluster have in common: two host kernels and a real etcd."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+import farpage as fp
+
+COMMAND = os.environ.get("FARPAGE_COMMAND", "farpage")
+
+
+def free_port(address="127.0.0.1"):
+    with socket.socket() as bound:
+        bound.bind((address, 0))
+        return bound.getsockname()[1]
+
+
+def until(true):
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < 30
+        time.sleep(0.01)
+
+
+def answers(port):
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def sockets(tmp_path, monkeypatch):
+    """The sockets of two hosts of a cluster; this process is a program of the first."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    etcd = ["etcd", "--data-dir", str(tmp_path / "etcd"), "--log-level", "error"]
+    etcd += ["--listen-client-urls", url, "--advertise-client-urls", url]
+    etcd += ["--listen-peer-urls", f"http://127.0.0.1:{free_port()}", "--unsafe-no-fsync"]
+    running = [subprocess.Popen(etcd)]
+    until(lambda: answers(port))
+    key = str(tmp_path / "key")
+    subprocess.run([COMMAND, "cluster", "init", key], check=True, stdout=subprocess.DEVNULL)
+    paths = []
+    for number in (2, 3):
+        path = str(tmp_path / f"host{number}")
+        address = f"127.0.0.{number}"
+        run = [COMMAND, "up", "--ram", "16M", "--spill", str(tmp_path), "--socket", path]
+        run += ["--cluster", f"etcd://127.0.0.1:{port}/test", "--cluster-key", key]
+        run += ["--address", f"{address}:{free_port(address)}"]
+        up = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
+        running.append(up)
+        assert "answers at" in up.stdout.readline()
+        paths.append(path)
+    monkeypatch.setenv("FARPAGE_HOST", paths[0])
+    fp._farpage.shared_forget_host()
+    yield paths
+    for process in reversed(running):
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def elsewhere(script, path, code):
+    """What a program of the host of `path` says."""
+    done = script(f"import os; os.environ['FARPAGE_HOST'] = {path!r}\n" + code)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_hosts_have_one_array(sockets, script):
+    a = fp.shared("grid", shape=(512, 512), dtype="f8")
+    assert isinstance(a, np.ndarray) and a.shape == (512, 512) and not a.any()
+    a[:] = np.arange(512 * 512.0).reshape(512, 512)
+    code = """
+import farpage as fp, numpy as np
+b = fp.shared("grid")
+print(b.shape, b.dtype, float(b.sum()))
+b[3] = -1
+print(type(b + 1).__name__, b[2:4].name)
+"""
+    said = elsewhere(script, sockets[1], code).splitlines()
+    assert said[0] == f"(512, 512) float64 {np.arange(512 * 512.0).sum()}"
+    assert said[1] == "ndarray grid"
+    assert (a[3] == -1).all() and a[4, 0] == 4 * 512
+
+
+def test_more_than_the_memory_of_a_host_is_shared(sockets, script):
+    a = fp.shared("large", shape=(6 << 20,), dtype="f8", page_size="64K")
+    a[:] = np.arange(len(a))
+    code = """
+import farpage as fp, numpy as np
+b = fp.shared("large", shape=(6 << 20,), dtype="f8", page_size="64K")
+print(bool((b == np.arange(len(b))).all()))
+b[::1000] = 7
+"""
+    assert elsewhere(script, sockets[1], code) == "True"
+    assert (a[::1000] == 7).all() and a[1] == 1
+
+
+def test_another_shape_is_refused_and_said(sockets):
+    a = fp.shared("grid", shape=16, dtype="i4")
+    for shape, dtype in (((32,), "i4"), ((16,), "f4")):
+        with pytest.raises(fp.Exists, match="grid"):
+            fp.shared("grid", shape=shape, dtype=dtype)
+    assert fp.shared("grid", shape=16, dtype="i4").shape == a.shape
+    with pytest.raises(fp.NotFound, match="nothing"):
+        fp.shared("nothing")
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"shape": (0,)}, "no bytes"),
+        ({"shape": (-1, 3)}, "no bytes"),
+        ({"shape": 4, "dtype": object}, "Python objects"),
+        ({"shape": 4, "page_size": 5000}, "power of two"),
+        ({"shape": 4, "page_size": "4M"}, "power of two"),
+        ({"shape": 4, "scheduler": "best"}, "distributed"),
+        ({"shape": 4, "replicas": 9}, "1 or 2"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, what):
+    with pytest.raises(fp.ArgumentError, match=what):
+        fp.shared("x", **options)
+
+
+def test_a_host_kernel_in_no_cluster_says_so(host):
+    with pytest.raises(fp.KernelError, match="belongs to no cluster"):
+        fp.shared("x", shape=4)
+
+
+def test_it_is_gone_with_its_last_user_unless_it_stays(sockets):
+    a = fp.shared("passing", shape=4)
+    b = fp.shared("staying", shape=4, stays=True)
+    a[:] = b[:] = 1
+    del a, b
+
+    def is_gone():
+        try:
+            fp.shared("passing")
+        except fp.NotFound:
+            return True
+        return False
+
+    until(is_gone)
+    b = fp.shared("staying")
+    b.unlink()
+    del b
+
+
+def test_it_is_pickled_by_its_name(sockets):
+    a = fp.shared("grid", shape=(8, 8), dtype="f8")
+    part = pickle.loads(pickle.dumps(a[2:4, ::2]))
+    part[:] = 5
+    assert (a[2:4, ::2] == 5).all() and a.sum() == 8 * 5
+    copy = pickle.loads(pickle.dumps(a + 1))
+    copy[:] = 0
+    assert a.sum() == 8 * 5
+
+
+def test_children_of_fork_have_it(sockets):
+    a = fp.shared("grid", shape=8, dtype="i8")
+    a[0] = 1
+
+    def child():
+        a[1] = a[0] + 1
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0 and list(a[:2]) == [1, 2]
