@@ -183,6 +183,9 @@ pub fn description(of: &Control) -> Description {
         scheduler: Scheduler::Simple,
         replicas: 1,
         durability: Durability::Volatile,
+        uid: 0,
+        stays: true,
+        note: String::new(),
         home: Home {
             slot: of.slot(),
             incarnation: of.incarnation(),

@@ -135,6 +135,9 @@ pub struct Cluster {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Who sent a message, and it.
+type Early = (Host, Vec<u8>);
+
 struct Inner {
     own: Host,
     control: Control,
@@ -142,7 +145,7 @@ struct Inner {
     server: Server,
     state: Mutex<State>,
     /// Messages of objects that this host was not told of yet.
-    parked: Mutex<HashMap<u64, Vec<(Host, Vec<u8>)>>>,
+    parked: Mutex<HashMap<u64, Vec<Early>>>,
     is_over: AtomicBool,
     /// Is told what users should see.
     say: Box<dyn Fn(&str) + Send + Sync>,
