@@ -16,6 +16,7 @@ mod pager;
 mod raw;
 mod rights;
 mod safetensors;
+mod share;
 mod trace;
 
 /// One parser.
@@ -97,6 +98,11 @@ pub(crate) const TARGETS: &[Target] = &[
         name: "pager",
         run: pager::run,
         seeds: pager::seeds,
+    },
+    Target {
+        name: "share",
+        run: share::run,
+        seeds: share::seeds,
     },
     Target {
         name: "control",

@@ -87,6 +87,36 @@ fn an_object_lives_while_it_has_a_name_or_a_holder_and_is_removed_once() {
 }
 
 #[test]
+fn what_does_not_stay_goes_with_its_last_holder_and_its_name_is_free() {
+    let Some(etcd) = Etcd::start() else { return };
+    let (one, two) = two(&etcd);
+    let passing = farpage_control::Description {
+        stays: false,
+        ..description(&one)
+    };
+    let id = one.make(Some("grid"), passing.clone()).expect("made");
+    two.hold(id).expect("it is there");
+    one.release(id).expect("it was held");
+    assert_eq!(two.find("grid").expect("two holds it").0, id);
+    two.release(id).expect("it was held");
+    assert_eq!((removed(&one), removed(&two)), (id, id));
+    assert!(matches!(one.find("grid"), Err(ControlError::NoName(_))));
+    let next = two.make(Some("grid"), passing).expect("the name is free");
+    assert_ne!(next, id);
+    let long = farpage_control::Description {
+        note: "x".repeat(farpage_control::NOTE_MAX + 1),
+        ..description(&one)
+    };
+    let refused = one.make(None, long).expect_err("too long");
+    assert!(
+        refused
+            .to_string()
+            .contains("a note has at most 1024 bytes"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn the_last_to_leave_takes_along_what_nobody_names() {
     let Some(etcd) = Etcd::start() else { return };
     let a = join(&etcd.endpoint(), "a", LONG);

@@ -24,7 +24,8 @@ mod object;
 mod recovery;
 mod server;
 mod unit;
-mod wire;
+#[doc(hidden)]
+pub mod wire;
 
 pub use cluster::{Cluster, Config, HaveError, JoinError, Member, State, Wish};
 pub use counters::Figures;

@@ -1,6 +1,8 @@
 //! What servers tell each other, as bytes.
 
-use farpage_coherence::{Generation, Marker, Message, Report, Verdict};
+use farpage_coherence::{
+    Epoch, Generation, Host, Hosts, Marker, Message, Report, Request, Standing, Verdict,
+};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a head at most.
@@ -74,10 +76,71 @@ impl Said {
     }
 }
 
+/// Reads a message, and writes it again; and what comes after it. For fuzzing.
+#[must_use]
+pub fn read_and_write(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let (said, rest) = Said::take(bytes).ok()?;
+    Some((said.bytes(), rest))
+}
+
+/// A message of each kind. For fuzzing.
+#[must_use]
+pub fn samples() -> Vec<Vec<u8>> {
+    let fence = Generation(3);
+    let request = Request {
+        by: Host(3),
+        to_write: true,
+        has_copy: false,
+        known: Epoch(70_000),
+        hops: 2,
+    };
+    let own = Message::Own {
+        epoch: Epoch(9),
+        copies: Hosts::of(Host(1)),
+        contents: true,
+        waiting: [request].into(),
+        migrates: false,
+    };
+    let messages = [
+        Message::Request(request),
+        own,
+        Message::Lost { epoch: Epoch(4) },
+    ];
+    let unit = |message| Said::Unit {
+        object: 7,
+        unit: 1 << 40,
+        generation: fence,
+        message,
+    };
+    let report = Report {
+        standing: Standing::Copy,
+        epoch: Epoch(3),
+        owner: Host(1),
+        kept: None,
+    };
+    let others = [
+        Said::Began(fence),
+        Said::Marker(Marker {
+            generation: fence,
+            sent: 12,
+        }),
+        Said::Reports {
+            fence,
+            units: vec![(7, 1, report)],
+            is_last: true,
+        },
+        Said::Verdicts {
+            fence,
+            units: vec![(7, 1, Verdict::untouched(Host(0)))],
+            is_last: false,
+        },
+    ];
+    let all = messages.into_iter().map(unit).chain(others);
+    all.map(|said| said.bytes()).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use farpage_coherence::{Epoch, Host, Request};
-
     use super::*;
 
     #[test]
@@ -105,5 +168,8 @@ mod tests {
         longer[0] += 1;
         assert_eq!(Said::take(&longer), Err(Garbled::Unknown));
         assert_eq!(Said::take(&[1, 0, 0, 0, 0xff]), Err(Garbled::Unknown));
+        for sample in samples() {
+            assert_eq!(read_and_write(&sample), Some((sample.clone(), &[][..])));
+        }
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         "representation":{"little_endian":true,"pointer_bits":64,"architecture":"x86_64"}}"#;
     let object = r#"{"name":"grid","description":{"bytes":8192,"page_bytes":4096,
         "scheduler":"distributed","replicas":2,"durability":"flushed",
-        "home":{"slot":0,"incarnation":1}},"made_by":1,"attempt":1}"#;
+        "home":{"slot":0,"incarnation":1},"uid":0,"stays":true,"note":""},"made_by":1,"attempt":1}"#;
     let values = [
         "\"farpage-control\"".into(),
         "7".into(),
