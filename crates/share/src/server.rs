@@ -20,6 +20,8 @@ use crate::wire::{Garbled, Said, UNITS_MAX};
 
 /// Pages of a unit at most: 2 MiB.
 const UNIT_PAGES_MAX: u64 = 512;
+/// Objects that are not open here and that others ask for at most.
+const EARLY_MAX: usize = 4096;
 
 /// Brings messages to other hosts: each once, in any order.
 pub trait Wire: Send + Sync {
@@ -103,8 +105,13 @@ pub struct Server {
     hosts: Mutex<Hosts>,
     /// Messages of later: they are taken when this host has come so far.
     kept: Mutex<Vec<(Host, Vec<u8>)>>,
+    /// What was asked for of objects that are not open here yet.
+    early: Mutex<HashMap<u64, Vec<Early>>>,
     recovering: Mutex<Option<Recovering>>,
 }
+
+/// Who asks for which unit, and how.
+type Early = (Host, u64, Message);
 
 struct Open {
     shared: Arc<Shared>,
@@ -141,8 +148,8 @@ pub enum Wrong {
         /// What.
         what: String,
     },
-    /// This host knows no such object.
-    #[error("{by} sent a message of object {object}, which this host does not know")]
+    /// The object is not open here; what was asked for waits until it is.
+    #[error("{by} asks for a part of object {object}, which this host does not know")]
     Unknown {
         /// Who.
         by: Host,
@@ -189,6 +196,7 @@ impl Server {
             holds: Some(holds),
             hosts: Mutex::new(hosts),
             kept: Mutex::default(),
+            early: Mutex::default(),
             recovering: Mutex::default(),
         })
     }
@@ -213,12 +221,12 @@ impl Server {
         if bytes == 0 || !unit_pages.is_power_of_two() || unit_pages > UNIT_PAGES_MAX {
             return Err(OpenError::Size { bytes, unit_pages });
         }
+        // The homes of all objects change with the gate closed. Whoever is in it may lock.
+        let _entered = self.shell.gate.enter();
         let mut all = lock(&self.shared);
         if let Some(open) = all.get(&about.number) {
             return Ok(Arc::clone(&open.kernel));
         }
-        // The homes of all objects change with the gate closed.
-        let _entered = self.shell.gate.enter();
         let home = lock(&self.hosts).home(about);
         let shared = Shared::new(about.clone(), home, Arc::clone(&self.shell));
         let pages = bytes.div_ceil(farpage_abi::PAGE_BYTES as u64);
@@ -226,15 +234,57 @@ impl Server {
         let kernel = self.objects.create(&about.name, pages, pager, false)?;
         shared.is_of(&kernel);
         let open = Open {
-            shared,
+            shared: Arc::clone(&shared),
             kernel: Arc::clone(&kernel),
         };
         all.insert(about.number, open);
+        drop(all);
+        for (from, unit, message) in lock(&self.early).remove(&about.number).unwrap_or_default() {
+            if let Err(wrong) = take_unit(&shared, from, unit, message, &[]) {
+                eprintln!("farpage: {wrong}");
+            }
+        }
         Ok(kernel)
+    }
+
+    /// True when hosts have asked for units of an object that is not open here.
+    pub fn is_awaited(&self, number: u64) -> bool {
+        lock(&self.early).contains_key(&number)
+    }
+
+    /// An object that is not open here: what hosts ask for waits until it is.
+    fn comes_early(
+        &self,
+        from: Host,
+        object: u64,
+        unit: u64,
+        message: Message,
+    ) -> Result<(), Wrong> {
+        let Message::Request(_) = message else {
+            return Err(wrong(
+                from,
+                "an answer of an object that this host never had",
+            ));
+        };
+        if self.shell.is_frozen() {
+            // It is asked for again.
+            return Ok(());
+        }
+        let mut early = lock(&self.early);
+        let is_new = !early.contains_key(&object);
+        if is_new && early.len() >= EARLY_MAX {
+            return Err(wrong(
+                from,
+                "requests of too many objects that this host does not know",
+            ));
+        }
+        early.entry(object).or_default().push((from, unit, message));
+        Err(Wrong::Unknown { by: from, object })
     }
 
     /// An object is gone from all hosts.
     pub fn close(&self, number: u64) {
+        lock(&self.early).remove(&number);
         // Dropped without the lock: that gives its memory back.
         let _gone = lock(&self.shared).remove(&number);
     }
@@ -259,13 +309,6 @@ impl Server {
                 message,
             } => {
                 let entered = self.shell.gate.enter();
-                let opened = lock(&self.shared)
-                    .get(&object)
-                    .map(|open| Arc::clone(&open.shared));
-                let Some(shared) = opened else {
-                    let by = from;
-                    return Err(Wrong::Unknown { by, object });
-                };
                 match lock(&self.shell.members).receive(from, generation) {
                     Receipt::Take => {}
                     Receipt::Keep => {
@@ -274,7 +317,13 @@ impl Server {
                     }
                     Receipt::Refuse => return Ok(()),
                 }
-                let taken = take_unit(&shared, from, unit, message, contents);
+                let opened = lock(&self.shared)
+                    .get(&object)
+                    .map(|open| Arc::clone(&open.shared));
+                let taken = match opened {
+                    Some(shared) => take_unit(&shared, from, unit, message, contents),
+                    None => self.comes_early(from, object, unit, message),
+                };
                 drop(entered);
                 self.goes_on();
                 taken
@@ -368,6 +417,8 @@ impl Server {
                 return Vec::new();
             }
             Change::Died { marks_to } => {
+                // It is asked for again.
+                lock(&self.early).clear();
                 all.iter().for_each(|shared| shared.freeze());
                 let members = lock(&self.shell.members);
                 let fence = members.fence();

@@ -30,8 +30,6 @@ use post::{Ears, Inbox, Kind, Post};
 const HOLD: Duration = Duration::from_micros(100);
 /// Time between two questions whether the others are there.
 const PING: Duration = Duration::from_millis(200);
-/// Messages of objects that this host was not told of yet, at most.
-const PARKED_MAX: usize = 1 << 16;
 
 /// How a host joins a cluster.
 #[derive(Clone, Debug)]
@@ -135,17 +133,12 @@ pub struct Cluster {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Who sent a message, and it.
-type Early = (Host, Vec<u8>);
-
 struct Inner {
     own: Host,
     control: Control,
     post: Arc<Post>,
     server: Server,
     state: Mutex<State>,
-    /// Messages of objects that this host was not told of yet.
-    parked: Mutex<HashMap<u64, Vec<Early>>>,
     is_over: AtomicBool,
     /// Is told what users should see.
     say: Box<dyn Fn(&str) + Send + Sync>,
@@ -178,7 +171,6 @@ impl Cluster {
             post: Arc::clone(&post),
             server,
             state: Mutex::default(),
-            parked: Mutex::default(),
             is_over: AtomicBool::new(false),
             say,
         });
@@ -370,10 +362,6 @@ impl Inner {
             stay: described.home.incarnation.0,
             hold: HOLD,
         })?;
-        let parked = lock(&self.parked).remove(&number);
-        for (from, bytes) in parked.into_iter().flatten() {
-            self.unit_came(from, &bytes);
-        }
         Ok(object)
     }
 
@@ -401,13 +389,10 @@ impl Inner {
             Event::Made(id, object) => {
                 let named = (object.name.clone(), object.description.clone());
                 lock(&self.state).objects.insert(id.0, named);
-                let is_awaited = lock(&self.parked).contains_key(&id.0);
+                let is_awaited = self.server.is_awaited(id.0);
                 let is_home = object.description.home.incarnation == self.control.incarnation();
                 if is_awaited || is_home {
-                    let name = object.name.unwrap_or_default();
-                    if let Err(error) = self.open(id.0, &name, &object.description) {
-                        (self.say)(&format!("cannot keep '{name}' of the cluster: {error}"));
-                    }
+                    self.keeps(id.0, object.name, &object.description);
                 }
             }
             Event::Unnamed(id) => {
@@ -453,8 +438,23 @@ impl Inner {
     /// There is a new view.
     fn sees(&self, view: &View) {
         self.shows(view);
+        self.takes_over(view);
         for wrong in self.server.sees(hosts_of(view)) {
             (self.say)(&wrong.to_string());
+        }
+    }
+
+    /// Opens the objects whose home this host is about to be, since theirs has died.
+    fn takes_over(&self, view: &View) {
+        let stays = || view.members.values().map(|member| member.incarnation);
+        if stays().min() != Some(self.control.incarnation()) {
+            return;
+        }
+        let all = lock(&self.state).objects.clone();
+        for (number, (name, described)) in all {
+            if stays().all(|stay| stay != described.home.incarnation) {
+                self.keeps(number, name, &described);
+            }
         }
     }
 
@@ -494,27 +494,27 @@ impl Inner {
             .collect();
     }
 
-    /// A message of a unit. That of an object that this host was not told of waits until it is.
+    /// A message of another server.
     fn unit_came(&self, from: Host, bytes: &[u8]) {
         let object = match self.server.received(from, bytes) {
             Ok(()) => return,
+            // It waits until the object is open.
             Err(Wrong::Unknown { object, .. }) => object,
             Err(wrong @ (Wrong::Garbled { .. } | Wrong::Violation(_))) => {
                 return (self.say)(&wrong.to_string());
             }
         };
-        let mut parked = lock(&self.parked);
-        let waiting = parked.entry(object).or_default();
-        if waiting.len() < PARKED_MAX {
-            waiting.push((from, bytes.to_vec()));
-        }
-        drop(parked);
         let known = lock(&self.state).objects.get(&object).cloned();
         if let Some((name, described)) = known {
-            let name = name.unwrap_or_default();
-            if let Err(error) = self.open(object, &name, &described) {
-                (self.say)(&format!("cannot keep '{name}' of the cluster: {error}"));
-            }
+            self.keeps(object, name, &described);
+        }
+    }
+
+    /// This host answers for an object, or is asked for it, whether its programs use it or not.
+    fn keeps(&self, number: u64, name: Option<String>, described: &Description) {
+        let name = name.unwrap_or_default();
+        if let Err(error) = self.open(number, &name, described) {
+            (self.say)(&format!("cannot keep '{name}' of the cluster: {error}"));
         }
     }
 }
