@@ -52,6 +52,20 @@ fn hosts_have_one_memory_which_goes_with_its_last_user() {
         one.says(&["ls", "--hosts", "--json"])
             .contains("\"is_own\": true")
     );
+    let trace = std::thread::scope(|scope| {
+        let trace = scope.spawn(|| one.says(&["trace", "--count", "3", "grid"]));
+        while !trace.is_finished() {
+            assert_eq!(
+                (a.does("set 20 1"), b.does("set 20 2")),
+                ("done".into(), "done".into())
+            );
+        }
+        trace.join().unwrap()
+    });
+    assert!(
+        trace.contains("request") && trace.lines().count() >= 3,
+        "{trace}"
+    );
     let other = b.does("share grid 8192 4096");
     assert!(
         other.contains("there is an object 'grid' in the cluster, of 1.00 MiB"),

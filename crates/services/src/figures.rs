@@ -228,10 +228,16 @@ impl Service {
         name: &str,
         from: u64,
     ) -> Result<(u64, Vec<Message>), Refusal> {
-        let (port, entry) = self.named(name)?;
+        let gone = || Refusal::NotFound(name.into());
+        let port = match self.named(name) {
+            Ok((port, _)) => port,
+            Err(Refusal::NotFound(_)) => self.of_cluster(name).ok_or_else(gone)?,
+            Err(refusal) => return Err(refusal),
+        };
+        let entry = self.entry(port).ok_or_else(gone)?;
         entry.refuse_others(caller)?;
         self.keeps_messages_of(port)?;
-        let (_, entry) = self.named(name)?;
+        let entry = self.entry(port).ok_or_else(gone)?;
         let (first, events) = entry.object.trace(from, MESSAGES_MAX);
         let messages = events.into_iter().map(|event| Message {
             at_ns: event.at_ns,
@@ -242,6 +248,21 @@ impl Service {
             took_ns: event.took_ns,
         });
         Ok((first, messages.collect()))
+    }
+
+    /// The object of the cluster of this name that somebody at this host has.
+    fn of_cluster(&self, name: &str) -> Option<Name> {
+        self.held.iter().find_map(|(port, held)| match held {
+            Held::Object(entry) if entry.shared.is_some() && entry.name == name => Some(*port),
+            Held::Object(_) | Held::Name(_) | Held::Mapping(_) | Held::Wired(_) => None,
+        })
+    }
+
+    fn entry(&self, port: Name) -> Option<&Entry> {
+        match self.held.get(&port)? {
+            Held::Object(entry) => Some(entry),
+            Held::Name(_) | Held::Mapping(_) | Held::Wired(_) => None,
+        }
     }
 
     /// Makes room among the objects whose messages are kept.

@@ -109,7 +109,7 @@ pub(crate) struct Entry {
     /// `None`: paging space has what does not fit into memory.
     backing: Option<Backing>,
     /// Its number in the cluster, when all hosts have it in common.
-    shared: Option<u64>,
+    pub(crate) shared: Option<u64>,
 }
 
 pub(crate) struct Mapping {
