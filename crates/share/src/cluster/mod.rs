@@ -142,11 +142,14 @@ struct Inner {
     server: Server,
     state: Mutex<State>,
     /// Messages of objects that this host was not told of yet.
-    parked: Mutex<HashMap<u64, Vec<(Host, Vec<u8>)>>>,
+    parked: Mutex<HashMap<u64, Parked>>,
     is_over: AtomicBool,
     /// Is told what users should see.
     say: Box<dyn Fn(&str) + Send + Sync>,
 }
+
+/// Messages that wait, and who sent them.
+type Parked = Vec<(Host, Vec<u8>)>;
 
 impl Cluster {
     /// Joins. Pages that do not fit into the memory of `objects` go to `paging_space`; `say` is told

@@ -1,16 +1,17 @@
 //! One shared object at this host: the pager of the host's kernel, and a peer of other hosts.
 
+mod contents;
+mod pager;
+mod recovery;
+
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
-use farpage_coherence::{
-    HOSTS_MAX, Host, Message, Output, Page, Report, Standing, Verdict, Violation,
-};
+use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageRange};
+use farpage_coherence::{HOSTS_MAX, Host, Message, Output, Page, Violation};
 use farpage_host::Object;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket, errno};
+use farpage_pagers::{PagerError, errno};
 
 use crate::cell::{Cell, Event};
 use crate::counters::{Counters, Figures, count};
@@ -280,71 +281,6 @@ impl Shared {
         }
     }
 
-    /// The kernel wants pages of the unit.
-    fn wanted(&self, places: &Places<'_>, unit: u64, ticket: Ticket) -> Result<(), PagerError> {
-        let access = ticket.access();
-        let (allowed, is_owner) = self.with(unit, |cell| {
-            let (allowed, is_owner) = (cell.page.allowed(), cell.page.is_owner());
-            cell.tickets.push(ticket);
-            (allowed, is_owner)
-        });
-        match (allowed, access) {
-            (Some(allowed @ Access::Write), _) | (Some(allowed @ Access::Read), Access::Read) => {
-                if self.supply(places, unit, allowed, is_owner)? {
-                    return Ok(());
-                }
-                // The copy has gone, as copies may.
-                self.with(unit, |cell| {
-                    cell.page.let_go();
-                    cell.page.forget();
-                });
-            }
-            (Some(Access::Read), Access::Write) => self.keep_copy(places, unit)?,
-            (None, Access::Read | Access::Write) => {}
-        }
-        self.counts_miss(unit, access);
-        self.with(unit, |cell| cell.page.fault(access));
-        Ok(())
-    }
-
-    fn counts_miss(&self, unit: u64, access: Access) {
-        let allowed = self.with(unit, |cell| cell.page.allowed());
-        count(match (allowed, access) {
-            (Some(_), _) => &self.counters.upgrades,
-            (None, Access::Read) => &self.counters.read_misses,
-            (None, Access::Write) => &self.counters.write_misses,
-        });
-    }
-
-    /// A thread wants to write to a page of the unit that is here.
-    fn unlock(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
-        if self.with(unit, |cell| cell.page.allowed()) == Some(Access::Read) {
-            self.keep_copy(places, unit)?;
-            self.counts_miss(unit, Access::Write);
-        }
-        self.with(unit, |cell| cell.page.fault(Access::Write));
-        Ok(())
-    }
-
-    /// Others are about to be told that this host has a copy of the unit, so that contents need not
-    /// be sent: the kernel may not drop it meanwhile.
-    fn keep_copy(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
-        let (is_owner, is_kept) =
-            self.with(unit, |cell| (cell.page.is_owner(), cell.contents.is_some()));
-        if is_owner || is_kept {
-            return Ok(());
-        }
-        let copy = places.all(self.pages_of(unit), false)?;
-        self.with(unit, |cell| {
-            if copy.is_none() {
-                cell.page.let_go();
-                cell.page.forget();
-            }
-            cell.contents = copy;
-        });
-        Ok(())
-    }
-
     /// Does what the scheduler of a unit says, until it says no more.
     fn carry_out(&self, places: &Places<'_>, unit: u64, came: Option<Box<[u8]>>) {
         let mut work = Work {
@@ -451,107 +387,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Answers the tickets that an access is enough for, from what is at this host, and has paging
-    /// space keep what the kernel did not want of contents that an owner has to keep. False when
-    /// the contents are not here; then the tickets stay.
-    fn supply(
-        &self,
-        places: &Places<'_>,
-        unit: u64,
-        access: Access,
-        is_owner: bool,
-    ) -> Result<bool, PagerError> {
-        let (contents, is_new, may_write) = self.with(unit, |cell| {
-            let may_write = cell.page.allowed() == Some(Access::Write);
-            (cell.contents.take(), cell.is_new, may_write)
-        });
-        let tickets = self.with(unit, |cell| cell.tickets_for(access));
-        let how = Supplied {
-            locked: (!may_write).then_some(Access::Write),
-            ..Supplied::clean(0)
-        };
-        let mut tickets = tickets.into_iter();
-        while let Some(ticket) = tickets.next() {
-            let pages = self.pages_of(unit).intersect(ticket.pages());
-            let found = match &contents {
-                Some(contents) => Ok(Some(self.part_of(unit, contents, pages))),
-                None => self.found(places, pages, is_owner && is_new),
-            };
-            match found {
-                Ok(Some(bytes)) => {
-                    ticket.supply_as(&bytes, how);
-                }
-                Ok(None) if !is_owner => {
-                    self.with(unit, |cell| {
-                        cell.tickets.push(ticket);
-                        cell.tickets.extend(tickets);
-                    });
-                    return Ok(false);
-                }
-                Ok(None) => {
-                    ticket.fail(PagerError::Corrupt);
-                }
-                Err(error) => {
-                    ticket.fail(error);
-                }
-            }
-        }
-        let waits_to_write = self.with(unit, |cell| cell.page.wanted() == Some(Access::Write));
-        match contents {
-            Some(contents) if is_owner => places.keep(self.pages_of(unit), &contents)?,
-            // A copy that others were told of.
-            Some(contents) if waits_to_write => {
-                self.with(unit, |cell| cell.contents = Some(contents));
-            }
-            Some(contents) if self.about.unit_pages > 1 => {
-                self.keep_rest(places, unit, &contents)?;
-            }
-            Some(_) | None => {}
-        }
-        Ok(true)
-    }
-
-    /// Pages of a copy that the kernel did not ask for yet go to paging space: it will.
-    fn keep_rest(&self, places: &Places<'_>, unit: u64, bytes: &[u8]) -> Result<(), PagerError> {
-        let (parts, _) = bytes.as_chunks();
-        let mut out = Vec::new();
-        for (page, bytes) in self.pages_of(unit).iter().zip(parts) {
-            let mut unused = [0; PAGE_BYTES];
-            if !places.kernel.contents_of(page, &mut unused)? {
-                out.push(PageOut { page, bytes });
-            }
-        }
-        match out.is_empty() {
-            true => Ok(()),
-            false => places.paging_space.data_write(places.number, &out),
-        }
-    }
-
-    fn part_of(&self, unit: u64, contents: &[u8], pages: PageRange) -> Vec<u8> {
-        let first = (pages.start.0 - unit * self.about.unit_pages) as usize * PAGE_BYTES;
-        contents[first..first + pages.bytes() as usize].to_vec()
-    }
-
-    /// What is at this host of `pages`, which the kernel has not, from the first.
-    fn found(
-        &self,
-        places: &Places<'_>,
-        pages: PageRange,
-        is_new: bool,
-    ) -> Result<Option<Vec<u8>>, PagerError> {
-        let mut bytes = vec![0; pages.bytes() as usize];
-        let (parts, _) = bytes.as_chunks_mut();
-        let mut count = 0;
-        for (page, into) in pages.iter().zip(parts) {
-            if !places.paged_out(page, into)? && !is_new {
-                break;
-            }
-            count += 1;
-        }
-        bytes.truncate(count * PAGE_BYTES);
-        Ok((count > 0).then_some(bytes))
-    }
-
     /// A unit cannot be had: who waits for it gets an error.
     fn fails(&self, unit: u64, error: PagerError) {
         lock(&self.failures).insert(unit, error);
@@ -559,175 +394,6 @@ impl Shared {
         for ticket in tickets {
             ticket.fail(error);
         }
-    }
-}
-
-/// After a host has died. The gate is closed meanwhile.
-impl Shared {
-    /// Nothing is sent any more, and what comes is only kept, until the verdict.
-    pub(crate) fn freeze(&self) {
-        let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
-            return;
-        };
-        let places = self.places(&kernel);
-        for unit in self.touched() {
-            self.keeps_copy_or_forgets(&places, unit);
-            self.with(unit, |cell| cell.page.freeze());
-        }
-    }
-
-    fn touched(&self) -> Vec<u64> {
-        let of =
-            |part: &Mutex<HashMap<u64, Cell>>| lock(part).keys().copied().collect::<Vec<u64>>();
-        self.cells.iter().flat_map(of).collect()
-    }
-
-    /// A copy may become the only contents: it may not go without a word any more. One that has gone
-    /// is forgotten.
-    fn keeps_copy_or_forgets(&self, places: &Places<'_>, unit: u64) {
-        let is_copy = self.with(unit, |cell| {
-            let page = &cell.page;
-            !page.is_frozen()
-                && !page.is_owner()
-                && page.allowed().is_some()
-                && cell.contents.is_none()
-        });
-        if is_copy && !self.keeps_copy(places, unit).unwrap_or(false) {
-            self.with(unit, |cell| {
-                cell.page.let_go();
-                cell.page.forget();
-            });
-            self.carry_out(places, unit, None);
-        }
-    }
-
-    fn keeps_copy(&self, places: &Places<'_>, unit: u64) -> Result<bool, PagerError> {
-        for page in self.pages_of(unit).iter() {
-            let is_here = places.kernel.make_precious(page)?;
-            if !is_here && !places.paged_out(page, &mut [0; PAGE_BYTES])? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// What this host has.
-    pub(crate) fn reports(&self) -> Vec<(u64, Report)> {
-        let report = |unit: u64| self.with(unit, |cell| (unit, cell.page.report()));
-        self.touched().into_iter().map(report).collect()
-    }
-
-    /// Its home, from the next verdicts on.
-    pub(crate) fn has_home(&self, home: Home) {
-        *lock(&self.home) = home;
-    }
-
-    pub(crate) fn home(&self) -> Host {
-        lock(&self.home).host
-    }
-
-    /// All goes on: `verdict` says how, of a unit. Returns what is wrong.
-    pub(crate) fn resume(
-        &self,
-        verdict: impl Fn(u64) -> Option<(Host, Verdict)>,
-    ) -> Vec<Violation> {
-        let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
-            return Vec::new();
-        };
-        let places = self.places(&kernel);
-        let mut units = self.touched();
-        let home = *lock(&self.home);
-        let nobody_told = match home.is_next {
-            true => died_with_its_home(home.host),
-            false => Verdict::untouched(home.host),
-        };
-        let mut wrong = Vec::new();
-        units.sort_unstable();
-        for unit in units {
-            let (by, verdict) = verdict(unit).unwrap_or((home.host, nobody_told));
-            let resumed = self.with(unit, |cell| {
-                cell.is_new &= cell.page.report().standing != Standing::Nothing;
-                cell.page.resume(by, &verdict)
-            });
-            wrong.extend(resumed.err());
-            self.carry_out(&places, unit, None);
-            self.let_go(&places, unit);
-        }
-        wrong
-    }
-
-    /// What this host, the home, has of a unit that others have told of.
-    pub(crate) fn report_of(&self, unit: u64) -> Report {
-        let mut part = self.part(unit);
-        let cell = part.entry(unit).or_insert_with(|| self.untouched());
-        cell.page.report()
-    }
-
-    /// This host may not act any more: nothing of the object is here.
-    pub(crate) fn fence(&self) {
-        let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
-            return;
-        };
-        // What is left can be used by nobody else either.
-        let _ = kernel.take_away(PageRange::new(0, kernel.pages()));
-        for unit in self.touched() {
-            self.fails(unit, FENCED);
-        }
-    }
-}
-
-impl Pager for Shared {
-    fn init(&self, object: ObjectId, pages: u64) -> Result<(), PagerError> {
-        self.number.get_or_init(|| object);
-        self.shell.paging_space.init(object, pages)
-    }
-
-    fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
-        let unit = request.pages().start.0 / self.about.unit_pages;
-        Ok(request.later(|ticket| {
-            // No peer has to do with it.
-            let _ = self.happens(unit, Event::Wanted(ticket));
-        }))
-    }
-
-    fn explain(&self, _: ObjectId, page: PageIndex, into: &mut dyn fmt::Write) -> bool {
-        let unit = page.0 / self.about.unit_pages;
-        let failure = lock(&self.failures).get(&unit).copied();
-        failure.is_some_and(|error| {
-            let said = match error {
-                LOST => write!(
-                    into,
-                    "its last contents were on a host that died, and nowhere else (replicas=1)"
-                ),
-                FENCED => write!(
-                    into,
-                    "this host is out of the cluster; start its host kernel again to join anew"
-                ),
-                error => write!(into, "{error}"),
-            };
-            said.is_ok()
-        })
-    }
-
-    fn cluster_pages(&self, _: ObjectId, _: PageIndex) -> u64 {
-        self.about.unit_pages
-    }
-
-    fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
-        self.shell.paging_space.data_write(object, pages)
-    }
-
-    fn data_unlock(&self, _: ObjectId, page: PageIndex, _: Access) -> bool {
-        let _ = self.happens(page.0 / self.about.unit_pages, Event::Unlock);
-        false
-    }
-
-    fn locks_pages(&self) -> bool {
-        true
-    }
-
-    fn terminate(&self, object: ObjectId) {
-        self.shell.paging_space.terminate(object);
     }
 }
 
