@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use farpage_coherence::{
-    Change, Generation, Host, Members, Message, Receipt, Report, View, Violation,
+    Change, Epoch, Generation, HOSTS_MAX, Host, Members, Message, Receipt, Report, View, Violation,
 };
 use farpage_host::{Object, Objects};
 use farpage_pagers::Pager;
@@ -14,9 +14,11 @@ use farpage_pagers::Pager;
 use crate::counters::Figures;
 use crate::gate::Gate;
 use crate::holds::Holds;
+use crate::mirrored::{Parcel, Then, Written};
 use crate::object::{About, Home, Shared, lock};
+use crate::parts::{Parts, Place};
 use crate::recovery::Recovering;
-use crate::wire::{Garbled, Said, UNITS_MAX};
+use crate::wire::{Garbled, Passed, Said, UNITS_MAX};
 
 /// Pages of a unit at most: 2 MiB.
 const UNIT_PAGES_MAX: u64 = 512;
@@ -30,13 +32,16 @@ pub trait Wire: Send + Sync {
 /// What all objects here have in common.
 pub(crate) struct Shell {
     pub(crate) own: Host,
-    pub(crate) wire: Arc<dyn Wire>,
+    wire: Arc<dyn Wire>,
+    parts: Parts,
     /// Keeps what does not fit into memory.
     pub(crate) paging_space: Arc<dyn Pager>,
     pub(crate) holds: Holds,
     /// Whoever acts on a unit is in it.
     pub(crate) gate: Gate,
     members: Mutex<Members>,
+    /// Hosts that are known to take what this one sends.
+    met: Mutex<farpage_coherence::Hosts>,
     is_fenced: AtomicBool,
 }
 
@@ -55,8 +60,28 @@ impl Shell {
         self.is_fenced.load(Ordering::Relaxed)
     }
 
+    /// The view, of those of its hosts that are known to have begun: what is sent to another might be
+    /// of before it began, and not be taken.
+    pub(crate) fn backup_view(&self) -> View {
+        let view = lock(&self.members).view();
+        let mut met = *lock(&self.met);
+        met.add(self.own);
+        let living = view.living.less(view.living.less(met));
+        View { living, ..view }
+    }
+
+    /// The view since which parcels are counted.
+    pub(crate) fn era(&self) -> Generation {
+        lock(&self.members).fence()
+    }
+
+    /// Sends a message, in parts if it is long.
+    pub(crate) fn send(&self, to: Host, parts: &[&[u8]]) {
+        self.parts.send(parts, |parts| self.wire.send(to, parts));
+    }
+
     fn sends(&self, to: Host, said: &Said) {
-        self.wire.send(to, &[&said.bytes()]);
+        self.send(to, &[&said.bytes()]);
     }
 }
 
@@ -125,6 +150,11 @@ pub enum OpenError {
         /// Pages of a unit.
         unit_pages: u64,
     },
+    /// It is to be on more hosts than this version can, or on none.
+    #[error(
+        "what is written to a shared object is on 1 host or on 2, not on {0}; give 1 or 2 replicas"
+    )]
+    Replicas(u8),
     /// The kernel of this host could not make it.
     #[error(transparent)]
     Kernel(#[from] farpage_host::Error),
@@ -172,10 +202,12 @@ impl Server {
         let shell = Arc::new(Shell {
             own,
             wire,
+            parts: Parts::default(),
             paging_space,
             holds: Holds::default(),
             gate: Gate::default(),
             members: Mutex::new(Members::new(own, hosts.view())),
+            met: Mutex::default(),
             is_fenced: AtomicBool::new(false),
         });
         let held = Arc::clone(&shell);
@@ -213,6 +245,7 @@ impl Server {
         if bytes == 0 || !unit_pages.is_power_of_two() || unit_pages > UNIT_PAGES_MAX {
             return Err(OpenError::Size { bytes, unit_pages });
         }
+        check_replicas(about.replicas)?;
         let mut all = lock(&self.shared);
         if let Some(open) = all.get(&about.number) {
             return Ok(Arc::clone(&open.kernel));
@@ -256,34 +289,76 @@ impl Server {
                 object,
                 unit,
                 generation,
+                origin,
                 message,
-            } => {
-                let entered = self.shell.gate.enter();
-                let opened = lock(&self.shared)
-                    .get(&object)
-                    .map(|open| Arc::clone(&open.shared));
-                let Some(shared) = opened else {
-                    let by = from;
-                    return Err(Wrong::Unknown { by, object });
+            } => self.counted(from, object, generation, bytes, |shared| {
+                take_unit(shared, (from, origin), unit, message, contents)
+            }),
+            Said::Parcel {
+                object,
+                generation,
+                era,
+                order,
+                number,
+                units,
+                then,
+            } => self.counted(from, object, generation, bytes, |shared| {
+                let parcel = parcel(shared, units, then, contents);
+                let (units, then) = parcel.map_err(|what| wrong(from, what))?;
+                let parcel = Parcel {
+                    era,
+                    order,
+                    number,
+                    units,
+                    then,
                 };
-                match lock(&self.shell.members).receive(from, generation) {
-                    Receipt::Take => {}
-                    Receipt::Keep => {
-                        lock(&self.kept).push((from, bytes.to_vec()));
-                        return Ok(());
-                    }
-                    Receipt::Refuse => return Ok(()),
+                Ok(shared.parcel_came(from, parcel)?)
+            }),
+            Said::Arrived {
+                object,
+                generation,
+                number,
+            } => self.counted(from, object, generation, bytes, |shared| {
+                shared.parcels_arrived(number);
+                Ok(())
+            }),
+            Said::OnTwo {
+                object,
+                generation,
+                units,
+            } => self.counted(from, object, generation, bytes, |shared| {
+                shared.are_on_two(units);
+                Ok(())
+            }),
+            Said::Part {
+                message,
+                part,
+                count,
+            } => {
+                let place = Place {
+                    message,
+                    part,
+                    count,
+                };
+                let whole = self.shell.parts.came(from, place, contents);
+                let Some(whole) = whole.map_err(|what| wrong(from, what))? else {
+                    return Ok(());
+                };
+                let received = self.received(from, &whole);
+                if let Err(Wrong::Unknown { .. }) = received {
+                    // It is brought again when the object is known.
+                    self.shell.parts.again(from, place, &whole);
                 }
-                let taken = take_unit(&shared, from, unit, message, contents);
-                drop(entered);
-                self.goes_on();
-                taken
+                received
             }
             Said::Began(generation) => {
                 let mut members = lock(&self.shell.members);
                 members.began(from, generation)?;
-                let fence = members.fence();
+                let (fence, view) = (members.fence(), members.view());
                 drop(members);
+                if generation <= view.generation {
+                    lock(&self.shell.met).add(from);
+                }
                 if generation >= fence
                     && let Some(now) = &mut *lock(&self.recovering)
                 {
@@ -308,6 +383,38 @@ impl Server {
                 is_last,
             } => self.told(from, fence, bytes, |now| now.decided(from, units, is_last)),
         }
+    }
+
+    /// A message of an object has come, which counts in its view.
+    fn counted(
+        &self,
+        from: Host,
+        object: u64,
+        generation: Generation,
+        bytes: &[u8],
+        take: impl FnOnce(&Shared) -> Result<(), Wrong>,
+    ) -> Result<(), Wrong> {
+        let entered = self.shell.gate.enter();
+        let opened = lock(&self.shared)
+            .get(&object)
+            .map(|open| Arc::clone(&open.shared));
+        let Some(shared) = opened else {
+            let by = from;
+            return Err(Wrong::Unknown { by, object });
+        };
+        match lock(&self.shell.members).receive(from, generation) {
+            Receipt::Take => {}
+            Receipt::Keep => {
+                lock(&self.kept).push((from, bytes.to_vec()));
+                return Ok(());
+            }
+            Receipt::Refuse => return Ok(()),
+        }
+        lock(&self.shell.met).add(from);
+        let taken = take(&shared);
+        drop(entered);
+        self.goes_on();
+        taken
     }
 
     /// A part of a recovery has come: of this one, of a later one, or of one that is over.
@@ -369,6 +476,7 @@ impl Server {
             }
             Change::Died { marks_to } => {
                 all.iter().for_each(|shared| shared.freeze());
+                self.parts_from_the_dead_go();
                 let members = lock(&self.shell.members);
                 let fence = members.fence();
                 let recovering = Recovering::new(self.shell.own, fence, marks_to);
@@ -384,6 +492,16 @@ impl Server {
         let wrong = self.offers_again();
         self.goes_on();
         wrong
+    }
+
+    /// Nothing of those who have died comes any more.
+    fn parts_from_the_dead_go(&self) {
+        let living = lock(&self.shell.members).view().living;
+        let mut met = lock(&self.shell.met);
+        *met = met.less(met.less(living));
+        for host in (0..HOSTS_MAX).map(Host).filter(|host| !living.has(*host)) {
+            self.shell.parts.is_gone(host);
+        }
     }
 
     fn all(&self) -> Vec<Arc<Shared>> {
@@ -453,7 +571,8 @@ impl Server {
     fn decides(&self) {
         let own = |object: u64, unit: u64| {
             let all = lock(&self.shared);
-            Some(all.get(&object)?.shared.report_of(unit))
+            let shared = &all.get(&object)?.shared;
+            Some((shared.report_of(unit), shared.known()))
         };
         let (fence, all, verdicts) = {
             let mut recovering = lock(&self.recovering);
@@ -514,6 +633,14 @@ impl Server {
     }
 }
 
+/// Refuses numbers of replicas that cannot be.
+pub(crate) fn check_replicas(replicas: u8) -> Result<(), OpenError> {
+    match replicas {
+        1 | 2 => Ok(()),
+        more => Err(OpenError::Replicas(more)),
+    }
+}
+
 fn wrong(by: Host, what: impl std::fmt::Display) -> Wrong {
     let what = what.to_string();
     Wrong::Garbled { by, what }
@@ -521,26 +648,75 @@ fn wrong(by: Host, what: impl std::fmt::Display) -> Wrong {
 
 fn take_unit(
     shared: &Shared,
-    from: Host,
+    (from, origin): (Host, Host),
     unit: u64,
     message: Message,
     contents: &[u8],
 ) -> Result<(), Wrong> {
-    if unit >= shared.units() {
-        return Err(wrong(
-            from,
-            "a message of a place beyond the end of its object",
-        ));
+    if origin != from && (!shared.is_mirrored() || origin.0 >= HOSTS_MAX) {
+        return Err(wrong(from, "a message as another host"));
     }
     let wanted = match message.has_contents() {
-        true => shared.unit_bytes_of(unit),
-        false => 0,
+        true => unit_bytes(shared, unit),
+        false => unit_bytes(shared, unit).map(|_| 0),
     };
+    let wanted = wanted.map_err(|what| wrong(from, what))?;
     if contents.len() != wanted {
         return Err(wrong(from, "a message with the wrong number of bytes"));
     }
     let contents = (wanted > 0).then(|| contents.into());
-    Ok(shared.came(from, unit, message, contents)?)
+    Ok(shared.came(origin, unit, message, contents)?)
+}
+
+fn unit_bytes(shared: &Shared, unit: u64) -> Result<usize, &'static str> {
+    match unit < shared.units() {
+        true => Ok(shared.unit_bytes_of(unit)),
+        false => Err("a message of a place beyond the end of its object"),
+    }
+}
+
+/// A parcel, from what its head says and the contents behind it.
+fn parcel(
+    shared: &Shared,
+    units: Vec<(u64, Epoch)>,
+    then: Option<Passed>,
+    mut contents: &[u8],
+) -> Result<(Written, Option<Then>), &'static str> {
+    if !shared.is_mirrored() {
+        return Err("a parcel of an object that is not mirrored");
+    }
+    let mut take = |unit: u64| {
+        let bytes = unit_bytes(shared, unit)?;
+        let parts = contents.split_at_checked(bytes);
+        let (first, rest) = parts.ok_or("a parcel that is cut off")?;
+        contents = rest;
+        Ok::<Box<[u8]>, &'static str>(first.into())
+    };
+    let mut all = Written::new();
+    for (unit, version) in units {
+        all.push((unit, version, take(unit)?));
+    }
+    let then = match then {
+        Some(Passed { to, unit, message }) => {
+            if to.0 >= HOSTS_MAX || unit >= shared.units() {
+                return Err("something to pass on that cannot be");
+            }
+            let is_along = all.iter().any(|(other, ..)| *other == unit);
+            let has_own = message.has_contents() && !is_along;
+            let contents = has_own.then(|| take(unit)).transpose()?;
+            Some(Then {
+                to,
+                unit,
+                message,
+                contents,
+            })
+        }
+        None => None,
+    };
+    match contents.is_empty() {
+        true => Ok((all, then)),
+        false => Err("a parcel with more than it says"),
+    }
 }
 
 /// Says all of `units`, some at a time, and that these are the last.

@@ -41,7 +41,7 @@ fn work(number: usize, view: &View, mut seed: u64, rounds: u64, done: &AtomicU64
             now >= before,
             "page {page}: word {other} went back from {before} to {now}"
         );
-        if (seed >> 45) % 2 == 0 {
+        if (seed >> 45).is_multiple_of(2) {
             let next = all.written.get(&page).copied().unwrap_or(0) + 1;
             match write(view, word(number), next) {
                 true => drop(all.written.insert(page, next)),

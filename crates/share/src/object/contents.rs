@@ -7,6 +7,17 @@ use super::Shared;
 use crate::unit::Places;
 
 impl Shared {
+    /// All of a unit, which this host has.
+    pub(super) fn contents(&self, places: &Places<'_>, unit: u64) -> Result<Box<[u8]>, PagerError> {
+        let (kept, is_new) = self.with(unit, |cell| (cell.contents.clone(), cell.is_new));
+        match kept {
+            Some(contents) => Ok(contents),
+            None => places
+                .all(self.pages_of(unit), is_new)?
+                .ok_or(PagerError::Corrupt),
+        }
+    }
+
     /// Others are about to be told that this host has a copy of the unit, so that contents need not
     /// be sent: the kernel may not drop it meanwhile.
     pub(super) fn keep_copy(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {

@@ -1,6 +1,7 @@
 //! One shared object at this host: the pager of the host's kernel, and a peer of other hosts.
 
 mod contents;
+mod mirrored;
 mod pager;
 mod recovery;
 
@@ -9,13 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageRange};
-use farpage_coherence::{HOSTS_MAX, Host, Message, Output, Page, Violation};
+use farpage_coherence::{Contents, HOSTS_MAX, Host, Known, Message, Output, Page, Violation};
 use farpage_host::Object;
 use farpage_pagers::{PagerError, errno};
 
 use crate::cell::{Cell, Event};
 use crate::counters::{Counters, Figures, count};
-use crate::recovery::died_with_its_home;
+use crate::holds::Due;
+use crate::mirrored::{Happening, Mirrored};
+use crate::recovery::of_nobody;
 use crate::server::Shell;
 use crate::unit::Places;
 use crate::wire::Said;
@@ -38,6 +41,8 @@ pub struct About {
     pub bytes: u64,
     /// Pages that go from host to host together: a power of two, at most 512.
     pub unit_pages: u64,
+    /// On how many hosts is what another host sees: 2, or 1.
+    pub replicas: u8,
     /// Who has all of it, as zeros, in the beginning.
     pub home: Host,
     /// Which stay of that host.
@@ -71,6 +76,8 @@ pub(crate) struct Shared {
     failures: Mutex<HashMap<u64, PagerError>>,
     /// Its home now.
     home: Mutex<Home>,
+    /// With two replicas.
+    mirrored: Option<Mirrored>,
 }
 
 /// Who owns what nobody touched.
@@ -92,6 +99,7 @@ impl Shared {
     pub(crate) fn new(about: About, home: Home, shell: Arc<Shell>) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             home: Mutex::new(home),
+            mirrored: (about.replicas > 1).then(Mirrored::default),
             about,
             shell,
             own: Weak::clone(own),
@@ -116,6 +124,11 @@ impl Shared {
                 figures.owned += u64::from(is_owner);
                 figures.copies += u64::from(!is_owner && cell.page.allowed().is_some());
             }
+        }
+        if let Some(mirrored) = &self.mirrored {
+            let state = lock(&mirrored.state);
+            figures.on_their_way = state.on_their_way();
+            figures.kept = state.mirror.kept_pages() as u64;
         }
         figures
     }
@@ -169,6 +182,9 @@ impl Shared {
     /// Something happens to a unit: it is done here, or by whoever is at work on it. The error is of
     /// the last message that cannot be.
     fn happens(&self, unit: u64, event: Event) -> Result<(), Violation> {
+        if self.is_mirrored() {
+            return self.mirrors(Happening::Unit(unit, event));
+        }
         let _entered = self.shell.gate.enter();
         let mut wrong = Ok(());
         let mut part = self.part(unit);
@@ -196,16 +212,34 @@ impl Shared {
         let (own, home) = (self.shell.own, *lock(&self.home));
         let is_new = own == home.host && !home.is_next;
         if own != home.host || is_new {
-            return self.maybe_frozen(Page::new(own, home.host), is_new);
+            return self.maybe_frozen(self.page(home.host), is_new);
         }
         // Whoever had it died; others may say more, if they have not yet.
-        let mut page = Page::new(own, self.about.home_before(own));
-        if !self.shell.is_frozen() {
-            page.freeze();
-            let verdict = died_with_its_home(own);
-            page.resume(own, &verdict).expect("nothing is known of it");
+        let mut page = self.page(self.about.home_before(own));
+        if self.shell.is_frozen() {
+            return self.maybe_frozen(page, false);
         }
-        self.maybe_frozen(page, false)
+        page.freeze();
+        let verdict = of_nobody(own, self.known());
+        page.resume(own, &verdict).expect("nothing is known of it");
+        // Nothing of it is anywhere yet, so nothing is to be done.
+        while page.poll_output().is_some() {}
+        Cell::new(page, verdict.contents == Contents::First)
+    }
+
+    fn page(&self, owner: Host) -> Page {
+        match self.is_mirrored() {
+            true => Page::mirrored(self.shell.own, owner),
+            false => Page::new(self.shell.own, owner),
+        }
+    }
+
+    /// What is known of a unit that no survivor has.
+    pub(crate) fn known(&self) -> Known {
+        match self.is_mirrored() {
+            true => Known::Mirrored,
+            false => Known::Nothing,
+        }
     }
 
     fn maybe_frozen(&self, mut page: Page, is_new: bool) -> Cell {
@@ -222,6 +256,11 @@ impl Shared {
     }
 
     fn act(&self, unit: u64, event: Event) -> Result<(), Violation> {
+        if self.is_mirrored() {
+            self.part(unit)
+                .entry(unit)
+                .or_insert_with(|| self.untouched());
+        }
         if self.shell.is_fenced() {
             if let Event::Wanted(ticket) = event {
                 lock(&self.failures).insert(unit, FENCED);
@@ -264,7 +303,8 @@ impl Shared {
         while self.with(unit, |cell| cell.page.is_awaited()) {
             if let Some(at) = self.with(unit, |cell| cell.until(self.about.hold)) {
                 if !self.with(unit, |cell| std::mem::replace(&mut cell.is_timed, true)) {
-                    self.shell.holds.add(at, Weak::clone(&self.own), unit);
+                    let own = Weak::clone(&self.own);
+                    self.shell.holds.add(at, own, Due::LetGo(unit));
                 }
                 return;
             }
@@ -292,6 +332,7 @@ impl Shared {
                 std::iter::from_fn(|| cell.page.poll_output()).collect()
             });
             if work.outputs.is_empty() {
+                self.may_have_written(unit);
                 return;
             }
             for output in std::mem::take(&mut work.outputs) {
@@ -325,9 +366,16 @@ impl Shared {
             }
             Output::Send(to, message) => self.sends(places, unit, to, message)?,
             Output::Lost => self.fails(unit, LOST),
-            Output::Show { .. } | Output::Keep(_) | Output::Restore(_) => {
-                unreachable!("mirrored objects are refused when they are opened")
+            Output::Show {
+                to,
+                message,
+                version,
+            } => {
+                self.counts_message(&message);
+                self.shows(places, unit, to, message, Some(version))?;
             }
+            Output::Keep(version) => self.keeps_own(places, unit, version)?,
+            Output::Restore(version) => self.restores(places, unit, version)?,
             Output::Answer(access) => {
                 self.with(unit, Cell::lets_in);
                 let is_owner = self.with(unit, |cell| cell.page.is_owner());
@@ -347,8 +395,35 @@ impl Shared {
         to: Host,
         message: Message,
     ) -> Result<(), PagerError> {
+        self.counts_message(&message);
+        if message.has_contents() && self.goes_by_backup() {
+            return self.shows(places, unit, to, message, None);
+        }
         count(&self.counters.sent);
-        match &message {
+        let has_contents = message.has_contents();
+        let Some(generation) = self.shell.generation_to(to) else {
+            // It has died: what it asked for is not asked for any more.
+            return Ok(());
+        };
+        let said = Said::Unit {
+            object: self.about.number,
+            unit,
+            generation,
+            origin: self.shell.own,
+            message,
+        };
+        let head = said.bytes();
+        if has_contents {
+            let contents = self.contents(places, unit)?;
+            self.shell.send(to, &[&head, &contents]);
+        } else {
+            self.shell.send(to, &[&head]);
+        }
+        Ok(())
+    }
+
+    fn counts_message(&self, message: &Message) {
+        match message {
             Message::Request(request) if request.by != self.shell.own => {
                 count(&self.counters.forwarded);
             }
@@ -359,32 +434,9 @@ impl Shared {
             | Message::Dropped { .. }
             | Message::Lost { .. } => {}
         }
-        let has_contents = message.has_contents();
-        let Some(generation) = self.shell.generation_to(to) else {
-            // It has died: what it asked for is not asked for any more.
-            return Ok(());
-        };
-        let said = Said::Unit {
-            object: self.about.number,
-            unit,
-            generation,
-            message,
-        };
-        let head = said.bytes();
-        if !has_contents {
-            self.shell.wire.send(to, &[&head]);
-            return Ok(());
+        if message.has_contents() {
+            count(&self.counters.contents_sent);
         }
-        count(&self.counters.contents_sent);
-        let (kept, is_new) = self.with(unit, |cell| (cell.contents.clone(), cell.is_new));
-        let contents = match kept {
-            Some(contents) => contents,
-            None => places
-                .all(self.pages_of(unit), is_new)?
-                .ok_or(PagerError::Corrupt)?,
-        };
-        self.shell.wire.send(to, &[&head, &contents]);
-        Ok(())
     }
 
     /// A unit cannot be had: who waits for it gets an error.

@@ -8,11 +8,15 @@ use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
 use super::{FENCED, LOST, Shared, lock};
 use crate::cell::Event;
 use crate::counters::count;
-use crate::unit::Places;
+use crate::unit::{Kept, Places};
 
 impl Pager for Shared {
     fn init(&self, object: ObjectId, pages: u64) -> Result<(), PagerError> {
         self.number.get_or_init(|| object);
+        if self.is_mirrored() {
+            let kept = Kept::number_of(object);
+            self.shell.paging_space.init(kept, pages)?;
+        }
         self.shell.paging_space.init(object, pages)
     }
 
@@ -62,6 +66,9 @@ impl Pager for Shared {
 
     fn terminate(&self, object: ObjectId) {
         self.shell.paging_space.terminate(object);
+        if self.is_mirrored() {
+            self.shell.paging_space.terminate(Kept::number_of(object));
+        }
     }
 }
 

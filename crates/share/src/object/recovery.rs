@@ -9,7 +9,7 @@ use farpage_pagers::PagerError;
 
 use super::{FENCED, Home, Shared, lock};
 use crate::cell::Cell;
-use crate::recovery::died_with_its_home;
+use crate::recovery::of_nobody;
 use crate::unit::Places;
 
 impl Shared {
@@ -19,10 +19,12 @@ impl Shared {
             return;
         };
         let places = self.places(&kernel);
-        for unit in self.touched() {
-            self.keeps_copy_or_forgets(&places, unit);
-            self.with(unit, |cell| cell.page.freeze());
-        }
+        self.alone(|| {
+            for unit in self.touched() {
+                self.keeps_copy_or_forgets(&places, unit);
+                self.with(unit, |cell| cell.page.freeze());
+            }
+        });
     }
 
     fn touched(&self) -> Vec<u64> {
@@ -62,7 +64,10 @@ impl Shared {
 
     /// What this host has.
     pub(crate) fn reports(&self) -> Vec<(u64, Report)> {
-        let report = |unit: u64| self.with(unit, |cell| (unit, cell.page.report()));
+        let report = |unit: u64| {
+            let report = self.with(unit, |cell| cell.page.report());
+            (unit, self.with_kept(unit, report))
+        };
         self.touched().into_iter().map(report).collect()
     }
 
@@ -84,24 +89,31 @@ impl Shared {
             return Vec::new();
         };
         let places = self.places(&kernel);
-        let mut units = self.touched();
         let home = *lock(&self.home);
         let nobody_told = match home.is_next {
-            true => died_with_its_home(home.host),
+            true => of_nobody(home.host, self.known()),
             false => Verdict::untouched(home.host),
         };
-        let mut wrong = Vec::new();
-        units.sort_unstable();
-        for unit in units {
-            let (by, verdict) = verdict(unit).unwrap_or((home.host, nobody_told));
-            let resumed = self.with(unit, |cell| {
-                cell.is_new &= cell.page.report().standing != Standing::Nothing;
-                cell.page.resume(by, &verdict)
-            });
-            wrong.extend(resumed.err());
-            self.carry_out(&places, unit, None);
-            self.let_go(&places, unit);
+        if let Some(mirrored) = &self.mirrored {
+            lock(&mirrored.state).resume();
         }
+        let mut wrong = Vec::new();
+        self.alone(|| {
+            let mut units = self.touched();
+            units.sort_unstable();
+            for unit in units {
+                let (by, verdict) = verdict(unit).unwrap_or((home.host, nobody_told));
+                let resumed = self.with(unit, |cell| {
+                    cell.is_new &= cell.page.report().standing != Standing::Nothing;
+                    cell.page.resume(by, &verdict)
+                });
+                wrong.extend(resumed.err());
+                self.carry_out(&places, unit, None);
+                self.let_go(&places, unit);
+            }
+            // Another host may die as well, later.
+            self.mirrors_all();
+        });
         wrong
     }
 
@@ -109,7 +121,9 @@ impl Shared {
     pub(crate) fn report_of(&self, unit: u64) -> Report {
         let mut part = self.part(unit);
         let cell = part.entry(unit).or_insert_with(|| self.untouched());
-        cell.page.report()
+        let report = cell.page.report();
+        drop(part);
+        self.with_kept(unit, report)
     }
 
     /// This host may not act any more: nothing of the object is here.
