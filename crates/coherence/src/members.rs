@@ -14,7 +14,9 @@ use crate::hosts::{HOSTS_MAX, Host, Hosts};
 use crate::message::Violation;
 
 /// Which view: each message carries that of its sender, and each view has a later one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Generation(pub u64);
 
 /// Who lives, as the control plane says it to all hosts in the same order.

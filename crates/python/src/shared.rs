@@ -35,7 +35,9 @@ fn with_host<T: Send>(
 pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
         Error::Absent(_) | Error::Connect { .. } | Error::Call(_) => "Unreachable",
-        Error::Refused(Refusal::Exists(_) | Refusal::Answered(..) | Refusal::Differs(..)) => "Exists",
+        Error::Refused(Refusal::Exists(_) | Refusal::Answered(..) | Refusal::Differs(..)) => {
+            "Exists"
+        }
         Error::Refused(Refusal::NotFound(_)) => "NotFound",
         Error::Refused(
             Refusal::Name(_) | Refusal::Size(_) | Refusal::Ram(_) | Refusal::Outside(_),
@@ -84,17 +86,19 @@ pub(crate) fn shared_of_cluster(
     name: &str,
     wanted: Option<(u64, u64, bool, u8, bool, String)>,
 ) -> PyResult<(Shared, String)> {
-    let wanted = wanted.map(|(bytes, unit_bytes, simple, replicas, stays, note)| Wanted {
-        bytes,
-        unit_bytes,
-        scheduler: match simple {
-            true => Scheduler::Simple,
-            false => Scheduler::Distributed,
+    let wanted = wanted.map(
+        |(bytes, unit_bytes, simple, replicas, stays, note)| Wanted {
+            bytes,
+            unit_bytes,
+            scheduler: match simple {
+                true => Scheduler::Simple,
+                false => Scheduler::Distributed,
+            },
+            replicas,
+            stays,
+            note,
         },
-        replicas,
-        stays,
-        note,
-    });
+    );
     let (shared, note) = with_host(py, |host| host.shared(name, wanted))?;
     Ok((Shared::new(shared), note))
 }
