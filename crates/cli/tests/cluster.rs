@@ -179,6 +179,36 @@ fn a_host_that_dies_takes_only_what_it_alone_had() {
 }
 
 #[test]
+fn of_memory_with_two_replicas_nothing_that_another_saw_dies_with_a_host() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two, mut three) = (net.host(), net.host(), net.host());
+    assert_eq!(three.says(&["create", "--replicas", "2", "grid", "1M"]), "");
+    let said = one.says(&["create", "--replicas", "3", "more", "1M"]);
+    assert!(said.contains("give 1 or 2 replicas"), "{said}");
+    let (mut a, mut b, mut c) = (one.client(), two.client(), three.client());
+    for client in [&mut a, &mut b, &mut c] {
+        assert_eq!(client.does("share grid"), "done");
+    }
+    for page in 0..20 {
+        assert_eq!(c.does(&format!("set {page} {}", page + 1)), "done");
+    }
+    assert_eq!(
+        b.does("get 19"),
+        "20",
+        "all that was written before is on two hosts"
+    );
+    three.kill();
+    assert_eq!(
+        (a.does("sum 0 20"), b.does("sum 0 20")),
+        ("210".into(), "210".into())
+    );
+    assert_eq!(a.does("set 3 104"), "done");
+    assert_eq!(b.does("sum 0 20"), "310");
+}
+
+#[test]
 fn without_etcd_what_is_shared_goes_on_and_nothing_new_is_made() {
     let Some(mut net) = Net::new() else {
         return;

@@ -45,6 +45,12 @@ impl Mirror {
         core::mem::take(&mut self.written).into_iter().collect()
     }
 
+    /// How many pages [`Mirror::take_written`] would tell.
+    #[must_use]
+    pub fn written(&self) -> usize {
+        self.written.len()
+    }
+
     /// True when a message with contents need not go by the backup: all parcels have arrived.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -88,6 +94,12 @@ impl Mirror {
         self.kept.get(&page).copied()
     }
 
+    /// Of how many pages something is kept here.
+    #[must_use]
+    pub fn kept_pages(&self) -> usize {
+        self.kept.len()
+    }
+
     /// A later version is on two hosts, or this one is the page's again: true when what was kept
     /// of it up to this version is dropped.
     pub fn release(&mut self, page: PageIndex, version: Epoch) -> bool {
@@ -111,7 +123,7 @@ mod tests {
         assert!(mirror.keep(page, Epoch(4)) && !mirror.keep(page, Epoch(4)));
         assert!(!mirror.keep(page, Epoch(3)) && mirror.keep(page, Epoch(5)));
         assert!(!mirror.release(page, Epoch(4)) && mirror.release(page, Epoch(5)));
-        assert_eq!(mirror.kept(page), None);
+        assert_eq!((mirror.kept(page), mirror.kept_pages()), (None, 0));
     }
 
     #[test]
@@ -140,6 +152,7 @@ mod tests {
         for page in [2, 1, 2] {
             mirror.may_write(PageIndex(page));
         }
+        assert_eq!(mirror.written(), 2);
         assert_eq!(mirror.take_written(), [PageIndex(1), PageIndex(2)]);
         assert!(mirror.take_written().is_empty());
     }

@@ -11,12 +11,18 @@ pub struct Figures {
     pub write_misses: u64,
     /// Units that were here to be read, and that threads waited for to write.
     pub upgrades: u64,
-    /// Messages to other hosts.
+    /// Messages to other hosts that somebody waits for, or may.
     pub sent: u64,
     /// Of those, requests of other hosts that were sent on, since this host was no owner any more.
     pub forwarded: u64,
     /// Of those, with contents.
     pub contents_sent: u64,
+    /// Of those, with what this host has written for its backup.
+    pub parcels: u64,
+    /// Of those, what this host passed on as a backup.
+    pub passed: u64,
+    /// Messages for which nobody waits, besides: that parcels have arrived, and need not be kept.
+    pub background: u64,
     /// Units that another host was given to write.
     pub given: u64,
     /// Copies that were dropped since another host wrote.
@@ -25,6 +31,10 @@ pub struct Figures {
     pub owned: u64,
     /// Units of which it has a copy now.
     pub copies: u64,
+    /// Parcels that are not known to have arrived at the backup.
+    pub on_their_way: u64,
+    /// Units of which older contents are kept for the day when another host dies.
+    pub kept: u64,
 }
 
 #[derive(Default)]
@@ -35,6 +45,9 @@ pub(crate) struct Counters {
     pub(crate) sent: AtomicU64,
     pub(crate) forwarded: AtomicU64,
     pub(crate) contents_sent: AtomicU64,
+    pub(crate) parcels: AtomicU64,
+    pub(crate) passed: AtomicU64,
+    pub(crate) background: AtomicU64,
     pub(crate) given: AtomicU64,
     pub(crate) dropped: AtomicU64,
 }
@@ -49,10 +62,15 @@ impl Counters {
             sent: of(&self.sent),
             forwarded: of(&self.forwarded),
             contents_sent: of(&self.contents_sent),
+            parcels: of(&self.parcels),
+            passed: of(&self.passed),
+            background: of(&self.background),
             given: of(&self.given),
             dropped: of(&self.dropped),
             owned: 0,
             copies: 0,
+            on_their_way: 0,
+            kept: 0,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Units whose threads are given a while before another host gets them.
+//! What is done after a while: units go to another host when threads here had time enough.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,12 +10,12 @@ use crate::object::Shared;
 /// What is due next comes first.
 #[derive(Default)]
 pub(crate) struct Holds {
-    due: Mutex<Due>,
+    due: Mutex<All>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Due {
+struct All {
     heap: BinaryHeap<Reverse<Hold>>,
     is_over: bool,
 }
@@ -23,15 +23,29 @@ struct Due {
 struct Hold {
     at: Instant,
     object: Weak<Shared>,
-    unit: u64,
+    due: Due,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Due {
+    /// Threads of a unit had time enough.
+    LetGo(u64),
+    /// Others are told that their parcels have come.
+    SayArrived,
 }
 
 impl Holds {
-    /// Has `unit` be let go at a time.
-    pub(crate) fn add(&self, at: Instant, object: Weak<Shared>, unit: u64) {
+    /// Has something be done for an object at a time.
+    pub(crate) fn add(&self, at: Instant, object: Weak<Shared>, what: Due) {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         let is_first = due.heap.peek().is_none_or(|first| at < first.0.at);
-        due.heap.push(Reverse(Hold { at, object, unit }));
+        let hold = Hold {
+            at,
+            object,
+            due: what,
+        };
+        due.heap.push(Reverse(hold));
         if is_first {
             self.changed.notify_one();
         }
@@ -44,7 +58,7 @@ impl Holds {
         self.changed.notify_one();
     }
 
-    /// Lets go of what is due, until [`Holds::end`].
+    /// Does what is due, until [`Holds::end`].
     pub(crate) fn run(&self) {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         while !due.is_over {
@@ -66,7 +80,10 @@ impl Holds {
                     };
                     drop(due);
                     if let Some(object) = hold.object.upgrade() {
-                        object.lets_go(hold.unit);
+                        match hold.due {
+                            Due::LetGo(unit) => object.lets_go(unit),
+                            Due::SayArrived => object.says_arrived(),
+                        }
                     }
                     due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
                 }
@@ -95,6 +112,6 @@ impl PartialOrd for Hold {
 
 impl Ord for Hold {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.unit).cmp(&(other.at, other.unit))
+        (self.at, self.due).cmp(&(other.at, other.due))
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use farpage_coherence::{Contents, Generation, Host, Hosts, Known, Recovery, Report, Verdict};
+use farpage_coherence::{Generation, Host, Hosts, Known, Recovery, Report, Verdict};
 
 /// Of a unit: its object, and its number there.
 type Place = (u64, u64);
@@ -86,10 +86,10 @@ impl Recovering {
     }
 
     /// What this host decides as the home, once, when all have reported. `own` is what it has itself
-    /// of a unit that others told of.
+    /// of a unit that others told of, and what is known of units of its object that nobody has.
     pub(crate) fn decides_now(
         &mut self,
-        own: impl Fn(u64, u64) -> Option<Report>,
+        own: impl Fn(u64, u64) -> Option<(Report, Known)>,
     ) -> Option<Vec<(u64, u64, Verdict)>> {
         if self.has_decided || self.reported != self.all {
             return None;
@@ -97,11 +97,13 @@ impl Recovering {
         self.has_decided = true;
         let reports = std::mem::take(&mut self.reports).into_iter();
         let decide = |((object, unit), mut recovery): (Place, Recovery)| {
-            if let Some(report) = own(object, unit) {
+            let mut known = Known::Nothing;
+            if let Some((report, of_object)) = own(object, unit) {
                 // Refused when it was among the reports; then it is the same.
                 let _ = recovery.add(self.own, report);
+                known = of_object;
             }
-            (object, unit, recovery.verdict(Known::Nothing))
+            (object, unit, recovery.verdict(known))
         };
         Some(reports.map(decide).collect())
     }
@@ -131,16 +133,15 @@ impl Recovering {
     }
 }
 
-/// What becomes of a unit that nobody reports when its home has died: whoever had it died with it.
-pub(crate) fn died_with_its_home(home: Host) -> Verdict {
-    let verdict = Recovery::new(home).verdict(Known::Nothing);
-    debug_assert!(matches!(verdict.contents, Contents::Lost { .. }));
-    verdict
+/// What becomes of a unit that nobody reports when its home has died: what was written to it, if
+/// anything, died with its home.
+pub(crate) fn of_nobody(home: Host, known: Known) -> Verdict {
+    Recovery::new(home).verdict(known)
 }
 
 #[cfg(test)]
 mod tests {
-    use farpage_coherence::{Epoch, Standing};
+    use farpage_coherence::{Contents, Epoch, Standing};
 
     use super::*;
 
@@ -179,9 +180,11 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_when_its_home_died_is_lost() {
-        let verdict = died_with_its_home(Host(2));
+    fn what_nobody_has_when_its_home_died_is_lost_or_was_never_seen() {
+        let verdict = of_nobody(Host(2), Known::Nothing);
         assert_eq!((verdict.owner, verdict.epoch), (Host(2), Epoch(1)));
-        assert!(matches!(verdict.contents, Contents::Lost { older: None }));
+        assert_eq!(verdict.contents, Contents::Lost { older: None });
+        let mirrored = of_nobody(Host(2), Known::Mirrored);
+        assert_eq!(mirrored.contents, Contents::First);
     }
 }

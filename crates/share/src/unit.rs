@@ -4,6 +4,9 @@ use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_host::Object;
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError};
 
+/// The first number, in paging space, of what is kept for other hosts.
+const KEPT_FIRST: u32 = 1 << 31;
+
 /// The places of one object's pages: the kernel's memory, and what it does not keep there.
 pub(crate) struct Places<'a> {
     pub(crate) kernel: &'a Object,
@@ -29,14 +32,7 @@ impl Places<'_> {
         page: PageIndex,
         into: &mut [u8; PAGE_BYTES],
     ) -> Result<bool, PagerError> {
-        let pages = PageRange::one(page);
-        let request = DataRequest::new(self.number, pages, 1, Access::Read, into);
-        match self.paging_space.data_request(request) {
-            Ok(supplied) if supplied.pages == 1 => Ok(true),
-            Ok(_) => Err(PagerError::Violation),
-            Err(PagerError::Unavailable) => Ok(false),
-            Err(error) => Err(error),
-        }
+        paged_out(self.paging_space, self.number, page, into)
     }
 
     /// The contents of all of `pages`; zeros for those that are nowhere, if `is_new`. `None` when some
@@ -77,5 +73,61 @@ impl Places<'_> {
         self.kernel.take_away(pages)?;
         self.paging_space.discard(self.number, pages);
         Ok(())
+    }
+}
+
+fn paged_out(
+    space: &dyn Pager,
+    number: ObjectId,
+    page: PageIndex,
+    into: &mut [u8; PAGE_BYTES],
+) -> Result<bool, PagerError> {
+    let pages = PageRange::one(page);
+    let request = DataRequest::new(number, pages, 1, Access::Read, into);
+    match space.data_request(request) {
+        Ok(supplied) if supplied.pages == 1 => Ok(true),
+        Ok(_) => Err(PagerError::Violation),
+        Err(PagerError::Unavailable) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Contents of units that are kept for the day when another host dies: in paging space, under a
+/// number of their own, and never where a task sees them.
+pub(crate) struct Kept<'a> {
+    pub(crate) paging_space: &'a dyn Pager,
+    pub(crate) number: ObjectId,
+}
+
+impl Kept<'_> {
+    /// Under which number an object's are: kernels count theirs from 0, and never come so far.
+    pub(crate) fn number_of(object: ObjectId) -> ObjectId {
+        assert!(object.0 < KEPT_FIRST, "too many objects");
+        ObjectId(KEPT_FIRST + object.0)
+    }
+
+    /// Takes the place of what was kept of `pages`.
+    pub(crate) fn put(&self, pages: PageRange, bytes: &[u8]) -> Result<(), PagerError> {
+        let (parts, _) = bytes.as_chunks();
+        let out = pages.iter().zip(parts);
+        let out: Vec<PageOut<'_>> = out.map(|(page, bytes)| PageOut { page, bytes }).collect();
+        self.paging_space.data_write(self.number, &out)
+    }
+
+    /// What is kept of `pages`, all of which are.
+    pub(crate) fn get(&self, pages: PageRange) -> Result<Box<[u8]>, PagerError> {
+        let mut bytes = vec![0; pages.bytes() as usize].into_boxed_slice();
+        let (parts, _) = bytes.as_chunks_mut();
+        for (page, into) in pages.iter().zip(parts) {
+            if !paged_out(self.paging_space, self.number, page, into)? {
+                return Err(PagerError::Corrupt);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Nothing of `pages` is kept any more.
+    pub(crate) fn forget(&self, pages: PageRange) {
+        self.paging_space.discard(self.number, pages);
     }
 }

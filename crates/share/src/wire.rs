@@ -21,8 +21,39 @@ pub(crate) enum Said {
         unit: u64,
         /// The view of its sender.
         generation: Generation,
+        /// Who says it: the sender, or the host whose backup the sender is.
+        origin: Host,
         message: Message,
     },
+    /// Of a mirrored object, for the sender's backup: what it has written, and what to pass on when
+    /// that is kept. Their contents follow, of each once.
+    Parcel {
+        object: u64,
+        generation: Generation,
+        /// Parcels are taken in order: this is such a one of those that the sender sent to the
+        /// receiver since `era`.
+        era: Generation,
+        order: u64,
+        /// What the sender calls it.
+        number: u64,
+        units: Vec<(u64, Epoch)>,
+        then: Option<Passed>,
+    },
+    /// Nobody waits for it: the sender has all parcels of the receiver up to this one.
+    Arrived {
+        object: u64,
+        generation: Generation,
+        number: u64,
+    },
+    /// Nobody waits for it: these versions of units are on two hosts, so earlier ones need not be
+    /// kept.
+    OnTwo {
+        object: u64,
+        generation: Generation,
+        units: Vec<(u64, Epoch)>,
+    },
+    /// A part of a message that is too long for one. Its bytes follow.
+    Part { message: u64, part: u16, count: u16 },
     /// The first view that the sender has heard of.
     Began(Generation),
     /// A host has died, and nothing of before comes any more.
@@ -41,6 +72,14 @@ pub(crate) enum Said {
         /// There is no more.
         is_last: bool,
     },
+}
+
+/// What a backup passes on, with the contents of the unit if they belong to the message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Passed {
+    pub(crate) to: Host,
+    pub(crate) unit: u64,
+    pub(crate) message: Message,
 }
 
 /// Why bytes are no message.
@@ -110,6 +149,7 @@ pub fn samples() -> Vec<Vec<u8>> {
         object: 7,
         unit: 1 << 40,
         generation: fence,
+        origin: Host(1),
         message,
     };
     let report = Report {
@@ -119,6 +159,34 @@ pub fn samples() -> Vec<Vec<u8>> {
         kept: None,
     };
     let others = [
+        Said::Parcel {
+            object: 7,
+            generation: fence,
+            era: fence,
+            order: 1,
+            number: 2,
+            units: vec![(3, Epoch(4))],
+            then: Some(Passed {
+                to: Host(2),
+                unit: 3,
+                message: Message::Copy { epoch: Epoch(4) },
+            }),
+        },
+        Said::Arrived {
+            object: 7,
+            generation: fence,
+            number: 2,
+        },
+        Said::OnTwo {
+            object: 7,
+            generation: fence,
+            units: vec![(3, Epoch(4))],
+        },
+        Said::Part {
+            message: 1,
+            part: 0,
+            count: 2,
+        },
         Said::Began(fence),
         Said::Marker(Marker {
             generation: fence,
@@ -156,6 +224,7 @@ mod tests {
             object: 7,
             unit: 1 << 40,
             generation: Generation(9),
+            origin: Host(3),
             message: Message::Request(request),
         };
         let mut bytes = said.bytes();

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 
 use crate::counters::Figures;
 use crate::object::{About, lock};
-use crate::server::{Hosts, OpenError, Server, Wire, Wrong};
+use crate::server::{Hosts, OpenError, Server, Wire, Wrong, check_replicas};
 use post::{Ears, Inbox, Kind, Post};
 
 /// Threads that were let in to a unit keep it so long, if they have not run yet.
@@ -223,6 +223,7 @@ impl Cluster {
                     }
                 }
                 (Err(ControlError::NoName(_)), Some(wish)) => {
+                    check_replicas(wish.replicas)?;
                     let described = inner.described(uid, wish);
                     match inner.control.make(Some(name), described.clone()) {
                         Ok(id) => (id, described),
@@ -358,6 +359,7 @@ impl Inner {
             name: name.into(),
             bytes: described.bytes,
             unit_pages: described.page_bytes / PAGE_BYTES as u64,
+            replicas: described.replicas,
             home: Host(described.home.slot.0),
             stay: described.home.incarnation.0,
             hold: HOLD,

@@ -171,6 +171,7 @@ pub fn hosts(count: u8, ram_bytes: u64, order: Order) -> Vec<One> {
         let received = Arc::downgrade(&server);
         let ends = Arc::clone(&dead);
         thread::spawn(move || deliver(&come, &received, order, &ends));
+        server.begins();
         let dead = Arc::clone(&dead);
         all.push(One {
             server,
@@ -181,6 +182,14 @@ pub fn hosts(count: u8, ram_bytes: u64, order: Order) -> Vec<One> {
     all
 }
 
+/// The same with two replicas.
+pub fn mirrored(number: u64, pages: u64, unit_pages: u64) -> About {
+    About {
+        replicas: 2,
+        ..about(number, pages, unit_pages)
+    }
+}
+
 /// An object of pages in units of `unit_pages`, whose home is the first host.
 pub fn about(number: u64, pages: u64, unit_pages: u64) -> About {
     About {
@@ -188,6 +197,7 @@ pub fn about(number: u64, pages: u64, unit_pages: u64) -> About {
         name: format!("object {number}"),
         bytes: pages * PAGE_BYTES as u64,
         unit_pages,
+        replicas: 1,
         home: Host(0),
         stay: 0,
         hold: Duration::from_micros(100),

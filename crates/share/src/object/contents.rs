@@ -1,0 +1,140 @@
+//! What is at this host of a unit, and where it goes.
+
+use farpage_abi::{Access, PAGE_BYTES, PageRange};
+use farpage_pagers::{PageOut, PagerError, Supplied};
+
+use super::Shared;
+use crate::unit::Places;
+
+impl Shared {
+    /// All of a unit, which this host has.
+    pub(super) fn contents(&self, places: &Places<'_>, unit: u64) -> Result<Box<[u8]>, PagerError> {
+        let (kept, is_new) = self.with(unit, |cell| (cell.contents.clone(), cell.is_new));
+        match kept {
+            Some(contents) => Ok(contents),
+            None => places
+                .all(self.pages_of(unit), is_new)?
+                .ok_or(PagerError::Corrupt),
+        }
+    }
+
+    /// Others are about to be told that this host has a copy of the unit, so that contents need not
+    /// be sent: the kernel may not drop it meanwhile.
+    pub(super) fn keep_copy(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
+        let (is_owner, is_kept) =
+            self.with(unit, |cell| (cell.page.is_owner(), cell.contents.is_some()));
+        if is_owner || is_kept {
+            return Ok(());
+        }
+        let copy = places.all(self.pages_of(unit), false)?;
+        self.with(unit, |cell| {
+            if copy.is_none() {
+                cell.page.let_go();
+                cell.page.forget();
+            }
+            cell.contents = copy;
+        });
+        Ok(())
+    }
+
+    /// Answers the tickets that an access is enough for, from what is at this host, and has paging
+    /// space keep what the kernel did not want of contents that an owner has to keep. False when
+    /// the contents are not here; then the tickets stay.
+    pub(super) fn supply(
+        &self,
+        places: &Places<'_>,
+        unit: u64,
+        access: Access,
+        is_owner: bool,
+    ) -> Result<bool, PagerError> {
+        let (contents, is_new, may_write) = self.with(unit, |cell| {
+            let may_write = cell.page.allowed() == Some(Access::Write);
+            (cell.contents.take(), cell.is_new, may_write)
+        });
+        let tickets = self.with(unit, |cell| cell.tickets_for(access));
+        let how = Supplied {
+            locked: (!may_write).then_some(Access::Write),
+            ..Supplied::clean(0)
+        };
+        let mut tickets = tickets.into_iter();
+        while let Some(ticket) = tickets.next() {
+            let pages = self.pages_of(unit).intersect(ticket.pages());
+            let found = match &contents {
+                Some(contents) => Ok(Some(self.part_of(unit, contents, pages))),
+                None => self.found(places, pages, is_owner && is_new),
+            };
+            match found {
+                Ok(Some(bytes)) => {
+                    ticket.supply_as(&bytes, how);
+                }
+                Ok(None) if !is_owner => {
+                    self.with(unit, |cell| {
+                        cell.tickets.push(ticket);
+                        cell.tickets.extend(tickets);
+                    });
+                    return Ok(false);
+                }
+                Ok(None) => {
+                    ticket.fail(PagerError::Corrupt);
+                }
+                Err(error) => {
+                    ticket.fail(error);
+                }
+            }
+        }
+        let waits_to_write = self.with(unit, |cell| cell.page.wanted() == Some(Access::Write));
+        match contents {
+            Some(contents) if is_owner => places.keep(self.pages_of(unit), &contents)?,
+            // A copy that others were told of.
+            Some(contents) if waits_to_write => {
+                self.with(unit, |cell| cell.contents = Some(contents));
+            }
+            Some(contents) if self.about.unit_pages > 1 => {
+                self.keep_rest(places, unit, &contents)?;
+            }
+            Some(_) | None => {}
+        }
+        Ok(true)
+    }
+
+    /// Pages of a copy that the kernel did not ask for yet go to paging space: it will.
+    fn keep_rest(&self, places: &Places<'_>, unit: u64, bytes: &[u8]) -> Result<(), PagerError> {
+        let (parts, _) = bytes.as_chunks();
+        let mut out = Vec::new();
+        for (page, bytes) in self.pages_of(unit).iter().zip(parts) {
+            let mut unused = [0; PAGE_BYTES];
+            if !places.kernel.contents_of(page, &mut unused)? {
+                out.push(PageOut { page, bytes });
+            }
+        }
+        match out.is_empty() {
+            true => Ok(()),
+            false => places.paging_space.data_write(places.number, &out),
+        }
+    }
+
+    fn part_of(&self, unit: u64, contents: &[u8], pages: PageRange) -> Vec<u8> {
+        let first = (pages.start.0 - unit * self.about.unit_pages) as usize * PAGE_BYTES;
+        contents[first..first + pages.bytes() as usize].to_vec()
+    }
+
+    /// What is at this host of `pages`, which the kernel has not, from the first.
+    fn found(
+        &self,
+        places: &Places<'_>,
+        pages: PageRange,
+        is_new: bool,
+    ) -> Result<Option<Vec<u8>>, PagerError> {
+        let mut bytes = vec![0; pages.bytes() as usize];
+        let (parts, _) = bytes.as_chunks_mut();
+        let mut count = 0;
+        for (page, into) in pages.iter().zip(parts) {
+            if !places.paged_out(page, into)? && !is_new {
+                break;
+            }
+            count += 1;
+        }
+        bytes.truncate(count * PAGE_BYTES);
+        Ok((count > 0).then_some(bytes))
+    }
+}

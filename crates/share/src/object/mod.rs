@@ -1,0 +1,454 @@
+//! One shared object at this host: the pager of the host's kernel, and a peer of other hosts.
+
+mod contents;
+mod mirrored;
+mod pager;
+mod recovery;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageRange};
+use farpage_coherence::{Contents, HOSTS_MAX, Host, Known, Message, Output, Page, Violation};
+use farpage_host::Object;
+use farpage_pagers::{PagerError, errno};
+
+use crate::cell::{Cell, Event};
+use crate::counters::{Counters, Figures, count};
+use crate::holds::Due;
+use crate::mirrored::{Happening, Mirrored};
+use crate::recovery::of_nobody;
+use crate::server::Shell;
+use crate::unit::Places;
+use crate::wire::Said;
+
+/// Cells are kept in so many parts, each with its lock.
+const PARTS: u64 = 16;
+/// The last contents died with a host.
+const LOST: PagerError = PagerError::Read(errno::EIO);
+/// This host may not act any more.
+const FENCED: PagerError = PagerError::Read(errno::EHOSTUNREACH);
+
+/// What a shared object is, the same at all hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Its number, which no other object of the cluster ever has.
+    pub number: u64,
+    /// What messages call it.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Pages that go from host to host together: a power of two, at most 512.
+    pub unit_pages: u64,
+    /// On how many hosts is what another host sees: 2, or 1.
+    pub replicas: u8,
+    /// Who has all of it, as zeros, in the beginning.
+    pub home: Host,
+    /// Which stay of that host.
+    pub stay: u64,
+    /// Threads that were let in to a unit keep it so long, if they have not run yet.
+    pub hold: Duration,
+}
+
+impl About {
+    /// A host that was home before `own`.
+    fn home_before(&self, own: Host) -> Host {
+        match self.home == own {
+            // Its slot is another's by now.
+            true => Host((own.0 + 1) % HOSTS_MAX),
+            false => self.home,
+        }
+    }
+}
+
+/// One of them at this host.
+pub(crate) struct Shared {
+    pub(crate) about: About,
+    shell: Arc<Shell>,
+    own: Weak<Self>,
+    kernel: OnceLock<Weak<Object>>,
+    /// The number that the kernel calls it by, and paging space.
+    number: OnceLock<ObjectId>,
+    cells: [Mutex<HashMap<u64, Cell>>; PARTS as usize],
+    counters: Counters,
+    /// Why units could not be had.
+    failures: Mutex<HashMap<u64, PagerError>>,
+    /// Its home now.
+    home: Mutex<Home>,
+    /// With two replicas.
+    mirrored: Option<Mirrored>,
+}
+
+/// Who owns what nobody touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Home {
+    pub(crate) host: Host,
+    /// It is another than in the beginning, which has died.
+    pub(crate) is_next: bool,
+}
+
+/// What is to be done, without any lock, for a cell that is at work.
+struct Work {
+    outputs: Vec<Output>,
+    /// What came with the message that led to them.
+    came: Option<Box<[u8]>>,
+}
+
+impl Shared {
+    pub(crate) fn new(about: About, home: Home, shell: Arc<Shell>) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            home: Mutex::new(home),
+            mirrored: (about.replicas > 1).then(Mirrored::default),
+            about,
+            shell,
+            own: Weak::clone(own),
+            kernel: OnceLock::new(),
+            number: OnceLock::new(),
+            cells: std::array::from_fn(|_| Mutex::default()),
+            counters: Counters::default(),
+            failures: Mutex::default(),
+        })
+    }
+
+    /// The kernel's side of it.
+    pub(crate) fn is_of(&self, kernel: &Arc<Object>) {
+        self.kernel.get_or_init(|| Arc::downgrade(kernel));
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        let mut figures = self.counters.figures();
+        for part in &self.cells {
+            for cell in lock(part).values() {
+                let is_owner = cell.page.is_owner();
+                figures.owned += u64::from(is_owner);
+                figures.copies += u64::from(!is_owner && cell.page.allowed().is_some());
+            }
+        }
+        if let Some(mirrored) = &self.mirrored {
+            let state = lock(&mirrored.state);
+            figures.on_their_way = state.on_their_way();
+            figures.kept = state.mirror.kept_pages() as u64;
+        }
+        figures
+    }
+
+    /// Bytes of a unit, whole pages.
+    pub(crate) fn unit_bytes(&self) -> usize {
+        self.about.unit_pages as usize * PAGE_BYTES
+    }
+
+    /// Bytes of a unit; the last may be shorter.
+    pub(crate) fn unit_bytes_of(&self, unit: u64) -> usize {
+        self.pages_of(unit).bytes() as usize
+    }
+
+    pub(crate) fn units(&self) -> u64 {
+        self.about.bytes.div_ceil(self.unit_bytes() as u64)
+    }
+
+    /// A peer sent a message of a unit.
+    pub(crate) fn came(
+        &self,
+        from: Host,
+        unit: u64,
+        message: Message,
+        contents: Option<Box<[u8]>>,
+    ) -> Result<(), Violation> {
+        let event = Event::Came {
+            from,
+            message,
+            contents,
+        };
+        self.happens(unit, event)
+    }
+
+    /// Threads of a unit had time enough.
+    pub(crate) fn lets_go(&self, unit: u64) {
+        // No peer has to do with it.
+        let _ = self.happens(unit, Event::LetGo);
+    }
+
+    fn pages_of(&self, unit: u64) -> PageRange {
+        let first = unit * self.about.unit_pages;
+        let end = self.about.bytes.div_ceil(PAGE_BYTES as u64);
+        PageRange::new(first, end.min(first + self.about.unit_pages))
+    }
+
+    fn part(&self, unit: u64) -> MutexGuard<'_, HashMap<u64, Cell>> {
+        lock(&self.cells[(unit % PARTS) as usize])
+    }
+
+    /// Something happens to a unit: it is done here, or by whoever is at work on it. The error is of
+    /// the last message that cannot be.
+    fn happens(&self, unit: u64, event: Event) -> Result<(), Violation> {
+        if self.is_mirrored() {
+            return self.mirrors(Happening::Unit(unit, event));
+        }
+        let _entered = self.shell.gate.enter();
+        let mut wrong = Ok(());
+        let mut part = self.part(unit);
+        let cell = part.entry(unit).or_insert_with(|| self.untouched());
+        cell.inbox.push_back(event);
+        if std::mem::replace(&mut cell.is_busy, true) {
+            return Ok(());
+        }
+        loop {
+            let cell = part.get_mut(&unit).expect("a cell that is busy stays");
+            let Some(event) = cell.inbox.pop_front() else {
+                cell.is_busy = false;
+                return wrong;
+            };
+            drop(part);
+            if let Err(violation) = self.act(unit, event) {
+                wrong = Err(violation);
+            }
+            part = self.part(unit);
+        }
+    }
+
+    /// A unit that this host has not touched so far.
+    fn untouched(&self) -> Cell {
+        let (own, home) = (self.shell.own, *lock(&self.home));
+        let is_new = own == home.host && !home.is_next;
+        if own != home.host || is_new {
+            return self.maybe_frozen(self.page(home.host), is_new);
+        }
+        // Whoever had it died; others may say more, if they have not yet.
+        let mut page = self.page(self.about.home_before(own));
+        if self.shell.is_frozen() {
+            return self.maybe_frozen(page, false);
+        }
+        page.freeze();
+        let verdict = of_nobody(own, self.known());
+        page.resume(own, &verdict).expect("nothing is known of it");
+        // Nothing of it is anywhere yet, so nothing is to be done.
+        while page.poll_output().is_some() {}
+        Cell::new(page, verdict.contents == Contents::First)
+    }
+
+    fn page(&self, owner: Host) -> Page {
+        match self.is_mirrored() {
+            true => Page::mirrored(self.shell.own, owner),
+            false => Page::new(self.shell.own, owner),
+        }
+    }
+
+    /// What is known of a unit that no survivor has.
+    pub(crate) fn known(&self) -> Known {
+        match self.is_mirrored() {
+            true => Known::Mirrored,
+            false => Known::Nothing,
+        }
+    }
+
+    fn maybe_frozen(&self, mut page: Page, is_new: bool) -> Cell {
+        if self.shell.is_frozen() {
+            page.freeze();
+        }
+        Cell::new(page, is_new)
+    }
+
+    /// Looks at a cell that this thread is at work on.
+    fn with<T>(&self, unit: u64, act: impl FnOnce(&mut Cell) -> T) -> T {
+        let mut part = self.part(unit);
+        act(part.get_mut(&unit).expect("a cell that is busy stays"))
+    }
+
+    fn act(&self, unit: u64, event: Event) -> Result<(), Violation> {
+        if self.is_mirrored() {
+            self.part(unit)
+                .entry(unit)
+                .or_insert_with(|| self.untouched());
+        }
+        if self.shell.is_fenced() {
+            if let Event::Wanted(ticket) = event {
+                lock(&self.failures).insert(unit, FENCED);
+                ticket.fail(FENCED);
+            }
+            return Ok(());
+        }
+        let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
+            // It goes: tickets are dropped, and messages.
+            return Ok(());
+        };
+        let places = self.places(&kernel);
+        let done = match event {
+            Event::Wanted(ticket) => self.wanted(&places, unit, ticket),
+            Event::Unlock => self.unlock(&places, unit),
+            Event::LetGo => {
+                self.with(unit, |cell| cell.is_timed = false);
+                Ok(())
+            }
+            Event::Came {
+                from,
+                message,
+                contents,
+            } => {
+                self.with(unit, |cell| cell.page.handle(from, message))?;
+                self.carry_out(&places, unit, contents);
+                Ok(())
+            }
+        };
+        self.carry_out(&places, unit, None);
+        if let Err(error) = done {
+            self.fails(unit, error);
+        }
+        self.let_go(&places, unit);
+        Ok(())
+    }
+
+    /// What others wait for goes on, once the threads that were let in have had their time.
+    fn let_go(&self, places: &Places<'_>, unit: u64) {
+        while self.with(unit, |cell| cell.page.is_awaited()) {
+            if let Some(at) = self.with(unit, |cell| cell.until(self.about.hold)) {
+                if !self.with(unit, |cell| std::mem::replace(&mut cell.is_timed, true)) {
+                    let own = Weak::clone(&self.own);
+                    self.shell.holds.add(at, own, Due::LetGo(unit));
+                }
+                return;
+            }
+            self.with(unit, |cell| cell.page.let_go());
+            self.carry_out(places, unit, None);
+        }
+    }
+
+    fn places<'a>(&'a self, kernel: &'a Object) -> Places<'a> {
+        Places {
+            kernel,
+            paging_space: &*self.shell.paging_space,
+            number: *self.number.get().expect("the kernel has begun to use it"),
+        }
+    }
+
+    /// Does what the scheduler of a unit says, until it says no more.
+    fn carry_out(&self, places: &Places<'_>, unit: u64, came: Option<Box<[u8]>>) {
+        let mut work = Work {
+            outputs: Vec::new(),
+            came,
+        };
+        loop {
+            work.outputs = self.with(unit, |cell| {
+                std::iter::from_fn(|| cell.page.poll_output()).collect()
+            });
+            if work.outputs.is_empty() {
+                self.may_have_written(unit);
+                return;
+            }
+            for output in std::mem::take(&mut work.outputs) {
+                if let Err(error) = self.does(places, unit, output, &mut work.came) {
+                    self.fails(unit, error);
+                }
+            }
+        }
+    }
+
+    fn does(
+        &self,
+        places: &Places<'_>,
+        unit: u64,
+        output: Output,
+        came: &mut Option<Box<[u8]>>,
+    ) -> Result<(), PagerError> {
+        let pages = self.pages_of(unit);
+        match output {
+            Output::Take => {
+                self.with(unit, |cell| {
+                    (cell.contents, cell.is_new) = (came.take(), false)
+                });
+            }
+            Output::Allow(Some(Access::Write)) => {}
+            Output::Allow(Some(Access::Read)) => places.kernel.lock_pages(pages)?,
+            Output::Allow(None) => {
+                count(&self.counters.dropped);
+                self.with(unit, |cell| (cell.contents, cell.is_new) = (None, false));
+                places.forget(pages)?;
+            }
+            Output::Send(to, message) => self.sends(places, unit, to, message)?,
+            Output::Lost => self.fails(unit, LOST),
+            Output::Show {
+                to,
+                message,
+                version,
+            } => {
+                self.counts_message(&message);
+                self.shows(places, unit, to, message, Some(version))?;
+            }
+            Output::Keep(version) => self.keeps_own(places, unit, version)?,
+            Output::Restore(version) => self.restores(places, unit, version)?,
+            Output::Answer(access) => {
+                self.with(unit, Cell::lets_in);
+                let is_owner = self.with(unit, |cell| cell.page.is_owner());
+                self.supply(places, unit, access, is_owner)?;
+                if access == Access::Write {
+                    places.kernel.unlock_pages(pages);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sends(
+        &self,
+        places: &Places<'_>,
+        unit: u64,
+        to: Host,
+        message: Message,
+    ) -> Result<(), PagerError> {
+        self.counts_message(&message);
+        if message.has_contents() && self.goes_by_backup() {
+            return self.shows(places, unit, to, message, None);
+        }
+        count(&self.counters.sent);
+        let has_contents = message.has_contents();
+        let Some(generation) = self.shell.generation_to(to) else {
+            // It has died: what it asked for is not asked for any more.
+            return Ok(());
+        };
+        let said = Said::Unit {
+            object: self.about.number,
+            unit,
+            generation,
+            origin: self.shell.own,
+            message,
+        };
+        let head = said.bytes();
+        if has_contents {
+            let contents = self.contents(places, unit)?;
+            self.shell.send(to, &[&head, &contents]);
+        } else {
+            self.shell.send(to, &[&head]);
+        }
+        Ok(())
+    }
+
+    fn counts_message(&self, message: &Message) {
+        match message {
+            Message::Request(request) if request.by != self.shell.own => {
+                count(&self.counters.forwarded);
+            }
+            Message::Own { .. } => count(&self.counters.given),
+            Message::Request(_)
+            | Message::Copy { .. }
+            | Message::Invalidate { .. }
+            | Message::Dropped { .. }
+            | Message::Lost { .. } => {}
+        }
+        if message.has_contents() {
+            count(&self.counters.contents_sent);
+        }
+    }
+
+    /// A unit cannot be had: who waits for it gets an error.
+    fn fails(&self, unit: u64, error: PagerError) {
+        lock(&self.failures).insert(unit, error);
+        let tickets = self.with(unit, |cell| std::mem::take(&mut cell.tickets));
+        for ticket in tickets {
+            ticket.fail(error);
+        }
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

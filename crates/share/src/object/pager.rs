@@ -1,0 +1,126 @@
+//! What the kernel asks of a shared object.
+
+use std::fmt;
+
+use farpage_abi::{Access, ObjectId, PageIndex};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
+
+use super::{FENCED, LOST, Shared, lock};
+use crate::cell::Event;
+use crate::counters::count;
+use crate::unit::{Kept, Places};
+
+impl Pager for Shared {
+    fn init(&self, object: ObjectId, pages: u64) -> Result<(), PagerError> {
+        self.number.get_or_init(|| object);
+        if self.is_mirrored() {
+            let kept = Kept::number_of(object);
+            self.shell.paging_space.init(kept, pages)?;
+        }
+        self.shell.paging_space.init(object, pages)
+    }
+
+    fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        let unit = request.pages().start.0 / self.about.unit_pages;
+        Ok(request.later(|ticket| {
+            // No peer has to do with it.
+            let _ = self.happens(unit, Event::Wanted(ticket));
+        }))
+    }
+
+    fn explain(&self, _: ObjectId, page: PageIndex, into: &mut dyn fmt::Write) -> bool {
+        let unit = page.0 / self.about.unit_pages;
+        let failure = lock(&self.failures).get(&unit).copied();
+        failure.is_some_and(|error| {
+            let said = match error {
+                LOST => write!(
+                    into,
+                    "its last contents were on a host that died, and nowhere else (replicas=1)"
+                ),
+                FENCED => write!(
+                    into,
+                    "this host is out of the cluster; start its host kernel again to join anew"
+                ),
+                error => write!(into, "{error}"),
+            };
+            said.is_ok()
+        })
+    }
+
+    fn cluster_pages(&self, _: ObjectId, _: PageIndex) -> u64 {
+        self.about.unit_pages
+    }
+
+    fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
+        self.shell.paging_space.data_write(object, pages)
+    }
+
+    fn data_unlock(&self, _: ObjectId, page: PageIndex, _: Access) -> bool {
+        let _ = self.happens(page.0 / self.about.unit_pages, Event::Unlock);
+        false
+    }
+
+    fn locks_pages(&self) -> bool {
+        true
+    }
+
+    fn terminate(&self, object: ObjectId) {
+        self.shell.paging_space.terminate(object);
+        if self.is_mirrored() {
+            self.shell.paging_space.terminate(Kept::number_of(object));
+        }
+    }
+}
+
+impl Shared {
+    /// The kernel wants pages of the unit.
+    pub(super) fn wanted(
+        &self,
+        places: &Places<'_>,
+        unit: u64,
+        ticket: Ticket,
+    ) -> Result<(), PagerError> {
+        let access = ticket.access();
+        let (allowed, is_owner) = self.with(unit, |cell| {
+            let (allowed, is_owner) = (cell.page.allowed(), cell.page.is_owner());
+            cell.tickets.push(ticket);
+            (allowed, is_owner)
+        });
+        match (allowed, access) {
+            (Some(allowed @ Access::Write), _) | (Some(allowed @ Access::Read), Access::Read) => {
+                if self.supply(places, unit, allowed, is_owner)? {
+                    return Ok(());
+                }
+                // The copy has gone, as copies may.
+                self.with(unit, |cell| {
+                    cell.page.let_go();
+                    cell.page.forget();
+                });
+            }
+            (Some(Access::Read), Access::Write) => self.keep_copy(places, unit)?,
+            (None, Access::Read | Access::Write) => {}
+        }
+        self.counts_miss(unit, access);
+        self.with(unit, |cell| cell.page.fault(access));
+        Ok(())
+    }
+
+    fn counts_miss(&self, unit: u64, access: Access) {
+        let allowed = self.with(unit, |cell| cell.page.allowed());
+        count(match (allowed, access) {
+            (Some(_), _) => &self.counters.upgrades,
+            (None, Access::Read) => &self.counters.read_misses,
+            (None, Access::Write) => &self.counters.write_misses,
+        });
+    }
+
+    /// A thread wants to write to a page of the unit that is here.
+    pub(super) fn unlock(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
+        if self.with(unit, |cell| cell.page.allowed()) == Some(Access::Read) {
+            self.keep_copy(places, unit)?;
+            self.counts_miss(unit, Access::Write);
+        }
+        self.with(unit, |cell| cell.page.fault(Access::Write));
+        Ok(())
+    }
+}

@@ -1,0 +1,325 @@
+//! All shared objects at this host.
+
+mod recover;
+mod take;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use farpage_coherence::{Generation, Host, Members, View, Violation};
+use farpage_host::{Object, Objects};
+use farpage_pagers::Pager;
+
+use crate::counters::Figures;
+use crate::gate::Gate;
+use crate::holds::Holds;
+use crate::object::{About, Home, Shared, lock};
+use crate::parts::Parts;
+use crate::recovery::Recovering;
+use crate::wire::Said;
+
+/// Pages of a unit at most: 2 MiB.
+const UNIT_PAGES_MAX: u64 = 512;
+/// Objects that are not open here and of which others send messages, at most.
+const EARLY_MAX: usize = 4096;
+
+/// Brings messages to other hosts: each once, in any order.
+pub trait Wire: Send + Sync {
+    /// Sends a message, the parts one after the other. It is not waited for.
+    fn send(&self, to: Host, parts: &[&[u8]]);
+}
+
+/// What all objects here have in common.
+pub(crate) struct Shell {
+    pub(crate) own: Host,
+    wire: Arc<dyn Wire>,
+    parts: Parts,
+    /// Keeps what does not fit into memory.
+    pub(crate) paging_space: Arc<dyn Pager>,
+    pub(crate) holds: Holds,
+    /// Whoever acts on a unit is in it.
+    pub(crate) gate: Gate,
+    members: Mutex<Members>,
+    /// Hosts that are known to take what this one sends.
+    met: Mutex<farpage_coherence::Hosts>,
+    is_fenced: AtomicBool,
+}
+
+impl Shell {
+    /// A message of a unit goes to a host: the view that it carries. `None`: the host has died.
+    pub(crate) fn generation_to(&self, to: Host) -> Option<Generation> {
+        lock(&self.members).send(to)
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        lock(&self.members).is_frozen()
+    }
+
+    /// This host may not act any more.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.is_fenced.load(Ordering::Relaxed)
+    }
+
+    /// The view, of those of its hosts that are known to have begun: what is sent to another might be
+    /// of before it began, and not be taken.
+    pub(crate) fn backup_view(&self) -> View {
+        let view = lock(&self.members).view();
+        let mut met = *lock(&self.met);
+        met.add(self.own);
+        let living = view.living.less(view.living.less(met));
+        View { living, ..view }
+    }
+
+    /// The view since which parcels are counted.
+    pub(crate) fn era(&self) -> Generation {
+        lock(&self.members).fence()
+    }
+
+    /// Sends a message, in parts if it is long.
+    pub(crate) fn send(&self, to: Host, parts: &[&[u8]]) {
+        self.parts.send(parts, |parts| self.wire.send(to, parts));
+    }
+
+    fn sends(&self, to: Host, said: &Said) {
+        self.send(to, &[&said.bytes()]);
+    }
+}
+
+/// Who is in the cluster, as the control plane says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    /// Grows with each change.
+    pub generation: u64,
+    /// The stay of each host: numbers grow, and none comes twice.
+    pub stays: BTreeMap<Host, u64>,
+}
+
+impl Hosts {
+    fn view(&self) -> View {
+        let living = farpage_coherence::Hosts::all(self.stays.keys().copied());
+        View {
+            generation: Generation(self.generation),
+            living,
+            home: living.iter().next().expect("a view has somebody"),
+        }
+    }
+
+    /// The home of an object: while its first one is there, that; then who is there longest.
+    fn home(&self, about: &About) -> Home {
+        let host = about.home;
+        if self.stays.get(&host) == Some(&about.stay) {
+            let is_next = false;
+            return Home { host, is_next };
+        }
+        let oldest = self.stays.iter().min_by_key(|(_, stay)| **stay);
+        Home {
+            host: *oldest.expect("a view has somebody").0,
+            is_next: true,
+        }
+    }
+}
+
+/// The shared memory server of a host.
+pub struct Server {
+    shell: Arc<Shell>,
+    objects: &'static Objects,
+    shared: Mutex<HashMap<u64, Open>>,
+    holds: Option<JoinHandle<()>>,
+    hosts: Mutex<Hosts>,
+    /// Messages of later: they are taken when this host has come so far.
+    kept: Mutex<Vec<Early>>,
+    /// Messages of objects that are not open here yet.
+    early: Mutex<HashMap<u64, Vec<Early>>>,
+    recovering: Mutex<Option<Recovering>>,
+}
+
+/// Who sent a message, and it.
+type Early = (Host, Vec<u8>);
+
+struct Open {
+    shared: Arc<Shared>,
+    kernel: Arc<Object>,
+}
+
+/// Why an object could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It is of no size, or its units are.
+    #[error(
+        "a shared object of {bytes} bytes in units of {unit_pages} pages cannot be; give at least a \
+         byte, and units of 1 to 512 pages, a power of two"
+    )]
+    Size {
+        /// Its bytes.
+        bytes: u64,
+        /// Pages of a unit.
+        unit_pages: u64,
+    },
+    /// It is to be on more hosts than this version can, or on none.
+    #[error(
+        "what is written to a shared object is on 1 host or on 2, not on {0}; give 1 or 2 replicas"
+    )]
+    Replicas(u8),
+    /// The kernel of this host could not make it.
+    #[error(transparent)]
+    Kernel(#[from] farpage_host::Error),
+}
+
+/// Why what a peer sent was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Wrong {
+    /// It is no message.
+    #[error("{by} sent {what}; its connection is to be closed")]
+    Garbled {
+        /// Who.
+        by: Host,
+        /// What.
+        what: String,
+    },
+    /// The object is not open here; the message waits until it is.
+    #[error("{by} sent a message of object {object}, which this host does not know")]
+    Unknown {
+        /// Who.
+        by: Host,
+        /// Which.
+        object: u64,
+    },
+    /// It does not keep to the protocol.
+    #[error(transparent)]
+    Violation(#[from] Violation),
+}
+
+impl Server {
+    /// The server of `own`, among `hosts`. What does not fit into the memory of `objects` goes to
+    /// `paging_space`.
+    ///
+    /// # Errors
+    /// Without threads.
+    pub fn start(
+        own: Host,
+        mut hosts: Hosts,
+        objects: &'static Objects,
+        paging_space: Arc<dyn Pager>,
+        wire: Arc<dyn Wire>,
+    ) -> std::io::Result<Self> {
+        // As in [`Server::sees`].
+        hosts.generation = hosts.generation * 2 + 1;
+        let shell = Arc::new(Shell {
+            own,
+            wire,
+            parts: Parts::default(),
+            paging_space,
+            holds: Holds::default(),
+            gate: Gate::default(),
+            members: Mutex::new(Members::new(own, hosts.view())),
+            met: Mutex::default(),
+            is_fenced: AtomicBool::new(false),
+        });
+        let held = Arc::clone(&shell);
+        let holds = std::thread::Builder::new()
+            .name("share-holds".into())
+            .spawn(move || held.holds.run())?;
+        Ok(Self {
+            shell,
+            objects,
+            shared: Mutex::default(),
+            holds: Some(holds),
+            hosts: Mutex::new(hosts),
+            kept: Mutex::default(),
+            early: Mutex::default(),
+            recovering: Mutex::default(),
+        })
+    }
+
+    /// Tells the others with which view this host begins: the first that it says.
+    pub fn begins(&self) {
+        let (view, fence) = {
+            let members = lock(&self.shell.members);
+            (members.view(), members.fence())
+        };
+        for to in view.living.iter().filter(|to| *to != self.shell.own) {
+            self.shell.sends(to, &Said::Began(fence));
+        }
+    }
+
+    /// An object, at this host: the same for whoever opens it. It stays until [`Server::close`].
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(&self, about: &About) -> Result<Arc<Object>, OpenError> {
+        let (bytes, unit_pages) = (about.bytes, about.unit_pages);
+        if bytes == 0 || !unit_pages.is_power_of_two() || unit_pages > UNIT_PAGES_MAX {
+            return Err(OpenError::Size { bytes, unit_pages });
+        }
+        check_replicas(about.replicas)?;
+        // The homes of all objects change with the gate closed. Whoever is in it may lock.
+        let entered = self.shell.gate.enter();
+        let mut all = lock(&self.shared);
+        if let Some(open) = all.get(&about.number) {
+            return Ok(Arc::clone(&open.kernel));
+        }
+        let home = lock(&self.hosts).home(about);
+        let shared = Shared::new(about.clone(), home, Arc::clone(&self.shell));
+        let pages = bytes.div_ceil(farpage_abi::PAGE_BYTES as u64);
+        let pager = Arc::clone(&shared) as Arc<dyn Pager>;
+        let kernel = self.objects.create(&about.name, pages, pager, false)?;
+        shared.is_of(&kernel);
+        let open = Open {
+            shared,
+            kernel: Arc::clone(&kernel),
+        };
+        all.insert(about.number, open);
+        drop(all);
+        let early = lock(&self.early).remove(&about.number);
+        let early = early.into_iter().flatten();
+        let taken = early.map(|(from, bytes)| self.takes(from, &bytes, true));
+        let wrong: Vec<Wrong> = taken.filter_map(Result::err).collect();
+        drop(entered);
+        for wrong in wrong {
+            eprintln!("farpage: {wrong}");
+        }
+        Ok(kernel)
+    }
+
+    /// True when hosts have sent messages of an object that is not open here.
+    pub fn is_awaited(&self, number: u64) -> bool {
+        lock(&self.early).contains_key(&number)
+    }
+
+    /// An object is gone from all hosts.
+    pub fn close(&self, number: u64) {
+        lock(&self.early).remove(&number);
+        // Dropped without the lock: that gives its memory back.
+        let _gone = lock(&self.shared).remove(&number);
+    }
+
+    /// What was done for an object so far.
+    pub fn figures(&self, number: u64) -> Option<Figures> {
+        Some(lock(&self.shared).get(&number)?.shared.figures())
+    }
+}
+
+/// Refuses numbers of replicas that cannot be.
+pub(crate) fn check_replicas(replicas: u8) -> Result<(), OpenError> {
+    match replicas {
+        1 | 2 => Ok(()),
+        more => Err(OpenError::Replicas(more)),
+    }
+}
+
+fn wrong(by: Host, what: impl std::fmt::Display) -> Wrong {
+    let what = what.to_string();
+    Wrong::Garbled { by, what }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shell.holds.end();
+        if let Some(holds) = self.holds.take() {
+            // It panics only when a unit did.
+            let _ = holds.join();
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What comes from other hosts, looked at before anything is done with it.
+
+use std::sync::Arc;
+
+use farpage_coherence::{Epoch, Generation, HOSTS_MAX, Host, Message, Receipt};
+
+use super::{EARLY_MAX, Server, Wrong, wrong};
+use crate::mirrored::{Parcel, Then, Written};
+use crate::object::{Shared, lock};
+use crate::parts::Place;
+use crate::wire::{Garbled, Passed, Said};
+
+impl Server {
+    /// A message has come from a peer.
+    ///
+    /// # Errors
+    /// What is wrong with it; nothing was done then.
+    pub fn received(&self, from: Host, bytes: &[u8]) -> Result<(), Wrong> {
+        self.takes(from, bytes, false)
+    }
+
+    /// The same; `is_counted`: it had come before its object was open here.
+    pub(super) fn takes(&self, from: Host, bytes: &[u8], is_counted: bool) -> Result<(), Wrong> {
+        let bytes = Come { bytes, is_counted };
+        let garbled = |error: Garbled| wrong(from, error);
+        let (said, contents) = Said::take(bytes.bytes).map_err(garbled)?;
+        match said {
+            Said::Unit {
+                object,
+                unit,
+                generation,
+                origin,
+                message,
+            } => self.counted(from, object, generation, bytes, |shared| {
+                take_unit(shared, (from, origin), unit, message, contents)
+            }),
+            Said::Parcel {
+                object,
+                generation,
+                era,
+                order,
+                number,
+                units,
+                then,
+            } => self.counted(from, object, generation, bytes, |shared| {
+                let parcel = parcel(shared, units, then, contents);
+                let (units, then) = parcel.map_err(|what| wrong(from, what))?;
+                let parcel = Parcel {
+                    era,
+                    order,
+                    number,
+                    units,
+                    then,
+                };
+                Ok(shared.parcel_came(from, parcel)?)
+            }),
+            Said::Arrived {
+                object,
+                generation,
+                number,
+            } => self.counted(from, object, generation, bytes, |shared| {
+                shared.parcels_arrived(number);
+                Ok(())
+            }),
+            Said::OnTwo {
+                object,
+                generation,
+                units,
+            } => self.counted(from, object, generation, bytes, |shared| {
+                shared.are_on_two(units);
+                Ok(())
+            }),
+            Said::Part {
+                message,
+                part,
+                count,
+            } => {
+                let place = Place {
+                    message,
+                    part,
+                    count,
+                };
+                let whole = self.shell.parts.came(from, place, contents);
+                let Some(whole) = whole.map_err(|what| wrong(from, what))? else {
+                    return Ok(());
+                };
+                self.received(from, &whole)
+            }
+            Said::Began(generation) => {
+                let mut members = lock(&self.shell.members);
+                members.began(from, generation)?;
+                let (fence, view) = (members.fence(), members.view());
+                drop(members);
+                if generation <= view.generation {
+                    lock(&self.shell.met).add(from);
+                }
+                if generation >= fence
+                    && let Some(now) = &mut *lock(&self.recovering)
+                {
+                    now.excuse(from);
+                }
+                self.goes_on();
+                Ok(())
+            }
+            Said::Marker(marker) => {
+                lock(&self.shell.members).marked(from, marker)?;
+                self.goes_on();
+                Ok(())
+            }
+            Said::Reports {
+                fence,
+                units,
+                is_last,
+            } => self.told(from, fence, bytes.bytes, |now| {
+                now.reported(from, units, is_last)
+            }),
+            Said::Verdicts {
+                fence,
+                units,
+                is_last,
+            } => self.told(from, fence, bytes.bytes, |now| {
+                now.decided(from, units, is_last)
+            }),
+        }
+    }
+
+    /// A message of an object has come, which counts in its view.
+    fn counted(
+        &self,
+        from: Host,
+        object: u64,
+        generation: Generation,
+        come: Come<'_>,
+        take: impl FnOnce(&Shared) -> Result<(), Wrong>,
+    ) -> Result<(), Wrong> {
+        let entered = self.shell.gate.enter();
+        let receipt = match come.is_counted {
+            true => Receipt::Take,
+            false => lock(&self.shell.members).receive(from, generation),
+        };
+        match receipt {
+            Receipt::Take => {}
+            Receipt::Keep => {
+                lock(&self.kept).push((from, come.bytes.to_vec()));
+                return Ok(());
+            }
+            Receipt::Refuse => return Ok(()),
+        }
+        lock(&self.shell.met).add(from);
+        let opened = lock(&self.shared)
+            .get(&object)
+            .map(|open| Arc::clone(&open.shared));
+        let taken = match opened {
+            Some(shared) => take(&shared),
+            None => self.comes_early(from, object, come.bytes),
+        };
+        drop(entered);
+        self.goes_on();
+        taken
+    }
+
+    /// A message of an object that is not open here: it waits until that is.
+    fn comes_early(&self, from: Host, object: u64, bytes: &[u8]) -> Result<(), Wrong> {
+        if self.shell.is_frozen() {
+            // It is asked for, or brought, again.
+            return Ok(());
+        }
+        let mut early = lock(&self.early);
+        let is_new = !early.contains_key(&object);
+        if is_new && early.len() >= EARLY_MAX {
+            let what = "messages of too many objects that this host does not know";
+            return Err(wrong(from, what));
+        }
+        let waiting = early.entry(object).or_default();
+        waiting.push((from, bytes.to_vec()));
+        Err(Wrong::Unknown { by: from, object })
+    }
+}
+
+/// A message as it came.
+#[derive(Clone, Copy)]
+struct Come<'a> {
+    bytes: &'a [u8],
+    /// It is no more to be counted.
+    is_counted: bool,
+}
+
+fn take_unit(
+    shared: &Shared,
+    (from, origin): (Host, Host),
+    unit: u64,
+    message: Message,
+    contents: &[u8],
+) -> Result<(), Wrong> {
+    if origin != from && (!shared.is_mirrored() || origin.0 >= HOSTS_MAX) {
+        return Err(wrong(from, "a message as another host"));
+    }
+    let wanted = match message.has_contents() {
+        true => unit_bytes(shared, unit),
+        false => unit_bytes(shared, unit).map(|_| 0),
+    };
+    let wanted = wanted.map_err(|what| wrong(from, what))?;
+    if contents.len() != wanted {
+        return Err(wrong(from, "a message with the wrong number of bytes"));
+    }
+    let contents = (wanted > 0).then(|| contents.into());
+    Ok(shared.came(origin, unit, message, contents)?)
+}
+
+fn unit_bytes(shared: &Shared, unit: u64) -> Result<usize, &'static str> {
+    match unit < shared.units() {
+        true => Ok(shared.unit_bytes_of(unit)),
+        false => Err("a message of a place beyond the end of its object"),
+    }
+}
+
+/// A parcel, from what its head says and the contents behind it.
+fn parcel(
+    shared: &Shared,
+    units: Vec<(u64, Epoch)>,
+    then: Option<Passed>,
+    mut contents: &[u8],
+) -> Result<(Written, Option<Then>), &'static str> {
+    if !shared.is_mirrored() {
+        return Err("a parcel of an object that is not mirrored");
+    }
+    let mut take = |unit: u64| {
+        let bytes = unit_bytes(shared, unit)?;
+        let parts = contents.split_at_checked(bytes);
+        let (first, rest) = parts.ok_or("a parcel that is cut off")?;
+        contents = rest;
+        Ok::<Box<[u8]>, &'static str>(first.into())
+    };
+    let mut all = Written::new();
+    for (unit, version) in units {
+        all.push((unit, version, take(unit)?));
+    }
+    let then = match then {
+        Some(Passed { to, unit, message }) => {
+            if to.0 >= HOSTS_MAX || unit >= shared.units() {
+                return Err("something to pass on that cannot be");
+            }
+            let is_along = all.iter().any(|(other, ..)| *other == unit);
+            let has_own = message.has_contents() && !is_along;
+            let contents = has_own.then(|| take(unit)).transpose()?;
+            Some(Then {
+                to,
+                unit,
+                message,
+                contents,
+            })
+        }
+        None => None,
+    };
+    match contents.is_empty() {
+        true => Ok((all, then)),
+        false => Err("a parcel with more than it says"),
+    }
+}
