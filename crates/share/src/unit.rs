@@ -35,6 +35,15 @@ impl Places<'_> {
         paged_out(self.paging_space, self.number, page, into)
     }
 
+    /// As [`Places::paged_out`], for the kernel: paging space may give them away.
+    pub(crate) fn take_out(
+        &self,
+        page: PageIndex,
+        into: &mut [u8; PAGE_BYTES],
+    ) -> Result<Option<Taken>, PagerError> {
+        take_out(self.paging_space, self.number, page, into)
+    }
+
     /// The contents of all of `pages`; zeros for those that are nowhere, if `is_new`. `None` when some
     /// are not at this host.
     pub(crate) fn all(
@@ -52,8 +61,25 @@ impl Places<'_> {
         Ok(Some(bytes))
     }
 
+    /// The kernel was given `bytes`, the only contents of `pages`. What it could not take goes to
+    /// paging space.
+    pub(crate) fn were_given(&self, pages: PageRange, bytes: &[u8]) -> Result<(), PagerError> {
+        let (parts, _) = bytes.as_chunks();
+        for (page, bytes) in pages.iter().zip(parts) {
+            // Written to and handed over by now, perhaps.
+            let is_somewhere = self.kernel.make_precious(page)?
+                || self.paged_out(page, &mut [0; PAGE_BYTES])?
+                || self.kernel.make_precious(page)?;
+            if !is_somewhere {
+                let out = [PageOut { page, bytes }];
+                self.paging_space.data_write(self.number, &out)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Has paging space keep those of `pages` that the kernel has not, of which the contents are
-    /// `bytes`.
+    /// `bytes`. Nobody may write to them meanwhile.
     pub(crate) fn keep(&self, pages: PageRange, bytes: &[u8]) -> Result<(), PagerError> {
         let (parts, _) = bytes.as_chunks();
         let mut out = Vec::new();
@@ -76,18 +102,43 @@ impl Places<'_> {
     }
 }
 
+/// The contents of a page in paging space, which keeps them.
 fn paged_out(
     space: &dyn Pager,
     number: ObjectId,
     page: PageIndex,
     into: &mut [u8; PAGE_BYTES],
 ) -> Result<bool, PagerError> {
+    let found = take_out(space, number, page, into)?;
+    if found == Some(Taken::Away) {
+        let bytes = &*into;
+        space.data_write(number, &[PageOut { page, bytes }])?;
+    }
+    Ok(found.is_some())
+}
+
+/// What became of a page that was read from paging space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// It is there still.
+    Copied,
+    /// Not any more: paging space gives away what it had in memory.
+    Away,
+}
+
+fn take_out(
+    space: &dyn Pager,
+    number: ObjectId,
+    page: PageIndex,
+    into: &mut [u8; PAGE_BYTES],
+) -> Result<Option<Taken>, PagerError> {
     let pages = PageRange::one(page);
     let request = DataRequest::new(number, pages, 1, Access::Read, into);
     match space.data_request(request) {
-        Ok(supplied) if supplied.pages == 1 => Ok(true),
+        Ok(supplied) if supplied.pages == 1 && supplied.precious => Ok(Some(Taken::Away)),
+        Ok(supplied) if supplied.pages == 1 => Ok(Some(Taken::Copied)),
         Ok(_) => Err(PagerError::Violation),
-        Err(PagerError::Unavailable) => Ok(false),
+        Err(PagerError::Unavailable) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -1,10 +1,10 @@
 //! What is at this host of a unit, and where it goes.
 
 use farpage_abi::{Access, PAGE_BYTES, PageRange};
-use farpage_pagers::{PageOut, PagerError, Supplied};
+use farpage_pagers::{PageOut, PagerError, Supplied, Ticket};
 
 use super::Shared;
-use crate::unit::Places;
+use crate::unit::{Places, Taken};
 
 impl Shared {
     /// All of a unit, which this host has.
@@ -52,20 +52,37 @@ impl Shared {
             (cell.contents.take(), cell.is_new, may_write)
         });
         let tickets = self.with(unit, |cell| cell.tickets_for(access));
-        let how = Supplied {
-            locked: (!may_write).then_some(Access::Write),
-            ..Supplied::clean(0)
-        };
+        if let Some(contents) = contents.as_deref().filter(|_| is_owner) {
+            // First, since who is let in may write.
+            let kept = self.keep_unwanted(places, unit, contents, &tickets);
+            if let Err(error) = kept {
+                self.with(unit, |cell| {
+                    cell.contents = Some(contents.into());
+                    cell.tickets.extend(tickets);
+                });
+                return Err(error);
+            }
+        }
         let mut tickets = tickets.into_iter();
         while let Some(ticket) = tickets.next() {
             let pages = self.pages_of(unit).intersect(ticket.pages());
             let found = match &contents {
-                Some(contents) => Ok(Some(self.part_of(unit, contents, pages))),
+                Some(contents) => Ok(Some((self.part_of(unit, contents, pages), is_owner))),
                 None => self.found(places, pages, is_owner && is_new),
             };
             match found {
-                Ok(Some(bytes)) => {
+                Ok(Some((bytes, precious))) => {
+                    let locked = (!may_write).then_some(Access::Write);
+                    let clean = Supplied::clean(0);
+                    let how = Supplied {
+                        precious,
+                        locked,
+                        ..clean
+                    };
                     ticket.supply_as(&bytes, how);
+                    if precious {
+                        places.were_given(pages, &bytes)?;
+                    }
                 }
                 Ok(None) if !is_owner => {
                     self.with(unit, |cell| {
@@ -84,7 +101,7 @@ impl Shared {
         }
         let waits_to_write = self.with(unit, |cell| cell.page.wanted() == Some(Access::Write));
         match contents {
-            Some(contents) if is_owner => places.keep(self.pages_of(unit), &contents)?,
+            Some(_) if is_owner => {}
             // A copy that others were told of.
             Some(contents) if waits_to_write => {
                 self.with(unit, |cell| cell.contents = Some(contents));
@@ -95,6 +112,23 @@ impl Shared {
             Some(_) | None => {}
         }
         Ok(true)
+    }
+
+    /// Pages that no ticket is for stay at this host all the same: it owns them.
+    fn keep_unwanted(
+        &self,
+        places: &Places<'_>,
+        unit: u64,
+        contents: &[u8],
+        tickets: &[Ticket],
+    ) -> Result<(), PagerError> {
+        let (parts, _) = contents.as_chunks::<PAGE_BYTES>();
+        for (page, bytes) in self.pages_of(unit).iter().zip(parts) {
+            if !tickets.iter().any(|ticket| ticket.pages().contains(page)) {
+                places.keep(PageRange::one(page), bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// Pages of a copy that the kernel did not ask for yet go to paging space: it will.
@@ -118,23 +152,26 @@ impl Shared {
         contents[first..first + pages.bytes() as usize].to_vec()
     }
 
-    /// What is at this host of `pages`, which the kernel has not, from the first.
+    /// What is at this host of `pages`, which the kernel has not, from the first; and whether it is
+    /// nowhere else any more.
     fn found(
         &self,
         places: &Places<'_>,
         pages: PageRange,
         is_new: bool,
-    ) -> Result<Option<Vec<u8>>, PagerError> {
+    ) -> Result<Option<(Vec<u8>, bool)>, PagerError> {
         let mut bytes = vec![0; pages.bytes() as usize];
         let (parts, _) = bytes.as_chunks_mut();
-        let mut count = 0;
+        let (mut count, mut given) = (0, false);
         for (page, into) in pages.iter().zip(parts) {
-            if !places.paged_out(page, into)? && !is_new {
-                break;
+            match places.take_out(page, into)? {
+                Some(taken) => given |= taken == Taken::Away,
+                None if is_new => {}
+                None => break,
             }
             count += 1;
         }
         bytes.truncate(count * PAGE_BYTES);
-        Ok((count > 0).then_some(bytes))
+        Ok((count > 0).then_some((bytes, given)))
     }
 }

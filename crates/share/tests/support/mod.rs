@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
@@ -20,27 +20,35 @@ use farpage_sys::view::View;
 use farpage_sys::{message, process, socket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-/// Keeps what it is given.
+/// Keeps what it is given. As real paging space does, it gives some of it away when it is asked.
 #[derive(Default)]
 pub struct Store {
     pages: Mutex<HashMap<(u32, u64), Contents>>,
+    asked: AtomicU64,
 }
 
 type Contents = Box<[u8; PAGE_BYTES]>;
 
 impl Pager for Store {
     fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
-        let (object, pages, all) = (
+        let (object, pages, mut all) = (
             request.object(),
             request.pages(),
             self.pages.lock().unwrap(),
         );
+        let gives = !self.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(3);
         let parts = request.buffer().chunks_exact_mut(PAGE_BYTES);
         for (page, into) in pages.iter().zip(parts) {
             let kept = all.get(&(object.0, page.0));
             into.copy_from_slice(&**kept.ok_or(PagerError::Unavailable)?);
+            if gives {
+                all.remove(&(object.0, page.0));
+            }
         }
-        Ok(Supplied::clean(pages.pages()))
+        Ok(match gives {
+            true => Supplied::precious(pages.pages()),
+            false => Supplied::clean(pages.pages()),
+        })
     }
 
     fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
