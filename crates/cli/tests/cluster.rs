@@ -127,6 +127,10 @@ fn what_is_created_stays_until_its_name_is_taken_away() {
             ["create", "--page-size", "4K", "a/b", "1M"],
             "'a/b' is no name",
         ),
+        (
+            ["create", "--scheduler", "simple", "x", "1M"],
+            "it has no simple scheduler yet",
+        ),
     ] {
         let said = one.says(&what);
         assert!(said.contains(why), "{said}");

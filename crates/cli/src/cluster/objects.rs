@@ -41,7 +41,7 @@ pub struct CreateArgs {
 pub enum WhichScheduler {
     /// The host that wrote to a page last
     Distributed,
-    /// The host on which the memory was made
+    /// The host on which the memory was made (not there yet)
     Simple,
 }
 
