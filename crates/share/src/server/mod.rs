@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use farpage_coherence::{Generation, Host, Members, View, Violation};
+use farpage_control::Scheduler;
 use farpage_host::{Object, Objects};
 use farpage_pagers::Pager;
 
@@ -68,11 +69,6 @@ impl Shell {
         met.add(self.own);
         let living = view.living.less(view.living.less(met));
         View { living, ..view }
-    }
-
-    /// The view since which parcels are counted.
-    pub(crate) fn era(&self) -> Generation {
-        lock(&self.members).fence()
     }
 
     /// Sends a message, in parts if it is long.
@@ -155,6 +151,12 @@ pub enum OpenError {
         "what is written to a shared object is on 1 host or on 2, not on {0}; give 1 or 2 replicas"
     )]
     Replicas(u8),
+    /// It is to be on two hosts, and to have a scheduler that keeps it on one.
+    #[error(
+        "the simple scheduler keeps what is written on 1 host, the home of the object; give 1 replica, \
+         or the distributed scheduler"
+    )]
+    Simple,
     /// The kernel of this host could not make it.
     #[error(transparent)]
     Kernel(#[from] farpage_host::Error),
@@ -245,7 +247,7 @@ impl Server {
         if bytes == 0 || !unit_pages.is_power_of_two() || unit_pages > UNIT_PAGES_MAX {
             return Err(OpenError::Size { bytes, unit_pages });
         }
-        check_replicas(about.replicas)?;
+        check_replicas(about.scheduler, about.replicas)?;
         let mut all = lock(&self.shared);
         if let Some(open) = all.get(&about.number) {
             return Ok(Arc::clone(&open.kernel));
@@ -279,10 +281,11 @@ impl Server {
 }
 
 /// Refuses numbers of replicas that cannot be.
-pub(crate) fn check_replicas(replicas: u8) -> Result<(), OpenError> {
-    match replicas {
-        1 | 2 => Ok(()),
-        more => Err(OpenError::Replicas(more)),
+pub(crate) fn check_replicas(scheduler: Scheduler, replicas: u8) -> Result<(), OpenError> {
+    match (scheduler, replicas) {
+        (_, 1) | (Scheduler::Distributed, 2) => Ok(()),
+        (Scheduler::Simple, 2) => Err(OpenError::Simple),
+        (Scheduler::Simple | Scheduler::Distributed, more) => Err(OpenError::Replicas(more)),
     }
 }
 

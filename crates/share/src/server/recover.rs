@@ -57,7 +57,12 @@ impl Server {
     fn changes(&self, hosts: Hosts) -> Vec<Wrong> {
         let closed = self.shell.gate.close();
         let all: Vec<Arc<Shared>> = self.all();
-        let change = lock(&self.shell.members).change(hosts.view());
+        let view = hosts.view();
+        let died = lock(&self.shell.members).view().living.less(view.living);
+        if !died.is_empty() {
+            all.iter().for_each(|shared| shared.keeps_copies());
+        }
+        let change = lock(&self.shell.members).change(view);
         for shared in &all {
             shared.has_home(hosts.home(&shared.about));
         }
@@ -70,7 +75,7 @@ impl Server {
                 return Vec::new();
             }
             Change::Died { marks_to } => {
-                all.iter().for_each(|shared| shared.freeze());
+                all.iter().for_each(|shared| shared.freeze(died));
                 self.parts_from_the_dead_go();
                 let members = lock(&self.shell.members);
                 let fence = members.fence();
@@ -81,6 +86,8 @@ impl Server {
                         self.shell.sends(to, &Said::Marker(marker));
                     }
                 }
+                drop(members);
+                all.iter().for_each(|shared| shared.goes_on(died));
             }
         }
         drop(closed);
@@ -167,7 +174,7 @@ impl Server {
         let own = |object: u64, unit: u64| {
             let all = lock(&self.shared);
             let shared = &all.get(&object)?.shared;
-            Some((shared.report_of(unit), shared.known()))
+            Some((shared.report_of(unit)?, shared.known()))
         };
         let (fence, all, verdicts) = {
             let mut recovering = lock(&self.recovering);
