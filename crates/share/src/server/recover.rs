@@ -77,10 +77,11 @@ impl Server {
             Change::Died { marks_to } => {
                 all.iter().for_each(|shared| shared.freeze(died));
                 self.parts_from_the_dead_go();
-                let members = lock(&self.shell.members);
-                let fence = members.fence();
+                // Whoever has the recovery may look at the members, so not the other way round.
+                let fence = lock(&self.shell.members).fence();
                 let recovering = Recovering::new(self.shell.own, fence, marks_to);
                 *lock(&self.recovering) = Some(recovering);
+                let members = lock(&self.shell.members);
                 for to in marks_to.iter() {
                     if let Some(marker) = members.marker(to) {
                         self.shell.sends(to, &Said::Marker(marker));
