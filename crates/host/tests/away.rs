@@ -83,6 +83,8 @@ fn who_waits_to_write_to_a_page_that_goes_away_asks_for_it_again() {
     assert_eq!(word.load(Ordering::Relaxed), 0);
     let page = PageRange::one(PageIndex(3));
     object.lock_pages(page).unwrap();
+    // What happens is kept from the first look on.
+    object.trace(0, 1);
     thread::scope(|scope| {
         let writer = scope.spawn(|| word.store(5, Ordering::Relaxed));
         while object

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use farpage_abi::Access;
-use farpage_coherence::{Host, Message, Page};
+use farpage_coherence::{Host, Message};
 use farpage_pagers::Ticket;
+
+use crate::scheduled::Scheduled;
 
 /// What happens to a unit.
 pub(crate) enum Event {
@@ -24,7 +26,7 @@ pub(crate) enum Event {
 }
 
 pub(crate) struct Cell {
-    pub(crate) page: Page,
+    pub(crate) unit: Scheduled,
     pub(crate) inbox: VecDeque<Event>,
     /// Somebody is at work.
     pub(crate) is_busy: bool,
@@ -42,9 +44,9 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    pub(crate) fn new(page: Page, is_new: bool) -> Self {
+    pub(crate) fn new(unit: Scheduled, is_new: bool) -> Self {
         Self {
-            page,
+            unit,
             inbox: VecDeque::new(),
             is_busy: false,
             tickets: Vec::new(),

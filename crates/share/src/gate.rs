@@ -29,6 +29,17 @@ impl Gate {
         Entered(guard)
     }
 
+    /// The same, if that needs no waiting.
+    pub(crate) fn try_enter(&self) -> Option<Entered<'_>> {
+        let before = DEPTH.get();
+        let guard = match before {
+            0 => Some(self.0.try_read().ok()?),
+            _ => None,
+        };
+        DEPTH.set(before + 1);
+        Some(Entered(guard))
+    }
+
     /// # Panics
     /// When this thread is in it.
     pub(crate) fn close(&self) -> Closed<'_> {
@@ -66,12 +77,15 @@ mod tests {
                 let held = gate.close();
                 closed.store(true, Ordering::SeqCst);
                 drop(gate.enter());
+                assert!(gate.try_enter().is_some());
                 drop(held);
             });
             for _ in 0..100 {
                 drop(gate.enter());
                 std::thread::yield_now();
             }
+            let other = scope.spawn(|| while gate.try_enter().is_some() {});
+            other.join().unwrap();
             assert!(!closed.load(Ordering::SeqCst));
             drop(first);
             closing.join().unwrap();

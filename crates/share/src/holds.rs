@@ -31,6 +31,8 @@ struct Hold {
 pub(crate) enum Due {
     /// Threads of a unit had time enough.
     LetGo(u64),
+    /// A thread waits to write to a page that is here.
+    Unlock(u64),
     /// Others are told that their parcels have come.
     SayArrived,
 }
@@ -82,6 +84,7 @@ impl Holds {
                     if let Some(object) = hold.object.upgrade() {
                         match hold.due {
                             Due::LetGo(unit) => object.lets_go(unit),
+                            Due::Unlock(unit) => object.unlocks(unit),
                             Due::SayArrived => object.says_arrived(),
                         }
                     }

@@ -14,22 +14,35 @@
 //! 4. A copy may go at any time without a word. It is then asked for again.
 //! 5. What the scheduler forbids is done (protected, or gone from every mapping) before anything is
 //!    sent that says so.
+//! 6. With two replicas, what another host sees is on two hosts before, together with all that its
+//!    writer wrote before: it goes to the writer's backup in a parcel, and on from there. Parcels of
+//!    a host are taken in order, and each as a whole.
+//! 7. What no task of this host may see, as it is kept for others, is in paging space under a number of
+//!    its own, never in the kernel.
+//!
+//! With the simple scheduler the object's home is a server: see [`Scheduler::Simple`]. It has all that
+//! nobody may write. A host that dies takes what it had not given back, which nobody else has seen; the
+//! home takes the object with it.
 
 mod cell;
 mod cluster;
 mod counters;
 mod gate;
 mod holds;
+mod line;
 mod mirrored;
 mod object;
 mod parts;
 mod recovery;
+mod scheduled;
 mod server;
+mod simple;
 mod unit;
 #[doc(hidden)]
 pub mod wire;
 
 pub use cluster::{Cluster, Config, HaveError, JoinError, Member, State, Wish};
 pub use counters::Figures;
+pub use farpage_control::Scheduler;
 pub use object::About;
 pub use server::{Hosts, OpenError, Server, Wire, Wrong};

@@ -4,7 +4,7 @@ use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_host::Object;
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError};
 
-/// The first number, in paging space, of what is kept for other hosts.
+/// The first number, in paging space, of what no task is to see.
 const KEPT_FIRST: u32 = 1 << 31;
 
 /// The places of one object's pages: the kernel's memory, and what it does not keep there.
@@ -143,8 +143,9 @@ fn take_out(
     }
 }
 
-/// Contents of units that are kept for the day when another host dies: in paging space, under a
-/// number of their own, and never where a task sees them.
+/// Contents of units that no task of this host is to see: in paging space, under a number of their own.
+/// A mirrored object keeps them for the day when another host dies; the home of one with the simple
+/// scheduler has there what nobody may write.
 pub(crate) struct Kept<'a> {
     pub(crate) paging_space: &'a dyn Pager,
     pub(crate) number: ObjectId,
@@ -165,12 +166,12 @@ impl Kept<'_> {
         self.paging_space.data_write(self.number, &out)
     }
 
-    /// What is kept of `pages`, all of which are.
-    pub(crate) fn get(&self, pages: PageRange) -> Result<Box<[u8]>, PagerError> {
+    /// What is kept of `pages`: all of them, but for such as never were if `is_new`, which are zeros.
+    pub(crate) fn get(&self, pages: PageRange, is_new: bool) -> Result<Box<[u8]>, PagerError> {
         let mut bytes = vec![0; pages.bytes() as usize].into_boxed_slice();
         let (parts, _) = bytes.as_chunks_mut();
         for (page, into) in pages.iter().zip(parts) {
-            if !paged_out(self.paging_space, self.number, page, into)? {
+            if !paged_out(self.paging_space, self.number, page, into)? && !is_new {
                 return Err(PagerError::Corrupt);
             }
         }

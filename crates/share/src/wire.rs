@@ -5,6 +5,8 @@ use farpage_coherence::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::simple;
+
 /// Bytes of a head at most.
 const HEAD_MAX: usize = 1 << 20;
 /// Units of one report, or one message of verdicts, at most.
@@ -30,9 +32,7 @@ pub(crate) enum Said {
     Parcel {
         object: u64,
         generation: Generation,
-        /// Parcels are taken in order: this is such a one of those that the sender sent to the
-        /// receiver since `era`.
-        era: Generation,
+        /// Parcels are taken in order: so many the sender had sent to the receiver.
         order: u64,
         /// What the sender calls it.
         number: u64,
@@ -51,6 +51,15 @@ pub(crate) enum Said {
         object: u64,
         generation: Generation,
         units: Vec<(u64, Epoch)>,
+    },
+    /// Of a unit of an object with the simple scheduler. Such messages are taken in order: so many
+    /// of the object the sender had sent to the receiver.
+    Simple {
+        object: u64,
+        unit: u64,
+        generation: Generation,
+        number: u64,
+        message: simple::Message,
     },
     /// A part of a message that is too long for one. Its bytes follow.
     Part { message: u64, part: u16, count: u16 },
@@ -162,7 +171,6 @@ pub fn samples() -> Vec<Vec<u8>> {
         Said::Parcel {
             object: 7,
             generation: fence,
-            era: fence,
             order: 1,
             number: 2,
             units: vec![(3, Epoch(4))],

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use farpage_abi::PAGE_BYTES;
+use farpage_share::About;
 use farpage_sys::view::View;
-use support::{One, Order, about, hosts};
+use support::{One, Order, about, hosts, mirrored, simple};
 
 const SEED: &str = "FARPAGE_SEED";
 
@@ -69,11 +70,11 @@ fn a_fault_costs_as_many_messages_as_it_should() {
 }
 
 /// Threads of all hosts add to words of all pages, in any order, and see none that was smaller.
-fn add_up(hosts_count: u8, pages: u64, unit_pages: u64, ram_bytes: u64, seed: u64, rounds: u64) {
+fn add_up(hosts_count: u8, grid: &About, ram_bytes: u64, seed: u64, rounds: u64) {
     println!("{SEED}={seed}");
+    let pages = grid.bytes / PAGE_BYTES as u64;
     let all = hosts(hosts_count, ram_bytes, Order::Any(seed));
-    let grid = about(seed, pages, unit_pages);
-    let views: Vec<View> = all.iter().map(|one| one.map(&grid).1).collect();
+    let views: Vec<View> = all.iter().map(|one| one.map(grid).1).collect();
     thread::scope(|scope| {
         for (number, view) in views.iter().enumerate() {
             for thread in 0..2 {
@@ -112,16 +113,22 @@ fn add_up(hosts_count: u8, pages: u64, unit_pages: u64, ram_bytes: u64, seed: u6
 
 #[test]
 fn nothing_that_any_host_adds_is_lost_whatever_order_messages_come_in() {
-    (1..5).for_each(|seed| add_up(3, 8, 1, 16 << 20, seed, 600));
+    for of in [about, mirrored, simple] {
+        (1..4).for_each(|seed| add_up(3, &of(seed, 8, 1), 16 << 20, seed, 500));
+    }
 }
 
 #[test]
 fn nothing_is_lost_when_pages_leave_memory_meanwhile() {
-    (1..4).for_each(|seed| add_up(3, 512, 1, 1 << 20, seed, 3000));
+    for of in [about, mirrored, simple] {
+        (1..3).for_each(|seed| add_up(3, &of(seed, 512, 1), 1 << 20, seed, 2000));
+    }
 }
 
 #[test]
 fn units_of_several_pages_go_together() {
-    (1..3).for_each(|seed| add_up(3, 256, 16, 1 << 20, seed, 1000));
-    add_up(2, 1500, 512, 4 << 20, 9, 300);
+    for of in [about, mirrored, simple] {
+        add_up(3, &of(1, 256, 16), 1 << 20, 1, 1000);
+        add_up(2, &of(9, 1500, 512), 4 << 20, 9, 200);
+    }
 }

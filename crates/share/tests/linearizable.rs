@@ -18,10 +18,18 @@ const THREADS: usize = 2;
 const WORDS: usize = 2;
 
 /// What began or ended, in the order in which it did: which thread, of which word.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 enum Event {
     Begins(usize, usize, RegisterOp<u64>),
     Ends(usize, usize, RegisterRet<u64>),
+}
+
+impl Event {
+    fn word(&self) -> usize {
+        match self {
+            Self::Begins(_, word, _) | Self::Ends(_, word, _) => *word,
+        }
+    }
 }
 
 /// Reads and writes words at random. No two writes are of the same value.
@@ -63,7 +71,8 @@ fn is_linearizable(history: &[Event], word: usize) -> bool {
 #[test]
 fn what_threads_of_all_hosts_see_is_one_memory() {
     let all = hosts(HOSTS as u8, 16 << 20, Order::Any(5));
-    for seed in 1..=60 {
+    let seeds = std::env::var("FARPAGE_SEEDS").map_or(8, |seeds| seeds.parse().unwrap());
+    for seed in 1..=seeds {
         let two = about(seed, 2, 1);
         let views: Vec<View> = all.iter().map(|one| one.map(&two).1).collect();
         let history = Mutex::default();
@@ -76,7 +85,10 @@ fn what_threads_of_all_hosts_see_is_one_memory() {
         });
         let history: Vec<Event> = history.into_inner().unwrap();
         for word in 0..WORDS {
-            assert!(is_linearizable(&history, word), "seed {seed}, word {word}");
+            let of = history.iter().filter(|event| event.word() == word);
+            let of: Vec<&Event> = of.collect();
+            let is_one = is_linearizable(&history, word);
+            assert!(is_one, "seed {seed}, word {word}: {of:#?}");
         }
         all.iter().for_each(|one| one.server.close(seed));
     }

@@ -223,7 +223,7 @@ impl Cluster {
                     }
                 }
                 (Err(ControlError::NoName(_)), Some(wish)) => {
-                    check_replicas(wish.replicas)?;
+                    check_replicas(wish.scheduler, wish.replicas)?;
                     let described = inner.described(uid, wish);
                     match inner.control.make(Some(name), described.clone()) {
                         Ok(id) => (id, described),
@@ -359,6 +359,7 @@ impl Inner {
             name: name.into(),
             bytes: described.bytes,
             unit_pages: described.page_bytes / PAGE_BYTES as u64,
+            scheduler: described.scheduler,
             replicas: described.replicas,
             home: Host(described.home.slot.0),
             stay: described.home.incarnation.0,

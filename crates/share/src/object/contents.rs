@@ -18,19 +18,28 @@ impl Shared {
         }
     }
 
+    /// Another host is about to be given the unit: nobody here may read it from then on, since that
+    /// host writes. Until it is gone from here its contents are in the cell.
+    pub(super) fn withdraw(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
+        let contents = self.contents(places, unit)?;
+        places.kernel.take_away(self.pages_of(unit))?;
+        self.with(unit, |cell| cell.contents = Some(contents));
+        Ok(())
+    }
+
     /// Others are about to be told that this host has a copy of the unit, so that contents need not
     /// be sent: the kernel may not drop it meanwhile.
     pub(super) fn keep_copy(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
         let (is_owner, is_kept) =
-            self.with(unit, |cell| (cell.page.is_owner(), cell.contents.is_some()));
+            self.with(unit, |cell| (cell.unit.is_owner(), cell.contents.is_some()));
         if is_owner || is_kept {
             return Ok(());
         }
         let copy = places.all(self.pages_of(unit), false)?;
         self.with(unit, |cell| {
             if copy.is_none() {
-                cell.page.let_go();
-                cell.page.forget();
+                cell.unit.let_go();
+                cell.unit.forget();
             }
             cell.contents = copy;
         });
@@ -48,7 +57,7 @@ impl Shared {
         is_owner: bool,
     ) -> Result<bool, PagerError> {
         let (contents, is_new, may_write) = self.with(unit, |cell| {
-            let may_write = cell.page.allowed() == Some(Access::Write);
+            let may_write = cell.unit.allowed() == Some(Access::Write);
             (cell.contents.take(), cell.is_new, may_write)
         });
         let tickets = self.with(unit, |cell| cell.tickets_for(access));
@@ -99,7 +108,7 @@ impl Shared {
                 }
             }
         }
-        let waits_to_write = self.with(unit, |cell| cell.page.wanted() == Some(Access::Write));
+        let waits_to_write = self.with(unit, |cell| cell.unit.wanted() == Some(Access::Write));
         match contents {
             Some(_) if is_owner => {}
             // A copy that others were told of.

@@ -1,17 +1,17 @@
 //! A mirrored object: what another host sees is on two hosts before.
 
-use std::sync::Weak;
+use std::sync::{Mutex, Weak};
 
 use farpage_abi::PageIndex;
 use farpage_coherence::{Epoch, Host, Message, Report, Violation};
 use farpage_pagers::PagerError;
 
-use super::{Shared, lock};
+use super::{Kind, Shared, lock};
+use crate::cell::Cell;
 use crate::counters::count;
 use crate::holds::Due;
-use crate::mirrored::{
-    Happening, Mirrored, One, PARCEL_BYTES_MAX, Parcel, State, Then, WRITTEN_BYTES_MAX, Written,
-};
+use crate::line::Happening;
+use crate::mirrored::{One, PARCEL_BYTES_MAX, Parcel, State, Then, WRITTEN_BYTES_MAX, Written};
 use crate::unit::{Kept, Places};
 use crate::wire::Said;
 
@@ -21,110 +21,49 @@ const SAYS_AFTER: std::time::Duration = std::time::Duration::from_millis(1);
 impl Shared {
     /// True when no host takes anything with it that another has seen.
     pub(crate) fn is_mirrored(&self) -> bool {
-        self.mirrored.is_some()
+        self.mirrored().is_some()
+    }
+
+    pub(super) fn mirrored(&self) -> Option<&Mutex<State>> {
+        match &self.kind {
+            Kind::Mirrored(state) => Some(state),
+            Kind::Plain | Kind::Simple(_) => None,
+        }
     }
 
     /// A parcel has come from a host whose backup this one is.
-    pub(crate) fn parcel_came(&self, from: Host, parcel: Parcel) -> Result<(), Violation> {
-        self.mirrors(Happening::Parcel { from, parcel })
+    pub(crate) fn parcel_came(
+        &self,
+        from: Host,
+        order: u64,
+        parcel: Parcel,
+    ) -> Result<(), Violation> {
+        let Some(mirrored) = self.mirrored() else {
+            return Ok(());
+        };
+        self.come_in_order(from, || {
+            let due = lock(mirrored).lanes.came(from, order, parcel)?;
+            Ok(due
+                .into_iter()
+                .map(|parcel| Happening::Parcel { from, parcel })
+                .collect())
+        })
     }
 
     /// The backup has all parcels up to this one.
     pub(crate) fn parcels_arrived(&self, number: u64) {
         // No peer can be wrong about it.
-        let _ = self.mirrors(Happening::Arrived(number));
+        let _ = self.happens_in_line(Happening::Arrived(number));
     }
 
     /// Units need not be kept before these versions.
     pub(crate) fn are_on_two(&self, units: Vec<(u64, Epoch)>) {
-        let _ = self.mirrors(Happening::OnTwo(units));
+        let _ = self.happens_in_line(Happening::OnTwo(units));
     }
 
     /// It is time to say which parcels have come.
     pub(crate) fn says_arrived(&self) {
-        let _ = self.mirrors(Happening::SayArrived);
-    }
-
-    /// Something happens to a mirrored object: it is done here, or by whoever is at work on it. The
-    /// error is of the last message that cannot be.
-    pub(super) fn mirrors(&self, happening: Happening) -> Result<(), Violation> {
-        let _entered = self.shell.gate.enter();
-        let Some(mirrored) = &self.mirrored else {
-            return Ok(());
-        };
-        {
-            let mut queue = lock(&mirrored.queue);
-            queue.all.push_back(happening);
-            if std::mem::replace(&mut queue.is_busy, true) {
-                return Ok(());
-            }
-        }
-        self.mirrors_queued(mirrored)
-    }
-
-    /// Does something to all of the object while the gate is closed; what happens meanwhile is done
-    /// after it.
-    pub(super) fn alone(&self, act: impl FnOnce()) {
-        let Some(mirrored) = &self.mirrored else {
-            return act();
-        };
-        let was_busy = std::mem::replace(&mut lock(&mirrored.queue).is_busy, true);
-        assert!(!was_busy, "nobody is in the gate");
-        act();
-        if let Err(violation) = self.mirrors_queued(mirrored) {
-            eprintln!("farpage: {violation}");
-        }
-    }
-
-    fn mirrors_queued(&self, mirrored: &Mirrored) -> Result<(), Violation> {
-        let mut wrong = Ok(());
-        loop {
-            let next = {
-                let mut queue = lock(&mirrored.queue);
-                let next = queue.all.pop_front();
-                queue.is_busy = next.is_some();
-                next
-            };
-            let Some(happening) = next else {
-                return wrong;
-            };
-            if let Err(violation) = self.mirror_acts(mirrored, happening) {
-                wrong = Err(violation);
-            }
-        }
-    }
-
-    fn mirror_acts(&self, mirrored: &Mirrored, happening: Happening) -> Result<(), Violation> {
-        match happening {
-            Happening::Unit(unit, event) => {
-                let done = self.act(unit, event);
-                self.mirrors_much(mirrored);
-                done
-            }
-            Happening::Parcel { from, parcel } => self.takes_parcel(mirrored, from, parcel),
-            Happening::Arrived(number) => {
-                let on_two = lock(&mirrored.state).arrived(number);
-                self.releases(mirrored, &on_two);
-                if let Some(units) = lock(&mirrored.state).tell() {
-                    self.tells_on_two(&units);
-                }
-                Ok(())
-            }
-            Happening::SayArrived => {
-                for (to, number) in lock(&mirrored.state).take_came() {
-                    self.says(to, |generation| Said::Arrived {
-                        object: self.about.number,
-                        generation,
-                        number,
-                    });
-                }
-                Ok(())
-            }
-            Happening::OnTwo(units) => {
-                self.releases(mirrored, &units);
-                Ok(())
-            }
-        }
+        let _ = self.happens_in_line(Happening::SayArrived);
     }
 
     /// Another host is to see what this one has written, or has from one of which that is not known
@@ -155,22 +94,24 @@ impl Shared {
 
     /// True when messages with contents go by the backup.
     pub(super) fn goes_by_backup(&self) -> bool {
-        let mirrored = self.mirrored.as_ref();
-        mirrored.is_some_and(|mirrored| !lock(&mirrored.state).mirror.is_settled())
+        let mirrored = self.mirrored();
+        mirrored.is_some_and(|mirrored| !lock(mirrored).mirror.is_settled())
     }
 
     /// A unit may have been written here, and be nowhere else.
     pub(super) fn may_have_written(&self, unit: u64) {
-        if let Some(mirrored) = &self.mirrored
-            && self.with(unit, |cell| cell.page.is_written())
+        if let Some(mirrored) = self.mirrored()
+            && self.with(unit, |cell| {
+                cell.unit.page().is_some_and(|page| page.is_written())
+            })
         {
-            lock(&mirrored.state).mirror.may_write(PageIndex(unit));
+            lock(mirrored).mirror.may_write(PageIndex(unit));
         }
     }
 
     /// Sends a parcel that nobody waits for, when much is on this host only.
-    fn mirrors_much(&self, mirrored: &Mirrored) {
-        let units = lock(&mirrored.state).mirror.written();
+    pub(super) fn mirrors_much(&self, mirrored: &Mutex<State>) {
+        let units = lock(mirrored).mirror.written();
         let is_much = units > (WRITTEN_BYTES_MAX / self.unit_bytes()).max(1);
         if is_much && !self.shell.is_frozen() {
             self.mirrors_all();
@@ -188,7 +129,7 @@ impl Shared {
     /// Sends all that this host has written to its backup, which passes `then` on. What is too much
     /// for a parcel goes in others before.
     fn sends_written(&self, places: &Places<'_>, mut parcel: Written, then: Option<Then>) {
-        let Some(mirrored) = &self.mirrored else {
+        let Some(mirrored) = self.mirrored() else {
             return;
         };
         if self.shell.backup_view().backup_of(self.shell.own).is_none() {
@@ -197,7 +138,7 @@ impl Shared {
         let shown = then.as_ref().map(|then| then.unit);
         let last = std::mem::take(&mut parcel);
         let mut bytes = 0;
-        let written = lock(&mirrored.state).mirror.take_written();
+        let written = lock(mirrored).mirror.take_written();
         for unit in written.into_iter().map(|page| page.0) {
             if Some(unit) == shown {
                 continue;
@@ -210,27 +151,24 @@ impl Shared {
                 Ok(None) => self.may_have_written(unit),
                 Err(error) => {
                     self.fails(unit, error);
-                    lock(&mirrored.state).mirror.may_write(PageIndex(unit));
+                    lock(mirrored).mirror.may_write(PageIndex(unit));
                 }
             }
             if bytes > PARCEL_BYTES_MAX {
                 bytes = 0;
-                self.sends_parcel(
-                    &mut lock(&mirrored.state),
-                    std::mem::take(&mut parcel),
-                    None,
-                );
+                self.sends_parcel(&mut lock(mirrored), std::mem::take(&mut parcel), None);
             }
         }
         parcel.extend(last);
         if !parcel.is_empty() || then.is_some() {
-            self.sends_parcel(&mut lock(&mirrored.state), parcel, then);
+            self.sends_parcel(&mut lock(mirrored), parcel, then);
         }
     }
 
     /// Nobody writes to a unit from now on without a fault: what it has, if that is only here.
     fn mirrors_unit(&self, places: &Places<'_>, unit: u64) -> Result<Option<One>, PagerError> {
-        let Some(version) = self.with(unit, |cell| cell.page.mirror()) else {
+        let mirror = |cell: &mut Cell| cell.unit.page()?.mirror();
+        let Some(version) = self.with(unit, mirror) else {
             return Ok(None);
         };
         self.carry_out(places, unit, None);
@@ -243,19 +181,17 @@ impl Shared {
             return;
         };
         let units: Vec<(u64, Epoch)> = parcel.iter().map(|one| (one.0, one.1)).collect();
-        let era = self.shell.era();
-        let order = state.order(backup, era);
         let Some(generation) = self.shell.generation_to(backup) else {
             // It has died: all is told anew after that.
             return;
         };
+        let order = state.lanes.next(backup);
         state.flies(number, units.clone());
         count(&self.counters.sent);
         count(&self.counters.parcels);
         let head = Said::Parcel {
             object: self.about.number,
             generation,
-            era,
             order,
             number,
             units,
@@ -268,33 +204,26 @@ impl Shared {
         self.shell.send(backup, &parts);
     }
 
-    fn takes_parcel(
+    pub(super) fn takes_parcel(
         &self,
-        mirrored: &Mirrored,
+        mirrored: &Mutex<State>,
         from: Host,
-        parcel: Parcel,
+        mut parcel: Parcel,
     ) -> Result<(), Violation> {
-        let due = lock(&mirrored.state).came(from, parcel);
-        let due = due.map_err(|what| Violation { by: from, what })?;
-        let mut done = Ok(());
-        for mut parcel in due {
-            for (unit, version, contents) in &parcel.units {
-                self.keeps(mirrored, *unit, *version, contents);
-            }
-            let Some(mut then) = parcel.then.take() else {
-                continue;
-            };
-            if then.message.has_contents() && then.contents.is_none() {
-                let mut units = parcel.units.into_iter();
-                let shown = units.find(|(unit, ..)| *unit == then.unit);
-                then.contents = shown.map(|(.., contents)| contents);
-            }
-            if let Err(violation) = self.passes(from, then) {
-                done = Err(violation);
-            }
+        for (unit, version, contents) in &parcel.units {
+            self.keeps(mirrored, *unit, *version, contents);
         }
+        lock(mirrored).took(from, parcel.number);
         self.will_say_arrived(mirrored);
-        done
+        let Some(mut then) = parcel.then.take() else {
+            return Ok(());
+        };
+        if then.message.has_contents() && then.contents.is_none() {
+            let mut units = parcel.units.into_iter();
+            let shown = units.find(|(unit, ..)| *unit == then.unit);
+            then.contents = shown.map(|(.., contents)| contents);
+        }
+        self.passes(from, then)
     }
 
     /// What a host whose backup this one is has to say goes on, or has come.
@@ -334,8 +263,8 @@ impl Shared {
         Ok(())
     }
 
-    fn will_say_arrived(&self, mirrored: &Mirrored) {
-        let mut state = lock(&mirrored.state);
+    fn will_say_arrived(&self, mirrored: &Mutex<State>) {
+        let mut state = lock(mirrored);
         if !std::mem::replace(&mut state.is_timed, true) {
             let at = std::time::Instant::now() + SAYS_AFTER;
             let object = Weak::clone(&self.own);
@@ -343,7 +272,7 @@ impl Shared {
         }
     }
 
-    fn says(&self, to: Host, said: impl FnOnce(farpage_coherence::Generation) -> Said) {
+    pub(super) fn says(&self, to: Host, said: impl FnOnce(farpage_coherence::Generation) -> Said) {
         if let Some(generation) = self.shell.generation_to(to) {
             count(&self.counters.background);
             self.shell.send(to, &[&said(generation).bytes()]);
@@ -351,7 +280,7 @@ impl Shared {
     }
 
     /// Others need not keep what is older.
-    fn tells_on_two(&self, units: &[(u64, Epoch)]) {
+    pub(super) fn tells_on_two(&self, units: &[(u64, Epoch)]) {
         let own = self.shell.own;
         let view = self.shell.backup_view();
         for to in view.living.iter().filter(|to| *to != own) {
@@ -366,7 +295,7 @@ impl Shared {
 
 /// What is kept for the day when another host dies.
 impl Shared {
-    fn kept(&self) -> Kept<'_> {
+    pub(super) fn kept(&self) -> Kept<'_> {
         let number = *self.number.get().expect("the kernel has begun to use it");
         Kept {
             paging_space: &*self.shell.paging_space,
@@ -382,16 +311,16 @@ impl Shared {
         version: Epoch,
     ) -> Result<(), PagerError> {
         let contents = self.contents(places, unit)?;
-        if let Some(mirrored) = &self.mirrored {
+        if let Some(mirrored) = self.mirrored() {
             self.keeps(mirrored, unit, version, &contents);
         }
         Ok(())
     }
 
     /// Keeps contents, unless later ones are kept.
-    fn keeps(&self, mirrored: &Mirrored, unit: u64, version: Epoch, contents: &[u8]) {
+    fn keeps(&self, mirrored: &Mutex<State>, unit: u64, version: Epoch, contents: &[u8]) {
         let page = PageIndex(unit);
-        let before = lock(&mirrored.state).mirror.kept(page);
+        let before = lock(mirrored).mirror.kept(page);
         if before.is_some_and(|before| before >= version) {
             return;
         }
@@ -400,7 +329,7 @@ impl Shared {
             .entry(unit)
             .or_insert_with(|| self.untouched());
         let put = self.kept().put(self.pages_of(unit), contents);
-        let mut state = lock(&mirrored.state);
+        let mut state = lock(mirrored);
         match put {
             Ok(()) => drop(state.mirror.keep(page, version)),
             Err(error) => {
@@ -419,12 +348,10 @@ impl Shared {
     }
 
     /// These versions are on two hosts: earlier ones go.
-    fn releases(&self, mirrored: &Mirrored, units: &[(u64, Epoch)]) {
+    pub(super) fn releases(&self, mirrored: &Mutex<State>, units: &[(u64, Epoch)]) {
         for (unit, version) in units {
             let older = Epoch(version.0.saturating_sub(1));
-            let is_old = lock(&mirrored.state)
-                .mirror
-                .release(PageIndex(*unit), older);
+            let is_old = lock(mirrored).mirror.release(PageIndex(*unit), older);
             if is_old {
                 self.kept().forget(self.pages_of(*unit));
             }
@@ -442,7 +369,7 @@ impl Shared {
             self.with(unit, |cell| (cell.contents, cell.is_new) = (None, true));
             return Ok(());
         }
-        let contents = self.kept().get(self.pages_of(unit))?;
+        let contents = self.kept().get(self.pages_of(unit), false)?;
         let is_put = places.keep(self.pages_of(unit), &contents).is_ok();
         self.with(unit, |cell| {
             (cell.contents, cell.is_new) = ((!is_put).then_some(contents), false);
@@ -452,8 +379,8 @@ impl Shared {
 
     /// With what this host keeps of a unit for others.
     pub(super) fn with_kept(&self, unit: u64, report: Report) -> Report {
-        let kept = self.mirrored.as_ref();
-        let kept = kept.and_then(|all| lock(&all.state).mirror.kept(PageIndex(unit)));
+        let kept = self.mirrored();
+        let kept = kept.and_then(|all| lock(all).mirror.kept(PageIndex(unit)));
         Report { kept, ..report }
     }
 }

@@ -1,9 +1,11 @@
 //! One shared object at this host: the pager of the host's kernel, and a peer of other hosts.
 
 mod contents;
+mod line;
 mod mirrored;
 mod pager;
 mod recovery;
+mod simple;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -11,15 +13,19 @@ use std::time::Duration;
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageRange};
 use farpage_coherence::{Contents, HOSTS_MAX, Host, Known, Message, Output, Page, Violation};
+use farpage_control::Scheduler;
 use farpage_host::Object;
 use farpage_pagers::{PagerError, errno};
 
 use crate::cell::{Cell, Event};
 use crate::counters::{Counters, Figures, count};
 use crate::holds::Due;
-use crate::mirrored::{Happening, Mirrored};
+use crate::line::{Happening, Line};
+use crate::mirrored::State as Mirrored;
 use crate::recovery::of_nobody;
+use crate::scheduled::Scheduled;
 use crate::server::Shell;
+use crate::simple::{Does, Simple, State as OfSimple};
 use crate::unit::Places;
 use crate::wire::Said;
 
@@ -29,6 +35,8 @@ const PARTS: u64 = 16;
 const LOST: PagerError = PagerError::Read(errno::EIO);
 /// This host may not act any more.
 const FENCED: PagerError = PagerError::Read(errno::EHOSTUNREACH);
+/// Who had all contents has died.
+const HOMELESS: PagerError = PagerError::Dead;
 
 /// What a shared object is, the same at all hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +49,8 @@ pub struct About {
     pub bytes: u64,
     /// Pages that go from host to host together: a power of two, at most 512.
     pub unit_pages: u64,
+    /// Who decides who may have a unit.
+    pub scheduler: Scheduler,
     /// On how many hosts is what another host sees: 2, or 1.
     pub replicas: u8,
     /// Who has all of it, as zeros, in the beginning.
@@ -76,8 +86,9 @@ pub(crate) struct Shared {
     failures: Mutex<HashMap<u64, PagerError>>,
     /// Its home now.
     home: Mutex<Home>,
-    /// With two replicas.
-    mirrored: Option<Mirrored>,
+    kind: Kind,
+    /// What has yet to happen, if it happens one after the other.
+    line: Mutex<Line>,
 }
 
 /// Who owns what nobody touched.
@@ -88,9 +99,32 @@ pub(crate) struct Home {
     pub(crate) is_next: bool,
 }
 
+/// Who decides of an object, and what that needs besides cells.
+enum Kind {
+    /// The distributed scheduler; units die with their owner.
+    Plain,
+    /// The same, and what others see is on two hosts.
+    Mirrored(Mutex<Mirrored>),
+    /// The simple scheduler.
+    Simple(Mutex<OfSimple>),
+}
+
+impl Kind {
+    fn of(about: &About, home: Home) -> Self {
+        match (about.scheduler, about.replicas) {
+            (Scheduler::Simple, _) => Self::Simple(Mutex::new(OfSimple {
+                is_homeless: home.is_next,
+                ..OfSimple::default()
+            })),
+            (Scheduler::Distributed, 1) => Self::Plain,
+            (Scheduler::Distributed, _) => Self::Mirrored(Mutex::default()),
+        }
+    }
+}
+
 /// What is to be done, without any lock, for a cell that is at work.
 struct Work {
-    outputs: Vec<Output>,
+    outputs: Vec<Does>,
     /// What came with the message that led to them.
     came: Option<Box<[u8]>>,
 }
@@ -99,7 +133,8 @@ impl Shared {
     pub(crate) fn new(about: About, home: Home, shell: Arc<Shell>) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             home: Mutex::new(home),
-            mirrored: (about.replicas > 1).then(Mirrored::default),
+            kind: Kind::of(&about, home),
+            line: Mutex::default(),
             about,
             shell,
             own: Weak::clone(own),
@@ -120,13 +155,13 @@ impl Shared {
         let mut figures = self.counters.figures();
         for part in &self.cells {
             for cell in lock(part).values() {
-                let is_owner = cell.page.is_owner();
+                let is_owner = cell.unit.is_owner();
                 figures.owned += u64::from(is_owner);
-                figures.copies += u64::from(!is_owner && cell.page.allowed().is_some());
+                figures.copies += u64::from(!is_owner && cell.unit.allowed().is_some());
             }
         }
-        if let Some(mirrored) = &self.mirrored {
-            let state = lock(&mirrored.state);
+        if let Some(mirrored) = self.mirrored() {
+            let state = lock(mirrored);
             figures.on_their_way = state.on_their_way();
             figures.kept = state.mirror.kept_pages() as u64;
         }
@@ -182,8 +217,8 @@ impl Shared {
     /// Something happens to a unit: it is done here, or by whoever is at work on it. The error is of
     /// the last message that cannot be.
     fn happens(&self, unit: u64, event: Event) -> Result<(), Violation> {
-        if self.is_mirrored() {
-            return self.mirrors(Happening::Unit(unit, event));
+        if self.is_in_line() {
+            return self.happens_in_line(Happening::Unit(unit, event));
         }
         let _entered = self.shell.gate.enter();
         let mut wrong = Ok(());
@@ -210,6 +245,9 @@ impl Shared {
     /// A unit that this host has not touched so far.
     fn untouched(&self) -> Cell {
         let (own, home) = (self.shell.own, *lock(&self.home));
+        if self.simple().is_some() {
+            return Cell::new(Scheduled::Simple(Simple::new(own, home.host)), false);
+        }
         let is_new = own == home.host && !home.is_next;
         if own != home.host || is_new {
             return self.maybe_frozen(self.page(home.host), is_new);
@@ -224,7 +262,10 @@ impl Shared {
         page.resume(own, &verdict).expect("nothing is known of it");
         // Nothing of it is anywhere yet, so nothing is to be done.
         while page.poll_output().is_some() {}
-        Cell::new(page, verdict.contents == Contents::First)
+        Cell::new(
+            Scheduled::Distributed(page),
+            verdict.contents == Contents::First,
+        )
     }
 
     fn page(&self, owner: Host) -> Page {
@@ -246,7 +287,7 @@ impl Shared {
         if self.shell.is_frozen() {
             page.freeze();
         }
-        Cell::new(page, is_new)
+        Cell::new(Scheduled::Distributed(page), is_new)
     }
 
     /// Looks at a cell that this thread is at work on.
@@ -256,40 +297,59 @@ impl Shared {
     }
 
     fn act(&self, unit: u64, event: Event) -> Result<(), Violation> {
-        if self.is_mirrored() {
-            self.part(unit)
-                .entry(unit)
-                .or_insert_with(|| self.untouched());
-        }
-        if self.shell.is_fenced() {
+        let over = match (self.shell.is_fenced(), self.is_homeless()) {
+            (true, _) => Some(FENCED),
+            (false, true) => Some(HOMELESS),
+            (false, false) => None,
+        };
+        if let Some(error) = over {
             if let Event::Wanted(ticket) = event {
-                lock(&self.failures).insert(unit, FENCED);
-                ticket.fail(FENCED);
+                lock(&self.failures).insert(unit, error);
+                ticket.fail(error);
             }
             return Ok(());
         }
-        let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
-            // It goes: tickets are dropped, and messages.
-            return Ok(());
-        };
-        let places = self.places(&kernel);
-        let done = match event {
-            Event::Wanted(ticket) => self.wanted(&places, unit, ticket),
-            Event::Unlock => self.unlock(&places, unit),
+        self.acts(unit, |places| match event {
+            Event::Wanted(ticket) => Ok(self.wanted(places, unit, ticket)),
+            Event::Unlock => Ok(self.unlock(places, unit)),
             Event::LetGo => {
                 self.with(unit, |cell| cell.is_timed = false);
-                Ok(())
+                Ok(Ok(()))
             }
             Event::Came {
                 from,
                 message,
                 contents,
             } => {
-                self.with(unit, |cell| cell.page.handle(from, message))?;
-                self.carry_out(&places, unit, contents);
-                Ok(())
+                self.with(unit, |cell| match cell.unit.page() {
+                    Some(page) => page.handle(from, message),
+                    None => Err(Violation {
+                        by: from,
+                        what: "a message of another scheduler",
+                    }),
+                })?;
+                self.carry_out(places, unit, contents);
+                Ok(Ok(()))
             }
+        })
+    }
+
+    /// Does something with a unit, and all that follows.
+    fn acts(
+        &self,
+        unit: u64,
+        act: impl FnOnce(&Places<'_>) -> Result<Result<(), PagerError>, Violation>,
+    ) -> Result<(), Violation> {
+        let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
+            // It goes: tickets are dropped, and messages.
+            return Ok(());
         };
+        if self.is_in_line() {
+            let mut part = self.part(unit);
+            part.entry(unit).or_insert_with(|| self.untouched());
+        }
+        let places = self.places(&kernel);
+        let done = act(&places)?;
         self.carry_out(&places, unit, None);
         if let Err(error) = done {
             self.fails(unit, error);
@@ -300,7 +360,7 @@ impl Shared {
 
     /// What others wait for goes on, once the threads that were let in have had their time.
     fn let_go(&self, places: &Places<'_>, unit: u64) {
-        while self.with(unit, |cell| cell.page.is_awaited()) {
+        while self.with(unit, |cell| cell.unit.is_awaited()) {
             if let Some(at) = self.with(unit, |cell| cell.until(self.about.hold)) {
                 if !self.with(unit, |cell| std::mem::replace(&mut cell.is_timed, true)) {
                     let own = Weak::clone(&self.own);
@@ -308,7 +368,7 @@ impl Shared {
                 }
                 return;
             }
-            self.with(unit, |cell| cell.page.let_go());
+            self.with(unit, |cell| cell.unit.let_go());
             self.carry_out(places, unit, None);
         }
     }
@@ -329,14 +389,22 @@ impl Shared {
         };
         loop {
             work.outputs = self.with(unit, |cell| {
-                std::iter::from_fn(|| cell.page.poll_output()).collect()
+                std::iter::from_fn(|| cell.unit.poll()).collect()
             });
             if work.outputs.is_empty() {
                 self.may_have_written(unit);
                 return;
             }
             for output in std::mem::take(&mut work.outputs) {
-                if let Err(error) = self.does(places, unit, output, &mut work.came) {
+                let done = match output {
+                    Does::As(output) => self.does(places, unit, output, &mut work.came),
+                    Does::Send(to, message) => self.says_simple(places, unit, to, message),
+                    Does::Store => {
+                        self.stores(unit, work.came.take());
+                        Ok(())
+                    }
+                };
+                if let Err(error) = done {
                     self.fails(unit, error);
                 }
             }
@@ -351,6 +419,14 @@ impl Shared {
         came: &mut Option<Box<[u8]>>,
     ) -> Result<(), PagerError> {
         let pages = self.pages_of(unit);
+        if let Output::Send(_, Message::Own { .. })
+        | Output::Show {
+            message: Message::Own { .. },
+            ..
+        } = output
+        {
+            self.withdraw(places, unit)?;
+        }
         match output {
             Output::Take => {
                 self.with(unit, |cell| {
@@ -378,7 +454,7 @@ impl Shared {
             Output::Restore(version) => self.restores(places, unit, version)?,
             Output::Answer(access) => {
                 self.with(unit, Cell::lets_in);
-                let is_owner = self.with(unit, |cell| cell.page.is_owner());
+                let is_owner = self.with(unit, |cell| cell.unit.is_owner());
                 self.supply(places, unit, access, is_owner)?;
                 if access == Access::Write {
                     places.kernel.unlock_pages(pages);

@@ -1,19 +1,22 @@
 //! What the kernel asks of a shared object.
 
 use std::fmt;
+use std::sync::Weak;
+use std::time::Instant;
 
 use farpage_abi::{Access, ObjectId, PageIndex};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
 
-use super::{FENCED, LOST, Shared, lock};
+use super::{FENCED, HOMELESS, LOST, Shared, lock};
 use crate::cell::Event;
 use crate::counters::count;
+use crate::holds::Due;
 use crate::unit::{Kept, Places};
 
 impl Pager for Shared {
     fn init(&self, object: ObjectId, pages: u64) -> Result<(), PagerError> {
         self.number.get_or_init(|| object);
-        if self.is_mirrored() {
+        if self.is_in_line() {
             let kept = Kept::number_of(object);
             self.shell.paging_space.init(kept, pages)?;
         }
@@ -41,6 +44,10 @@ impl Pager for Shared {
                     into,
                     "this host is out of the cluster; start its host kernel again to join anew"
                 ),
+                HOMELESS => write!(
+                    into,
+                    "its home was a host that died, and its contents were there (scheduler simple)"
+                ),
                 error => write!(into, "{error}"),
             };
             said.is_ok()
@@ -56,7 +63,16 @@ impl Pager for Shared {
     }
 
     fn data_unlock(&self, _: ObjectId, page: PageIndex, _: Access) -> bool {
-        let _ = self.happens(page.0 / self.about.unit_pages, Event::Unlock);
+        let unit = page.0 / self.about.unit_pages;
+        // The page stays while this lasts. Who is in the gate may wait for it to go, so this does not
+        // wait for the gate.
+        match self.shell.gate.try_enter() {
+            Some(_entered) => self.unlocks(unit),
+            None => {
+                let own = Weak::clone(&self.own);
+                self.shell.holds.add(Instant::now(), own, Due::Unlock(unit));
+            }
+        }
         false
     }
 
@@ -66,13 +82,19 @@ impl Pager for Shared {
 
     fn terminate(&self, object: ObjectId) {
         self.shell.paging_space.terminate(object);
-        if self.is_mirrored() {
+        if self.is_in_line() {
             self.shell.paging_space.terminate(Kept::number_of(object));
         }
     }
 }
 
 impl Shared {
+    /// A thread waits to write to a page of a unit that is here.
+    pub(crate) fn unlocks(&self, unit: u64) {
+        // No peer has to do with it.
+        let _ = self.happens(unit, Event::Unlock);
+    }
+
     /// The kernel wants pages of the unit.
     pub(super) fn wanted(
         &self,
@@ -82,7 +104,7 @@ impl Shared {
     ) -> Result<(), PagerError> {
         let access = ticket.access();
         let (allowed, is_owner) = self.with(unit, |cell| {
-            let (allowed, is_owner) = (cell.page.allowed(), cell.page.is_owner());
+            let (allowed, is_owner) = (cell.unit.allowed(), cell.unit.is_owner());
             cell.tickets.push(ticket);
             (allowed, is_owner)
         });
@@ -93,20 +115,20 @@ impl Shared {
                 }
                 // The copy has gone, as copies may.
                 self.with(unit, |cell| {
-                    cell.page.let_go();
-                    cell.page.forget();
+                    cell.unit.let_go();
+                    cell.unit.forget();
                 });
             }
             (Some(Access::Read), Access::Write) => self.keep_copy(places, unit)?,
             (None, Access::Read | Access::Write) => {}
         }
         self.counts_miss(unit, access);
-        self.with(unit, |cell| cell.page.fault(access));
+        self.with(unit, |cell| cell.unit.fault(access));
         Ok(())
     }
 
     fn counts_miss(&self, unit: u64, access: Access) {
-        let allowed = self.with(unit, |cell| cell.page.allowed());
+        let allowed = self.with(unit, |cell| cell.unit.allowed());
         count(match (allowed, access) {
             (Some(_), _) => &self.counters.upgrades,
             (None, Access::Read) => &self.counters.read_misses,
@@ -116,11 +138,11 @@ impl Shared {
 
     /// A thread wants to write to a page of the unit that is here.
     pub(super) fn unlock(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
-        if self.with(unit, |cell| cell.page.allowed()) == Some(Access::Read) {
+        if self.with(unit, |cell| cell.unit.allowed()) == Some(Access::Read) {
             self.keep_copy(places, unit)?;
             self.counts_miss(unit, Access::Write);
         }
-        self.with(unit, |cell| cell.page.fault(Access::Write));
+        self.with(unit, |cell| cell.unit.fault(Access::Write));
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, Weak};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
-use farpage_coherence::{Host, Report, Standing, Verdict, Violation};
+use farpage_coherence::{Host, Hosts, Page, Report, Standing, Verdict, Violation};
 use farpage_pagers::PagerError;
 
 use super::{FENCED, Home, Shared, lock};
@@ -13,8 +13,8 @@ use crate::recovery::of_nobody;
 use crate::unit::Places;
 
 impl Shared {
-    /// Nothing is sent any more, and what comes is only kept, until the verdict.
-    pub(crate) fn freeze(&self) {
+    /// Hosts have died. What is sent by this is still of the view before.
+    pub(crate) fn keeps_copies(&self) {
         let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
             return;
         };
@@ -22,12 +22,39 @@ impl Shared {
         self.alone(|| {
             for unit in self.touched() {
                 self.keeps_copy_or_forgets(&places, unit);
-                self.with(unit, |cell| cell.page.freeze());
             }
         });
     }
 
-    fn touched(&self) -> Vec<u64> {
+    /// Nothing is sent any more, and what comes is only kept, until the verdict. Objects with the
+    /// simple scheduler need none.
+    pub(crate) fn freeze(&self, died: Hosts) {
+        if let Some(mirrored) = self.mirrored() {
+            let mut state = lock(mirrored);
+            died.iter().for_each(|host| state.lanes.is_gone(host));
+        }
+        for unit in self.touched() {
+            self.with_page(unit, Page::freeze);
+        }
+    }
+
+    /// All have been told how much was sent before: those with the simple scheduler go on.
+    pub(crate) fn goes_on(&self, died: Hosts) {
+        let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
+            return;
+        };
+        if self.simple().is_some() {
+            let places = self.places(&kernel);
+            self.alone(|| self.simple_after(&places, died));
+        }
+    }
+
+    /// The same as [`Shared::with`], of an object that has not the simple scheduler.
+    fn with_page<T>(&self, unit: u64, act: impl FnOnce(&mut Page) -> T) -> Option<T> {
+        self.with(unit, |cell| cell.unit.page().map(act))
+    }
+
+    pub(super) fn touched(&self) -> Vec<u64> {
         let of =
             |part: &Mutex<HashMap<u64, Cell>>| lock(part).keys().copied().collect::<Vec<u64>>();
         self.cells.iter().flat_map(of).collect()
@@ -36,17 +63,15 @@ impl Shared {
     /// A copy may become the only contents: it may not go without a word any more. One that has gone
     /// is forgotten.
     fn keeps_copy_or_forgets(&self, places: &Places<'_>, unit: u64) {
-        let is_copy = self.with(unit, |cell| {
-            let page = &cell.page;
-            !page.is_frozen()
-                && !page.is_owner()
-                && page.allowed().is_some()
-                && cell.contents.is_none()
+        let is_copy = self.with_page(unit, |page| {
+            !page.is_frozen() && !page.is_owner() && page.allowed().is_some()
         });
+        let is_elsewhere = self.with(unit, |cell| cell.contents.is_none());
+        let is_copy = is_copy == Some(true) && is_elsewhere;
         if is_copy && !self.keeps_copy(places, unit).unwrap_or(false) {
             self.with(unit, |cell| {
-                cell.page.let_go();
-                cell.page.forget();
+                cell.unit.let_go();
+                cell.unit.forget();
             });
             self.carry_out(places, unit, None);
         }
@@ -65,15 +90,18 @@ impl Shared {
     /// What this host has.
     pub(crate) fn reports(&self) -> Vec<(u64, Report)> {
         let report = |unit: u64| {
-            let report = self.with(unit, |cell| cell.page.report());
-            (unit, self.with_kept(unit, report))
+            let report = self.with_page(unit, |page| page.report())?;
+            Some((unit, self.with_kept(unit, report)))
         };
-        self.touched().into_iter().map(report).collect()
+        self.touched().into_iter().filter_map(report).collect()
     }
 
     /// Its home, from the next verdicts on.
     pub(crate) fn has_home(&self, home: Home) {
         *lock(&self.home) = home;
+        if let Some(simple) = self.simple() {
+            lock(simple).is_homeless |= home.is_next;
+        }
     }
 
     pub(crate) fn home(&self) -> Host {
@@ -94,8 +122,11 @@ impl Shared {
             true => of_nobody(home.host, self.known()),
             false => Verdict::untouched(home.host),
         };
-        if let Some(mirrored) = &self.mirrored {
-            lock(&mirrored.state).resume();
+        if self.simple().is_some() {
+            return Vec::new();
+        }
+        if let Some(mirrored) = self.mirrored() {
+            lock(mirrored).resume();
         }
         let mut wrong = Vec::new();
         self.alone(|| {
@@ -104,10 +135,11 @@ impl Shared {
             for unit in units {
                 let (by, verdict) = verdict(unit).unwrap_or((home.host, nobody_told));
                 let resumed = self.with(unit, |cell| {
-                    cell.is_new &= cell.page.report().standing != Standing::Nothing;
-                    cell.page.resume(by, &verdict)
+                    let page = cell.unit.page()?;
+                    cell.is_new &= page.report().standing != Standing::Nothing;
+                    page.resume(by, &verdict).err()
                 });
-                wrong.extend(resumed.err());
+                wrong.extend(resumed);
                 self.carry_out(&places, unit, None);
                 self.let_go(&places, unit);
             }
@@ -118,12 +150,12 @@ impl Shared {
     }
 
     /// What this host, the home, has of a unit that others have told of.
-    pub(crate) fn report_of(&self, unit: u64) -> Report {
+    pub(crate) fn report_of(&self, unit: u64) -> Option<Report> {
         let mut part = self.part(unit);
         let cell = part.entry(unit).or_insert_with(|| self.untouched());
-        let report = cell.page.report();
+        let report = cell.unit.page()?.report();
         drop(part);
-        self.with_kept(unit, report)
+        Some(self.with_kept(unit, report))
     }
 
     /// This host may not act any more: nothing of the object is here.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use farpage_coherence::{Generation, Host, Members, View, Violation};
+use farpage_control::Scheduler;
 use farpage_host::{Object, Objects};
 use farpage_pagers::Pager;
 
@@ -70,11 +71,6 @@ impl Shell {
         met.add(self.own);
         let living = view.living.less(view.living.less(met));
         View { living, ..view }
-    }
-
-    /// The view since which parcels are counted.
-    pub(crate) fn era(&self) -> Generation {
-        lock(&self.members).fence()
     }
 
     /// Sends a message, in parts if it is long.
@@ -162,6 +158,12 @@ pub enum OpenError {
         "what is written to a shared object is on 1 host or on 2, not on {0}; give 1 or 2 replicas"
     )]
     Replicas(u8),
+    /// It is to be on two hosts, and to have a scheduler that keeps it on one.
+    #[error(
+        "the simple scheduler keeps what is written on 1 host, the home of the object; give 1 replica, \
+         or the distributed scheduler"
+    )]
+    Simple,
     /// The kernel of this host could not make it.
     #[error(transparent)]
     Kernel(#[from] farpage_host::Error),
@@ -253,7 +255,7 @@ impl Server {
         if bytes == 0 || !unit_pages.is_power_of_two() || unit_pages > UNIT_PAGES_MAX {
             return Err(OpenError::Size { bytes, unit_pages });
         }
-        check_replicas(about.replicas)?;
+        check_replicas(about.scheduler, about.replicas)?;
         // The homes of all objects change with the gate closed. Whoever is in it may lock.
         let entered = self.shell.gate.enter();
         let mut all = lock(&self.shared);
@@ -302,10 +304,11 @@ impl Server {
 }
 
 /// Refuses numbers of replicas that cannot be.
-pub(crate) fn check_replicas(replicas: u8) -> Result<(), OpenError> {
-    match replicas {
-        1 | 2 => Ok(()),
-        more => Err(OpenError::Replicas(more)),
+pub(crate) fn check_replicas(scheduler: Scheduler, replicas: u8) -> Result<(), OpenError> {
+    match (scheduler, replicas) {
+        (_, 1) | (Scheduler::Distributed, 2) => Ok(()),
+        (Scheduler::Simple, 2) => Err(OpenError::Simple),
+        (Scheduler::Simple | Scheduler::Distributed, more) => Err(OpenError::Replicas(more)),
     }
 }
 

@@ -57,7 +57,12 @@ impl Server {
     fn changes(&self, hosts: Hosts) -> Vec<Wrong> {
         let closed = self.shell.gate.close();
         let all: Vec<Arc<Shared>> = self.all();
-        let change = lock(&self.shell.members).change(hosts.view());
+        let view = hosts.view();
+        let died = lock(&self.shell.members).view().living.less(view.living);
+        if !died.is_empty() {
+            all.iter().for_each(|shared| shared.keeps_copies());
+        }
+        let change = lock(&self.shell.members).change(view);
         for shared in &all {
             shared.has_home(hosts.home(&shared.about));
         }
@@ -72,17 +77,20 @@ impl Server {
             Change::Died { marks_to } => {
                 // It is asked for, or brought, again.
                 lock(&self.early).clear();
-                all.iter().for_each(|shared| shared.freeze());
+                all.iter().for_each(|shared| shared.freeze(died));
                 self.parts_from_the_dead_go();
-                let members = lock(&self.shell.members);
-                let fence = members.fence();
+                // Whoever has the recovery may look at the members, so not the other way round.
+                let fence = lock(&self.shell.members).fence();
                 let recovering = Recovering::new(self.shell.own, fence, marks_to);
                 *lock(&self.recovering) = Some(recovering);
+                let members = lock(&self.shell.members);
                 for to in marks_to.iter() {
                     if let Some(marker) = members.marker(to) {
                         self.shell.sends(to, &Said::Marker(marker));
                     }
                 }
+                drop(members);
+                all.iter().for_each(|shared| shared.goes_on(died));
             }
         }
         drop(closed);
@@ -169,7 +177,7 @@ impl Server {
         let own = |object: u64, unit: u64| {
             let all = lock(&self.shared);
             let shared = &all.get(&object)?.shared;
-            Some((shared.report_of(unit), shared.known()))
+            Some((shared.report_of(unit)?, shared.known()))
         };
         let (fence, all, verdicts) = {
             let mut recovering = lock(&self.recovering);

@@ -8,6 +8,7 @@ use super::{EARLY_MAX, Server, Wrong, wrong};
 use crate::mirrored::{Parcel, Then, Written};
 use crate::object::{Shared, lock};
 use crate::parts::Place;
+use crate::simple;
 use crate::wire::{Garbled, Passed, Said};
 
 impl Server {
@@ -37,7 +38,6 @@ impl Server {
             Said::Parcel {
                 object,
                 generation,
-                era,
                 order,
                 number,
                 units,
@@ -46,13 +46,11 @@ impl Server {
                 let parcel = parcel(shared, units, then, contents);
                 let (units, then) = parcel.map_err(|what| wrong(from, what))?;
                 let parcel = Parcel {
-                    era,
-                    order,
                     number,
                     units,
                     then,
                 };
-                Ok(shared.parcel_came(from, parcel)?)
+                Ok(shared.parcel_came(from, order, parcel)?)
             }),
             Said::Arrived {
                 object,
@@ -69,6 +67,21 @@ impl Server {
             } => self.counted(from, object, generation, bytes, |shared| {
                 shared.are_on_two(units);
                 Ok(())
+            }),
+            Said::Simple {
+                object,
+                unit,
+                generation,
+                number,
+                message,
+            } => self.counted(from, object, generation, bytes, |shared| {
+                let contents = contents_of(shared, unit, message.has_contents(), contents);
+                let said = simple::Said {
+                    unit,
+                    message,
+                    contents: contents.map_err(|what| wrong(from, what))?,
+                };
+                Ok(shared.simple_came(from, number, said)?)
             }),
             Said::Part {
                 message,
@@ -195,16 +208,23 @@ fn take_unit(
     if origin != from && (!shared.is_mirrored() || origin.0 >= HOSTS_MAX) {
         return Err(wrong(from, "a message as another host"));
     }
-    let wanted = match message.has_contents() {
-        true => unit_bytes(shared, unit),
-        false => unit_bytes(shared, unit).map(|_| 0),
-    };
-    let wanted = wanted.map_err(|what| wrong(from, what))?;
-    if contents.len() != wanted {
-        return Err(wrong(from, "a message with the wrong number of bytes"));
-    }
-    let contents = (wanted > 0).then(|| contents.into());
+    let contents = contents_of(shared, unit, message.has_contents(), contents);
+    let contents = contents.map_err(|what| wrong(from, what))?;
     Ok(shared.came(origin, unit, message, contents)?)
+}
+
+/// What came with a message of a unit.
+fn contents_of(
+    shared: &Shared,
+    unit: u64,
+    has_contents: bool,
+    contents: &[u8],
+) -> Result<Option<Box<[u8]>>, &'static str> {
+    let bytes = unit_bytes(shared, unit)?;
+    match contents.len() == usize::from(has_contents) * bytes {
+        true => Ok(has_contents.then(|| contents.into())),
+        false => Err("a message with the wrong number of bytes"),
+    }
 }
 
 fn unit_bytes(shared: &Shared, unit: u64) -> Result<usize, &'static str> {

@@ -14,7 +14,7 @@ use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_coherence::Host;
 use farpage_host::{Object, Objects};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
-use farpage_share::{About, Hosts, Server, Wire};
+use farpage_share::{About, Hosts, Scheduler, Server, Wire};
 use farpage_sys::file::Fd;
 use farpage_sys::view::View;
 use farpage_sys::{message, process, socket};
@@ -198,6 +198,14 @@ pub fn mirrored(number: u64, pages: u64, unit_pages: u64) -> About {
     }
 }
 
+/// The same with the simple scheduler.
+pub fn simple(number: u64, pages: u64, unit_pages: u64) -> About {
+    About {
+        scheduler: Scheduler::Simple,
+        ..about(number, pages, unit_pages)
+    }
+}
+
 /// An object of pages in units of `unit_pages`, whose home is the first host.
 pub fn about(number: u64, pages: u64, unit_pages: u64) -> About {
     About {
@@ -205,6 +213,7 @@ pub fn about(number: u64, pages: u64, unit_pages: u64) -> About {
         name: format!("object {number}"),
         bytes: pages * PAGE_BYTES as u64,
         unit_pages,
+        scheduler: Scheduler::Distributed,
         replicas: 1,
         home: Host(0),
         stay: 0,
