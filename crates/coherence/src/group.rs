@@ -218,6 +218,7 @@ impl Group {
                 | Output::Keep(_)
                 | Output::Restore(_)
                 | Output::Take
+                | Output::Withdraw
                 | Output::Allow(_) => self.outputs.push_back(GroupOutput::Unit(unit, output)),
             }
         }

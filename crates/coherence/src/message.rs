@@ -130,6 +130,9 @@ pub enum Output {
     /// Tasks of this host may do so much with the page from now on, and no more; without any access
     /// its contents are gone.
     Allow(Option<Access>),
+    /// Tasks of this host can do nothing with the page from now on. Its contents stay until they have
+    /// been sent.
+    Withdraw,
     /// Threads that wait for this access go on. When they have run, or after a while, tell
     /// [`crate::Page::let_go`]: until then nobody takes away what they were given.
     Answer(Access),

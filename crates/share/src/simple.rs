@@ -230,7 +230,9 @@ impl Simple {
         match wants {
             Wants::Back { keep } => {
                 self.allow(Some(Access::Read));
-                // The contents go while they are here.
+                if !keep {
+                    self.does.push_back(Does::As(Output::Withdraw));
+                }
                 self.tell(Message::Returned { kept: keep });
                 if !keep {
                     self.allow(None);
@@ -315,7 +317,9 @@ mod tests {
         one.let_go();
         let returned = Does::Send(HOME, Message::Returned { kept: false });
         let allow = |access| Does::As(Output::Allow(access));
-        let wanted = [allow(Some(Access::Read)), returned, allow(None)];
+        // Nobody here reads on when the server lets another write.
+        let withdraw = Does::As(Output::Withdraw);
+        let wanted = [allow(Some(Access::Read)), withdraw, returned, allow(None)];
         assert_eq!(all(&mut one), wanted);
     }
 

@@ -73,6 +73,8 @@ impl Page {
             waiting,
             migrates,
         };
+        // Nobody here reads on when the other writes.
+        self.output(Output::Withdraw);
         self.show(request.by, own, version);
         self.is_written = false;
         if self.is_mirrored && version > Epoch(0) {

@@ -7,6 +7,7 @@ use alloc::{format, string::String, vec};
 use farpage_abi::Access::{self, Read, Write};
 use stateright::{Checker, Model, Property};
 
+use super::may_say;
 use super::model::Rng;
 use crate::{Group, GroupOutput, Host, Message, Output, Page};
 
@@ -19,6 +20,8 @@ struct Member {
     units: usize,
     groups: Vec<Group>,
     contents: Vec<Option<u32>>,
+    /// What tasks can do with each page.
+    can: Vec<Option<Access>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,9 +48,11 @@ impl World {
         let member = |(own, units): (usize, &usize)| {
             let page = |_| Page::new(Host(own as u8), Host(0));
             let group = |_| Group::new((0..*units).map(page).collect());
+            let groups: Vec<Group> = (0..all / units).map(group).collect();
             Member {
                 units: *units,
-                groups: (0..all / units).map(group).collect(),
+                can: groups.iter().map(Group::allowed).collect(),
+                groups,
                 contents: vec![(own == 0).then_some(0); all],
             }
         };
@@ -115,6 +120,10 @@ impl World {
                 GroupOutput::Unit(at, output) => {
                     let unit = page * member.units + at;
                     match output {
+                        Output::Send(_, message) if !may_say(&message, member.can[page]) => {
+                            let can = member.can[page];
+                            return Err(format!("says {message:?}, while tasks have {can:?}"));
+                        }
                         Output::Send(to, message) => {
                             let contents = match message.has_contents() {
                                 true => Some(member.contents[unit].ok_or("sends nothing")?),
@@ -128,7 +137,7 @@ impl World {
                             member.contents[unit] = Some(came.take().ok_or("takes nothing")?);
                         }
                         Output::Allow(None) => member.contents[unit] = None,
-                        Output::Allow(Some(_)) => {}
+                        Output::Allow(Some(_)) | Output::Withdraw => {}
                         Output::Show { .. }
                         | Output::Keep(_)
                         | Output::Restore(_)
@@ -136,7 +145,7 @@ impl World {
                         | Output::Lost => return Err(format!("{output:?}")),
                     }
                 }
-                GroupOutput::Allow(_) => {}
+                GroupOutput::Allow(access) => member.can[page] = access,
                 GroupOutput::Answer(access) => self.answer(host, page, access)?,
                 GroupOutput::Lost => return Err("nobody died".into()),
             }

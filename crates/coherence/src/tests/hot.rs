@@ -94,7 +94,7 @@ impl Spot {
                     self.waits.iter_mut().for_each(|waits| *waits += 1);
                     self.after(1, Event::LetGo(host));
                 }
-                Output::Take | Output::Allow(_) => {}
+                Output::Take | Output::Allow(_) | Output::Withdraw => {}
                 Output::Show { .. } | Output::Keep(_) | Output::Restore(_) | Output::Lost => {
                     panic!("nobody dies, and nothing is mirrored")
                 }

@@ -9,6 +9,19 @@ mod model;
 mod named;
 mod world;
 
+use farpage_abi::Access;
+
+use crate::Message;
+
+/// False when tasks that can do so much would see, or write, what the receiver takes for its own.
+fn may_say(message: &Message, can: Option<Access>) -> bool {
+    match message {
+        Message::Copy { .. } => can != Some(Access::Write),
+        Message::Own { .. } | Message::Dropped { .. } => can.is_none(),
+        Message::Request(_) | Message::Invalidate { .. } | Message::Lost { .. } => true,
+    }
+}
+
 /// The seeds of a test that runs many: FARPAGE_SEEDS of them, or the one that FARPAGE_SEED names, or
 /// so many from there.
 fn seeds() -> core::ops::Range<u64> {

@@ -36,7 +36,7 @@ impl Few {
                     self.sent += 1;
                 }
                 Output::Answer(access) => self.answered.push((Host(host), access)),
-                Output::Take | Output::Allow(_) => {}
+                Output::Take | Output::Allow(_) | Output::Withdraw => {}
                 Output::Show { .. } | Output::Keep(_) | Output::Restore(_) | Output::Lost => {
                     panic!("nobody dies, and nothing is mirrored")
                 }

@@ -1,11 +1,13 @@
 //! Hosts with one page, messages in any order, and the laws.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use alloc::{format, string::String};
 
 use farpage_abi::Access;
 
+use super::may_say;
+use crate::page::allows;
 use crate::{Host, Message, Output, Page};
 
 /// A request that was sent on so often does not arrive.
@@ -18,6 +20,12 @@ type Version = u32;
 struct Member {
     page: Page,
     contents: Option<Version>,
+    /// What tasks can do now: what the page allows, once its shell has come so far.
+    can: Option<Access>,
+    /// What the shell has yet to do. Nothing else happens to the page here until it has.
+    todo: VecDeque<Output>,
+    /// The contents that came with the last message.
+    came: Option<Version>,
 }
 
 /// A message on its way: from, to, what, and the contents.
@@ -30,6 +38,8 @@ pub(super) enum Action {
     Deliver(Flying),
     LetGo(Host),
     Forget(Host),
+    /// The shell does the next thing.
+    Does(Host),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,12 +54,18 @@ pub(super) struct World {
 impl World {
     /// Host 0 owns the page.
     pub(super) fn new(hosts: u8, migrates: bool) -> Self {
-        let members = (0..hosts).map(|own| Member {
-            page: match migrates {
-                true => Page::new(Host(own), Host(0)).find_migration(),
-                false => Page::new(Host(own), Host(0)),
-            },
-            contents: (own == 0).then_some(0),
+        let members = (0..hosts).map(|own| {
+            let page = Page::new(Host(own), Host(0));
+            Member {
+                can: page.allowed(),
+                page: match migrates {
+                    true => page.find_migration(),
+                    false => page,
+                },
+                contents: (own == 0).then_some(0),
+                todo: VecDeque::new(),
+                came: None,
+            }
         });
         Self {
             members: members.collect(),
@@ -68,22 +84,30 @@ impl World {
         &self.members[usize::from(host.0)].page
     }
 
+    fn is_busy(&self, host: Host) -> bool {
+        !self.members[usize::from(host.0)].todo.is_empty()
+    }
+
     fn member(&mut self, host: Host) -> &mut Member {
         &mut self.members[usize::from(host.0)]
     }
 
     /// What must happen sooner or later.
     pub(super) fn due(&self) -> Vec<Action> {
-        let held = self.hosts().filter(|host| self.page(*host).is_held());
-        let held = held.map(Action::LetGo);
-        held.chain(self.flying.keys().map(|one| Action::Deliver(one.clone())))
+        let (busy, free): (Vec<Host>, Vec<Host>) =
+            self.hosts().partition(|host| self.is_busy(*host));
+        let held = free.iter().filter(|host| self.page(**host).is_held());
+        let come = self.flying.keys().filter(|(_, to, ..)| free.contains(to));
+        let does = busy.iter().copied().map(Action::Does);
+        does.chain(held.copied().map(Action::LetGo))
+            .chain(come.cloned().map(Action::Deliver))
             .collect()
     }
 
     /// What may happen besides.
     pub(super) fn chances(&self) -> Vec<Action> {
         let mut all = Vec::new();
-        for host in self.hosts() {
+        for host in self.hosts().filter(|host| !self.is_busy(*host)) {
             let page = self.page(host);
             let can = [Access::Read, Access::Write].into_iter();
             let faults = can.filter(|access| match page.allowed() {
@@ -103,18 +127,18 @@ impl World {
 
     /// Does it, and says which law is broken then.
     pub(super) fn act(&mut self, action: Action) -> Result<(), String> {
-        match action {
+        let host = match action {
             Action::Fault(host, access) => {
                 self.member(host).page.fault(access);
-                self.drain(host, None)?;
+                host
             }
             Action::LetGo(host) => {
                 self.member(host).page.let_go();
-                self.drain(host, None)?;
+                host
             }
             Action::Forget(host) => {
                 self.member(host).page.forget();
-                self.drain(host, None)?;
+                host
             }
             Action::Deliver(one) => {
                 let left = self.flying.get_mut(&one).expect("it is on its way");
@@ -129,46 +153,75 @@ impl World {
                         return Err(format!("{request:?} goes round and round"));
                     }
                 }
-                let handled = self.member(to).page.handle(from, message);
+                let member = self.member(to);
+                let handled = member.page.handle(from, message);
                 handled.map_err(|violation| format!("an honest host: {violation}"))?;
-                self.drain(to, contents)?;
+                member.came = contents;
+                to
             }
+            Action::Does(host) => {
+                let output = self.member(host).todo.pop_front();
+                self.does(host, output.expect("it is busy"))?;
+                host
+            }
+        };
+        let member = self.member(host);
+        while let Some(output) = member.page.poll_output() {
+            member.todo.push_back(output);
+        }
+        if member.todo.is_empty() {
+            member.came = None;
         }
         self.check()
     }
 
-    fn drain(&mut self, host: Host, mut came: Option<Version>) -> Result<(), String> {
-        while let Some(output) = self.member(host).page.poll_output() {
-            match output {
-                Output::Send(to, message) => {
-                    if to == host {
-                        return Err(format!("{host} sends itself {message:?}"));
-                    }
-                    let contents = match message.has_contents() {
-                        true => Some(self.member(host).contents.ok_or("sends what it has not")?),
-                        false => None,
-                    };
-                    *self
-                        .flying
-                        .entry((host, to, message, contents))
-                        .or_default() += 1;
-                    self.sent += 1;
+    fn does(&mut self, host: Host, output: Output) -> Result<(), String> {
+        let member = self.member(host);
+        match output {
+            Output::Send(to, message) => {
+                if to == host {
+                    return Err(format!("{host} sends itself {message:?}"));
                 }
-                Output::Take => {
-                    self.member(host).contents = Some(came.take().ok_or("takes nothing")?);
+                if !may_say(&message, member.can) {
+                    let can = member.can;
+                    return Err(format!("{host} says {message:?}, while tasks have {can:?}"));
                 }
-                Output::Allow(None) => self.member(host).contents = None,
-                Output::Allow(Some(_)) => {}
-                Output::Show { .. } | Output::Keep(_) | Output::Restore(_) | Output::Lost => {
-                    return Err(format!("{output:?} although nobody died"));
+                let contents = match message.has_contents() {
+                    true => Some(member.contents.ok_or("sends what it has not")?),
+                    false => None,
+                };
+                *self
+                    .flying
+                    .entry((host, to, message, contents))
+                    .or_default() += 1;
+                self.sent += 1;
+            }
+            Output::Take => {
+                member.contents = Some(member.came.take().ok_or("takes nothing")?);
+            }
+            Output::Allow(access) => {
+                member.can = access;
+                if access.is_none() {
+                    member.contents = None;
                 }
-                // The thread runs: it reads what was written last, or writes.
-                Output::Answer(access) => {
-                    self.check()?;
-                    if access == Access::Write {
-                        self.written += 1;
-                        self.member(host).contents = Some(self.written);
-                    }
+            }
+            Output::Withdraw => member.can = None,
+            Output::Show { .. } | Output::Keep(_) | Output::Restore(_) | Output::Lost => {
+                return Err(format!("{output:?} although nobody died"));
+            }
+            // The thread runs: it reads what was written last, or writes.
+            Output::Answer(access) => {
+                if !allows(member.can, access) {
+                    return Err(format!(
+                        "{:?} although {:?} was answered",
+                        member.can, access
+                    ));
+                }
+                self.check()?;
+                if access == Access::Write {
+                    self.written += 1;
+                    let written = Some(self.written);
+                    self.member(host).contents = written;
                 }
             }
         }
@@ -178,8 +231,9 @@ impl World {
     /// One writer or readers, who all see the last write; one owner at most.
     fn check(&self) -> Result<(), String> {
         let may = |access: fn(Option<Access>) -> bool| {
-            self.hosts()
-                .filter(|host| access(self.page(*host).allowed()))
+            self.members
+                .iter()
+                .filter(|member| access(member.can))
                 .count()
         };
         let writers = may(|allowed| allowed == Some(Access::Write));
@@ -191,7 +245,7 @@ impl World {
         }
         for member in &self.members {
             let is_old = member.contents != Some(self.written);
-            if member.page.allowed().is_some() && is_old {
+            if member.can.is_some() && is_old {
                 return Err(format!("{:?} of {}", member.contents, self.written));
             }
         }

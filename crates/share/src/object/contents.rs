@@ -18,8 +18,7 @@ impl Shared {
         }
     }
 
-    /// Another host is about to be given the unit: nobody here may read it from then on, since that
-    /// host writes. Until it is gone from here its contents are in the cell.
+    /// Output::Withdraw: until the unit is gone from here its contents are in the cell.
     pub(super) fn withdraw(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
         let contents = self.contents(places, unit)?;
         places.kernel.take_away(self.pages_of(unit))?;

@@ -419,14 +419,6 @@ impl Shared {
         came: &mut Option<Box<[u8]>>,
     ) -> Result<(), PagerError> {
         let pages = self.pages_of(unit);
-        if let Output::Send(_, Message::Own { .. })
-        | Output::Show {
-            message: Message::Own { .. },
-            ..
-        } = output
-        {
-            self.withdraw(places, unit)?;
-        }
         match output {
             Output::Take => {
                 self.with(unit, |cell| {
@@ -440,6 +432,7 @@ impl Shared {
                 self.with(unit, |cell| (cell.contents, cell.is_new) = (None, false));
                 places.forget(pages)?;
             }
+            Output::Withdraw => self.withdraw(places, unit)?,
             Output::Send(to, message) => self.sends(places, unit, to, message)?,
             Output::Lost => self.fails(unit, LOST),
             Output::Show {

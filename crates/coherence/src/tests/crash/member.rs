@@ -7,6 +7,7 @@ use core::hash::{Hash, Hasher};
 
 use farpage_abi::{Access, PageIndex};
 
+use super::super::may_say;
 use super::flying::{About, Bytes, Flying, PAGES, What};
 use crate::{Change, Host, Members, Message, Mirror, Output, Page, Receipt, Report, View};
 
@@ -24,6 +25,8 @@ pub(super) struct Member {
     pub(super) members: Members,
     pub(super) pages: Vec<Page>,
     pub(super) bytes: Vec<Option<Bytes>>,
+    /// What tasks can do, as the shell has done so far what the pages say.
+    can: Vec<Option<Access>>,
     pub(super) kept: Vec<Option<Bytes>>,
     pub(super) mirror: Option<Mirror>,
     /// What its threads may have seen.
@@ -72,17 +75,19 @@ impl Member {
             past: [0; PAGES],
         };
         let is_first = view.generation.0 == 0 && own == view.home;
+        let pages: Vec<Page> = (0..pages)
+            .map(|page| match page % 2 {
+                0 => make(own, view.home),
+                _ => make(own, view.home).find_migration(),
+            })
+            .collect();
         Self {
             own,
             members: Members::new(own, view),
-            pages: (0..pages)
-                .map(|page| match page % 2 {
-                    0 => make(own, view.home),
-                    _ => make(own, view.home).find_migration(),
-                })
-                .collect(),
-            bytes: vec![is_first.then_some(first); pages],
-            kept: vec![None; pages],
+            can: pages.iter().map(Page::allowed).collect(),
+            bytes: vec![is_first.then_some(first); pages.len()],
+            kept: vec![None; pages.len()],
+            pages,
             mirror: is_mirrored.then(Mirror::new),
             knows: [0; PAGES],
             inbox: Vec::new(),
@@ -145,8 +150,14 @@ impl Member {
                     };
                 }
                 Output::Take => self.bytes[page] = Some(came.take().ok_or("takes nothing")?),
-                Output::Allow(None) => self.bytes[page] = None,
-                Output::Allow(Some(_)) => self.allow(page)?,
+                Output::Allow(access) => {
+                    self.can[page] = access;
+                    match access {
+                        Some(_) => self.allow(page)?,
+                        None => self.bytes[page] = None,
+                    }
+                }
+                Output::Withdraw => self.can[page] = None,
                 Output::Answer(access) => effects.push(Effect::Answered(page, access)),
                 Output::Lost => effects.push(Effect::Lost(page)),
             }
@@ -162,6 +173,10 @@ impl Member {
     fn about(&self, page: usize, to: Host, message: Message) -> Result<About, String> {
         if to == self.own {
             return Err(format!("{to} sends itself {message:?}"));
+        }
+        if !may_say(&message, self.can[page]) {
+            let can = self.can[page];
+            return Err(format!("says {message:?}, while tasks have {can:?}"));
         }
         let bytes = match message.has_contents() {
             true => Some(self.bytes[page].ok_or("sends what it has not")?),
@@ -207,9 +222,12 @@ impl Member {
                 continue;
             }
             if let Some(version) = self.pages[at].mirror() {
+                self.drain(at, None, effects)?;
+                if self.can[at] == Some(Access::Write) {
+                    return Err("mirrors what is being written".into());
+                }
                 let bytes = self.bytes[at].ok_or("mirrors what it has not")?;
                 pages.push((at, version, bytes));
-                self.drain(at, None, effects)?;
             } else if self.pages[at].is_written() {
                 self.mirror.as_mut().expect("it is").may_write(other);
             }
