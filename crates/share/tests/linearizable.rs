@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::Duration;
 
 use farpage_abi::PAGE_BYTES;
+use farpage_share::About;
 use farpage_sys::view::View;
 use stateright::semantics::register::{Register, RegisterOp, RegisterRet};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester};
-use support::{Order, about, hosts};
+use support::{Order, about, hosts, mirrored, simple};
 
 const HOSTS: usize = 3;
 const THREADS: usize = 2;
@@ -31,6 +33,10 @@ fn work(thread: usize, view: &View, mut seed: u64, rounds: u64, history: &Mutex<
     for round in 0..rounds {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let which = (seed >> 40) as usize % WORDS;
+        // Or it has done all while the unit is here.
+        if (seed >> 45).is_multiple_of(2) {
+            thread::sleep(Duration::from_micros((seed >> 55) % 200));
+        }
         // In pages of their own, and then in one.
         let at = (which % 2) * PAGE_BYTES + which / 2 * 8;
         let word = view.word(at);
@@ -146,12 +152,13 @@ fn is_linearizable(history: &[Event], word: usize) -> bool {
     tester.is_consistent()
 }
 
-#[test]
-fn what_threads_of_all_hosts_see_is_one_memory() {
+/// Threads of all hosts use objects that `make` makes, of so many pages in such units.
+fn what_is_seen_is_one_memory(make: fn(u64, u64, u64) -> About) {
     let all = hosts(HOSTS as u8, 16 << 20, Order::Any(5));
     let seeds = std::env::var("FARPAGE_SEEDS").map_or(8, |seeds| seeds.parse().unwrap());
     for seed in 1..=seeds {
-        let two = about(seed, 2, 1);
+        // Both pages in one unit, or not.
+        let two = make(seed, 2, 1 + seed % 2);
         let views: Vec<View> = all.iter().map(|one| one.map(&two).1).collect();
         let history = Mutex::default();
         thread::scope(|scope| {
@@ -170,6 +177,21 @@ fn what_threads_of_all_hosts_see_is_one_memory() {
         }
         all.iter().for_each(|one| one.server.close(seed));
     }
+}
+
+#[test]
+fn what_threads_of_all_hosts_see_is_one_memory() {
+    what_is_seen_is_one_memory(about);
+}
+
+#[test]
+fn so_it_is_with_two_replicas() {
+    what_is_seen_is_one_memory(mirrored);
+}
+
+#[test]
+fn so_it_is_with_the_simple_scheduler() {
+    what_is_seen_is_one_memory(simple);
 }
 
 #[test]
