@@ -175,7 +175,6 @@ fn what_is_seen_is_one_memory(make: fn(u64, u64, u64) -> About) {
                 panic!("seed {seed}, word {word}: {wrong}, of {all:#?}");
             }
         }
-        all.iter().for_each(|one| one.server.close(seed));
     }
 }
 
