@@ -233,10 +233,11 @@ impl Stats {
 }
 
 /// What a run may use above its budget, bytes. Pages that a fork shares are charged to the child
-/// when they are found not to be shared any more, which is after they were copied.
+/// when they are found not to be shared any more, which is after they were copied: 28% above it was
+/// seen on a busy machine.
 fn slack(job: &str, ram: u64) -> u64 {
     let forks = ["fork", "cow", "closeall", "torch-loader", "redis"]
         .iter()
         .any(|word| job.contains(word));
-    if forks { ram / 4 } else { ram / 64 }
+    if forks { ram / 3 } else { ram / 64 }
 }
