@@ -175,6 +175,9 @@ fn what_is_seen_is_one_memory(make: fn(u64, u64, u64) -> About) {
                 panic!("seed {seed}, word {word}: {wrong}, of {all:#?}");
             }
         }
+        // Messages of it may still be under way.
+        all.iter().for_each(|one| one.server.close(seed));
+        assert!(!all.iter().any(|one| one.server.is_awaited(seed)));
     }
 }
 

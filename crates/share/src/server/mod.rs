@@ -3,7 +3,7 @@
 mod recover;
 mod take;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -25,6 +25,8 @@ use crate::wire::Said;
 const UNIT_PAGES_MAX: u64 = 512;
 /// Objects that are not open here and of which others send messages, at most.
 const EARLY_MAX: usize = 4096;
+/// Closed objects of which messages may still be under way, at most.
+const CLOSED_MAX: usize = 4096;
 
 /// Brings messages to other hosts: each once, in any order.
 pub trait Wire: Send + Sync {
@@ -128,6 +130,8 @@ pub struct Server {
     kept: Mutex<Vec<Early>>,
     /// Messages of objects that are not open here yet.
     early: Mutex<HashMap<u64, Vec<Early>>>,
+    /// Numbers of objects that were closed here, the last first: what comes of them is for nobody.
+    closed: Mutex<VecDeque<u64>>,
     recovering: Mutex<Option<Recovering>>,
 }
 
@@ -231,6 +235,7 @@ impl Server {
             hosts: Mutex::new(hosts),
             kept: Mutex::default(),
             early: Mutex::default(),
+            closed: Mutex::default(),
             recovering: Mutex::default(),
         })
     }
@@ -292,6 +297,10 @@ impl Server {
 
     /// An object is gone from all hosts.
     pub fn close(&self, number: u64) {
+        let mut closed = lock(&self.closed);
+        closed.push_front(number);
+        closed.truncate(CLOSED_MAX);
+        drop(closed);
         lock(&self.early).remove(&number);
         // Dropped without the lock: that gives its memory back.
         let _gone = lock(&self.shared).remove(&number);

@@ -178,6 +178,9 @@ impl Server {
             // It is asked for, or brought, again.
             return Ok(());
         }
+        if lock(&self.closed).contains(&object) {
+            return Ok(());
+        }
         let mut early = lock(&self.early);
         let is_new = !early.contains_key(&object);
         if is_new && early.len() >= EARLY_MAX {
