@@ -7,7 +7,7 @@ use alloc::{format, string::String, vec};
 use farpage_abi::Access::{self, Read, Write};
 use stateright::{Checker, Model, Property};
 
-use super::may_say;
+use super::check_said;
 use super::model::Rng;
 use crate::{Group, GroupOutput, Host, Message, Output, Page};
 
@@ -120,11 +120,8 @@ impl World {
                 GroupOutput::Unit(at, output) => {
                     let unit = page * member.units + at;
                     match output {
-                        Output::Send(_, message) if !may_say(&message, member.can[page]) => {
-                            let can = member.can[page];
-                            return Err(format!("says {message:?}, while tasks have {can:?}"));
-                        }
                         Output::Send(to, message) => {
+                            check_said(&message, member.can[page])?;
                             let contents = match message.has_contents() {
                                 true => Some(member.contents[unit].ok_or("sends nothing")?),
                                 false => None,

@@ -9,16 +9,23 @@ mod model;
 mod named;
 mod world;
 
+use alloc::{format, string::String};
+
 use farpage_abi::Access;
 
 use crate::Message;
 
-/// False when tasks that can do so much would see, or write, what the receiver takes for its own.
-fn may_say(message: &Message, can: Option<Access>) -> bool {
-    match message {
+/// Refuses what a host says while its tasks can do so much that they would see, or write, what the
+/// receiver takes for its own.
+fn check_said(message: &Message, can: Option<Access>) -> Result<(), String> {
+    let may = match message {
         Message::Copy { .. } => can != Some(Access::Write),
         Message::Own { .. } | Message::Dropped { .. } => can.is_none(),
         Message::Request(_) | Message::Invalidate { .. } | Message::Lost { .. } => true,
+    };
+    match may {
+        true => Ok(()),
+        false => Err(format!("says {message:?}, while tasks have {can:?}")),
     }
 }
 

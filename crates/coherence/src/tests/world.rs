@@ -6,7 +6,7 @@ use alloc::{format, string::String};
 
 use farpage_abi::Access;
 
-use super::may_say;
+use super::check_said;
 use crate::page::allows;
 use crate::{Host, Message, Output, Page};
 
@@ -182,10 +182,7 @@ impl World {
                 if to == host {
                     return Err(format!("{host} sends itself {message:?}"));
                 }
-                if !may_say(&message, member.can) {
-                    let can = member.can;
-                    return Err(format!("{host} says {message:?}, while tasks have {can:?}"));
-                }
+                check_said(&message, member.can)?;
                 let contents = match message.has_contents() {
                     true => Some(member.contents.ok_or("sends what it has not")?),
                     false => None,

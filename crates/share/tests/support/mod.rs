@@ -2,6 +2,8 @@
 //! that come in any order.
 #![allow(dead_code, missing_docs)]
 
+pub mod dying;
+
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

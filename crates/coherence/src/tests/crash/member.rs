@@ -7,7 +7,7 @@ use core::hash::{Hash, Hasher};
 
 use farpage_abi::{Access, PageIndex};
 
-use super::super::may_say;
+use super::super::check_said;
 use super::flying::{About, Bytes, Flying, PAGES, What};
 use crate::{Change, Host, Members, Message, Mirror, Output, Page, Receipt, Report, View};
 
@@ -174,10 +174,7 @@ impl Member {
         if to == self.own {
             return Err(format!("{to} sends itself {message:?}"));
         }
-        if !may_say(&message, self.can[page]) {
-            let can = self.can[page];
-            return Err(format!("says {message:?}, while tasks have {can:?}"));
-        }
+        check_said(&message, self.can[page])?;
         let bytes = match message.has_contents() {
             true => Some(self.bytes[page].ok_or("sends what it has not")?),
             false => None,
