@@ -78,6 +78,19 @@ fn says(socket: &Path, args: &[&str]) -> String {
     String::from_utf8(output.unwrap().stdout).unwrap()
 }
 
+/// Stops a process and waits until all its threads stand: they go on for a while after the signal.
+fn stop(process: Pid) {
+    kill_process(process, Signal::STOP).unwrap();
+    let threads = format!("/proc/{}/task", process.as_raw_nonzero());
+    let stands = |thread: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+        stat.rsplit(") ").next().unwrap().starts_with('T')
+    };
+    while !std::fs::read_dir(&threads).unwrap().all(stands) {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_pager_program_that_is_killed_runs_again_and_its_memory_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -122,7 +135,7 @@ fn a_pager_program_that_is_killed_runs_again_and_its_memory_goes_on() {
     assert_eq!(byte(77), 77);
     let second = next(&mut serve);
     assert_ne!(second, first);
-    kill_process(second, Signal::STOP).unwrap();
+    stop(second);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| byte(99));
         let began = Instant::now();
