@@ -126,7 +126,7 @@ pub(crate) struct Known {
     pub(crate) members: Members,
     alive: BTreeSet<Incarnation>,
     going_on: BTreeMap<Incarnation, Duration>,
-    objects: BTreeMap<ObjectId, KnownObject>,
+    pub(crate) objects: BTreeMap<ObjectId, KnownObject>,
     holders: BTreeSet<(ObjectId, Incarnation)>,
     /// All keys there are, to see after a gap what was deleted.
     revisions: BTreeMap<String, i64>,
@@ -242,10 +242,10 @@ impl Known {
                     object: object.clone(),
                     revision,
                 };
-                match self.objects.insert(id, known) {
-                    Some(_) => object.name.is_none().then_some(Event::Unnamed(id)),
-                    None => Some(Event::Made(id, object)),
-                }
+                Some(match self.objects.insert(id, known) {
+                    Some(_) => Event::Changed(id, object),
+                    None => Event::Made(id, object),
+                })
             }
             Err(why) => Some(Event::Unreadable {
                 key: change.key.clone(),

@@ -41,7 +41,7 @@ mod unit;
 #[doc(hidden)]
 pub mod wire;
 
-pub use cluster::{Cluster, Config, HaveError, JoinError, Member, State, Wish};
+pub use cluster::{Cluster, Config, HaveError, JoinError, Member, Observer, State, Wish};
 pub use counters::Figures;
 pub use farpage_control::Scheduler;
 pub use object::About;

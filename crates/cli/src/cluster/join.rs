@@ -14,7 +14,7 @@ use farpage_services::Refusal;
 use farpage_services::cluster::{
     Cluster, ClusterListed, Had, HostListed, Scheduler, SharedFigures, SharedListed, Wanted,
 };
-use farpage_share::{HaveError, Wish};
+use farpage_share::{HaveError, Observer, Wish};
 
 use crate::size::human;
 
@@ -76,8 +76,7 @@ pub fn join(
         key,
         listen: address,
     };
-    let say = Box::new(|what: &str| eprintln!("farpage: {what}"));
-    let cluster = farpage_share::Cluster::join(config, objects, paging_space, say)?;
+    let cluster = farpage_share::Cluster::join(config, objects, paging_space, Arc::new(Says))?;
     let said = format!(
         "{} of {told}, which others reach at {address}",
         cluster.own()
@@ -87,6 +86,15 @@ pub fn join(
         store: told,
     };
     Ok(Some((Arc::new(joined), said)))
+}
+
+/// Tells users what they should see, and is told nothing else.
+struct Says;
+
+impl Observer for Says {
+    fn say(&self, what: &str) {
+        eprintln!("farpage: {what}");
+    }
 }
 
 /// Where others reach this host.
