@@ -1,6 +1,6 @@
 //! `farpage up --cluster`: the host kernel joins, and offers its processes what hosts share.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -48,6 +48,41 @@ pub struct JoinArgs {
     pub host_name: Option<String>,
 }
 
+/// How to join.
+pub struct Joining {
+    /// As the cluster wants it.
+    pub share: farpage_share::Config,
+    /// Which one, in words.
+    pub store: String,
+}
+
+/// What the arguments say; others reach this host at `port`, unless they say another: 0 is any.
+///
+/// # Errors
+/// When they cannot be.
+pub fn config(args: &JoinArgs, port: u16) -> Result<Option<Joining>> {
+    let (Some(url), Some(key)) = (&args.cluster, &args.cluster_key) else {
+        return Ok(None);
+    };
+    let endpoint = Endpoint::parse(url).with_context(|| format!("cannot use --cluster {url}"))?;
+    let key = ClusterKey::load(key)?;
+    let address = address(args.address.as_deref(), url, port)?;
+    let name = match &args.host_name {
+        Some(name) => name.clone(),
+        None => rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
+    };
+    let store = format!("cluster {} at {endpoint}", key.name());
+    let share = farpage_share::Config {
+        control: farpage_control::Config::new(endpoint, address, &name),
+        key,
+        listen: address,
+    };
+    Ok(Some(Joining { share, store }))
+}
+
 /// Joins, if it is asked for. Also says how it is called.
 ///
 /// # Errors
@@ -57,34 +92,16 @@ pub fn join(
     objects: &'static Objects,
     paging_space: Arc<dyn Pager>,
 ) -> Result<Option<(Arc<Joined>, String)>> {
-    let (Some(url), Some(key)) = (&args.cluster, &args.cluster_key) else {
+    let Some(Joining { share, store }) = config(args, PORT)? else {
         return Ok(None);
     };
-    let endpoint = Endpoint::parse(url).with_context(|| format!("cannot use --cluster {url}"))?;
-    let key = ClusterKey::load(key)?;
-    let address = address(args.address.as_deref(), url)?;
-    let name = match &args.host_name {
-        Some(name) => name.clone(),
-        None => rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
-    };
-    let told = format!("cluster {} at {endpoint}", key.name());
-    let config = farpage_share::Config {
-        control: farpage_control::Config::new(endpoint, address, &name),
-        key,
-        listen: address,
-    };
-    let cluster = farpage_share::Cluster::join(config, objects, paging_space, Arc::new(Says))?;
+    let address = share.listen;
+    let cluster = farpage_share::Cluster::join(share, objects, paging_space, Arc::new(Says))?;
     let said = format!(
-        "{} of {told}, which others reach at {address}",
+        "{} of {store}, which others reach at {address}",
         cluster.own()
     );
-    let joined = Joined {
-        cluster,
-        store: told,
-    };
+    let joined = Joined { cluster, store };
     Ok(Some((Arc::new(joined), said)))
 }
 
@@ -98,20 +115,26 @@ impl Observer for Says {
 }
 
 /// Where others reach this host.
-fn address(given: Option<&str>, url: &str) -> Result<SocketAddr> {
-    let Some(given) = given else {
-        return Ok(SocketAddr::new(towards(url)?, PORT));
+fn address(given: Option<&str>, url: &str, port: u16) -> Result<SocketAddr> {
+    let address = match given {
+        None => Ok(SocketAddr::new(towards(url)?, port)),
+        Some(given) => given
+            .parse()
+            .or_else(|_| given.parse().map(|ip: IpAddr| SocketAddr::new(ip, port))),
     };
-    let address = given
-        .parse()
-        .or_else(|_| given.parse().map(|ip: IpAddr| SocketAddr::new(ip, PORT)));
-    let Ok(address) = address else {
+    let given = given.unwrap_or_default();
+    let Ok(mut address) = address else {
         bail!(
             "--address {given} is none; give an address of this host, such as 10.0.0.7 or 10.0.0.7:7661"
         );
     };
     if address.ip().is_unspecified() {
         bail!("--address {given} is none that other hosts can reach; give one of this host's own");
+    }
+    if address.port() == 0 {
+        let probe = TcpListener::bind(address).and_then(|listener| listener.local_addr());
+        let free = probe.with_context(|| format!("cannot listen at {}", address.ip()))?;
+        address.set_port(free.port());
     }
     Ok(address)
 }
@@ -273,7 +296,7 @@ mod tests {
 
     #[test]
     fn where_others_reach_a_host_is_given_or_found() {
-        let given = |text| address(Some(text), "").map_err(|error| error.to_string());
+        let given = |text| address(Some(text), "", PORT).map_err(|error| error.to_string());
         assert_eq!(given("10.0.0.7"), Ok("10.0.0.7:7661".parse().unwrap()));
         assert_eq!(given("10.0.0.7:9"), Ok("10.0.0.7:9".parse().unwrap()));
         assert_eq!(given("::1"), Ok("[::1]:7661".parse().unwrap()));
@@ -284,9 +307,10 @@ mod tests {
         );
         assert!(given("0.0.0.0").unwrap_err().contains("can reach"));
         for url in ["etcd://127.0.0.1:2379/x", "etcd://me:word@127.0.0.1:1,b:2"] {
-            let found = address(None, url).unwrap();
+            let found = address(None, url, PORT).unwrap();
             assert_eq!(found, "127.0.0.1:7661".parse().unwrap());
+            assert_ne!(address(None, url, 0).unwrap().port(), 0);
         }
-        assert!(address(None, "etcd://no such host").is_err());
+        assert!(address(None, "etcd://no such host", PORT).is_err());
     }
 }

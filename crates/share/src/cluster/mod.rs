@@ -283,6 +283,12 @@ impl Cluster {
         Ok(())
     }
 
+    /// True of an object that this host made, in this stay.
+    #[must_use]
+    pub fn is_home(&self, described: &Description) -> bool {
+        described.home.incarnation == self.inner.control.incarnation()
+    }
+
     /// What is known of the cluster.
     #[must_use]
     pub fn state(&self) -> State {
