@@ -409,8 +409,8 @@ impl Inner {
             }
             if let Some(event) = self.control.next_event(PING) {
                 self.happened(event);
-                self.catches_up();
             }
+            self.catches_up();
         }
     }
 
