@@ -183,6 +183,103 @@ fn a_host_that_dies_takes_only_what_it_alone_had() {
 }
 
 #[test]
+fn a_host_that_ends_in_good_order_takes_nothing_with_it() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two, three) = (net.host(), net.host(), net.host());
+    assert_eq!(
+        one.says(&["create", "--page-size", "16K", "kept", "8M"]),
+        ""
+    );
+    assert_eq!(one.says(&["create", "--replicas", "2", "safe", "1M"]), "");
+    let (mut a, mut kept, mut safe) = (one.client(), one.client(), one.client());
+    assert_eq!(a.does("share grid 4194304 4096"), "done");
+    assert_eq!(kept.does("share kept"), "done");
+    assert_eq!(safe.does("share safe"), "done");
+    let (mut b, mut c) = (two.client(), three.client());
+    assert_eq!(b.does("share grid"), "done");
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(a.does("fill 0 800"), "done");
+    assert_eq!(kept.does("fill 8 2000"), "done");
+    assert_eq!(safe.does("fill 0 200"), "done");
+    assert_eq!(b.does("get 7"), "8");
+    // What only programs of this host use ends with it.
+    let mut own = one.client();
+    assert_eq!(own.does("share own 4194304 4096"), "done");
+    assert_eq!(own.does("fill 0 1024"), "done");
+    let said = one.ends();
+    assert_eq!(
+        said,
+        "farpage: lost, for still in use: 1 block of shared memory\n"
+    );
+    for client in [&mut b, &mut c] {
+        assert_eq!(client.does("check 0 800"), "[800, 0, 0]");
+        assert_eq!(client.does("sum 800 1024"), "0");
+    }
+    for (name, from, to) in [("kept", 8, 2000), ("safe", 0, 200)] {
+        assert_eq!(b.does(&format!("share {name}")), "done");
+        let wanted = format!("[{}, 0, 0]", to - from);
+        assert_eq!(b.does(&format!("check {from} {to}")), wanted, "{name}");
+    }
+    // And again, by the next home.
+    drop(b);
+    assert_eq!(two.ends(), "");
+    assert_eq!(c.does("check 0 800"), "[800, 0, 0]");
+    assert_eq!(c.does("sum 800 1024"), "0");
+    assert_eq!(c.does("share kept"), "done");
+    assert_eq!(c.does("check 8 2000"), "[1992, 0, 0]");
+    assert_eq!(c.does("sum 0 8"), "0");
+    drop(c);
+    let said = three.ends();
+    assert!(
+        said.contains("of 'kept' were not handed over (no other host stays)"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_no_other_host_takes_is_said_and_nobody_waits_for_ever() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, mut two, three) = (net.host(), net.host(), net.host());
+    let (mut a, mut c) = (one.client(), three.client());
+    assert_eq!(one.says(&["create", "grid", "48M"]), "");
+    assert_eq!(a.does("share grid"), "done");
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(a.does("fill 0 12288"), "done");
+    let owned = r#""owned": "#;
+    assert!(
+        two.says(&["ls", "--hosts", "--json"])
+            .contains(&format!("{owned}0"))
+    );
+    one.signal("-TERM");
+    // One of those who take it over dies.
+    two.until(&["ls", "--hosts", "--json"], &[owned]);
+    two.kill();
+    one.ended();
+    let found = c.does("check 0 12288");
+    let found: Vec<u64> = found
+        .trim_matches(['[', ']'])
+        .split(", ")
+        .map(|number| number.parse().unwrap())
+        .collect();
+    println!("{found:?}");
+    assert!(found[0] > 5000 && found[0] + found[1] == 12288, "{found:?}");
+    // Nobody is left who could.
+    let mut two = net.start(1);
+    two.until(&["ls", "--hosts"], &["host2"]);
+    two.signal("-STOP");
+    let said = three.ends();
+    assert!(
+        said.contains("of 'grid' were not handed over (no other host stays)"),
+        "{said}"
+    );
+    two.kill();
+}
+
+#[test]
 fn of_memory_with_two_replicas_nothing_that_another_saw_dies_with_a_host() {
     let Some(mut net) = Net::new() else {
         return;

@@ -310,6 +310,15 @@ impl Control {
         self.call(move |host| async move { objects::release(&host, id).await })
     }
 
+    /// True when an object is still there when this host has gone, as far as it knows: it stays, or
+    /// another host has it.
+    ///
+    /// # Errors
+    /// When it is fenced.
+    pub fn outlives_this_host(&self, id: ObjectId) -> Result<bool, ControlError> {
+        Ok(self.host.state()?.known.outlives_me(id))
+    }
+
     /// Saves an object's directory as it is in the view of this generation.
     ///
     /// # Errors
@@ -338,7 +347,7 @@ impl Control {
     ///
     /// # Errors
     /// When the store does not answer; the others notice when the lease is over.
-    pub fn leave(self) -> Result<(), ControlError> {
+    pub fn leave(&self) -> Result<(), ControlError> {
         let known = self.host.state()?.known.clone();
         self.host.end("it left");
         self.call(move |host| async move { objects::leave(&host, known).await })

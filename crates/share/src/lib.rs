@@ -38,6 +38,7 @@ mod scheduled;
 mod server;
 mod simple;
 mod unit;
+mod units;
 #[doc(hidden)]
 pub mod wire;
 
@@ -45,4 +46,4 @@ pub use cluster::{Cluster, Config, HaveError, JoinError, Member, Observer, State
 pub use counters::Figures;
 pub use farpage_control::Scheduler;
 pub use object::About;
-pub use server::{Hosts, OpenError, Server, Wire, Wrong};
+pub use server::{Hosts, Left, OpenError, Server, Why, Wire, Wrong};

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -46,6 +47,14 @@ pub struct JoinArgs {
     /// What this host is called in lists [default: its host name]
     #[arg(long, value_name = "NAME", requires = "cluster")]
     pub host_name: Option<String>,
+    /// When it ends, hand over to the others what only this host has, for so long at most
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30,
+        requires = "cluster"
+    )]
+    pub hand_over: u64,
 }
 
 /// How to join.
@@ -163,6 +172,35 @@ fn towards(url: &str) -> Result<IpAddr> {
 pub struct Joined {
     cluster: farpage_share::Cluster,
     store: String,
+}
+
+impl Joined {
+    /// True when an object is still there when this host has left.
+    pub fn outlives(&self, name: &str) -> bool {
+        self.cluster.outlives(name)
+    }
+
+    /// As [`leave`].
+    pub fn leave(&self, within: Duration) {
+        leave(&self.cluster, within);
+    }
+}
+
+/// Leaves in good order, and says what of that others do not have.
+pub fn leave(cluster: &farpage_share::Cluster, within: Duration) {
+    let says = |bytes| {
+        eprintln!(
+            "farpage: {} that only this host has are yet to be handed over; a second signal ends it",
+            human(bytes)
+        );
+    };
+    for left in cluster.leave(within, &says) {
+        let (name, why) = (&left.name, left.why);
+        eprintln!(
+            "farpage: {} of '{name}' were not handed over ({why}): of them is lost what no other host has",
+            human(left.bytes)
+        );
+    }
 }
 
 impl Cluster for Joined {

@@ -112,6 +112,7 @@ pub struct Names {
     kept: Weak<Mutex<Kept>>,
     objects: &'static Objects,
     replicas: u8,
+    hand_over: Duration,
     state: Mutex<State>,
     shown: Condvar,
     waker: Mutex<Sender<(u64, u64, u32)>>,
@@ -138,6 +139,7 @@ pub fn start(
         kept: Arc::downgrade(kept),
         objects,
         replicas,
+        hand_over: Duration::from_secs(join.hand_over),
         state: Mutex::default(),
         shown: Condvar::new(),
         waker: Mutex::new(waker),
@@ -172,7 +174,9 @@ impl Names {
     /// Leaves.
     pub fn end(&self) {
         let cluster = write(&self.cluster).take();
-        drop(cluster);
+        if let Some(cluster) = cluster {
+            join::leave(&cluster, self.hand_over);
+        }
     }
 
     /// True of what is asked of the cluster, which may take a while.

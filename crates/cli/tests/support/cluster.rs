@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use farpage_services::Host;
 use farpage_services::cluster::{Scheduler, Wanted};
+use farpage_sys::process;
 
 use crate::up::{farpage, until};
 
@@ -57,6 +58,28 @@ pub fn run_client() {
             }
             "get" => {
                 println!("{}", word(number(1)).load(Ordering::Relaxed));
+                continue;
+            }
+            // Writes its number to each page, and one more.
+            "fill" => {
+                for page in number(1)..number(2) {
+                    word(page).store(page + 1, Ordering::Relaxed);
+                }
+            }
+            // How many pages have that, how many are lost, and how many have something else.
+            "check" => {
+                let mut found = [0; 3];
+                for page in number(1)..number(2) {
+                    let mut bytes = [0; 8];
+                    let address = std::ptr::from_ref(word(page)).addr();
+                    let read = process::copy_from(address, &mut bytes).map(|_| bytes);
+                    found[match read.map(u64::from_le_bytes) {
+                        Ok(word) if word == page + 1 => 0,
+                        Err(_) => 1,
+                        Ok(_) => 2,
+                    }] += 1;
+                }
+                println!("{found:?}");
                 continue;
             }
             "sum" => {
@@ -353,8 +376,13 @@ impl Kernel {
     }
 
     /// Ends it; what it said.
-    pub fn ends(mut self) -> String {
+    pub fn ends(self) -> String {
         self.signal("-TERM");
+        self.ended()
+    }
+
+    /// It was told to end; what it said.
+    pub fn ended(mut self) -> String {
         let began = Instant::now();
         let mut said = String::new();
         let mut errors = self.child.stderr.take().unwrap();

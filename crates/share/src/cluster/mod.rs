@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 
 use crate::counters::Figures;
 use crate::object::{About, lock};
-use crate::server::{Hosts, OpenError, Server, Wire, Wrong, check_replicas};
+use crate::server::{Hosts, Left, OpenError, Server, Wire, Wrong, check_replicas};
 use names::Rounds;
 use post::{Ears, Inbox, Kind, Post};
 
@@ -289,6 +289,33 @@ impl Cluster {
         described.home.incarnation == self.inner.control.incarnation()
     }
 
+    /// Leaves in good order: gives what only this host has to those that stay, for so long at most;
+    /// `says` is told how many bytes are left when that takes long. What could not be given.
+    pub fn leave(&self, within: Duration, says: &dyn Fn(u64)) -> Vec<Left> {
+        let inner = &self.inner;
+        let outlives = |number| inner.outlives(number);
+        let left = inner.server.leave(within, &outlives, says);
+        inner.is_over.store(true, Ordering::Release);
+        let is_fenced = inner.control.is_fenced();
+        if let Err(error) = inner.control.leave()
+            && !is_fenced
+        {
+            inner.say(&format!(
+                "the others notice only in a while that this host has left: {error}"
+            ));
+        }
+        left
+    }
+
+    /// True when the object of a name is still there when this host has left.
+    #[must_use]
+    pub fn outlives(&self, name: &str) -> bool {
+        let state = lock(&self.inner.state);
+        let mut named = state.objects.iter();
+        let found = named.find(|(_, (of, _))| of.as_deref() == Some(name));
+        found.is_some_and(|(number, _)| self.inner.outlives(*number))
+    }
+
     /// What is known of the cluster.
     #[must_use]
     pub fn state(&self) -> State {
@@ -399,6 +426,12 @@ impl Inner {
         Ok(object)
     }
 
+    /// True when an object stays, or another host has it.
+    fn outlives(&self, number: u64) -> bool {
+        let outlives = self.control.outlives_this_host(ObjectId(number));
+        outlives.unwrap_or(false)
+    }
+
     /// Asks whether the others are there, and takes what happens in the cluster.
     fn work(&self) {
         while !self.is_over.load(Ordering::Acquire) {
@@ -407,7 +440,10 @@ impl Inner {
                     self.post.sends(to, Kind::Ping, &[&put(&ping)]);
                 }
             }
-            if let Some(event) = self.control.next_event(PING) {
+            let event = self.control.next_event(PING);
+            // Who leaves is fenced, which is no news then.
+            let event = event.filter(|_| !self.is_over.load(Ordering::Acquire));
+            if let Some(event) = event {
                 self.happened(event);
             }
             self.catches_up();
