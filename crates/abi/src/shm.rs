@@ -116,9 +116,10 @@ pub enum Kind {
     /// Answered when all hosts show it under that name; `EEXIST` when it is another's, `ENOENT` when
     /// the file is no host's but this one's.
     Link = 19,
-    /// A thread is about to wait at byte `b` of object `a` (`futex(2)`).
+    /// Thread `c` is about to wait at byte `b` of object `a` (`futex(2)`).
     Waits = 20,
-    /// At most `c` threads at all other hosts that wait at byte `b` of object `a` are to go on.
+    /// At most `c` threads at all other hosts that wait at byte `b` of object `a` are to go on. Thread `d`
+    /// asks, and does not wait.
     Wake = 21,
 }
 

@@ -62,16 +62,6 @@ pub fn wake(word: &AtomicU32, count: u32) {
     let _ = unsafe { syscall!(g::__NR_futex, word.as_ptr(), g::FUTEX_WAKE, count) };
 }
 
-/// As [`wake`]; how many there were.
-///
-/// # Errors
-/// `EFAULT` when the page of the word cannot be had.
-pub fn wake_counted(word: &AtomicU32, count: u32) -> Result<u32> {
-    // SAFETY: the address is only used as a key.
-    let woken = unsafe { syscall!(g::__NR_futex, word.as_ptr(), g::FUTEX_WAKE, count) };
-    woken.map(|woken| woken as u32)
-}
-
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;

@@ -182,19 +182,25 @@ impl Joined {
 
     /// As [`leave`].
     pub fn leave(&self, within: Duration) {
-        leave(&self.cluster, within);
+        leave(&self.cluster, within, |_| true);
     }
 }
 
-/// Leaves in good order, and says what of that others do not have.
-pub fn leave(cluster: &farpage_share::Cluster, within: Duration) {
-    let says = |bytes| {
-        eprintln!(
-            "farpage: {} that only this host has are yet to be handed over; a second signal ends it",
-            human(bytes)
-        );
+/// Leaves in good order, and says what of that others do not have, as far as it `is_news`.
+pub fn leave(
+    cluster: &farpage_share::Cluster,
+    within: Duration,
+    is_news: impl Fn(&farpage_share::Left) -> bool,
+) {
+    let says = |bytes: u64| {
+        if bytes > 0 {
+            eprintln!(
+                "farpage: {} that only this host has are yet to be handed over; a second signal ends it",
+                human(bytes)
+            );
+        }
     };
-    for left in cluster.leave(within, &says) {
+    for left in cluster.leave(within, &says).into_iter().filter(is_news) {
         let (name, why) = (&left.name, left.why);
         eprintln!(
             "farpage: {} of '{name}' were not handed over ({why}): of them is lost what no other host has",

@@ -22,7 +22,7 @@ use farpage_abi::shm::{Ask, Ipc, Kind};
 use farpage_control::{ControlError, Description, Scheduler};
 use farpage_host::{Object, Objects};
 use farpage_pagers::Pager;
-use farpage_share::{Cluster, Figures, HaveError, Observer, Wish};
+use farpage_share::{Cluster, Figures, HaveError, Left, Observer, Why, Wish};
 use farpage_sys::view::View;
 use farpage_sys::{Errno, futex, ipc};
 
@@ -88,8 +88,46 @@ struct Shown {
     object: Option<Arc<Object>>,
 }
 
-/// A thread may wait at a byte of an object: how often that was said, to see whether it was said again.
-type Waits = HashMap<(u64, u64), u64>;
+/// A byte of an object of the cluster.
+type Place = (u64, u64);
+
+/// Where threads of this host may wait. One that has gone on is among them until it is known: whether it
+/// is asleep only Linux knows, which compares the word and lets it sleep at once.
+#[derive(Default)]
+struct Waiting {
+    /// By connection and thread.
+    threads: HashMap<(u64, u64), Place>,
+    /// How many at each place.
+    places: HashMap<Place, u32>,
+}
+
+impl Waiting {
+    /// A thread waits there, and nowhere else; or nowhere.
+    fn set(&mut self, thread: (u64, u64), place: Option<Place>) {
+        let before = match place {
+            Some(place) => self.threads.insert(thread, place),
+            None => self.threads.remove(&thread),
+        };
+        if let Some(place) = place {
+            *self.places.entry(place).or_default() += 1;
+        }
+        if let Some(before) = before
+            && let Entry::Occupied(mut count) = self.places.entry(before)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    /// A connection has ended.
+    fn without(&mut self, connection: u64) {
+        let of = self.threads.keys().filter(|(of, _)| *of == connection);
+        let gone: Vec<(u64, u64)> = of.copied().collect();
+        gone.into_iter().for_each(|thread| self.set(thread, None));
+    }
+}
 
 #[derive(Default)]
 struct State {
@@ -101,7 +139,7 @@ struct State {
     begun: HashMap<u64, u64>,
     /// Names that tasks of this host change.
     linking: HashSet<u64>,
-    waits: Waits,
+    waiting: Waiting,
     /// What was done for objects that were opened here, as far as it was looked at.
     figures: BTreeMap<u64, Figures>,
 }
@@ -171,11 +209,22 @@ impl Names {
         cluster.clone().ok_or(Errno::EAGAIN)
     }
 
+    /// Nothing of it is shown at this host any more.
+    pub fn hide(&self) {
+        for shown in lock(&self.state).all.values() {
+            if let Some(name) = &shown.name {
+                hide(name, shown);
+            }
+        }
+    }
+
     /// Leaves.
     pub fn end(&self) {
         let cluster = write(&self.cluster).take();
         if let Some(cluster) = cluster {
-            join::leave(&cluster, self.hand_over);
+            // It goes with its last user.
+            let is_news = |left: &Left| left.why != Why::Alone;
+            join::leave(&cluster, self.hand_over, is_news);
         }
     }
 
@@ -240,24 +289,35 @@ impl Names {
         }
     }
 
-    /// A thread is about to wait at a byte of an object.
-    pub fn waits(&self, object: u64, offset: u64) {
+    /// Thread `thread` of connection `from` is about to wait at a byte of an object of this host's.
+    pub fn waits(&self, from: u64, ask: Ask) {
         let mut state = lock(&self.state);
-        if let Some(number) = state.numbers.get(&object).copied() {
-            *state.waits.entry((number, offset)).or_default() += 1;
-        }
+        let number = state.numbers.get(&ask.a).copied();
+        let place = number.map(|number| (number, ask.b));
+        state.waiting.set((from, ask.c), place);
     }
 
     /// Threads at other hosts are to go on.
-    pub fn wake_others(&self, object: u64, offset: u64, count: u32) {
-        let number = lock(&self.state).numbers.get(&object).copied();
+    pub fn wake_others(&self, from: u64, ask: Ask) {
+        let number = {
+            let mut state = lock(&self.state);
+            state.waiting.set((from, ask.d), None);
+            state.numbers.get(&ask.a).copied()
+        };
         if let (Some(number), Ok(cluster)) = (number, self.cluster()) {
-            cluster.wake(number, offset, count);
+            cluster.wake(number, ask.b, ask.c as u32);
         }
     }
 
+    /// A connection has ended.
+    pub fn ended(&self, from: u64) {
+        lock(&self.state).waiting.without(from);
+        self.made_nothing(from);
+        self.tidy();
+    }
+
     /// Nothing came of what a connection has begun to make.
-    pub fn made_nothing(&self, from: u64) {
+    fn made_nothing(&self, from: u64) {
         let begun = lock(&self.state).begun.remove(&from);
         if let Some(number) = begun {
             self.unname(number);
@@ -435,7 +495,7 @@ impl Names {
     }
 
     /// Lets go of objects that have no name, and that nobody has mapped.
-    pub fn tidy(&self) {
+    fn tidy(&self) {
         let unused: Vec<u64> = {
             let mut state = lock(&self.state);
             let is_unused = |shown: &Shown| {
@@ -478,13 +538,13 @@ impl Names {
         offset: u64,
         count: u32,
     ) {
-        let (before, object) = {
+        let object = {
             let state = lock(&self.state);
-            let Some(before) = state.waits.get(&(number, offset)).copied() else {
+            if !state.waiting.places.contains_key(&(number, offset)) {
                 return;
-            };
+            }
             let shown = state.all.get(&number);
-            (before, shown.and_then(|shown| shown.object.clone()))
+            shown.and_then(|shown| shown.object.clone())
         };
         let Some(object) = object else {
             return;
@@ -497,15 +557,7 @@ impl Names {
             }
         }
         let (_, view) = &windows[&number];
-        let Ok(woken) = futex::wake_counted(view.half_word(offset as usize), count) else {
-            // It cannot be had any more: who waits gets an error when it looks.
-            return;
-        };
-        let mut state = lock(&self.state);
-        let key = (number, offset);
-        if woken < count && state.waits.get(&key) == Some(&before) {
-            state.waits.remove(&key);
-        }
+        futex::wake(view.half_word(offset as usize), count);
     }
 
     fn kept(&self) -> Result<Arc<Mutex<Kept>>, Errno> {
@@ -643,7 +695,6 @@ impl Observer for Names {
         self.counts(number);
         let mut state = lock(&self.state);
         let gone = state.all.remove(&number);
-        state.waits.retain(|(of, _), _| *of != number);
         drop(state);
         if let Some(shown) = gone
             && let Some(name) = &shown.name
@@ -739,6 +790,24 @@ fn window(objects: &'static Objects, object: &Arc<Object>) -> Result<View> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_waits_at_one_place_until_it_is_known_not_to() {
+        let mut waiting = Waiting::default();
+        let (here, there) = ((1, 0), (1, 64));
+        waiting.set((7, 1), Some(here));
+        waiting.set((7, 1), Some(here));
+        waiting.set((7, 2), Some(here));
+        waiting.set((8, 2), Some(there));
+        assert_eq!((waiting.places[&here], waiting.places[&there]), (2, 1));
+        waiting.set((7, 1), Some(there));
+        waiting.set((7, 3), None);
+        assert_eq!((waiting.places[&here], waiting.places[&there]), (1, 2));
+        waiting.without(7);
+        assert_eq!(waiting.places, HashMap::from([(there, 1)]));
+        waiting.set((8, 2), None);
+        assert!(waiting.places.is_empty() && waiting.threads.is_empty());
+    }
 
     #[test]
     fn names_are_stored_without_slashes_and_come_back() {

@@ -164,6 +164,9 @@ impl Shm {
         while !signals::end_is_wanted() && (is_used() || is_early()) {
             std::thread::sleep(LOOK);
         }
+        if let Some(names) = &self.names {
+            names.hide();
+        }
         let figures = objects::lock(&self.kept).end();
         if let Some(names) = &self.names {
             self.told.get_or_init(|| names.summary());

@@ -173,7 +173,7 @@ impl Server {
                                 let names = Arc::clone(names);
                                 self.answers_later(names, number, &connection, ask, with, name)
                             }
-                            _ => self.answer(&mut connection, ask, with),
+                            _ => self.answer(number, &mut connection, ask, with),
                         }
                     }
                     None => false,
@@ -199,17 +199,20 @@ impl Server {
         kept.tidy();
         drop(kept);
         if let Some(names) = self.names.clone() {
-            std::thread::spawn(move || {
-                names.made_nothing(number);
-                names.tidy();
-            });
+            std::thread::spawn(move || names.ended(number));
         }
         let count = self.connections.len();
         self.serving.connections.store(count, Ordering::Release);
     }
 
     /// False when nobody hears the answer.
-    fn answer(&mut self, from: &mut Connection, ask: Ask, with: Option<OwnedFd>) -> bool {
+    fn answer(
+        &mut self,
+        number: u64,
+        from: &mut Connection,
+        ask: Ask,
+        with: Option<OwnedFd>,
+    ) -> bool {
         if ask.kind == Kind::Room {
             let answer = Answer {
                 errno: 0,
@@ -220,11 +223,11 @@ impl Server {
         let done = match (ask.kind, with) {
             (Kind::Waits | Kind::Wake, _) => match &self.names {
                 Some(names) if ask.kind == Kind::Waits => {
-                    names.waits(ask.a, ask.b);
+                    names.waits(number, ask);
                     Ok(None)
                 }
                 Some(names) => {
-                    names.wake_others(ask.a, ask.b, ask.c as u32);
+                    names.wake_others(number, ask);
                     Ok(None)
                 }
                 None => Err(Errno::EINVAL),

@@ -4,8 +4,10 @@
 
 use farpage_abi::shm::{Ask, Kind, Shm};
 use farpage_sys::linux::general as g;
+use farpage_sys::{Errno, process};
 
 use super::connection::{STATE, State};
+use crate::program;
 use crate::trap::{self, Outcome};
 
 const PRIVATE_OR_CLOCK: u32 = g::FUTEX_PRIVATE_FLAG | g::FUTEX_CLOCK_REALTIME;
@@ -28,12 +30,13 @@ impl Place {
         })
     }
 
-    fn tell(self, state: &mut State, kind: Kind, count: u32) {
+    fn tell(self, state: &mut State, kind: Kind, c: u32, d: u32) {
         let ask = Ask {
+            kind,
             a: self.object,
             b: self.offset,
-            c: u64::from(count),
-            ..Ask::new(kind)
+            c: u64::from(c),
+            d: u64::from(d),
         };
         // A process that shares its parent's memory may not: it does not wait for other hosts.
         let _ = state.ask(ask, None);
@@ -43,33 +46,43 @@ impl Place {
 /// # Safety
 /// As the call that the program made.
 pub(super) unsafe fn call(shm: &Shm, args: [usize; 6]) -> Option<Outcome> {
-    let [at, operation, count, _, other, _] = args;
+    let [at, operation, count, count_there, other, expected] = args;
     if !shm.is_cluster() {
         return None;
     }
     let mut state = STATE.lock();
     let here = Place::of(&state, at)?;
-    let there = || Place::of(&state, other);
-    let (also, wakes) = match operation as u32 & !PRIVATE_OR_CLOCK {
+    let own = process::thread_id();
+    let mut also = None;
+    let mut wakes = count as u32;
+    let mut own_args = args;
+    match operation as u32 & !PRIVATE_OR_CLOCK {
         g::FUTEX_WAIT | g::FUTEX_WAIT_BITSET => {
-            here.tell(&mut state, Kind::Waits, 0);
+            here.tell(&mut state, Kind::Waits, own, 0);
             return Some(Outcome::Reissue);
         }
-        g::FUTEX_WAKE | g::FUTEX_WAKE_BITSET => (None, count as u32),
-        g::FUTEX_WAKE_OP => (there(), count as u32),
-        // Those of other hosts are not moved: all of them look again.
-        g::FUTEX_REQUEUE | g::FUTEX_CMP_REQUEUE => (there(), u32::MAX),
+        g::FUTEX_WAKE | g::FUTEX_WAKE_BITSET => {}
+        g::FUTEX_WAKE_OP => also = Place::of(&state, other),
+        // None is moved, at no host: all look again.
+        command @ (g::FUTEX_REQUEUE | g::FUTEX_CMP_REQUEUE) => {
+            if command == g::FUTEX_CMP_REQUEUE {
+                match program::read::<u32>(at) {
+                    Ok(word) if word == expected as u32 => {}
+                    Ok(_) => return Some(Outcome::Done(Err(Errno::EAGAIN))),
+                    Err(errno) => return Some(Outcome::Done(Err(errno))),
+                }
+            }
+            wakes = i32::MAX as u32;
+            own_args = [at, g::FUTEX_WAKE as usize, wakes as usize, 0, 0, 0];
+        }
         _ => return None,
-    };
-    if let Some(place) = also {
-        place.tell(&mut state, Kind::Waits, 0);
     }
-    // SAFETY: the program's own call, which does not wait.
-    let done = unsafe { trap::pass(g::__NR_futex, args) };
+    // SAFETY: the program's own call, or one that only wakes; it does not wait.
+    let done = unsafe { trap::pass(g::__NR_futex, own_args) };
     if done.is_ok() {
-        here.tell(&mut state, Kind::Wake, wakes);
+        here.tell(&mut state, Kind::Wake, wakes, own);
         if let Some(place) = also {
-            place.tell(&mut state, Kind::Wake, u32::MAX);
+            place.tell(&mut state, Kind::Wake, count_there as u32, own);
         }
     }
     Some(Outcome::Done(done))
