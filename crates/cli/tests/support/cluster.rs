@@ -259,6 +259,12 @@ impl Net {
 
     /// One more host, with its host kernel.
     pub fn host(&mut self) -> Kernel {
+        let number = self.bare_host();
+        self.start(number)
+    }
+
+    /// One more host; its number.
+    pub fn bare_host(&mut self) -> u8 {
         let number = self.hosts;
         self.hosts += 1;
         let (name, space) = (&self.name, format!("{}-{number}", self.name));
@@ -273,7 +279,36 @@ impl Net {
         ] {
             assert!(ip(&step), "ip {step}");
         }
-        self.start(number)
+        number
+    }
+
+    /// `farpage run --cluster` of a program at a host, which has its own /dev/shm, of next to nothing,
+    /// and its own keys of System V.
+    pub fn run(&self, number: u8, more: &[&str], program: &[&str]) -> Command {
+        let mut command = self.within(&number.to_string(), "unshare");
+        let own = "mount -t tmpfs -o size=64k tmpfs /dev/shm && exec \"$@\"";
+        command.args(["--ipc", "--mount", "sh", "-c", own, "sh"]);
+        command.args([env!("CARGO_BIN_EXE_farpage"), "run", "--ram", "64M"]);
+        command.arg("--spill").arg(self.folder.path());
+        command.args(["--cluster", "etcd://10.79.0.1:2379/test", "--cluster-key"]);
+        command.arg(self.key()).args(more).arg("--").args(program);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// What etcd has of the cluster's objects.
+    pub fn objects(&self) -> usize {
+        let mut command = self.within("sw", "etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", "http://10.79.0.1:2379"]);
+        command.args(["get", "--prefix", "--keys-only", "test/now/object/"]);
+        let keys = command.output();
+        let keys = keys.expect("etcdctl is installed (cargo xtask setup)");
+        keys.stdout
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .count()
     }
 
     /// The host kernel of a host, started anew.
