@@ -127,10 +127,6 @@ fn what_is_created_stays_until_its_name_is_taken_away() {
             ["create", "--page-size", "4K", "a/b", "1M"],
             "'a/b' is no name",
         ),
-        (
-            ["create", "--scheduler", "simple", "x", "1M"],
-            "it has no simple scheduler yet",
-        ),
     ] {
         let said = one.says(&what);
         assert!(said.contains(why), "{said}");
@@ -307,6 +303,61 @@ fn of_memory_with_two_replicas_nothing_that_another_saw_dies_with_a_host() {
     );
     assert_eq!(a.does("set 3 104"), "done");
     assert_eq!(b.does("sum 0 20"), "310");
+}
+
+#[test]
+fn with_the_simple_scheduler_hosts_have_one_memory_until_its_home_goes() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, mut two, three) = (net.host(), net.host(), net.host());
+    let create = ["create", "--scheduler", "simple"];
+    assert_eq!(one.says(&[&create[..], &["grid", "1M"]].concat()), "");
+    let large = ["--page-size", "64K", "large", "96M"];
+    assert_eq!(one.says(&[&create[..], &large].concat()), "");
+    let both = one.says(&[&create[..], &["--replicas", "2", "x", "1M"]].concat());
+    assert!(both.contains("give 1 replica"), "{both}");
+    three.until(&["ls", "--hosts"], &["grid   1.00 MiB  4.00 KiB  simple"]);
+    let (mut a, mut b, mut c) = (one.client(), two.client(), three.client());
+    for client in [&mut a, &mut b, &mut c] {
+        assert_eq!(client.does("share grid"), "done");
+        client.send("add 8 4 2000");
+    }
+    for client in [&mut a, &mut b, &mut c] {
+        assert_eq!(client.line(), "done");
+    }
+    for client in [&mut a, &mut b, &mut c] {
+        assert_eq!(client.does("sum 8 12"), "6000");
+    }
+    assert_eq!(b.does("fill 100 150"), "done");
+    assert_eq!(c.does("check 100 150"), "[50, 0, 0]");
+    let (mut writer, mut reader) = (two.client(), three.client());
+    assert_eq!(writer.does("share large"), "done");
+    assert_eq!(reader.does("share large"), "done");
+    assert_eq!(writer.does("fill 0 24576"), "done");
+    assert_eq!(reader.does("check 0 24576"), "[24576, 0, 0]");
+    // A host that dies takes only what nobody else has seen.
+    assert_eq!(b.does("set 200 9"), "done");
+    two.kill();
+    assert_eq!(a.does("get 200"), "0");
+    assert_eq!(a.does("check 100 150"), "[50, 0, 0]");
+    // One that ends in good order gives that back.
+    assert_eq!(c.does("fill 150 256"), "done");
+    assert_eq!(three.ends(), "");
+    assert_eq!(a.does("check 100 256"), "[156, 0, 0]");
+    let three = net.start(2);
+    let mut c = three.client();
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(c.does("check 100 256"), "[156, 0, 0]");
+    let said = one.ends();
+    assert!(
+        said.contains("1.00 MiB of 'grid' were not handed over (with the simple scheduler"),
+        "{said}"
+    );
+    assert_eq!(c.does("get 5"), "", "it is told, and does not wait");
+    let (status, said) = c.ends();
+    assert_eq!(status.signal(), Some(SIGBUS));
+    assert!(said.contains("its home was a host that died"), "{said}");
 }
 
 #[test]
