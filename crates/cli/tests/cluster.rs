@@ -1,16 +1,23 @@
 //! Hosts that have memory in common: real host kernels in network namespaces, and a real etcd.
 
+#[path = "../../share/tests/support/history.rs"]
+mod checker;
 #[path = "support/cluster.rs"]
 mod cluster;
+#[path = "support/history.rs"]
+mod history;
 #[path = "support/up.rs"]
 mod up;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use cluster::{Net, run_client};
+use cluster::{Kernel, Net, run_client};
+use history::Acted;
 
 const SIGBUS: i32 = 7;
+/// What each program of a history does.
+const ROUNDS: u64 = 1000;
 
 /// A program of a host; nothing when it is run as a test.
 #[test]
@@ -358,6 +365,53 @@ fn with_the_simple_scheduler_hosts_have_one_memory_until_its_home_goes() {
     let (status, said) = c.ends();
     assert_eq!(status.signal(), Some(SIGBUS));
     assert!(said.contains("its home was a host that died"), "{said}");
+}
+
+/// Programs of so many hosts use words of an object at once, as long as a seed says; what each did.
+fn histories(kernels: &[Kernel], seed: u64, name: &str, kind: &str) -> Vec<Vec<Acted>> {
+    // Two of the first host.
+    let hosts = (0..kernels.len()).chain([0]);
+    let mut clients: Vec<_> = hosts.map(|host| kernels[host].client()).collect();
+    // Both pages in one unit, or not.
+    let unit = 4096 << (seed % 2);
+    let share = format!("share {name} 8192 {unit} {kind}");
+    for client in &mut clients {
+        assert_eq!(client.does(&share), "done");
+    }
+    let count = clients.len();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(&format!("history {seed} {number} {count} {ROUNDS}"));
+    }
+    let all = clients.iter_mut();
+    all.map(|client| history::take(&client.line())).collect()
+}
+
+#[test]
+fn what_programs_of_all_hosts_see_is_one_memory() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let kernels = [net.host(), net.host(), net.host()];
+    let seeds = std::env::var("FARPAGE_SEEDS").map_or(1, |seeds| seeds.parse().unwrap());
+    for (seed, hosts) in (0..seeds).flat_map(|seed| [(seed * 2, 2), (seed * 2 + 1, 3)]) {
+        for kind in ["distributed", "mirrored", "simple"] {
+            let name = format!("{kind}-{seed}-{hosts}");
+            let all = histories(&kernels[..hosts], seed, &name, kind);
+            let of_others = history::reads_of_others(&all);
+            println!("{name}: {of_others} reads of what another program wrote");
+            assert!(of_others > 0, "{name}: each went alone");
+            for word in 0..history::WORDS {
+                let mut done = history::of_word(&all, word);
+                let wrong = checker::wrong(&done);
+                assert_eq!(wrong, None, "{name}, word {word}");
+                // It would be seen that one read the first contents again.
+                let reads = done.iter_mut().filter(|done| !done.is_write);
+                let last = reads.max_by_key(|done| done.begun).unwrap();
+                last.value = 0;
+                assert!(checker::wrong(&done).is_some(), "{name}, word {word}");
+            }
+        }
+    }
 }
 
 #[test]
