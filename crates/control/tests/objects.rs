@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use farpage_control::{CHECKPOINT_MAX, Control, ControlError, Event, ObjectId};
 
-use support::{Etcd, LONG, description, join, wait_for};
+use support::{Etcd, LONG, description, join, wait_for, wait_until};
 
 fn two(etcd: &Etcd) -> (Control, Control) {
     let endpoint = etcd.endpoint();
@@ -149,8 +149,12 @@ fn what_does_not_stay_goes_with_its_last_holder_and_its_name_is_free() {
         ..description(&one)
     };
     let id = one.make(Some("grid"), passing.clone()).expect("made");
+    let outlives = |one: &Control| one.outlives_this_host(id).expect("it is not fenced");
+    assert!(!outlives(&one), "nobody else has it");
     two.hold(id).expect("it is there");
+    wait_until("both know", || outlives(&one) && outlives(&two));
     one.release(id).expect("it was held");
+    wait_until("two alone has it", || !outlives(&two));
     assert_eq!(two.find("grid").expect("two holds it").0, id);
     two.release(id).expect("it was held");
     assert_eq!((removed(&one), removed(&two)), (id, id));

@@ -13,6 +13,12 @@ use support::{One, Order, about, dies, hosts, mirrored, read, simple, write};
 
 const WITHIN: Duration = Duration::from_secs(20);
 
+/// So many worlds, or more.
+fn seeds(few: u64) -> std::ops::Range<u64> {
+    let given = std::env::var("FARPAGE_SEEDS").map(|seeds| seeds.parse().unwrap());
+    1..1 + given.unwrap_or(few)
+}
+
 fn leaves(one: &One) -> Vec<Left> {
     one.server.leave(WITHIN, &|_| true, &|_| {})
 }
@@ -138,7 +144,7 @@ fn a_home_that_dies_after_one_that_left_takes_what_nobody_touched() {
 
 #[test]
 fn hosts_that_leave_at_once_go_one_after_the_other() {
-    for seed in 1..6 {
+    for seed in seeds(5) {
         let all = hosts(4, 4 << 20, Order::Any(seed));
         let grid = about(1, 200, 1);
         let views: Vec<View> = all.iter().map(|one| one.map(&grid).1).collect();
@@ -172,7 +178,7 @@ fn hosts_that_leave_at_once_go_one_after_the_other() {
 
 #[test]
 fn others_go_on_meanwhile_and_lose_nothing() {
-    for seed in 1..4 {
+    for seed in seeds(3) {
         let all = hosts(3, 4 << 20, Order::Any(seed));
         let grid = about(1, 64, 1);
         let views: Vec<View> = all.iter().map(|one| one.map(&grid).1).collect();
@@ -201,7 +207,7 @@ fn others_go_on_meanwhile_and_lose_nothing() {
 
 #[test]
 fn when_who_takes_over_dies_another_does() {
-    for seed in 1..4 {
+    for seed in seeds(3) {
         let all = hosts(3, 4 << 20, Order::Any(seed));
         let grid = about(1, 3000, 1);
         let views: Vec<View> = all.iter().map(|one| one.map(&grid).1).collect();

@@ -211,11 +211,6 @@ pub fn leave(
 
 impl Cluster for Joined {
     fn have(&self, name: &str, uid: u32, wanted: Option<Wanted>) -> Result<Had, Refusal> {
-        let scheduler = wanted.as_ref().map(|wanted| wanted.scheduler);
-        if scheduler == Some(Scheduler::Simple) {
-            let why = "it has no simple scheduler yet; take the distributed one";
-            return Err(Refusal::Cluster(why.into()));
-        }
         let wish = wanted.map(|wanted| Wish {
             bytes: wanted.bytes,
             unit_bytes: wanted.unit_bytes,

@@ -12,6 +12,7 @@ use farpage_services::Host;
 use farpage_services::cluster::{Scheduler, Wanted};
 use farpage_sys::process;
 
+use crate::history;
 use crate::up::{farpage, until};
 
 /// What a program of a host is told where its host kernel listens.
@@ -29,11 +30,15 @@ pub fn run_client() {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().unwrap();
         if words[0] == "share" {
+            let kind = words.get(4).copied().unwrap_or("distributed");
             let wanted = (words.len() > 2).then(|| Wanted {
                 bytes: number(2),
                 unit_bytes: number(3),
-                scheduler: Scheduler::Distributed,
-                replicas: 1,
+                scheduler: match kind {
+                    "simple" => Scheduler::Simple,
+                    _ => Scheduler::Distributed,
+                },
+                replicas: if kind == "mirrored" { 2 } else { 1 },
                 stays: false,
                 note: String::new(),
             });
@@ -80,6 +85,11 @@ pub fn run_client() {
                     }] += 1;
                 }
                 println!("{found:?}");
+                continue;
+            }
+            "history" => {
+                let all = history::work(words_of, number(1), number(2), number(3), number(4));
+                println!("{}", history::put(&all));
                 continue;
             }
             "sum" => {

@@ -19,9 +19,9 @@ pub(super) struct Untouched {
 }
 
 impl Shared {
-    /// A unit that this host has to give, and who has copies of it.
+    /// Units that this host has to give, and who has copies of each.
     pub(crate) fn to_give(&self) -> Vec<(u64, Hosts)> {
-        if self.simple().is_some() && self.is_home() {
+        if self.is_simple() && self.is_home() {
             return Vec::new();
         }
         let mut all = Vec::new();

@@ -18,9 +18,9 @@ use crate::object::{Shared, lock};
 use crate::units::Units;
 use crate::wire::Said;
 
-/// Bytes that others are asked to take over at a time, and units.
-const BYTES_AT_ONCE: u64 = 16 << 20;
-/// The same, of small units.
+/// Bytes that others are asked to take over at a time.
+const BYTES_AT_ONCE: usize = 16 << 20;
+/// Units, if they are small.
 const UNITS_AT_ONCE: usize = 1024;
 /// Who has not taken what it was asked to is asked again, or another is.
 const ASKS_AGAIN: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ pub struct Left {
     pub number: u64,
     /// Its name.
     pub name: String,
-    /// How much of it; not more than other hosts have copies of, perhaps.
+    /// How much of it; others may have copies of some.
     pub bytes: u64,
     /// Why.
     pub why: Why,
@@ -178,7 +178,7 @@ impl Server {
                 return Some(Why::Alone);
             }
             for (units, shared) in all {
-                let at_once = BYTES_AT_ONCE as usize / shared.unit_bytes();
+                let at_once = BYTES_AT_ONCE / shared.unit_bytes();
                 for some in units.chunks(at_once.clamp(1, UNITS_AT_ONCE)) {
                     self.gives_some(&shared, some, until);
                     if said.elapsed() >= SAYS {
@@ -242,10 +242,16 @@ impl Server {
     /// Lets nobody touch more, tells all what was touched, and waits until they have all that this
     /// host has sent. With `anyway` it does so though it still has units.
     fn tells(&self, wanted: &dyn Fn() -> Vec<Arc<Shared>>, anyway: bool, until: Instant) -> Ended {
-        let mut untold = false;
+        let (mut untold, mut asked) = (false, None);
         loop {
             if self.shell.is_fenced() || Instant::now() >= until {
                 return Ended::Not(Why::Untold);
+            }
+            self.asks(&mut asked);
+            // Who has just come may not listen yet.
+            if !self.have_all_answered() {
+                thread::sleep(LOOKS);
+                continue;
             }
             let all = wanted();
             let closed = self.shell.gate.close();
@@ -270,7 +276,6 @@ impl Server {
             drop(closed);
             break;
         }
-        let mut asked = None;
         while !self.shell.is_fenced() && Instant::now() < until {
             match self.may_go() {
                 Some(Ended::Done) if untold => return Ended::Not(Why::Untold),
@@ -336,6 +341,20 @@ impl Server {
         living
             .iter()
             .all(|host| host == self.shell.own || leaves(host))
+    }
+
+    fn have_all_answered(&self) -> bool {
+        let living = lock(&self.shell.members).view().living;
+        let leaving = lock(&self.shell.leaving);
+        let answered = |host| {
+            leaving
+                .others
+                .get(&host)
+                .is_some_and(|other| other.has.is_some())
+        };
+        living
+            .iter()
+            .all(|host| host == self.shell.own || answered(host))
     }
 
     /// Who can take units over: they have answered, and do not leave.
