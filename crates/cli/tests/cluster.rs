@@ -1,5 +1,7 @@
 //! Hosts that have memory in common: real host kernels in network namespaces, and a real etcd.
 
+#[path = "cluster/across.rs"]
+mod across;
 #[path = "../../share/tests/support/history.rs"]
 mod checker;
 #[path = "support/cluster.rs"]
