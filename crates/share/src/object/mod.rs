@@ -469,7 +469,11 @@ impl Shared {
             return self.shows(places, unit, to, message, None);
         }
         count(&self.counters.sent);
-        let has_contents = message.has_contents();
+        // Before it is counted as sent: without them it is not.
+        let contents = match message.has_contents() {
+            true => Some(self.contents(places, unit)?),
+            false => None,
+        };
         let Some(generation) = self.shell.generation_to(to) else {
             // It has died: what it asked for is not asked for any more.
             return Ok(());
@@ -482,11 +486,9 @@ impl Shared {
             message,
         };
         let head = said.bytes();
-        if has_contents {
-            let contents = self.contents(places, unit)?;
-            self.shell.send(to, &[&head, &contents]);
-        } else {
-            self.shell.send(to, &[&head]);
+        match &contents {
+            Some(contents) => self.shell.send(to, &[&head, contents]),
+            None => self.shell.send(to, &[&head]),
         }
         Ok(())
     }
