@@ -94,6 +94,14 @@ pub fn remove_queue(name: &str) -> Result<()> {
     unsafe { syscall!(g::__NR_mq_unlink, bytes.as_ptr()) }.map(drop)
 }
 
+/// The key of a segment.
+///
+/// # Errors
+/// As `shmctl(2)`.
+pub fn key_of(number: u32) -> Result<u32> {
+    Ok(stat(number)?[0] as u32)
+}
+
 /// Makes a segment of shared memory with a key, for this user.
 ///
 /// # Errors
@@ -145,6 +153,7 @@ mod tests {
         let key = 0x4000_0000 | std::process::id();
         let keyed = make_segment(key, 4097).unwrap();
         assert_eq!(super::segment(keyed).unwrap().bytes, 4097);
+        assert_eq!(key_of(keyed), Ok(key));
         assert_eq!(make_segment(key, 4097), Err(Errno::EEXIST));
         remove_segment(keyed).unwrap();
     }

@@ -33,15 +33,10 @@ pub struct JoinArgs {
     #[arg(long, value_name = "URL", requires = "cluster_key")]
     pub cluster: Option<String>,
     /// The cluster's key, made by `farpage cluster init`, or the folder that it is in
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "FARPAGE_CLUSTER_KEY",
-        requires = "cluster"
-    )]
+    #[arg(long, value_name = "FILE", env = "FARPAGE_CLUSTER_KEY")]
     pub cluster_key: Option<PathBuf>,
     /// Where other hosts reach this one: an address, or one with a port [default: that from which
-    /// etcd is reached, port 7661]
+    /// etcd is reached, port 7661; any free port for `farpage run`]
     #[arg(long, value_name = "ADDRESS", requires = "cluster")]
     pub address: Option<String>,
     /// What this host is called in lists [default: its host name]

@@ -84,8 +84,26 @@ struct Shown {
     /// The empty file, opened for this process alone, and which it is.
     file: Option<(File, (u64, u64))>,
     segment: Option<u32>,
+    /// It could not be shown.
+    is_hidden: bool,
     /// It is opened here.
     object: Option<Arc<Object>>,
+}
+
+/// By what a name is shown at this host.
+#[derive(Clone, Copy)]
+struct At {
+    file: Option<(u64, u64)>,
+    segment: Option<u32>,
+}
+
+impl Shown {
+    fn place(&self) -> At {
+        At {
+            file: self.file.as_ref().map(|(_, key)| *key),
+            segment: self.segment,
+        }
+    }
 }
 
 /// A byte of an object of the cluster.
@@ -213,7 +231,7 @@ impl Names {
     pub fn hide(&self) {
         for shown in lock(&self.state).all.values() {
             if let Some(name) = &shown.name {
-                hide(name, shown);
+                hide(name, shown.place());
             }
         }
     }
@@ -265,9 +283,8 @@ impl Names {
             }
             (Kind::File, Some(file)) => Some(found(self.open(self.number_of(file)?))),
             (Kind::Segment, _) => {
-                let is_it = |(_, shown): &(&u64, &Shown)| shown.segment == Some(ask.a as u32);
-                let number = lock(&self.state).all.iter().find(is_it).map(|(n, _)| *n);
-                Some(found(self.open(number?)))
+                let number = self.number_of_segment(ask.a as u32)?;
+                Some(found(self.open(number)))
             }
             (Kind::Size, Some(file)) => {
                 let number = self.number_of(file)?;
@@ -324,14 +341,47 @@ impl Names {
         }
     }
 
+    /// The number of the cluster's object that a file shows.
     fn number_of(&self, file: &OwnedFd) -> Option<u64> {
         let key = identity(file)?;
-        let state = lock(&self.state);
-        let is_it = |(_, shown): &(&u64, &Shown)| {
-            let own = shown.file.as_ref();
-            own.is_some_and(|(_, own)| *own == key)
+        let is_it = |shown: &Shown| shown.file.as_ref().is_some_and(|(_, own)| *own == key);
+        let name = || {
+            let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+            Name::of_path(&fs::read_link(link).ok()?)
         };
-        state.all.iter().find(is_it).map(|(number, _)| *number)
+        self.number(is_it, |shown| shown.file.is_none(), name)
+    }
+
+    /// The number of the cluster's object that a segment shows.
+    fn number_of_segment(&self, segment: u32) -> Option<u64> {
+        let is_it = |shown: &Shown| shown.segment == Some(segment);
+        let name = || ipc::key_of(segment).ok().map(Name::Segment);
+        self.number(is_it, |shown| shown.segment.is_none(), name)
+    }
+
+    /// That of which `is_it` holds. What has this name and is about to be shown, so that it `is_not_yet`,
+    /// is waited for: who came between its making and that must not have it for something else.
+    fn number(
+        &self,
+        is_it: impl Fn(&Shown) -> bool,
+        is_not_yet: impl Fn(&Shown) -> bool,
+        name: impl Fn() -> Option<Name>,
+    ) -> Option<u64> {
+        let find = |state: &State| {
+            let found = state.all.iter().find(|(_, shown)| is_it(shown));
+            found.map(|(number, _)| *number)
+        };
+        let state = lock(&self.state);
+        if let Some(number) = find(&state) {
+            return Some(number);
+        }
+        let name = Some(name()?);
+        let is_early = |state: &mut State| {
+            let mut of_name = state.all.values().filter(|shown| shown.name == name);
+            find(state).is_none() && of_name.any(|shown| is_not_yet(shown) && !shown.is_hidden)
+        };
+        let waited = self.shown.wait_timeout_while(state, PATIENCE, is_early);
+        find(&waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
     /// A name is about to be made at this host: it is taken in the cluster, or shown here when there is
@@ -658,36 +708,43 @@ impl Observer for Names {
         if name.is_none() && !state.all.contains_key(&number) {
             return;
         }
-        let mut shown = std::mem::take(state.all.entry(number).or_default());
         let is_linked = state.linking.contains(&number);
+        let known = state.all.entry(number).or_default();
+        known.bytes = bytes;
+        let before = std::mem::replace(&mut known.name, name.clone());
+        let place = known.place();
+        let size_of = known
+            .file
+            .as_ref()
+            .and_then(|(file, _)| file.try_clone().ok());
         drop(state);
-        let before = std::mem::replace(&mut shown.name, name);
-        shown.bytes = bytes;
-        match (&before, &shown.name) {
-            (Some(name), None) => hide(name, &shown),
+        let (mut file, mut segment, mut is_hidden) = (None, None, false);
+        match (&before, &name) {
+            (Some(name), None) => hide(name, place),
             (Some(Name::File(from)), Some(Name::File(to))) if from != to => {
-                rename(from, to, &shown, is_linked);
+                rename(from, to, place, is_linked);
             }
-            (_, Some(Name::File(path))) if shown.file.is_none() && !is_own => {
-                shown.file = self.show_file(path);
+            (_, Some(Name::File(path))) if place.file.is_none() && !is_own => {
+                file = self.show_file(path);
+                is_hidden = file.is_none();
             }
-            (_, Some(Name::Segment(key))) if shown.segment.is_none() && !is_own && bytes > 0 => {
-                shown.segment = self.show_segment(*key, bytes);
+            (_, Some(Name::Segment(key))) if place.segment.is_none() && !is_own && bytes > 0 => {
+                segment = self.show_segment(*key, bytes);
+                is_hidden = segment.is_none();
             }
             _ => {}
         }
-        if let Some((file, _)) = &shown.file
+        let sized = size_of.as_ref().or(file.as_ref().map(|(file, _)| file));
+        if let Some(file) = sized
             && file.metadata().is_ok_and(|about| about.len() != bytes)
         {
             let _ = file.set_len(bytes);
         }
         let mut state = lock(&self.state);
-        let place = state.all.entry(number).or_default();
-        // What was found out meanwhile.
-        shown.file = shown.file.or(place.file.take());
-        shown.segment = shown.segment.or(place.segment);
-        shown.object = shown.object.or(place.object.take());
-        *place = shown;
+        let known = state.all.entry(number).or_default();
+        known.file = known.file.take().or(file);
+        known.segment = known.segment.or(segment);
+        known.is_hidden |= is_hidden;
         self.shown.notify_all();
     }
 
@@ -699,7 +756,7 @@ impl Observer for Names {
         if let Some(shown) = gone
             && let Some(name) = &shown.name
         {
-            hide(name, &shown);
+            hide(name, shown.place());
         }
         self.shown.notify_all();
     }
@@ -742,20 +799,17 @@ fn reopened(file: &File) -> std::io::Result<File> {
 }
 
 /// What shows a name is removed, if it is what this process knows.
-fn hide(name: &Name, shown: &Shown) {
+fn hide(name: &Name, place: At) {
     match name {
         Name::File(path) => {
             let at = PathBuf::from(FOLDER).join(path);
-            let is_it = |about: &fs::Metadata| {
-                let own = shown.file.as_ref();
-                own.is_some_and(|(_, own)| *own == (about.dev(), about.ino()))
-            };
+            let is_it = |about: &fs::Metadata| place.file == Some((about.dev(), about.ino()));
             if fs::symlink_metadata(&at).as_ref().is_ok_and(is_it) {
                 let _ = fs::remove_file(at);
             }
         }
         Name::Segment(_) => {
-            if let Some(number) = shown.segment {
+            if let Some(number) = place.segment {
                 let _ = ipc::remove_segment(number);
             }
         }
@@ -763,10 +817,10 @@ fn hide(name: &Name, shown: &Shown) {
 }
 
 /// A file has another name; it keeps the one before where a task is about to remove that.
-fn rename(from: &str, to: &str, shown: &Shown, keeps: bool) {
+fn rename(from: &str, to: &str, place: At, keeps: bool) {
     let folder = PathBuf::from(FOLDER);
     let (from, to) = (folder.join(from), folder.join(to));
-    if shown.file.is_some() && fs::hard_link(&from, to).is_ok() && !keeps {
+    if place.file.is_some() && fs::hard_link(&from, to).is_ok() && !keeps {
         let _ = fs::remove_file(from);
     }
 }

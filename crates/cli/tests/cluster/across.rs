@@ -179,6 +179,17 @@ fn what_cannot_be_run_in_a_cluster_is_said() {
     assert!(with(&["--cluster-key", "/nowhere"]).contains("/nowhere"));
     assert!(with(&["--cluster-key", "/nowhere", "--replicas", "3"]).contains("--replicas"));
     assert!(farpage(&["--replicas", "2"]).contains("--cluster"));
+    // A key in the environment is for those who join.
+    let mut plain = Command::new(env!("CARGO_BIN_EXE_farpage"));
+    plain.env("FARPAGE_CLUSTER_KEY", "/nowhere");
+    assert!(
+        plain
+            .args(["run", "--", "true"])
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
     let mapped = ["--cluster-key", "/nowhere", "--map", "x=/etc/passwd"];
     assert!(with(&mapped).contains("--cluster and --map"));
 }

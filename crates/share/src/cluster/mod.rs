@@ -507,7 +507,7 @@ impl Inner {
                 self.rounds.without_all_but(std::iter::empty());
                 self.say(&format!(
                     "this host is out of the cluster: {why}; what it shared cannot be used here any \
-                     more; start the host kernel again to join anew"
+                     more; start farpage again to join anew"
                 ));
                 lock(&self.state).fenced = Some(why);
                 self.server.fence();
