@@ -16,6 +16,8 @@ pub struct Shm {
     pub memory_device: AtomicU64,
     /// The byte of the first [`Mark`] of this tree.
     pub marks: AtomicU64,
+    /// 1 where other hosts of a cluster have the same names, and the same pages behind them.
+    pub cluster: AtomicU64,
 }
 
 /// What is known of a memory file (`memfd_create`) by the file itself: the supervisor need not be
@@ -42,6 +44,11 @@ impl Shm {
     /// True in a tree whose shared memory is kept by the supervisor.
     pub fn is_on(&self) -> bool {
         self.device.load(Ordering::Relaxed) != 0
+    }
+
+    /// True in a tree whose shared memory other hosts have, too.
+    pub fn is_cluster(&self) -> bool {
+        self.cluster.load(Ordering::Relaxed) != 0
     }
 
     /// The byte by which a mark is put on a file.
@@ -82,7 +89,7 @@ pub enum Kind {
     Map = 7,
     /// `d` bytes at address `b` will be unmapped.
     Unmap = 8,
-    /// The file of the descriptor has another size now.
+    /// The file of the descriptor has another size now: `b` bytes.
     Size = 9,
     /// `d` bytes from `b` on, whole pages, of object `a` are zeros from now on.
     Zero = 10,
@@ -103,6 +110,17 @@ pub enum Kind {
     Idle = 16,
     /// How many bytes there is room for. Answered in the place of an object's number.
     Room = 17,
+    /// Names were removed. Answered when no host has them any more.
+    Removed = 18,
+    /// The file of the descriptor is to have the name at the path that follows the question, too.
+    /// Answered when all hosts show it under that name; `EEXIST` when it is another's, `ENOENT` when
+    /// the file is no host's but this one's.
+    Link = 19,
+    /// Thread `c` is about to wait at byte `b` of object `a` (`futex(2)`).
+    Waits = 20,
+    /// At most `c` threads at all other hosts that wait at byte `b` of object `a` are to go on. Thread `d`
+    /// asks, and does not wait.
+    Wake = 21,
 }
 
 /// What System V has by numbers.
@@ -140,6 +158,10 @@ impl Kind {
             15 => Self::Making,
             16 => Self::Idle,
             17 => Self::Room,
+            18 => Self::Removed,
+            19 => Self::Link,
+            20 => Self::Waits,
+            21 => Self::Wake,
             _ => return None,
         })
     }
@@ -268,7 +290,7 @@ mod tests {
         };
         assert_eq!(Ask::from_bytes(&ask.to_bytes()), Some(ask));
         assert_eq!(Ask::from_bytes(&[0xff; Ask::BYTES]), None);
-        for raw in 0..20 {
+        for raw in 0..24 {
             assert!(Kind::from_raw(raw).is_none_or(|kind| kind as u64 == raw));
             assert!(Ipc::from_raw(raw).is_none_or(|ipc| ipc as u64 == raw));
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::cluster::ClusterArgs;
+use crate::cluster::join::JoinArgs;
 use crate::cluster::objects::CreateArgs;
 use crate::host::figures::StatsArgs;
 use crate::host::gc::GcArgs;
@@ -161,6 +162,18 @@ pub struct RunArgs {
     /// processes find them empty.
     #[arg(long, conflicts_with = "map")]
     pub shm: bool,
+    /// With --cluster, the same shared memory is there for programs at all its hosts.
+    #[command(flatten)]
+    pub join: JoinArgs,
+    /// On how many hosts each page is that was written to: with 2, one that dies loses nothing
+    #[arg(
+        long,
+        value_name = "HOSTS",
+        requires = "cluster",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(1..=2)
+    )]
+    pub replicas: u8,
     /// Write statistics to a file, as JSON, when the program has ended
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,

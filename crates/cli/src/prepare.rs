@@ -19,6 +19,10 @@ const RESIDENT_MIN_BYTES: u64 = RAM_MIN_BYTES / 2;
 /// # Errors
 /// The first thing that can't be done as asked, and what to write instead.
 pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
+    let is_cluster = args.join.cluster.is_some();
+    if is_cluster && !args.map.is_empty() {
+        bail!("cannot run with --cluster and --map at a time: leave one of them out");
+    }
     let name = &args.program[0];
     let path = std::env::var_os("PATH");
     Ok(RunOptions {
@@ -29,7 +33,7 @@ pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
         deadline: args.deadline,
         record: args.record.clone(),
         replay: args.replay.clone(),
-        shm: args.shm,
+        shm: args.shm || is_cluster,
         stats: args.stats.clone(),
         trace: args.trace,
         quiet: args.quiet,

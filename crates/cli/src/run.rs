@@ -53,7 +53,13 @@ pub fn main(args: &RunArgs) -> Result<ExitStatus> {
     let server = Server::start(Arc::clone(&spill))
         .inspect_err(|error| eprintln!("farpage: warning: farpage spill will not work: {error:#}"));
     let maps = maps::start(control, &options)?;
-    let shm = options.shm.then(|| shm::start(control, Arc::clone(&spill)));
+    let shared = shm::Shared {
+        join: &args.join,
+        replicas: args.replicas,
+    };
+    let shm = options
+        .shm
+        .then(|| shm::start(control, Arc::clone(&spill), shared));
     let shm = shm.transpose()?;
     let mut prepared = Prepared {
         maps,
@@ -185,6 +191,9 @@ impl<'a> Watch<'a> {
             }
             if let Some(shm) = &self.shm {
                 eprint!("{}", shm.summary());
+            }
+            if let Some(shm) = &self.prepared.shm {
+                eprint!("{}", shm.told());
             }
         }
         match output {

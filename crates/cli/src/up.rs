@@ -14,7 +14,8 @@ use farpage::memory_limit::MemoryLimit;
 use farpage_host::Objects;
 use farpage_manager::Manager;
 use farpage_pagers::Pager;
-use farpage_services::{Host, Service, check_owner, default_socket};
+use farpage_services::{Host, Listed, Service, check_owner, default_socket};
+use farpage_sys::file::Fd;
 use farpage_sys::signal;
 use rustix::fs::Mode;
 use rustix::process::umask;
@@ -36,7 +37,8 @@ const USER_RAM_MIN: u64 = 4 << 20;
 /// Run the host kernel: memory that processes share by name, and that spills
 ///
 /// Stays in the foreground until it is interrupted; then, or when it is killed, what is shared is
-/// lost. Processes reach it at a socket that only this user (and root) may use.
+/// lost. In a cluster it hands over to the other hosts what only it has, when it is interrupted.
+/// Processes reach it at a socket that only this user (and root) may use.
 #[derive(Args, Debug)]
 #[command(after_help = "In Python:\n  \
     shm = farpage.SharedMemory(name=\"grid\", create=True, size=1 << 30)")]
@@ -138,14 +140,33 @@ pub fn main(args: &UpArgs) -> Result<()> {
         );
     }
     let left = Host::connect(&socket).and_then(|host| host.list());
-    if let Ok(left) = left
-        && !left.is_empty()
-    {
-        let blocks = counted(left.len() as u64, "block");
+    let goes_on = |one: &Listed| {
+        let joined = joined.as_ref().filter(|_| one.is_shared);
+        joined.is_some_and(|(cluster, _)| cluster.outlives(&one.name))
+    };
+    let lost = left.map_or(0, |left| left.iter().filter(|one| !goes_on(one)).count());
+    if lost > 0 {
+        let blocks = counted(lost as u64, "block");
         eprintln!("farpage: lost, for still in use: {blocks} of shared memory");
+    }
+    if let Some((cluster, _)) = &joined {
+        ends_at_once(ends)?;
+        cluster.leave(Duration::from_secs(args.join.hand_over));
     }
     // Takes the socket away.
     drop(listening);
+    Ok(())
+}
+
+/// A second signal does not wait for what the first has begun.
+fn ends_at_once(ends: Fd) -> Result<()> {
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            while signal::next(ends).is_err() {}
+            std::process::exit(1)
+        })
+        .context("cannot start a thread")?;
     Ok(())
 }
 

@@ -1,16 +1,25 @@
 //! Hosts that have memory in common: real host kernels in network namespaces, and a real etcd.
 
+#[path = "cluster/across.rs"]
+mod across;
+#[path = "../../share/tests/support/history.rs"]
+mod checker;
 #[path = "support/cluster.rs"]
 mod cluster;
+#[path = "support/history.rs"]
+mod history;
 #[path = "support/up.rs"]
 mod up;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use cluster::{Net, run_client};
+use cluster::{Kernel, Net, run_client};
+use history::Acted;
 
 const SIGBUS: i32 = 7;
+/// What each program of a history does.
+const ROUNDS: u64 = 1000;
 
 /// A program of a host; nothing when it is run as a test.
 #[test]
@@ -127,10 +136,6 @@ fn what_is_created_stays_until_its_name_is_taken_away() {
             ["create", "--page-size", "4K", "a/b", "1M"],
             "'a/b' is no name",
         ),
-        (
-            ["create", "--scheduler", "simple", "x", "1M"],
-            "it has no simple scheduler yet",
-        ),
     ] {
         let said = one.says(&what);
         assert!(said.contains(why), "{said}");
@@ -183,6 +188,103 @@ fn a_host_that_dies_takes_only_what_it_alone_had() {
 }
 
 #[test]
+fn a_host_that_ends_in_good_order_takes_nothing_with_it() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two, three) = (net.host(), net.host(), net.host());
+    assert_eq!(
+        one.says(&["create", "--page-size", "16K", "kept", "8M"]),
+        ""
+    );
+    assert_eq!(one.says(&["create", "--replicas", "2", "safe", "1M"]), "");
+    let (mut a, mut kept, mut safe) = (one.client(), one.client(), one.client());
+    assert_eq!(a.does("share grid 4194304 4096"), "done");
+    assert_eq!(kept.does("share kept"), "done");
+    assert_eq!(safe.does("share safe"), "done");
+    let (mut b, mut c) = (two.client(), three.client());
+    assert_eq!(b.does("share grid"), "done");
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(a.does("fill 0 800"), "done");
+    assert_eq!(kept.does("fill 8 2000"), "done");
+    assert_eq!(safe.does("fill 0 200"), "done");
+    assert_eq!(b.does("get 7"), "8");
+    // What only programs of this host use ends with it.
+    let mut own = one.client();
+    assert_eq!(own.does("share own 4194304 4096"), "done");
+    assert_eq!(own.does("fill 0 1024"), "done");
+    let said = one.ends();
+    assert_eq!(
+        said,
+        "farpage: lost, for still in use: 1 block of shared memory\n"
+    );
+    for client in [&mut b, &mut c] {
+        assert_eq!(client.does("check 0 800"), "[800, 0, 0]");
+        assert_eq!(client.does("sum 800 1024"), "0");
+    }
+    for (name, from, to) in [("kept", 8, 2000), ("safe", 0, 200)] {
+        assert_eq!(b.does(&format!("share {name}")), "done");
+        let wanted = format!("[{}, 0, 0]", to - from);
+        assert_eq!(b.does(&format!("check {from} {to}")), wanted, "{name}");
+    }
+    // And again, by the next home.
+    drop(b);
+    assert_eq!(two.ends(), "");
+    assert_eq!(c.does("check 0 800"), "[800, 0, 0]");
+    assert_eq!(c.does("sum 800 1024"), "0");
+    assert_eq!(c.does("share kept"), "done");
+    assert_eq!(c.does("check 8 2000"), "[1992, 0, 0]");
+    assert_eq!(c.does("sum 0 8"), "0");
+    drop(c);
+    let said = three.ends();
+    assert!(
+        said.contains("of 'kept' were not handed over (no other host stays)"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_no_other_host_takes_is_said_and_nobody_waits_for_ever() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, mut two, three) = (net.host(), net.host(), net.host());
+    let (mut a, mut c) = (one.client(), three.client());
+    assert_eq!(one.says(&["create", "grid", "48M"]), "");
+    assert_eq!(a.does("share grid"), "done");
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(a.does("fill 0 12288"), "done");
+    let owned = r#""owned": "#;
+    assert!(
+        two.says(&["ls", "--hosts", "--json"])
+            .contains(&format!("{owned}0"))
+    );
+    one.signal("-TERM");
+    // One of those who take it over dies.
+    two.until(&["ls", "--hosts", "--json"], &[owned]);
+    two.kill();
+    one.ended();
+    let found = c.does("check 0 12288");
+    let found: Vec<u64> = found
+        .trim_matches(['[', ']'])
+        .split(", ")
+        .map(|number| number.parse().unwrap())
+        .collect();
+    println!("{found:?}");
+    assert!(found[0] > 5000 && found[0] + found[1] == 12288, "{found:?}");
+    // Nobody is left who could.
+    let mut two = net.start(1);
+    two.until(&["ls", "--hosts"], &["host2"]);
+    two.signal("-STOP");
+    let said = three.ends();
+    assert!(
+        said.contains("of 'grid' were not handed over (no other host stays)"),
+        "{said}"
+    );
+    two.kill();
+}
+
+#[test]
 fn of_memory_with_two_replicas_nothing_that_another_saw_dies_with_a_host() {
     let Some(mut net) = Net::new() else {
         return;
@@ -210,6 +312,108 @@ fn of_memory_with_two_replicas_nothing_that_another_saw_dies_with_a_host() {
     );
     assert_eq!(a.does("set 3 104"), "done");
     assert_eq!(b.does("sum 0 20"), "310");
+}
+
+#[test]
+fn with_the_simple_scheduler_hosts_have_one_memory_until_its_home_goes() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, mut two, three) = (net.host(), net.host(), net.host());
+    let create = ["create", "--scheduler", "simple"];
+    assert_eq!(one.says(&[&create[..], &["grid", "1M"]].concat()), "");
+    let large = ["--page-size", "64K", "large", "96M"];
+    assert_eq!(one.says(&[&create[..], &large].concat()), "");
+    let both = one.says(&[&create[..], &["--replicas", "2", "x", "1M"]].concat());
+    assert!(both.contains("give 1 replica"), "{both}");
+    three.until(&["ls", "--hosts"], &["grid   1.00 MiB  4.00 KiB  simple"]);
+    let (mut a, mut b, mut c) = (one.client(), two.client(), three.client());
+    for client in [&mut a, &mut b, &mut c] {
+        assert_eq!(client.does("share grid"), "done");
+        client.send("add 8 4 2000");
+    }
+    for client in [&mut a, &mut b, &mut c] {
+        assert_eq!(client.line(), "done");
+    }
+    for client in [&mut a, &mut b, &mut c] {
+        assert_eq!(client.does("sum 8 12"), "6000");
+    }
+    assert_eq!(b.does("fill 100 150"), "done");
+    assert_eq!(c.does("check 100 150"), "[50, 0, 0]");
+    let (mut writer, mut reader) = (two.client(), three.client());
+    assert_eq!(writer.does("share large"), "done");
+    assert_eq!(reader.does("share large"), "done");
+    assert_eq!(writer.does("fill 0 24576"), "done");
+    assert_eq!(reader.does("check 0 24576"), "[24576, 0, 0]");
+    // A host that dies takes only what nobody else has seen.
+    assert_eq!(b.does("set 200 9"), "done");
+    two.kill();
+    assert_eq!(a.does("get 200"), "0");
+    assert_eq!(a.does("check 100 150"), "[50, 0, 0]");
+    // One that ends in good order gives that back.
+    assert_eq!(c.does("fill 150 256"), "done");
+    assert_eq!(three.ends(), "");
+    assert_eq!(a.does("check 100 256"), "[156, 0, 0]");
+    let three = net.start(2);
+    let mut c = three.client();
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(c.does("check 100 256"), "[156, 0, 0]");
+    let said = one.ends();
+    assert!(
+        said.contains("1.00 MiB of 'grid' were not handed over (with the simple scheduler"),
+        "{said}"
+    );
+    assert_eq!(c.does("get 5"), "", "it is told, and does not wait");
+    let (status, said) = c.ends();
+    assert_eq!(status.signal(), Some(SIGBUS));
+    assert!(said.contains("its home was a host that died"), "{said}");
+}
+
+/// Programs of so many hosts use words of an object at once, as long as a seed says; what each did.
+fn histories(kernels: &[Kernel], seed: u64, name: &str, kind: &str) -> Vec<Vec<Acted>> {
+    // Two of the first host.
+    let hosts = (0..kernels.len()).chain([0]);
+    let mut clients: Vec<_> = hosts.map(|host| kernels[host].client()).collect();
+    // Both pages in one unit, or not.
+    let unit = 4096 << (seed % 2);
+    let share = format!("share {name} 8192 {unit} {kind}");
+    for client in &mut clients {
+        assert_eq!(client.does(&share), "done");
+    }
+    let count = clients.len();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(&format!("history {seed} {number} {count} {ROUNDS}"));
+    }
+    let all = clients.iter_mut();
+    all.map(|client| history::take(&client.line())).collect()
+}
+
+#[test]
+fn what_programs_of_all_hosts_see_is_one_memory() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let kernels = [net.host(), net.host(), net.host()];
+    let seeds = std::env::var("FARPAGE_SEEDS").map_or(1, |seeds| seeds.parse().unwrap());
+    for (seed, hosts) in (0..seeds).flat_map(|seed| [(seed * 2, 2), (seed * 2 + 1, 3)]) {
+        for kind in ["distributed", "mirrored", "simple"] {
+            let name = format!("{kind}-{seed}-{hosts}");
+            let all = histories(&kernels[..hosts], seed, &name, kind);
+            let of_others = history::reads_of_others(&all);
+            println!("{name}: {of_others} reads of what another program wrote");
+            assert!(of_others > 0, "{name}: each went alone");
+            for word in 0..history::WORDS {
+                let mut done = history::of_word(&all, word);
+                let wrong = checker::wrong(&done);
+                assert_eq!(wrong, None, "{name}, word {word}");
+                // It would be seen that one read the first contents again.
+                let reads = done.iter_mut().filter(|done| !done.is_write);
+                let last = reads.max_by_key(|done| done.begun).unwrap();
+                last.value = 0;
+                assert!(checker::wrong(&done).is_some(), "{name}, word {word}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -252,6 +252,12 @@ impl Members {
         Receipt::Take
     }
 
+    /// So many messages of a host have come.
+    #[must_use]
+    pub fn received(&self, from: Host) -> u64 {
+        self.peers.get(&from).map_or(0, |peer| peer.received)
+    }
+
     /// A host says with which view it began, of those that have it: it may have heard of none before,
     /// and has then no part in what came to an end in one of them.
     ///

@@ -164,6 +164,15 @@ impl Page {
         self.role != Role::Other
     }
 
+    /// Hosts that have copies of what this host has to give to another; `None` when that is nothing.
+    #[must_use]
+    pub fn copies(&self) -> Option<Hosts> {
+        match self.role {
+            Role::Owner { copies } | Role::Becoming { copies } => Some(copies),
+            Role::Other | Role::Lost => None,
+        }
+    }
+
     /// True when the page's contents here may be nowhere else: it may have been written since
     /// [`Page::mirror`].
     #[must_use]

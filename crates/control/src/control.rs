@@ -257,6 +257,43 @@ impl Control {
         self.call(move |host| async move { objects::remove(&host, &name).await })
     }
 
+    /// Gives the object another name, which it has instead of its own.
+    ///
+    /// # Errors
+    /// [`ControlError::Exists`] when that is another's; [`ControlError::NoObject`] when the object is
+    /// gone, or has no name any more; as [`Control::find`].
+    pub fn rename(&self, id: ObjectId, to: &str) -> Result<(), ControlError> {
+        let to = object_name(to)?;
+        self.call(move |host| async move { objects::rename(&host, id, to).await })
+    }
+
+    /// Says something else of the object's contents ([`Description::note`]).
+    ///
+    /// # Errors
+    /// [`ControlError::NoObject`]; [`ControlError::Description`] when it is too long; as
+    /// [`Control::find`].
+    pub fn note(&self, id: ObjectId, note: &str) -> Result<(), ControlError> {
+        let note = String::from(note);
+        self.call(move |host| async move { objects::note(&host, id, note).await })
+    }
+
+    /// Where in the order of the store an object was last changed, or is known to be gone.
+    ///
+    /// # Errors
+    /// As [`Control::find`].
+    pub fn revision_of(&self, id: ObjectId) -> Result<i64, ControlError> {
+        self.call(move |host| async move { objects::revision_of(&host, id).await })
+    }
+
+    /// How far this host has come in the order of the store: every event up to there was handed out,
+    /// or waits to be.
+    ///
+    /// # Errors
+    /// When it is fenced.
+    pub fn revision(&self) -> Result<i64, ControlError> {
+        Ok(self.host.state()?.known.revision)
+    }
+
     /// This host uses the object from now on: it is not removed. Holding it twice is as once.
     ///
     /// # Errors
@@ -271,6 +308,15 @@ impl Control {
     /// As [`Control::find`].
     pub fn release(&self, id: ObjectId) -> Result<(), ControlError> {
         self.call(move |host| async move { objects::release(&host, id).await })
+    }
+
+    /// True when an object is still there when this host has gone, as far as it knows: it stays, or
+    /// another host has it.
+    ///
+    /// # Errors
+    /// When it is fenced.
+    pub fn outlives_this_host(&self, id: ObjectId) -> Result<bool, ControlError> {
+        Ok(self.host.state()?.known.outlives_me(id))
     }
 
     /// Saves an object's directory as it is in the view of this generation.
@@ -301,7 +347,7 @@ impl Control {
     ///
     /// # Errors
     /// When the store does not answer; the others notice when the lease is over.
-    pub fn leave(self) -> Result<(), ControlError> {
+    pub fn leave(&self) -> Result<(), ControlError> {
         let known = self.host.state()?.known.clone();
         self.host.end("it left");
         self.call(move |host| async move { objects::leave(&host, known).await })

@@ -19,8 +19,8 @@ pub enum Event {
     View(View),
     /// An object was made.
     Made(ObjectId, Object),
-    /// An object lost its name; it lives while somebody holds it.
-    Unnamed(ObjectId),
+    /// An object has another name, or another note; without a name it lives while somebody holds it.
+    Changed(ObjectId, Object),
     /// An object is gone, with its checkpoint.
     Removed(ObjectId),
     /// The store let go of a member's lease: it is dead, or cannot reach the store. Either it

@@ -115,6 +115,13 @@ pub(crate) struct KnownObject {
     pub(crate) revision: i64,
 }
 
+impl KnownObject {
+    /// It is there also when no host has it.
+    fn stays(&self) -> bool {
+        self.object.name.is_some() && self.object.description.stays
+    }
+}
+
 /// What one host knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
@@ -126,7 +133,7 @@ pub(crate) struct Known {
     pub(crate) members: Members,
     alive: BTreeSet<Incarnation>,
     going_on: BTreeMap<Incarnation, Duration>,
-    objects: BTreeMap<ObjectId, KnownObject>,
+    pub(crate) objects: BTreeMap<ObjectId, KnownObject>,
     holders: BTreeSet<(ObjectId, Incarnation)>,
     /// All keys there are, to see after a gap what was deleted.
     revisions: BTreeMap<String, i64>,
@@ -242,10 +249,10 @@ impl Known {
                     object: object.clone(),
                     revision,
                 };
-                match self.objects.insert(id, known) {
-                    Some(_) => object.name.is_none().then_some(Event::Unnamed(id)),
-                    None => Some(Event::Made(id, object)),
-                }
+                Some(match self.objects.insert(id, known) {
+                    Some(_) => Event::Changed(id, object),
+                    None => Event::Made(id, object),
+                })
             }
             Err(why) => Some(Event::Unreadable {
                 key: change.key.clone(),
@@ -285,6 +292,13 @@ impl Known {
             .collect()
     }
 
+    /// True when an object is still there when this host has gone: it stays, or another has it.
+    pub(crate) fn outlives_me(&self, id: ObjectId) -> bool {
+        let is_others = |(of, by): &(ObjectId, Incarnation)| *of == id && *by != self.me;
+        let known = self.objects.get(&id);
+        known.is_some_and(|known| known.stays() || self.holders.iter().any(is_others))
+    }
+
     /// Objects that nobody holds and that do not stay, with their names.
     pub(crate) fn unheld(&self) -> Vec<(ObjectId, i64, Option<String>)> {
         let held = |id: ObjectId| {
@@ -295,8 +309,7 @@ impl Known {
                 .is_some()
         };
         let unheld = self.objects.iter();
-        let stays = |object: &Object| object.name.is_some() && object.description.stays;
-        let unheld = unheld.filter(|(id, known)| !stays(&known.object) && !held(**id));
+        let unheld = unheld.filter(|(id, known)| !known.stays() && !held(**id));
         let unheld = unheld.map(|(id, known)| (*id, known.revision, known.object.name.clone()));
         unheld.collect()
     }

@@ -249,6 +249,77 @@ pub(crate) async fn remove(host: &Host, name: &str) -> Result<ObjectId> {
     .await
 }
 
+/// Where in the order of the store an object was last changed, or is known to be gone.
+pub(crate) async fn revision_of(host: &Host, id: ObjectId) -> Result<i64> {
+    insist(host, async |_| {
+        let key = host.keys.object(id);
+        if let Some(entry) = host.store.get(&key).await? {
+            return Ok(Tried::Done(entry.revision));
+        }
+        let state = host.state()?;
+        match state.known.objects.contains_key(&id) {
+            // The watch has yet to tell.
+            true => Ok(Tried::Again),
+            false => Ok(Tried::Done(state.known.revision)),
+        }
+    })
+    .await
+}
+
+/// Gives an object another name.
+pub(crate) async fn rename(host: &Host, id: ObjectId, to: String) -> Result<()> {
+    insist(host, async |_| {
+        let gone = || ControlError::NoObject(id);
+        let (object, revision) = host.object_at(id).await?.ok_or_else(gone)?;
+        let before = object.name.clone().ok_or_else(gone)?;
+        if before == to {
+            return Ok(Tried::Done(()));
+        }
+        let key = host.keys.name(&to);
+        if let Some(entry) = host.store.get(&key).await? {
+            let other = readable(key, record::decode_number(&entry.value))?;
+            return Err(ControlError::Exists(ObjectId(other)).into());
+        }
+        let renamed = Object {
+            name: Some(to.clone()),
+            ..object
+        };
+        let needs = vec![
+            host.here(),
+            Need::Unchanged(host.keys.object(id), revision),
+            Need::Absent(key.clone()),
+        ];
+        let writes = vec![
+            Write::Delete(host.keys.name(&before)),
+            Write::put(key, encode_number(id.0)),
+            Write::put(host.keys.object(id), encode_object(&renamed)),
+        ];
+        match host.store.transact(&Txn { needs, writes }).await? {
+            true => Ok(Tried::Done(())),
+            false => Ok(Tried::Again),
+        }
+    })
+    .await
+}
+
+/// Says something else of an object's contents.
+pub(crate) async fn note(host: &Host, id: ObjectId, note: String) -> Result<()> {
+    insist(host, async |_| {
+        let gone = || ControlError::NoObject(id);
+        let (mut object, revision) = host.object_at(id).await?.ok_or_else(gone)?;
+        object.description.note.clone_from(&note);
+        let wrong = object.description.check();
+        wrong.map_err(ControlError::Description)?;
+        let needs = vec![host.here(), Need::Unchanged(host.keys.object(id), revision)];
+        let writes = vec![Write::put(host.keys.object(id), encode_object(&object))];
+        match host.store.transact(&Txn { needs, writes }).await? {
+            true => Ok(Tried::Done(())),
+            false => Ok(Tried::Again),
+        }
+    })
+    .await
+}
+
 pub(crate) async fn hold(host: &Host, id: ObjectId) -> Result<()> {
     insist(host, async |_| {
         let needs = vec![host.here(), Need::Present(host.keys.object(id))];

@@ -3,10 +3,11 @@
 mod support;
 
 use std::thread;
+use std::time::Duration;
 
 use farpage_control::{CHECKPOINT_MAX, Control, ControlError, Event, ObjectId};
 
-use support::{Etcd, LONG, description, join, wait_for};
+use support::{Etcd, LONG, description, join, wait_for, wait_until};
 
 fn two(etcd: &Etcd) -> (Control, Control) {
     let endpoint = etcd.endpoint();
@@ -87,6 +88,59 @@ fn an_object_lives_while_it_has_a_name_or_a_holder_and_is_removed_once() {
 }
 
 #[test]
+fn an_object_changes_its_name_and_its_note_and_all_hear_of_it_in_order() {
+    let Some(etcd) = Etcd::start() else { return };
+    let (a, b) = two(&etcd);
+    let id = a.make(Some("before"), description(&a)).expect("made");
+    let other = a.make(Some("other"), description(&a)).expect("made");
+    b.rename(id, "after").expect("it has a name");
+    b.rename(id, "after").expect("it has it already");
+    b.note(id, "4096 bytes").expect("it is there");
+    let taken = a.rename(id, "other").expect_err("it is another's");
+    assert!(matches!(taken, ControlError::Exists(by) if by == other));
+    assert!(matches!(a.find("before"), Err(ControlError::NoName(_))));
+    let (found, object) = a.find("after").expect("its name now");
+    assert_eq!((found, &*object.description.note), (id, "4096 bytes"));
+    let long = "x".repeat(farpage_control::NOTE_MAX + 1);
+    assert!(matches!(
+        a.note(id, &long),
+        Err(ControlError::Description(_))
+    ));
+    a.remove("after").expect("named");
+    assert!(matches!(
+        a.rename(id, "again"),
+        Err(ControlError::NoObject(_))
+    ));
+    for host in [&a, &b] {
+        let changes = std::iter::from_fn(|| host.next_event(Duration::from_secs(10)));
+        let changes = changes.filter_map(|event| match event {
+            Event::Changed(changed, object) => {
+                assert_eq!(changed, id);
+                Some((object.name, object.description.note))
+            }
+            _ => None,
+        });
+        let seen: Vec<_> = changes.take(3).collect();
+        let name = |name: &str| Some(String::from(name));
+        let note = String::from("4096 bytes");
+        let first = description(&a).note;
+        assert_eq!(
+            seen,
+            [
+                (name("after"), first),
+                (name("after"), note.clone()),
+                (None, note)
+            ]
+        );
+        assert!(host.revision().expect("it is not fenced") > 0);
+    }
+    assert!(matches!(
+        a.rename(farpage_control::ObjectId(999), "x"),
+        Err(ControlError::NoObject(_))
+    ));
+}
+
+#[test]
 fn what_does_not_stay_goes_with_its_last_holder_and_its_name_is_free() {
     let Some(etcd) = Etcd::start() else { return };
     let (one, two) = two(&etcd);
@@ -95,8 +149,12 @@ fn what_does_not_stay_goes_with_its_last_holder_and_its_name_is_free() {
         ..description(&one)
     };
     let id = one.make(Some("grid"), passing.clone()).expect("made");
+    let outlives = |one: &Control| one.outlives_this_host(id).expect("it is not fenced");
+    assert!(!outlives(&one), "nobody else has it");
     two.hold(id).expect("it is there");
+    wait_until("both know", || outlives(&one) && outlives(&two));
     one.release(id).expect("it was held");
+    wait_until("two alone has it", || !outlives(&two));
     assert_eq!(two.find("grid").expect("two holds it").0, id);
     two.release(id).expect("it was held");
     assert_eq!((removed(&one), removed(&two)), (id, id));

@@ -11,6 +11,9 @@ use crate::shared::{Shared, Watched};
 use crate::tick::{BACK_OFF_MAX, YOUNG_TICKS};
 use crate::tls::Tls;
 
+/// Why a peer that was parted from is turned away: it is told, and this side has decided it.
+pub(crate) const PARTED: &str = "was parted from: it has to start anew";
+
 /// A connection that is not to be, and why.
 type Refused = Box<(Tls, String)>;
 
@@ -60,7 +63,7 @@ impl Shared {
         }
         let peers = self.peers.read().expect("nobody panics under it");
         Err(match peers.parted.contains(&peer) {
-            true => format!("incarnation {peer} was parted from: it has to start anew"),
+            true => format!("incarnation {peer} {PARTED}"),
             false => format!("incarnation {peer} is not known here yet"),
         })
     }

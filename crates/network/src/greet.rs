@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::Incarnation;
+use crate::attach::PARTED;
 use crate::frame::{Greeting, Hello, Violation};
 use crate::lane::{Connection, LOOK, Lane};
 use crate::line::{Broken, Left, Transport};
@@ -194,6 +195,7 @@ impl Shared {
         drop(state);
         match &greeter.role {
             Role::Caller(lane) => self.not_made(lane, Some(greeter.token), why),
+            Role::Called(_) if why.ends_with(PARTED) => {}
             Role::Called(address) => self.tell_refused(*address, why),
         }
     }

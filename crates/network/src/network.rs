@@ -107,7 +107,7 @@ pub trait Receiver: Send + Sync {
         let _ = (peer, priority, up, why);
     }
 
-    /// Somebody connected and was turned away: of another cluster, not met, or no host at all.
+    /// Somebody connected and was turned away: of another cluster, not met yet, or no host at all.
     fn refused(&self, from: SocketAddr, why: &str) {
         let _ = (from, why);
     }

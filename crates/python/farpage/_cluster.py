@@ -58,8 +58,8 @@ def shared(
     It is found, or made of zeros when there is none. `shape`, `dtype`: of a new one; one that is
     there must be the same, or is opened as it is without a shape. `page_size`: what goes from host to
     host together, 4096 bytes to 2 MiB, a power of two ('64K' suits arrays that are read in order,
-    4096 what is written everywhere). `scheduler`: 'distributed'
-    ('simple', by which its home decides, is refused yet).
+    4096 what is written everywhere). `scheduler`: 'distributed', or
+    'simple', by which the host that made it decides, and takes it with it when it goes.
     `replicas=2`: one host that dies loses nothing. It is gone when no process of any host has it any
     more; `stays=True`: when its name was taken away, too (`unlink`, `farpage rm --cluster`).
 

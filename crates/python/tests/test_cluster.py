@@ -102,6 +102,21 @@ b[::1000] = 7
     assert (a[::1000] == 7).all() and a[1] == 1
 
 
+def test_its_home_decides_with_the_simple_scheduler(sockets, script):
+    a = fp.shared("grid", shape=(64, 512), scheduler="simple")
+    a[:] = np.arange(64 * 512.0).reshape(64, 512)
+    code = """
+import farpage as fp, numpy as np
+b = fp.shared("grid", shape=(64, 512), scheduler="simple")
+print(bool((b == np.arange(64 * 512.0).reshape(64, 512)).all()))
+b[::2] = 7
+"""
+    assert elsewhere(script, sockets[1], code) == "True"
+    assert (a[::2] == 7).all() and a[1, 0] == 512
+    with pytest.raises(fp.KernelError, match="give 1 replica"):
+        fp.shared("two", shape=8, scheduler="simple", replicas=2)
+
+
 def test_another_shape_is_refused_and_said(sockets):
     a = fp.shared("grid", shape=16, dtype="i4")
     for shape, dtype in (((32,), "i4"), ((16,), "f4")):

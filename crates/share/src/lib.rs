@@ -38,11 +38,12 @@ mod scheduled;
 mod server;
 mod simple;
 mod unit;
+mod units;
 #[doc(hidden)]
 pub mod wire;
 
-pub use cluster::{Cluster, Config, HaveError, JoinError, Member, State, Wish};
+pub use cluster::{Cluster, Config, HaveError, JoinError, Member, Observer, State, Wish};
 pub use counters::Figures;
 pub use farpage_control::Scheduler;
 pub use object::About;
-pub use server::{Hosts, OpenError, Server, Wire, Wrong};
+pub use server::{Hosts, Left, OpenError, Server, Why, Wire, Wrong};

@@ -1,7 +1,7 @@
 //! The scheduler of a unit, whichever its object has.
 
 use farpage_abi::Access;
-use farpage_coherence::Page;
+use farpage_coherence::{Hosts, Page};
 
 use crate::simple::{Does, Simple};
 
@@ -41,6 +41,16 @@ impl Scheduled {
         match self {
             Self::Distributed(page) => page.is_owner(),
             Self::Simple(simple) => simple.allowed() == Some(Access::Write),
+        }
+    }
+
+    /// Hosts that have copies of what this host has to give when it leaves; `None`: that is nothing.
+    pub(crate) fn to_give(&self) -> Option<Hosts> {
+        match self {
+            Self::Distributed(page) => page.copies(),
+            Self::Simple(simple) => {
+                (simple.allowed() == Some(Access::Write)).then_some(Hosts::NONE)
+            }
         }
     }
 

@@ -61,6 +61,19 @@ pub(crate) enum Said {
         number: u64,
         message: simple::Message,
     },
+    /// The sender leaves: the receiver takes units over, so many from each first one.
+    TakeOver {
+        object: u64,
+        generation: Generation,
+        units: Vec<(u64, u64)>,
+    },
+    /// The sender, an object's home, leaves. Which units it has touched follows, so many from each
+    /// first one: all others are zeros, unless somebody has them.
+    Touched { object: u64, generation: Generation },
+    /// The sender leaves when all have what it has sent, and asks how much that is.
+    Leaves,
+    /// So many messages of the receiver, which leaves, have come; and whether the sender leaves too.
+    Has { received: u64, is_leaving: bool },
     /// A part of a message that is too long for one. Its bytes follow.
     Part { message: u64, part: u16, count: u16 },
     /// The first view that the sender has heard of.
@@ -189,6 +202,20 @@ pub fn samples() -> Vec<Vec<u8>> {
             object: 7,
             generation: fence,
             units: vec![(3, Epoch(4))],
+        },
+        Said::TakeOver {
+            object: 7,
+            generation: fence,
+            units: vec![(3, 2)],
+        },
+        Said::Touched {
+            object: 7,
+            generation: fence,
+        },
+        Said::Leaves,
+        Said::Has {
+            received: 9,
+            is_leaving: false,
         },
         Said::Part {
             message: 1,

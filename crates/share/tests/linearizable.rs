@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -14,6 +14,7 @@ use farpage_share::About;
 use farpage_sys::view::View;
 use stateright::semantics::register::{Register, RegisterOp, RegisterRet};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester};
+use support::history::{Done, FIRST};
 use support::{Order, about, hosts, mirrored, simple};
 
 const HOSTS: usize = 3;
@@ -54,28 +55,14 @@ fn work(thread: usize, view: &View, mut seed: u64, rounds: u64, history: &Mutex<
     }
 }
 
-/// What was done to a word, between two places in the history.
-#[derive(Clone, Copy, Debug)]
-struct Done {
-    begun: isize,
-    ended: isize,
-    value: u64,
-    is_write: bool,
-}
-
-/// All that was done to a word. The first contents, 0, were written before the history began.
+/// All that was done to a word.
 fn done_to(history: &[Event], word: usize) -> Vec<Done> {
-    let mut all = vec![Done {
-        begun: -2,
-        ended: -1,
-        value: 0,
-        is_write: true,
-    }];
+    let mut all = vec![FIRST];
     let mut begun = HashMap::new();
     for (at, event) in history.iter().enumerate() {
         match event {
             Event::Begins(thread, of, op) if *of == word => {
-                begun.insert(*thread, (at as isize, op.clone()));
+                begun.insert(*thread, (at as i64, op.clone()));
             }
             Event::Ends(thread, of, ret) if *of == word => {
                 let (begun, op) = begun.remove(thread).expect("it began");
@@ -86,7 +73,7 @@ fn done_to(history: &[Event], word: usize) -> Vec<Done> {
                 };
                 all.push(Done {
                     begun,
-                    ended: at as isize,
+                    ended: at as i64,
                     value,
                     is_write,
                 });
@@ -97,45 +84,9 @@ fn done_to(history: &[Event], word: usize) -> Vec<Done> {
     all
 }
 
-/// Why the history of a word is not one of a single register: no two writes are of one value, so
-/// that it is known which write each read saw. The word has a value at least from the first end of
-/// what wrote or read it to the last begin of that, if those are in this order: then no other value
-/// has it meanwhile, for as long or for a moment (Gibbons and Korach, Testing shared memories, 1997).
+/// Why the history of a word is not one of a single memory.
 fn wrong(history: &[Event], word: usize) -> Option<String> {
-    let mut of_value: BTreeMap<u64, Vec<Done>> = BTreeMap::new();
-    for done in done_to(history, word) {
-        of_value.entry(done.value).or_default().push(done);
-    }
-    let mut zones = Vec::new();
-    for (value, all) in &of_value {
-        let Some(write) = all.iter().find(|done| done.is_write) else {
-            return Some(format!("nobody wrote {all:?}"));
-        };
-        if let Some(early) = all.iter().find(|done| done.ended < write.begun) {
-            return Some(format!("{early:?} before {write:?}"));
-        }
-        let first_end = all.iter().map(|done| done.ended).min();
-        let last_begin = all.iter().map(|done| done.begun).max();
-        let (first_end, last_begin) = first_end.zip(last_begin).expect("it was written");
-        zones.push((*value, first_end, last_begin));
-    }
-    for one in zones.iter().filter(|one| one.1 < one.2) {
-        for other in zones.iter().filter(|other| other.0 != one.0) {
-            let (from, to) = (other.1.min(other.2), other.1.max(other.2));
-            let is_for_long = other.1 < other.2;
-            let is_meanwhile = match is_for_long {
-                true => one.1 < to && from < one.2,
-                false => one.1 < from && to < one.2,
-            };
-            if is_meanwhile {
-                return Some(format!(
-                    "{:?} and {:?} at one time",
-                    of_value[&one.0], of_value[&other.0]
-                ));
-            }
-        }
-    }
-    None
+    support::history::wrong(&done_to(history, word))
 }
 
 /// The same from a search among all orders, which takes long for a long history.

@@ -22,15 +22,20 @@ pub struct Segment {
 /// # Errors
 /// As `shmctl(2)`: `EINVAL` and `EIDRM` when there is none (any more).
 pub fn segment(number: u32) -> Result<Segment> {
+    let raw = stat(number)?;
+    Ok(Segment {
+        bytes: raw[6],
+        attached: raw[11],
+    })
+}
+
+fn stat(number: u32) -> Result<[u64; 14]> {
     // `struct shmid64_ds`: what all have in common (48 bytes), size, three times, the creator's and
     // the last user's process, the count of mappings, two reserved.
     let mut raw = [0u64; 14];
     // SAFETY: the kernel's structure has 112 bytes.
     unsafe { syscall!(g::__NR_shmctl, number, IPC_STAT, raw.as_mut_ptr()) }?;
-    Ok(Segment {
-        bytes: raw[6],
-        attached: raw[11],
-    })
+    Ok(raw)
 }
 
 /// Removes a segment; it is gone when nobody maps it.
@@ -89,6 +94,36 @@ pub fn remove_queue(name: &str) -> Result<()> {
     unsafe { syscall!(g::__NR_mq_unlink, bytes.as_ptr()) }.map(drop)
 }
 
+/// The key of a segment.
+///
+/// # Errors
+/// As `shmctl(2)`.
+pub fn key_of(number: u32) -> Result<u32> {
+    Ok(stat(number)?[0] as u32)
+}
+
+/// Makes a segment of shared memory with a key, for this user.
+///
+/// # Errors
+/// As `shmget(2)`: `EEXIST` when there is one.
+pub fn make_segment(key: u32, bytes: u64) -> Result<u32> {
+    const NEW: usize = 0o1000 | 0o2000;
+    const NO_RESERVE: usize = 0o10000;
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_shmget, key, bytes, NEW | NO_RESERVE | 0o600) }
+        .map(|number| number as u32)
+}
+
+/// True when a segment was removed, though it may still be mapped.
+pub fn is_removed(number: u32) -> bool {
+    const REMOVED: u32 = 0o1000;
+    match stat(number) {
+        // Its mode is the sixth word.
+        Ok(raw) => (raw[2] >> 32) as u32 & REMOVED != 0,
+        Err(_) => true,
+    }
+}
+
 /// True when there is no such segment any more.
 pub fn is_gone(number: u32) -> bool {
     matches!(segment(number), Err(Errno::EINVAL | Errno(43)))
@@ -108,11 +143,18 @@ mod tests {
         let at = unsafe { syscall!(g::__NR_shmat, number, 0, 0) }.unwrap();
         let segment = segment(number).unwrap();
         assert_eq!((segment.bytes, segment.attached), (12345, 1));
+        assert!(!is_removed(number));
         remove_segment(number).unwrap();
-        assert!(!is_gone(number));
+        assert!(!is_gone(number) && is_removed(number));
         // SAFETY: nobody else knows the mapping.
         unsafe { syscall!(g::__NR_shmdt, at) }.unwrap();
         assert!(is_gone(number));
-        assert!(remove_segment(number).is_err());
+        assert!(remove_segment(number).is_err() && is_removed(number));
+        let key = 0x4000_0000 | std::process::id();
+        let keyed = make_segment(key, 4097).unwrap();
+        assert_eq!(super::segment(keyed).unwrap().bytes, 4097);
+        assert_eq!(key_of(keyed), Ok(key));
+        assert_eq!(make_segment(key, 4097), Err(Errno::EEXIST));
+        remove_segment(keyed).unwrap();
     }
 }

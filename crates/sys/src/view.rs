@@ -1,6 +1,6 @@
 //! A memory file of another process's, mapped here: that process decides which pages are there.
 
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(feature = "std")]
 use crate::area::{Access, Area, From, Place};
@@ -207,6 +207,16 @@ impl View {
         // SAFETY: the mapping is this value's own and outlives the borrow; whoever else has it mapped
         // accesses it as another processor would.
         unsafe { &*((self.address + offset) as *const AtomicU64) }
+    }
+
+    /// Four bytes of it, at a multiple of four.
+    ///
+    /// # Panics
+    /// When they are not in it, or `offset` is not a multiple of four.
+    pub fn half_word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.bytes);
+        // SAFETY: as in [`View::word`].
+        unsafe { &*((self.address + offset) as *const AtomicU32) }
     }
 }
 

@@ -1,8 +1,9 @@
 //! `farpage up --cluster`: the host kernel joins, and offers its processes what hosts share.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -14,7 +15,7 @@ use farpage_services::Refusal;
 use farpage_services::cluster::{
     Cluster, ClusterListed, Had, HostListed, Scheduler, SharedFigures, SharedListed, Wanted,
 };
-use farpage_share::{HaveError, Wish};
+use farpage_share::{HaveError, Observer, Wish};
 
 use crate::size::human;
 
@@ -32,20 +33,58 @@ pub struct JoinArgs {
     #[arg(long, value_name = "URL", requires = "cluster_key")]
     pub cluster: Option<String>,
     /// The cluster's key, made by `farpage cluster init`, or the folder that it is in
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "FARPAGE_CLUSTER_KEY",
-        requires = "cluster"
-    )]
+    #[arg(long, value_name = "FILE", env = "FARPAGE_CLUSTER_KEY")]
     pub cluster_key: Option<PathBuf>,
     /// Where other hosts reach this one: an address, or one with a port [default: that from which
-    /// etcd is reached, port 7661]
+    /// etcd is reached, port 7661; any free port for `farpage run`]
     #[arg(long, value_name = "ADDRESS", requires = "cluster")]
     pub address: Option<String>,
     /// What this host is called in lists [default: its host name]
     #[arg(long, value_name = "NAME", requires = "cluster")]
     pub host_name: Option<String>,
+    /// When it ends, hand over to the others what only this host has, for so long at most
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30,
+        requires = "cluster"
+    )]
+    pub hand_over: u64,
+}
+
+/// How to join.
+pub struct Joining {
+    /// As the cluster wants it.
+    pub share: farpage_share::Config,
+    /// Which one, in words.
+    pub store: String,
+}
+
+/// What the arguments say; others reach this host at `port`, unless they say another: 0 is any.
+///
+/// # Errors
+/// When they cannot be.
+pub fn config(args: &JoinArgs, port: u16) -> Result<Option<Joining>> {
+    let (Some(url), Some(key)) = (&args.cluster, &args.cluster_key) else {
+        return Ok(None);
+    };
+    let endpoint = Endpoint::parse(url).with_context(|| format!("cannot use --cluster {url}"))?;
+    let key = ClusterKey::load(key)?;
+    let address = address(args.address.as_deref(), url, port)?;
+    let name = match &args.host_name {
+        Some(name) => name.clone(),
+        None => rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
+    };
+    let store = format!("cluster {} at {endpoint}", key.name());
+    let share = farpage_share::Config {
+        control: farpage_control::Config::new(endpoint, address, &name),
+        key,
+        listen: address,
+    };
+    Ok(Some(Joining { share, store }))
 }
 
 /// Joins, if it is asked for. Also says how it is called.
@@ -57,53 +96,49 @@ pub fn join(
     objects: &'static Objects,
     paging_space: Arc<dyn Pager>,
 ) -> Result<Option<(Arc<Joined>, String)>> {
-    let (Some(url), Some(key)) = (&args.cluster, &args.cluster_key) else {
+    let Some(Joining { share, store }) = config(args, PORT)? else {
         return Ok(None);
     };
-    let endpoint = Endpoint::parse(url).with_context(|| format!("cannot use --cluster {url}"))?;
-    let key = ClusterKey::load(key)?;
-    let address = address(args.address.as_deref(), url)?;
-    let name = match &args.host_name {
-        Some(name) => name.clone(),
-        None => rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
-    };
-    let told = format!("cluster {} at {endpoint}", key.name());
-    let config = farpage_share::Config {
-        control: farpage_control::Config::new(endpoint, address, &name),
-        key,
-        listen: address,
-    };
-    let say = Box::new(|what: &str| eprintln!("farpage: {what}"));
-    let cluster = farpage_share::Cluster::join(config, objects, paging_space, say)?;
+    let address = share.listen;
+    let cluster = farpage_share::Cluster::join(share, objects, paging_space, Arc::new(Says))?;
     let said = format!(
-        "{} of {told}, which others reach at {address}",
+        "{} of {store}, which others reach at {address}",
         cluster.own()
     );
-    let joined = Joined {
-        cluster,
-        store: told,
-    };
+    let joined = Joined { cluster, store };
     Ok(Some((Arc::new(joined), said)))
 }
 
+/// Tells users what they should see, and is told nothing else.
+struct Says;
+
+impl Observer for Says {
+    fn say(&self, what: &str) {
+        eprintln!("farpage: {what}");
+    }
+}
+
 /// Where others reach this host.
-fn address(given: Option<&str>, url: &str) -> Result<SocketAddr> {
-    let Some(given) = given else {
-        return Ok(SocketAddr::new(towards(url)?, PORT));
+fn address(given: Option<&str>, url: &str, port: u16) -> Result<SocketAddr> {
+    let address = match given {
+        None => Ok(SocketAddr::new(towards(url)?, port)),
+        Some(given) => given
+            .parse()
+            .or_else(|_| given.parse().map(|ip: IpAddr| SocketAddr::new(ip, port))),
     };
-    let address = given
-        .parse()
-        .or_else(|_| given.parse().map(|ip: IpAddr| SocketAddr::new(ip, PORT)));
-    let Ok(address) = address else {
+    let given = given.unwrap_or_default();
+    let Ok(mut address) = address else {
         bail!(
             "--address {given} is none; give an address of this host, such as 10.0.0.7 or 10.0.0.7:7661"
         );
     };
     if address.ip().is_unspecified() {
         bail!("--address {given} is none that other hosts can reach; give one of this host's own");
+    }
+    if address.port() == 0 {
+        let probe = TcpListener::bind(address).and_then(|listener| listener.local_addr());
+        let free = probe.with_context(|| format!("cannot listen at {}", address.ip()))?;
+        address.set_port(free.port());
     }
     Ok(address)
 }
@@ -134,13 +169,43 @@ pub struct Joined {
     store: String,
 }
 
+impl Joined {
+    /// True when an object is still there when this host has left.
+    pub fn outlives(&self, name: &str) -> bool {
+        self.cluster.outlives(name)
+    }
+
+    /// As [`leave`].
+    pub fn leave(&self, within: Duration) {
+        leave(&self.cluster, within, |_| true);
+    }
+}
+
+/// Leaves in good order, and says what of that others do not have, as far as it `is_news`.
+pub fn leave(
+    cluster: &farpage_share::Cluster,
+    within: Duration,
+    is_news: impl Fn(&farpage_share::Left) -> bool,
+) {
+    let says = |bytes: u64| {
+        if bytes > 0 {
+            eprintln!(
+                "farpage: {} that only this host has are yet to be handed over; a second signal ends it",
+                human(bytes)
+            );
+        }
+    };
+    for left in cluster.leave(within, &says).into_iter().filter(is_news) {
+        let (name, why) = (&left.name, left.why);
+        eprintln!(
+            "farpage: {} of '{name}' were not handed over ({why}): of them is lost what no other host has",
+            human(left.bytes)
+        );
+    }
+}
+
 impl Cluster for Joined {
     fn have(&self, name: &str, uid: u32, wanted: Option<Wanted>) -> Result<Had, Refusal> {
-        let scheduler = wanted.as_ref().map(|wanted| wanted.scheduler);
-        if scheduler == Some(Scheduler::Simple) {
-            let why = "it has no simple scheduler yet; take the distributed one";
-            return Err(Refusal::Cluster(why.into()));
-        }
         let wish = wanted.map(|wanted| Wish {
             bytes: wanted.bytes,
             unit_bytes: wanted.unit_bytes,
@@ -265,7 +330,7 @@ mod tests {
 
     #[test]
     fn where_others_reach_a_host_is_given_or_found() {
-        let given = |text| address(Some(text), "").map_err(|error| error.to_string());
+        let given = |text| address(Some(text), "", PORT).map_err(|error| error.to_string());
         assert_eq!(given("10.0.0.7"), Ok("10.0.0.7:7661".parse().unwrap()));
         assert_eq!(given("10.0.0.7:9"), Ok("10.0.0.7:9".parse().unwrap()));
         assert_eq!(given("::1"), Ok("[::1]:7661".parse().unwrap()));
@@ -276,9 +341,10 @@ mod tests {
         );
         assert!(given("0.0.0.0").unwrap_err().contains("can reach"));
         for url in ["etcd://127.0.0.1:2379/x", "etcd://me:word@127.0.0.1:1,b:2"] {
-            let found = address(None, url).unwrap();
+            let found = address(None, url, PORT).unwrap();
             assert_eq!(found, "127.0.0.1:7661".parse().unwrap());
+            assert_ne!(address(None, url, 0).unwrap().port(), 0);
         }
-        assert!(address(None, "etcd://no such host").is_err());
+        assert!(address(None, "etcd://no such host", PORT).is_err());
     }
 }

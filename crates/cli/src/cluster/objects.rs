@@ -41,7 +41,7 @@ pub struct CreateArgs {
 pub enum WhichScheduler {
     /// The host that wrote to a page last
     Distributed,
-    /// The host on which the memory was made (not there yet)
+    /// The host on which the memory was made; when it has gone, so has the memory
     Simple,
 }
 

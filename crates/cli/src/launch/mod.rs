@@ -88,6 +88,7 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
         user_mode_tier: tier == Tier::UserModeOnly,
         maps: prepared.maps.is_some(),
         shm: prepared.shm.is_some(),
+        cluster: control.shm.is_cluster(),
     });
     let spawned = spawn(&Program {
         path: &path,

@@ -4,6 +4,7 @@
 //! is left at the end; the objects behind them are made when they are first mapped ([`objects`]).
 //! Tasks ask over connections of their own ([`serve`]).
 
+mod cluster;
 mod ledger;
 mod names;
 mod objects;
@@ -12,7 +13,7 @@ mod serve;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -21,6 +22,7 @@ use farpage_default_pager::DefaultPager;
 use farpage_host::Objects;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::join::JoinArgs;
 use crate::signals;
 use crate::size::{counted, human};
 use crate::spill_set::SpillSet;
@@ -37,16 +39,29 @@ const LOOK: Duration = Duration::from_millis(10);
 /// The shared memory of a run.
 pub struct Shm {
     kept: Arc<Mutex<Kept>>,
+    /// What other hosts have, too.
+    names: Option<Arc<cluster::Names>>,
     serving: Arc<serve::Serving>,
     /// What the program is to have to talk to this process; given away when it has started.
     pub socket: Option<OwnedFd>,
+    /// What the summary says of the cluster.
+    told: OnceLock<String>,
+}
+
+/// Which cluster has the memory, and on how many hosts each page of it is that was written to.
+#[derive(Clone, Copy)]
+pub struct Shared<'a> {
+    /// The cluster, if there is one.
+    pub join: &'a JoinArgs,
+    /// Hosts.
+    pub replicas: u8,
 }
 
 /// Starts to answer for shared memory.
 ///
 /// # Errors
 /// Where that cannot be had.
-pub fn start(control: &'static Control, spill: Arc<SpillSet>) -> Result<Shm> {
+pub fn start(control: &'static Control, spill: Arc<SpillSet>, shared: Shared<'_>) -> Result<Shm> {
     if control.tier.load(Ordering::Relaxed) == Tier::UserModeOnly as u32 {
         bail!(
             "cannot run with --shm: this user's userfaultfd does not serve system calls, which use \
@@ -69,14 +84,20 @@ pub fn start(control: &'static Control, spill: Arc<SpillSet>) -> Result<Shm> {
         .memory_device
         .store(memory_device, Ordering::Relaxed);
     control.shm.set_marks(std::process::id());
-    let kept = Kept::new(objects, Arc::new(pager), ledger, &control.shm);
+    let pager = Arc::new(pager);
+    let kept = Kept::new(objects, Arc::clone(&pager), ledger, &control.shm);
     let kept = Arc::new(Mutex::new(kept));
-    let (serving, socket) = serve::start(Arc::clone(&kept), spill)?;
+    let names = cluster::start(shared, &kept, pager)?;
+    let is_cluster = u64::from(names.is_some());
+    control.shm.cluster.store(is_cluster, Ordering::Relaxed);
+    let (serving, socket) = serve::start(Arc::clone(&kept), names.clone(), spill)?;
     control.shm.device.store(folder.dev(), Ordering::Release);
     Ok(Shm {
         kept,
+        names,
         serving,
         socket: Some(socket),
+        told: OnceLock::new(),
     })
 }
 
@@ -143,7 +164,20 @@ impl Shm {
         while !signals::end_is_wanted() && (is_used() || is_early()) {
             std::thread::sleep(LOOK);
         }
-        objects::lock(&self.kept).end()
+        if let Some(names) = &self.names {
+            names.hide();
+        }
+        let figures = objects::lock(&self.kept).end();
+        if let Some(names) = &self.names {
+            self.told.get_or_init(|| names.summary());
+            names.end();
+        }
+        figures
+    }
+
+    /// What the summary says of the cluster.
+    pub fn told(&self) -> &str {
+        self.told.get().map_or("", String::as_str)
     }
 }
 

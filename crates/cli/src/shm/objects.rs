@@ -259,6 +259,11 @@ impl Kept {
         object
     }
 
+    /// An object of a cluster is used in this run.
+    pub fn begin_shared(&mut self, object: &Arc<Object>) {
+        self.begin(Arc::clone(object));
+    }
+
     /// The object with a number.
     pub fn object(&self, number: u64) -> Result<Arc<Object>, Errno> {
         let object = self.all.get(&number).and_then(Weak::upgrade);

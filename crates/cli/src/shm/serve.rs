@@ -17,6 +17,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use super::cluster::Names;
 use super::names::Making;
 use super::objects::{Kept, lock};
 use crate::spill_set::SpillSet;
@@ -51,6 +52,8 @@ struct Connection {
 struct Server {
     spill: Arc<SpillSet>,
     kept: Arc<Mutex<Kept>>,
+    /// What other hosts have, too.
+    names: Option<Arc<Names>>,
     serving: Arc<Serving>,
     epoll: OwnedFd,
     common: OwnedFd,
@@ -62,7 +65,11 @@ struct Server {
 ///
 /// # Errors
 /// Without a thread or descriptors.
-pub fn start(kept: Arc<Mutex<Kept>>, spill: Arc<SpillSet>) -> Result<(Arc<Serving>, OwnedFd)> {
+pub fn start(
+    kept: Arc<Mutex<Kept>>,
+    names: Option<Arc<Names>>,
+    spill: Arc<SpillSet>,
+) -> Result<(Arc<Serving>, OwnedFd)> {
     let (common, theirs) = pair().context("cannot make a socket")?;
     let epoll = epoll::create(CreateFlags::CLOEXEC).context("cannot wait for tasks")?;
     epoll::add(&epoll, &common, EventData::new_u64(COMMON), EventFlags::IN)?;
@@ -70,6 +77,7 @@ pub fn start(kept: Arc<Mutex<Kept>>, spill: Arc<SpillSet>) -> Result<(Arc<Servin
     let mut server = Server {
         spill,
         kept,
+        names,
         serving: Arc::clone(&serving),
         epoll,
         common,
@@ -160,7 +168,13 @@ impl Server {
                 match asked {
                     Some(ask) => {
                         connection.making = making(ask, with.as_ref(), name);
-                        self.answer(&mut connection, ask, with)
+                        match &self.names {
+                            Some(names) if names.answers(ask) => {
+                                let names = Arc::clone(names);
+                                self.answers_later(names, number, &connection, ask, with, name)
+                            }
+                            _ => self.answer(number, &mut connection, ask, with),
+                        }
                     }
                     None => false,
                 }
@@ -183,12 +197,22 @@ impl Server {
         }
         drop(connection);
         kept.tidy();
+        drop(kept);
+        if let Some(names) = self.names.clone() {
+            std::thread::spawn(move || names.ended(number));
+        }
         let count = self.connections.len();
         self.serving.connections.store(count, Ordering::Release);
     }
 
     /// False when nobody hears the answer.
-    fn answer(&mut self, from: &mut Connection, ask: Ask, with: Option<OwnedFd>) -> bool {
+    fn answer(
+        &mut self,
+        number: u64,
+        from: &mut Connection,
+        ask: Ask,
+        with: Option<OwnedFd>,
+    ) -> bool {
         if ask.kind == Kind::Room {
             let answer = Answer {
                 errno: 0,
@@ -197,6 +221,17 @@ impl Server {
             return message::send(from.socket.as_fd(), &answer.to_bytes(), &[], false).is_ok();
         }
         let done = match (ask.kind, with) {
+            (Kind::Waits | Kind::Wake, _) => match &self.names {
+                Some(names) if ask.kind == Kind::Waits => {
+                    names.waits(number, ask);
+                    Ok(None)
+                }
+                Some(names) => {
+                    names.wake_others(number, ask);
+                    Ok(None)
+                }
+                None => Err(Errno::EINVAL),
+            },
             (Kind::Fork, Some(socket)) => {
                 let held = from.space.map(|space| self.held(space, &from.holds));
                 self.begin(socket, held.unwrap_or_default());
@@ -204,25 +239,29 @@ impl Server {
             }
             (_, with) => act(&mut lock(&self.kept), from, ask, with.as_ref()),
         };
-        let (answer, object) = match done {
-            Ok(object) => {
-                let number = object.as_ref().map_or(0, |object| object.number().0);
-                let answer = Answer {
-                    errno: 0,
-                    object: u64::from(number),
-                };
-                (answer, object)
-            }
-            Err(Errno(errno)) => {
-                let answer = Answer {
-                    errno: errno as u64,
-                    object: 0,
-                };
-                (answer, None)
-            }
+        says(&from.socket, done)
+    }
+
+    /// The cluster is asked, while others are served. True: the answer comes.
+    fn answers_later(
+        &self,
+        names: Arc<Names>,
+        number: u64,
+        from: &Connection,
+        ask: Ask,
+        with: Option<OwnedFd>,
+        name: &[u8],
+    ) -> bool {
+        let (kept, name) = (Arc::clone(&self.kept), name.to_vec());
+        let Ok(socket) = from.socket.try_clone() else {
+            return false;
         };
-        let memory: Vec<BorrowedFd<'_>> = object.iter().map(|object| object.file()).collect();
-        message::send(from.socket.as_fd(), &answer.to_bytes(), &memory, false).is_ok()
+        std::thread::spawn(move || {
+            let asked = names.act(number, ask, with.as_ref(), &name);
+            let done = asked.unwrap_or_else(|| of_run(&mut lock(&kept), ask, with.as_ref()));
+            says(&socket, done);
+        });
+        true
     }
 
     /// What a task has, for its child.
@@ -231,6 +270,29 @@ impl Server {
         all.extend(more.iter().cloned());
         all
     }
+}
+
+/// Answers. False when nobody hears it.
+fn says(to: &OwnedFd, done: Result<Option<Arc<Object>>, Errno>) -> bool {
+    let (answer, object) = match done {
+        Ok(object) => {
+            let number = object.as_ref().map_or(0, |object| object.number().0);
+            let answer = Answer {
+                errno: 0,
+                object: u64::from(number),
+            };
+            (answer, object)
+        }
+        Err(Errno(errno)) => {
+            let answer = Answer {
+                errno: errno as u64,
+                object: 0,
+            };
+            (answer, None)
+        }
+    };
+    let memory: Vec<BorrowedFd<'_>> = object.iter().map(|object| object.file()).collect();
+    message::send(to.as_fd(), &answer.to_bytes(), &memory, false).is_ok()
 }
 
 /// What a task says that it is about to make; with anything else that it says that is over.
@@ -257,17 +319,15 @@ fn act(
     ask: Ask,
     with: Option<&OwnedFd>,
 ) -> Result<Option<Arc<Object>>, Errno> {
-    let with = || with.ok_or(Errno::EBADF);
     let space = from.space.ok_or(Errno::EINVAL);
     match ask.kind {
         Kind::Space => {
-            let faults = with()?.try_clone().map_err(|_| Errno::EMFILE)?;
+            let faults = with
+                .ok_or(Errno::EBADF)?
+                .try_clone()
+                .map_err(|_| Errno::EMFILE)?;
             from.space = Some(kept.objects().attach(faults)?);
         }
-        Kind::Made if ask.a == 1 => kept.made_queue(with()?),
-        Kind::Made => kept.made_file(with()?)?,
-        Kind::File => return kept.of_file(with()?, ask.a == 1).map(Some),
-        Kind::Segment => return kept.of_segment(ask.a as u32, ask.b).map(Some),
         Kind::Object => return kept.object(ask.a).map(Some),
         Kind::New => {
             let object = kept.new_object("shared", ask.b)?;
@@ -284,18 +344,31 @@ fn act(
             let (at, bytes) = (ask.b as usize, ask.d as usize);
             kept.objects().unmap_part(space?, at, bytes);
         }
-        Kind::Size => kept.look_at_size(with()?)?,
         Kind::Zero => {
             let page = farpage_abi::PAGE_BYTES as u64;
             let pages = PageRange::new(ask.b / page, (ask.b + ask.d) / page);
             kept.object(ask.a)?.zero(pages);
         }
         Kind::Forked => from.holds.clear(),
+        _ => return of_run(kept, ask, with),
+    }
+    Ok(None)
+}
+
+/// The same, of what concerns no task but all of the run.
+fn of_run(kept: &mut Kept, ask: Ask, with: Option<&OwnedFd>) -> Result<Option<Arc<Object>>, Errno> {
+    let with = || with.ok_or(Errno::EBADF);
+    match ask.kind {
+        Kind::Made if ask.a == 1 => kept.made_queue(with()?),
+        Kind::Made => kept.made_file(with()?)?,
+        Kind::File => return kept.of_file(with()?, ask.a == 1).map(Some),
+        Kind::Segment => return kept.of_segment(ask.a as u32, ask.b).map(Some),
+        Kind::Size => kept.look_at_size(with()?)?,
         // Noted already.
         Kind::Making => {}
         Kind::Ipc => kept.made_ipc(Ipc::from_raw(ask.a).ok_or(Errno::EINVAL)?, ask.b as u32),
         Kind::Idle => kept.is_idle(with()?)?,
-        Kind::Connect | Kind::Fork | Kind::Room => return Err(Errno::EINVAL),
+        _ => return Err(Errno::EINVAL),
     }
     Ok(None)
 }

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use farpage_services::Host;
 use farpage_services::cluster::{Scheduler, Wanted};
+use farpage_sys::process;
 
+use crate::history;
 use crate::up::{farpage, until};
 
 /// What a program of a host is told where its host kernel listens.
@@ -28,11 +30,15 @@ pub fn run_client() {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().unwrap();
         if words[0] == "share" {
+            let kind = words.get(4).copied().unwrap_or("distributed");
             let wanted = (words.len() > 2).then(|| Wanted {
                 bytes: number(2),
                 unit_bytes: number(3),
-                scheduler: Scheduler::Distributed,
-                replicas: 1,
+                scheduler: match kind {
+                    "simple" => Scheduler::Simple,
+                    _ => Scheduler::Distributed,
+                },
+                replicas: if kind == "mirrored" { 2 } else { 1 },
                 stays: false,
                 note: String::new(),
             });
@@ -57,6 +63,33 @@ pub fn run_client() {
             }
             "get" => {
                 println!("{}", word(number(1)).load(Ordering::Relaxed));
+                continue;
+            }
+            // Writes its number to each page, and one more.
+            "fill" => {
+                for page in number(1)..number(2) {
+                    word(page).store(page + 1, Ordering::Relaxed);
+                }
+            }
+            // How many pages have that, how many are lost, and how many have something else.
+            "check" => {
+                let mut found = [0; 3];
+                for page in number(1)..number(2) {
+                    let mut bytes = [0; 8];
+                    let address = std::ptr::from_ref(word(page)).addr();
+                    let read = process::copy_from(address, &mut bytes).map(|_| bytes);
+                    found[match read.map(u64::from_le_bytes) {
+                        Ok(word) if word == page + 1 => 0,
+                        Err(_) => 1,
+                        Ok(_) => 2,
+                    }] += 1;
+                }
+                println!("{found:?}");
+                continue;
+            }
+            "history" => {
+                let all = history::work(words_of, number(1), number(2), number(3), number(4));
+                println!("{}", history::put(&all));
                 continue;
             }
             "sum" => {
@@ -236,6 +269,12 @@ impl Net {
 
     /// One more host, with its host kernel.
     pub fn host(&mut self) -> Kernel {
+        let number = self.bare_host();
+        self.start(number)
+    }
+
+    /// One more host; its number.
+    pub fn bare_host(&mut self) -> u8 {
         let number = self.hosts;
         self.hosts += 1;
         let (name, space) = (&self.name, format!("{}-{number}", self.name));
@@ -250,7 +289,36 @@ impl Net {
         ] {
             assert!(ip(&step), "ip {step}");
         }
-        self.start(number)
+        number
+    }
+
+    /// `farpage run --cluster` of a program at a host, which has its own /dev/shm, of next to nothing,
+    /// and its own keys of System V.
+    pub fn run(&self, number: u8, more: &[&str], program: &[&str]) -> Command {
+        let mut command = self.within(&number.to_string(), "unshare");
+        let own = "mount -t tmpfs -o size=64k tmpfs /dev/shm && exec \"$@\"";
+        command.args(["--ipc", "--mount", "sh", "-c", own, "sh"]);
+        command.args([env!("CARGO_BIN_EXE_farpage"), "run", "--ram", "64M"]);
+        command.arg("--spill").arg(self.folder.path());
+        command.args(["--cluster", "etcd://10.79.0.1:2379/test", "--cluster-key"]);
+        command.arg(self.key()).args(more).arg("--").args(program);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// What etcd has of the cluster's objects.
+    pub fn objects(&self) -> usize {
+        let mut command = self.within("sw", "etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", "http://10.79.0.1:2379"]);
+        command.args(["get", "--prefix", "--keys-only", "test/now/object/"]);
+        let keys = command.output();
+        let keys = keys.expect("etcdctl is installed (cargo xtask setup)");
+        keys.stdout
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .count()
     }
 
     /// The host kernel of a host, started anew.
@@ -353,8 +421,13 @@ impl Kernel {
     }
 
     /// Ends it; what it said.
-    pub fn ends(mut self) -> String {
+    pub fn ends(self) -> String {
         self.signal("-TERM");
+        self.ended()
+    }
+
+    /// It was told to end; what it said.
+    pub fn ended(mut self) -> String {
         let began = Instant::now();
         let mut said = String::new();
         let mut errors = self.child.stderr.take().unwrap();

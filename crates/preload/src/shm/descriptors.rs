@@ -210,6 +210,13 @@ pub(super) fn set_size(fd: Fd, before: &Status, bytes: usize) -> Result<usize> {
         }
         _ => set(fd),
     }?;
+    if super::shm().is_some_and(Shm::is_cluster) {
+        tell_size(fd, before, bytes);
+        if (bytes as u64) < before.bytes {
+            were_cut(fd, bytes, before.bytes);
+        }
+        return Ok(done);
+    }
     if (bytes as u64) < before.bytes && STATE.lock().ask(Ask::new(Kind::Size), Some(fd)).is_ok() {
         let rest = bytes.next_multiple_of(farpage_abi::PAGE_BYTES) - bytes;
         if rest > 0
@@ -219,6 +226,26 @@ pub(super) fn set_size(fd: Fd, before: &Status, bytes: usize) -> Result<usize> {
         }
     }
     Ok(done)
+}
+
+/// All hosts of the cluster are told what size a file has now.
+pub(super) fn tell_size(fd: Fd, before: &Status, bytes: usize) {
+    let ask = Ask {
+        b: bytes as u64,
+        ..Ask::new(Kind::Size)
+    };
+    if bytes as u64 != before.bytes {
+        // A file that other hosts do not have.
+        let _ = STATE.lock().ask(ask, Some(fd));
+    }
+}
+
+/// A cluster's file has lost its bytes from `bytes` to `before`: they are zeros if it grows again.
+pub(super) fn were_cut(fd: Fd, bytes: usize, before: u64) {
+    if let Pages::Kept(object) = pages_of(fd) {
+        // What is lost cannot be had by others either.
+        let _ = transfer::zero(&object, bytes, before as usize - bytes);
+    }
 }
 
 /// `fallocate`: room is found when a page is written to.

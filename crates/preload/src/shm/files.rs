@@ -31,15 +31,24 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
     // A process that ends between making a file and telling of it leaves no name.
     let mut state = STATE.lock();
     let is_new = before == Before::Nothing && flags & g::O_TMPFILE != g::O_TMPFILE;
-    let is_told = is_new && tell_of_making(&mut state, dir, path).is_ok();
+    let told = is_new.then(|| tell_of_making(&mut state, dir, path));
+    if let (Some(Err(errno)), true) = (told, shm.is_cluster()) {
+        return Some(Err(errno));
+    }
+    let is_told = told == Some(Ok(()));
     // Nothing of it waits: it is a regular file, or will be one.
     // SAFETY: the program's own call.
     let opened = unsafe { trap::pass(number, args) };
-    let told = opened.map(|fd| tell(shm, &mut state, Fd(fd as i32), flags, before));
-    if is_told && told != Ok(true) {
+    let made = opened.map(|fd| tell(shm, &mut state, Fd(fd as i32), flags, &before));
+    if is_told && made != Ok(true) {
         state.made_nothing();
     }
     drop(state);
+    if let (Ok(fd), Before::Bytes(bytes), true) = (opened, before, shm.is_cluster())
+        && flags & g::O_TRUNC != 0
+    {
+        descriptors::were_cut(Fd(fd as i32), 0, bytes);
+    }
     Some(opened.map(|fd| keep(shm, Fd(fd as i32), flags)))
 }
 
@@ -73,7 +82,7 @@ fn folder_of(path: &[u8]) -> Vec<u8> {
 enum Before {
     Nothing,
     Empty,
-    Bytes,
+    Bytes(u64),
 }
 
 /// What the path leads to, if it can be a file of shared memory.
@@ -89,7 +98,7 @@ fn candidate(shm: &Shm, dir: usize, path: usize, flags: u32) -> Option<Before> {
         }
         Ok(status) if !is_one(shm, &status) => None,
         Ok(status) if status.bytes == 0 => Some(Before::Empty),
-        Ok(_) => Some(Before::Bytes),
+        Ok(status) => Some(Before::Bytes(status.bytes)),
         Err(Errno::ENOENT) if flags & g::O_CREAT != 0 => {
             let folder = folder_of(Reader::new().string(path).ok()?);
             let at = folder.as_ptr().expose_provenance();
@@ -102,11 +111,11 @@ fn candidate(shm: &Shm, dir: usize, path: usize, flags: u32) -> Option<Before> {
 
 /// Tells the supervisor what it must know. True when that is what was made; what it does not know
 /// stays Linux's.
-fn tell(shm: &Shm, state: &mut State, fd: Fd, flags: u32, before: Before) -> bool {
+fn tell(shm: &Shm, state: &mut State, fd: Fd, flags: u32, before: &Before) -> bool {
     let kind = match before {
         Before::Nothing => Kind::Made,
-        Before::Bytes if flags & g::O_TRUNC != 0 => Kind::Size,
-        Before::Empty | Before::Bytes => return false,
+        Before::Bytes(_) if flags & g::O_TRUNC != 0 => Kind::Size,
+        Before::Empty | Before::Bytes(_) => return false,
     };
     status_of(shm, fd).is_some() && state.ask(Ask::new(kind), Some(fd)).is_ok()
 }

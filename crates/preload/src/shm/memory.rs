@@ -12,7 +12,7 @@ use farpage_sys::uffd::Uffd;
 use farpage_sys::{Errno, Result, mem, time};
 
 use super::connection::{STATE, State};
-use super::{descriptors, memory_files, say, status_of};
+use super::{descriptors, memory_files, say, status_of, transfer};
 use crate::{memory, start, supervised};
 
 const FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
@@ -401,6 +401,11 @@ fn remove(at: usize, bytes: usize) -> Option<Result<usize>> {
     if pieces.iter().any(|piece| !piece.shared || !piece.writable) {
         return Some(Err(Errno::EINVAL));
     }
+    if super::shm().is_some_and(Shm::is_cluster) {
+        drop(state);
+        let done = pieces.into_iter().try_for_each(zero);
+        return Some(done.map(|()| 0));
+    }
     for piece in pieces {
         let ask = Ask {
             a: piece.object,
@@ -413,6 +418,18 @@ fn remove(at: usize, bytes: usize) -> Option<Result<usize>> {
         }
     }
     Some(Ok(0))
+}
+
+/// Makes what a piece shows zeros, for all hosts.
+fn zero(piece: Piece) -> Result<()> {
+    let ask = Ask {
+        a: piece.object,
+        ..Ask::new(Kind::Object)
+    };
+    let (number, memory) = given(STATE.lock().ask(ask, None))?;
+    let object = descriptors::Object { number, memory };
+    let from = piece.first as usize * PAGE_BYTES;
+    transfer::zero(&object, from, piece.end - piece.start)
 }
 
 /// # Safety

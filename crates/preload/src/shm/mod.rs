@@ -7,6 +7,9 @@
 //!
 //! Memory files are like these from their first mapping on ([`memory_files`]).
 //!
+//! Where the memory is a cluster's ([`Shm::is_cluster`]), files and segments of the same names are at
+//! all hosts, and what is done to a name has happened at all of them when the call returns.
+//!
 //! What would let Linux read or write the empty file is done here, by descriptors that have numbers
 //! which the filter knows, or cannot be done by the descriptor any more.
 
@@ -14,9 +17,11 @@ mod connection;
 mod control_messages;
 mod descriptors;
 mod files;
+mod futexes;
 mod locks;
 mod memory;
 mod memory_files;
+mod names;
 mod room;
 mod segments;
 mod sockets;
@@ -87,6 +92,21 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
         g::__NR_recvmsg | g::__NR_recvmmsg => {
             // SAFETY: forwarded.
             return Some(unsafe { sockets::call(shm, number, args, received) });
+        }
+        // SAFETY: forwarded.
+        g::__NR_futex => return unsafe { futexes::call(shm, args) },
+        g::__NR_unlink
+        | g::__NR_unlinkat
+        | g::__NR_link
+        | g::__NR_linkat
+        | g::__NR_rename
+        | g::__NR_renameat
+        | g::__NR_renameat2
+        | g::__NR_shmctl
+            if shm.is_cluster() =>
+        {
+            // SAFETY: forwarded.
+            unsafe { names::call(shm, number, args) }
         }
         g::__NR_fcntl if let Some(done) = locks::call(shm, args) => return Some(done),
         _ => descriptors::call(shm, number, args),

@@ -3,14 +3,17 @@
 //!
 //! The real segment is mapped as well, where nobody touches it: so Linux counts who has it.
 
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use farpage_abi::PAGE_BYTES;
-use farpage_abi::shm::{Ask, Ipc, Kind};
+use farpage_abi::shm::{Ask, Ipc, Kind, Shm};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, ipc, process, syscall};
 
 use super::connection::{STATE, State};
 use super::memory::{Wanted, given, unmap};
+use super::say;
 use crate::program::Reader;
 use crate::trap;
 
@@ -83,6 +86,9 @@ unsafe fn get(
     if what != Ipc::HugeSegment {
         fresh(&mut args);
     }
+    if !is_private && matches!(what, Ipc::Semaphores | Ipc::Messages) {
+        say_what_stays();
+    }
     let mut state = STATE.lock();
     let making = Ask {
         a: 2,
@@ -109,6 +115,18 @@ unsafe fn get(
     made
 }
 
+/// Where memory is a cluster's, says once that not all that has names is.
+fn say_what_stays() {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    let is_cluster = super::shm().is_some_and(Shm::is_cluster);
+    if is_cluster && !IS_SAID.swap(true, Ordering::Relaxed) {
+        say(
+            "semaphores of System V and message queues are this host's alone: programs of other hosts do \
+             not find them; semaphores of POSIX (sem_open) and mutexes in shared memory are all hosts'",
+        );
+    }
+}
+
 /// # Safety
 /// As the call that the program made.
 unsafe fn open_queue(args: [usize; 6]) -> Option<Result<usize>> {
@@ -125,6 +143,7 @@ unsafe fn open_queue(args: [usize; 6]) -> Option<Result<usize>> {
     if there != Err(Errno::ENOENT) {
         return None;
     }
+    say_what_stays();
     let mut state = STATE.lock();
     let ask = |kind| Ask {
         a: 1,

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use farpage_abi::PAGE_BYTES;
-use farpage_abi::shm::{Ask, Kind};
+use farpage_abi::shm::{Ask, Kind, Shm};
 use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, process, syscall};
@@ -12,7 +12,7 @@ use farpage_sys::{Errno, Result, process, syscall};
 use super::connection::STATE;
 use super::descriptors::Object;
 use super::memory::{Wanted, unmap};
-use super::memory_files;
+use super::{descriptors, memory_files};
 use crate::program;
 
 const IOV_MAX: usize = 1024;
@@ -20,6 +20,9 @@ const IOV_MAX: usize = 1024;
 const TRANSFER_MAX: usize = 0x7fff_f000;
 /// What is mapped at a time.
 const WINDOW: usize = 4 << 20;
+
+/// Pages that are made zeros by being written to, at a time.
+const ZEROS_MAX: usize = 256;
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
@@ -183,6 +186,9 @@ impl Transfer {
         if self.way == Way::In && end > status.bytes as usize && start < end {
             // SAFETY: takes no pointer.
             unsafe { syscall!(g::__NR_ftruncate, self.fd, end) }?;
+            if super::shm().is_some_and(Shm::is_cluster) {
+                descriptors::tell_size(Fd(self.fd as i32), status, end);
+            }
         }
         let done = copy(object, self.way, start, end - start, &self.pieces)?;
         if self.at.is_none() {
@@ -291,6 +297,16 @@ fn move_bytes(
 
 /// Makes `bytes` bytes from `offset` on zeros.
 pub(super) fn zero(object: &Object, offset: usize, bytes: usize) -> Result<()> {
+    if super::shm().is_some_and(Shm::is_cluster) {
+        // Other hosts have the pages, too.
+        let zeros = [[ZEROS.as_ptr().expose_provenance(), PAGE_BYTES]; ZEROS_MAX];
+        let most = ZEROS_MAX * PAGE_BYTES;
+        for start in (0..bytes).step_by(most) {
+            let part = most.min(bytes - start);
+            copy(object, Way::In, offset + start, part, &zeros)?;
+        }
+        return Ok(());
+    }
     let end = offset + bytes;
     let (first, last) = (
         offset.next_multiple_of(PAGE_BYTES),

@@ -1,5 +1,6 @@
 //! The cluster that this host belongs to: its store, its network, and its shared objects.
 
+mod names;
 mod post;
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,7 +24,8 @@ use serde::de::DeserializeOwned;
 
 use crate::counters::Figures;
 use crate::object::{About, lock};
-use crate::server::{Hosts, OpenError, Server, Wire, Wrong, check_replicas};
+use crate::server::{Hosts, Left, OpenError, Server, Wire, Wrong, check_replicas};
+use names::Rounds;
 use post::{Ears, Inbox, Kind, Post};
 
 /// Threads that were let in to a unit keep it so long, if they have not run yet.
@@ -127,6 +129,29 @@ pub struct State {
     pub fenced: Option<String>,
 }
 
+/// Who is told what happens in a cluster.
+pub trait Observer: Send + Sync {
+    /// What a user should see.
+    fn say(&self, what: &str);
+
+    /// An object was made, or has another name or note. Called by one thread, in the order of the
+    /// store, which does nothing else meanwhile: it must not wait for the store.
+    fn object_changed(&self, number: u64, name: Option<&str>, described: &Description) {
+        let _ = (number, name, described);
+    }
+
+    /// An object is gone. As [`Observer::object_changed`].
+    fn object_removed(&self, number: u64) {
+        let _ = number;
+    }
+
+    /// So many of those who wait at a byte of an object at this host are to go on
+    /// ([`Cluster::wake`]). The caller must not be kept waiting.
+    fn wake(&self, number: u64, offset: u64, count: u32) {
+        let _ = (number, offset, count);
+    }
+}
+
 /// This host's stay in a cluster.
 pub struct Cluster {
     inner: Arc<Inner>,
@@ -140,13 +165,12 @@ struct Inner {
     server: Server,
     state: Mutex<State>,
     is_over: AtomicBool,
-    /// Is told what users should see.
-    say: Box<dyn Fn(&str) + Send + Sync>,
+    rounds: Rounds,
+    observer: Arc<dyn Observer>,
 }
 
 impl Cluster {
-    /// Joins. Pages that do not fit into the memory of `objects` go to `paging_space`; `say` is told
-    /// what a user should see.
+    /// Joins. Pages that do not fit into the memory of `objects` go to `paging_space`.
     ///
     /// # Errors
     /// [`JoinError`].
@@ -154,7 +178,7 @@ impl Cluster {
         config: Config,
         objects: &'static Objects,
         paging_space: Arc<dyn Pager>,
-        say: Box<dyn Fn(&str) + Send + Sync>,
+        observer: Arc<dyn Observer>,
     ) -> Result<Self, JoinError> {
         let control = Control::join(config.control)?;
         let own = Host(control.slot().0);
@@ -172,7 +196,8 @@ impl Cluster {
             server,
             state: Mutex::default(),
             is_over: AtomicBool::new(false),
-            say,
+            rounds: Rounds::default(),
+            observer,
         });
         let inbox: Weak<Inner> = Arc::downgrade(&inner);
         post.begin(inbox);
@@ -256,6 +281,39 @@ impl Cluster {
         fits(name, uid, &found.description, None)?;
         self.inner.control.remove(name)?;
         Ok(())
+    }
+
+    /// True of an object that this host made, in this stay.
+    #[must_use]
+    pub fn is_home(&self, described: &Description) -> bool {
+        described.home.incarnation == self.inner.control.incarnation()
+    }
+
+    /// Leaves in good order: gives what only this host has to those that stay, for so long at most;
+    /// `says` is told how many bytes are left when that takes long. What could not be given.
+    pub fn leave(&self, within: Duration, says: &dyn Fn(u64)) -> Vec<Left> {
+        let inner = &self.inner;
+        let outlives = |number| inner.outlives(number);
+        let left = inner.server.leave(within, &outlives, says);
+        inner.is_over.store(true, Ordering::Release);
+        let is_fenced = inner.control.is_fenced();
+        if let Err(error) = inner.control.leave()
+            && !is_fenced
+        {
+            inner.say(&format!(
+                "the others notice only in a while that this host has left: {error}"
+            ));
+        }
+        left
+    }
+
+    /// True when the object of a name is still there when this host has left.
+    #[must_use]
+    pub fn outlives(&self, name: &str) -> bool {
+        let state = lock(&self.inner.state);
+        let mut named = state.objects.iter();
+        let found = named.find(|(_, (of, _))| of.as_deref() == Some(name));
+        found.is_some_and(|(number, _)| self.inner.outlives(*number))
     }
 
     /// What is known of the cluster.
@@ -368,6 +426,12 @@ impl Inner {
         Ok(object)
     }
 
+    /// True when an object stays, or another host has it.
+    fn outlives(&self, number: u64) -> bool {
+        let outlives = self.control.outlives_this_host(ObjectId(number));
+        outlives.unwrap_or(false)
+    }
+
     /// Asks whether the others are there, and takes what happens in the cluster.
     fn work(&self) {
         while !self.is_over.load(Ordering::Acquire) {
@@ -376,10 +440,26 @@ impl Inner {
                     self.post.sends(to, Kind::Ping, &[&put(&ping)]);
                 }
             }
-            if let Some(event) = self.control.next_event(PING) {
+            let event = self.control.next_event(PING);
+            // Who leaves is fenced, which is no news then.
+            let event = event.filter(|_| !self.is_over.load(Ordering::Acquire));
+            if let Some(event) = event {
                 self.happened(event);
             }
+            self.catches_up();
         }
+    }
+
+    fn say(&self, what: &str) {
+        self.observer.say(what);
+    }
+
+    fn knows(&self, number: u64, object: &farpage_control::Object) {
+        let named = (object.name.clone(), object.description.clone());
+        lock(&self.state).objects.insert(number, named);
+        let name = object.name.as_deref();
+        let described = &object.description;
+        self.observer.object_changed(number, name, described);
     }
 
     fn host_of(&self, incarnation: u64) -> Option<Host> {
@@ -390,21 +470,17 @@ impl Inner {
         match event {
             Event::View(view) => self.sees(&view),
             Event::Made(id, object) => {
-                let named = (object.name.clone(), object.description.clone());
-                lock(&self.state).objects.insert(id.0, named);
+                self.knows(id.0, &object);
                 let is_awaited = self.server.is_awaited(id.0);
                 let is_home = object.description.home.incarnation == self.control.incarnation();
                 if is_awaited || is_home {
                     self.keeps(id.0, object.name, &object.description);
                 }
             }
-            Event::Unnamed(id) => {
-                if let Some((name, _)) = lock(&self.state).objects.get_mut(&id.0) {
-                    *name = None;
-                }
-            }
+            Event::Changed(id, object) => self.knows(id.0, &object),
             Event::Removed(id) => {
                 lock(&self.state).objects.remove(&id.0);
+                self.observer.object_removed(id.0);
                 self.server.close(id.0);
             }
             Event::AtRisk { slot, .. } => {
@@ -414,23 +490,24 @@ impl Inner {
                 }
             }
             Event::StoreLost(why) => {
-                (self.say)(&format!(
+                self.say(&format!(
                     "the cluster's store does not answer ({why}): what is shared goes on, nothing new \
                      can be made"
                 ));
                 lock(&self.state).store_lost = Some(why);
             }
             Event::StoreBack => {
-                (self.say)("the cluster's store answers again");
+                self.say("the cluster's store answers again");
                 lock(&self.state).store_lost = None;
             }
             Event::Unreadable { key, why } => {
-                (self.say)(&format!("cannot use what the store has at {key}: {why}"));
+                self.say(&format!("cannot use what the store has at {key}: {why}"));
             }
             Event::Fenced(why) => {
-                (self.say)(&format!(
+                self.rounds.without_all_but(std::iter::empty());
+                self.say(&format!(
                     "this host is out of the cluster: {why}; what it shared cannot be used here any \
-                     more; start the host kernel again to join anew"
+                     more; start farpage again to join anew"
                 ));
                 lock(&self.state).fenced = Some(why);
                 self.server.fence();
@@ -441,9 +518,11 @@ impl Inner {
     /// There is a new view.
     fn sees(&self, view: &View) {
         self.shows(view);
+        self.rounds
+            .without_all_but(view.members.keys().map(|slot| Host(slot.0)));
         self.takes_over(view);
         for wrong in self.server.sees(hosts_of(view)) {
-            (self.say)(&wrong.to_string());
+            self.say(&wrong.to_string());
         }
     }
 
@@ -474,7 +553,7 @@ impl Inner {
         });
         let others: HashMap<Host, (Incarnation, SocketAddr)> = others.collect();
         for why in self.post.are_peers(&others) {
-            (self.say)(&format!("cannot meet a host of the cluster: {why}"));
+            self.say(&format!("cannot meet a host of the cluster: {why}"));
         }
         let mut state = lock(&self.state);
         let before = std::mem::take(&mut state.members);
@@ -504,7 +583,7 @@ impl Inner {
             // It waits until the object is open.
             Err(Wrong::Unknown { object, .. }) => object,
             Err(wrong @ (Wrong::Garbled { .. } | Wrong::Violation(_))) => {
-                return (self.say)(&wrong.to_string());
+                return self.say(&wrong.to_string());
             }
         };
         let known = lock(&self.state).objects.get(&object).cloned();
@@ -517,7 +596,7 @@ impl Inner {
     fn keeps(&self, number: u64, name: Option<String>, described: &Description) {
         let name = name.unwrap_or_default();
         if let Err(error) = self.open(number, &name, described) {
-            (self.say)(&format!("cannot keep '{name}' of the cluster: {error}"));
+            self.say(&format!("cannot keep '{name}' of the cluster: {error}"));
         }
     }
 }
@@ -538,11 +617,23 @@ impl Inbox for Inner {
                 Some(pong) => self.control.answered(&pong),
                 None => self.is_wrong(from, "an answer that is none"),
             },
+            Kind::Done => match take(bytes) {
+                Some((round, revision)) => self.is_asked(from, round, revision),
+                None => self.is_wrong(from, "a question that is none"),
+            },
+            Kind::IsDone => match take(bytes) {
+                Some(round) => self.rounds.answered(round, from),
+                None => self.is_wrong(from, "an answer that is none"),
+            },
+            Kind::Wake => match take(bytes) {
+                Some((number, offset, count)) => self.observer.wake(number, offset, count),
+                None => self.is_wrong(from, "whom to wake, and it is nobody"),
+            },
         }
     }
 
     fn is_wrong(&self, from: Host, what: &str) {
-        (self.say)(&format!("{from} sent {what}; it is left out"));
+        self.say(&format!("{from} sent {what}; it is left out"));
     }
 
     fn link_changed(&self, host: Host, is_up: bool, why: &str) {
@@ -553,7 +644,7 @@ impl Inbox for Inner {
     }
 
     fn turned_away(&self, who: SocketAddr, why: &str) {
-        (self.say)(&format!("turned {who} away: {why}"));
+        self.say(&format!("turned {who} away: {why}"));
     }
 }
 

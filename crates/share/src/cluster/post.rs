@@ -18,13 +18,25 @@ pub(crate) enum Kind {
     Ping = 2,
     /// It is.
     Pong = 3,
+    /// Until when it has done what the store says.
+    Done = 4,
+    /// It has.
+    IsDone = 5,
+    /// Whoever waits at a word is to go on.
+    Wake = 6,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        [Self::Unit, Self::Ping, Self::Pong]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        let all = [
+            Self::Unit,
+            Self::Ping,
+            Self::Pong,
+            Self::Done,
+            Self::IsDone,
+            Self::Wake,
+        ];
+        all.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 

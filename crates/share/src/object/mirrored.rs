@@ -327,7 +327,7 @@ impl Shared {
         // It is reported after a death.
         self.part(unit)
             .entry(unit)
-            .or_insert_with(|| self.untouched());
+            .or_insert_with(|| self.untouched(unit));
         let put = self.kept().put(self.pages_of(unit), contents);
         let mut state = lock(mirrored);
         match put {

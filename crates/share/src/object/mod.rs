@@ -1,6 +1,7 @@
 //! One shared object at this host: the pager of the host's kernel, and a peer of other hosts.
 
 mod contents;
+mod leave;
 mod line;
 mod mirrored;
 mod pager;
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageRange};
-use farpage_coherence::{Contents, HOSTS_MAX, Host, Known, Message, Output, Page, Violation};
+use farpage_coherence::{Contents, HOSTS_MAX, Host, Message, Output, Page, Violation};
 use farpage_control::Scheduler;
 use farpage_host::Object;
 use farpage_pagers::{PagerError, errno};
@@ -28,6 +29,7 @@ use crate::server::Shell;
 use crate::simple::{Does, Simple, State as OfSimple};
 use crate::unit::Places;
 use crate::wire::Said;
+use leave::Untouched;
 
 /// Cells are kept in so many parts, each with its lock.
 const PARTS: u64 = 16;
@@ -89,6 +91,7 @@ pub(crate) struct Shared {
     kind: Kind,
     /// What has yet to happen, if it happens one after the other.
     line: Mutex<Line>,
+    untouched: Mutex<Untouched>,
 }
 
 /// Who owns what nobody touched.
@@ -135,6 +138,7 @@ impl Shared {
             home: Mutex::new(home),
             kind: Kind::of(&about, home),
             line: Mutex::default(),
+            untouched: Mutex::default(),
             about,
             shell,
             own: Weak::clone(own),
@@ -223,7 +227,7 @@ impl Shared {
         let _entered = self.shell.gate.enter();
         let mut wrong = Ok(());
         let mut part = self.part(unit);
-        let cell = part.entry(unit).or_insert_with(|| self.untouched());
+        let cell = part.entry(unit).or_insert_with(|| self.untouched(unit));
         cell.inbox.push_back(event);
         if std::mem::replace(&mut cell.is_busy, true) {
             return Ok(());
@@ -243,7 +247,7 @@ impl Shared {
     }
 
     /// A unit that this host has not touched so far.
-    fn untouched(&self) -> Cell {
+    fn untouched(&self, unit: u64) -> Cell {
         let (own, home) = (self.shell.own, *lock(&self.home));
         if self.simple().is_some() {
             return Cell::new(Scheduled::Simple(Simple::new(own, home.host)), false);
@@ -258,7 +262,8 @@ impl Shared {
             return self.maybe_frozen(page, false);
         }
         page.freeze();
-        let verdict = of_nobody(own, self.known());
+        let verdict = of_nobody(own, self.known(unit));
+        self.is_touched(unit);
         page.resume(own, &verdict).expect("nothing is known of it");
         // Nothing of it is anywhere yet, so nothing is to be done.
         while page.poll_output().is_some() {}
@@ -272,14 +277,6 @@ impl Shared {
         match self.is_mirrored() {
             true => Page::mirrored(self.shell.own, owner),
             false => Page::new(self.shell.own, owner),
-        }
-    }
-
-    /// What is known of a unit that no survivor has.
-    pub(crate) fn known(&self) -> Known {
-        match self.is_mirrored() {
-            true => Known::Mirrored,
-            false => Known::Nothing,
         }
     }
 
@@ -309,6 +306,9 @@ impl Shared {
             }
             return Ok(());
         }
+        let Some(event) = self.as_it_leaves(unit, event) else {
+            return Ok(());
+        };
         self.acts(unit, |places| match event {
             Event::Wanted(ticket) => Ok(self.wanted(places, unit, ticket)),
             Event::Unlock => Ok(self.unlock(places, unit)),
@@ -346,7 +346,7 @@ impl Shared {
         };
         if self.is_in_line() {
             let mut part = self.part(unit);
-            part.entry(unit).or_insert_with(|| self.untouched());
+            part.entry(unit).or_insert_with(|| self.untouched(unit));
         }
         let places = self.places(&kernel);
         let done = act(&places)?;
@@ -469,7 +469,11 @@ impl Shared {
             return self.shows(places, unit, to, message, None);
         }
         count(&self.counters.sent);
-        let has_contents = message.has_contents();
+        // Before it is counted as sent: without them it is not.
+        let contents = match message.has_contents() {
+            true => Some(self.contents(places, unit)?),
+            false => None,
+        };
         let Some(generation) = self.shell.generation_to(to) else {
             // It has died: what it asked for is not asked for any more.
             return Ok(());
@@ -482,11 +486,9 @@ impl Shared {
             message,
         };
         let head = said.bytes();
-        if has_contents {
-            let contents = self.contents(places, unit)?;
-            self.shell.send(to, &[&head, &contents]);
-        } else {
-            self.shell.send(to, &[&head]);
+        match &contents {
+            Some(contents) => self.shell.send(to, &[&head, contents]),
+            None => self.shell.send(to, &[&head]),
         }
         Ok(())
     }

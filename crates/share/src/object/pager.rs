@@ -42,7 +42,7 @@ impl Pager for Shared {
                 ),
                 FENCED => write!(
                     into,
-                    "this host is out of the cluster; start its host kernel again to join anew"
+                    "this host is out of the cluster; start farpage again to join anew"
                 ),
                 HOMELESS => write!(
                     into,

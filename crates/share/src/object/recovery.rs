@@ -96,9 +96,12 @@ impl Shared {
         self.touched().into_iter().filter_map(report).collect()
     }
 
-    /// Its home, from the next verdicts on.
-    pub(crate) fn has_home(&self, home: Home) {
-        *lock(&self.home) = home;
+    /// Its home, from the next verdicts on, since hosts have come or gone.
+    pub(crate) fn has_home(&self, home: Home, has_anybody_gone: bool) {
+        let before = std::mem::replace(&mut *lock(&self.home), home);
+        if has_anybody_gone {
+            self.home_has_gone(before.host != home.host);
+        }
         if let Some(simple) = self.simple() {
             lock(simple).is_homeless |= home.is_next;
         }
@@ -118,8 +121,8 @@ impl Shared {
         };
         let places = self.places(&kernel);
         let home = *lock(&self.home);
-        let nobody_told = match home.is_next {
-            true => of_nobody(home.host, self.known()),
+        let nobody_told = |unit| match home.is_next {
+            true => of_nobody(home.host, self.known(unit)),
             false => Verdict::untouched(home.host),
         };
         if self.simple().is_some() {
@@ -133,7 +136,8 @@ impl Shared {
             let mut units = self.touched();
             units.sort_unstable();
             for unit in units {
-                let (by, verdict) = verdict(unit).unwrap_or((home.host, nobody_told));
+                let (by, verdict) = verdict(unit).unwrap_or_else(|| (home.host, nobody_told(unit)));
+                self.is_touched(unit);
                 let resumed = self.with(unit, |cell| {
                     let page = cell.unit.page()?;
                     cell.is_new &= page.report().standing != Standing::Nothing;
@@ -152,7 +156,7 @@ impl Shared {
     /// What this host, the home, has of a unit that others have told of.
     pub(crate) fn report_of(&self, unit: u64) -> Option<Report> {
         let mut part = self.part(unit);
-        let cell = part.entry(unit).or_insert_with(|| self.untouched());
+        let cell = part.entry(unit).or_insert_with(|| self.untouched(unit));
         let report = cell.unit.page()?.report();
         drop(part);
         Some(self.with_kept(unit, report))

@@ -1,5 +1,6 @@
 //! All shared objects at this host.
 
+mod leave;
 mod recover;
 mod take;
 
@@ -20,6 +21,9 @@ use crate::object::{About, Home, Shared, lock};
 use crate::parts::Parts;
 use crate::recovery::Recovering;
 use crate::wire::Said;
+use leave::Leaving;
+pub(crate) use leave::Stage;
+pub use leave::{Left, Why};
 
 /// Pages of a unit at most: 2 MiB.
 const UNIT_PAGES_MAX: u64 = 512;
@@ -48,6 +52,7 @@ pub(crate) struct Shell {
     /// Hosts that are known to take what this one sends.
     met: Mutex<farpage_coherence::Hosts>,
     is_fenced: AtomicBool,
+    leaving: Mutex<Leaving>,
 }
 
 impl Shell {
@@ -222,6 +227,7 @@ impl Server {
             members: Mutex::new(Members::new(own, hosts.view())),
             met: Mutex::default(),
             is_fenced: AtomicBool::new(false),
+            leaving: Mutex::default(),
         });
         let held = Arc::clone(&shell);
         let holds = std::thread::Builder::new()

@@ -64,7 +64,7 @@ impl Server {
         }
         let change = lock(&self.shell.members).change(view);
         for shared in &all {
-            shared.has_home(hosts.home(&shared.about));
+            shared.has_home(hosts.home(&shared.about), !died.is_empty());
         }
         *lock(&self.hosts) = hosts;
         match change {
@@ -77,6 +77,7 @@ impl Server {
             Change::Died { marks_to } => {
                 // It is asked for, or brought, again.
                 lock(&self.early).clear();
+                self.shell.leaves_anew();
                 all.iter().for_each(|shared| shared.freeze(died));
                 self.parts_from_the_dead_go();
                 // Whoever has the recovery may look at the members, so not the other way round.
@@ -109,7 +110,7 @@ impl Server {
         }
     }
 
-    fn all(&self) -> Vec<Arc<Shared>> {
+    pub(super) fn all(&self) -> Vec<Arc<Shared>> {
         let all = lock(&self.shared);
         all.values().map(|open| Arc::clone(&open.shared)).collect()
     }
@@ -177,7 +178,7 @@ impl Server {
         let own = |object: u64, unit: u64| {
             let all = lock(&self.shared);
             let shared = &all.get(&object)?.shared;
-            Some((shared.report_of(unit)?, shared.known()))
+            Some((shared.report_of(unit)?, shared.known(unit)))
         };
         let (fence, all, verdicts) = {
             let mut recovering = lock(&self.recovering);

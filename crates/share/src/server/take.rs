@@ -9,7 +9,8 @@ use crate::mirrored::{Parcel, Then, Written};
 use crate::object::{Shared, lock};
 use crate::parts::Place;
 use crate::simple;
-use crate::wire::{Garbled, Passed, Said};
+use crate::units::Units;
+use crate::wire::{Garbled, Passed, Said, UNITS_MAX};
 
 impl Server {
     /// A message has come from a peer.
@@ -83,6 +84,32 @@ impl Server {
                 };
                 Ok(shared.simple_came(from, number, said)?)
             }),
+            Said::TakeOver {
+                object,
+                generation,
+                units,
+            } => self.counted(from, object, generation, bytes, |shared| {
+                take_over(shared, &units).map_err(|what| wrong(from, what))
+            }),
+            Said::Touched { object, generation } => {
+                self.counted(from, object, generation, bytes, |shared| {
+                    let touched = Units::of(contents, shared.units());
+                    let what = "units beyond the end of their object";
+                    let touched = touched.ok_or_else(|| wrong(from, what))?;
+                    Ok(shared.home_leaves(from, touched)?)
+                })
+            }
+            Said::Leaves => {
+                self.other_leaves(from);
+                Ok(())
+            }
+            Said::Has {
+                received,
+                is_leaving,
+            } => {
+                self.other_has(from, received, is_leaving);
+                Ok(())
+            }
             Said::Part {
                 message,
                 part,
@@ -199,6 +226,27 @@ struct Come<'a> {
     bytes: &'a [u8],
     /// It is no more to be counted.
     is_counted: bool,
+}
+
+/// A host that leaves has units, which this one wants from now on.
+fn take_over(shared: &Shared, units: &[(u64, u64)]) -> Result<(), &'static str> {
+    let beyond = |(first, count): &(u64, u64)| {
+        let end = first.checked_add(*count);
+        end.is_none_or(|end| end > shared.units())
+    };
+    if units.iter().any(beyond) {
+        return Err("units beyond the end of their object");
+    }
+    let units = units
+        .iter()
+        .flat_map(|(first, count)| *first..first + count);
+    for (at, unit) in units.enumerate() {
+        if at == UNITS_MAX {
+            return Err("too many units to take over");
+        }
+        shared.takes_over(unit);
+    }
+    Ok(())
 }
 
 fn take_unit(

@@ -3,6 +3,7 @@
 #![allow(dead_code, missing_docs)]
 
 pub mod dying;
+pub mod history;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -145,6 +145,9 @@ pub struct Params {
     /// Shared memory is kept by the supervisor: also trap calls that make or map it, and those that
     /// use descriptors of its files. Not together with `maps`.
     pub shm: bool,
+    /// Other hosts have the same shared memory: also trap calls that remove its names, and those that
+    /// wait at its words. Only with `shm`.
+    pub cluster: bool,
 }
 
 impl Params {

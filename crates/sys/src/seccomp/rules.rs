@@ -78,6 +78,8 @@ enum Rule {
     Seek,
     /// A path, unless it is empty and the descriptor meant.
     Named,
+    /// A futex that other processes may use.
+    Futex,
     /// Nothing but what the user-mode-only tier looks at.
     Plain,
 }
@@ -208,6 +210,20 @@ const SHM_RULES: &[(u32, Rule)] = &[
     (g::__NR_lseek, Rule::Seek),
 ];
 
+/// Where other hosts have the same shared memory.
+const CLUSTER_RULES: &[(u32, Rule)] = &[
+    (g::__NR_unlink, Rule::Always),
+    (g::__NR_unlinkat, Rule::Always),
+    (g::__NR_link, Rule::Always),
+    (g::__NR_linkat, Rule::Always),
+    (g::__NR_rename, Rule::Always),
+    (g::__NR_renameat, Rule::Always),
+    (g::__NR_renameat2, Rule::Always),
+    (g::__NR_shmctl, Rule::Always),
+    (g::__NR_futex, Rule::Futex),
+    (g::__NR_futex_waitv, Rule::Missing),
+];
+
 /// What is done for one call: its rule, and which arguments may not point to managed memory.
 type Judgement = (Rule, u8);
 
@@ -219,6 +235,9 @@ pub(super) fn build(params: &Params) -> Vec<Instruction> {
     }
     if params.shm {
         judged.extend(SHM_RULES.iter().map(|&(nr, rule)| (nr, (rule, 0))));
+    }
+    if params.cluster {
+        judged.extend(CLUSTER_RULES.iter().map(|&(nr, rule)| (nr, (rule, 0))));
     }
     if params.user_mode_tier {
         for &(nr, mask) in pointers::DIRECT {
@@ -359,6 +378,10 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
         Rule::Named => {
             a.load(data::low(3));
             a.unless(Test::AnyBit(g::AT_EMPTY_PATH), ends.trap);
+        }
+        Rule::Futex => {
+            a.load(data::low(1));
+            a.unless(Test::AnyBit(g::FUTEX_PRIVATE_FLAG), ends.trap);
         }
         Rule::Given(argument) => when_given(a, argument, ends.trap),
         Rule::Plain => {}

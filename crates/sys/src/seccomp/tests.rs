@@ -100,6 +100,7 @@ fn code(user_mode_tier: bool) -> Vec<Instruction> {
         user_mode_tier,
         maps: false,
         shm: false,
+        cluster: false,
     })
 }
 
@@ -112,6 +113,7 @@ fn answer_with_maps(nr: u32, args: &[usize]) -> u32 {
         user_mode_tier: false,
         maps: true,
         shm: false,
+        cluster: false,
     });
     let call = Call {
         nr,
@@ -123,6 +125,10 @@ fn answer_with_maps(nr: u32, args: &[usize]) -> u32 {
 }
 
 fn answer_with_shm(nr: u32, args: &[usize]) -> u32 {
+    answer_with_shm_of(false, nr, args)
+}
+
+fn answer_with_shm_of(cluster: bool, nr: u32, args: &[usize]) -> u32 {
     let mut all = [0; 6];
     all[..args.len()].copy_from_slice(args);
     let code = filter(&Params {
@@ -131,6 +137,7 @@ fn answer_with_shm(nr: u32, args: &[usize]) -> u32 {
         user_mode_tier: false,
         maps: false,
         shm: true,
+        cluster,
     });
     let call = Call {
         nr,
@@ -179,6 +186,30 @@ fn shared_memory_is_trapped_where_it_is_made_mapped_or_used_by_a_known_descripto
         );
         assert_eq!(answer_with_shm(g::__NR_sendfile, &[fd, 5]), expected);
     }
+}
+
+#[test]
+fn names_and_words_of_a_cluster_are_trapped_where_there_is_one() {
+    let wait = |cluster: bool, more: u32| {
+        let operation = (g::FUTEX_WAIT_BITSET | more) as usize;
+        answer_with_shm_of(cluster, g::__NR_futex, &[0, operation])
+    };
+    assert_eq!(wait(true, 0), TRAP);
+    assert_eq!(wait(true, g::FUTEX_CLOCK_REALTIME), TRAP);
+    assert_eq!(wait(true, g::FUTEX_PRIVATE_FLAG), ALLOW);
+    assert_eq!(wait(false, 0), ALLOW);
+    for nr in [g::__NR_unlink, g::__NR_linkat, g::__NR_shmctl] {
+        assert_eq!(answer_with_shm_of(true, nr, &[5]), TRAP, "call {nr}");
+        assert_eq!(answer_with_shm(nr, &[5]), ALLOW, "call {nr}");
+    }
+    assert_eq!(
+        answer_with_shm_of(true, g::__NR_futex_waitv, &[5]),
+        ERRNO | 38
+    );
+    assert_eq!(
+        answer_with_shm_of(true, g::__NR_mmap, &[0, 1, 3, 1, 5]),
+        TRAP
+    );
 }
 
 #[test]
