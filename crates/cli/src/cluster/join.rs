@@ -28,7 +28,7 @@ pub struct JoinArgs {
     /// Share memory with the hosts of a cluster, whose names are kept in etcd:
     /// etcd://HOST:PORT/NAME
     ///
-    /// Several servers of etcd are separated by commas. NAME is the cluster's; without, farpage.
+    /// Several servers of etcd are separated by commas. NAME is the cluster's, any that no other has.
     /// etcds:// uses TLS, etcd://USER:PASSWORD@HOST a user of etcd.
     #[arg(long, value_name = "URL", requires = "cluster_key")]
     pub cluster: Option<String>,

@@ -16,26 +16,33 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard, Weak};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use farpage_abi::PageRange;
 use farpage_abi::shm::{Ask, Ipc, Kind};
 use farpage_control::{ControlError, Description, Scheduler};
-use farpage_host::{Object, Objects};
+use farpage_host::{Object, Objects, SpaceId};
 use farpage_pagers::Pager;
 use farpage_share::{Cluster, Figures, HaveError, Left, Observer, Why, Wish};
+use farpage_sys::file::{self, Fd};
 use farpage_sys::view::View;
 use farpage_sys::{Errno, futex, ipc};
 
 use super::objects::{Kept, lock};
 use super::{FOLDER, Shared};
 use crate::cluster::join;
+use crate::signals;
 use crate::size::{counted, human};
 
+const ENOSPC: i32 = 28;
 const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
 /// What an object may grow to: the cluster's objects have one size for ever, and names theirs.
-const BYTES_MAX: u64 = 256 << 30;
+const BYTES_MAX: u64 = 64 << 30;
+/// Names at a time: each object takes up addresses for all that it may grow to, twice.
+const NAMES_MAX: usize = 900;
 /// How long a name that another host is making is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two looks whether this host has left.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// What programs find shared memory by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -86,6 +93,10 @@ struct Shown {
     segment: Option<u32>,
     /// It could not be shown.
     is_hidden: bool,
+    /// This host has made it.
+    is_own: bool,
+    /// This host does not hold it any more.
+    is_released: bool,
     /// It is opened here.
     object: Option<Arc<Object>>,
 }
@@ -98,6 +109,29 @@ struct At {
 }
 
 impl Shown {
+    /// It is shown, and was not removed meanwhile.
+    fn is_there(&self) -> bool {
+        let is_linked =
+            |(own, _): &(File, (u64, u64))| own.metadata().is_ok_and(|of| of.nlink() > 0);
+        self.file.as_ref().is_some_and(is_linked)
+            || self
+                .segment
+                .is_some_and(|segment| !ipc::is_removed(segment))
+    }
+
+    /// No task of this host can get at it any more.
+    fn is_unused(&self) -> bool {
+        let is_alone =
+            |(own, _): &(File, (u64, u64))| file::is_alone(Fd(own.as_raw_fd())) == Ok(true);
+        self.name.is_none()
+            && self
+                .object
+                .as_ref()
+                .is_none_or(|object| !object.is_mapped())
+            && self.file.as_ref().is_none_or(is_alone)
+            && self.segment.is_none_or(ipc::is_gone)
+    }
+
     fn place(&self) -> At {
         At {
             file: self.file.as_ref().map(|(_, key)| *key),
@@ -155,6 +189,12 @@ struct State {
     numbers: HashMap<u64, u64>,
     /// What connections have begun to make and not told the end of.
     begun: HashMap<u64, u64>,
+    /// Names that tasks of this host are asking the store for.
+    taking: HashSet<Name>,
+    /// Connections that have ended.
+    ended: HashSet<u64>,
+    /// This host leaves.
+    is_over: bool,
     /// Names that tasks of this host change.
     linking: HashSet<u64>,
     waiting: Waiting,
@@ -174,6 +214,8 @@ pub struct Names {
     waker: Mutex<Sender<(u64, u64, u32)>>,
     /// What the summary says of it.
     store: OnceLock<String>,
+    /// The folder, locked: another run would show the same names there.
+    _folder: File,
 }
 
 /// Joins.
@@ -188,6 +230,13 @@ pub fn start(
     let Some(config) = join::config(join, 0)? else {
         return Ok(None);
     };
+    let folder = File::open(FOLDER).with_context(|| format!("cannot open {FOLDER}"))?;
+    if folder.try_lock().is_err() {
+        bail!(
+            "cannot run with --cluster: another farpage run --cluster shows its names at {FOLDER}; start \
+             both programs by one run (-- sh -c 'one & two; wait')"
+        );
+    }
     let (waker, wakes) = channel();
     let objects = lock(kept).objects();
     let names = Arc::new(Names {
@@ -200,6 +249,7 @@ pub fn start(
         shown: Condvar::new(),
         waker: Mutex::new(waker),
         store: OnceLock::new(),
+        _folder: folder,
     });
     let observer = Arc::clone(&names) as Arc<dyn Observer>;
     let cluster = Cluster::join(config.share, objects, paging_space, observer)?;
@@ -229,7 +279,9 @@ impl Names {
 
     /// Nothing of it is shown at this host any more.
     pub fn hide(&self) {
-        for shown in lock(&self.state).all.values() {
+        let mut state = lock(&self.state);
+        state.is_over = true;
+        for shown in state.all.values() {
             if let Some(name) = &shown.name {
                 hide(name, shown.place());
             }
@@ -242,7 +294,11 @@ impl Names {
         if let Some(cluster) = cluster {
             // It goes with its last user.
             let is_news = |left: &Left| left.why != Why::Alone;
-            join::leave(&cluster, self.hand_over, is_news);
+            let within = self.hand_over;
+            let leaving = std::thread::spawn(move || join::leave(&cluster, within, is_news));
+            while !leaving.is_finished() && !signals::end_is_wanted() {
+                std::thread::sleep(LOOK);
+            }
         }
     }
 
@@ -279,7 +335,11 @@ impl Names {
             (Kind::Made, Some(file)) => Some(self.made_file(from, file).map(|()| None)),
             (Kind::Ipc, _) => {
                 let number = lock(&self.state).begun.remove(&from)?;
-                Some(self.made_segment(number, ask.b as u32).map(|()| None))
+                let made = self.made_segment(number, ask.b as u32);
+                if made.is_err() {
+                    self.unname(number);
+                }
+                Some(made.map(|()| None))
             }
             (Kind::File, Some(file)) => Some(found(self.open(self.number_of(file)?))),
             (Kind::Segment, _) => {
@@ -328,7 +388,10 @@ impl Names {
 
     /// A connection has ended.
     pub fn ended(&self, from: u64) {
-        lock(&self.state).waiting.without(from);
+        let mut state = lock(&self.state);
+        state.waiting.without(from);
+        state.ended.insert(from);
+        drop(state);
         self.made_nothing(from);
         self.tidy();
     }
@@ -345,11 +408,7 @@ impl Names {
     fn number_of(&self, file: &OwnedFd) -> Option<u64> {
         let key = identity(file)?;
         let is_it = |shown: &Shown| shown.file.as_ref().is_some_and(|(_, own)| *own == key);
-        let name = || {
-            let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-            Name::of_path(&fs::read_link(link).ok()?)
-        };
-        self.number(is_it, |shown| shown.file.is_none(), name)
+        self.number(is_it, |shown| shown.file.is_none(), || path_of(file))
     }
 
     /// The number of the cluster's object that a segment shows.
@@ -387,6 +446,21 @@ impl Names {
     /// A name is about to be made at this host: it is taken in the cluster, or shown here when there is
     /// one.
     fn take(&self, from: u64, name: &Name) -> Result<(), Errno> {
+        {
+            let state = lock(&self.state);
+            let is_taken = |state: &mut State| state.taking.contains(name);
+            let waited = self.shown.wait_while(state, is_taken);
+            let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+            state.taking.insert(name.clone());
+        }
+        let taken = self.take_alone(from, name);
+        lock(&self.state).taking.remove(name);
+        self.shown.notify_all();
+        taken
+    }
+
+    /// The same, while no other task of this host asks for the name.
+    fn take_alone(&self, from: u64, name: &Name) -> Result<(), Errno> {
         let cluster = self.cluster()?;
         let wish = Wish {
             bytes: BYTES_MAX,
@@ -396,16 +470,33 @@ impl Names {
             stays: false,
             note: "0".into(),
         };
+        let named = lock(&self.state)
+            .all
+            .values()
+            .filter(|shown| shown.name.is_some())
+            .count();
+        if named >= NAMES_MAX {
+            self.say(&format!(
+                "cannot make {}: the cluster has {NAMES_MAX} names of shared memory; remove some",
+                name.stored()
+            ));
+            return Err(Errno(ENOSPC));
+        }
         let began = Instant::now();
         loop {
             match cluster.make(&name.stored(), uid(), &wish) {
-                Ok(number) => {
-                    lock(&self.state).begun.insert(from, number);
-                    return Ok(());
-                }
+                Ok(number) => return self.begins(from, number),
                 Err(HaveError::Control(ControlError::Exists(id))) => {
+                    let is_anothers =
+                        |(_, known): &(Option<String>, Description)| known.uid != uid();
+                    if cluster.state().objects.get(&id.0).is_some_and(is_anothers) {
+                        return Err(Errno::EACCES);
+                    }
                     if self.is_shown(id.0) {
                         return Ok(());
+                    }
+                    if self.is_nobodys(id.0) {
+                        return self.begins(from, id.0);
                     }
                 }
                 Err(error) => return Err(self.says_why("make", name, &error)),
@@ -420,13 +511,35 @@ impl Names {
         }
     }
 
+    /// A connection has a name that it is about to show.
+    fn begins(&self, from: u64, number: u64) -> Result<(), Errno> {
+        let mut state = lock(&self.state);
+        if state.ended.contains(&from) {
+            drop(state);
+            self.unname(number);
+            return Err(Errno::EIO);
+        }
+        state.begun.insert(from, number);
+        Ok(())
+    }
+
+    /// True of a name of this host's that nobody is about to show: who made it has not heard that it did.
+    fn is_nobodys(&self, number: u64) -> bool {
+        let state = lock(&self.state);
+        let is_begun = state.begun.values().any(|begun| *begun == number);
+        let shown = state.all.get(&number);
+        !is_begun && shown.is_some_and(|shown| shown.is_own && !shown.is_there())
+    }
+
     /// Waits until a name is shown at this host, or removed. True when it is shown.
     fn is_shown(&self, number: u64) -> bool {
-        let is_there = |shown: &Shown| shown.file.is_some() || shown.segment.is_some();
+        let is_there = Shown::is_there;
         let state = lock(&self.state);
         let waiting = |state: &mut State| {
+            let is_begun = state.begun.values().any(|begun| *begun == number);
             let shown = state.all.get(&number);
-            shown.is_some_and(|shown| shown.name.is_some() && !is_there(shown))
+            let is_coming = |shown: &Shown| is_begun || !shown.is_own;
+            shown.is_some_and(|shown| shown.name.is_some() && !is_there(shown) && is_coming(shown))
         };
         let waited = self.shown.wait_timeout_while(state, PATIENCE, waiting);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -435,23 +548,30 @@ impl Names {
     }
 
     fn made_file(&self, from: u64, file: &OwnedFd) -> Result<(), Errno> {
-        let own = File::from(file.try_clone().map_err(|_| Errno::EMFILE)?);
         let begun = lock(&self.state).begun.get(&from).copied();
         let Some(number) = begun else {
             return match self.number_of(file) {
                 // It was there already, shown here.
                 Some(_) => Ok(()),
                 // It has no name, and stays this run's.
-                None => lock(&*self.kept()?).made_file(file),
+                None => lock(&*self.kept()?).made_file(file).map(drop),
             };
         };
-        lock(&*self.kept()?).made_file(file)?;
-        let own = reopened(&own).map_err(|_| Errno::EMFILE)?;
+        let own = File::from(lock(&*self.kept()?).made_file(file)?);
         let key = identity(&own).ok_or(Errno::EBADF)?;
         let mut state = lock(&self.state);
         state.begun.remove(&from);
-        state.all.entry(number).or_default().file = Some((own, key));
+        let known = state.all.entry(number).or_default();
+        // What others have done to it since it was made.
+        let _ = own.set_len(known.bytes);
+        known.file = Some((own, key));
+        let place = known.place();
+        let is_removed = known.name.is_none();
         self.shown.notify_all();
+        drop(state);
+        if is_removed && let Some(name) = path_of(file) {
+            hide(&name, place);
+        }
         Ok(())
     }
 
@@ -528,6 +648,7 @@ impl Names {
             removed.map(|(number, _)| *number).collect()
         };
         removed.into_iter().for_each(|number| self.unname(number));
+        self.tidy();
     }
 
     fn unname(&self, number: u64) {
@@ -548,15 +669,11 @@ impl Names {
     fn tidy(&self) {
         let unused: Vec<u64> = {
             let mut state = lock(&self.state);
-            let is_unused = |shown: &Shown| {
-                let object = shown.object.as_ref();
-                shown.name.is_none() && object.is_some_and(|object| !object.is_mapped())
-            };
-            let unused = state.all.iter().filter(|(_, shown)| is_unused(shown));
-            let unused: Vec<u64> = unused.map(|(number, _)| *number).collect();
-            for number in &unused {
-                if let Some(shown) = state.all.get_mut(number) {
-                    shown.object = None;
+            let mut unused = Vec::new();
+            for (number, shown) in &mut state.all {
+                if !shown.is_released && shown.is_unused() {
+                    (shown.object, shown.is_released) = (None, true);
+                    unused.push(*number);
                 }
             }
             unused
@@ -581,33 +698,39 @@ impl Names {
     }
 
     /// Wakes threads of this host.
-    fn wake_here(
-        &self,
-        windows: &mut HashMap<u64, (Arc<Object>, View)>,
-        number: u64,
-        offset: u64,
-        count: u32,
-    ) {
-        let object = {
+    fn wake_here(&self, windows: &mut Windows, number: u64, offset: u64, count: u32) {
+        let (object, is_named) = {
             let state = lock(&self.state);
+            let all = &state.all;
+            windows.retain(|number, window| {
+                let shown = all.get(number);
+                let stays = shown.is_some_and(|shown| shown.name.is_some());
+                if !stays {
+                    self.objects.detach(window.space);
+                }
+                stays
+            });
             if !state.waiting.places.contains_key(&(number, offset)) {
                 return;
             }
             let shown = state.all.get(&number);
-            shown.and_then(|shown| shown.object.clone())
+            let is_named = shown.is_some_and(|shown| shown.name.is_some());
+            (shown.and_then(|shown| shown.object.clone()), is_named)
         };
         let Some(object) = object else {
             return;
         };
-        windows.retain(|_, (object, _)| Arc::strong_count(object) > 1);
         if let Entry::Vacant(new) = windows.entry(number) {
             match window(self.objects, &object) {
-                Ok(view) => drop(new.insert((Arc::clone(&object), view))),
+                Ok(window) => drop(new.insert(window)),
                 Err(error) => return self.say(&format!("cannot wake threads: {error:#}")),
             }
         }
-        let (_, view) = &windows[&number];
-        futex::wake(view.half_word(offset as usize), count);
+        futex::wake(windows[&number].view.half_word(offset as usize), count);
+        // One without a name goes when nobody has it mapped.
+        if !is_named && let Some(window) = windows.remove(&number) {
+            self.objects.detach(window.space);
+        }
     }
 
     fn kept(&self) -> Result<Arc<Mutex<Kept>>, Errno> {
@@ -662,12 +785,15 @@ impl Names {
             }
         };
         let key = identity(&made)?;
-        let known = OwnedFd::from(made.try_clone().ok()?);
-        let noted = self.kept().map(|kept| lock(&kept).made_file(&known));
-        if !matches!(noted, Ok(Ok(()))) {
-            self.say(&format!("{} will not be removed", at.display()));
+        let made = OwnedFd::from(made);
+        match self.kept().and_then(|kept| lock(&kept).made_file(&made)) {
+            Ok(own) => Some((own.into(), key)),
+            Err(errno) => {
+                self.say(&format!("cannot show {}: {errno:?}", at.display()));
+                let _ = fs::remove_file(at);
+                None
+            }
         }
-        Some((made, key))
     }
 
     /// Shows a segment of the cluster at this host.
@@ -708,9 +834,9 @@ impl Observer for Names {
         if name.is_none() && !state.all.contains_key(&number) {
             return;
         }
-        let is_linked = state.linking.contains(&number);
+        let (is_linked, is_over) = (state.linking.contains(&number), state.is_over);
         let known = state.all.entry(number).or_default();
-        known.bytes = bytes;
+        (known.bytes, known.is_own) = (bytes, is_own);
         let before = std::mem::replace(&mut known.name, name.clone());
         let place = known.place();
         let size_of = known
@@ -724,6 +850,7 @@ impl Observer for Names {
             (Some(Name::File(from)), Some(Name::File(to))) if from != to => {
                 rename(from, to, place, is_linked);
             }
+            _ if is_over => {}
             (_, Some(Name::File(path))) if place.file.is_none() && !is_own => {
                 file = self.show_file(path);
                 is_hidden = file.is_none();
@@ -762,6 +889,7 @@ impl Observer for Names {
     }
 
     fn wake(&self, number: u64, offset: u64, count: u32) {
+        // It fails when this process ends.
         let _ = lock(&self.waker).send((number, offset, count));
     }
 }
@@ -792,10 +920,10 @@ fn identity(file: &impl AsFd) -> Option<(u64, u64)> {
     Some((status.st_dev, status.st_ino))
 }
 
-/// Opened for this process alone.
-fn reopened(file: &File) -> std::io::Result<File> {
+/// The name of a file, if it can have one.
+fn path_of(file: &OwnedFd) -> Option<Name> {
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-    OpenOptions::new().read(true).write(true).open(link)
+    Name::of_path(&fs::read_link(link).ok()?)
 }
 
 /// What shows a name is removed, if it is what this process knows.
@@ -826,19 +954,23 @@ fn rename(from: &str, to: &str, place: At, keeps: bool) {
 }
 
 /// A mapping of an object in this process.
-fn window(objects: &'static Objects, object: &Arc<Object>) -> Result<View> {
+struct Window {
+    view: View,
+    space: SpaceId,
+}
+
+/// By the cluster's numbers.
+type Windows = HashMap<u64, Window>;
+
+fn window(objects: &'static Objects, object: &Arc<Object>) -> Result<Window> {
     let bytes = BYTES_MAX as usize;
-    let view = View::map(
-        farpage_sys::file::Fd(object.file().as_raw_fd()),
-        bytes,
-        None,
-    )?;
+    let view = View::map(Fd(object.file().as_raw_fd()), bytes, None)?;
     let space = objects.attach(view.faults()?)?;
     let pages = PageRange::new(0, BYTES_MAX / PAGE);
     objects
         .map(space, object, view.address(), pages)
         .map_err(|error| anyhow::anyhow!("{error:?}"))?;
-    Ok(view)
+    Ok(Window { view, space })
 }
 
 #[cfg(test)]

@@ -106,8 +106,8 @@ impl Kept {
         self.objects
     }
 
-    /// A task has made a file.
-    pub fn made_file(&mut self, theirs: &OwnedFd) -> Result<(), Errno> {
+    /// A task has made a file. The same open file as is kept here.
+    pub fn made_file(&mut self, theirs: &OwnedFd) -> Result<OwnedFd, Errno> {
         let status = file::status(number(theirs))?;
         let link = format!("/proc/self/fd/{}", theirs.as_raw_fd());
         let path = std::fs::read_link(link).unwrap_or_default();
@@ -120,9 +120,10 @@ impl Kept {
             true => Contents::Linuxs,
             false => Contents::Written,
         };
+        let same = own.try_clone().map_err(|_| Errno::EMFILE)?;
         let file = MadeFile { own, contents };
         self.files.insert((status.device, status.inode), file);
-        Ok(())
+        Ok(same)
     }
 
     /// A task has made a message queue.

@@ -360,7 +360,7 @@ fn of_run(kept: &mut Kept, ask: Ask, with: Option<&OwnedFd>) -> Result<Option<Ar
     let with = || with.ok_or(Errno::EBADF);
     match ask.kind {
         Kind::Made if ask.a == 1 => kept.made_queue(with()?),
-        Kind::Made => kept.made_file(with()?)?,
+        Kind::Made => drop(kept.made_file(with()?)?),
         Kind::File => return kept.of_file(with()?, ask.a == 1).map(Some),
         Kind::Segment => return kept.of_segment(ask.a as u32, ask.b).map(Some),
         Kind::Size => kept.look_at_size(with()?)?,

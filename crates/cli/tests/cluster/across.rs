@@ -18,13 +18,35 @@ fn across(net: &Net) -> String {
     to.to_str().unwrap().to_owned()
 }
 
+/// Ended when it is dropped.
+struct Run(Option<Child>);
+
+impl Run {
+    fn start(mut command: Command) -> Self {
+        Self(Some(command.spawn().unwrap()))
+    }
+
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
 /// What a run that is to succeed said.
-fn said(run: Child) -> (String, String) {
+fn said(mut run: Run) -> (String, String) {
     let Output {
         status,
         stdout,
         stderr,
-    } = run.wait_with_output().unwrap();
+    } = run.0.take().unwrap().wait_with_output().unwrap();
     let (out, told) = (
         String::from_utf8(stdout).unwrap(),
         String::from_utf8(stderr).unwrap(),
@@ -36,11 +58,11 @@ fn said(run: Child) -> (String, String) {
 /// Runs a program at all hosts at a time: `PROGRAM WHAT HOST HOSTS TIMES`.
 fn everywhere(net: &Net, hosts: &[u8], more: &[&str], program: &str, what: &str) -> Vec<String> {
     let count = hosts.len().to_string();
-    let runs: Vec<Child> = hosts
+    let runs: Vec<Run> = hosts
         .iter()
         .map(|host| {
             let words = [program, what, &host.to_string(), &count, "100"];
-            net.run(*host, more, &words).spawn().unwrap()
+            Run::start(net.run(*host, more, &words))
         })
         .collect();
     runs.into_iter().map(|run| said(run).0).collect()
@@ -114,11 +136,7 @@ shared.buf[-5:] = b'world'
 while os.path.exists('/dev/shm/grid'): time.sleep(0.01)
 shared.close()
 ";
-    let start = |host, code| {
-        net.run(host, &[], &["python3", "-c", code])
-            .spawn()
-            .unwrap()
-    };
+    let start = |host, code| Run::start(net.run(host, &[], &["python3", "-c", code]));
     let (one, two) = (start(hosts[0], makes), start(hosts[1], finds));
     let (found, told) = said(two);
     assert_eq!(found, "8388608\n");
@@ -141,10 +159,11 @@ fn a_run_that_is_killed_takes_nothing_along_that_is_on_two_hosts() {
     let start = |host: u8, number: &str| {
         let run = [program.as_str(), "dies", number, "2", "1"];
         let mut command = net.run(host, &["--replicas", "2"], &run);
-        command.stdin(Stdio::piped()).spawn().unwrap()
+        command.stdin(Stdio::piped());
+        Run::start(command)
     };
     let (mut dies, mut stays) = (start(one, "0"), start(two, "1"));
-    let mut output = BufReader::new(stays.stdout.take().unwrap());
+    let mut output = BufReader::new(stays.child().stdout.take().unwrap());
     let mut line = || {
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
@@ -152,12 +171,53 @@ fn a_run_that_is_killed_takes_nothing_along_that_is_on_two_hosts() {
     };
     assert_eq!(line(), "828\n");
     // `ip`, `unshare` and the shell have become the run.
-    dies.kill().unwrap();
-    dies.wait().unwrap();
-    writeln!(stays.stdin.take().unwrap()).unwrap();
+    dies.child().kill().unwrap();
+    dies.child().wait().unwrap();
+    writeln!(stays.child().stdin.take().unwrap()).unwrap();
     assert_eq!(line(), "goes on\n");
     said(stays);
     nothing_is_left(&net);
+}
+
+#[test]
+fn names_of_programs_that_are_killed_while_they_make_them_can_be_made_again() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let program = across(&net);
+    let host = net.bare_host();
+    let kills = "for at in 1 2 3 4 5 6 7 8 9 10 11 12; do \"$@\" 100000 & sleep 0.0$at; \
+                 kill -9 $!; wait $!; done; exec \"$@\" 10";
+    let words = ["bash", "-c", kills, "bash", &program, "makes", "0", "1"];
+    let (out, told) = said(Run::start(net.run(host, &[], &words)));
+    assert!(out.ends_with("made\n"), "{out}{told}");
+    nothing_is_left(&net);
+}
+
+#[test]
+fn a_host_has_one_run_of_a_cluster_at_a_time() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let host = net.bare_host();
+    let command = concat!(
+        env!("CARGO_BIN_EXE_farpage"),
+        " run --cluster etcd://10.79.0.1:2379/test"
+    );
+    let key = net.key();
+    let key = key.display();
+    let first = format!("{command} --cluster-key {key} -- sleep 4");
+    let second = format!("{command} --cluster-key {key} -- true; echo $?");
+    let output = net
+        .shell(host, &format!("{first} & sleep 1; {second}; wait"))
+        .output()
+        .unwrap();
+    let (out, told) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert_eq!(out, "125\n", "{told}");
+    assert!(told.contains("another farpage run --cluster"), "{told}");
 }
 
 #[test]

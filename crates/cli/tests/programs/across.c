@@ -219,6 +219,25 @@ static void dies(int host)
 	printf("goes on\n");
 }
 
+/* Makes a name and removes it, again and again; it may be there from one that was killed. */
+static void makes(int times)
+{
+	for (int i = 0; i < times; i++) {
+		int fd = shm_open("/often", O_CREAT | O_EXCL | O_RDWR, 0600);
+		must(fd >= 0 || errno == EEXIST, "it is made, or is there");
+		if (fd >= 0) {
+			must(!ftruncate(fd, 8192), "it has a size");
+			char *at = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+			must(at != MAP_FAILED && at[5000] == 0, "it is new");
+			at[5000] = 1;
+			munmap(at, 8192);
+			close(fd);
+		}
+		must(!shm_unlink("/often") || errno == ENOENT, "it is removed");
+	}
+	printf("made\n");
+}
+
 int main(int argc, char **argv)
 {
 	int host = atoi(argv[2]), hosts = atoi(argv[3]), times = atoi(argv[4]);
@@ -226,6 +245,7 @@ int main(int argc, char **argv)
 	else if (!strcmp(argv[1], "semaphores")) semaphores(host, hosts, times);
 	else if (!strcmp(argv[1], "names")) names(host);
 	else if (!strcmp(argv[1], "dies")) dies(host);
+	else if (!strcmp(argv[1], "makes")) makes(times);
 	else segment(host, hosts, times);
 	return 0;
 }

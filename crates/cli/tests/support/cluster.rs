@@ -257,7 +257,7 @@ impl Net {
         command
     }
 
-    fn key(&self) -> PathBuf {
+    pub fn key(&self) -> PathBuf {
         let key = self.folder.path().join("key");
         if !key.exists() {
             let mut init = Command::new(env!("CARGO_BIN_EXE_farpage"));
@@ -303,6 +303,14 @@ impl Net {
         command.args(["--cluster", "etcd://10.79.0.1:2379/test", "--cluster-key"]);
         command.arg(self.key()).args(more).arg("--").args(program);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Commands of a shell at a host, as [`Net::run`] has it.
+    pub fn shell(&self, number: u8, commands: &str) -> Command {
+        let mut command = self.within(&number.to_string(), "unshare");
+        let own = format!("mount -t tmpfs -o size=64k tmpfs /dev/shm && {{ {commands}; }}");
+        command.args(["--ipc", "--mount", "sh", "-c", &own]);
         command
     }
 

@@ -197,26 +197,32 @@ fn of_written(
 
 /// `ftruncate`.
 pub(super) fn set_size(fd: Fd, before: &Status, bytes: usize) -> Result<usize> {
-    let set = |fd: Fd| {
-        // SAFETY: takes no pointer.
-        unsafe { syscall!(g::__NR_ftruncate, fd.0, bytes) }
-    };
-    let done = match file::flags(fd)? & g::O_ACCMODE {
-        ACCESS_NONE => {
-            let again = file::open_again(fd, g::O_RDWR)?;
-            let done = set(again);
-            file::close(again);
-            done
+    let set = |bytes: usize| {
+        let set = |fd: Fd| {
+            // SAFETY: takes no pointer.
+            unsafe { syscall!(g::__NR_ftruncate, fd.0, bytes) }
+        };
+        if file::flags(fd)? & g::O_ACCMODE != ACCESS_NONE {
+            return set(fd);
         }
-        _ => set(fd),
-    }?;
+        let again = file::open_again(fd, g::O_RDWR)?;
+        let done = set(again);
+        file::close(again);
+        done
+    };
     if super::shm().is_some_and(Shm::is_cluster) {
-        tell_size(fd, before, bytes);
         if (bytes as u64) < before.bytes {
+            // While other hosts have it as large as before: what they write later stays.
             were_cut(fd, bytes, before.bytes);
         }
-        return Ok(done);
+        let done = set(bytes)?;
+        let told = tell_size(fd, before, bytes);
+        if told.is_err() {
+            let _ = set(before.bytes as usize);
+        }
+        return told.map(|()| done);
     }
+    let done = set(bytes)?;
     if (bytes as u64) < before.bytes && STATE.lock().ask(Ask::new(Kind::Size), Some(fd)).is_ok() {
         let rest = bytes.next_multiple_of(farpage_abi::PAGE_BYTES) - bytes;
         if rest > 0
@@ -229,14 +235,21 @@ pub(super) fn set_size(fd: Fd, before: &Status, bytes: usize) -> Result<usize> {
 }
 
 /// All hosts of the cluster are told what size a file has now.
-pub(super) fn tell_size(fd: Fd, before: &Status, bytes: usize) {
+///
+/// # Errors
+/// When they could not be.
+pub(super) fn tell_size(fd: Fd, before: &Status, bytes: usize) -> Result<()> {
     let ask = Ask {
         b: bytes as u64,
         ..Ask::new(Kind::Size)
     };
-    if bytes as u64 != before.bytes {
-        // A file that other hosts do not have.
-        let _ = STATE.lock().ask(ask, Some(fd));
+    if bytes as u64 == before.bytes {
+        return Ok(());
+    }
+    match STATE.lock().ask(ask, Some(fd)) {
+        // Other hosts do not have it.
+        Ok(_) | Err(Errno::ENOENT | ENODATA) => Ok(()),
+        Err(errno) => Err(errno),
     }
 }
 

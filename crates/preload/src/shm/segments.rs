@@ -98,7 +98,11 @@ unsafe fn get(
         ..Ask::new(Kind::Making)
     };
     // What the supervisor does not know stays Linux's.
-    let is_told = state.ask(making, None).is_ok();
+    let asked = state.ask(making, None);
+    if let (Err(errno), true) = (asked, super::shm().is_some_and(Shm::is_cluster)) {
+        return Err(errno);
+    }
+    let is_told = asked.is_ok();
     // SAFETY: forwarded.
     let made = unsafe { trap::pass(number, args) };
     let told = made.map(|id| {

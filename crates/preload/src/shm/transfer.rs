@@ -187,7 +187,7 @@ impl Transfer {
             // SAFETY: takes no pointer.
             unsafe { syscall!(g::__NR_ftruncate, self.fd, end) }?;
             if super::shm().is_some_and(Shm::is_cluster) {
-                descriptors::tell_size(Fd(self.fd as i32), status, end);
+                descriptors::tell_size(Fd(self.fd as i32), status, end)?;
             }
         }
         let done = copy(object, self.way, start, end - start, &self.pieces)?;

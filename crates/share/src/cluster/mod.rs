@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farpage_abi::PAGE_BYTES;
 use farpage_coherence::Host;
@@ -32,6 +32,8 @@ use post::{Ears, Inbox, Kind, Post};
 const HOLD: Duration = Duration::from_micros(100);
 /// Time between two questions whether the others are there.
 const PING: Duration = Duration::from_millis(200);
+/// What is the same as before is said again after so long.
+const AGAIN: Duration = Duration::from_secs(60);
 
 /// How a host joins a cluster.
 #[derive(Clone, Debug)]
@@ -166,6 +168,8 @@ struct Inner {
     state: Mutex<State>,
     is_over: AtomicBool,
     rounds: Rounds,
+    /// Why somebody was turned away, and when that was last said.
+    told: Mutex<HashMap<String, Instant>>,
     observer: Arc<dyn Observer>,
 }
 
@@ -197,6 +201,7 @@ impl Cluster {
             state: Mutex::default(),
             is_over: AtomicBool::new(false),
             rounds: Rounds::default(),
+            told: Mutex::default(),
             observer,
         });
         let inbox: Weak<Inner> = Arc::downgrade(&inner);
@@ -644,7 +649,15 @@ impl Inbox for Inner {
     }
 
     fn turned_away(&self, who: SocketAddr, why: &str) {
-        self.say(&format!("turned {who} away: {why}"));
+        let mut told = lock(&self.told);
+        let now = Instant::now();
+        let is_new = told.get(why).is_none_or(|last| now - *last > AGAIN);
+        if is_new {
+            told.retain(|_, last| now - *last <= AGAIN);
+            told.insert(why.into(), now);
+            drop(told);
+            self.say(&format!("turned {who} away: {why}"));
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farpage_coherence::Host;
 use farpage_control::{ControlError, ObjectId};
@@ -15,6 +15,8 @@ use super::{Cluster, HaveError, Inner, Kind, Wish, check_replicas, lock, put};
 
 /// Time between two looks at whether there is no use in waiting any more.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long who does not answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Questions until when hosts have done what the store says.
 #[derive(Default)]
@@ -61,14 +63,14 @@ impl Rounds {
         round
     }
 
-    /// Waits until all have answered, or `is_over`.
-    fn wait(&self, round: u64, is_over: impl Fn() -> bool) {
+    /// Waits until all have answered, or `is_over`. Who has not.
+    fn wait(&self, round: u64, is_over: impl Fn() -> bool) -> BTreeSet<Host> {
         let mut state = lock(&self.state);
         while state.open.get(&round).is_some_and(|open| !open.is_empty()) && !is_over() {
             let waited = self.ended.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        state.open.remove(&round);
+        state.open.remove(&round).unwrap_or_default()
     }
 
     /// This host has come so far: whom it owes an answer.
@@ -118,22 +120,43 @@ impl Inner {
         }
     }
 
-    /// Waits until all hosts know the newest of an object.
+    /// Waits until all hosts know the newest of an object. Who takes longer than [`PATIENCE`], and is neither
+    /// heard of nor out of the view, is not waited for: it finds out when it goes on.
     fn all_know(&self, number: u64) -> Result<(), ControlError> {
         let revision = self.control.revision_of(ObjectId(number))?;
+        // Those of the view of then at least.
+        self.ask(&BTreeSet::from([self.own]), revision);
         let hosts: Vec<u8> = lock(&self.state).members.keys().copied().collect();
-        let hosts: BTreeSet<Host> = hosts.into_iter().map(Host).collect();
+        let silent = self.ask(&hosts.into_iter().map(Host).collect(), revision);
+        if !silent.is_empty() && !self.control.is_fenced() {
+            let state = lock(&self.state);
+            let named = silent.iter().filter_map(|host| state.members.get(&host.0));
+            let names: Vec<String> = named.map(|member| member.name.clone()).collect();
+            drop(state);
+            self.say(&format!(
+                "a name is changed, and {} has not said so in {} s: it goes on without",
+                names.join(", "),
+                PATIENCE.as_secs()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Asks hosts to say when they have come so far, and waits. Who has not.
+    fn ask(&self, hosts: &BTreeSet<Host>, revision: i64) -> BTreeSet<Host> {
         let round = self.rounds.begin(hosts.clone());
         for host in hosts {
-            match host == self.own {
-                true => self.is_asked(host, round, revision),
-                false => self
-                    .post
-                    .sends(host, Kind::Done, &[&put(&(round, revision))]),
+            match *host == self.own {
+                true => self.is_asked(*host, round, revision),
+                false => {
+                    let question = put(&(round, revision));
+                    self.post.sends(*host, Kind::Done, &[&question]);
+                }
             }
         }
-        self.rounds.wait(round, || self.control.is_fenced());
-        Ok(())
+        let began = Instant::now();
+        let is_over = || self.control.is_fenced() || began.elapsed() > PATIENCE;
+        self.rounds.wait(round, is_over)
     }
 }
 
@@ -223,7 +246,7 @@ mod tests {
         rounds.answered(9, Host(2));
         assert_eq!(lock(&rounds.state).open[&one], set(&[2]));
         rounds.without_all_but([Host(1), Host(3)].into_iter());
-        rounds.wait(one, || false);
+        assert_eq!(rounds.wait(one, || false), set(&[]));
         assert_eq!(lock(&rounds.state).open[&two], set(&[3]));
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| rounds.wait(two, || false));
@@ -231,7 +254,7 @@ mod tests {
             waits.join().unwrap();
         });
         let three = rounds.begin(set(&[1]));
-        rounds.wait(three, || true);
+        assert_eq!(rounds.wait(three, || true), set(&[1]));
         assert!(lock(&rounds.state).open.is_empty());
     }
 
