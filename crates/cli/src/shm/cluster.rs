@@ -408,7 +408,7 @@ impl Names {
     fn number_of(&self, file: &OwnedFd) -> Option<u64> {
         let key = identity(file)?;
         let is_it = |shown: &Shown| shown.file.as_ref().is_some_and(|(_, own)| *own == key);
-        self.number(is_it, |shown| shown.file.is_none(), || path_of(file))
+        self.number(is_it, |shown| shown.file.is_none(), || name_of(file))
     }
 
     /// The number of the cluster's object that a segment shows.
@@ -569,7 +569,7 @@ impl Names {
         let is_removed = known.name.is_none();
         self.shown.notify_all();
         drop(state);
-        if is_removed && let Some(name) = path_of(file) {
+        if is_removed && let Some(name) = name_of(file) {
             hide(&name, place);
         }
         Ok(())
@@ -635,13 +635,9 @@ impl Names {
 
     /// Tells the cluster of names that programs of this host have removed.
     fn look_for_removed(&self) {
-        let is_removed = |shown: &Shown| {
-            let file = shown.file.as_ref();
-            let unlinked =
-                file.is_some_and(|(own, _)| own.metadata().is_ok_and(|about| about.nlink() == 0));
-            let gone = shown.segment.is_some_and(ipc::is_removed);
-            shown.name.is_some() && (unlinked || gone)
-        };
+        let was_shown = |shown: &Shown| shown.file.is_some() || shown.segment.is_some();
+        let is_removed =
+            |shown: &Shown| shown.name.is_some() && was_shown(shown) && !shown.is_there();
         let removed: Vec<u64> = {
             let state = lock(&self.state);
             let removed = state.all.iter().filter(|(_, shown)| is_removed(shown));
@@ -898,8 +894,7 @@ impl Observer for Names {
 fn making(ask: Ask, folder: Option<&OwnedFd>, name: &[u8]) -> Option<Name> {
     match ask.a {
         0 => {
-            let link = format!("/proc/self/fd/{}", folder?.as_raw_fd());
-            let folder = fs::read_link(link).ok()?;
+            let folder = path_of(folder?)?;
             Name::of_path(&folder.join(std::str::from_utf8(name).ok()?))
         }
         2 if ask.b == Ipc::Segment as u64 && ask.c != 0 => Some(Name::Segment(ask.c as u32)),
@@ -920,10 +915,14 @@ fn identity(file: &impl AsFd) -> Option<(u64, u64)> {
     Some((status.st_dev, status.st_ino))
 }
 
+/// Where a file or a folder is.
+fn path_of(file: &OwnedFd) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
+}
+
 /// The name of a file, if it can have one.
-fn path_of(file: &OwnedFd) -> Option<Name> {
-    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Name::of_path(&fs::read_link(link).ok()?)
+fn name_of(file: &OwnedFd) -> Option<Name> {
+    Name::of_path(&path_of(file)?)
 }
 
 /// What shows a name is removed, if it is what this process knows.

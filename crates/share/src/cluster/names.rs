@@ -96,14 +96,19 @@ impl Rounds {
 impl Inner {
     /// Everything that waited has happened.
     pub(super) fn catches_up(&self) {
-        let Ok(revision) = self.control.revision() else {
-            return;
-        };
-        while let Some(event) = self.control.next_event(Duration::ZERO) {
-            self.happened(event);
-        }
-        for (by, round) in self.rounds.came_to(revision) {
-            self.says_done(by, round);
+        while let Ok(revision) = self.control.revision() {
+            let mut is_newest = true;
+            while let Some(event) = self.control.next_event(Duration::ZERO) {
+                self.happened(event);
+                is_newest = false;
+            }
+            for (by, round) in self.rounds.came_to(revision) {
+                self.says_done(by, round);
+            }
+            // What came meanwhile may be of later.
+            if is_newest {
+                return;
+            }
         }
     }
 
