@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use farpage_services::cluster::{Scheduler, Wanted};
+use farpage_services::sync::Mutex;
 use farpage_services::{Host, Shared};
 
 const PAGE: usize = 4096;
@@ -15,7 +16,8 @@ const PAGE: usize = 4096;
 const ASKED: usize = 64;
 
 /// Maps `pages` pages of all hosts, and does what it is told on its standard input, a line each:
-/// `read` or `write` every page once in random order, `add N` to the first word.
+/// `read` or `write` every page once in random order, `add N` to the first word, or take a lock in the
+/// last page so often (`turns N`).
 /// Prints: the median and the 99th percentile of one, in nanoseconds.
 pub fn host(socket: &str, name: &str, pages: u64) {
     let host = Host::connect(Path::new(socket)).expect("a host kernel");
@@ -24,6 +26,8 @@ pub fn host(socket: &str, name: &str, pages: u64) {
         unit_bytes: PAGE as u64,
         scheduler: Scheduler::Distributed,
         replicas: 1,
+        hold_us: None,
+        stale_us: None,
         stays: false,
         note: String::new(),
     };
@@ -35,6 +39,7 @@ pub fn host(socket: &str, name: &str, pages: u64) {
         let line = line.expect("a line");
         let times = match line.split_once(' ') {
             Some(("add", count)) => add(&shared, count.parse().expect("a number")),
+            Some(("turns", count)) => turns(&shared, pages, count.parse().expect("a number")),
             _ if line == "read" => touch(&shared, pages, false),
             _ if line == "write" => touch(&shared, pages, true),
             _ => panic!("{line}?"),
@@ -66,6 +71,17 @@ fn touch(shared: &Shared, pages: u64, writes: bool) -> Vec<u64> {
         began.elapsed().as_nanos() as u64
     };
     order.into_iter().map(one).collect()
+}
+
+fn turns(shared: &Shared, pages: u64, count: u64) -> Vec<u64> {
+    // Behind what is written to each page.
+    let lock = Mutex::at(shared, (pages - 1) * PAGE as u64 + 2048).expect("zeros");
+    let turn = |_| {
+        let began = Instant::now();
+        drop(lock.lock().expect("it is not lost"));
+        began.elapsed().as_nanos() as u64
+    };
+    (0..count).map(turn).collect()
 }
 
 fn add(shared: &Shared, count: u64) -> Vec<u64> {

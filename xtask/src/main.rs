@@ -46,6 +46,8 @@ cargo xtask COMMAND
                              malloc in shared memory, beside the C library's
   bench local [--runs 5] [--mib 1024] [--pages 20000]
                              a file four times its memory, beside mmap, O_DIRECT and UMap
+  bench programs [--runs 5] [--only matmul|paths|particles|router]...
+                             parallel programs on one, two and three hosts, beside bare processes
   bench remote [--runs 5] [--latency-ms 5] [--mb-per-s 60]
                              arrays behind HTTP, beside rclone, fsspec and downloading
   bench rpc [--runs 5] [--calls 10000]

@@ -16,6 +16,9 @@ pub(crate) const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 const S3_SERVER: &str = "github.com/versity/versitygw/cmd/versitygw@v1.8.0";
 const AZURE_SERVER: &str = "azurite@3.37.0";
 
+/// A machine of the other byte order.
+const FOREIGN: &str = "s390x-unknown-linux-gnu";
+
 /// How to see that something is there.
 enum Probe {
     Program(&'static str),
@@ -47,6 +50,13 @@ const NEEDS: &[(Probe, &str)] = &[
     (Probe::Program("etcd"), "etcd-server"),
     (Probe::Program("etcdctl"), "etcd-client"),
     (Probe::Program("ip"), "iproute2"),
+    // A machine of the other byte order.
+    (Probe::Program("s390x-linux-gnu-gcc"), "gcc-s390x-linux-gnu"),
+    (
+        Probe::File("/usr/s390x-linux-gnu/lib/libc.a"),
+        "libc6-dev-s390x-cross",
+    ),
+    (Probe::Program("qemu-s390x"), "qemu-user"),
     // The build of etcd's client writes Rust from its protocol.
     (Probe::Program("protoc"), "protobuf-compiler"),
     (
@@ -86,6 +96,7 @@ pub(crate) fn setup(world: &World) -> Result<()> {
     debian(world, NEEDS)?;
     venv(world, |_| true)?;
     tools(world)?;
+    foreign()?;
     world.build_release()?;
     println!("setup: everything is there");
     Ok(())
@@ -146,6 +157,20 @@ fn tools(world: &World) -> Result<()> {
         npm.arg("--prefix").arg(&tools).arg(AZURE_SERVER);
         proc::output(&mut npm, "npm install azurite").map(drop)
     })
+}
+
+/// Rust's own library for a machine of the other byte order.
+fn foreign() -> Result<()> {
+    let mut rustc = Command::new("rustc");
+    rustc.args(["--print", "target-libdir", "--target", FOREIGN]);
+    let there = proc::output(&mut rustc, "rustc --print target-libdir")?;
+    if Path::new(there.trim()).exists() {
+        return Ok(());
+    }
+    println!("setup: rustup target add {FOREIGN}");
+    let mut rustup = Command::new("rustup");
+    rustup.args(["target", "add", FOREIGN]);
+    proc::output(&mut rustup, "rustup target add").map(drop)
 }
 
 /// Runs `install` unless it has made `program`, of this `version`, before.

@@ -121,6 +121,34 @@ pub enum Kind {
     /// At most `c` threads at all other hosts that wait at byte `b` of object `a` are to go on. Thread `d`
     /// asks, and does not wait.
     Wake = 21,
+    /// A call of System V that concerns all hosts of a cluster. The low byte of `a` is a [`Sysv`], and
+    /// with bit 8 the thread has waited and makes it again. Who calls, process and thread, follows
+    /// the question in 4 bytes each, and then data. Answered with a number and data; with
+    /// [`Answer::WAITS`] when the thread is to wait.
+    Sysv = 22,
+}
+
+/// A call of System V, and where its arguments are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Sysv {
+    /// `semget`: `b` the key, `c` how many, `d` flags.
+    Set = 1,
+    /// `semtimedop`: `b` the set, `c` for how many nanoseconds, or all ones; the data are its steps.
+    Operate = 2,
+    /// `semctl`: `b` the set, and the semaphore in its upper half; `c` the command, `d` a value.
+    ControlSet = 3,
+    /// `msgget`: `b` the key, `d` flags.
+    Queue = 4,
+    /// `msgsnd`: `b` the queue, `c` the type, `d` flags; the data are the text.
+    Send = 5,
+    /// `msgrcv`: `b` the queue, and flags in its upper half; `c` the type, `d` for how many bytes. The
+    /// type is answered before the text.
+    Receive = 6,
+    /// `msgctl`: `b` the queue, `c` the command.
+    ControlQueue = 7,
+    /// The thread does not wait any more.
+    GiveUp = 8,
 }
 
 /// What System V has by numbers.
@@ -162,6 +190,29 @@ impl Kind {
             19 => Self::Link,
             20 => Self::Waits,
             21 => Self::Wake,
+            22 => Self::Sysv,
+            _ => return None,
+        })
+    }
+}
+
+impl Sysv {
+    /// Sets and queues of a cluster have numbers from here on; Linux gives its own from 0 on.
+    pub const FIRST_ID: u32 = 0x4000_0000;
+    /// In the first word of the question: the thread has waited.
+    pub const AGAIN: u64 = 1 << 8;
+
+    /// That whose number is `raw`.
+    pub const fn from_raw(raw: u64) -> Option<Self> {
+        Some(match raw {
+            1 => Self::Set,
+            2 => Self::Operate,
+            3 => Self::ControlSet,
+            4 => Self::Queue,
+            5 => Self::Send,
+            6 => Self::Receive,
+            7 => Self::ControlQueue,
+            8 => Self::GiveUp,
             _ => return None,
         })
     }
@@ -209,6 +260,8 @@ impl Ask {
     pub const BYTES: usize = 40;
     /// Bytes of a name behind it at most.
     pub const NAME_MAX: usize = 256;
+    /// Bytes of data behind it at most: who calls, and the longest message.
+    pub const DATA_MAX: usize = 8 + 8192;
 
     /// One without numbers.
     pub const fn new(kind: Kind) -> Self {
@@ -246,6 +299,12 @@ impl Ask {
 impl Answer {
     /// Bytes.
     pub const BYTES: usize = 16;
+    /// Bytes of data behind it at most: a type, and the longest message.
+    pub const DATA_MAX: usize = 8 + 8192;
+    /// No number of Linux: the thread is to wait in Linux until semaphore `object >> 32` of Linux's set
+    /// `object as u32` is not 0, or until the time that follows in 8 bytes (nanoseconds of
+    /// `CLOCK_MONOTONIC`, or all ones), and to make its call again.
+    pub const WAITS: u64 = 4096;
 
     /// As it is sent.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
@@ -293,6 +352,7 @@ mod tests {
         for raw in 0..24 {
             assert!(Kind::from_raw(raw).is_none_or(|kind| kind as u64 == raw));
             assert!(Ipc::from_raw(raw).is_none_or(|ipc| ipc as u64 == raw));
+            assert!(Sysv::from_raw(raw).is_none_or(|call| call as u64 == raw));
         }
         let answer = Answer {
             errno: 2,

@@ -72,6 +72,15 @@
 // A failure that this version of the library has no code for.
 #define FP_OTHER 19
 
+// The caller has the lock, and a process died that had it.
+#define FP_HOLDER_DIED 20
+
+// Not all parties of a barrier will come.
+#define FP_BROKEN 21
+
+// Shared memory was lost with the host that had it.
+#define FP_LOST 22
+
 // Reading.
 #define FP_READ 0
 
@@ -111,8 +120,20 @@
 // Bytes that a callback may write to `text`.
 #define FP_TEXT_BYTES 512
 
+// The host that wrote to a page last decides of it.
+#define FP_DISTRIBUTED 0
+
+// The host on which the memory was made decides of all of it, and takes it with it.
+#define FP_SIMPLE 1
+
 // The arrays of a file, mapped.
 typedef struct fp_arrays fp_arrays;
+
+// So many threads come to it before any of them goes on.
+typedef struct fp_barrier fp_barrier;
+
+// A program as a host of a cluster.
+typedef struct fp_cluster fp_cluster;
 
 // One process's way to a heap, for all its threads. A forked child opens the heap again.
 typedef struct fp_heap fp_heap;
@@ -120,8 +141,17 @@ typedef struct fp_heap fp_heap;
 // The bytes of a file, of an address or of a pager, in memory. Any number of threads use one.
 typedef struct fp_memory fp_memory;
 
+// A lock that one thread at a time has, of all processes of all hosts, and its condition.
+typedef struct fp_mutex fp_mutex;
+
+// So many places; a place is the process's that took it.
+typedef struct fp_semaphore fp_semaphore;
+
 // What this process answers for. One thread at a time uses it.
 typedef struct fp_served fp_served;
+
+// Memory that hosts have in common.
+typedef struct fp_shared fp_shared;
 
 // What a call came to. Every function that takes one fills it in, also with FP_OK; it takes NULL
 // as well. What is in it before is not looked at. New codes are added at the end.
@@ -287,6 +317,42 @@ typedef struct fp_heap_usage {
     // Processes that have the heap open.
     uint32_t processes;
 } fp_heap_usage;
+
+// How a program joins a cluster. Set all to 0, then `size`; 0 and NULL mean the default.
+typedef struct fp_join {
+    // sizeof(fp_join).
+    size_t size;
+    // Where other hosts reach this one, "10.0.0.7" or "10.0.0.7:7661"; NULL: the address from which
+    // the store is reached, at any free port.
+    const char *address;
+    // What this host is called in lists; NULL: its host name.
+    const char *name;
+    // Bytes of memory for what this program has of shared memory, 4 MiB or more, half of it for
+    // compressed pages; 0: 64 MiB.
+    uint64_t ram_bytes;
+} fp_join;
+
+// Which shared memory is made. Set all to 0, then `size`; 0 and NULL mean the default.
+typedef struct fp_shared_options {
+    // sizeof(fp_shared_options).
+    size_t size;
+    // Type of its elements, as NumPy calls it: "f8", "i4", "u1"; or a whole `descr` of records as
+    // JSON: [["id", "<i4"], ["", "|V4"], ["at", "<f8", [3]]]. On each host numbers are in the byte
+    // order of that host. NULL: bytes.
+    const char *dtype;
+    // How many elements it has in each dimension.
+    const uint64_t *shape;
+    // How many dimensions.
+    size_t dimensions;
+    // Bytes that go from host to host together: a power of two, 4096 to 2 MiB; 0: 4096.
+    uint64_t page_bytes;
+    // FP_DISTRIBUTED or FP_SIMPLE.
+    uint32_t scheduler;
+    // On how many hosts is what others have seen: 1 or 2; 0: 1.
+    uint32_t replicas;
+    // Not 0: it stays until its name is taken away.
+    uint32_t stays;
+} fp_shared_options;
 
 #ifdef __cplusplus
 extern "C" {
@@ -475,6 +541,136 @@ uint64_t *fp_heap_root(const struct fp_heap *heap, uint32_t number, struct fp_er
 int32_t fp_heap_usage_of(const struct fp_heap *heap,
                          struct fp_heap_usage *usage,
                          struct fp_error *error);
+
+// The lock of a name: of the cluster that the host kernel (`farpage up`) belongs to, else of the host.
+// It is there as long as some process has it open. `replicas`: 1, or 2 so that it outlives any host
+// that dies. Returns NULL when it fails.
+struct fp_mutex *fp_mutex_open(const char *name,
+                               uint32_t replicas,
+                               struct fp_error *error);
+
+// Closes it; it is not given back by that. Takes NULL.
+void fp_mutex_close(struct fp_mutex *mutex);
+
+// Takes it for the calling thread, and waits for it, `timeout_ms` at most: 0 not at all, UINT64_MAX as
+// long as it takes. Returns FP_OK; FP_HOLDER_DIED when the caller has it and a process died that had it,
+// so that what it guards may be half changed; FP_TIMED_OUT; FP_DENIED when the thread has it already;
+// FP_LOST when its memory was lost with a host.
+int32_t fp_mutex_lock(const struct fp_mutex *mutex,
+                      uint64_t timeout_ms,
+                      struct fp_error *error);
+
+// Gives it back. FP_DENIED when the calling thread does not have it.
+int32_t fp_mutex_unlock(const struct fp_mutex *mutex, struct fp_error *error);
+
+// What a process that died left half done is put right: nobody is told FP_HOLDER_DIED of it any more.
+// FP_DENIED when the calling thread does not have the lock.
+int32_t fp_mutex_consistent(const struct fp_mutex *mutex,
+                            struct fp_error *error);
+
+// Gives the lock back, waits until somebody says that something has changed, `timeout_ms` at most, and
+// takes the lock again. Returns as fp_mutex_lock; with FP_OK, FP_TIMED_OUT and FP_HOLDER_DIED the caller
+// has the lock. Look whether it is what was waited for: others are woken, too.
+int32_t fp_condition_wait(const struct fp_mutex *mutex,
+                          uint64_t timeout_ms,
+                          struct fp_error *error);
+
+// Lets all go on that wait by fp_condition_wait. FP_DENIED when the calling thread does not have the
+// lock.
+int32_t fp_condition_notify(const struct fp_mutex *mutex,
+                            struct fp_error *error);
+
+// The semaphore of a name with 1 to 4096 places; else as fp_mutex_open. FP_CHANGED when it is there with
+// another number of them.
+struct fp_semaphore *fp_semaphore_open(const char *name,
+                                       uint32_t places,
+                                       uint32_t replicas,
+                                       struct fp_error *error);
+
+// Closes it. Takes NULL.
+void fp_semaphore_close(struct fp_semaphore *semaphore);
+
+// Takes a place, and waits for one as fp_mutex_lock does. What a process had that died is free again.
+int32_t fp_semaphore_take(const struct fp_semaphore *semaphore,
+                          uint64_t timeout_ms,
+                          struct fp_error *error);
+
+// Gives a place back. FP_DENIED when the calling process has none.
+int32_t fp_semaphore_give(const struct fp_semaphore *semaphore, struct fp_error *error);
+
+// The barrier of a name for 1 to 4096 parties; else as fp_semaphore_open.
+struct fp_barrier *fp_barrier_open(const char *name,
+                                   uint32_t parties,
+                                   uint32_t replicas,
+                                   struct fp_error *error);
+
+// Closes it. Takes NULL.
+void fp_barrier_close(struct fp_barrier *barrier);
+
+// Waits until all are there. FP_BROKEN when they will not be: a party that was there before has died,
+// somebody did not wait any longer (`timeout_ms`; UINT64_MAX waits as long as it takes), or broke it.
+int32_t fp_barrier_wait(const struct fp_barrier *barrier,
+                        uint64_t timeout_ms,
+                        struct fp_error *error);
+
+// Breaks it for who waits, and makes it as new.
+int32_t fp_barrier_reset(const struct fp_barrier *barrier, struct fp_error *error);
+
+// Makes this program a host of a cluster by itself, which needs neither `farpage up` nor userfaultfd:
+// for machines that have none, and processors that `farpage` does not run on. `store` is
+// etcd://HOST:PORT/NAME, `key` the cluster's key or the folder that it is in. What this program has
+// of shared memory is in `ram_bytes`, and what does not fit is refused. `options` may be NULL. NULL
+// when it fails. A child of fork is no host.
+struct fp_cluster *fp_cluster_join(const char *store,
+                                   const char *key,
+                                   const struct fp_join *options,
+                                   struct fp_error *error);
+
+// Hands over to the other hosts what only this one has, for `seconds` at most, and leaves. Memory
+// that was opened must be closed before. What could not be handed over is said on standard error, and
+// is the error FP_KERNEL; the program has left all the same. Takes NULL.
+int32_t fp_cluster_leave(struct fp_cluster *cluster,
+                         uint32_t seconds,
+                         struct fp_error *error);
+
+// Opens the memory of that name, which all hosts of the cluster have in common: of the cluster that
+// this program has joined, or with NULL that of the host kernel (`farpage up --cluster`). Where there
+// is none it is made as `wanted` says; with NULL that is FP_NOT_FOUND, and one that differs is
+// FP_ARGUMENT. It is the array of farpage.shared in Python. NULL when it fails.
+struct fp_shared *fp_shared_open(const struct fp_cluster *cluster,
+                                 const char *name,
+                                 const struct fp_shared_options *wanted,
+                                 struct fp_error *error);
+
+// Where it is mapped. NULL of NULL, and of memory of a cluster that this program has joined, which is
+// used by fp_shared_read and fp_shared_write. A page that cannot be had raises SIGBUS, after a message
+// on standard error.
+void *fp_shared_data(const struct fp_shared *shared);
+
+// Its size in bytes; 0 of NULL.
+uint64_t fp_shared_size(const struct fp_shared *shared);
+
+// Copies bytes to `buffer`, and waits for those that other hosts have. Each page is as it was at one
+// moment. What cannot be had is the error FP_KERNEL and no signal; what `buffer` holds then is
+// unspecified. Returns the error's code.
+int32_t fp_shared_read(const struct fp_shared *shared,
+                       uint64_t offset,
+                       void *buffer,
+                       size_t bytes,
+                       struct fp_error *error);
+
+// Copies bytes from `buffer`, as one who has the memory mapped would write them. What cannot be
+// written to is the error FP_KERNEL and no signal; what was written before that stays. Returns the
+// error's code.
+int32_t fp_shared_write(const struct fp_shared *shared,
+                        uint64_t offset,
+                        const void *buffer,
+                        size_t bytes,
+                        struct fp_error *error);
+
+// Unmaps it; pointers into it are not valid any more. It is gone when no program of any host has it,
+// unless it stays. Takes NULL.
+void fp_shared_close(struct fp_shared *shared);
 
 #ifdef __cplusplus
 }  // extern "C"

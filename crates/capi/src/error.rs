@@ -1,7 +1,7 @@
 //! Errors, as C sees them.
 
 use std::any::Any;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use farpage::{Error, SourceError};
@@ -46,6 +46,12 @@ pub const FP_NOT_WRITTEN: i32 = 17;
 pub const FP_PANIC: i32 = 18;
 /// A failure that this version of the library has no code for.
 pub const FP_OTHER: i32 = 19;
+/// The caller has the lock, and a process died that had it.
+pub const FP_HOLDER_DIED: i32 = 20;
+/// Not all parties of a barrier will come.
+pub const FP_BROKEN: i32 = 21;
+/// Shared memory was lost with the host that had it.
+pub const FP_LOST: i32 = 22;
 
 /// What a call came to. Every function that takes one fills it in, also with FP_OK; it takes NULL
 /// as well. What is in it before is not looked at. New codes are added at the end.
@@ -198,6 +204,42 @@ pub(crate) unsafe fn handle<'a, T>(handle: *const T, what: &str) -> Result<&'a T
     // SAFETY: the caller says so.
     let there = unsafe { handle.as_ref() };
     there.ok_or_else(|| Failure::argument(format!("{what}: it is NULL; give what was opened")))
+}
+
+/// What a call reads from.
+///
+/// # Safety
+/// `buffer` is NULL, or has so many bytes, which nobody changes meanwhile.
+pub(crate) unsafe fn bytes_at<'a>(
+    buffer: *const c_void,
+    bytes: usize,
+) -> Result<&'a [u8], Failure> {
+    match (bytes, buffer.is_null()) {
+        (0, _) => Ok(&[]),
+        (_, true) => Err(no_buffer()),
+        // SAFETY: the caller says so.
+        (_, false) => Ok(unsafe { std::slice::from_raw_parts(buffer.cast(), bytes) }),
+    }
+}
+
+/// What a call writes to.
+///
+/// # Safety
+/// `buffer` is NULL, or has so many bytes, which only this call uses.
+pub(crate) unsafe fn bytes_at_mut<'a>(
+    buffer: *mut c_void,
+    bytes: usize,
+) -> Result<&'a mut [u8], Failure> {
+    match (bytes, buffer.is_null()) {
+        (0, _) => Ok(&mut []),
+        (_, true) => Err(no_buffer()),
+        // SAFETY: the caller says so.
+        (_, false) => Ok(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), bytes) }),
+    }
+}
+
+fn no_buffer() -> Failure {
+    Failure::argument("buffer: it is NULL; give one")
 }
 
 /// Gives the message of an error back.

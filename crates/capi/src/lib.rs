@@ -13,6 +13,8 @@ mod memory;
 mod options;
 mod pager;
 mod serve;
+mod shared;
+mod sync;
 
 pub use arrays::*;
 pub use error::*;
@@ -21,3 +23,5 @@ pub use memory::*;
 pub use options::*;
 pub use pager::*;
 pub use serve::*;
+pub use shared::*;
+pub use sync::*;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use farpage::{Memory, Place, Places};
 
-use crate::error::{Failure, FpError, call, coded, handle, text};
+use crate::error::{Failure, FpError, bytes_at, bytes_at_mut, call, coded, handle, text};
 use crate::options::{FpOptions, copy_known, options};
 
 /// The bytes of a file, of an address or of a pager, in memory. Any number of threads use one.
@@ -178,14 +178,8 @@ pub unsafe extern "C" fn fp_read(
     let read = || {
         // SAFETY: the header asks for NULL or what was opened.
         let memory = unsafe { handle(memory, "memory") }?;
-        if bytes > 0 && buffer.is_null() {
-            return Err(Failure::argument("buffer: it is NULL; give one"));
-        }
-        let buffer = match bytes {
-            0 => &mut [],
-            // SAFETY: the header asks for so many bytes that only this call uses.
-            _ => unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), bytes) },
-        };
+        // SAFETY: and for so many bytes that only this call uses.
+        let buffer = unsafe { bytes_at_mut(buffer, bytes) }?;
         Ok(memory.0.read_at(offset, buffer)?)
     };
     // SAFETY: NULL or the caller's own.
@@ -205,14 +199,8 @@ pub unsafe extern "C" fn fp_write(
     let write = || {
         // SAFETY: the header asks for NULL or what was opened.
         let memory = unsafe { handle(memory, "memory") }?;
-        if bytes > 0 && buffer.is_null() {
-            return Err(Failure::argument("buffer: it is NULL; give one"));
-        }
-        let buffer = match bytes {
-            0 => &[],
-            // SAFETY: the header asks for so many bytes that nobody changes meanwhile.
-            _ => unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), bytes) },
-        };
+        // SAFETY: and for so many bytes that nobody changes meanwhile.
+        let buffer = unsafe { bytes_at(buffer, bytes) }?;
         Ok(memory.0.write_at(offset, buffer)?)
     };
     // SAFETY: NULL or the caller's own.

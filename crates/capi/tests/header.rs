@@ -4,7 +4,7 @@ use std::path::Path;
 use std::{env, fs};
 
 /// The files that declare something, in the order in which the header has it.
-const FILES: [&str; 7] = [
+const FILES: [&str; 9] = [
     "error.rs",
     "options.rs",
     "memory.rs",
@@ -12,6 +12,8 @@ const FILES: [&str; 7] = [
     "pager.rs",
     "serve.rs",
     "heap.rs",
+    "sync.rs",
+    "shared.rs",
 ];
 
 #[test]

@@ -282,3 +282,25 @@ fn a_c_program_answers_for_memory_of_other_processes() {
     assert_eq!(line(&mut says), "ended");
     assert!(child.wait().unwrap().success());
 }
+
+#[test]
+fn locks_of_c_programs_outlive_who_is_killed() {
+    let folder = folder();
+    libraries(folder.path());
+    let socket = folder.path().join("host");
+    let objects = Objects::start(64 << 20).unwrap();
+    let service = Service::new(objects, 64 << 20, Arc::new(NoSpace)).unwrap();
+    let _listening = service.listen(&socket).unwrap();
+    std::thread::spawn(move || service.run());
+    for way in WAYS {
+        let program = compile(&test_program("locks.c"), way, folder.path());
+        let mut run = Command::new("timeout");
+        run.arg("60").arg(program).env("FARPAGE_HOST", &socket);
+        let done = run.output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(
+            done.status.success() && done.stdout == b"done\n",
+            "{way:?}: {said}"
+        );
+    }
+}

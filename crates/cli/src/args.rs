@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::cluster::ClusterArgs;
 use crate::cluster::join::JoinArgs;
-use crate::cluster::objects::CreateArgs;
+use crate::cluster::objects::{CreateArgs, SealArgs, unit_bytes};
 use crate::host::figures::StatsArgs;
 use crate::host::gc::GcArgs;
 use crate::host::list::{LsArgs, RmArgs};
@@ -48,6 +48,7 @@ pub enum Command {
     Up(UpArgs),
     Cluster(ClusterArgs),
     Create(CreateArgs),
+    Seal(SealArgs),
     Ls(LsArgs),
     Rm(RmArgs),
     Stats(StatsArgs),
@@ -174,6 +175,18 @@ pub struct RunArgs {
         value_parser = clap::value_parser!(u8).range(1..=2)
     )]
     pub replicas: u8,
+    /// With --cluster, what goes from host to host together: 4K to 2M
+    ///
+    /// Of memory that is made in this run. Little where hosts write to neighbouring places, much where
+    /// one reads what another wrote.
+    #[arg(
+        long,
+        value_name = "SIZE",
+        requires = "cluster",
+        default_value = "4K",
+        value_parser = unit_bytes
+    )]
+    pub page_size: u64,
     /// Write statistics to a file, as JSON, when the program has ended
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,

@@ -29,6 +29,7 @@ mod spill_file;
 mod spill_set;
 mod stats;
 mod summary;
+mod time;
 mod up;
 mod userfaultfd;
 
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Command::Up(args) => (up::main(&args), 1),
         Command::Cluster(args) => (cluster::main(&args), 1),
         Command::Create(args) => (cluster::objects::create(&args), 1),
+        Command::Seal(args) => (cluster::objects::seal(&args), 1),
         Command::Ls(args) => (host::list::list(&args), 1),
         Command::Rm(args) => (host::list::remove(&args), 1),
         Command::Stats(args) => (host::figures::stats(&args), 1),

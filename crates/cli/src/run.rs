@@ -24,6 +24,7 @@ use crate::summary::{self, Outcome};
 use crate::userfaultfd::tier_name;
 use crate::{prepare, shm, signals};
 use farpage::memory_limit::MemoryLimit;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Longest time between two looks at the control block.
 const STEP: Duration = Duration::from_nanos(SERIES_STEP_NS);
@@ -56,6 +57,7 @@ pub fn main(args: &RunArgs) -> Result<ExitStatus> {
     let shared = shm::Shared {
         join: &args.join,
         replicas: args.replicas,
+        unit_bytes: args.page_size,
     };
     let shm = options
         .shm
@@ -192,14 +194,18 @@ impl<'a> Watch<'a> {
             if let Some(shm) = &self.shm {
                 eprint!("{}", shm.summary());
             }
-            if let Some(shm) = &self.prepared.shm {
-                eprint!("{}", shm.told());
+            if let Some(cost) = self.cost() {
+                eprint!("{}", cost.summary());
             }
         }
         match output {
             Some(output) => output.write(&self.stats(&outcome, status, spill)),
             None => Ok(()),
         }
+    }
+
+    fn cost(&self) -> Option<&shm::Cost> {
+        self.prepared.shm.as_ref().and_then(|shm| shm.cost())
     }
 
     fn stats(&self, outcome: &Outcome, status: ExitStatus, spill: &SpillSet) -> Stats {
@@ -230,6 +236,7 @@ impl<'a> Watch<'a> {
                 signal: status.signal(),
             },
             wall_s: outcome.wall_ns as f64 / 1e9,
+            supervisor_cpu_s: cpu_s(),
             kernel: kernel_release(),
             tier: tier_name(tier).to_string(),
             settings: Settings {
@@ -246,6 +253,7 @@ impl<'a> Watch<'a> {
             casualties: self.casualties.iter().map(casualty_json).collect(),
             maps: self.prepared.maps.iter().flat_map(Maps::json).collect(),
             shm: self.shm,
+            cluster: self.cost().cloned(),
             trace: series
                 .zip(heat)
                 .map(|(series, heat)| Trace { series, heat }),
@@ -259,6 +267,12 @@ fn casualty_json(casualty: &Casualty) -> CasualtyJson {
         name: casualty.name.clone(),
         cause: format!("{:?}", casualty.cause),
     }
+}
+
+/// Processor time of this process.
+fn cpu_s() -> f64 {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
 }
 
 /// `uname -r`.

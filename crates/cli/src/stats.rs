@@ -28,6 +28,9 @@ pub struct Stats {
     pub exit: Exit,
     /// From start to end, seconds.
     pub wall_s: f64,
+    /// Processor time that Farpage took beside the program, seconds.
+    #[serde(default)]
+    pub supervisor_cpu_s: f64,
     /// Release of the kernel.
     pub kernel: String,
     /// How userfaultfd was opened: `device`, `syscall` or `user-mode-only`.
@@ -50,6 +53,9 @@ pub struct Stats {
     /// Shared memory of the programs, with `--shm`.
     #[serde(default)]
     pub shm: Option<shm::Figures>,
+    /// What memory of several hosts has cost, with `--cluster`.
+    #[serde(default)]
+    pub cluster: Option<shm::Cost>,
     /// What happened when, with `--trace`.
     pub trace: Option<Trace>,
 }
@@ -235,6 +241,7 @@ mod tests {
                 signal: None,
             },
             wall_s: 1.5,
+            supervisor_cpu_s: 0.25,
             kernel: "6.18".to_string(),
             tier: "device".to_string(),
             settings: Settings {
@@ -251,6 +258,7 @@ mod tests {
             casualties: Vec::new(),
             maps: Vec::new(),
             shm: None,
+            cluster: None,
             trace: None,
         };
         Output::open(&path).unwrap().write(&stats).unwrap();

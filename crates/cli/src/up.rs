@@ -80,8 +80,8 @@ pub fn main(args: &UpArgs) -> Result<()> {
     let manager =
         Manager::start(Arc::clone(&paging.pager) as _).context("cannot start a thread")?;
     let own: Arc<dyn Pager> = Arc::clone(&paging.pager) as _;
-    let joined = join(&args.join, objects, Arc::clone(&own))?;
-    let service = Service::new(objects, memory.ram_bytes, own)?;
+    let service = Service::new(objects, memory.ram_bytes, Arc::clone(&own))?;
+    let joined = join(&args.join, objects, own, service.here())?;
     let service = service.with_default_memory_manager(manager);
     let service = service.with_paging_space_told(move || paging.about());
     let service = match user_ram {

@@ -6,8 +6,22 @@ mod across;
 mod checker;
 #[path = "support/cluster.rs"]
 mod cluster;
+#[path = "cluster/foreign.rs"]
+mod foreign;
 #[path = "support/history.rs"]
 mod history;
+#[path = "support/locks.rs"]
+mod locks;
+#[path = "cluster/locks.rs"]
+mod locks_of_hosts;
+#[path = "cluster/mpi.rs"]
+mod mpi;
+#[path = "cluster/parallel.rs"]
+mod parallel;
+#[path = "cluster/runs.rs"]
+mod runs;
+#[path = "cluster/sysv.rs"]
+mod sysv;
 #[path = "support/up.rs"]
 mod up;
 
@@ -367,6 +381,62 @@ fn with_the_simple_scheduler_hosts_have_one_memory_until_its_home_goes() {
     let (status, said) = c.ends();
     assert_eq!(status.signal(), Some(SIGBUS));
     assert!(said.contains("its home was a host that died"), "{said}");
+}
+
+#[test]
+fn what_is_sealed_all_hosts_read_and_who_writes_to_it_is_told() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two, three) = (net.host(), net.host(), net.host());
+    assert_eq!(one.says(&["create", "--hold", "20us", "weights", "1M"]), "");
+    let (mut a, mut b) = (one.client(), two.client());
+    for client in [&mut a, &mut b] {
+        assert_eq!(client.does("share weights"), "done");
+    }
+    assert_eq!(b.does("fill 0 200"), "done");
+    assert_eq!(a.does("check 0 100"), "[100, 0, 0]");
+    assert_eq!(one.says(&["seal", "weights"]), "");
+    three.until(&["ls", "--hosts"], &["weights  1.00 MiB  4.00 KiB  sealed"]);
+    let mut c = three.client();
+    assert_eq!(c.does("share weights"), "done");
+    assert_eq!(c.does("check 0 200"), "[200, 0, 0]");
+    assert_eq!(a.does("check 0 200"), "[200, 0, 0]");
+    for (client, page) in [(b, 3), (a, 250)] {
+        let mut client = client;
+        assert_eq!(client.does(&format!("set {page} 9")), "", "it is told");
+        let (status, said) = client.ends();
+        assert_eq!(status.signal(), Some(SIGBUS));
+        assert!(
+            said.contains("it is sealed: its contents are final"),
+            "{said}"
+        );
+    }
+    assert_eq!(c.does("check 0 200"), "[200, 0, 0]");
+    assert_eq!(
+        one.says(&["create", "--scheduler", "simple", "own", "1M"]),
+        ""
+    );
+    for (what, why) in [
+        (&["seal", "own"][..], "'own' cannot be sealed"),
+        (&["seal", "none"], "there is no shared memory object 'none'"),
+        (
+            &["create", "--hold", "1s", "x", "1M"],
+            "100 ms at most, not 1000 ms",
+        ),
+        (&["create", "--hold", "5", "x", "1M"], "it has no unit"),
+        (
+            &["create", "--stale", "1us", "x", "1M"],
+            "1 ms old at least",
+        ),
+        (
+            &["create", "--stale", "9ms", "--replicas", "2", "x", "1M"],
+            "may be old only with the distributed scheduler",
+        ),
+    ] {
+        let said = two.says(what);
+        assert!(said.contains(why), "{said}");
+    }
 }
 
 /// Programs of so many hosts use words of an object at once, as long as a seed says; what each did.

@@ -30,6 +30,8 @@ pub enum GroupOutput {
     Answer(Access),
     /// Threads that wait are told that contents of the page are lost.
     Lost,
+    /// The same, that nobody may write any more.
+    Sealed,
 }
 
 /// Units are being brought together, and the lowest of them held.
@@ -200,7 +202,7 @@ impl Group {
     /// Passes on what a unit says. The host's page is taken away before a unit of it is, and given
     /// after.
     fn drain(&mut self, unit: usize) {
-        let mut is_lost = false;
+        let mut over = None;
         loop {
             let least = least(&self.units);
             if rank(least) < rank(self.allowed) {
@@ -212,7 +214,8 @@ impl Group {
             match output {
                 Output::Answer(_) if !self.keeps(unit) => self.units[unit].let_go(),
                 Output::Answer(_) => {}
-                Output::Lost => is_lost = true,
+                Output::Lost => over = Some(GroupOutput::Lost),
+                Output::Sealed => over = Some(GroupOutput::Sealed),
                 Output::Send(..)
                 | Output::Show { .. }
                 | Output::Keep(_)
@@ -226,10 +229,10 @@ impl Group {
         if least != self.allowed {
             self.allow(least);
         }
-        if is_lost {
+        if let Some(over) = over {
             self.then_write = false;
             self.release();
-            self.outputs.push_back(GroupOutput::Lost);
+            self.outputs.push_back(over);
         }
     }
 

@@ -32,6 +32,9 @@ pub struct Request {
     pub known: Epoch,
     /// How often it was sent on.
     pub hops: u8,
+    /// The owner of a sealed page sent it on, to one that has a copy or is about to: who has none after all
+    /// sends it back.
+    pub to_copy: bool,
 }
 
 /// A message about a page. Contents travel with it where [`Message::has_contents`] says so.
@@ -59,6 +62,8 @@ pub enum Message {
         /// Hosts read and then write it, each in its turn ([`crate::Page::find_migration`]): it may
         /// answer a read.
         migrates: bool,
+        /// Nobody writes it any more ([`crate::Page::seal`]): copies stay, and are to be asked for more.
+        is_sealed: bool,
     },
     /// The receiver drops its copy, and tells the new owner.
     Invalidate {
@@ -77,6 +82,14 @@ pub enum Message {
         /// Of the sender, who answers for the page.
         epoch: Epoch,
     },
+    /// The contents of a page that nobody writes any more, from its owner or from who has a copy of
+    /// this kind: the receiver may give them to others, and keeps them as long as it likes.
+    Sealed {
+        /// Of the ownership of `owner`.
+        epoch: Epoch,
+        /// Who owns it, as far as the sender knows.
+        owner: Host,
+    },
 }
 
 impl Message {
@@ -87,7 +100,8 @@ impl Message {
             | Self::Own { epoch, .. }
             | Self::Invalidate { epoch, .. }
             | Self::Dropped { epoch }
-            | Self::Lost { epoch } => *epoch,
+            | Self::Lost { epoch }
+            | Self::Sealed { epoch, .. } => *epoch,
         }
     }
 
@@ -95,7 +109,7 @@ impl Message {
     #[must_use]
     pub fn has_contents(&self) -> bool {
         match self {
-            Self::Copy { .. } => true,
+            Self::Copy { .. } | Self::Sealed { .. } => true,
             Self::Own { contents, .. } => *contents,
             Self::Request(_)
             | Self::Invalidate { .. }
@@ -138,6 +152,8 @@ pub enum Output {
     Answer(Access),
     /// Threads that wait are told that the page's contents are lost. Nobody waits any more.
     Lost,
+    /// Threads that wait to write are told that nobody may any more. They do not wait any more.
+    Sealed,
 }
 
 /// A peer sent what cannot be: it does not keep to the protocol.

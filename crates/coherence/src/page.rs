@@ -20,6 +20,8 @@
 mod check;
 mod crash;
 mod owner;
+mod seal;
+mod stale;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -94,6 +96,12 @@ pub struct Page {
     finds_migration: bool,
     /// They have.
     migrates: bool,
+    /// Copies are kept for a time, and writers do not wait for them.
+    lends: bool,
+    /// This host knows that nobody is to write any more.
+    is_sealed: bool,
+    /// Nobody does: its owner has known it.
+    is_final: bool,
     role: Role,
     epoch: Epoch,
     /// What this host owns is elsewhere as of this epoch, unless it is written.
@@ -121,6 +129,9 @@ impl Page {
             is_frozen: false,
             finds_migration: false,
             migrates: false,
+            lends: false,
+            is_sealed: false,
+            is_final: false,
             role,
             epoch: Epoch(0),
             version: Epoch(0),
@@ -214,6 +225,9 @@ impl Page {
         if self.role == Role::Lost && !self.is_frozen {
             return self.output(Output::Lost);
         }
+        if self.is_final && self.is_owner() {
+            return self.output(Output::Sealed);
+        }
         let now = self.now();
         if now.wanted != Some(Access::Write) {
             now.wanted = Some(access);
@@ -291,11 +305,16 @@ impl Page {
                 contents,
                 waiting,
                 migrates,
+                is_sealed,
             } => {
                 self.migrates = migrates;
+                self.is_sealed |= is_sealed;
                 let waiting = waiting.into_iter().map(Later::Request);
                 self.now().later.splice(0..0, waiting);
-                self.own_came(epoch, copies, contents);
+                match is_sealed {
+                    true => self.sealed_own_came(epoch, copies, contents),
+                    false => self.own_came(epoch, copies, contents),
+                }
             }
             Message::Invalidate { epoch, owner } => {
                 self.now().later.push(Later::Invalidate { epoch, owner });
@@ -311,6 +330,7 @@ impl Page {
                 (self.owner, self.epoch) = (from, epoch);
                 self.tell_lost();
             }
+            Message::Sealed { epoch, owner } => self.sealed_copy_came(epoch, owner),
         }
         self.catch_up();
         self.rest();
@@ -321,7 +341,7 @@ impl Page {
         self.now().asked = None;
         if epoch >= self.epoch {
             (self.owner, self.epoch) = (from, epoch);
-            self.is_listed = true;
+            self.is_listed = !self.lends;
             self.output(Output::Take);
             self.allow(Some(Access::Read));
             self.answer(Access::Read);
@@ -348,6 +368,9 @@ impl Page {
         if self.role == (Role::Becoming { copies }) {
             self.role = Role::Owner { copies };
             self.now().asked = None;
+            if self.is_sealed {
+                return self.settle(copies);
+            }
             // Who only reads is not taken for a writer before it writes.
             let access = self.wanted().unwrap_or(Access::Write);
             self.allow(Some(access));
@@ -371,12 +394,16 @@ impl Page {
                 self.may_have_become();
             }
             Role::Other | Role::Becoming { .. } | Role::Lost => {
+                if access == Access::Write {
+                    self.returns();
+                }
                 let request = Request {
                     by: self.own,
                     to_write: access == Access::Write,
                     has_copy: self.allowed.is_some(),
                     known: self.epoch,
                     hops: 0,
+                    to_copy: false,
                 };
                 self.send(self.owner, Message::Request(request));
             }
@@ -401,6 +428,7 @@ impl Page {
                 Role::Becoming { .. } => false,
                 Role::Owner { .. } => !now.is_held,
                 Role::Lost => true,
+                Role::Other if request.to_copy => self.is_copy_due(*request),
                 Role::Other => request.known <= self.epoch,
             },
             // A host that is not listed is told to drop the copy that is on its way.

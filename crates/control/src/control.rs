@@ -34,6 +34,12 @@ pub struct Config {
     pub name: String,
     /// Bytes of a page here.
     pub page_bytes: u64,
+    /// Which key the hosts of the cluster have, in words that do not give it away: who has another is
+    /// refused. Empty: it is not looked at.
+    pub key: String,
+    /// Which process this is, for whoever can tell by it that it has ended ([`Control::vouch_gone`]).
+    /// Empty: nobody can.
+    pub process: String,
     /// How long the others believe this host alive when it is silent, in whole seconds. etcd makes
     /// it 2 s when it is less.
     pub lease: Duration,
@@ -54,6 +60,8 @@ impl Config {
             address,
             name: String::from(name),
             page_bytes: 4096,
+            key: String::new(),
+            process: String::new(),
             lease: Duration::from_secs(2),
             going_on: Duration::from_secs(600),
             wait: Duration::from_secs(5),
@@ -274,7 +282,19 @@ impl Control {
     /// [`Control::find`].
     pub fn note(&self, id: ObjectId, note: &str) -> Result<(), ControlError> {
         let note = String::from(note);
-        self.call(move |host| async move { objects::note(&host, id, note).await })
+        self.call(move |host| async move {
+            objects::describe(&host, id, |one| one.note.clone_from(&note)).await
+        })
+    }
+
+    /// Nobody writes to the object any more ([`Description::is_sealed`]).
+    ///
+    /// # Errors
+    /// [`ControlError::NoObject`]; as [`Control::find`].
+    pub fn seal(&self, id: ObjectId) -> Result<(), ControlError> {
+        self.call(move |host| async move {
+            objects::describe(&host, id, |one| one.is_sealed = true).await
+        })
     }
 
     /// Where in the order of the store an object was last changed, or is known to be gone.

@@ -46,10 +46,10 @@ pub enum ControlError {
     /// A [`Config`](crate::Config) that cannot be.
     #[error("{0}")]
     Config(String),
-    /// etcd did not answer.
+    /// etcd did not answer. What was asked for may have been done.
     #[error(
-        "{endpoint} did not answer in {} s: {why}; see that etcd runs there and can be reached, \
-         then try again. What was asked for may have been done", tried.as_secs_f32()
+        "{endpoint} did not answer in {:.1} s ({why}); see that etcd runs there and can be reached, \
+         and try again", tried.as_secs_f32()
     )]
     Silent {
         /// Which.
@@ -66,6 +66,19 @@ pub enum ControlError {
         endpoint: String,
         /// What it says.
         why: String,
+    },
+    /// Hosts with another key are there.
+    #[error(
+        "the hosts of {endpoint} have key {theirs}, and this one has key {own}: copy the key that they \
+         have, or write another name for a cluster of its own"
+    )]
+    OtherKey {
+        /// Which cluster.
+        endpoint: String,
+        /// Theirs.
+        theirs: String,
+        /// This host's.
+        own: String,
     },
     /// All slots are taken.
     #[error("{HOSTS_MAX} hosts are in the cluster, and there cannot be more; stop one first")]

@@ -268,10 +268,22 @@ fn refusal(error: &Error) -> Option<String> {
         .then(|| String::from(status.message()))
 }
 
-/// What was wrong in the first place: the libraries between say only that something was.
-fn cause(mut error: &dyn std::error::Error) -> String {
+/// What was wrong in the first place, in a few words: the libraries between say only that something was.
+fn cause(error: &Error) -> String {
+    let (mut error, message): (&dyn std::error::Error, _) = match error {
+        Error::GRpcStatus(status) => (status, status.message()),
+        other => (other, ""),
+    };
+    let is_alone = error.source().is_none();
     while let Some(source) = error.source() {
         error = source;
     }
-    error.to_string()
+    match is_alone && !message.is_empty() {
+        true => String::from(message),
+        false => {
+            let said = error.to_string();
+            let plain = said.split(" (os error").next();
+            String::from(plain.unwrap_or_default())
+        }
+    }
 }

@@ -11,6 +11,7 @@ use crate::error::{ControlError, StoreError};
 use crate::event::{Event, Events};
 use crate::host::{Host, Lease, PAUSE, State, alive_write, lease_of};
 use crate::known::{Keys, Known};
+use crate::names;
 use crate::record::{self, check_format, decode_members, encode_format, encode_members};
 use crate::rule::{Rule, Times};
 use crate::store::Store;
@@ -122,15 +123,24 @@ impl Joining {
             let Some((_, more)) = members.with(|incarnation| self.member(incarnation)) else {
                 return Err(Failed::For(ControlError::Full));
             };
+            let key = self.store.get(&self.keys.key()).await?;
+            let is_first = self.has_key(key.as_ref(), &members)?;
             let me = Incarnation(members.next);
             let needs = vec![
                 need(self.keys.format(), format.as_ref()),
                 need(self.keys.view(), view.as_ref()),
+                need(self.keys.key(), key.as_ref()),
             ];
             let mut writes = vec![
                 Write::put(self.keys.view(), encode_members(&more)),
                 alive_write(&self.keys, me, lease.id),
             ];
+            if is_first {
+                writes.push(Write::put(
+                    self.keys.key(),
+                    record::encode_key(&self.config.key),
+                ));
+            }
             if format.is_none() {
                 writes.push(Write::put(self.keys.format(), encode_format()));
             }
@@ -139,6 +149,25 @@ impl Joining {
                 let why = String::from("another host made the cluster just now");
                 return Err(StoreError::Silent(why).into());
             }
+        }
+    }
+
+    /// Refuses a host whose key is not that of the hosts that there are. True: there are none, or none
+    /// has said which it is, so that it is this host's from now on.
+    fn has_key(&self, stored: Option<&Entry>, members: &Members) -> Result<bool, Failed> {
+        let own = &self.config.key;
+        let Some(entry) = stored.filter(|_| !own.is_empty()) else {
+            return Ok(!own.is_empty());
+        };
+        let theirs = readable(self.keys.key(), record::decode_key(&entry.value))?;
+        match theirs == *own {
+            true => Ok(false),
+            false if members.members.is_empty() => Ok(true),
+            false => Err(Failed::For(ControlError::OtherKey {
+                endpoint: self.config.endpoint.to_string(),
+                theirs: names::shown(&theirs),
+                own: own.clone(),
+            })),
         }
     }
 
@@ -157,6 +186,7 @@ impl Joining {
             name: self.config.name.clone(),
             page_bytes: self.config.page_bytes,
             representation: Representation::here(),
+            process: self.config.process.clone(),
         }
     }
 

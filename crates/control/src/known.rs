@@ -30,6 +30,11 @@ impl Keys {
         self.of("format")
     }
 
+    /// Which key its hosts have.
+    pub(crate) fn key(&self) -> String {
+        self.of("key")
+    }
+
     /// What every host watches.
     pub(crate) fn now(&self) -> String {
         self.of("now/")
@@ -130,6 +135,8 @@ pub(crate) struct Known {
     /// Everything up to here is known.
     pub(crate) revision: i64,
     pub(crate) generation: i64,
+    /// Everything up to there was taken.
+    whole: i64,
     pub(crate) members: Members,
     alive: BTreeSet<Incarnation>,
     going_on: BTreeMap<Incarnation, Duration>,
@@ -146,6 +153,7 @@ impl Known {
             me,
             revision: 0,
             generation: 0,
+            whole: 0,
             members: Members::default(),
             alive: BTreeSet::new(),
             going_on: BTreeMap::new(),
@@ -180,16 +188,25 @@ impl Known {
             }
         }
         changes.sort_by_key(|change| change.revision);
-        let events = self.apply(&changes)?;
+        let events = self.take(&changes)?;
         self.revision = self.revision.max(snapshot.revision);
+        self.whole = self.whole.max(snapshot.revision);
         Ok(events)
     }
 
-    /// Takes changes in their order.
+    /// Takes changes in their order. Those that a snapshot had, which was read meanwhile, were taken.
     ///
     /// # Errors
     /// As [`Known::resume`].
     pub(crate) fn apply(&mut self, changes: &[Change]) -> Result<Vec<Event>, RecordError> {
+        let whole = self.whole;
+        self.take(changes.iter().filter(|change| change.revision > whole))
+    }
+
+    fn take<'a>(
+        &mut self,
+        changes: impl IntoIterator<Item = &'a Change>,
+    ) -> Result<Vec<Event>, RecordError> {
         let mut events = Vec::new();
         for change in changes {
             self.revision = self.revision.max(change.revision);
@@ -343,6 +360,21 @@ mod tests {
         assert_eq!(known.resume(table.read("c/now/")), Ok(vec![]));
         assert_eq!((known.revision, known.alive.len()), (3, 0));
         assert_eq!(known.dead_holders(), [holder]);
+    }
+
+    #[test]
+    fn what_was_read_meanwhile_is_not_told_again_when_its_notice_comes() {
+        let keys = Keys::new("c");
+        let mut table = Table::default();
+        let (mut known, members) = (Known::new(keys.clone(), Incarnation(0)), Members::default());
+        let view = || Write::put(keys.view(), encode_members(&members));
+        let noticed = write(&mut table, vec![view()]);
+        let read = known.resume(table.read("c/now/"));
+        assert_eq!(read.expect("it is ours").len(), 1);
+        assert_eq!(known.apply(&noticed), Ok(vec![]));
+        let later = write(&mut table, vec![view()]);
+        let events = known.apply(&later).expect("it is ours");
+        assert!(matches!(&events[..], [Event::View(view)] if view.generation == 2));
     }
 
     #[test]

@@ -14,6 +14,9 @@
 //!     bytes: 1 << 30,
 //!     page_bytes: 4096,
 //!     scheduler: Scheduler::Distributed,
+//!     hold_us: None,
+//!     stale_us: None,
+//!     is_sealed: false,
 //!     replicas: 1,
 //!     durability: Durability::Volatile,
 //!     home: Home { slot: control.slot(), incarnation: control.incarnation() },
@@ -34,6 +37,7 @@
 //! | key | what |
 //! |---|---|
 //! | `format` | the version, which all hosts must have |
+//! | `key` | which key the hosts have, which does not give it away |
 //! | `now/view` | the newest view and the next incarnation; its revision is the generation |
 //! | `now/alive/INCARNATION` | goes with the host's lease |
 //! | `now/goes-on/INCARNATION` | the host counts on promises of the others |

@@ -80,6 +80,14 @@ async fn insist<T>(host: &Host, mut attempt: impl AsyncFnMut(bool) -> Try<T>) ->
     }
 }
 
+/// What an attempt ends with: it is done if all that it needs is so.
+async fn commit<T>(host: &Host, txn: Txn, done: T) -> Try<T> {
+    match host.store.transact(&txn).await? {
+        true => Ok(Tried::Done(done)),
+        false => Ok(Tried::Again),
+    }
+}
+
 impl Host {
     async fn object_at(&self, id: ObjectId) -> std::result::Result<Option<(Object, i64)>, Attempt> {
         let key = self.keys.object(id);
@@ -241,10 +249,7 @@ pub(crate) async fn remove(host: &Host, name: &str) -> Result<ObjectId> {
             Write::Delete(host.keys.name(name)),
             Write::put(host.keys.object(id), encode_object(&unnamed)),
         ];
-        match host.store.transact(&Txn { needs, writes }).await? {
-            true => Ok(Tried::Done(id)),
-            false => Ok(Tried::Again),
-        }
+        commit(host, Txn { needs, writes }, id).await
     })
     .await
 }
@@ -294,28 +299,27 @@ pub(crate) async fn rename(host: &Host, id: ObjectId, to: String) -> Result<()> 
             Write::put(key, encode_number(id.0)),
             Write::put(host.keys.object(id), encode_object(&renamed)),
         ];
-        match host.store.transact(&Txn { needs, writes }).await? {
-            true => Ok(Tried::Done(())),
-            false => Ok(Tried::Again),
-        }
+        commit(host, Txn { needs, writes }, ()).await
     })
     .await
 }
 
 /// Says something else of an object's contents.
-pub(crate) async fn note(host: &Host, id: ObjectId, note: String) -> Result<()> {
+/// Changes what an object is.
+pub(crate) async fn describe(
+    host: &Host,
+    id: ObjectId,
+    change: impl Fn(&mut Description),
+) -> Result<()> {
     insist(host, async |_| {
         let gone = || ControlError::NoObject(id);
         let (mut object, revision) = host.object_at(id).await?.ok_or_else(gone)?;
-        object.description.note.clone_from(&note);
+        change(&mut object.description);
         let wrong = object.description.check();
         wrong.map_err(ControlError::Description)?;
         let needs = vec![host.here(), Need::Unchanged(host.keys.object(id), revision)];
         let writes = vec![Write::put(host.keys.object(id), encode_object(&object))];
-        match host.store.transact(&Txn { needs, writes }).await? {
-            true => Ok(Tried::Done(())),
-            false => Ok(Tried::Again),
-        }
+        commit(host, Txn { needs, writes }, ()).await
     })
     .await
 }
@@ -338,10 +342,7 @@ pub(crate) async fn release(host: &Host, id: ObjectId) -> Result<()> {
     insist(host, async |_| {
         let needs = vec![host.here()];
         let writes = vec![Write::Delete(host.keys.holder(id, host.me))];
-        match host.store.transact(&Txn { needs, writes }).await? {
-            true => Ok(Tried::Done(())),
-            false => Ok(Tried::Again),
-        }
+        commit(host, Txn { needs, writes }, ()).await
     })
     .await
 }

@@ -19,6 +19,10 @@ pub const CHECKPOINT_MAX: usize = 1 << 20;
 pub const NOTE_MAX: usize = 1024;
 /// Copies of a page at most.
 const REPLICAS_MAX: u8 = 3;
+/// Microseconds that a host keeps a page at most: others wait as long.
+const HOLD_US_MAX: u32 = 100_000;
+/// Microseconds that copies are lent for, at least: an answer takes some.
+const STALE_US_MIN: u32 = 1000;
 
 /// What is wrong with something stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,6 +91,15 @@ pub struct Description {
     pub scheduler: Scheduler,
     /// On how many hosts each page is, 1 to 3.
     pub replicas: u8,
+    /// Microseconds that a page stays with threads that were let in to it; `None`: as hosts see fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_us: Option<u32>,
+    /// Microseconds that what a host reads may be old by; `None`: it is what was written last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stale_us: Option<u32>,
+    /// Nobody writes to it any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_sealed: bool,
     /// What outlives them.
     pub durability: Durability,
     /// Where it begins.
@@ -114,6 +127,17 @@ impl Description {
             format!(
                 "a page is on 1 to {REPLICAS_MAX} hosts, not {}",
                 self.replicas
+            )
+        } else if let Some(hold_us) = self.hold_us.filter(|hold_us| *hold_us > HOLD_US_MAX) {
+            let (hold, most) = (hold_us / 1000, HOLD_US_MAX / 1000);
+            format!("a host keeps a page for {most} ms at most, not {hold} ms: others wait for it")
+        } else if self
+            .stale_us
+            .is_some_and(|stale_us| stale_us < STALE_US_MIN)
+        {
+            let least = STALE_US_MIN / 1000;
+            format!(
+                "what is read is {least} ms old at least, if it may be old: an answer takes some time"
             )
         } else {
             return Ok(());
@@ -188,6 +212,16 @@ pub fn check_format(bytes: &[u8]) -> Result<(), RecordError> {
     }
 }
 
+/// Which key the hosts have, as it is stored.
+pub(crate) fn encode_key(key: &str) -> String {
+    encode(key)
+}
+
+/// As it was stored.
+pub(crate) fn decode_key(bytes: &[u8]) -> Result<String, RecordError> {
+    decode(bytes)
+}
+
 /// A number, as the next object's is stored.
 pub(crate) fn encode_number(number: u64) -> String {
     encode(number)
@@ -258,6 +292,9 @@ mod tests {
                 page_bytes: 4096,
                 scheduler: Scheduler::Distributed,
                 replicas: 2,
+                hold_us: Some(0),
+                stale_us: Some(1000),
+                is_sealed: true,
                 durability: Durability::Flushed,
                 home: Home {
                     slot: Slot(3),
@@ -317,13 +354,15 @@ mod tests {
     #[test]
     fn descriptions_that_cannot_be_are_refused() {
         type Change = fn(&mut Description);
-        let changes: [Change; 6] = [
+        let changes: [Change; 8] = [
             |d| d.bytes = 0,
             |d| d.bytes = 4097,
             |d| d.page_bytes = 0,
             |d| d.page_bytes = 3000,
             |d| d.replicas = 0,
             |d| d.replicas = 4,
+            |d| d.hold_us = Some(100_001),
+            |d| d.stale_us = Some(999),
         ];
         for change in changes {
             let mut bad = object();

@@ -34,7 +34,7 @@ impl fmt::Display for Incarnation {
     }
 }
 
-/// How a host lays out numbers in memory. Hosts that differ cannot share plain bytes.
+/// How a host lays out numbers in memory. Between hosts that differ, numbers are turned on the way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Representation {
@@ -72,6 +72,9 @@ pub struct Member {
     pub page_bytes: u64,
     /// How numbers are laid out there.
     pub representation: Representation,
+    /// Which process of which machine it is, in its own words.
+    #[serde(default)]
+    pub process: String,
 }
 
 /// Who is in the cluster from one change to the next. Every host sees the same sequence of them.

@@ -10,7 +10,7 @@ use farpage_object::GRANT_PAGES;
 use crate::Objects;
 use crate::objects::lock;
 use crate::room::Room;
-use crate::space::Waiter;
+use crate::waiter::Waiter;
 
 /// Who wants a new page waits so long for room.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -122,7 +122,7 @@ impl Objects {
             };
             if !is_full {
                 object.want(waiter);
-            } else if object.refuse(&waiter)
+            } else if object.refuse(waiter)
                 && let Some(since) = lock(&self.full.since).as_mut()
             {
                 since.refused += 1;

@@ -10,9 +10,9 @@ use farpage_sys::{Errno, file};
 
 use crate::Object;
 use crate::object::State;
-use crate::space::Waiter;
 use crate::times::now_ns;
 use crate::trace::What;
+use crate::waiter::Waiter;
 
 /// Time between two looks at pages that others write back.
 pub(crate) const ON_ITS_WAY: Duration = Duration::from_millis(1);
@@ -298,11 +298,11 @@ impl Object {
     }
 
     /// Somebody who wants a new page gets none. False when it is there meanwhile.
-    pub(crate) fn refuse(&self, waiter: &Waiter) -> bool {
+    pub(crate) fn refuse(&self, waiter: Waiter) -> bool {
         let mut state = self.lock();
         if !state.pages.is_new(waiter.page) {
             drop(state);
-            waiter.wake();
+            self.want(waiter);
             return false;
         }
         state.refused.insert(waiter.page);

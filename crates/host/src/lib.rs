@@ -13,6 +13,7 @@
 
 mod away;
 mod budget;
+mod call;
 mod copies;
 mod counters;
 mod error;
@@ -30,7 +31,9 @@ mod space;
 mod tasks;
 mod times;
 mod trace;
+mod waiter;
 
+pub use call::CallError;
 pub use counters::{ObjectFigures, PagerFigures};
 pub use error::{Error, MapError};
 pub use files::{Figures, Files, Request};

@@ -5,8 +5,8 @@ use farpage_pagers::PagerError;
 
 use crate::Object;
 use crate::leave::protect;
-use crate::space::Waiter;
 use crate::trace::What;
+use crate::waiter::Waiter;
 
 impl Object {
     /// Nobody writes to those of `pages` that are in memory, or on their way there, before their pager

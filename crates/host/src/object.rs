@@ -20,9 +20,10 @@ use crate::budget::WINDOW_MAX;
 use crate::counters::{Counters, ObjectFigures};
 use crate::objects::{Objects, lock};
 use crate::share::Share;
-use crate::space::{MappedBy, Mapping, Waiter};
+use crate::space::Mapping;
 use crate::times::now_ns;
 use crate::trace::{Event, Tracer, What};
+use crate::waiter::{MappedBy, Thread, Waiter, Who};
 
 /// Time between two looks at pages that are on their way.
 const ON_ITS_WAY: Duration = Duration::from_micros(200);
@@ -114,6 +115,7 @@ impl Object {
         let label = CString::new(short).unwrap_or_default();
         let (memory, faults) = match sized_by {
             Some(_) => (Mapped::sparse(&label)?, None),
+            None if host.is_for_calls => (Mapped::unmapped(&label, bytes)?, None),
             None => {
                 let (own, _) = uffd::with_device(uffd::open)?;
                 let faults = Faults(own.0);
@@ -470,7 +472,7 @@ impl Object {
         self.lock().mappings.retain(keep);
     }
 
-    /// A thread wants a page. What is there is let in; the rest is had for it.
+    /// Somebody wants a page. What is there is let in; the rest is had for it.
     pub(crate) fn want(&self, waiter: Waiter) {
         self.want_all(vec![waiter]);
     }
@@ -478,11 +480,7 @@ impl Object {
     pub(crate) fn want_all(&self, mut all: Vec<Waiter>) {
         while let Some(waiter) = all.pop() {
             let (page, write, since_ns) = (waiter.page, waiter.write, waiter.since_ns);
-            let mapping = match &waiter.mapped_by {
-                MappedBy::Host(mapping) => Some(Arc::clone(mapping)),
-                MappedBy::Linux { .. } => None,
-            };
-            let (space, address) = (Arc::clone(&waiter.space), waiter.address);
+            let who = waiter.who.clone();
             if !self.reaches(page) {
                 waiter.is_beyond();
                 continue;
@@ -498,7 +496,10 @@ impl Object {
                 self.host.has_wait(self.number, waiter);
                 continue;
             }
-            if let Some(mapping) = &mapping
+            if let Who::Thread(Thread {
+                mapped_by: MappedBy::Host(mapping),
+                ..
+            }) = &who
                 && takes_new
                 && mapping.space.can_be_left()
                 && self.host.room.is_plenty(self.host)
@@ -508,48 +509,39 @@ impl Object {
             }
             let want = |pages: &mut Shared<_>| pages.want(page, write, waiter, alone, window);
             match self.change(&mut state, want) {
-                Wanted::There { pages, writable } => match mapping {
-                    Some(mapping) => {
-                        let (at, bytes) = self.let_in(&state, &mapping, page, pages, writable);
-                        if writable && self.host.is_full() {
-                            self.give_up_old(&mut state, pages);
-                        }
-                        drop(state);
-                        self.counters.faults.add(now_ns().saturating_sub(since_ns));
-                        space.wake(at, bytes);
+                Wanted::There { pages, writable } => {
+                    let woken = self.goes_on(&state, &who, page, pages, writable);
+                    if writable && self.host.is_full() {
+                        self.give_up_old(&mut state, pages);
                     }
-                    None => {
-                        drop(state);
-                        self.counters.faults.add(now_ns().saturating_sub(since_ns));
-                        space.wake(address, PAGE_BYTES);
+                    drop(state);
+                    self.counters.faults.add(now_ns().saturating_sub(since_ns));
+                    if let (Who::Thread(thread), Some((at, bytes))) = (&who, woken) {
+                        thread.space.wake(at, bytes);
                     }
-                },
-                Wanted::Granted(pages) => {
-                    let mapping = mapping.expect("nothing is granted of files");
-                    let left = mapping.part(pages);
-                    let left = left.is_some_and(|(at, bytes)| space.leave_to_linux(at, bytes));
-                    if left {
+                }
+                Wanted::Granted(pages) => match &who {
+                    Who::Thread(thread) if thread.is_left(pages) => {
                         drop(state);
                         self.counters.faults.add(now_ns().saturating_sub(since_ns));
-                        // Linux wakes those who wait when it first leaves the range. A thread that
-                        // was on its way into a fault then begins to wait after that.
-                        space.wake(address, PAGE_BYTES);
-                    } else {
-                        let block = state.pages.block_of(page);
+                        // Linux wakes those who wait when it first leaves the range. A thread
+                        // that was on its way into a fault then begins to wait after that.
+                        thread.wake();
+                    }
+                    Who::Thread(_) | Who::Call(_) => {
                         let waiter = Waiter {
-                            space,
-                            address,
                             page,
                             write,
-                            mapped_by: MappedBy::Host(mapping),
                             since_ns,
+                            who,
                         };
+                        let block = state.pages.block_of(page);
                         match self.take_back(&mut state, block) {
                             true => all.push(waiter),
                             false => waiter.fail(self, "too much is mapped"),
                         }
                     }
-                }
+                },
                 Wanted::Unlock(pages) => {
                     drop(state);
                     self.tracer.note(What::Unlock, 0, pages, 0);
@@ -582,6 +574,28 @@ impl Object {
                     self.host.room.charge(pages.pages(), self.host);
                     all.extend(self.request(self.asked(pages, Some((page, write)))));
                 }
+            }
+        }
+    }
+
+    /// Does what somebody waited for with `pages`, which are there, `page` among them. Where to wake
+    /// threads, after the lock is gone.
+    fn goes_on(
+        &self,
+        state: &State,
+        who: &Who,
+        page: u64,
+        pages: PageRange,
+        writable: bool,
+    ) -> Option<(usize, usize)> {
+        match who {
+            Who::Thread(thread) => match &thread.mapped_by {
+                MappedBy::Host(mapping) => Some(self.let_in(state, mapping, page, pages, writable)),
+                MappedBy::Linux { .. } => Some((thread.address, PAGE_BYTES)),
+            },
+            Who::Call(call) => {
+                call.acts(self.memory.fd(), page);
+                None
             }
         }
     }
@@ -716,12 +730,14 @@ impl Object {
             who
         };
         let all = self.change(&mut self.lock(), came);
-        let by_host = |waiter: &Waiter| matches!(waiter.mapped_by, MappedBy::Host(_));
-        let (go_on, woken): (Vec<Waiter>, Vec<Waiter>) = all.into_iter().partition(by_host);
+        let (go_on, woken): (Vec<Waiter>, Vec<Waiter>) =
+            all.into_iter().partition(Waiter::is_served_here);
         for waiter in &woken {
             let took = now_ns().saturating_sub(waiter.since_ns);
             self.counters.faults.add(took);
-            waiter.wake();
+            if let Who::Thread(thread) = &waiter.who {
+                thread.wake();
+            }
         }
         go_on
     }

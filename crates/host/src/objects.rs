@@ -22,9 +22,10 @@ use crate::leave::ASIDE_PART;
 use crate::object::{Asked, Object};
 use crate::room::{Room, Tree};
 use crate::share::Share;
-use crate::space::{FAULTS, MappedBy, Mapping, Places, Space, Task, Told, Waiter};
+use crate::space::{FAULTS, Mapping, Places, Space, Task, Told};
 use crate::times::now_ns;
 use crate::trace::What;
+use crate::waiter::{MappedBy, Thread, Waiter, Who};
 use crate::{Error, MapError};
 
 /// Pages taken out of an object at a time.
@@ -61,6 +62,8 @@ pub struct Objects {
     pub(crate) wired: AtomicU64,
     /// Some object may not have all of the memory.
     limited: AtomicBool,
+    /// Linux has no userfaultfd here: nobody maps objects.
+    pub(crate) is_for_calls: bool,
 }
 
 /// How far objects keep to what they may have.
@@ -117,8 +120,22 @@ impl Objects {
     /// # Errors
     /// Without threads or descriptors.
     pub fn start(ram_bytes: u64) -> Result<&'static Self, Error> {
+        Self::start_with(ram_bytes, false)
+    }
+
+    /// As [`Objects::start`], where Linux has no userfaultfd (an emulated processor, a container
+    /// that forbids it): nobody can map the objects, and they are used by [`Object::read`] and
+    /// [`Object::write`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_for_calls(ram_bytes: u64) -> Result<&'static Self, Error> {
+        Self::start_with(ram_bytes, true)
+    }
+
+    fn start_with(ram_bytes: u64, is_for_calls: bool) -> Result<&'static Self, Error> {
         let pages = AtomicU64::new(ram_bytes / PAGE_BYTES as u64);
-        let objects = Self::with_room(Room::Own(pages))?;
+        let objects = Self::with_room(Room::Own(pages), is_for_calls)?;
         spawn("objects-room", move || objects.keep_room())?;
         Ok(objects)
     }
@@ -129,7 +146,7 @@ impl Objects {
     /// As there; [`Error::TooMany`] when the tree has no account left.
     pub fn in_tree(control: &'static Control) -> Result<&'static Self, Error> {
         let budget = Budget::new(control).ok_or(Error::TooMany)?;
-        let objects = Self::with_room(Room::Tree(Tree::new(control, budget)))?;
+        let objects = Self::with_room(Room::Tree(Tree::new(control, budget)), false)?;
         spawn("objects-room", move || objects.give_way())?;
         Ok(objects)
     }
@@ -150,7 +167,7 @@ impl Objects {
         }
     }
 
-    pub(crate) fn with_room(room: Room) -> Result<&'static Self, Error> {
+    pub(crate) fn with_room(room: Room, is_for_calls: bool) -> Result<&'static Self, Error> {
         let copies = Copies::new(room.bytes() / PAGE_BYTES as u64 / ASIDE_PART);
         let copies =
             copies.map_err(|errno| Error::Start(std::io::Error::from_raw_os_error(errno.0)))?;
@@ -169,6 +186,7 @@ impl Objects {
             copies,
             wired: AtomicU64::new(0),
             limited: AtomicBool::new(false),
+            is_for_calls,
         }));
         objects.handlers.start(objects)?;
         Ok(objects)
@@ -504,8 +522,7 @@ impl Objects {
             if let Some(cpu) = cpu {
                 self.handlers.is_needed_at(cpu, space);
             }
-            // Those who bring pages in faster than they leave wait here.
-            while self.room.is_overfull(self) && self.evict(BATCH) > 0 {}
+            self.makes_room();
             if faults.len() < FAULTS {
                 return;
             }
@@ -541,18 +558,26 @@ impl Objects {
         let one = PageRange::one(PageIndex(page));
         object.tracer.note(what, fault.thread, one, 0);
         self.slow_down(&object);
+        let space = Arc::clone(space);
         object.want(Waiter {
-            space: Arc::clone(space),
-            address,
             page,
             write: fault.write,
-            mapped_by,
             since_ns,
+            who: Who::Thread(Thread {
+                space,
+                address,
+                mapped_by,
+            }),
         });
     }
 
+    /// Those who bring pages in faster than they leave wait here.
+    pub(crate) fn makes_room(&self) {
+        while self.room.is_overfull(self) && self.evict(BATCH) > 0 {}
+    }
+
     /// Those who bring pages in faster than they leave take some out: as many as come at a time.
-    fn slow_down(&self, object: &Object) {
+    pub(crate) fn slow_down(&self, object: &Object) {
         for _ in 0..WINDOW_MAX / BATCH {
             let gone = match object.share().filter(|share| share.is_overfull()) {
                 Some(share) => self.evict_of(share),

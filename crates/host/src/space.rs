@@ -1,4 +1,4 @@
-//! The address space of another process, as far as this one may change it, and who waits there.
+//! The address space of another process, as far as this one may change it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,9 +8,8 @@ use farpage_abi::maps::PieceOf;
 use farpage_abi::{Control, PAGE_BYTES, PageIndex, PageRange, Tier};
 use farpage_object::{Plan, Streams};
 use farpage_sys::file::Fd;
-use farpage_sys::linux::general as g;
 use farpage_sys::uffd::{Faults, Uffd};
-use farpage_sys::{Errno, process, socket, thread};
+use farpage_sys::{Errno, socket, thread};
 
 use crate::handlers::Watch;
 use crate::object::Object;
@@ -67,30 +66,7 @@ pub(crate) struct Task {
     control: &'static Control,
     pub(crate) slot: usize,
     /// As the control block has it.
-    process: u32,
-}
-
-/// A thread that waits for a page.
-pub(crate) struct Waiter {
-    pub(crate) space: Arc<Space>,
-    /// Of the page.
-    pub(crate) address: usize,
-    pub(crate) page: u64,
-    pub(crate) write: bool,
-    pub(crate) mapped_by: MappedBy,
-    /// When its fault came here.
-    pub(crate) since_ns: u64,
-}
-
-/// Who maps a page that is there where somebody waits for it.
-pub(crate) enum MappedBy {
-    /// This process.
-    Host(Arc<Mapping>),
-    /// Linux, once the thread is woken.
-    Linux {
-        /// The agent reads there for its program: a failure is an error, not the end.
-        reading: bool,
-    },
+    pub(crate) process: u32,
 }
 
 impl Space {
@@ -192,14 +168,14 @@ impl Space {
     }
 
     /// Makes accesses to a page fail with SIGBUS.
-    fn refuse(&self, at: usize) -> Result<(), Errno> {
+    pub(crate) fn refuse(&self, at: usize) -> Result<(), Errno> {
         let refused = self.uffd().refuse(at, PAGE_BYTES);
         self.wake(at, PAGE_BYTES);
         refused
     }
 
     /// As [`Space::refuse`], after the process was told why; others do not wait for that.
-    fn tell_and_refuse(self: &Arc<Self>, at: usize, name: &str, offset: u64, why: &str) {
+    pub(crate) fn tell_and_refuse(self: &Arc<Self>, at: usize, name: &str, offset: u64, why: &str) {
         let told = lock(&self.told).take();
         let tell = told.map(|tell| {
             let (space, name, why) = (Arc::clone(self), name.to_owned(), why.to_owned());
@@ -344,56 +320,7 @@ impl Task {
     }
 
     /// Where Linux does not wait for pages the agent touches them itself: poison would end it.
-    fn reads_by_hand(&self) -> bool {
+    pub(crate) fn reads_by_hand(&self) -> bool {
         self.control.tier.load(Ordering::Relaxed) == Tier::UserModeOnly as u32
-    }
-}
-
-impl Waiter {
-    /// Lets the thread fault again.
-    pub(crate) fn wake(&self) {
-        self.space.wake(self.address, PAGE_BYTES);
-    }
-
-    /// What the thread wants is beyond the end of the object: it gets SIGBUS.
-    pub(crate) fn is_beyond(&self) {
-        // It may be gone.
-        let _ = self.space.refuse(self.address);
-    }
-
-    /// What the thread waits for, of `object`, cannot be had.
-    pub(crate) fn fail(&self, object: &Object, why: &str) {
-        if self.space.is_gone() {
-            return;
-        }
-        object.counters().failed.fetch_add(1, Ordering::Relaxed);
-        let (name, offset) = (object.name(), self.page * PAGE_BYTES as u64);
-        let (reading, task) = match (&self.mapped_by, &self.space.places) {
-            (MappedBy::Linux { reading }, Places::Listed(task)) => (*reading, task),
-            (MappedBy::Host(_), _) | (_, Places::Told(_)) => {
-                eprintln!("farpage: cannot page in '{name}' at byte {offset}: {why}");
-                self.space.tell_and_refuse(self.address, name, offset, why);
-                return;
-            }
-        };
-        if reading && !task.reads_by_hand() {
-            // Before the program goes on: it may end, and the run with it.
-            if object.is_first_failure() {
-                eprintln!("farpage: cannot read '{name}' at byte {offset}: {why}");
-            }
-            if self.space.refuse(self.address).is_ok() {
-                return;
-            }
-        }
-        let process = task.process;
-        eprintln!(
-            "farpage: process {process} is killed: it uses '{name}' at byte {offset}, which cannot \
-             be had: {why}"
-        );
-        object.host().forget(&self.space);
-        let can_be_killed = process <= i32::MAX as u32;
-        if !can_be_killed || process::kill(process, g::SIGKILL).is_err() {
-            let _ = self.space.refuse(self.address);
-        }
     }
 }

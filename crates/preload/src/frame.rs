@@ -1,6 +1,8 @@
 //! The interrupted program's registers, as Linux lays them out for a signal handler on x86-64.
 
 use farpage_sys::linux::general as g;
+use farpage_sys::seccomp::SLEPT;
+use farpage_sys::{Errno, Result};
 
 /// `siginfo_t` of SIGSYS.
 #[repr(C)]
@@ -53,6 +55,21 @@ impl Frame {
     /// The trapped call's arguments.
     pub(crate) fn arguments(&self) -> [usize; 6] {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
+    }
+}
+
+impl Frame {
+    /// What the sleep returned from which the call comes that was trapped now; `None`: from none.
+    pub(crate) fn slept(&self) -> Option<Result<()>> {
+        match (self.rax >> 32) as u32 ^ SLEPT {
+            0 => Some(Ok(())),
+            raw => {
+                let errno = (raw as i32)
+                    .checked_neg()
+                    .filter(|errno| (1..4096).contains(errno));
+                errno.map(|errno| Err(Errno(errno)))
+            }
+        }
     }
 }
 

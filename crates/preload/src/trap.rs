@@ -5,7 +5,8 @@ use core::arch::naked_asm;
 use farpage_sys::file::Fd;
 use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::{
-    GATE_ADDRESS, GATE_REISSUE, GATE_WAIT, REISSUE_SKIP, TRAP_MARK, WAIT_WORDS,
+    GATE_ADDRESS, GATE_REISSUE, GATE_SLEEP, GATE_WAIT, REISSUE_SKIP, SLEEP_WORDS, SLEPT, TRAP_MARK,
+    WAIT_WORDS,
 };
 use farpage_sys::{Errno, Result};
 
@@ -26,6 +27,16 @@ pub(crate) enum Outcome {
     WaitFor(usize, u16),
     /// It waits in this call, which leaves the first argument where it is, and then makes it again.
     WaitIn(u32, [usize; 3]),
+    /// It sleeps, and then makes it again, however that ended ([`Frame::slept`]).
+    Sleep(Sleep),
+}
+
+/// Until a semaphore of Linux is not 0, which is then 0 again.
+pub(crate) struct Sleep {
+    pub(crate) set: u32,
+    pub(crate) number: u16,
+    /// For how many nanoseconds at most.
+    pub(crate) ns_max: Option<u64>,
 }
 
 /// The handler: moves to a stack of ours and goes on there. What [`handle`] returns is 0 or the
@@ -118,6 +129,7 @@ extern "C" fn handle(info: *mut Info, frame: *mut Frame, own: Option<&Stack>) ->
         Outcome::WaitIn(waits, [a, b, c]) => {
             wait(number, context, 0, |_| (waits, [a, b, c, 0, 0, 0]));
         }
+        Outcome::Sleep(until) => sleep(number, context, &until),
     }
     0
 }
@@ -156,6 +168,28 @@ fn wait(
     context.rax = waits_in as usize;
     (context.rdi, context.rsi, context.rdx) = (a, b, c);
     (context.r10, context.r8, context.r9) = (d, e, f);
+}
+
+/// Points the program at the stub in which it sleeps.
+fn sleep(number: u32, context: &mut Frame, until: &Sleep) {
+    const SECOND: u64 = 1_000_000_000;
+    const DOWN: u16 = u16::MAX;
+    let saved: [usize; SLEEP_WORDS] = [
+        number as usize | (SLEPT as usize) << 32,
+        context.rdi,
+        context.rsi,
+        context.rdx,
+        context.r10,
+    ];
+    reissue(number, context);
+    context.rip = GATE_ADDRESS + GATE_SLEEP;
+    let at = put(context.rsp + 8, saved);
+    let step = put(at + size_of_val(&saved), [until.number, DOWN, 0]);
+    let time = until.ns_max.map(|ns| [ns / SECOND, ns % SECOND]);
+    let time = time.map_or(0, |time| put(step + size_of::<u64>(), time));
+    context.rax = g::__NR_semtimedop as usize;
+    (context.rdi, context.rsi, context.rdx) = (until.set as usize, step, 1);
+    context.r10 = time;
 }
 
 /// Where data for a call that is made again can lie: 64 bytes below the red zone.

@@ -17,9 +17,10 @@ from ._open import load, open, set_ram
 from ._options import cache_folder
 from ._pager import serve_pager
 from ._shared import SharedMemory
+from ._sync import Barrier, Condition, Lock, Semaphore
 from .errors import *  # noqa: F403
 from .errors import Error
 
 __all__ = ["Array", "Arrays", "Error", "Object", "__version__", "cache_folder", "errors"]
 __all__ += ["SharedArray", "SharedMemory", "load", "open", "serve_pager", "set_ram", "shared"]
-__all__ += ["unshare"]
+__all__ += ["unshare", "Barrier", "Condition", "Lock", "Semaphore"]

@@ -8,21 +8,28 @@ import numpy as np
 from . import _farpage, errors
 from ._options import parse_size
 from ._shared import share_over_fork, talking
+from ._sync import Lock
 
 _SCHEDULERS = ("distributed", "simple")
+# Seconds that a page stays with a host at most.
+_HOLD_MAX = 0.1
+# Seconds that copies are lent for at least.
+_STALE_MIN = 0.001
+_LOCK_BYTES = 64
 
 
 class SharedArray(np.ndarray):
     """An array of `shared`: a NumPy array that is pickled by its name.
 
-    `name`: None for what is no view of one. Results of arithmetic and `copy` are plain arrays.
+    `name`: None for what is no view of one. `locks`: those that were made with it. Results of arithmetic and `copy` are plain arrays.
     """
 
     def __array_finalize__(self, base):
-        self.name = self._whole = None
-        whole = getattr(base, "_whole", None)
-        if whole is not None and np.may_share_memory(self, base):
-            self.name, self._whole = base.name, whole
+        self.name = self._memory = None
+        self.locks = []
+        memory = getattr(base, "_memory", None)
+        if memory is not None and np.may_share_memory(self, base):
+            self.name, self._memory, self.locks = base.name, memory, base.locks
 
     def __array_wrap__(self, array, context=None, return_scalar=False):
         array = np.ndarray.__array_wrap__(self, array, context)
@@ -31,26 +38,54 @@ class SharedArray(np.ndarray):
         return array[()] if return_scalar or array.shape == () else array.view(np.ndarray)
 
     def __reduce__(self):
-        if self._whole is None:
+        if self._memory is None:
             return np.asarray(self).__reduce__()
-        start = self.__array_interface__["data"][0] - self._whole
+        start = self.__array_interface__["data"][0] - _address(self._memory)
         return _again, (self.name, start, self.dtype.str, self.shape, self.strides)
 
     def unlink(self):
         """Takes its name away: it is gone when no process of any host has it any more."""
         unshare(self.name)
 
+    def seal(self):
+        """Nobody writes to it any more, on any host, for ever: hosts that have parts of it give them to
+        others, so that all get it soon. Arrays that are opened from now on, and this one, are read-only;
+        who writes by another that was open already gets SIGBUS.
+
+        Raises `KernelError` for the simple scheduler, or two replicas.
+        """
+        with talking:
+            _farpage.seal_of_cluster(self.name)
+        self.flags.writeable = False
+
 
 def _again(name, start, dtype, shape, strides):
     whole = shared(name)
-    flat = np.ndarray.view(whole.reshape(-1), np.ndarray).view(np.uint8)
-    array = np.ndarray(shape, dtype, flat, start, strides).view(SharedArray)
-    array.name, array._whole = name, whole._whole
+    array = np.ndarray(shape, dtype, whole._memory, start, strides).view(SharedArray)
+    array.name, array._memory, array.locks = name, whole._memory, whole.locks
     return array
 
 
+def _lock_of(name, number):
+    return shared(name).locks[number]
+
+
+def _address(memory):
+    return np.frombuffer(memory, np.uint8, 1).__array_interface__["data"][0]
+
+
 def shared(
-    name, shape=None, dtype="f8", *, page_size=None, scheduler="distributed", replicas=1, stays=False
+    name,
+    shape=None,
+    dtype="f8",
+    *,
+    page_size=None,
+    scheduler="distributed",
+    replicas=1,
+    hold=None,
+    stale=None,
+    stays=False,
+    locks=0,
 ):
     """The array of this name that all hosts of the cluster have in common: what one host writes,
     the others read, as threads of one process do.
@@ -60,8 +95,15 @@ def shared(
     host together, 4096 bytes to 2 MiB, a power of two ('64K' suits arrays that are read in order,
     4096 what is written everywhere). `scheduler`: 'distributed', or
     'simple', by which the host that made it decides, and takes it with it when it goes.
-    `replicas=2`: one host that dies loses nothing. It is gone when no process of any host has it any
-    more; `stays=True`: when its name was taken away, too (`unlink`, `farpage rm --cluster`).
+    `replicas=2`: one host that dies loses nothing. `hold`: seconds (0 to 0.1) that a page stays with
+    threads that were let in to it, before another host has it; without it, 100 us. `stale`: seconds
+    (from 0.001 on) that what a host reads may be old by; then who writes does not wait for readers.
+    It is gone when no process of any host has it any more; `stays=True`: when its name was taken
+    away, too (`unlink`, `farpage rm --cluster`).
+
+    `locks`: so many, in a page of their own, are `a.locks`. `locks='rows'`: each row begins a page, with
+    a lock of its own before it, so that who takes `a.locks[3]` gets (the first page of) `a[3]` by the
+    same two messages.
 
     Raises `Unreachable` when no host kernel runs, `KernelError` when it is in no cluster
     (`farpage up --cluster`), `NotFound` without a shape, `Exists` for another shape.
@@ -81,6 +123,12 @@ def shared(
         )
     if replicas not in (1, 2):
         raise errors.ArgumentError(f"replicas: {replicas!r}; give 1 or 2")
+    if hold is not None and not 0 <= hold <= _HOLD_MAX:
+        raise errors.ArgumentError(f"hold: {hold!r}; give seconds from 0 to {_HOLD_MAX}")
+    if stale is not None and not _STALE_MIN <= stale < 3600:
+        raise errors.ArgumentError(f"stale: {stale!r}; give seconds from {_STALE_MIN} to 3600")
+    if locks != "rows" and (not isinstance(locks, int) or not 0 <= locks <= 1 << 20):
+        raise errors.ArgumentError(f"locks: {locks!r}; give how many, 1048576 at most, or 'rows'")
     if shape is None:
         with talking:
             memory, note = _farpage.shared_of_cluster(name)
@@ -92,18 +140,50 @@ def shared(
     size = math.prod(shape) * dtype.itemsize
     if min(shape, default=1) < 0 or size == 0:
         raise errors.ArgumentError(f"shape: {shape} of {dtype} has no bytes; give sizes above 0")
-    wanted = json.dumps({"shape": shape, "dtype": np.lib.format.dtype_to_descr(dtype)})
+    if locks == "rows" and not shape:
+        raise errors.ArgumentError("locks: an array without dimensions has no rows; give locks=1")
+    size = _placed(shape, dtype, locks, unit)[-1]
+    wanted = {"shape": shape, "dtype": np.lib.format.dtype_to_descr(dtype)}
+    if locks:
+        wanted.update(locks=locks, page_size=unit)
+    wanted = json.dumps(wanted)
     with talking:
+        hold_us, stale_us = (None if time is None else round(time * 1e6) for time in (hold, stale))
         memory, note = _farpage.shared_of_cluster(
-            name, (size, unit, scheduler == "simple", replicas, bool(stays), wanted)
+            name,
+            {
+                "bytes": size,
+                "unit_bytes": unit,
+                "simple": scheduler == "simple",
+                "replicas": replicas,
+                "hold_us": hold_us,
+                "stale_us": stale_us,
+                "stays": bool(stays),
+                "note": wanted,
+            },
         )
     there = _noted(name, note)
-    if there != (shape, dtype):
+    if there[:3] != (shape, dtype, locks):
         raise errors.Exists(
-            f"'{name}' is there with shape {there[0]} and dtype {there[1]}; open it without a shape, "
-            "or give another name"
+            f"'{name}' is there with shape {there[0]}, dtype {there[1]} and locks {there[2]!r}; open "
+            "it without a shape, or give another name"
         )
-    return _array(name, memory, shape, dtype)
+    return _array(name, memory, *there)
+
+
+def _placed(shape, dtype, locks, unit):
+    """Where the first number lies, the strides, where the first lock does and how far the next, how many
+    there are, and the size of all.
+    """
+    strides, step = [0] * len(shape), dtype.itemsize
+    for at in reversed(range(len(shape))):
+        strides[at], step = step, step * shape[at]
+    if locks == "rows":
+        row = strides[0]
+        strides[0] = -(-(row + _LOCK_BYTES) // unit) * unit
+        return _LOCK_BYTES, strides, 0, strides[0], shape[0], strides[0] * shape[0]
+    first = -(-step // unit) * unit if locks else step
+    return 0, strides, first, _LOCK_BYTES, locks, first + locks * _LOCK_BYTES
 
 
 def unshare(name):
@@ -115,15 +195,20 @@ def unshare(name):
 def _noted(name, note):
     try:
         said = json.loads(note)
-        return tuple(said["shape"]), np.lib.format.descr_to_dtype(said["dtype"])
+        dtype = np.lib.format.descr_to_dtype(said["dtype"])
+        return tuple(said["shape"]), dtype, said.get("locks", 0), said.get("page_size", 4096)
     except (ValueError, KeyError, TypeError) as error:
         raise errors.ArgumentError(
             f"'{name}' is no array ({error}); give its shape and dtype as they were given first"
         ) from None
 
 
-def _array(name, memory, shape, dtype):
+def _array(name, memory, shape, dtype, locks, unit):
     share_over_fork(name, memory)
-    array = np.ndarray(shape, dtype, buffer=memory).view(SharedArray)
-    array.name, array._whole = name, array.__array_interface__["data"][0]
+    start, strides, first, further, count, _ = _placed(shape, dtype, locks, unit)
+    array = np.ndarray(shape, dtype, memory, start, strides).view(SharedArray)
+    array.name, array._memory = name, memory
+    for number in range(count):
+        again = (_lock_of, (name, number))
+        array.locks.append(Lock._in(memory, first + number * further, again))
     return array

@@ -1,5 +1,7 @@
 """What can go wrong: one class for each error, all of them `Error`."""
 
+import threading as _threading
+
 
 class Error(Exception):
     """Anything that Farpage reports."""
@@ -23,6 +25,22 @@ class NotWritten(Error, OSError):
 
 class Exists(Error, FileExistsError):
     """There is something of that name already."""
+
+
+class LockError(Error, RuntimeError):
+    """A lock is given back by who does not have it, or taken by who has it."""
+
+
+class HolderDied(LockError):
+    """A process died that had a lock: what the lock guards may be half changed."""
+
+
+class BrokenBarrier(Error, _threading.BrokenBarrierError):
+    """Not all parties of a barrier will come."""
+
+
+class Lost(Error, OSError):
+    """Shared memory was lost with the host that had it."""
 
 
 class SourceError(Error, OSError):

@@ -7,6 +7,7 @@ mod options;
 mod pager;
 mod served;
 mod shared;
+mod sync;
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -164,11 +165,15 @@ fn _farpage(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(read_trace, module)?)?;
     module.add_function(wrap_pyfunction!(pager::serve_pager, module)?)?;
     module.add_class::<shared::Shared>()?;
+    module.add_class::<sync::Mutex>()?;
+    module.add_class::<sync::Semaphore>()?;
+    module.add_class::<sync::Barrier>()?;
     module.add_function(wrap_pyfunction!(shared::shared_create, module)?)?;
     module.add_function(wrap_pyfunction!(shared::shared_forget_host, module)?)?;
     module.add_function(wrap_pyfunction!(shared::shared_open, module)?)?;
     module.add_function(wrap_pyfunction!(shared::shared_of_cluster, module)?)?;
     module.add_function(wrap_pyfunction!(shared::shared_unlink, module)?)?;
     module.add_function(wrap_pyfunction!(shared::unlink_of_cluster, module)?)?;
+    module.add_function(wrap_pyfunction!(shared::seal_of_cluster, module)?)?;
     Ok(())
 }

@@ -17,7 +17,7 @@ use crate::errors::made;
 /// The host kernel of this process, found when it is first needed.
 static HOST: Mutex<Option<Host>> = Mutex::new(None);
 
-fn with_host<T: Send>(
+pub(crate) fn with_host<T: Send>(
     py: Python<'_>,
     act: impl FnOnce(&Host) -> Result<T, Error> + Send,
 ) -> PyResult<T> {
@@ -77,28 +77,49 @@ pub(crate) fn shared_unlink(py: Python<'_>, name: &str) -> PyResult<()> {
     with_host(py, |host| host.unlink(name))
 }
 
-/// Memory of the cluster, and what was said of it; made as `wanted` (bytes, bytes of a unit, its home
-/// decides, replicas, it stays, what to say) when there is none.
+/// How memory of the cluster is to be, where there is none of its name.
+#[derive(FromPyObject)]
+pub(crate) struct Made {
+    #[pyo3(item)]
+    bytes: u64,
+    #[pyo3(item)]
+    unit_bytes: u64,
+    /// Its home decides.
+    #[pyo3(item)]
+    simple: bool,
+    #[pyo3(item)]
+    replicas: u8,
+    #[pyo3(item)]
+    hold_us: Option<u32>,
+    #[pyo3(item)]
+    stale_us: Option<u32>,
+    #[pyo3(item)]
+    stays: bool,
+    #[pyo3(item)]
+    note: String,
+}
+
+/// Memory of the cluster, and what was said of it; made as `wanted` when there is none.
 #[pyfunction]
 #[pyo3(signature = (name, wanted=None))]
 pub(crate) fn shared_of_cluster(
     py: Python<'_>,
     name: &str,
-    wanted: Option<(u64, u64, bool, u8, bool, String)>,
+    wanted: Option<Made>,
 ) -> PyResult<(Shared, String)> {
-    let wanted = wanted.map(
-        |(bytes, unit_bytes, simple, replicas, stays, note)| Wanted {
-            bytes,
-            unit_bytes,
-            scheduler: match simple {
-                true => Scheduler::Simple,
-                false => Scheduler::Distributed,
-            },
-            replicas,
-            stays,
-            note,
+    let wanted = wanted.map(|made| Wanted {
+        bytes: made.bytes,
+        unit_bytes: made.unit_bytes,
+        scheduler: match made.simple {
+            true => Scheduler::Simple,
+            false => Scheduler::Distributed,
         },
-    );
+        replicas: made.replicas,
+        hold_us: made.hold_us,
+        stale_us: made.stale_us,
+        stays: made.stays,
+        note: made.note,
+    });
     let (shared, note) = with_host(py, |host| host.shared(name, wanted))?;
     Ok((Shared::new(shared), note))
 }
@@ -107,6 +128,12 @@ pub(crate) fn shared_of_cluster(
 #[pyfunction]
 pub(crate) fn unlink_of_cluster(py: Python<'_>, name: &str) -> PyResult<()> {
     with_host(py, |host| host.unlink_shared(name))
+}
+
+/// Nobody writes to memory of the cluster any more.
+#[pyfunction]
+pub(crate) fn seal_of_cluster(py: Python<'_>, name: &str) -> PyResult<()> {
+    with_host(py, |host| host.seal_shared(name))
 }
 
 /// Mapped shared memory, with the buffer protocol.
@@ -125,11 +152,16 @@ struct Hold(#[expect(dead_code, reason = "it is held")] farpage_services::Hold);
 struct Wire(#[expect(dead_code, reason = "it is held")] farpage_services::Wire);
 
 impl Shared {
-    fn new(shared: farpage_services::Shared) -> Self {
+    pub(crate) fn new(shared: farpage_services::Shared) -> Self {
         Self {
             shared: Mutex::new(Some(shared)),
             views: AtomicUsize::new(0),
         }
+    }
+
+    /// What it is, for who keeps it.
+    pub(crate) fn own(&self, py: Python<'_>) -> PyResult<farpage_services::Shared> {
+        self.with(py, farpage_services::Shared::clone)
     }
 
     fn with<T>(

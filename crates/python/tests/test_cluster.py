@@ -117,6 +117,29 @@ b[::2] = 7
         fp.shared("two", shape=8, scheduler="simple", replicas=2)
 
 
+def test_what_is_sealed_is_read_everywhere_and_written_nowhere(sockets, script):
+    a = fp.shared("weights", shape=(1 << 16,), hold=20e-6)
+    a[:] = np.arange(1 << 16)
+    a.seal()
+    with pytest.raises(ValueError, match="read-only"):
+        a[0] = 1
+    code = """
+import farpage as fp, numpy as np
+b = fp.shared("weights")
+print(bool((b == np.arange(1 << 16)).all()))
+try:
+    b[0] = 1
+except ValueError as error:
+    print(error)
+"""
+    said = elsewhere(script, sockets[1], code).splitlines()
+    assert said[0] == "True" and "read-only" in said[1]
+    simple = fp.shared("own", shape=8, scheduler="simple")
+    with pytest.raises(fp.KernelError, match="cannot be sealed"):
+        simple.seal()
+    simple[0] = 1
+
+
 def test_another_shape_is_refused_and_said(sockets):
     a = fp.shared("grid", shape=16, dtype="i4")
     for shape, dtype in (((32,), "i4"), ((16,), "f4")):
@@ -137,6 +160,11 @@ def test_another_shape_is_refused_and_said(sockets):
         ({"shape": 4, "page_size": "4M"}, "power of two"),
         ({"shape": 4, "scheduler": "best"}, "distributed"),
         ({"shape": 4, "replicas": 9}, "1 or 2"),
+        ({"shape": 4, "hold": 1}, "0 to 0.1"),
+        ({"shape": 4, "hold": -1e-6}, "0 to 0.1"),
+        ({"shape": 4, "stale": 1e-6}, "from 0.001"),
+        ({"shape": 4, "locks": -1}, "how many"),
+        ({"shape": (), "locks": "rows"}, "no rows"),
     ],
 )
 def test_what_cannot_be_is_refused(options, what):
@@ -189,3 +217,47 @@ def test_children_of_fork_have_it(sockets):
     process.start()
     process.join(30)
     assert process.exitcode == 0 and list(a[:2]) == [1, 2]
+
+
+def test_an_array_brings_its_locks(sockets, script):
+    a = fp.shared("grid", shape=(8, 8), dtype="i8", locks=4)
+    rows = fp.shared("rows", shape=(4, 1000), dtype="f8", locks="rows")
+    assert len(a.locks) == 4 and len(rows.locks) == 4 and rows.strides == (8192, 8)
+    code = """
+import farpage as fp
+a, rows = fp.shared("grid"), fp.shared("rows", shape=(4, 1000), locks="rows")
+for _ in range(100):
+    with a.locks[3]:
+        a[3] = a[3] + 1
+    with rows.locks[1]:
+        rows[1] = rows[1] + 1
+print("done")
+"""
+    for _ in range(100):
+        with a.locks[3]:
+            a[3] = a[3] + 1
+    assert elsewhere(script, sockets[1], code) == "done"
+    assert (a[3] == 200).all() and (rows[1] == 100).all() and not rows[0].any()
+    part, lock = pickle.loads(pickle.dumps((rows[1:3, ::2], rows.locks[2])))
+    with lock:
+        assert rows.locks[2].locked() and part.shape == (2, 500) and part[0, 0] == 100
+        part[0, 1] = -1
+    assert rows[1, 2] == -1
+    with pytest.raises(fp.Exists, match="locks 4"):
+        fp.shared("grid", shape=(8, 8), dtype="i8", locks=3)
+
+
+def test_locks_are_of_all_hosts(sockets, script):
+    lock, step = fp.Lock("x", replicas=2), fp.Barrier("step", 1)
+    assert step.wait() == 0
+    code = """
+import farpage as fp
+lock = fp.Lock("x", replicas=2)
+print(lock.acquire(timeout=0.01), lock.locked())
+"""
+    with lock:
+        assert elsewhere(script, sockets[1], code) == "False True"
+    assert elsewhere(script, sockets[1], code) == "True True"
+    assert lock.acquire() and lock.holder_died
+    lock.consistent()
+    lock.release()

@@ -11,14 +11,18 @@ use std::time::Duration;
 use farpage_manager::{Offer, Serving, Wired};
 use farpage_port::interface::{Both, Fd as SentFd, InvokeError};
 use farpage_port::{ConnectError, Node, Notice, ReceiveRight, SendRight, Sender, link};
+use farpage_sync::Process;
 use farpage_sys::Errno;
 use farpage_sys::area::{Area, Place};
 use farpage_sys::file::Fd;
+use farpage_sys::futex;
+use farpage_sys::memory_file::Words;
 use farpage_sys::uffd::with_device;
 use farpage_sys::view::View;
 
 use crate::cluster::{ClusterListed, Wanted};
 use crate::figures::{Figures, Message};
+use crate::here;
 use crate::interface::{Failures, KernelClient, MemoryClient, Tried};
 use crate::pager::{MemoryObject, MemoryObjects};
 use crate::{Listed, PagerListed, Refusal, Status, default_socket, lock};
@@ -89,6 +93,8 @@ pub struct Host(Arc<Connection>);
 struct Connection {
     path: PathBuf,
     up: Mutex<OfProcess<Up>>,
+    /// What this process is to those that wait for it, once it has had a lock.
+    member: Mutex<Option<Arc<Member>>>,
     /// What is to fail when the host kernel dies, and to be mapped again in a child of fork.
     mapped: Mutex<Vec<Weak<Mapped>>>,
 }
@@ -101,6 +107,15 @@ struct Up {
     watched: AtomicBool,
 }
 
+/// A process that may have locks.
+pub(crate) struct Member {
+    pub(crate) process: Process,
+    /// Threads of this host sleep there.
+    pub(crate) sleepers: Words,
+    /// As long as this process has it, it lives.
+    right: OfProcess<SendRight>,
+}
+
 /// Shared memory, mapped here. It goes when nobody has it any more.
 #[derive(Clone)]
 pub struct Shared(Arc<Mapped>);
@@ -110,6 +125,8 @@ struct Mapped {
     bytes: u64,
     writable: bool,
     file: OwnedFd,
+    /// The number of the file.
+    inode: u64,
     /// Before the rights: the host kernel answers for it until it is not mapped any more.
     view: OfProcess<View>,
     rights: Mutex<OfProcess<Rights>>,
@@ -190,6 +207,7 @@ impl Host {
         let connection = Arc::new(Connection {
             path: path.into(),
             up: Mutex::new(OfProcess::new(up)),
+            member: Mutex::default(),
             mapped: Mutex::default(),
         });
         Ok(Self(connection))
@@ -280,8 +298,11 @@ impl Host {
     pub fn shared(&self, name: &str, wanted: Option<Wanted>) -> Result<(Shared, String), Error> {
         // Others of this process go on while the store is asked.
         let kernel = self.0.up()?.kernel.clone();
-        let Both((bytes, note), right) = kernel.shared(name.into(), wanted)?.0?;
-        let found = Found::new(bytes, right).named(name);
+        let Both((bytes, note, is_sealed), right) = kernel.shared(name.into(), wanted)?.0?;
+        let found = Found {
+            writable: !is_sealed,
+            ..Found::new(bytes, right).named(name)
+        };
         Ok((Shared::map(&self.0, &*self.0.up()?, found, None)?, note))
     }
 
@@ -292,6 +313,17 @@ impl Host {
     pub fn unlink_shared(&self, name: &str) -> Result<(), Error> {
         let kernel = self.0.up()?.kernel.clone();
         Ok(kernel.unlink_shared(name.into())?.0?)
+    }
+
+    /// Nobody writes to an object of the cluster any more: who does gets SIGBUS, and hosts that have its
+    /// pages give them to others. When it returns, all hosts know it. Who maps it from then on may only
+    /// read.
+    ///
+    /// # Errors
+    /// [`Refusal::Cluster`] for memory with the simple scheduler, or two replicas; as [`Host::shared`].
+    pub fn seal_shared(&self, name: &str) -> Result<(), Error> {
+        let kernel = self.0.up()?.kernel.clone();
+        Ok(kernel.seal_shared(name.into())?.0?)
     }
 
     /// The hosts and objects of the cluster.
@@ -555,6 +587,31 @@ impl Connection {
         Ok(up)
     }
 
+    /// What this process is to those that wait for it.
+    fn member(&self) -> Result<Arc<Member>, Error> {
+        let mut member = lock(&self.member);
+        if let Some(member) = &*member
+            && member.right.is_own()
+            && !member.right.is_dead()
+        {
+            return Ok(Arc::clone(member));
+        }
+        let Both(number, Both(right, SentFd(file))) = self.up()?.kernel.enter()?.0?;
+        let sleepers = Words::map(file.as_fd(), here::BYTES);
+        let sleepers = sleepers.map_err(|errno| Error::Map {
+            name: "(where threads sleep)".into(),
+            errno,
+        })?;
+        let process = Process::from_number(number);
+        let entered = Arc::new(Member {
+            process: process.ok_or(InvokeError::Garbled("answer", "enter"))?,
+            sleepers,
+            right: OfProcess::new(right),
+        });
+        *member = Some(Arc::clone(&entered));
+        Ok(entered)
+    }
+
     /// What is mapped fails when the host kernel dies: nobody would answer. And who uses what cannot
     /// be had is told why.
     fn watch(self: &Arc<Self>, up: &Up) {
@@ -656,11 +713,17 @@ impl Shared {
         host.watch(up);
         let mut rights = Rights::answering(&view, memory, &name)?;
         rights.name = of_name;
+        let about = rustix::fs::fstat(&file);
+        let about = about.map_err(|errno| Error::Map {
+            name: name.clone(),
+            errno: Errno(errno.raw_os_error()),
+        })?;
         let mapped = Arc::new(Mapped {
             name,
             bytes,
             writable,
             file,
+            inode: about.st_ino,
             view: OfProcess::new(view),
             rights: Mutex::new(OfProcess::new(rights)),
             host: Arc::clone(host),
@@ -699,6 +762,35 @@ impl Shared {
     /// All of it that makes whole words, those up to the end of its last page included.
     pub fn words(&self) -> &[AtomicU64] {
         self.0.view.words()
+    }
+
+    pub(crate) fn member(&self) -> Result<Arc<Member>, Error> {
+        self.0.host.member()
+    }
+
+    pub(crate) fn inode(&self) -> u64 {
+        self.0.inode
+    }
+
+    /// Has a byte's page here to be written to, if it can be had.
+    pub(crate) fn touch(&self, byte: u64) -> Result<(), Errno> {
+        let view = &self.0.view;
+        match view.answers_calls() {
+            true => futex::touch(view.half_word(byte as usize)),
+            false => Ok(()),
+        }
+    }
+
+    /// Lets threads of other hosts go on, one bit each, that wait at a byte.
+    pub(crate) fn wake_others(&self, byte: u64, hosts: u64) -> Result<(), Error> {
+        let memory = lock(&self.0.rights).memory.clone();
+        Ok(memory.wake(byte, hosts)?)
+    }
+
+    /// Whether a process lives that took something in it.
+    pub(crate) fn lives(&self, process: Process) -> Result<bool, Error> {
+        let memory = lock(&self.0.rights).memory.clone();
+        Ok(memory.lives(process.number())?)
     }
 
     /// Keeps what was made here also when it is not mapped here any more. `None` for what was

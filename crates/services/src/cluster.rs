@@ -37,6 +37,10 @@ pub struct Wanted {
     pub scheduler: Scheduler,
     /// On how many hosts each modified unit is.
     pub replicas: u8,
+    /// Microseconds that a unit stays with threads that were let in to it; `None`: as hosts see fit.
+    pub hold_us: Option<u32>,
+    /// Microseconds that what a host reads may be old by; `None`: it is what was written last.
+    pub stale_us: Option<u32>,
     /// It stays when no process of any host has it, until its name is taken away.
     pub stays: bool,
     /// What who makes it says of its contents to who opens it: at most [`NOTE_MAX`] bytes.
@@ -72,6 +76,8 @@ pub struct SharedListed {
     pub number: u64,
     /// How it was made.
     pub wanted: Wanted,
+    /// Nobody writes to it any more.
+    pub is_sealed: bool,
     /// The number of the host that had all of it in the beginning.
     pub home: u8,
     /// Units that this host owns.
@@ -128,6 +134,8 @@ pub struct Had {
     pub uid: u32,
     /// What was said of its contents.
     pub note: String,
+    /// Nobody writes to it any more.
+    pub is_sealed: bool,
     /// It.
     pub object: Arc<Object>,
 }
@@ -149,6 +157,22 @@ pub trait Cluster: Send + Sync {
     /// # Errors
     /// As [`Cluster::have`].
     fn remove(&self, name: &str, uid: u32) -> Result<(), Refusal>;
+
+    /// Nobody writes to an object any more. When it returns, all hosts know it.
+    ///
+    /// # Errors
+    /// As [`Cluster::have`].
+    fn seal(&self, name: &str, uid: u32) -> Result<(), Refusal>;
+
+    /// The number of this host.
+    fn host(&self) -> u8;
+
+    /// Threads of these hosts, one bit each, that wait at a byte of an object are to go on. Not waited
+    /// for.
+    fn wake(&self, number: u64, offset: u64, hosts: u64);
+
+    /// Whether a process of another host lives, which `answer` is told when it is known.
+    fn asks_whether(&self, host: u8, process: u64, answer: Box<dyn FnOnce(bool) + Send>);
 
     /// What there is, as a user sees it.
     fn list(&self, uid: u32) -> ClusterListed;

@@ -254,14 +254,18 @@ impl Service {
     fn of_cluster(&self, name: &str) -> Option<Name> {
         self.held.iter().find_map(|(port, held)| match held {
             Held::Object(entry) if entry.shared.is_some() && entry.name == name => Some(*port),
-            Held::Object(_) | Held::Name(_) | Held::Mapping(_) | Held::Wired(_) => None,
+            Held::Object(_)
+            | Held::Name(_)
+            | Held::Mapping(_)
+            | Held::Wired(_)
+            | Held::Process { .. } => None,
         })
     }
 
     fn entry(&self, port: Name) -> Option<&Entry> {
         match self.held.get(&port)? {
             Held::Object(entry) => Some(entry),
-            Held::Name(_) | Held::Mapping(_) | Held::Wired(_) => None,
+            Held::Name(_) | Held::Mapping(_) | Held::Wired(_) | Held::Process { .. } => None,
         }
     }
 
@@ -292,7 +296,11 @@ impl Service {
     pub(crate) fn visible(&self, caller: Sender) -> impl Iterator<Item = &Entry> {
         self.held.values().filter_map(move |held| match held {
             Held::Object(entry) if entry.refuse_others(caller).is_ok() => Some(entry),
-            Held::Object(_) | Held::Name(_) | Held::Mapping(_) | Held::Wired(_) => None,
+            Held::Object(_)
+            | Held::Name(_)
+            | Held::Mapping(_)
+            | Held::Wired(_)
+            | Held::Process { .. } => None,
         })
     }
 }

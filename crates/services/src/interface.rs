@@ -203,7 +203,7 @@ type PutError = farpage_port::interface::EncodeError;
 
 interface! {
     /// The host kernel.
-    pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 3 {
+    pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 4 {
         /// Makes an object of so many bytes, all zeros; without a name when that is empty. A right
         /// to it, and one to its name: it lives as long as the first, or as long as the second
         /// unless its name is taken away. Without a name both are to the object.
@@ -236,12 +236,20 @@ interface! {
         /// The caller is told there why it gets SIGBUS, of all that it maps after this.
         fn tell_of_failure(told: SendRight);
         /// The object of the cluster of this name, which is made when there is none and it is said
-        /// how: its size, what was said of it, and a right to it.
-        fn shared(name: String, wanted: Option<Wanted>) => Tried<Both<(u64, String), SendRight>>;
+        /// how: its size, what was said of it, whether nobody writes to it any more, and a right to it.
+        fn shared(
+            name: String,
+            wanted: Option<Wanted>
+        ) => Tried<Both<(u64, String, bool), SendRight>>;
         /// Takes the name of an object of the cluster away. Who has it keeps it.
         fn unlink_shared(name: String) => Tried<()>;
+        /// Nobody writes to an object of the cluster any more.
+        fn seal_shared(name: String) => Tried<()>;
         /// The cluster's hosts and objects.
         fn cluster() -> Tried<ClusterListed>;
+        /// The caller may have locks: its number, by which others know it until the right is given up
+        /// or it ends, and the file of the words at which threads of this host sleep.
+        fn enter() -> Tried<Both<u64, Both<SendRight, Fd>>>;
     }
 }
 
@@ -255,7 +263,7 @@ interface! {
 
 interface! {
     /// An object.
-    pub(crate) trait Memory, client MemoryClient, "farpage.memory" version 2 {
+    pub(crate) trait Memory, client MemoryClient, "farpage.memory" version 3 {
         /// Its memory file, to be mapped whole.
         fn file() -> Tried<Fd>;
         /// It is mapped at `address`, and registered with the userfaultfd for all faults: until
@@ -271,5 +279,9 @@ interface! {
         /// So many pages from the first stay in memory once they are there, until the right is given
         /// up.
         fn wire(first: u64, pages: u64) -> Tried<SendRight>;
+        /// Threads of these other hosts, one bit each, that wait at a byte of it are to go on.
+        fn wake(offset: u64, hosts: u64) -> ();
+        /// Whether a process lives that took something in it, by its number.
+        fn lives(process: u64) => bool;
     }
 }

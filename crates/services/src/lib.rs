@@ -12,17 +12,20 @@
 mod client;
 pub mod cluster;
 mod figures;
+mod here;
 mod interface;
 mod limits;
 mod names;
 pub mod pager;
 mod service;
+pub mod sync;
 
 pub use client::{Created, Error, Hold, Host, Offered, Shared, Wire, check_owner};
 pub use farpage_host::Times;
 pub use figures::{
     Figures, Message, ObjectFigures, PagerFigures, PagingFile, PagingProcess, PagingSpace, times,
 };
+pub use here::Here;
 pub use interface::{Listed, PagerListed, Refusal, Status};
 pub use service::{Service, WriteBack};
 

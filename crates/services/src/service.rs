@@ -20,6 +20,7 @@ use farpage_port::{
     ConnectError, Listening, Name, Node, Notice, PortSet, ReceiveError, ReceiveRight, Received,
     SendRight, Sender,
 };
+use farpage_sync::Process;
 use farpage_sys::Errno;
 
 pub use backed::WriteBack;
@@ -31,7 +32,7 @@ use crate::cluster::{ClusterListed, Wanted};
 use crate::figures::{Figures, Message};
 use crate::interface::{About, FailuresClient, Kernel, Memory, Tried};
 use crate::limits::{Cost, Limits};
-use crate::{Listed, PagerListed, Refusal, Status, names};
+use crate::{Here, Listed, PagerListed, Refusal, Status, names};
 
 /// A child of fork has so much time to come for what its parent had.
 const FORK: Duration = Duration::from_secs(5);
@@ -76,6 +77,7 @@ pub struct Service {
     user_ram: Option<u64>,
     users: HashMap<u32, Arc<Share>>,
     clustered: Option<Clustered>,
+    here: Arc<Here>,
 }
 
 /// What a port of ours stands for.
@@ -85,6 +87,12 @@ pub(crate) enum Held {
     Name(Name),
     Mapping(Mapping),
     Wired(Wired),
+    /// A process that may have locks.
+    Process {
+        _port: ReceiveRight,
+        process: Process,
+        pid: u32,
+    },
 }
 
 pub(crate) struct Entry {
@@ -151,6 +159,7 @@ impl Service {
             .map_err(no_thread)?;
         let backed = Backed::new(&node).map_err(no_thread)?;
         ports.insert(backed.port());
+        let here = Arc::new(Here::new().map_err(no_thread)?);
         Ok(Self {
             node,
             objects,
@@ -172,7 +181,14 @@ impl Service {
             user_ram: None,
             users: HashMap::new(),
             clustered: None,
+            here,
         })
+    }
+
+    /// What other hosts want of the processes of this one.
+    #[must_use]
+    pub fn here(&self) -> Arc<Here> {
+        Arc::clone(&self.here)
     }
 
     /// Objects of one user have at most so many bytes in memory together.
@@ -282,6 +298,11 @@ impl Service {
                 }
                 self.held.remove(&port);
             }
+            Some(Held::Process { process, pid, .. }) => {
+                self.here.leaves(*process);
+                self.limits.give_back(*pid, Cost::MAPPING);
+                self.held.remove(&port);
+            }
             None => {}
         }
     }
@@ -328,9 +349,8 @@ impl Service {
         let held = port.and_then(|port| Some((port, self.held.get_mut(&port)?)));
         match held {
             Some((port, Held::Object(entry))) => Ok((port, entry)),
-            Some((_, Held::Name(_) | Held::Mapping(_) | Held::Wired(_))) | None => {
-                Err(Refusal::NotFound(name.into()))
-            }
+            Some((_, Held::Name(_) | Held::Mapping(_) | Held::Wired(_) | Held::Process { .. }))
+            | None => Err(Refusal::NotFound(name.into())),
         }
     }
 
@@ -400,6 +420,21 @@ impl Service {
         let object = object.map_err(|error| failed(&error))?;
         let file = object.identity().map_err(|errno| failed(&errno))?;
         Ok((object, file))
+    }
+
+    fn enters(&mut self, pid: u32) -> Result<Both<u64, Both<SendRight, Fd>>, Refusal> {
+        let file = self.here.file().map_err(|error| failed(&error))?;
+        self.limits.take(pid, Cost::MAPPING)?;
+        let process = self.here.enters();
+        let (port, right) = self.make_port();
+        let key = port.name();
+        let held = Held::Process {
+            _port: port,
+            process,
+            pid,
+        };
+        self.held.insert(key, held);
+        Ok(Both(process.number(), Both(right, Fd(file))))
     }
 
     /// A port of which it is told when nobody holds the right, or another one, any more.
@@ -474,9 +509,8 @@ impl Kernel for Service {
         let port = identity_of(&file.0).and_then(|file| self.files.get(&file).copied());
         Tried(match port.and_then(|port| self.held.get_mut(&port)) {
             Some(Held::Object(entry)) => Ok(Both(entry.bytes, entry.give())),
-            Some(Held::Name(_) | Held::Mapping(_) | Held::Wired(_)) | None => {
-                Err(Refusal::NotFound("(a descriptor)".into()))
-            }
+            Some(Held::Name(_) | Held::Mapping(_) | Held::Wired(_) | Held::Process { .. })
+            | None => Err(Refusal::NotFound("(a descriptor)".into())),
         })
     }
 
@@ -571,7 +605,7 @@ impl Kernel for Service {
         caller: Sender,
         name: String,
         wanted: Option<Wanted>,
-        answer: Answer<Tried<Both<(u64, String), SendRight>>>,
+        answer: Answer<Tried<Both<(u64, String, bool), SendRight>>>,
     ) {
         self.have_shared(caller, name, wanted, answer);
     }
@@ -580,8 +614,16 @@ impl Kernel for Service {
         self.remove_shared(caller, name, answer);
     }
 
+    fn seal_shared(&mut self, caller: Sender, name: String, answer: Answer<Tried<()>>) {
+        self.seal_of_cluster(caller, name, answer);
+    }
+
     fn cluster(&mut self, caller: Sender) -> Tried<ClusterListed> {
         Tried(self.list_cluster(caller))
+    }
+
+    fn enter(&mut self, caller: Sender) -> Tried<Both<u64, Both<SendRight, Fd>>> {
+        Tried(self.enters(identity(caller).1))
     }
 }
 
@@ -592,7 +634,8 @@ impl OfObject<'_> {
     fn entry(&mut self) -> Option<&mut Entry> {
         match self.0.held.get_mut(&self.1) {
             Some(Held::Object(entry)) => Some(entry),
-            Some(Held::Name(_) | Held::Mapping(_) | Held::Wired(_)) | None => None,
+            Some(Held::Name(_) | Held::Mapping(_) | Held::Wired(_) | Held::Process { .. })
+            | None => None,
         }
     }
 
@@ -709,6 +752,17 @@ impl Memory for OfObject<'_> {
             set.map_err(|wired| Refusal::RamWired(bytes, wired))
         };
         Tried(self.entry().ok_or_else(gone).and_then(set))
+    }
+
+    fn wake(&mut self, _: Sender, offset: u64, hosts: u64) {
+        let number = self.entry().and_then(|entry| entry.shared);
+        if let (Some(number), Some(cluster)) = (number, self.0.cluster_of_hosts()) {
+            cluster.wake(number, offset, hosts);
+        }
+    }
+
+    fn lives(&mut self, _: Sender, process: u64, answer: Answer<bool>) {
+        self.0.asked_whether(process, answer);
     }
 
     fn wire(&mut self, _: Sender, first: u64, pages: u64) -> Tried<SendRight> {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use farpage_abi::Access;
-use farpage_coherence::{Host, Message};
+use farpage_coherence::{Host, Message, Page};
 use farpage_pagers::Ticket;
 
 use crate::scheduled::Scheduled;
@@ -15,6 +15,12 @@ pub(crate) enum Event {
     Wanted(Ticket),
     /// A thread waits to write to a page of it that is here.
     Unlock,
+    /// A host that leaves gives it to this one.
+    TakeOver,
+    /// Nobody is to write to it any more.
+    Seal,
+    /// A copy may be too old.
+    Expire,
     /// A peer sent a message, and contents where they belong to it.
     Came {
         from: Host,
@@ -37,10 +43,16 @@ pub(crate) struct Cell {
     pub(crate) contents: Option<Box<[u8]>>,
     /// Nobody but this host has ever had it: what is nowhere is zeros.
     pub(crate) is_new: bool,
-    /// When threads were last let in.
+    /// Since when threads that were let in may keep the unit.
     let_in: Option<Instant>,
+    /// When it last asked for a copy that is lent.
+    pub(crate) asked: Option<Instant>,
+    /// Until when it may have that.
+    pub(crate) lent: Option<Instant>,
     /// It will be told when those have had their time.
     pub(crate) is_timed: bool,
+    /// Threads wait to write to pages that are here.
+    pub(crate) waits_to_unlock: bool,
 }
 
 impl Cell {
@@ -53,13 +65,24 @@ impl Cell {
             contents: None,
             is_new,
             let_in: None,
+            asked: None,
+            lent: None,
             is_timed: false,
+            waits_to_unlock: false,
         }
     }
 
-    /// Threads are let in now.
+    /// Threads are let in now. Others who wait for those of before are not put off by it: a writer
+    /// that is let in again and again would keep the unit for ever.
     pub(crate) fn lets_in(&mut self) {
-        self.let_in = Some(Instant::now());
+        if self.let_in.is_none() || !self.unit.is_awaited() {
+            self.let_in = Some(Instant::now());
+        }
+    }
+
+    /// Those who were let in have no more right to the unit than others.
+    pub(crate) fn has_let_in(&mut self) {
+        self.let_in = None;
     }
 
     /// When those who were let in will have had `time`; `None` when they have.
@@ -68,9 +91,52 @@ impl Cell {
         (Instant::now() < until).then_some(until)
     }
 
+    /// Gives up a copy that is lent. False when there is none.
+    pub(crate) fn returns(&mut self) -> bool {
+        let page = self.unit.page().filter(|page| page.is_borrowed());
+        page.map(Page::expire).is_some()
+    }
+
     /// The tickets that an access is enough for.
     pub(crate) fn tickets_for(&mut self, allowed: Access) -> Vec<Ticket> {
         let fits = |ticket: &mut Ticket| allowed == Access::Write || ticket.access() == allowed;
         self.tickets.extract_if(.., fits).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farpage_coherence::{Epoch, Request};
+
+    use super::*;
+
+    const HOLD: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn who_waits_is_not_put_off_by_threads_that_are_let_in_again() {
+        let mut page = Page::new(Host(0), Host(0));
+        assert!(page.hold(Access::Write));
+        let mut cell = Cell::new(Scheduled::Distributed(page), true);
+        cell.lets_in();
+        let early = cell.until(HOLD).unwrap();
+        cell.lets_in();
+        let first = cell.until(HOLD).unwrap();
+        assert!(first > early, "nobody waits yet");
+        let request = Request {
+            by: Host(1),
+            to_write: false,
+            has_copy: false,
+            known: Epoch(0),
+            hops: 0,
+            to_copy: false,
+        };
+        let page = cell.unit.page().unwrap();
+        page.handle(Host(1), Message::Request(request)).unwrap();
+        cell.lets_in();
+        assert_eq!(cell.until(HOLD), Some(first), "somebody waits");
+        cell.has_let_in();
+        assert_eq!(cell.until(HOLD), None);
+        cell.lets_in();
+        assert!(cell.until(HOLD).unwrap() > first, "it is another time");
     }
 }

@@ -33,6 +33,10 @@ pub(crate) enum Due {
     LetGo(u64),
     /// A thread waits to write to a page that is here.
     Unlock(u64),
+    /// Threads that wait to write to a unit get an error.
+    Refuse(u64),
+    /// A copy of a unit may be too old.
+    Expire(u64),
     /// Others are told that their parcels have come.
     SayArrived,
 }
@@ -85,6 +89,8 @@ impl Holds {
                         match hold.due {
                             Due::LetGo(unit) => object.lets_go(unit),
                             Due::Unlock(unit) => object.unlocks(unit),
+                            Due::Refuse(unit) => object.refuses(unit),
+                            Due::Expire(unit) => object.expires(unit),
                             Due::SayArrived => object.says_arrived(),
                         }
                     }

@@ -20,6 +20,9 @@
 //! 7. What no task of this host may see, as it is kept for others, is in paging space under a number of
 //!    its own, never in the kernel.
 //!
+//! A sealed object is written by nobody, and copies of it are given on by who has them. Copies of an object
+//! that may be read old are lent for a time, and writers do not wait for them.
+//!
 //! With the simple scheduler the object's home is a server: see [`Scheduler::Simple`]. It has all that
 //! nobody may write. A host that dies takes what it had not given back, which nobody else has seen; the
 //! home takes the object with it.
@@ -37,13 +40,17 @@ mod recovery;
 mod scheduled;
 mod server;
 mod simple;
+mod types;
 mod unit;
 mod units;
 #[doc(hidden)]
 pub mod wire;
 
-pub use cluster::{Cluster, Config, HaveError, JoinError, Member, Observer, State, Wish};
+pub use cluster::{
+    Cluster, Config, HaveError, JoinError, Lives, Member, Observer, Replied, State, Wish, Woken,
+};
 pub use counters::Figures;
 pub use farpage_control::Scheduler;
 pub use object::About;
 pub use server::{Hosts, Left, OpenError, Server, Why, Wire, Wrong};
+pub use types::{NotTurned, Types, element_bytes};

@@ -154,6 +154,7 @@ pub fn samples() -> Vec<Vec<u8>> {
         has_copy: false,
         known: Epoch(70_000),
         hops: 2,
+        to_copy: false,
     };
     let own = Message::Own {
         epoch: Epoch(9),
@@ -161,11 +162,16 @@ pub fn samples() -> Vec<Vec<u8>> {
         contents: true,
         waiting: [request].into(),
         migrates: false,
+        is_sealed: false,
     };
     let messages = [
         Message::Request(request),
         own,
         Message::Lost { epoch: Epoch(4) },
+        Message::Sealed {
+            epoch: Epoch(4),
+            owner: Host(1),
+        },
     ];
     let unit = |message| Said::Unit {
         object: 7,
@@ -254,6 +260,7 @@ mod tests {
             has_copy: false,
             known: Epoch(70_000),
             hops: 2,
+            to_copy: false,
         };
         let said = Said::Unit {
             object: 7,

@@ -3,12 +3,13 @@
 mod support;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
 
 use farpage_abi::PAGE_BYTES;
 use farpage_share::About;
 use farpage_sys::view::View;
-use support::{One, Order, about, hosts, mirrored, simple};
+use support::{One, Order, about, hosts, mirrored, read, simple};
 
 const SEED: &str = "FARPAGE_SEED";
 
@@ -67,6 +68,26 @@ fn a_fault_costs_as_many_messages_as_it_should() {
         (figures.read_misses, figures.upgrades, figures.write_misses),
         (1, 1, 0)
     );
+}
+
+#[test]
+fn hosts_that_read_and_then_write_in_turn_send_two_messages_each() {
+    let all = hosts(2, 16 << 20, Order::AsSent);
+    let grid = about(1, 1, 1);
+    let views: Vec<View> = all.iter().map(|one| one.map(&grid).1).collect();
+    let figures = || all.iter().map(|one| one.server.figures(1).unwrap());
+    let turn = |host: usize| {
+        let word = word(&views[host], 0);
+        let read = word.load(Ordering::Relaxed);
+        word.store(read + 1, Ordering::Relaxed);
+    };
+    // Once each, to see that they do.
+    [0, 1].into_iter().for_each(turn);
+    let sent = |one: farpage_share::Figures| one.sent;
+    let before: u64 = figures().map(sent).sum();
+    (0..30).for_each(|number| turn(number % 2));
+    assert_eq!(figures().map(sent).sum::<u64>() - before, 30 * 2);
+    assert_eq!(word(&views[0], 0).load(Ordering::Relaxed), 32);
 }
 
 /// Threads of all hosts add to words of all pages, in any order, and see none that was smaller.
@@ -130,5 +151,20 @@ fn units_of_several_pages_go_together() {
     for of in [about, mirrored, simple] {
         add_up(3, &of(1, 256, 16), 1 << 20, 1, 1000);
         add_up(2, &of(9, 1500, 512), 4 << 20, 9, 200);
+    }
+}
+
+#[test]
+fn whoever_touches_any_page_of_a_host_that_is_fenced_is_told_why() {
+    for page in 0..8 {
+        let all = hosts(2, 16 << 20, Order::AsSent);
+        let (_object, view, space) = all[1].map_in(&about(1, 8, 2));
+        all[1].server.fence();
+        let (says, said) = channel();
+        let told = move |_: &str, _: u64, why: &str| drop(says.send(why.to_owned()));
+        all[1].objects.tell_of_failure(space, Box::new(told));
+        assert_eq!(read(&view, page * PAGE_BYTES), None);
+        let why = said.recv().unwrap();
+        assert!(why.contains("out of the cluster"), "page {page}: {why}");
     }
 }

@@ -88,7 +88,7 @@ fn limit() -> Result<[u64; 2]> {
 ///
 /// # Errors
 /// As `call`.
-pub fn with_room<T>(call: impl Fn() -> Result<T>) -> Result<T> {
+pub fn with_room<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     const MORE: u64 = 4;
     match call() {
         Err(Errno::EMFILE) => with_higher_limit(limit()?[0] + MORE, call),
@@ -97,7 +97,7 @@ pub fn with_room<T>(call: impl Fn() -> Result<T>) -> Result<T> {
 }
 
 /// Makes `call` while `wanted` descriptor numbers are allowed, if they can be.
-fn with_higher_limit<T>(wanted: u64, call: impl Fn() -> Result<T>) -> Result<T> {
+fn with_higher_limit<T>(wanted: u64, mut call: impl FnMut() -> Result<T>) -> Result<T> {
     let before = limit()?;
     let set = |limit: [u64; 2]| {
         // SAFETY: `limit` is a `struct rlimit64`.

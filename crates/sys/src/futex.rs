@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as g;
 
-use crate::{Errno, Result, syscall, time};
+use crate::{Errno, Result, process, syscall, time};
 
 /// Waits while `*word == expected`, at most `timeout_ns` (`None`: no limit). Returns for any
 /// reason, wake-up or not.
@@ -60,6 +60,39 @@ pub fn wait_either(words: [(&AtomicU32, u32); 2], timeout_ns: u64) -> Result<()>
 pub fn wake(word: &AtomicU32, count: u32) {
     // SAFETY: the address is only used as a key.
     let _ = unsafe { syscall!(g::__NR_futex, word.as_ptr(), g::FUTEX_WAKE, count) };
+}
+
+/// Has a word writable here, whatever has to be brought from elsewhere for that. Where a store would
+/// raise a signal this fails.
+///
+/// # Errors
+/// `EFAULT`: it cannot be had.
+pub fn touch(word: &AtomicU32) -> Result<()> {
+    // `*word |= 0`; whoever waited there would be woken, which is allowed to happen.
+    const OR_NOTHING: u32 = g::FUTEX_OP_OR << 28;
+    const TRIES: u32 = 64;
+    let nobody = AtomicU32::new(0);
+    for _ in 0..TRIES {
+        // SAFETY: both words outlive the call; the contents of neither change.
+        let touched = unsafe {
+            syscall!(
+                g::__NR_futex,
+                nobody.as_ptr(),
+                g::FUTEX_WAKE_OP,
+                0,
+                0,
+                word.as_ptr(),
+                OR_NOTHING
+            )
+        };
+        match touched {
+            Ok(_) => return Ok(()),
+            // It may only have been taken away just then: reading waits until it comes again.
+            Err(Errno::EFAULT) => process::copy_from(word.as_ptr().addr(), &mut [0; 4])?,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::EFAULT)
 }
 
 const FREE: u32 = 0;
@@ -221,6 +254,7 @@ mod tests {
     extern crate std;
 
     use super::*;
+    use crate::mem;
 
     #[test]
     fn a_mutex_excludes() {
@@ -246,6 +280,21 @@ mod tests {
             unsafe { mutex.reset() };
             waiter.join().expect("no panic");
         });
+    }
+
+    #[test]
+    fn a_word_is_touched_and_what_cannot_be_written_is_told() {
+        let word = AtomicU32::new(7);
+        assert_eq!(touch(&word), Ok(()));
+        assert_eq!(word.load(Ordering::Relaxed), 7);
+        let page = mem::map_anonymous(4096).unwrap();
+        for access in [mem::PROT_READ, mem::PROT_NONE] {
+            // SAFETY: the page is this test's own, and nobody refers to it.
+            unsafe { mem::protect(page, 4096, access) }.unwrap();
+            // SAFETY: of the page only the address is used, by Linux, which says what it may not do.
+            let word = unsafe { &*(page as *const AtomicU32) };
+            assert_eq!(touch(word), Err(Errno::EFAULT));
+        }
     }
 
     #[test]

@@ -56,6 +56,26 @@ pub fn remove_semaphores(number: u32) -> Result<()> {
     unsafe { syscall!(g::__NR_semctl, number, 0, IPC_RMID, 0) }.map(drop)
 }
 
+/// Makes a set of semaphores without a key, each 0, for this user.
+///
+/// # Errors
+/// As `semget(2)`.
+pub fn make_semaphores(count: u32) -> Result<u32> {
+    const IPC_PRIVATE: usize = 0;
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_semget, IPC_PRIVATE, count, 0o600) }.map(|number| number as u32)
+}
+
+/// Sets a semaphore.
+///
+/// # Errors
+/// As `semctl(2)`.
+pub fn set_semaphore(number: u32, which: u32, value: u32) -> Result<()> {
+    const SETVAL: usize = 16;
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_semctl, number, which, SETVAL, value) }.map(drop)
+}
+
 /// Removes a message queue.
 ///
 /// # Errors

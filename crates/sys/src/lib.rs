@@ -1,5 +1,8 @@
 //! Every system call that Farpage makes, and every `unsafe` that it takes.
 //!
+//! What only has to do with programs of x86-64 that run under the agent (`ptrace`, `seccomp`, threads
+//! without libc) is there on that processor alone; the rest is on any of 64 bits that [`raw`] knows.
+//!
 //! No libc: the agent runs inside programs at places where libc must not be entered. Results are
 //! [`Errno`] values, never a thread-local.
 #![no_std]
@@ -34,12 +37,15 @@ pub mod pagemap;
 pub mod pressure;
 pub mod probe;
 pub mod process;
+#[cfg(target_arch = "x86_64")]
 pub mod ptrace;
 pub mod raw;
 pub mod ring;
+#[cfg(target_arch = "x86_64")]
 pub mod seccomp;
 pub mod signal;
 pub mod socket;
+#[cfg(target_arch = "x86_64")]
 pub mod spawn;
 pub mod symbol;
 pub mod thread;

@@ -16,7 +16,7 @@ const PAGE: usize = 4096;
 /// Size of a file of [`Mapped::sparse`]: more than anybody has.
 pub const SPARSE_BYTES: usize = 1 << 44;
 
-/// A memory file and, unless it is [sparse](Mapped::sparse), this process's mapping of it,
+/// A memory file and, unless it is [sparse](Mapped::sparse) or [unmapped](Mapped::unmapped), this process's mapping of it,
 /// registered with a userfaultfd: whoever else has it mapped and registered waits for pages that are
 /// not there.
 ///
@@ -57,6 +57,22 @@ impl Mapped {
             unsafe { uffd.register_missing(mapped.address, bytes) }?;
         }
         Ok(mapped)
+    }
+
+    /// As [`Mapped::create`], where there is no userfaultfd: nobody is to map it.
+    ///
+    /// # Errors
+    /// As `memfd_create(2)`, `ftruncate(2)` and `fcntl(2)`.
+    pub fn unmapped(name: &CStr, bytes: u64) -> Result<Self> {
+        let bytes = usize::try_from(bytes).map_err(|_| Errno::EFBIG)?;
+        let fd = memory_file::create(name, bytes)?;
+        memory_file::seal(fd.as_fd(), memory_file::FIXED)?;
+        Ok(Self {
+            fd,
+            uffd: None,
+            address: 0,
+            bytes: bytes.next_multiple_of(PAGE),
+        })
     }
 
     /// An empty file of [`SPARSE_BYTES`] that is not mapped here, closed on exec, whose size nobody

@@ -28,8 +28,21 @@ pub unsafe fn map(
     fd: Fd,
     offset: u64,
 ) -> Result<usize> {
+    let args: [usize; 6] = [
+        at,
+        bytes,
+        prot as usize,
+        flags as usize,
+        fd.0 as usize,
+        offset as usize,
+    ];
+    if cfg!(target_arch = "s390x") {
+        // There they lie in memory.
+        // SAFETY: forwarded to the caller.
+        return unsafe { syscall!(g::__NR_mmap, args.as_ptr()) };
+    }
     // SAFETY: forwarded to the caller.
-    unsafe { syscall!(g::__NR_mmap, at, bytes, prot, flags, fd.0, offset) }
+    unsafe { crate::raw::syscall(g::__NR_mmap, args) }
 }
 
 /// Maps fresh anonymous private memory where the kernel likes.
@@ -116,8 +129,19 @@ pub unsafe fn advise(at: usize, bytes: usize, advice: u32) -> Result<()> {
 /// `at` must be mapped writable.
 pub unsafe fn touch_write(at: usize) {
     // An idempotent atomic in Rust would be compiled to a load, or to nothing.
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: forwarded; other threads may write the same byte meanwhile, none of it is lost.
-    unsafe { core::arch::asm!("lock or byte ptr [{}], 0", in(reg) at, options(nostack)) };
+    unsafe {
+        core::arch::asm!("lock or byte ptr [{}], 0", in(reg) at, options(nostack))
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        use core::sync::atomic::{AtomicU8, Ordering};
+        let byte = core::ptr::with_exposed_provenance_mut::<u8>(at);
+        // SAFETY: as above.
+        let byte = unsafe { AtomicU8::from_ptr(byte) };
+        byte.fetch_or(core::hint::black_box(0), Ordering::Relaxed);
+    }
 }
 
 /// Keeps every page that this process touches in memory, those that are there and those that come.

@@ -83,7 +83,7 @@ impl core::error::Error for Errno {}
 /// Address of the gate, or 0: then calls are issued in line.
 static GATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Machine code of the gate: `extern "C" fn(nr, a, b, c, d, e, f) -> isize`.
+/// Machine code of the gate, for x86-64: `extern "C" fn(nr, a, b, c, d, e, f) -> isize`.
 pub const GATE_CODE: [u8; 26] = [
     0x48, 0x89, 0xf8, // mov rax, rdi
     0x48, 0x89, 0xf7, // mov rdi, rsi
@@ -136,6 +136,15 @@ unsafe fn issue(nr: usize, a: [usize; 6]) -> isize {
         let call = unsafe { core::mem::transmute::<usize, Gate>(gate) };
         return call(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
     }
+    // SAFETY: the caller upholds the call's conditions.
+    unsafe { instruction(nr, a) }
+}
+
+/// # Safety
+/// As [`syscall`].
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn instruction(nr: usize, a: [usize; 6]) -> isize {
     let value: isize;
     // SAFETY: the caller upholds the call's conditions; the clobbers are those of the ABI.
     unsafe {
@@ -145,6 +154,25 @@ unsafe fn issue(nr: usize, a: [usize; 6]) -> isize {
             in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
             in("r10") a[3], in("r8") a[4], in("r9") a[5],
             lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    value
+}
+
+/// # Safety
+/// As [`syscall`].
+#[cfg(target_arch = "s390x")]
+#[inline]
+unsafe fn instruction(nr: usize, a: [usize; 6]) -> isize {
+    let value: isize;
+    // SAFETY: the caller upholds the call's conditions; Linux changes no other register.
+    unsafe {
+        asm!(
+            "svc 0",
+            in("r1") nr,
+            inlateout("r2") a[0] as isize => value,
+            in("r3") a[1], in("r4") a[2], in("r5") a[3], in("r6") a[4], in("r7") a[5],
             options(nostack)
         );
     }

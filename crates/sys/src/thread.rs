@@ -1,19 +1,26 @@
 //! Threads without libc: the agent's own, and the processor they run on.
 
+#[cfg(target_arch = "x86_64")]
 use core::arch::asm;
 
 use linux_raw_sys::general as g;
 
+#[cfg(target_arch = "x86_64")]
 use crate::mem;
-use crate::raw::{Errno, Result};
+#[cfg(target_arch = "x86_64")]
+use crate::raw::Errno;
+use crate::raw::Result;
 use crate::{file, syscall};
 
+#[cfg(target_arch = "x86_64")]
 /// Bytes of stack of a thread made by [`spawn`], below which lies an inaccessible page.
 pub const STACK_BYTES: usize = 128 << 10;
 
+#[cfg(target_arch = "x86_64")]
 /// What a thread made by [`spawn`] runs. It must not return.
 pub type Main = extern "C" fn(usize) -> !;
 
+#[cfg(target_arch = "x86_64")]
 /// Starts a thread of this process that shares everything with it, has no thread-local storage,
 /// and inherits the signal mask: block all signals before. Returns its id.
 ///
@@ -104,6 +111,7 @@ pub fn robust_list(thread: u32) -> Result<usize> {
     Ok(head)
 }
 
+#[cfg(target_arch = "x86_64")]
 /// The calling thread's pointer (register `fs`): where its thread-local storage lies.
 ///
 /// # Errors
@@ -114,6 +122,15 @@ pub fn pointer() -> Result<usize> {
     // SAFETY: `at` is valid for a write.
     unsafe { syscall!(g::__NR_arch_prctl, ARCH_GET_FS, &raw mut at) }?;
     Ok(at)
+}
+
+/// Not known on this processor.
+///
+/// # Errors
+/// `ENOSYS`.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn pointer() -> Result<usize> {
+    Err(crate::Errno::ENOSYS)
 }
 
 /// How far a thread's restartable-sequences area, in which Linux keeps the number of the processor

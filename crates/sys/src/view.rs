@@ -12,6 +12,7 @@ use crate::syscall;
 use crate::uffd::{self, Uffd, features};
 #[cfg(feature = "std")]
 use core::ops::Range;
+use farpage_abi::Tier;
 #[cfg(feature = "std")]
 use linux_raw_sys::general as g;
 #[cfg(feature = "std")]
@@ -28,6 +29,7 @@ pub struct View {
     uffd: AtomicI32,
     address: usize,
     bytes: usize,
+    tier: Tier,
 }
 
 impl View {
@@ -95,13 +97,14 @@ impl View {
         if bytes == 0 {
             return Err(Errno::EINVAL);
         }
-        let (uffd, _) = uffd::open(device)?;
+        let (uffd, tier) = uffd::open(device)?;
         let mapped = uffd.enable(FEATURES).and_then(|()| map());
         let address = mapped.inspect_err(|_| file::close(uffd.0))?;
         let view = Self {
             uffd: AtomicI32::new(uffd.0.0),
             address,
             bytes,
+            tier,
         };
         // SAFETY: the mapping is this value's own; nobody has touched it.
         unsafe { uffd.register_all(address, bytes) }?;
@@ -159,6 +162,8 @@ impl View {
             // A page that is there stays.
             at += done.bytes + if done.stopped.is_some() { PAGE } else { 0 };
         }
+        // Whoever answered may have died after it let a thread in, and before it woke it.
+        Uffd(self.userfaultfd()).wake(self.address, self.bytes);
     }
 
     /// How much it is, in whole pages.
@@ -183,6 +188,14 @@ impl View {
         let fd = unsafe { syscall!(g::__NR_fcntl, own, g::F_DUPFD_CLOEXEC, 0) }?;
         // SAFETY: just made, and nobody else's.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    }
+
+    /// System calls wait for a page as threads do; else they fail.
+    pub fn answers_calls(&self) -> bool {
+        match self.tier {
+            Tier::Device | Tier::Syscall => true,
+            Tier::UserModeOnly | Tier::None => false,
+        }
     }
 
     /// Where it is.

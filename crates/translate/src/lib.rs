@@ -42,6 +42,7 @@ extern crate std;
 
 mod number;
 mod step;
+#[cfg_attr(not(target_arch = "x86_64"), path = "narrow.rs")]
 mod wide;
 
 use core::fmt;

@@ -4,8 +4,10 @@ mod default_pager;
 mod fault;
 mod fits;
 mod heap;
+mod hosts;
 mod job;
 mod local;
+mod programs;
 mod remote;
 mod rpc;
 mod share;
@@ -32,13 +34,14 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         Some("fits") => fits::bench(world, args),
         Some("cache") => fault::bench_cache(world, args),
         Some("local") => local::bench(world, args),
+        Some("programs") => programs::bench(world, args),
         Some("remote") => remote::bench(world, args),
         Some("rpc") => rpc::bench(world, args),
         Some("share") => share::bench(world, args),
         Some("shared") => shared::bench(world, args),
         Some("translate") => translate::bench(world, args),
         other => bail!(
-            "bench run, default-pager, fault, fits, heap, cache, local, remote, rpc, share, shared or translate, not {:?}",
+            "bench run, default-pager, fault, fits, heap, cache, local, programs, remote, rpc, share, shared or translate, not {:?}",
             other.unwrap_or("")
         ),
     }

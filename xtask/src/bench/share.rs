@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::hosts::Hosts;
 use super::{fault, spread};
 use crate::args::Args;
 use crate::proc;
@@ -123,6 +124,12 @@ fn one(world: &World, fault: &PathBuf, processors: [&str; 2], pages: u32, run: u
             two.tell("add 20000")?;
             let us = (one.answer()? + two.answer()?) / 2.0;
             ours.push(("hot spot: one increment".into(), us));
+            one.tell("turns 20000")?;
+            ours.push(("a lock, taken and given back, alone".into(), one.answer()?));
+            one.tell("turns 1000")?;
+            two.tell("turns 1000")?;
+            let us = (one.answer()? + two.answer()?) / 2.0;
+            ours.push(("a lock in turn with the other host".into(), us));
         }
     }
     Ok(Run {
@@ -150,108 +157,48 @@ impl Drop for Spinner {
     }
 }
 
-/// Two hosts, a switch, and etcd.
+/// Two hosts, and what is measured on them.
 struct Net {
-    folder: PathBuf,
-    farpage: PathBuf,
+    hosts: Hosts,
     bench: PathBuf,
-    etcd: Child,
 }
 
-const SPACES: [&str; 3] = ["farpage-bench-sw", "farpage-bench-0", "farpage-bench-1"];
-
-fn ip(words: &str) -> Result<()> {
-    let mut command = Command::new("ip");
-    proc::output(command.args(words.split(' ')), "ip (this needs root)").map(drop)
-}
-
-fn no_spaces() {
-    for space in SPACES {
-        let _ = Command::new("ip").args(["netns", "del", space]).output();
-    }
-}
-
-fn within(space: &str, processor: &str) -> Command {
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", space, "taskset", "-c", processor]);
+fn within(hosts: &Hosts, host: usize, processor: &str) -> Command {
+    let mut command = hosts.within(host);
+    command.args(["taskset", "-c", processor]);
     command
 }
 
 impl Net {
     fn new(world: &World) -> Result<Self> {
-        let folder = world.scratch("bench-share")?;
-        std::fs::remove_dir_all(&folder)?;
-        std::fs::create_dir_all(&folder)?;
-        no_spaces();
-        let [switch, hosts @ ..] = SPACES;
-        ip(&format!("netns add {switch}"))?;
-        for step in [
-            "link set lo up",
-            "link add br0 type bridge",
-            "addr add 10.80.0.1/24 dev br0",
-        ] {
-            ip(&format!("-n {switch} {step}"))?;
-        }
-        ip(&format!("-n {switch} link set br0 up"))?;
-        for (at, host) in hosts.iter().enumerate() {
-            ip(&format!("netns add {host}"))?;
-            ip(&format!(
-                "link add v{at} netns {switch} type veth peer name e0 netns {host}"
-            ))?;
-            ip(&format!("-n {switch} link set v{at} master br0 up"))?;
-            ip(&format!("-n {host} addr add 10.80.0.{}/24 dev e0", at + 2))?;
-            ip(&format!("-n {host} link set lo up"))?;
-            ip(&format!("-n {host} link set e0 up"))?;
-        }
-        let mut etcd = within(switch, "0,1");
-        let url = "http://10.80.0.1:2379";
-        etcd.args([
-            "etcd",
-            "--listen-client-urls",
-            url,
-            "--advertise-client-urls",
-            url,
-        ]);
-        etcd.args(["--log-level", "error", "--unsafe-no-fsync", "--data-dir"])
-            .arg(folder.join("etcd"));
-        let etcd = etcd.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let release = world.release_dir()?;
-        let net = Self {
-            etcd: etcd.context("cannot start etcd; cargo xtask setup installs it")?,
-            farpage: world.farpage()?,
-            bench: release.join("farpage-bench"),
-            folder,
-        };
-        let mut key = Command::new(&net.farpage);
-        proc::output(
-            key.args(["cluster", "init"]).arg(net.folder.join("key")),
-            "cluster init",
-        )?;
-        Ok(net)
+        Ok(Self {
+            hosts: Hosts::new(world, "share", 0, 2)?,
+            bench: world.release_dir()?.join("farpage-bench"),
+        })
     }
 
     /// The median of a bare round trip, in microseconds.
     fn round_trip(&self, processors: [&str; 2], count: &str) -> Result<f64> {
-        let mut echo = within(SPACES[1], processors[0]);
-        echo.arg(&self.bench).args(["share-echo", "10.80.0.2:9000"]);
+        let at = format!("{}:9000", self.hosts.address(0));
+        let mut echo = within(&self.hosts, 0, processors[0]);
+        echo.arg(&self.bench).args(["share-echo", &at]);
         let mut echo = Talker::start(echo)?;
         echo.until("ready")?;
-        let mut ask = within(SPACES[2], processors[1]);
+        let mut ask = within(&self.hosts, 1, processors[1]);
         ask.arg(&self.bench)
-            .args(["share-ask", "10.80.0.2:9000", "--count", count]);
+            .args(["share-ask", &at, "--count", count]);
         let said = proc::output(&mut ask, "farpage-bench share-ask")?;
         us(&said)
     }
 
     fn kernel(&self, at: usize, processor: &str) -> Result<(Talker, PathBuf)> {
-        let socket = self.folder.join(format!("host{at}"));
-        let mut up = within(SPACES[at + 1], processor);
-        up.arg(&self.farpage)
+        let socket = self.hosts.folder.join(format!("host{at}"));
+        let mut up = within(&self.hosts, at, processor);
+        up.arg(&self.hosts.farpage)
             .args(["up", "--ram", "256M", "--socket"])
             .arg(&socket);
-        up.args(["--cluster", "etcd://10.80.0.1:2379/bench", "--cluster-key"]);
-        up.arg(self.folder.join("key"))
-            .args(["--host-name", &format!("host{at}")]);
+        self.hosts.join(&mut up);
+        up.args(["--host-name", &format!("host{at}")]);
         let mut up = Talker::start(up)?;
         up.until("the host kernel answers at")?;
         Ok((up, socket))
@@ -265,20 +212,12 @@ impl Net {
         name: &str,
         pages: &str,
     ) -> Result<Talker> {
-        let mut command = within(SPACES[at + 1], processor);
+        let mut command = within(&self.hosts, at, processor);
         command.arg(&self.bench).arg("share-host").arg(socket);
         command.args([name, "--pages", pages]);
         let mut program = Talker::start(command)?;
         program.until("ready")?;
         Ok(program)
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        let _ = self.etcd.kill();
-        let _ = self.etcd.wait();
-        no_spaces();
     }
 }
 

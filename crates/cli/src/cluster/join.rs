@@ -1,20 +1,19 @@
 //! `farpage up --cluster`: the host kernel joins, and offers its processes what hosts share.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use farpage_control::{ControlError, Endpoint, Scheduler as Recorded};
 use farpage_host::Objects;
 use farpage_network::ClusterKey;
 use farpage_pagers::Pager;
-use farpage_services::Refusal;
 use farpage_services::cluster::{
     Cluster, ClusterListed, Had, HostListed, Scheduler, SharedFigures, SharedListed, Wanted,
 };
+use farpage_services::{Here, Refusal};
 use farpage_share::{HaveError, Observer, Wish};
 
 use crate::size::human;
@@ -70,14 +69,10 @@ pub fn config(args: &JoinArgs, port: u16) -> Result<Option<Joining>> {
     };
     let endpoint = Endpoint::parse(url).with_context(|| format!("cannot use --cluster {url}"))?;
     let key = ClusterKey::load(key)?;
-    let address = address(args.address.as_deref(), url, port)?;
-    let name = match &args.host_name {
-        Some(name) => name.clone(),
-        None => rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
-    };
+    let address = farpage_member::address(args.address.as_deref(), url, port)
+        .context("cannot tell --address")?;
+    let name = args.host_name.clone();
+    let name = name.unwrap_or_else(farpage_member::host_name);
     let store = format!("cluster {} at {endpoint}", key.name());
     let share = farpage_share::Config {
         control: farpage_control::Config::new(endpoint, address, &name),
@@ -95,12 +90,13 @@ pub fn join(
     args: &JoinArgs,
     objects: &'static Objects,
     paging_space: Arc<dyn Pager>,
+    here: Arc<Here>,
 ) -> Result<Option<(Arc<Joined>, String)>> {
     let Some(Joining { share, store }) = config(args, PORT)? else {
         return Ok(None);
     };
     let address = share.listen;
-    let cluster = farpage_share::Cluster::join(share, objects, paging_space, Arc::new(Says))?;
+    let cluster = farpage_share::Cluster::join(share, objects, paging_space, Arc::new(Says(here)))?;
     let said = format!(
         "{} of {store}, which others reach at {address}",
         cluster.own()
@@ -109,58 +105,21 @@ pub fn join(
     Ok(Some((Arc::new(joined), said)))
 }
 
-/// Tells users what they should see, and is told nothing else.
-struct Says;
+/// Tells users what they should see, and other hosts what they ask of the processes of this one.
+struct Says(Arc<Here>);
 
 impl Observer for Says {
     fn say(&self, what: &str) {
         eprintln!("farpage: {what}");
     }
-}
 
-/// Where others reach this host.
-fn address(given: Option<&str>, url: &str, port: u16) -> Result<SocketAddr> {
-    let address = match given {
-        None => Ok(SocketAddr::new(towards(url)?, port)),
-        Some(given) => given
-            .parse()
-            .or_else(|_| given.parse().map(|ip: IpAddr| SocketAddr::new(ip, port))),
-    };
-    let given = given.unwrap_or_default();
-    let Ok(mut address) = address else {
-        bail!(
-            "--address {given} is none; give an address of this host, such as 10.0.0.7 or 10.0.0.7:7661"
-        );
-    };
-    if address.ip().is_unspecified() {
-        bail!("--address {given} is none that other hosts can reach; give one of this host's own");
+    fn wake(&self, number: u64, offset: u64, _: u32) {
+        self.0.wake(number, offset);
     }
-    if address.port() == 0 {
-        let probe = TcpListener::bind(address).and_then(|listener| listener.local_addr());
-        let free = probe.with_context(|| format!("cannot listen at {}", address.ip()))?;
-        address.set_port(free.port());
-    }
-    Ok(address)
-}
 
-/// The address of this host from which the first server of etcd is reached.
-fn towards(url: &str) -> Result<IpAddr> {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let servers = rest.split('/').next().unwrap_or_default();
-    let servers = servers
-        .rsplit_once('@')
-        .map_or(servers, |(_, servers)| servers);
-    let first = servers.split(',').next().unwrap_or_default();
-    let find = || {
-        let any: IpAddr = [0, 0, 0, 0].into();
-        let socket = UdpSocket::bind((any, 0)).or_else(|_| UdpSocket::bind("[::]:0"))?;
-        // Nothing is sent: Linux only decides on the way there.
-        socket.connect(first)?;
-        Ok::<_, std::io::Error>(socket.local_addr()?.ip())
-    };
-    find().with_context(|| {
-        format!("cannot tell by which address other hosts reach this one ({first}); give --address")
-    })
+    fn lives(&self, process: u64) -> bool {
+        self.0.lives(process)
+    }
 }
 
 /// The cluster, as the host kernel's processes have it.
@@ -214,6 +173,8 @@ impl Cluster for Joined {
                 Scheduler::Distributed => Recorded::Distributed,
             },
             replicas: wanted.replicas,
+            hold_us: wanted.hold_us,
+            stale_us: wanted.stale_us,
             stays: wanted.stays,
             note: wanted.note,
         });
@@ -224,6 +185,7 @@ impl Cluster for Joined {
             bytes: described.bytes,
             uid: described.uid,
             note: described.note,
+            is_sealed: described.is_sealed,
             object,
         })
     }
@@ -237,6 +199,23 @@ impl Cluster for Joined {
     fn remove(&self, name: &str, uid: u32) -> Result<(), Refusal> {
         let removed = self.cluster.remove(name, uid);
         removed.map_err(|error| refusal(name, error))
+    }
+
+    fn seal(&self, name: &str, uid: u32) -> Result<(), Refusal> {
+        let sealed = self.cluster.seal(name, uid);
+        sealed.map_err(|error| refusal(name, error))
+    }
+
+    fn host(&self) -> u8 {
+        self.cluster.own().0
+    }
+
+    fn wake(&self, number: u64, offset: u64, hosts: u64) {
+        self.cluster.wake_at(number, offset, hosts);
+    }
+
+    fn asks_whether(&self, host: u8, process: u64, answer: Box<dyn FnOnce(bool) + Send>) {
+        self.cluster.asks_whether(host, process, answer);
     }
 
     fn list(&self, uid: u32) -> ClusterListed {
@@ -286,9 +265,12 @@ impl Joined {
                     Recorded::Distributed => Scheduler::Distributed,
                 },
                 replicas: described.replicas,
+                hold_us: described.hold_us,
+                stale_us: described.stale_us,
                 stays: described.stays,
                 note: described.note,
             },
+            is_sealed: described.is_sealed,
             home: described.home.slot.0,
             owned: figures.owned,
             copies: figures.copies,
@@ -312,6 +294,7 @@ fn refusal(name: &str, error: HaveError) -> Refusal {
         HaveError::Control(ControlError::Name(_)) => Refusal::Name(name.into()),
         HaveError::Control(error) => Refusal::Cluster(error.to_string()),
         HaveError::Open(error) => Refusal::Cluster(error.to_string()),
+        error @ HaveError::Unsealable(_) => Refusal::Cluster(error.to_string()),
         HaveError::NotYours(name) => Refusal::NotYours(name),
         HaveError::Differs {
             name,
@@ -321,30 +304,5 @@ fn refusal(name: &str, error: HaveError) -> Refusal {
             let there = format!("of {} in pages of {}", human(bytes), human(unit_bytes));
             Refusal::Differs(name, there)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn where_others_reach_a_host_is_given_or_found() {
-        let given = |text| address(Some(text), "", PORT).map_err(|error| error.to_string());
-        assert_eq!(given("10.0.0.7"), Ok("10.0.0.7:7661".parse().unwrap()));
-        assert_eq!(given("10.0.0.7:9"), Ok("10.0.0.7:9".parse().unwrap()));
-        assert_eq!(given("::1"), Ok("[::1]:7661".parse().unwrap()));
-        assert!(
-            given("here")
-                .unwrap_err()
-                .contains("--address here is none")
-        );
-        assert!(given("0.0.0.0").unwrap_err().contains("can reach"));
-        for url in ["etcd://127.0.0.1:2379/x", "etcd://me:word@127.0.0.1:1,b:2"] {
-            let found = address(None, url, PORT).unwrap();
-            assert_eq!(found, "127.0.0.1:7661".parse().unwrap());
-            assert_ne!(address(None, url, 0).unwrap().port(), 0);
-        }
-        assert!(address(None, "etcd://no such host", PORT).is_err());
     }
 }

@@ -7,6 +7,7 @@ use farpage_services::cluster::{ClusterListed, Scheduler, Wanted};
 use crate::columns::{Side, columns};
 use crate::host::WhichHost;
 use crate::size::{Size, human};
+use crate::time::micros;
 
 /// What a unit may have.
 const UNITS: std::ops::RangeInclusive<u64> = 4096..=2 << 20;
@@ -27,11 +28,21 @@ pub struct CreateArgs {
     /// What goes from host to host together: a power of two, 4K to 2M
     ///
     /// Little where hosts write to neighbouring places, much where one reads what another wrote.
-    #[arg(long, value_name = "SIZE", default_value = "4K")]
-    pub page_size: String,
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = unit_bytes)]
+    pub page_size: u64,
     /// On how many hosts each modified page is: with 2, one that dies loses nothing
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     pub replicas: u8,
+    /// How long a page stays with threads that were let in to it, before another host has it: 0 to
+    /// 100ms, such as 20us [default: 100us]
+    ///
+    /// More lets a host do more before the next one has the page; who waits for it waits longer.
+    #[arg(long, value_name = "TIME")]
+    pub hold: Option<String>,
+    /// What hosts read may be so old, such as 10ms: copies are kept so long, and who writes does not wait
+    /// for them [default: it is what was written last]
+    #[arg(long, value_name = "TIME")]
+    pub stale: Option<String>,
     #[command(flatten)]
     pub which: WhichHost,
 }
@@ -45,28 +56,34 @@ pub enum WhichScheduler {
     Simple,
 }
 
+/// The value of --page-size.
+pub fn unit_bytes(given: &str) -> Result<u64> {
+    let bytes = Size::parse("--page-size", given)?.of(0);
+    if !bytes.is_power_of_two() || !UNITS.contains(&bytes) {
+        bail!("--page-size {given} cannot be; give a power of two from 4K to 2M");
+    }
+    Ok(bytes)
+}
+
 /// Makes it.
 ///
 /// # Errors
 /// When the host kernel is in no cluster, or there is such an object.
 pub fn create(args: &CreateArgs) -> Result<()> {
     let bytes = Size::parse("SIZE", &args.size)?.of(0);
-    let unit_bytes = Size::parse("--page-size", &args.page_size)?.of(0);
-    if !unit_bytes.is_power_of_two() || !UNITS.contains(&unit_bytes) {
-        let given = &args.page_size;
-        bail!("--page-size {given} cannot be; give a power of two from 4K to 2M");
-    }
     if bytes == 0 {
         bail!("SIZE {} is nothing; give bytes, or 512M", args.size);
     }
     let wanted = Wanted {
         bytes,
-        unit_bytes,
+        unit_bytes: args.page_size,
         scheduler: match args.scheduler {
             WhichScheduler::Distributed => Scheduler::Distributed,
             WhichScheduler::Simple => Scheduler::Simple,
         },
         replicas: args.replicas,
+        hold_us: micros_of("--hold", args.hold.as_deref())?,
+        stale_us: micros_of("--stale", args.stale.as_deref())?,
         stays: true,
         note: String::new(),
     };
@@ -77,6 +94,30 @@ pub fn create(args: &CreateArgs) -> Result<()> {
         }
         host.shared(&args.name, Some(wanted)).map(drop)
     })
+}
+
+fn micros_of(option: &str, text: Option<&str>) -> Result<Option<u32>> {
+    text.map(|text| micros(option, text)).transpose()
+}
+
+/// Let nobody write to memory of the cluster any more: its contents are final
+///
+/// Hosts that have pages of it give them to others. Who writes to it gets SIGBUS; who opens it from then
+/// on may only read. It cannot be undone.
+#[derive(Args, Debug)]
+pub struct SealArgs {
+    /// What it is called
+    pub name: String,
+    #[command(flatten)]
+    pub which: WhichHost,
+}
+
+/// Seals it.
+///
+/// # Errors
+/// When the host kernel is in no cluster, or there is no such memory, or none that can be sealed.
+pub fn seal(args: &SealArgs) -> Result<()> {
+    args.which.ask(|host| host.seal_shared(&args.name))
 }
 
 /// The hosts and objects of a cluster, as tables.
@@ -109,7 +150,10 @@ pub fn tables(listed: &ClusterListed) -> String {
             },
             human(one.wanted.bytes),
             human(one.wanted.unit_bytes),
-            one.wanted.scheduler.to_string(),
+            match one.is_sealed {
+                true => "sealed".to_owned(),
+                false => one.wanted.scheduler.to_string(),
+            },
             one.wanted.replicas.to_string(),
             one.home.to_string(),
             one.owned.to_string(),

@@ -5,10 +5,12 @@
 //! Tasks ask over connections of their own ([`serve`]).
 
 mod cluster;
+mod cost;
 mod ledger;
 mod names;
 mod objects;
 mod serve;
+mod sysv;
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -26,6 +28,7 @@ use crate::cluster::join::JoinArgs;
 use crate::signals;
 use crate::size::{counted, human};
 use crate::spill_set::SpillSet;
+pub use cost::Cost;
 use objects::Kept;
 
 /// Where the names are.
@@ -45,16 +48,18 @@ pub struct Shm {
     /// What the program is to have to talk to this process; given away when it has started.
     pub socket: Option<OwnedFd>,
     /// What the summary says of the cluster.
-    told: OnceLock<String>,
+    cost: OnceLock<Cost>,
 }
 
-/// Which cluster has the memory, and on how many hosts each page of it is that was written to.
+/// Which cluster has the memory, and how.
 #[derive(Clone, Copy)]
 pub struct Shared<'a> {
     /// The cluster, if there is one.
     pub join: &'a JoinArgs,
-    /// Hosts.
+    /// On how many hosts each page is that was written to.
     pub replicas: u8,
+    /// What goes from host to host together, of what is made here.
+    pub unit_bytes: u64,
 }
 
 /// Starts to answer for shared memory.
@@ -97,7 +102,7 @@ pub fn start(control: &'static Control, spill: Arc<SpillSet>, shared: Shared<'_>
         names,
         serving,
         socket: Some(socket),
-        told: OnceLock::new(),
+        cost: OnceLock::new(),
     })
 }
 
@@ -169,15 +174,15 @@ impl Shm {
         }
         let figures = objects::lock(&self.kept).end();
         if let Some(names) = &self.names {
-            self.told.get_or_init(|| names.summary());
+            self.cost.get_or_init(|| names.cost());
             names.end();
         }
         figures
     }
 
-    /// What the summary says of the cluster.
-    pub fn told(&self) -> &str {
-        self.told.get().map_or("", String::as_str)
+    /// What the cluster's memory has cost, once the run has ended.
+    pub fn cost(&self) -> Option<&Cost> {
+        self.cost.get()
     }
 }
 

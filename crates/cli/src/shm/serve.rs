@@ -17,15 +17,18 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::cluster::Names;
+use super::cluster::{Acted, Names};
 use super::names::Making;
 use super::objects::{Kept, lock};
+use super::sysv::Asked;
 use crate::spill_set::SpillSet;
 
 /// Time between two looks at what nobody may have any more, while there is something.
 const LOOK: Duration = Duration::from_millis(100);
 /// Of the socket that all tasks have.
 const COMMON: u64 = 0;
+/// Of what tells that processes have ended.
+const EXITS: u64 = u64::MAX;
 
 /// How many connections there are.
 #[derive(Default)]
@@ -73,6 +76,14 @@ pub fn start(
     let (common, theirs) = pair().context("cannot make a socket")?;
     let epoll = epoll::create(CreateFlags::CLOEXEC).context("cannot wait for tasks")?;
     epoll::add(&epoll, &common, EventData::new_u64(COMMON), EventFlags::IN)?;
+    if let Some(names) = &names {
+        epoll::add(
+            &epoll,
+            names.exits(),
+            EventData::new_u64(EXITS),
+            EventFlags::IN,
+        )?;
+    }
     let serving = Arc::new(Serving::default());
     let mut server = Server {
         spill,
@@ -113,6 +124,7 @@ impl Server {
             for event in &events {
                 match event.data.u64() {
                     COMMON => self.hear(),
+                    EXITS => self.names.iter().for_each(|names| names.look_for_ended()),
                     number => self.serve(number),
                 }
             }
@@ -159,13 +171,14 @@ impl Server {
         let Some(mut connection) = self.connections.remove(&number) else {
             return;
         };
-        let mut bytes = [0; Ask::BYTES + Ask::NAME_MAX];
+        let mut bytes = [0; Ask::BYTES + Ask::DATA_MAX];
         let lives = match message::receive(connection.socket.as_fd(), &mut bytes) {
             Ok(received) if received.bytes >= Ask::BYTES => {
                 let asked = bytes.first_chunk().and_then(Ask::from_bytes);
                 let name = &bytes[Ask::BYTES..received.bytes];
                 let with = received.fds.into_iter().next();
                 match asked {
+                    Some(ask) if ask.kind == Kind::Sysv => self.calls(&connection, ask, name),
                     Some(ask) => {
                         connection.making = making(ask, with.as_ref(), name);
                         match &self.names {
@@ -203,6 +216,14 @@ impl Server {
         }
         let count = self.connections.len();
         self.serving.connections.store(count, Ordering::Release);
+    }
+
+    /// A call of System V that concerns all hosts: the answer comes. False when nobody hears it.
+    fn calls(&self, from: &Connection, ask: Ask, data: &[u8]) -> bool {
+        match (&self.names, from.socket.try_clone()) {
+            (Some(names), Ok(to)) => names.calls(Asked { ask, data, to }),
+            (None, _) | (_, Err(_)) => false,
+        }
     }
 
     /// False when nobody hears the answer.
@@ -257,8 +278,12 @@ impl Server {
             return false;
         };
         std::thread::spawn(move || {
-            let asked = names.act(number, ask, with.as_ref(), &name);
-            let done = asked.unwrap_or_else(|| of_run(&mut lock(&kept), ask, with.as_ref()));
+            let acted = names.act(number, ask, with.as_ref(), &name);
+            let done = acted.and_then(|acted| match acted {
+                Acted::OfRun => of_run(&mut lock(&kept), ask, with.as_ref()),
+                Acted::Done => Ok(None),
+                Acted::Object(object) => Ok(Some(object)),
+            });
             says(&socket, done);
         });
         true

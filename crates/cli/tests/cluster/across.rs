@@ -9,8 +9,13 @@ use crate::up;
 
 /// Compiles the program of these tests.
 fn across(net: &Net) -> String {
-    let to = net.folder.path().join("across");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/across.c");
+    compiled(net, "across")
+}
+
+/// Compiles a program.
+pub fn compiled(net: &Net, name: &str) -> String {
+    let to = net.folder.path().join(name);
+    let source = format!("{}/tests/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-Wall", "-Werror", "-pthread", "-o"])
         .arg(&to);
@@ -19,14 +24,14 @@ fn across(net: &Net) -> String {
 }
 
 /// Ended when it is dropped.
-struct Run(Option<Child>);
+pub struct Run(Option<Child>);
 
 impl Run {
-    fn start(mut command: Command) -> Self {
+    pub fn start(mut command: Command) -> Self {
         Self(Some(command.spawn().unwrap()))
     }
 
-    fn child(&mut self) -> &mut Child {
+    pub fn child(&mut self) -> &mut Child {
         self.0.as_mut().unwrap()
     }
 }
@@ -41,7 +46,7 @@ impl Drop for Run {
 }
 
 /// What a run that is to succeed said.
-fn said(mut run: Run) -> (String, String) {
+pub fn said(mut run: Run) -> (String, String) {
     let Output {
         status,
         stdout,
@@ -56,7 +61,13 @@ fn said(mut run: Run) -> (String, String) {
 }
 
 /// Runs a program at all hosts at a time: `PROGRAM WHAT HOST HOSTS TIMES`.
-fn everywhere(net: &Net, hosts: &[u8], more: &[&str], program: &str, what: &str) -> Vec<String> {
+pub fn everywhere(
+    net: &Net,
+    hosts: &[u8],
+    more: &[&str],
+    program: &str,
+    what: &str,
+) -> Vec<String> {
     let count = hosts.len().to_string();
     let runs: Vec<Run> = hosts
         .iter()
@@ -68,7 +79,7 @@ fn everywhere(net: &Net, hosts: &[u8], more: &[&str], program: &str, what: &str)
     runs.into_iter().map(|run| said(run).0).collect()
 }
 
-fn nothing_is_left(net: &Net) {
+pub fn nothing_is_left(net: &Net) {
     up::until("nothing is left in the store", || net.objects() == 0);
 }
 
@@ -239,6 +250,9 @@ fn what_cannot_be_run_in_a_cluster_is_said() {
     assert!(with(&["--cluster-key", "/nowhere"]).contains("/nowhere"));
     assert!(with(&["--cluster-key", "/nowhere", "--replicas", "3"]).contains("--replicas"));
     assert!(farpage(&["--replicas", "2"]).contains("--cluster"));
+    assert!(farpage(&["--page-size", "64K"]).contains("--cluster"));
+    let odd = with(&["--cluster-key", "/nowhere", "--page-size", "3K"]);
+    assert!(odd.contains("give a power of two from 4K to 2M"), "{odd}");
     // A key in the environment is for those who join.
     let mut plain = Command::new(env!("CARGO_BIN_EXE_farpage"));
     plain.env("FARPAGE_CLUSTER_KEY", "/nowhere");

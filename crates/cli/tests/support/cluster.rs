@@ -12,8 +12,8 @@ use farpage_services::Host;
 use farpage_services::cluster::{Scheduler, Wanted};
 use farpage_sys::process;
 
-use crate::history;
 use crate::up::{farpage, until};
+use crate::{history, locks};
 
 /// What a program of a host is told where its host kernel listens.
 pub const CLIENT: &str = "FARPAGE_TEST_CLIENT";
@@ -38,6 +38,8 @@ pub fn run_client() {
                     "simple" => Scheduler::Simple,
                     _ => Scheduler::Distributed,
                 },
+                hold_us: None,
+                stale_us: None,
                 replicas: if kind == "mirrored" { 2 } else { 1 },
                 stays: false,
                 note: String::new(),
@@ -51,7 +53,12 @@ pub fn run_client() {
             }
             continue;
         }
-        let words_of = shared.as_ref().expect("it shares something").words();
+        let memory = shared.as_ref().expect("it shares something");
+        if let Some(answer) = locks::act(&words, memory) {
+            println!("{answer}");
+            continue;
+        }
+        let words_of = memory.words();
         let word = |page: u64| &words_of[page as usize * 512];
         match words[0] {
             "set" => word(number(1)).store(number(2), Ordering::Relaxed),
@@ -60,6 +67,13 @@ pub fn run_client() {
                 for at in 0..number(3) {
                     word(number(1) + at % number(2)).fetch_add(1, Ordering::Relaxed);
                 }
+            }
+            "at" => {
+                println!(
+                    "{}",
+                    words_of[number(1) as usize / 8].load(Ordering::Relaxed)
+                );
+                continue;
             }
             "get" => {
                 println!("{}", word(number(1)).load(Ordering::Relaxed));
@@ -135,9 +149,14 @@ impl Client {
 
     /// What it answers; empty when it has died.
     pub fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim_end().rsplit(" ... ").next().unwrap().to_owned()
+        loop {
+            let mut line = String::new();
+            self.output.read_line(&mut line).unwrap();
+            // What a test says that goes on for long is no answer.
+            if !line.contains("has been running for over") {
+                return line.trim_end().rsplit(" ... ").next().unwrap().to_owned();
+            }
+        }
     }
 
     pub fn does(&mut self, what: &str) -> String {
@@ -229,19 +248,28 @@ impl Net {
     /// Waits until so many hosts count on one another's promises: from then on they need no etcd.
     pub fn until_on_their_own(&self, hosts: usize) {
         until("hosts count on promises", || {
-            let mut command = self.within("sw", "etcdctl");
-            command
-                .env("ETCDCTL_API", "3")
-                .args(["--endpoints", "http://10.79.0.1:2379"]);
-            command.args(["get", "--prefix", "--keys-only", "test/now/goes-on/"]);
-            let keys = command
-                .output()
-                .expect("etcdctl is installed (cargo xtask setup)");
-            String::from_utf8_lossy(&keys.stdout)
-                .matches("goes-on")
-                .count()
-                == hosts
+            self.keys("test/now/goes-on/") == hosts
         });
+    }
+
+    /// Waits until so many hosts are in the cluster.
+    pub fn until_members(&self, hosts: usize) {
+        until("hosts have joined", || {
+            self.keys("test/now/alive/") == hosts
+        });
+    }
+
+    /// How many keys etcd has that begin so.
+    fn keys(&self, prefix: &str) -> usize {
+        let mut command = self.within("sw", "etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", "http://10.79.0.1:2379"]);
+        command.args(["get", "--prefix", "--keys-only", prefix]);
+        let keys = command.output();
+        let keys = keys.expect("etcdctl is installed (cargo xtask setup)");
+        let lines = keys.stdout.split(|byte| *byte == b'\n');
+        lines.filter(|line| !line.is_empty()).count()
     }
 
     pub fn kill_etcd(&mut self) {
@@ -251,7 +279,8 @@ impl Net {
         }
     }
 
-    fn within(&self, space: &str, program: &str) -> Command {
+    /// A program of a host, or of the switch: `sw`.
+    pub fn within(&self, space: &str, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &format!("{}-{space}", self.name), program]);
         command
@@ -306,6 +335,12 @@ impl Net {
         command
     }
 
+    /// A program at a host, which runs nothing of Farpage for it.
+    pub fn at(&self, number: u8, program: &Path) -> Command {
+        let program = program.to_str().expect("a path in UTF-8");
+        self.within(&number.to_string(), program)
+    }
+
     /// Commands of a shell at a host, as [`Net::run`] has it.
     pub fn shell(&self, number: u8, commands: &str) -> Command {
         let mut command = self.within(&number.to_string(), "unshare");
@@ -316,17 +351,7 @@ impl Net {
 
     /// What etcd has of the cluster's objects.
     pub fn objects(&self) -> usize {
-        let mut command = self.within("sw", "etcdctl");
-        command
-            .env("ETCDCTL_API", "3")
-            .args(["--endpoints", "http://10.79.0.1:2379"]);
-        command.args(["get", "--prefix", "--keys-only", "test/now/object/"]);
-        let keys = command.output();
-        let keys = keys.expect("etcdctl is installed (cargo xtask setup)");
-        keys.stdout
-            .split(|byte| *byte == b'\n')
-            .filter(|line| !line.is_empty())
-            .count()
+        self.keys("test/now/object/")
     }
 
     /// The host kernel of a host, started anew.

@@ -19,6 +19,9 @@ impl Page {
             Message::Request(request) if request.by.0 >= HOSTS_MAX || self.has(request.by) => {
                 "a request of a host that waits here, or cannot be"
             }
+            Message::Request(request) if request.to_copy && request.to_write => {
+                "a request to write to who has a copy"
+            }
             Message::Copy { .. } if self.asked() != Some(Access::Read) => {
                 "a copy that was not asked for"
             }
@@ -61,7 +64,19 @@ impl Page {
             {
                 "that a page is lost, which nobody asked for"
             }
+            Message::Sealed { .. } if self.asked() != Some(Access::Read) => {
+                "a copy that was not asked for"
+            }
+            Message::Sealed { epoch, owner }
+                if owner.0 >= HOSTS_MAX || *owner == self.own && *epoch >= self.epoch =>
+            {
+                "a copy of an owner that cannot be"
+            }
+            Message::Sealed { .. } if self.told().is_some() => {
+                "that nobody writes a page which somebody does"
+            }
             Message::Request(_)
+            | Message::Sealed { .. }
             | Message::Copy { .. }
             | Message::Own { .. }
             | Message::Invalidate { .. }

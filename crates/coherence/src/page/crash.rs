@@ -9,17 +9,20 @@ use crate::recovery::{Contents, Report, Standing, Verdict};
 
 impl Page {
     /// A host has died: until the verdict the page sends nothing, and takes of what comes only the
-    /// ownership. What threads here may do they do on; what they wait for is asked for afterwards.
+    /// ownership. What threads here may do they do on, but for copies that are lent; what they wait for is
+    /// asked for afterwards.
     ///
     /// # Panics
     /// When outputs were left.
     pub fn freeze(&mut self) {
-        self.is_frozen = true;
         if let Some(now) = &mut self.under_way {
             assert!(now.outputs.is_empty(), "outputs are done before");
             now.later.clear();
             now.early = Hosts::NONE;
         }
+        // It may be old, and is nobody's to go on with.
+        self.returns();
+        self.is_frozen = true;
         self.rest();
     }
 
@@ -33,7 +36,10 @@ impl Page {
     /// come with the ownership. All else is asked for or sent again.
     pub(super) fn absorb(&mut self, from: Host, message: Message) -> Result<(), Violation> {
         let Message::Own {
-            epoch, contents, ..
+            epoch,
+            contents,
+            is_sealed,
+            ..
         } = &message
         else {
             return Ok(());
@@ -41,6 +47,7 @@ impl Page {
         self.check(from, &message)?;
         (self.owner, self.epoch) = (self.own, *epoch);
         self.is_listed = false;
+        self.is_sealed |= *is_sealed;
         self.is_written = true;
         let copies = Hosts::NONE;
         self.role = Role::Becoming { copies };
@@ -85,6 +92,7 @@ impl Page {
         }
         let was_owner = self.is_owner();
         self.migrates = false;
+        self.is_final = false;
         self.is_frozen = false;
         (self.owner, self.epoch) = (verdict.owner, verdict.epoch);
         self.is_listed = verdict.copies.has(self.own);
@@ -149,6 +157,9 @@ impl Page {
                 self.is_written = false;
                 self.role = Role::Lost;
             }
+        }
+        if self.is_sealed && self.role != Role::Lost {
+            self.settle(Hosts::NONE);
         }
     }
 

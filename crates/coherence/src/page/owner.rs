@@ -11,12 +11,15 @@ use crate::message::{Epoch, Message, Output, Request};
 impl Page {
     pub(super) fn serve(&mut self, request: Request) {
         match self.role {
+            Role::Owner { copies } if self.is_final => self.serve_sealed(request, copies),
             Role::Owner { copies } if request.to_write || self.is_to_migrate(request, copies) => {
                 self.give(request, copies);
             }
             Role::Owner { mut copies } => {
                 self.migrates = false;
-                copies.add(request.by);
+                if !self.lends {
+                    copies.add(request.by);
+                }
                 self.role = Role::Owner { copies };
                 if self.allowed == Some(Access::Write) {
                     self.allow(Some(Access::Read));
@@ -28,15 +31,18 @@ impl Page {
                 let epoch = self.epoch;
                 self.send(request.by, Message::Lost { epoch });
             }
-            Role::Other | Role::Becoming { .. } => {
-                let on = Request {
-                    known: self.epoch,
-                    hops: request.hops.saturating_add(1),
-                    ..request
-                };
-                self.send(self.owner, Message::Request(on));
-            }
+            Role::Other if self.has_for_others(request) => self.give_copy(request.by),
+            Role::Other | Role::Becoming { .. } => self.send_on(request, self.owner),
         }
+    }
+
+    pub(super) fn send_on(&mut self, request: Request, to: Host) {
+        let on = Request {
+            known: self.epoch.max(request.known),
+            hops: request.hops.saturating_add(1),
+            ..request
+        };
+        self.send(to, Message::Request(on));
     }
 
     /// True when who reads will most likely write, as this host did.
@@ -72,6 +78,7 @@ impl Page {
             contents,
             waiting,
             migrates,
+            is_sealed: false,
         };
         // Nobody here reads on when the other writes.
         self.output(Output::Withdraw);

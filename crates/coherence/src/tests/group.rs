@@ -139,12 +139,13 @@ impl World {
                         | Output::Keep(_)
                         | Output::Restore(_)
                         | Output::Answer(_)
-                        | Output::Lost => return Err(format!("{output:?}")),
+                        | Output::Lost
+                        | Output::Sealed => return Err(format!("{output:?}")),
                     }
                 }
                 GroupOutput::Allow(access) => member.can[page] = access,
                 GroupOutput::Answer(access) => self.answer(host, page, access)?,
-                GroupOutput::Lost => return Err("nobody died".into()),
+                GroupOutput::Lost | GroupOutput::Sealed => return Err(format!("{output:?}")),
             }
         }
         Ok(())

@@ -95,7 +95,11 @@ impl Spot {
                     self.after(1, Event::LetGo(host));
                 }
                 Output::Take | Output::Allow(_) | Output::Withdraw => {}
-                Output::Show { .. } | Output::Keep(_) | Output::Restore(_) | Output::Lost => {
+                Output::Show { .. }
+                | Output::Keep(_)
+                | Output::Restore(_)
+                | Output::Lost
+                | Output::Sealed => {
                     panic!("nobody dies, and nothing is mirrored")
                 }
             }

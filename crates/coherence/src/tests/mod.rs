@@ -5,8 +5,10 @@ mod central;
 mod crash;
 mod group;
 mod hot;
+mod migration;
 mod model;
 mod named;
+mod seal;
 mod world;
 
 use alloc::{format, string::String};
@@ -19,7 +21,11 @@ use crate::Message;
 /// receiver takes for its own.
 fn check_said(message: &Message, can: Option<Access>) -> Result<(), String> {
     let may = match message {
-        Message::Copy { .. } => can != Some(Access::Write),
+        Message::Copy { .. } | Message::Sealed { .. } => can != Some(Access::Write),
+        // Who has what nobody writes any more keeps it.
+        Message::Own {
+            is_sealed: true, ..
+        } => can != Some(Access::Write),
         Message::Own { .. } | Message::Dropped { .. } => can.is_none(),
         Message::Request(_) | Message::Invalidate { .. } | Message::Lost { .. } => true,
     };

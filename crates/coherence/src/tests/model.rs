@@ -5,13 +5,13 @@ use alloc::vec::Vec;
 
 use stateright::{Checker, Model, Property};
 
-use super::world::{Action, World};
+use super::world::{Action, Way, World};
 
 struct Small {
     hosts: u8,
     /// Faults, and copies dropped to have room.
     chances: u8,
-    migrates: bool,
+    way: Way,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ impl Model for Small {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let (world, chances) = (World::new(self.hosts, self.migrates), self.chances);
+        let (world, chances) = (World::new(self.hosts, self.way), self.chances);
         let broken = None;
         [State {
             world,
@@ -47,7 +47,10 @@ impl Model for Small {
 
     fn next_state(&self, state: &State, action: Action) -> Option<State> {
         let mut next = state.clone();
-        if matches!(action, Action::Fault(..) | Action::Forget(_)) {
+        if matches!(
+            action,
+            Action::Fault(..) | Action::Forget(_) | Action::Seal(_) | Action::Tick
+        ) {
             next.chances -= 1;
         }
         next.broken = next.world.act(action).err();
@@ -70,11 +73,11 @@ impl Model for Small {
     }
 }
 
-fn explore(hosts: u8, chances: u8, migrates: bool) {
+fn explore(hosts: u8, chances: u8, way: Way) {
     let checked = Small {
         hosts,
         chances,
-        migrates,
+        way,
     }
     .checker()
     .threads(2)
@@ -92,14 +95,18 @@ fn explore(hosts: u8, chances: u8, migrates: bool) {
 
 #[test]
 fn two_hosts_in_every_order() {
-    explore(2, 8, false);
-    explore(2, 8, true);
+    explore(2, 8, Way::Plain);
+    explore(2, 8, Way::Migrates);
+    explore(2, 8, Way::Sealed);
+    explore(2, 8, Way::Lent(2));
 }
 
 #[test]
 fn three_hosts_in_every_order() {
-    explore(3, 5, false);
-    explore(3, 5, true);
+    explore(3, 5, Way::Plain);
+    explore(3, 5, Way::Migrates);
+    explore(3, 5, Way::Sealed);
+    explore(3, 4, Way::Lent(2));
 }
 
 pub(super) struct Rng(pub(super) u64);
@@ -117,7 +124,13 @@ impl Rng {
 /// A run of random events in random order, to whose end all is delivered.
 fn run(seed: u64) -> Result<(), String> {
     let mut rng = Rng(seed);
-    let mut world = World::new(2 + rng.below(7) as u8, seed % 2 == 1);
+    let way = match seed % 4 {
+        0 => Way::Plain,
+        1 => Way::Migrates,
+        2 => Way::Sealed,
+        _ => Way::Lent(1 + rng.below(5) as u16),
+    };
+    let mut world = World::new(2 + rng.below(7) as u8, way);
     // Some runs have hardly any messages in flight at a time, others hundreds.
     let eager = 1 + rng.below(8);
     for _ in 0..300 {

@@ -7,26 +7,29 @@ use farpage_abi::Access::{Read, Write};
 use crate::{Epoch, Host, Hosts, Message, Output, Page, Request};
 
 /// Hosts, and the messages that they have sent: from, to, what.
-struct Few {
-    pages: Vec<Page>,
+pub(super) struct Few {
+    pub(super) pages: Vec<Page>,
     flying: Vec<(Host, Host, Message)>,
-    sent: usize,
+    pub(super) sent: usize,
+    /// Who was told that nobody may write any more.
+    pub(super) told_sealed: Vec<Host>,
     answered: Vec<(Host, farpage_abi::Access)>,
 }
 
 impl Few {
-    fn new(hosts: u8) -> Self {
+    pub(super) fn new(hosts: u8) -> Self {
         Self {
             pages: (0..hosts)
                 .map(|own| Page::new(Host(own), Host(0)))
                 .collect(),
             flying: Vec::new(),
             sent: 0,
+            told_sealed: Vec::new(),
             answered: Vec::new(),
         }
     }
 
-    fn at(&mut self, host: u8, act: impl FnOnce(&mut Page)) {
+    pub(super) fn at(&mut self, host: u8, act: impl FnOnce(&mut Page)) {
         let page = &mut self.pages[usize::from(host)];
         act(page);
         while let Some(output) = page.poll_output() {
@@ -37,6 +40,7 @@ impl Few {
                 }
                 Output::Answer(access) => self.answered.push((Host(host), access)),
                 Output::Take | Output::Allow(_) | Output::Withdraw => {}
+                Output::Sealed => self.told_sealed.push(Host(host)),
                 Output::Show { .. } | Output::Keep(_) | Output::Restore(_) | Output::Lost => {
                     panic!("nobody dies, and nothing is mirrored")
                 }
@@ -44,7 +48,7 @@ impl Few {
         }
     }
 
-    fn faults(&mut self, host: u8, access: farpage_abi::Access) {
+    pub(super) fn faults(&mut self, host: u8, access: farpage_abi::Access) {
         self.at(host, |page| page.fault(access));
     }
 
@@ -59,7 +63,7 @@ impl Few {
     }
 
     /// All that is left to do, first come, first served.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         loop {
             if !self.flying.is_empty() {
                 self.deliver(|_, _| true);
@@ -72,7 +76,7 @@ impl Few {
     }
 
     /// Messages that a fault costs when nothing else happens.
-    fn cost(&mut self, host: u8, access: farpage_abi::Access) -> usize {
+    pub(super) fn cost(&mut self, host: u8, access: farpage_abi::Access) -> usize {
         let before = self.sent;
         self.faults(host, access);
         self.settle();
@@ -277,6 +281,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
                 contents: true,
                 waiting: [].into(),
                 migrates: false,
+                is_sealed: false,
             },
         ),
         (
@@ -287,6 +292,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
                 contents: true,
                 waiting: [].into(),
                 migrates: false,
+                is_sealed: false,
             },
         ),
     ] {
@@ -303,6 +309,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         contents: true,
         waiting: [].into(),
         migrates: false,
+        is_sealed: false,
     };
     let refused = few.pages[1].handle(Host(0), own).unwrap_err();
     assert_eq!(refused.what, "others than those that have copies");
@@ -329,6 +336,7 @@ fn who_lies_about_what_comes_after_a_copy_is_found_out() {
             contents: true,
             waiting: [].into(),
             migrates: false,
+            is_sealed: false,
         },
         Message::Copy {
             epoch: Epoch(u64::MAX),
@@ -344,6 +352,7 @@ fn who_lies_about_what_comes_after_a_copy_is_found_out() {
         has_copy: false,
         known: Epoch(9),
         hops: 0,
+        to_copy: false,
     });
     few.at(2, |page| page.handle(by, request.clone()).unwrap());
     let refused = few.pages[2].handle(by, request).unwrap_err();

@@ -16,6 +16,8 @@ const HOPS_MAX: u8 = 100;
 /// The page's contents: how often it had been written.
 type Version = u32;
 
+type Time = u16;
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Member {
     page: Page,
@@ -26,6 +28,10 @@ struct Member {
     todo: VecDeque<Output>,
     /// The contents that came with the last message.
     came: Option<Version>,
+    /// It knows that nobody is to write any more.
+    is_sealed: bool,
+    /// When it asked for what it has, or is to have.
+    asked_at: Time,
 }
 
 /// A message on its way: from, to, what, and the contents.
@@ -38,8 +44,25 @@ pub(super) enum Action {
     Deliver(Flying),
     LetGo(Host),
     Forget(Host),
+    /// A host hears that nobody is to write any more.
+    Seal(Host),
+    /// The time of a lent copy is over.
+    Expire(Host),
+    /// Time goes on.
+    Tick,
     /// The shell does the next thing.
     Does(Host),
+}
+
+/// How hosts deal with the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Plain,
+    Migrates,
+    /// Migrates, and may be sealed.
+    Sealed,
+    /// Copies are lent for so long.
+    Lent(Time),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,30 +70,50 @@ pub(super) struct World {
     members: Vec<Member>,
     flying: BTreeMap<Flying, u32>,
     written: Version,
+    /// The page may be sealed.
+    may_seal: bool,
+    /// So long copies are lent.
+    lent_for: Option<Time>,
+    now: Time,
+    /// When each version was the last no more.
+    superseded: Vec<Time>,
+    /// How often it was written when somebody first knew for certain that nobody does any more.
+    finally: Option<Version>,
     pub(super) sent: u32,
     pub(super) hops_max: u8,
 }
 
 impl World {
     /// Host 0 owns the page.
-    pub(super) fn new(hosts: u8, migrates: bool) -> Self {
+    pub(super) fn new(hosts: u8, way: Way) -> Self {
         let members = (0..hosts).map(|own| {
             let page = Page::new(Host(own), Host(0));
             Member {
                 can: page.allowed(),
-                page: match migrates {
-                    true => page.find_migration(),
-                    false => page,
+                page: match way {
+                    Way::Plain => page,
+                    Way::Migrates | Way::Sealed => page.find_migration(),
+                    Way::Lent(_) => page.lend(),
                 },
                 contents: (own == 0).then_some(0),
                 todo: VecDeque::new(),
                 came: None,
+                is_sealed: false,
+                asked_at: 0,
             }
         });
         Self {
             members: members.collect(),
             flying: BTreeMap::new(),
             written: 0,
+            may_seal: way == Way::Sealed,
+            lent_for: match way {
+                Way::Lent(time) => Some(time),
+                Way::Plain | Way::Migrates | Way::Sealed => None,
+            },
+            now: 0,
+            superseded: Vec::new(),
+            finally: None,
             sent: 0,
             hops_max: 0,
         }
@@ -88,6 +131,13 @@ impl World {
         !self.members[usize::from(host.0)].todo.is_empty()
     }
 
+    /// True when a host has had its copy for as long as it may.
+    fn is_over(&self, host: Host) -> bool {
+        let member = &self.members[usize::from(host.0)];
+        let over = |time| member.page.is_borrowed() && member.asked_at + time <= self.now;
+        self.lent_for.is_some_and(over)
+    }
+
     fn member(&mut self, host: Host) -> &mut Member {
         &mut self.members[usize::from(host.0)]
     }
@@ -99,7 +149,10 @@ impl World {
         let held = free.iter().filter(|host| self.page(**host).is_held());
         let come = self.flying.keys().filter(|(_, to, ..)| free.contains(to));
         let does = busy.iter().copied().map(Action::Does);
-        does.chain(held.copied().map(Action::LetGo))
+        let expire = free.iter().copied().filter(|host| self.is_over(*host));
+        let expire = expire.map(Action::Expire);
+        does.chain(expire)
+            .chain(held.copied().map(Action::LetGo))
             .chain(come.cloned().map(Action::Deliver))
             .collect()
     }
@@ -107,6 +160,9 @@ impl World {
     /// What may happen besides.
     pub(super) fn chances(&self) -> Vec<Action> {
         let mut all = Vec::new();
+        if self.lent_for.is_some() && !self.hosts().any(|host| self.is_over(host)) {
+            all.push(Action::Tick);
+        }
         for host in self.hosts().filter(|host| !self.is_busy(*host)) {
             let page = self.page(host);
             let can = [Access::Read, Access::Write].into_iter();
@@ -120,6 +176,9 @@ impl World {
             all.extend(new.map(|access| Action::Fault(host, access)));
             if page.clone().forget() {
                 all.push(Action::Forget(host));
+            }
+            if self.may_seal && !self.members[usize::from(host.0)].is_sealed {
+                all.push(Action::Seal(host));
             }
         }
         all
@@ -139,6 +198,20 @@ impl World {
             Action::Forget(host) => {
                 self.member(host).page.forget();
                 host
+            }
+            Action::Seal(host) => {
+                let member = self.member(host);
+                member.page.seal();
+                member.is_sealed = true;
+                host
+            }
+            Action::Expire(host) => {
+                self.member(host).page.expire();
+                host
+            }
+            Action::Tick => {
+                self.now += 1;
+                return self.check();
             }
             Action::Deliver(one) => {
                 let left = self.flying.get_mut(&one).expect("it is on its way");
@@ -172,10 +245,14 @@ impl World {
         if member.todo.is_empty() {
             member.came = None;
         }
+        if self.members.iter().any(|member| member.page.is_final()) {
+            self.finally.get_or_insert(self.written);
+        }
         self.check()
     }
 
     fn does(&mut self, host: Host, output: Output) -> Result<(), String> {
+        let (is_final, now) = (self.finally.is_some(), self.now);
         let member = self.member(host);
         match output {
             Output::Send(to, message) => {
@@ -183,6 +260,11 @@ impl World {
                     return Err(format!("{host} sends itself {message:?}"));
                 }
                 check_said(&message, member.can)?;
+                if let Message::Request(request) = &message
+                    && request.by == host
+                {
+                    member.asked_at = now;
+                }
                 let contents = match message.has_contents() {
                     true => Some(member.contents.ok_or("sends what it has not")?),
                     false => None,
@@ -203,7 +285,12 @@ impl World {
                 }
             }
             Output::Withdraw => member.can = None,
-            Output::Show { .. } | Output::Keep(_) | Output::Restore(_) | Output::Lost => {
+            Output::Sealed if is_final => {}
+            Output::Show { .. }
+            | Output::Keep(_)
+            | Output::Restore(_)
+            | Output::Lost
+            | Output::Sealed => {
                 return Err(format!("{output:?} although nobody died"));
             }
             // The thread runs: it reads what was written last, or writes.
@@ -216,7 +303,11 @@ impl World {
                 }
                 self.check()?;
                 if access == Access::Write {
+                    if self.members[usize::from(host.0)].is_sealed {
+                        return Err("writes what it knows to be sealed".into());
+                    }
                     self.written += 1;
+                    self.superseded.push(now);
                     let written = Some(self.written);
                     self.member(host).contents = written;
                 }
@@ -235,16 +326,18 @@ impl World {
         };
         let writers = may(|allowed| allowed == Some(Access::Write));
         let any = may(|allowed| allowed.is_some());
-        if writers > 1 || writers == 1 && any > 1 {
+        if writers > 1 || writers == 1 && any > 1 && self.lent_for.is_none() {
             return Err(format!(
                 "{writers} hosts may write, {any} may read or write"
             ));
         }
         for member in &self.members {
-            let is_old = member.contents != Some(self.written);
-            if member.can.is_some() && is_old {
+            if member.can.is_some() && self.is_too_old(member) {
                 return Err(format!("{:?} of {}", member.contents, self.written));
             }
+        }
+        if self.finally.is_some_and(|finally| finally != self.written) {
+            return Err("written after it was final".into());
         }
         let owners = self
             .hosts()
@@ -254,9 +347,25 @@ impl World {
         if owners > 1 || rests && owners == 0 {
             return Err(format!("{owners} owners"));
         }
+        let knows = |member: &Member| member.is_sealed;
+        if rests && self.members.iter().all(knows) && self.finally.is_none() {
+            return Err("all know that it is sealed, and it is not".into());
+        }
         if rests && self.hosts().any(|host| self.page(host).wanted().is_some()) {
             return Err("a thread waits for nothing".into());
         }
         Ok(())
+    }
+
+    /// True when a host has other contents than the last, and not those of a time since it asked for a copy
+    /// that is lent.
+    fn is_too_old(&self, member: &Member) -> bool {
+        match member.contents {
+            Some(version) if version == self.written => false,
+            Some(version) if self.lent_for.is_some() && !member.page.is_owner() => {
+                self.superseded[version as usize] < member.asked_at
+            }
+            Some(_) | None => true,
+        }
     }
 }

@@ -142,6 +142,7 @@ impl World {
             name: "h".into(),
             page_bytes: 4096,
             representation: Representation::here(),
+            process: String::new(),
         });
         let (_, more) = made.expect("a slot is free");
         let me = Incarnation(members.next);

@@ -20,6 +20,8 @@ pub(super) struct State {
     connected: bool,
     /// The userfaultfd is open, and the supervisor has it.
     ready: bool,
+    /// A thread watches for the end of the supervisor.
+    watched: bool,
     /// In the order of their addresses.
     pub(super) pieces: Vec<Piece>,
     pub(super) attached: Vec<Attached>,
@@ -30,6 +32,7 @@ pub(super) struct State {
 pub(super) static STATE: Mutex<State> = Mutex::new(State {
     connected: false,
     ready: false,
+    watched: false,
     pieces: Vec::new(),
     attached: Vec::new(),
     child: None,
@@ -51,30 +54,67 @@ impl State {
         with: Option<Fd>,
         name: &[u8],
     ) -> Result<(u64, Option<Fd>)> {
+        let mut bytes = [0; Answer::BYTES];
+        let name = &name[..name.len().min(Ask::NAME_MAX)];
+        let (got, fd) = self.exchange(ask, with, name, &mut bytes)?;
+        let answer = Answer::from_bytes(&bytes);
+        match answer.errno {
+            _ if got != Answer::BYTES => die_without_supervisor(),
+            0 => Ok((answer.object, fd)),
+            errno => Err(Errno(errno as i32)),
+        }
+    }
+
+    /// Asks, with data; the answer, and its data.
+    ///
+    /// # Errors
+    /// As [`State::ask`], but for what the answer says.
+    pub(super) fn ask_with_data(&mut self, ask: Ask, data: &[u8]) -> Result<(Answer, Vec<u8>)> {
+        self.watch()?;
+        let mut bytes = alloc::vec![0; Answer::BYTES + Answer::DATA_MAX];
+        let (got, _) = self.exchange(ask, None, data, &mut bytes)?;
+        bytes.truncate(got);
+        match bytes.split_first_chunk() {
+            Some((answer, data)) => Ok((Answer::from_bytes(answer), data.to_vec())),
+            None => die_without_supervisor(),
+        }
+    }
+
+    /// Sends a question, and waits for what comes: how many bytes, and a descriptor.
+    fn exchange(
+        &mut self,
+        ask: Ask,
+        with: Option<Fd>,
+        data: &[u8],
+        bytes: &mut [u8],
+    ) -> Result<(usize, Option<Fd>)> {
         self.connect()?;
         let connection = start::descriptor(fds::SHM);
         let mut question = ask.to_bytes().to_vec();
-        question.extend_from_slice(&name[..name.len().min(Ask::NAME_MAX)]);
+        question.extend_from_slice(data);
         file::with_room(|| {
             let sent = socket::send(connection, &question, with);
             if sent.is_err() && start::is_visitor() {
                 // Its parent has got the connection since they parted.
                 return Err(Errno::EAGAIN);
             }
-            let mut bytes = [0; Answer::BYTES];
-            let got = sent.and_then(|()| socket::receive(connection, &mut bytes));
+            let got = sent.and_then(|()| socket::receive(connection, bytes));
             match got {
-                Ok((Answer::BYTES, fd)) => {
-                    let answer = Answer::from_bytes(&bytes);
-                    match answer.errno {
-                        0 => Ok((answer.object, fd)),
-                        errno => Err(Errno(errno as i32)),
-                    }
-                }
+                Ok(got) if got.0 > 0 => Ok(got),
                 Err(Errno::EMFILE) => Err(Errno::EMFILE),
                 _ => die_without_supervisor(),
             }
         })
+    }
+
+    /// From now on this task ends with the supervisor.
+    fn watch(&mut self) -> Result<()> {
+        if !self.watched {
+            // SAFETY: the guard uses nothing of libc; all signals are blocked in the handler.
+            own_threads::add(unsafe { thread::spawn(guard, 0) }?);
+            self.watched = true;
+        }
+        Ok(())
     }
 
     /// What was about to be made is not.
@@ -125,8 +165,7 @@ impl State {
             | features::POISON;
         supervised::open_userfaultfd(at, |_| Ok(FEATURES))?;
         self.ask(Ask::new(Kind::Space), Some(at))?;
-        // SAFETY: the guard uses nothing of libc; all signals are blocked in the handler.
-        own_threads::add(unsafe { thread::spawn(guard, 0) }?);
+        self.watch()?;
         self.ready = true;
         Ok(Uffd(at))
     }
@@ -186,6 +225,7 @@ pub(crate) unsafe fn after_fork_in_child() {
     }
     let mut state = STATE.lock();
     let child = state.child.take();
+    state.watched = false;
     for (had, place) in [
         (core::mem::take(&mut state.connected), fds::SHM),
         (core::mem::take(&mut state.ready), fds::SHM_UFFD),

@@ -25,6 +25,7 @@ mod names;
 mod room;
 mod segments;
 mod sockets;
+mod sysv;
 mod transfer;
 
 use farpage_abi::shm::Shm;
@@ -73,6 +74,18 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
         | g::__NR_madvise => {
             // SAFETY: forwarded.
             unsafe { memory::call(shm, number, args) }
+        }
+        g::__NR_semget
+        | g::__NR_semop
+        | g::__NR_semtimedop
+        | g::__NR_semctl
+        | g::__NR_msgget
+        | g::__NR_msgsnd
+        | g::__NR_msgrcv
+        | g::__NR_msgctl
+            if shm.is_cluster() && sysv::is_one(number, args) =>
+        {
+            return Some(sysv::call(number, args, frame.slept(), frame.mask));
         }
         g::__NR_shmget
         | g::__NR_shmat

@@ -1,5 +1,6 @@
 //! System V: segments of shared memory. What else it has by numbers, and message queues of POSIX, is
-//! Linux's own; the supervisor is told what the run makes of it, to remove what is left.
+//! Linux's own, but for what a cluster has ([`super::sysv`]); the supervisor is told what the run makes of
+//! it, to remove what is left.
 //!
 //! The real segment is mapped as well, where nobody touches it: so Linux counts who has it.
 
@@ -86,9 +87,6 @@ unsafe fn get(
     if what != Ipc::HugeSegment {
         fresh(&mut args);
     }
-    if !is_private && matches!(what, Ipc::Semaphores | Ipc::Messages) {
-        say_what_stays();
-    }
     let mut state = STATE.lock();
     let making = Ask {
         a: 2,
@@ -125,8 +123,8 @@ fn say_what_stays() {
     let is_cluster = super::shm().is_some_and(Shm::is_cluster);
     if is_cluster && !IS_SAID.swap(true, Ordering::Relaxed) {
         say(
-            "semaphores of System V and message queues are this host's alone: programs of other hosts do \
-             not find them; semaphores of POSIX (sem_open) and mutexes in shared memory are all hosts'",
+            "message queues of POSIX are this host's alone: programs of other hosts do not find them; those of \
+             System V with a key (msgget) are all hosts'",
         );
     }
 }

@@ -243,7 +243,11 @@ impl Service {
                 Event::GivenBack => {
                     let backed = self.held.iter().filter_map(|(port, held)| match held {
                         Held::Object(entry) if entry.backing.is_some() => Some(*port),
-                        Held::Object(_) | Held::Name(_) | Held::Mapping(_) | Held::Wired(_) => None,
+                        Held::Object(_)
+                        | Held::Name(_)
+                        | Held::Mapping(_)
+                        | Held::Wired(_)
+                        | Held::Process { .. } => None,
                     });
                     let backed: Vec<Name> = backed.collect();
                     backed.into_iter().for_each(|port| self.forget_unheld(port));
@@ -266,9 +270,10 @@ impl Service {
             let given = port.as_ref().map_err(Refusal::clone).and_then(|port| {
                 match self.held.get_mut(port) {
                     Some(Held::Object(entry)) => Ok(Both(entry.bytes, entry.give())),
-                    Some(Held::Name(_) | Held::Mapping(_) | Held::Wired(_)) | None => {
-                        Err(Refusal::NotFound("(it is gone)".into()))
-                    }
+                    Some(
+                        Held::Name(_) | Held::Mapping(_) | Held::Wired(_) | Held::Process { .. },
+                    )
+                    | None => Err(Refusal::NotFound("(it is gone)".into())),
                 }
             });
             answer.give(Tried(given));
@@ -432,7 +437,11 @@ impl Service {
                     cause: health.cause,
                 })
             }
-            Held::Object(_) | Held::Name(_) | Held::Mapping(_) | Held::Wired(_) => None,
+            Held::Object(_)
+            | Held::Name(_)
+            | Held::Mapping(_)
+            | Held::Wired(_)
+            | Held::Process { .. } => None,
         });
         let mut listed: Vec<PagerListed> = listed.collect();
         listed.sort_by(|one, other| one.name.cmp(&other.name));

@@ -11,6 +11,8 @@ use farpage_port::{Name, SendRight, Sender};
 use super::backed::{Event, Tells};
 use super::{Entry, Held, Service, failed, identity};
 use crate::cluster::{Cluster, ClusterListed, Had, Wanted};
+use farpage_sync::Process;
+
 use crate::interface::Tried;
 use crate::limits::Cost;
 use crate::{Refusal, names};
@@ -18,7 +20,7 @@ use crate::{Refusal, names};
 /// Calls that wait for the store at most.
 const ASKED_MAX: usize = 256;
 
-type Given = Both<(u64, String), SendRight>;
+type Given = Both<(u64, String, bool), SendRight>;
 type Asked = Answer<Tried<Given>>;
 
 /// The cluster, and what of it somebody at this host has.
@@ -35,6 +37,7 @@ pub(super) struct Clustered {
 enum Work {
     Have(String, (u32, u32), Option<Wanted>, Asked),
     Remove(String, u32, Answer<Tried<()>>),
+    Seal(String, u32, Answer<Tried<()>>),
     Release(u64),
 }
 
@@ -70,6 +73,9 @@ impl Clustered {
                     Work::Remove(name, uid, answer) => {
                         answer.give(Tried(asking.remove(&name, uid)));
                     }
+                    Work::Seal(name, uid, answer) => {
+                        answer.give(Tried(asking.seal(&name, uid)));
+                    }
                     Work::Release(number) => asking.release(number),
                 }
             }
@@ -102,7 +108,9 @@ impl Work {
         let refusal = Refusal::Cluster(why.into());
         match self {
             Self::Have(.., answer) => drop(answer.give(Tried(Err(refusal)))),
-            Self::Remove(.., answer) => drop(answer.give(Tried(Err(refusal)))),
+            Self::Remove(.., answer) | Self::Seal(.., answer) => {
+                answer.give(Tried(Err(refusal)));
+            }
             Self::Release(_) => {}
         }
     }
@@ -114,6 +122,7 @@ impl Service {
     /// # Errors
     /// Without threads.
     pub fn with_cluster(mut self, cluster: Arc<dyn Cluster>) -> std::io::Result<Self> {
+        self.here.is_host(cluster.host());
         self.clustered = Some(Clustered::start(cluster, self.backed.tells())?);
         Ok(self)
     }
@@ -143,6 +152,35 @@ impl Service {
             return;
         };
         clustered.ask(Work::Remove(name, identity(caller).0, answer));
+    }
+
+    pub(super) fn seal_of_cluster(&self, caller: Sender, name: String, answer: Answer<Tried<()>>) {
+        let Some(clustered) = &self.clustered else {
+            answer.give(Tried(Err(Refusal::Alone)));
+            return;
+        };
+        clustered.ask(Work::Seal(name, identity(caller).0, answer));
+    }
+
+    pub(super) fn cluster_of_hosts(&self) -> Option<&Arc<dyn Cluster>> {
+        self.clustered.as_ref().map(|clustered| &clustered.cluster)
+    }
+
+    /// Whether a process lives that took something, at whichever host.
+    pub(super) fn asked_whether(&self, process: u64, answer: Answer<bool>) {
+        let of = Process::from_number(process);
+        match (of, self.cluster_of_hosts()) {
+            (Some(of), Some(cluster)) if of.host() != self.here.host() => {
+                let tell = move |lives| {
+                    // Who asked may be gone.
+                    let _ = answer.give(lives);
+                };
+                cluster.asks_whether(of.host(), process, Box::new(tell));
+            }
+            (Some(_) | None, Some(_) | None) => {
+                let _ = answer.give(self.here.lives(process));
+            }
+        }
     }
 
     pub(super) fn list_cluster(&self, caller: Sender) -> Result<ClusterListed, Refusal> {
@@ -175,7 +213,8 @@ impl Service {
         if let Some(port) = known
             && let Some(Held::Object(entry)) = self.held.get_mut(&port)
         {
-            return Ok((port, Both((entry.bytes, had.note), entry.give())));
+            let said = (entry.bytes, had.note, had.is_sealed);
+            return Ok((port, Both(said, entry.give())));
         }
         let (number, bytes) = (had.number, had.bytes);
         let entered = self
@@ -205,15 +244,17 @@ impl Service {
         };
         let right = entry.give();
         self.files.insert(file, key);
+        self.here.has(number, file.1);
         self.held.insert(key, Held::Object(entry));
         if let Some(clustered) = &mut self.clustered {
             clustered.by_number.insert(number, key);
         }
-        Ok((key, Both((bytes, had.note), right)))
+        Ok((key, Both((bytes, had.note, had.is_sealed), right)))
     }
 
     /// Nobody at this host has an object any more.
     pub(super) fn release_shared(&mut self, number: u64) {
+        self.here.has_no_more(number);
         if let Some(clustered) = &mut self.clustered {
             clustered.by_number.remove(&number);
             // It waits its turn; a thread that has ended took the cluster with it.

@@ -279,7 +279,7 @@ impl<T: Wire> Wire for Answer<T> {
 
 interface! {
     /// As the host kernel declares it.
-    pub trait Kernel, client KernelByHand, "farpage.kernel" version 3 {
+    pub trait Kernel, client KernelByHand, "farpage.kernel" version 4 {
         /// See there.
         fn create(name: String, bytes: u64) -> Answer<Both<SendRight, SendRight>>;
         /// See there.
@@ -297,7 +297,7 @@ interface! {
 
 interface! {
     /// As the host kernel declares it.
-    pub trait Memory, client MemoryByHand, "farpage.memory" version 2 {
+    pub trait Memory, client MemoryByHand, "farpage.memory" version 3 {
         /// See there.
         fn file() -> Answer<Fd>;
         /// See there.

@@ -1,7 +1,10 @@
 //! The cluster that this host belongs to: its store, its network, and its shared objects.
 
+mod lives;
 mod names;
 mod post;
+mod process;
+mod sysv;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -24,11 +27,18 @@ use serde::de::DeserializeOwned;
 
 use crate::counters::Figures;
 use crate::object::{About, lock};
-use crate::server::{Hosts, Left, OpenError, Server, Wire, Wrong, check_replicas};
+use crate::server::{Hosts, Left, OpenError, Server, Wire, Wrong, check_kind};
+use crate::types::Types;
+use lives::Questions;
 use names::Rounds;
 use post::{Ears, Inbox, Kind, Post};
+use process::Process;
+use sysv::Sysv;
 
-/// Threads that were let in to a unit keep it so long, if they have not run yet.
+pub use lives::Lives;
+pub use sysv::{Replied, Woken};
+
+/// Threads that were let in to a unit keep it so long, unless the object says otherwise.
 const HOLD: Duration = Duration::from_micros(100);
 /// Time between two questions whether the others are there.
 const PING: Duration = Duration::from_millis(200);
@@ -51,13 +61,26 @@ pub struct Config {
 pub enum JoinError {
     /// The store.
     #[error("cannot join the cluster: {0}")]
-    Control(#[from] ControlError),
+    Control(ControlError),
     /// The network.
     #[error("cannot join the cluster: {0}")]
-    Network(#[from] NetworkError),
+    Network(NetworkError),
     /// Linux.
     #[error("cannot join the cluster: no thread can be started ({0})")]
     Threads(std::io::Error),
+}
+
+// What they say is said by the error itself, and would be said again as its cause.
+impl From<ControlError> for JoinError {
+    fn from(error: ControlError) -> Self {
+        Self::Control(error)
+    }
+}
+
+impl From<NetworkError> for JoinError {
+    fn from(error: NetworkError) -> Self {
+        Self::Network(error)
+    }
 }
 
 /// Why an object of the cluster could not be had.
@@ -72,6 +95,12 @@ pub enum HaveError {
     /// It is another user's.
     #[error("'{0}' is another user's")]
     NotYours(String),
+    /// It is of a kind that stays writable.
+    #[error(
+        "'{0}' cannot be sealed: hosts pass on copies only of memory with the distributed scheduler and 1 \
+         replica; make it so, and fill it anew"
+    )]
+    Unsealable(String),
     /// It is there, and differs from what was wanted.
     #[error("'{name}' has {bytes} bytes in units of {unit_bytes}")]
     Differs {
@@ -95,6 +124,10 @@ pub struct Wish {
     pub scheduler: Scheduler,
     /// On how many hosts each modified unit is.
     pub replicas: u8,
+    /// Microseconds that a unit stays with threads that were let in to it; `None`: as hosts see fit.
+    pub hold_us: Option<u32>,
+    /// Microseconds that what a host reads may be old by; `None`: it is what was written last.
+    pub stale_us: Option<u32>,
     /// It stays without anybody who has it.
     pub stays: bool,
     /// What is said of its contents.
@@ -152,6 +185,19 @@ pub trait Observer: Send + Sync {
     fn wake(&self, number: u64, offset: u64, count: u32) {
         let _ = (number, offset, count);
     }
+
+    /// A thread of this host, or every one that waits, is to make its call of System V again
+    /// ([`Cluster::sysv`]). The caller must not be kept waiting.
+    fn sysv_wakes(&self, thread: Woken) {
+        let _ = thread;
+    }
+
+    /// Whether a process of this host lives ([`Cluster::asks_whether`]): who once does not never
+    /// does.
+    fn lives(&self, process: u64) -> bool {
+        let _ = process;
+        false
+    }
 }
 
 /// This host's stay in a cluster.
@@ -168,6 +214,10 @@ struct Inner {
     state: Mutex<State>,
     is_over: AtomicBool,
     rounds: Rounds,
+    sysv: Sysv,
+    /// Other hosts whose processes are this machine's.
+    neighbours: Mutex<Vec<(farpage_control::Incarnation, Process)>>,
+    questions: Questions,
     /// Why somebody was turned away, and when that was last said.
     told: Mutex<HashMap<String, Instant>>,
     observer: Arc<dyn Observer>,
@@ -179,11 +229,13 @@ impl Cluster {
     /// # Errors
     /// [`JoinError`].
     pub fn join(
-        config: Config,
+        mut config: Config,
         objects: &'static Objects,
         paging_space: Arc<dyn Pager>,
         observer: Arc<dyn Observer>,
     ) -> Result<Self, JoinError> {
+        config.control.key = config.key.name().into();
+        config.control.process = process::own().map_or_else(String::new, |own| own.to_string());
         let control = Control::join(config.control)?;
         let own = Host(control.slot().0);
         let post = Arc::new(Post::default());
@@ -193,6 +245,7 @@ impl Cluster {
         let server = server.map_err(JoinError::Threads)?;
         let incarnation = Incarnation(control.incarnation().0);
         let network = farpage_network::Config::new(config.listen, config.key, incarnation);
+        let sysv = Sysv::new(control.incarnation().0);
         let inner = Arc::new(Inner {
             own,
             control,
@@ -201,6 +254,9 @@ impl Cluster {
             state: Mutex::default(),
             is_over: AtomicBool::new(false),
             rounds: Rounds::default(),
+            sysv,
+            neighbours: Mutex::default(),
+            questions: Questions::default(),
             told: Mutex::default(),
             observer,
         });
@@ -209,6 +265,7 @@ impl Cluster {
         let ears = Ears(Arc::downgrade(&post));
         post.uses(Network::start(network, Arc::new(ears))?);
         inner.shows(&view);
+        inner.sysv_sees(&view);
         inner.server.begins();
         let working = Arc::clone(&inner);
         let thread = std::thread::Builder::new()
@@ -253,7 +310,7 @@ impl Cluster {
                     }
                 }
                 (Err(ControlError::NoName(_)), Some(wish)) => {
-                    check_replicas(wish.scheduler, wish.replicas)?;
+                    check_kind(wish.scheduler, wish.replicas, wish.stale_us.is_some())?;
                     let described = inner.described(uid, wish);
                     match inner.control.make(Some(name), described.clone()) {
                         Ok(id) => (id, described),
@@ -264,8 +321,14 @@ impl Cluster {
                 }
                 (Err(error), _) => return Err(error.into()),
             };
-            let object = inner.open(id.0, name, &described)?;
-            return Ok((id.0, described, object));
+            return match inner.open(id.0, name, &described) {
+                Ok(object) => Ok((id.0, described, object)),
+                Err(error) => {
+                    // At the latest when this host leaves.
+                    let _ = inner.control.release(id);
+                    Err(error.into())
+                }
+            };
         }
     }
 
@@ -288,6 +351,21 @@ impl Cluster {
         Ok(())
     }
 
+    /// Nobody writes to the object of a name any more, for user `uid`. When it returns, all hosts know it.
+    ///
+    /// # Errors
+    /// [`HaveError`].
+    pub fn seal(&self, name: &str, uid: u32) -> Result<(), HaveError> {
+        let (id, found) = self.inner.control.find(name)?;
+        let described = &found.description;
+        fits(name, uid, described, None)?;
+        if (described.scheduler, described.replicas) != (Scheduler::Distributed, 1) {
+            return Err(HaveError::Unsealable(name.into()));
+        }
+        self.inner.control.seal(id)?;
+        Ok(self.inner.all_know(id.0)?)
+    }
+
     /// True of an object that this host made, in this stay.
     #[must_use]
     pub fn is_home(&self, described: &Description) -> bool {
@@ -301,6 +379,7 @@ impl Cluster {
         let outlives = |number| inner.outlives(number);
         let left = inner.server.leave(within, &outlives, says);
         inner.is_over.store(true, Ordering::Release);
+        inner.sysv_ends();
         let is_fenced = inner.control.is_fenced();
         if let Err(error) = inner.control.leave()
             && !is_fenced
@@ -388,6 +467,20 @@ fn fits(
     }
 }
 
+fn micros(us: u32) -> Duration {
+    Duration::from_micros(us.into())
+}
+
+/// What is turned of an object at this host.
+fn turned(name: &str, note: &str) -> Result<Option<Arc<Types>>, OpenError> {
+    if cfg!(target_endian = "little") {
+        return Ok(None);
+    }
+    let types = Types::of_note(note);
+    let types = types.map_err(|why| OpenError::Turned(name.into(), why))?;
+    Ok(types.map(Arc::new))
+}
+
 /// Whole units.
 fn rounded(wish: &Wish) -> u64 {
     wish.bytes.next_multiple_of(wish.unit_bytes.max(1))
@@ -400,6 +493,9 @@ impl Inner {
             page_bytes: wish.unit_bytes,
             scheduler: wish.scheduler,
             replicas: wish.replicas,
+            hold_us: wish.hold_us,
+            stale_us: wish.stale_us,
+            is_sealed: false,
             durability: Durability::Volatile,
             home: Home {
                 slot: self.control.slot(),
@@ -426,8 +522,16 @@ impl Inner {
             replicas: described.replicas,
             home: Host(described.home.slot.0),
             stay: described.home.incarnation.0,
-            hold: HOLD,
+            hold: described.hold_us.map_or(HOLD, micros),
+            stale: described.stale_us.map(micros),
+            turned: turned(name, &described.note)?,
         })?;
+        // It may have been sealed since it was described, before it was open here.
+        let known = lock(&self.state).objects.get(&number).cloned();
+        let is_sealed = known.is_some_and(|(_, known)| known.is_sealed);
+        if described.is_sealed || is_sealed {
+            self.server.seal(number);
+        }
         Ok(object)
     }
 
@@ -445,6 +549,7 @@ impl Inner {
                     self.post.sends(to, Kind::Ping, &[&put(&ping)]);
                 }
             }
+            self.vouches();
             let event = self.control.next_event(PING);
             // Who leaves is fenced, which is no news then.
             let event = event.filter(|_| !self.is_over.load(Ordering::Acquire));
@@ -453,6 +558,17 @@ impl Inner {
             }
             self.catches_up();
         }
+    }
+
+    /// Hosts whose processes have ended need not be waited for: it can be seen here.
+    fn vouches(&self) {
+        lock(&self.neighbours).retain(|(host, process)| {
+            let has_ended = process.has_ended();
+            if has_ended {
+                self.control.vouch_gone(*host);
+            }
+            !has_ended
+        });
     }
 
     fn say(&self, what: &str) {
@@ -482,7 +598,12 @@ impl Inner {
                     self.keeps(id.0, object.name, &object.description);
                 }
             }
-            Event::Changed(id, object) => self.knows(id.0, &object),
+            Event::Changed(id, object) => {
+                self.knows(id.0, &object);
+                if object.description.is_sealed {
+                    self.server.seal(id.0);
+                }
+            }
             Event::Removed(id) => {
                 lock(&self.state).objects.remove(&id.0);
                 self.observer.object_removed(id.0);
@@ -516,6 +637,7 @@ impl Inner {
                 ));
                 lock(&self.state).fenced = Some(why);
                 self.server.fence();
+                self.sysv_ends();
             }
         }
     }
@@ -523,9 +645,12 @@ impl Inner {
     /// There is a new view.
     fn sees(&self, view: &View) {
         self.shows(view);
+        self.sysv_sees(view);
         self.rounds
             .without_all_but(view.members.keys().map(|slot| Host(slot.0)));
         self.takes_over(view);
+        self.questions
+            .without_all_but(|peer| self.post.host(peer).is_some());
         for wrong in self.server.sees(hosts_of(view)) {
             self.say(&wrong.to_string());
         }
@@ -560,6 +685,12 @@ impl Inner {
         for why in self.post.are_peers(&others) {
             self.say(&format!("cannot meet a host of the cluster: {why}"));
         }
+        let neighbours = view.members.values().filter_map(|member| {
+            let process = member.process.parse::<Process>().ok()?;
+            let is_other = member.incarnation != own && process.is_of_this_machine();
+            is_other.then_some((member.incarnation, process))
+        });
+        *lock(&self.neighbours) = neighbours.collect();
         let mut state = lock(&self.state);
         let before = std::mem::take(&mut state.members);
         state.generation = view.generation;
@@ -630,9 +761,21 @@ impl Inbox for Inner {
                 Some(round) => self.rounds.answered(round, from),
                 None => self.is_wrong(from, "an answer that is none"),
             },
+            Kind::Sysv => self.sysv_came(from, bytes),
             Kind::Wake => match take(bytes) {
                 Some((number, offset, count)) => self.observer.wake(number, offset, count),
                 None => self.is_wrong(from, "whom to wake, and it is nobody"),
+            },
+            Kind::Lives => match take(bytes) {
+                Some((question, process)) => self.is_asked_who_lives(from, question, process),
+                None => self.is_wrong(from, "a question that is none"),
+            },
+            Kind::IsLiving => match (take(bytes), self.post.incarnation(from)) {
+                (Some((question, lives)), Some(by)) => {
+                    self.questions.answered(question, by, lives);
+                }
+                (Some(_), None) => {}
+                (None, _) => self.is_wrong(from, "an answer that is none"),
             },
         }
     }

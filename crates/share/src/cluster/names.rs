@@ -11,7 +11,7 @@ use farpage_coherence::Host;
 use farpage_control::{ControlError, ObjectId};
 use farpage_host::Object;
 
-use super::{Cluster, HaveError, Inner, Kind, Wish, check_replicas, lock, put};
+use super::{Cluster, HaveError, Inner, Kind, Wish, check_kind, lock, put};
 
 /// Time between two looks at whether there is no use in waiting any more.
 const LOOK: Duration = Duration::from_millis(100);
@@ -127,12 +127,11 @@ impl Inner {
 
     /// Waits until all hosts know the newest of an object. Who takes longer than [`PATIENCE`], and is neither
     /// heard of nor out of the view, is not waited for: it finds out when it goes on.
-    fn all_know(&self, number: u64) -> Result<(), ControlError> {
+    pub(super) fn all_know(&self, number: u64) -> Result<(), ControlError> {
         let revision = self.control.revision_of(ObjectId(number))?;
         // Those of the view of then at least.
         self.ask(&BTreeSet::from([self.own]), revision);
-        let hosts: Vec<u8> = lock(&self.state).members.keys().copied().collect();
-        let silent = self.ask(&hosts.into_iter().map(Host).collect(), revision);
+        let silent = self.ask(&self.others().collect(), revision);
         if !silent.is_empty() && !self.control.is_fenced() {
             let state = lock(&self.state);
             let named = silent.iter().filter_map(|host| state.members.get(&host.0));
@@ -145,6 +144,13 @@ impl Inner {
             ));
         }
         Ok(())
+    }
+
+    /// The hosts of the view but this one.
+    fn others(&self) -> impl Iterator<Item = Host> + use<> {
+        let hosts: Vec<u8> = lock(&self.state).members.keys().copied().collect();
+        let own = self.own;
+        hosts.into_iter().map(Host).filter(move |host| *host != own)
     }
 
     /// Asks hosts to say when they have come so far, and waits. Who has not.
@@ -171,7 +177,7 @@ impl Cluster {
     /// # Errors
     /// [`ControlError::Exists`] in [`HaveError`] when the name is another's.
     pub fn make(&self, name: &str, uid: u32, wish: &Wish) -> Result<u64, HaveError> {
-        check_replicas(wish.scheduler, wish.replicas)?;
+        check_kind(wish.scheduler, wish.replicas, wish.stale_us.is_some())?;
         let described = self.inner.described(uid, wish);
         let number = self.inner.control.make(Some(name), described)?.0;
         self.inner.all_know(number)?;
@@ -221,15 +227,9 @@ impl Cluster {
     /// At every other host, so many of those who wait at a byte of an object go on: who runs there is
     /// told by [`super::Observer::wake`]. Not waited for.
     pub fn wake(&self, number: u64, offset: u64, count: u32) {
-        let inner = &self.inner;
-        let hosts: Vec<u8> = lock(&inner.state).members.keys().copied().collect();
-        for host in hosts
-            .into_iter()
-            .map(Host)
-            .filter(|host| *host != inner.own)
-        {
-            let what = put(&(number, offset, count));
-            inner.post.sends(host, Kind::Wake, &[&what]);
+        let what = put(&(number, offset, count));
+        for host in self.inner.others() {
+            self.inner.post.sends(host, Kind::Wake, &[&what]);
         }
     }
 }

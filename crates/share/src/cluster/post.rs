@@ -24,6 +24,12 @@ pub(crate) enum Kind {
     IsDone = 5,
     /// Whoever waits at a word is to go on.
     Wake = 6,
+    /// A part of what concerns semaphores and message queues of System V.
+    Sysv = 7,
+    /// Whether a process of the host lives.
+    Lives = 8,
+    /// It does, or not.
+    IsLiving = 9,
 }
 
 impl Kind {
@@ -35,6 +41,9 @@ impl Kind {
             Self::Done,
             Self::IsDone,
             Self::Wake,
+            Self::Sysv,
+            Self::Lives,
+            Self::IsLiving,
         ];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
@@ -136,6 +145,12 @@ impl Post {
     pub(crate) fn host(&self, peer: Incarnation) -> Option<Host> {
         let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
         peers.by_incarnation.get(&peer).copied()
+    }
+
+    /// Which incarnation a host of the view has.
+    pub(crate) fn incarnation(&self, host: Host) -> Option<Incarnation> {
+        let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
+        peers.by_host.get(&host).copied()
     }
 
     fn inbox(&self) -> Option<Arc<dyn Inbox>> {

@@ -44,7 +44,8 @@ impl Shared {
     /// A host that leaves has a unit: this one wants it, unless it leaves too.
     pub(crate) fn takes_over(&self, unit: u64) {
         if self.shell.stage() == Stage::Stays && !self.has_to_give(unit) {
-            self.unlocks(unit);
+            // No peer has to do with it.
+            let _ = self.happens(unit, Event::TakeOver);
         }
     }
 
@@ -135,10 +136,13 @@ impl Shared {
                     ..
                 },
             ) => None,
-            (Stage::Gives | Stage::Closed | Stage::Goes, Event::Unlock) => {
+            (
+                Stage::Gives | Stage::Closed | Stage::Goes,
+                event @ (Event::Unlock | Event::TakeOver),
+            ) => {
                 let allowed = self.part(unit).get(&unit)?.unit.allowed();
                 match allowed {
-                    Some(Access::Write) => Some(Event::Unlock),
+                    Some(Access::Write) => Some(event),
                     // It is told when the unit goes.
                     Some(Access::Read) | None => {
                         self.forgets(unit);

@@ -198,9 +198,17 @@ impl Shared {
             then: then.as_ref().map(Then::passed),
         };
         let head = head.bytes();
+        let units = parcel
+            .iter()
+            .map(|(unit, _, contents)| (*unit, &**contents));
+        let own = then.as_ref();
+        let own = own.and_then(|then| Some((then.unit, then.contents.as_deref()?)));
+        let contents: Vec<_> = units
+            .chain(own)
+            .map(|(unit, contents)| self.abroad(unit, contents))
+            .collect();
         let mut parts: Vec<&[u8]> = vec![&head];
-        parts.extend(parcel.iter().map(|one| &*one.2));
-        parts.extend(then.as_ref().and_then(|then| then.contents.as_deref()));
+        parts.extend(contents.iter().map(|contents| &**contents));
         self.shell.send(backup, &parts);
     }
 
@@ -259,7 +267,8 @@ impl Shared {
             message,
         };
         let contents = contents.unwrap_or_default();
-        self.shell.send(to, &[&said.bytes(), &contents]);
+        self.shell
+            .send(to, &[&said.bytes(), &self.abroad(unit, &contents)]);
         Ok(())
     }
 

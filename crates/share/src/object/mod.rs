@@ -6,9 +6,13 @@ mod line;
 mod mirrored;
 mod pager;
 mod recovery;
+mod seal;
 mod simple;
+mod stale;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -27,6 +31,7 @@ use crate::recovery::of_nobody;
 use crate::scheduled::Scheduled;
 use crate::server::Shell;
 use crate::simple::{Does, Simple, State as OfSimple};
+use crate::types::Types;
 use crate::unit::Places;
 use crate::wire::Said;
 use leave::Untouched;
@@ -37,6 +42,8 @@ const PARTS: u64 = 16;
 const LOST: PagerError = PagerError::Read(errno::EIO);
 /// This host may not act any more.
 const FENCED: PagerError = PagerError::Read(errno::EHOSTUNREACH);
+/// Nobody may write.
+const SEALED: PagerError = PagerError::Read(errno::EROFS);
 /// Who had all contents has died.
 const HOMELESS: PagerError = PagerError::Dead;
 
@@ -61,6 +68,10 @@ pub struct About {
     pub stay: u64,
     /// Threads that were let in to a unit keep it so long, if they have not run yet.
     pub hold: Duration,
+    /// What a host reads may be so old; `None`: it is what was written last.
+    pub stale: Option<Duration>,
+    /// Its numbers, at a host whose own are in another byte order than those between hosts.
+    pub turned: Option<Arc<Types>>,
 }
 
 impl About {
@@ -92,6 +103,8 @@ pub(crate) struct Shared {
     /// What has yet to happen, if it happens one after the other.
     line: Mutex<Line>,
     untouched: Mutex<Untouched>,
+    /// Nobody is to write to it any more.
+    is_sealed: AtomicBool,
 }
 
 /// Who owns what nobody touched.
@@ -139,6 +152,7 @@ impl Shared {
             kind: Kind::of(&about, home),
             line: Mutex::default(),
             untouched: Mutex::default(),
+            is_sealed: AtomicBool::new(false),
             about,
             shell,
             own: Weak::clone(own),
@@ -180,6 +194,23 @@ impl Shared {
     /// Bytes of a unit; the last may be shorter.
     pub(crate) fn unit_bytes_of(&self, unit: u64) -> usize {
         self.pages_of(unit).bytes() as usize
+    }
+
+    /// Contents of a unit as they are between hosts.
+    fn abroad<'a>(&self, unit: u64, contents: &'a [u8]) -> Cow<'a, [u8]> {
+        match &self.about.turned {
+            None => Cow::Borrowed(contents),
+            Some(types) => {
+                let mut contents = contents.to_vec();
+                types.turn(unit * self.unit_bytes() as u64, &mut contents);
+                Cow::Owned(contents)
+            }
+        }
+    }
+
+    /// Contents of a unit, or of a part of it from its first byte on, that came from another host.
+    pub(crate) fn at_home(&self, unit: u64, contents: &[u8]) -> Box<[u8]> {
+        self.abroad(unit, contents).into()
     }
 
     pub(crate) fn units(&self) -> u64 {
@@ -274,10 +305,20 @@ impl Shared {
     }
 
     fn page(&self, owner: Host) -> Page {
-        match self.is_mirrored() {
+        let page = match self.is_mirrored() {
             true => Page::mirrored(self.shell.own, owner),
             false => Page::new(self.shell.own, owner),
+        };
+        let mut page = match self.about.stale {
+            Some(_) => page.lend(),
+            None => page.find_migration(),
+        };
+        if self.is_sealed() {
+            page.seal();
+            // Nothing of it is anywhere yet, so nothing is to be done.
+            while page.poll_output().is_some() {}
         }
+        page
     }
 
     fn maybe_frozen(&self, mut page: Page, is_new: bool) -> Cell {
@@ -293,13 +334,17 @@ impl Shared {
         act(part.get_mut(&unit).expect("a cell that is busy stays"))
     }
 
-    fn act(&self, unit: u64, event: Event) -> Result<(), Violation> {
-        let over = match (self.shell.is_fenced(), self.is_homeless()) {
+    /// Why no unit can be had at this host any more.
+    fn over(&self) -> Option<PagerError> {
+        match (self.shell.is_fenced(), self.is_homeless()) {
             (true, _) => Some(FENCED),
             (false, true) => Some(HOMELESS),
             (false, false) => None,
-        };
-        if let Some(error) = over {
+        }
+    }
+
+    fn act(&self, unit: u64, event: Event) -> Result<(), Violation> {
+        if let Some(error) = self.over() {
             if let Event::Wanted(ticket) = event {
                 lock(&self.failures).insert(unit, error);
                 ticket.fail(error);
@@ -312,6 +357,15 @@ impl Shared {
         self.acts(unit, |places| match event {
             Event::Wanted(ticket) => Ok(self.wanted(places, unit, ticket)),
             Event::Unlock => Ok(self.unlock(places, unit)),
+            Event::TakeOver => Ok(self.take_over(places, unit)),
+            Event::Expire => {
+                self.expire(unit);
+                Ok(Ok(()))
+            }
+            Event::Seal => {
+                self.with(unit, |cell| cell.unit.page().map(Page::seal));
+                Ok(Ok(()))
+            }
             Event::LetGo => {
                 self.with(unit, |cell| cell.is_timed = false);
                 Ok(Ok(()))
@@ -321,6 +375,7 @@ impl Shared {
                 message,
                 contents,
             } => {
+                let keeps = self.keeps_to_give(places, unit, &message);
                 self.with(unit, |cell| match cell.unit.page() {
                     Some(page) => page.handle(from, message),
                     None => Err(Violation {
@@ -329,6 +384,7 @@ impl Shared {
                     }),
                 })?;
                 self.carry_out(places, unit, contents);
+                self.has_given(unit, keeps);
                 Ok(Ok(()))
             }
         })
@@ -368,7 +424,10 @@ impl Shared {
                 }
                 return;
             }
-            self.with(unit, |cell| cell.unit.let_go());
+            self.with(unit, |cell| {
+                cell.has_let_in();
+                cell.unit.let_go();
+            });
             self.carry_out(places, unit, None);
         }
     }
@@ -429,12 +488,16 @@ impl Shared {
             Output::Allow(Some(Access::Read)) => places.kernel.lock_pages(pages)?,
             Output::Allow(None) => {
                 count(&self.counters.dropped);
-                self.with(unit, |cell| (cell.contents, cell.is_new) = (None, false));
+                self.with(unit, |cell| {
+                    cell.has_let_in();
+                    (cell.contents, cell.is_new) = (None, false);
+                });
                 places.forget(pages)?;
             }
             Output::Withdraw => self.withdraw(places, unit)?,
             Output::Send(to, message) => self.sends(places, unit, to, message)?,
             Output::Lost => self.fails(unit, LOST),
+            Output::Sealed => self.refuses_to_write(unit),
             Output::Show {
                 to,
                 message,
@@ -447,9 +510,11 @@ impl Shared {
             Output::Restore(version) => self.restores(places, unit, version)?,
             Output::Answer(access) => {
                 self.with(unit, Cell::lets_in);
+                self.lent_until(unit);
                 let is_owner = self.with(unit, |cell| cell.unit.is_owner());
                 self.supply(places, unit, access, is_owner)?;
                 if access == Access::Write {
+                    self.with(unit, |cell| cell.waits_to_unlock = false);
                     places.kernel.unlock_pages(pages);
                 }
             }
@@ -469,6 +534,7 @@ impl Shared {
             return self.shows(places, unit, to, message, None);
         }
         count(&self.counters.sent);
+        self.asks_at(unit, &message);
         // Before it is counted as sent: without them it is not.
         let contents = match message.has_contents() {
             true => Some(self.contents(places, unit)?),
@@ -487,7 +553,7 @@ impl Shared {
         };
         let head = said.bytes();
         match &contents {
-            Some(contents) => self.shell.send(to, &[&head, contents]),
+            Some(contents) => self.shell.send(to, &[&head, &self.abroad(unit, contents)]),
             None => self.shell.send(to, &[&head]),
         }
         Ok(())
@@ -503,7 +569,8 @@ impl Shared {
             | Message::Copy { .. }
             | Message::Invalidate { .. }
             | Message::Dropped { .. }
-            | Message::Lost { .. } => {}
+            | Message::Lost { .. }
+            | Message::Sealed { .. } => {}
         }
         if message.has_contents() {
             count(&self.counters.contents_sent);

@@ -7,11 +7,15 @@ use std::time::Instant;
 use farpage_abi::{Access, ObjectId, PageIndex};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
 
-use super::{FENCED, HOMELESS, LOST, Shared, lock};
+use super::{FENCED, HOMELESS, LOST, SEALED, Shared, lock};
 use crate::cell::Event;
 use crate::counters::count;
 use crate::holds::Due;
+use crate::server::Stage;
 use crate::unit::{Kept, Places};
+
+/// Why nobody may write.
+pub(super) const IS_SEALED: &str = "it is sealed: its contents are final; write to other memory";
 
 impl Pager for Shared {
     fn init(&self, object: ObjectId, pages: u64) -> Result<(), PagerError> {
@@ -34,6 +38,11 @@ impl Pager for Shared {
     fn explain(&self, _: ObjectId, page: PageIndex, into: &mut dyn fmt::Write) -> bool {
         let unit = page.0 / self.about.unit_pages;
         let failure = lock(&self.failures).get(&unit).copied();
+        // Of what was asked for together, the first was told.
+        let failure = failure.or_else(|| match self.shell.stage() {
+            Stage::Stays => self.over(),
+            Stage::Gives | Stage::Closed | Stage::Goes => Some(FENCED),
+        });
         failure.is_some_and(|error| {
             let said = match error {
                 LOST => write!(
@@ -42,12 +51,14 @@ impl Pager for Shared {
                 ),
                 FENCED => write!(
                     into,
-                    "this host is out of the cluster; start farpage again to join anew"
+                    "this host is out of the cluster, or leaves it, and others may change it; start \
+                     the program again when the host is in the cluster"
                 ),
                 HOMELESS => write!(
                     into,
                     "its home was a host that died, and its contents were there (scheduler simple)"
                 ),
+                SEALED => into.write_str(IS_SEALED),
                 error => write!(into, "{error}"),
             };
             said.is_ok()
@@ -138,6 +149,12 @@ impl Shared {
 
     /// A thread wants to write to a page of the unit that is here.
     pub(super) fn unlock(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
+        self.with(unit, |cell| cell.waits_to_unlock = true);
+        self.take_over(places, unit)
+    }
+
+    /// This host is to write to the unit, or to have it as who does.
+    pub(super) fn take_over(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
         if self.with(unit, |cell| cell.unit.allowed()) == Some(Access::Read) {
             self.keep_copy(places, unit)?;
             self.counts_miss(unit, Access::Write);

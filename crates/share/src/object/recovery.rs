@@ -67,6 +67,9 @@ impl Shared {
             !page.is_frozen() && !page.is_owner() && page.allowed().is_some()
         });
         let is_elsewhere = self.with(unit, |cell| cell.contents.is_none());
+        if self.with(unit, |cell| cell.returns()) {
+            return self.carry_out(places, unit, None);
+        }
         let is_copy = is_copy == Some(true) && is_elsewhere;
         if is_copy && !self.keeps_copy(places, unit).unwrap_or(false) {
             self.with(unit, |cell| {

@@ -110,7 +110,8 @@ impl Shared {
             message,
         };
         let contents = contents.unwrap_or_default();
-        self.shell.send(to, &[&said.bytes(), &contents]);
+        self.shell
+            .send(to, &[&said.bytes(), &self.abroad(unit, &contents)]);
         Ok(())
     }
 

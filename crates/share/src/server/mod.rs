@@ -20,6 +20,7 @@ use crate::holds::Holds;
 use crate::object::{About, Home, Shared, lock};
 use crate::parts::Parts;
 use crate::recovery::Recovering;
+use crate::types::NotTurned;
 use crate::wire::Said;
 use leave::Leaving;
 pub(crate) use leave::Stage;
@@ -173,6 +174,15 @@ pub enum OpenError {
          or the distributed scheduler"
     )]
     Simple,
+    /// What is read of it may be old, and it has a kind that has no use for that.
+    #[error(
+        "what is read may be old only with the distributed scheduler and 1 replica; give these, or leave \
+         out how old"
+    )]
+    Old,
+    /// It cannot be had in this host's byte order.
+    #[error("'{0}': {1}")]
+    Turned(String, NotTurned),
     /// The kernel of this host could not make it.
     #[error(transparent)]
     Kernel(#[from] farpage_host::Error),
@@ -266,7 +276,7 @@ impl Server {
         if bytes == 0 || !unit_pages.is_power_of_two() || unit_pages > UNIT_PAGES_MAX {
             return Err(OpenError::Size { bytes, unit_pages });
         }
-        check_replicas(about.scheduler, about.replicas)?;
+        check_kind(about.scheduler, about.replicas, about.stale.is_some())?;
         // The homes of all objects change with the gate closed. Whoever is in it may lock.
         let entered = self.shell.gate.enter();
         let mut all = lock(&self.shared);
@@ -296,6 +306,19 @@ impl Server {
         Ok(kernel)
     }
 
+    /// Nobody writes to an object any more. When it returns, nobody at this host does.
+    pub fn seal(&self, number: u64) {
+        let found = lock(&self.shared)
+            .get(&number)
+            .map(|open| Arc::clone(&open.shared));
+        if let Some(shared) = found
+            && shared.seal()
+        {
+            // Who was at work has ended then, with what came meanwhile.
+            drop(self.shell.gate.close());
+        }
+    }
+
     /// True when hosts have sent messages of an object that is not open here.
     pub fn is_awaited(&self, number: u64) -> bool {
         lock(&self.early).contains_key(&number)
@@ -318,9 +341,14 @@ impl Server {
     }
 }
 
-/// Refuses numbers of replicas that cannot be.
-pub(crate) fn check_replicas(scheduler: Scheduler, replicas: u8) -> Result<(), OpenError> {
+/// Refuses what cannot be together.
+pub(crate) fn check_kind(
+    scheduler: Scheduler,
+    replicas: u8,
+    may_be_old: bool,
+) -> Result<(), OpenError> {
     match (scheduler, replicas) {
+        (Scheduler::Distributed, 2) | (Scheduler::Simple, 1) if may_be_old => Err(OpenError::Old),
         (_, 1) | (Scheduler::Distributed, 2) => Ok(()),
         (Scheduler::Simple, 2) => Err(OpenError::Simple),
         (Scheduler::Simple | Scheduler::Distributed, more) => Err(OpenError::Replicas(more)),

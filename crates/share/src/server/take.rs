@@ -273,7 +273,7 @@ fn contents_of(
 ) -> Result<Option<Box<[u8]>>, &'static str> {
     let bytes = unit_bytes(shared, unit)?;
     match contents.len() == usize::from(has_contents) * bytes {
-        true => Ok(has_contents.then(|| contents.into())),
+        true => Ok(has_contents.then(|| shared.at_home(unit, contents))),
         false => Err("a message with the wrong number of bytes"),
     }
 }
@@ -295,12 +295,12 @@ fn parcel(
     if !shared.is_mirrored() {
         return Err("a parcel of an object that is not mirrored");
     }
-    let mut take = |unit: u64| {
+    let mut take = |unit: u64| -> Result<Box<[u8]>, &'static str> {
         let bytes = unit_bytes(shared, unit)?;
         let parts = contents.split_at_checked(bytes);
         let (first, rest) = parts.ok_or("a parcel that is cut off")?;
         contents = rest;
-        Ok::<Box<[u8]>, &'static str>(first.into())
+        Ok(shared.at_home(unit, first))
     };
     let mut all = Written::new();
     for (unit, version) in units {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_coherence::Host;
-use farpage_host::{Object, Objects};
+use farpage_host::{Object, Objects, SpaceId};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_share::{About, Hosts, Scheduler, Server, Wire};
 use farpage_sys::file::Fd;
@@ -227,6 +227,8 @@ pub fn about(number: u64, pages: u64, unit_pages: u64) -> About {
         home: Host(0),
         stay: 0,
         hold: Duration::from_micros(100),
+        stale: None,
+        turned: None,
     }
 }
 
@@ -262,6 +264,12 @@ pub fn write(view: &View, offset: usize, word: u64) -> bool {
 impl One {
     /// The object, mapped by this process as a program of this host.
     pub fn map(&self, about: &About) -> (Arc<Object>, View) {
+        let (object, view, _) = self.map_in(about);
+        (object, view)
+    }
+
+    /// The same, and the space that it is mapped in.
+    pub fn map_in(&self, about: &About) -> (Arc<Object>, View, SpaceId) {
         let object = self.server.open(about).unwrap();
         let pages = about.bytes / PAGE_BYTES as u64;
         let view = View::map(object.descriptor(), about.bytes as usize, None).unwrap();
@@ -273,7 +281,7 @@ impl One {
         self.objects
             .map(space, &object, view.address(), all)
             .unwrap();
-        (object, view)
+        (object, view, space)
     }
 }
 

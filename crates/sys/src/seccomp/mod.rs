@@ -126,6 +126,61 @@ pub const WAIT_CODE: [u8; 62] = [
 /// See [`WAIT_CODE`].
 pub const WAIT_WORDS: usize = 6;
 
+/// Offset in the gate of the stub in which a program sleeps before it makes a trapped call again, see
+/// [`SLEEP_CODE`].
+pub const GATE_SLEEP: usize = 256;
+/// Machine code of that stub: makes the call that sleeps, and then the trapped call again, with its own
+/// arguments, however the sleep ended. That is told by the upper half of `rax`, of which Linux looks at
+/// the lower: what the sleep returned, with the bits of [`SLEPT`] turned over.
+///
+/// Above the address to return to lie the number, whose upper half is [`SLEPT`], and what `rdi`, `rsi`,
+/// `rdx`, `r10` were: [`SLEEP_WORDS`]. Three more are for what the call that sleeps reads.
+pub const SLEEP_CODE: [u8; 39] = [
+    0x0f,
+    0x05, // syscall
+    0x48,
+    0x8b,
+    0x7c,
+    0x24,
+    0x10, // mov rdi, [rsp + 16]
+    0x48,
+    0x8b,
+    0x74,
+    0x24,
+    0x18, // mov rsi, [rsp + 24]
+    0x48,
+    0x8b,
+    0x54,
+    0x24,
+    0x20, // mov rdx, [rsp + 32]
+    0x4c,
+    0x8b,
+    0x54,
+    0x24,
+    0x28, // mov r10, [rsp + 40]
+    0x48,
+    0xc1,
+    0xe0,
+    0x20, // shl rax, 32
+    0x48,
+    0x33,
+    0x44,
+    0x24,
+    0x08, // xor rax, [rsp + 8]
+    0x48,
+    0x83,
+    0x2c,
+    0x24,
+    0x02, // sub qword ptr [rsp], 2: the length of the call
+    0xc2, // ret 192
+    REISSUE_SKIP as u8,
+    (REISSUE_SKIP >> 8) as u8,
+];
+/// See [`SLEEP_CODE`].
+pub const SLEEP_WORDS: usize = 5;
+/// No call returns this.
+pub const SLEPT: u32 = 0x4641_5245;
+
 /// `si_errno` of the SIGSYS that this filter raises: tells it from the program's own filters.
 pub const TRAP_MARK: u16 = 0xFA6E;
 
@@ -197,6 +252,11 @@ pub fn map_gate() -> Result<()> {
     unsafe {
         let stub = gate.add(GATE_WAIT);
         core::ptr::copy_nonoverlapping(WAIT_CODE.as_ptr(), stub, WAIT_CODE.len());
+    }
+    // SAFETY: as above.
+    unsafe {
+        let stub = gate.add(GATE_SLEEP);
+        core::ptr::copy_nonoverlapping(SLEEP_CODE.as_ptr(), stub, SLEEP_CODE.len());
     }
     // SAFETY: only this function knows the page yet.
     unsafe { mem::protect(GATE_ADDRESS, GATE_BYTES, mem::PROT_READ | mem::PROT_EXEC) }?;

@@ -220,6 +220,12 @@ const CLUSTER_RULES: &[(u32, Rule)] = &[
     (g::__NR_renameat, Rule::Always),
     (g::__NR_renameat2, Rule::Always),
     (g::__NR_shmctl, Rule::Always),
+    (g::__NR_semop, Rule::Always),
+    (g::__NR_semtimedop, Rule::Always),
+    (g::__NR_semctl, Rule::Always),
+    (g::__NR_msgsnd, Rule::Always),
+    (g::__NR_msgrcv, Rule::Always),
+    (g::__NR_msgctl, Rule::Always),
     (g::__NR_futex, Rule::Futex),
     (g::__NR_futex_waitv, Rule::Missing),
 ];

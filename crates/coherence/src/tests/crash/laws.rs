@@ -52,6 +52,10 @@ impl World {
             let Some(access) = at.allowed() else {
                 continue;
             };
+            if at.is_borrowed() {
+                // It may be old.
+                continue;
+            }
             any += 1;
             writers += usize::from(access == Access::Write);
             let bytes = member.bytes[page].ok_or("allowed without contents")?;
@@ -190,6 +194,9 @@ impl World {
                 all.extend(new.map(|access| Action::Fault(member.own, at, *access)));
                 if page.allowed() == Some(Access::Write) {
                     all.push(Action::Write(member.own, at));
+                }
+                if page.is_borrowed() {
+                    all.push(Action::Expire(member.own, at));
                 }
                 if forgets && page.clone().forget() {
                     all.push(Action::Forget(member.own, at));

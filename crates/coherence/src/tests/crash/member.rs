@@ -17,6 +17,7 @@ pub(super) enum Effect {
     /// A thread was let in.
     Answered(usize, Access),
     Lost(usize),
+    Sealed(usize),
 }
 
 #[derive(Clone, Debug)]
@@ -76,8 +77,9 @@ impl Member {
         };
         let is_first = view.generation.0 == 0 && own == view.home;
         let pages: Vec<Page> = (0..pages)
-            .map(|page| match page % 2 {
+            .map(|page| match page % 3 {
                 0 => make(own, view.home),
+                2 if !is_mirrored => make(own, view.home).lend(),
                 _ => make(own, view.home).find_migration(),
             })
             .collect();
@@ -160,6 +162,7 @@ impl Member {
                 Output::Withdraw => self.can[page] = None,
                 Output::Answer(access) => effects.push(Effect::Answered(page, access)),
                 Output::Lost => effects.push(Effect::Lost(page)),
+                Output::Sealed => effects.push(Effect::Sealed(page)),
             }
         }
         if let Some(mirror) = &mut self.mirror
@@ -277,6 +280,10 @@ impl Member {
             Change::Died { marks_to } => marks_to,
         };
         self.pages.iter_mut().for_each(Page::freeze);
+        let mut effects = Vec::new();
+        for page in 0..self.pages.len() {
+            self.drain(page, None, &mut effects)?;
+        }
         self.reported = false;
         self.reports.clear();
         let marker = |to| self.members.marker(to).expect("it lives");
@@ -284,7 +291,8 @@ impl Member {
             let marker = super::flying::Uncounted(marker(to));
             Effect::Send(to, What::Marker(marker))
         });
-        Ok(marks.collect())
+        effects.extend(marks);
+        Ok(effects)
     }
 
     pub(super) fn receipt(&mut self, flying: &Flying) -> Receipt {

@@ -13,6 +13,7 @@ struct Small {
     hosts: u8,
     pages: usize,
     is_mirrored: bool,
+    may_seal: bool,
     /// Faults, writes, and copies dropped to have room.
     chances: u8,
     depth: usize,
@@ -70,6 +71,10 @@ impl Model for Small {
         actions.extend(state.world.due());
         if state.chances > 0 {
             actions.extend(state.world.chances(true));
+            if self.may_seal {
+                let living = state.world.living();
+                actions.extend(living.map(|one| Action::Seal(one.own, 0)));
+            }
         }
         if state.crashes > 0 {
             actions.extend(state.world.living().map(|one| Action::Crash(one.own)));
@@ -79,12 +84,15 @@ impl Model for Small {
     fn next_state(&self, state: &State, action: Action) -> Option<State> {
         let mut next = state.clone();
         match action {
-            Action::Fault(..) | Action::Write(..) | Action::Forget(..) => next.chances -= 1,
+            Action::Fault(..) | Action::Write(..) | Action::Forget(..) | Action::Seal(..) => {
+                next.chances -= 1;
+            }
             Action::Crash(_) => next.crashes -= 1,
             Action::LetGo(..)
             | Action::Deliver(_)
             | Action::Hear(_)
             | Action::Arrived(_)
+            | Action::Expire(..)
             | Action::Join(_)
             | Action::Reset(..) => {}
         }
@@ -137,6 +145,20 @@ fn a_host_dies_in_every_order() {
         hosts: 3,
         pages: 1,
         is_mirrored: false,
+        may_seal: false,
+        chances: chances(3),
+        depth: 1000,
+    }
+    .explore();
+}
+
+#[test]
+fn a_host_of_a_page_that_is_sealed_meanwhile_dies_in_every_order() {
+    Small {
+        hosts: 3,
+        pages: 1,
+        is_mirrored: false,
+        may_seal: true,
         chances: chances(3),
         depth: 1000,
     }
@@ -149,6 +171,7 @@ fn a_host_of_a_mirrored_page_dies_in_every_order() {
         hosts: 3,
         pages: 1,
         is_mirrored: true,
+        may_seal: false,
         chances: chances(3),
         depth: 1000,
     }
@@ -161,6 +184,7 @@ fn a_host_of_two_mirrored_pages_dies_in_many_orders() {
         hosts: 3,
         pages: 2,
         is_mirrored: true,
+        may_seal: false,
         chances: chances(3),
         depth: 12,
     }

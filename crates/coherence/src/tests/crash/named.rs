@@ -214,6 +214,7 @@ fn a_frozen_page_takes_nothing_but_the_ownership_and_answers_nobody() {
         contents: true,
         waiting: [].into(),
         migrates: false,
+        is_sealed: false,
     };
     page.handle(Host(0), own.clone()).unwrap();
     assert!(page.handle(Host(0), own).is_err(), "it has the page");

@@ -15,20 +15,27 @@ struct Sum {
     losses: u64,
     restored: u64,
     resets: u64,
+    seals: u64,
     sent: u64,
 }
 
-/// Deaths, hosts that come back, and lost pages that get new contents.
+/// Deaths, hosts that come back, lost pages that get new contents, and hosts that hear that nobody is to
+/// write a page any more.
 fn events(world: &World, rng: &mut Rng) -> Option<Action> {
     let living: Vec<Host> = world.living().map(|one| one.own).collect();
     let may_crash = living.len() > 1 && (!world.is_mirrored || world.is_calm());
-    match rng.below(3) {
+    match rng.below(4) {
         0 if may_crash => Some(Action::Crash(living[rng.below(living.len())])),
         1 => {
             let dead = (0..world.members.len() as u8).map(Host);
             let view = world.view();
             let dead: Vec<Host> = dead.filter(|host| !view.living.has(*host)).collect();
             (!dead.is_empty()).then(|| Action::Join(dead[rng.below(dead.len())]))
+        }
+        2 if !world.is_mirrored => {
+            let host = living[rng.below(living.len())];
+            // The others are written until the end.
+            Some(Action::Seal(host, 0))
         }
         _ => world.living().find_map(|member| {
             let can = |page: &usize| member.pages[*page].clone().reset();
@@ -52,6 +59,7 @@ fn run(seed: u64, sum: &mut Sum) -> Result<(), String> {
         {
             sum.crashes += u64::from(matches!(event, Action::Crash(_)));
             sum.joins += u64::from(matches!(event, Action::Join(_)));
+            sum.seals += u64::from(matches!(event, Action::Seal(..)));
             sum.resets += u64::from(matches!(event, Action::Reset(..)));
             world.act(event)?;
         }

@@ -27,8 +27,12 @@ pub(super) enum Action {
     Crash(Host),
     /// It comes back with nothing.
     Join(Host),
+    /// The time of a lent copy is over.
+    Expire(Host, usize),
     /// A lost page gets new contents.
     Reset(Host, usize),
+    /// A host hears that nobody is to write a page any more.
+    Seal(Host, usize),
 }
 
 #[derive(Clone, Debug)]
@@ -41,6 +45,8 @@ pub(super) struct World {
     pub(super) latest: Vec<u32>,
     pub(super) lost: Vec<bool>,
     pub(super) was_lost: Vec<bool>,
+    /// Some host has heard that nobody is to write it any more.
+    pub(super) sealed: Vec<bool>,
     /// Who has each page, or had it on the way between them, since so many views.
     pub(super) holders: Vec<(Hosts, usize)>,
     pub(super) is_mirrored: bool,
@@ -81,6 +87,7 @@ impl World {
             latest: alloc::vec![0; pages],
             lost: alloc::vec![false; pages],
             was_lost: alloc::vec![false; pages],
+            sealed: alloc::vec![false; pages],
             holders: alloc::vec![(Hosts::of(Host(0)), 0); pages],
             is_mirrored,
             mirrors_again: false,
@@ -178,7 +185,12 @@ impl World {
             Action::Forget(host, page) => self.at(host, page, |page| {
                 page.forget();
             })?,
+            Action::Expire(host, page) => self.at(host, page, crate::Page::expire)?,
             Action::Reset(host, page) => self.reset(host, page)?,
+            Action::Seal(host, page) => {
+                self.sealed[page] = true;
+                self.at(host, page, crate::Page::seal)?;
+            }
             Action::Deliver(at) => {
                 let flying = self.flying.remove(at);
                 self.deliver(flying)?;
@@ -250,6 +262,8 @@ impl World {
                     return Err(format!("page {page} was never lost"));
                 }
                 Effect::Lost(_) => {}
+                Effect::Sealed(page) if self.sealed[page] => {}
+                Effect::Sealed(page) => return Err(format!("page {page} is not sealed")),
             }
         }
         Ok(())

@@ -1,0 +1,120 @@
+//! A host of the other byte order, where Linux has no userfaultfd: a C program for a big-endian machine,
+//! run by an emulator, beside one for this machine that maps the same memory.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::cluster::Net;
+
+/// A big-endian machine of 64 bits.
+const FOREIGN: &str = "s390x-unknown-linux-gnu";
+const GCC: &str = "s390x-linux-gnu-gcc";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The library for C as an archive; for the foreign machine, or this one.
+fn library(is_foreign: bool) -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .current_dir(root())
+        .args(["rustc", "--package", "farpage-capi", "--lib"])
+        .args(["--crate-type", "staticlib", "--message-format", "json"])
+        .stderr(Stdio::inherit());
+    if is_foreign {
+        cargo.args(["--target", FOREIGN]);
+    }
+    let built = cargo.output().unwrap();
+    assert!(built.status.success(), "cargo for {FOREIGN}");
+    let said = String::from_utf8(built.stdout).unwrap();
+    let mut paths = said
+        .split('"')
+        .filter(|part| part.ends_with("libfarpage_c.a"));
+    PathBuf::from(paths.next_back().expect("cargo says what it has made"))
+}
+
+fn compile(net: &Net, is_foreign: bool) -> PathBuf {
+    let gcc = if is_foreign { GCC } else { "gcc" };
+    let to = net.folder.path().join(format!("records-{gcc}"));
+    let mut cc = Command::new(gcc);
+    cc.args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-static"]);
+    cc.arg("-I").arg(root().join("crates/capi/include"));
+    cc.arg(root().join("crates/cli/tests/programs/records.c"));
+    cc.arg(library(is_foreign)).arg("-o").arg(&to);
+    // What the archive's parts name of libc that a static program has only in part.
+    cc.args(["-Wl,--no-warnings", "-lpthread", "-lm", "-ldl"]);
+    let done = cc
+        .output()
+        .expect("gcc for both machines: cargo xtask setup");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{gcc}: {said}");
+    to
+}
+
+fn said(output: Output) -> String {
+    let out = String::from_utf8(output.stdout).unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {out}{told}", output.status);
+    out
+}
+
+#[test]
+fn a_big_endian_program_without_faults_and_a_native_one_that_faults_share_records() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (native, foreign) = (compile(&net, false), compile(&net, true));
+    let kernel = net.host();
+    let other = net.bare_host();
+    let native = |what: &str| {
+        let mut command = net.at(0, &native);
+        command
+            .args([what, "0"])
+            .env("FARPAGE_HOST", &kernel.socket);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let foreign = |what: &str| {
+        let mut command = net.at(other, Path::new("qemu-s390x"));
+        command
+            .arg(&foreign)
+            .args([what, "1", "etcd://10.79.0.1:2379/test"]);
+        command.arg(net.key());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let ends = |child: std::process::Child| said(child.wait_with_output().unwrap());
+    assert_eq!(ends(native("fill")), "done\n");
+    assert_eq!(ends(foreign("check")), "done\n");
+    let listed = kernel.says(&["ls", "--hosts"]);
+    assert!(!listed.contains("by itself"), "it has left: {listed}");
+    assert_eq!(ends(foreign("fill")), "done\n");
+    assert_eq!(ends(native("check")), "done\n");
+    let both = [native("add"), foreign("add")];
+    for one in both {
+        assert_eq!(ends(one), "done\n");
+    }
+    assert_eq!(ends(native("sums")), "600 600\ndone\n");
+    assert_eq!(ends(foreign("sums")), "600 600\ndone\n");
+    assert_eq!(ends(native("refused")), "packed records\ndone\n");
+}
+
+#[test]
+fn numbers_that_a_foreign_host_cannot_have_are_refused_there() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let foreign = compile(&net, true);
+    let _kernel = net.host();
+    let other = net.bare_host();
+    let mut command = net.at(other, Path::new("qemu-s390x"));
+    command
+        .arg(foreign)
+        .args(["refused", "1", "etcd://10.79.0.1:2379/test"]);
+    let said = said(command.arg(net.key()).output().unwrap());
+    assert!(
+        said.contains("'packed': numbers of 8 bytes lie at byte 1"),
+        "{said}"
+    );
+}

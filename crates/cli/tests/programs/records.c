@@ -1,0 +1,160 @@
+/* Records of numbers in memory that hosts have in common: by way of the host kernel, mapped, or as a
+ * host of the cluster by itself, by calls. The same source for every processor.
+ *
+ *   records WHAT WHICH [STORE KEY]
+ *
+ * WHICH is 0 or 1: which host this is. WHAT: fill, check, add (both at a time), sums, refused. */
+#include <farpage.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RECORDS 4096
+#define TIMES 600
+
+typedef struct {
+    int32_t number;
+    uint16_t kinds[2];
+    uint8_t bytes[8];
+    double at[2];
+    float weight[2];
+    uint64_t added[2];
+    int64_t whole;
+} record;
+
+static const char *const TYPE =
+    "[[\"number\", \"<i4\"], [\"kinds\", \"<u2\", [2]], [\"bytes\", \"|u1\", [8]], "
+    "[\"at\", \"<f8\", [2]], [\"weight\", \"<f4\", [2]], [\"added\", \"<u8\", [2]], "
+    "[\"whole\", \"<i8\"]]";
+
+static fp_error error;
+static fp_shared *shared;
+
+static void fail(const char *what) {
+    printf("%s: %s\n", what, error.message ? error.message : "");
+    exit(1);
+}
+
+static void get(size_t at, record *into) {
+    record *data = fp_shared_data(shared);
+    if (data) {
+        *into = data[at];
+    } else if (fp_shared_read(shared, at * sizeof *into, into, sizeof *into, &error)) {
+        fail("read");
+    }
+}
+
+/* Writes a part of a record. */
+static void put(size_t at, size_t offset, const void *from, size_t bytes) {
+    char *data = fp_shared_data(shared);
+    if (data) {
+        memcpy(data + at * sizeof(record) + offset, from, bytes);
+    } else if (fp_shared_write(shared, at * sizeof(record) + offset, from, bytes, &error)) {
+        fail("write");
+    }
+}
+
+static record made(size_t at, int which) {
+    record one = {
+        .number = -(int32_t)at,
+        .kinds = {(uint16_t)(at * 3), (uint16_t)(at ^ 0xff00)},
+        .bytes = {1, 2, 3, 4, 5, 6, 7, (uint8_t)at},
+        .at = {(double)at * 0.1, which + 1e300},
+        .weight = {(float)at / 3, -0.0f},
+        .whole = -5000000000LL * (int64_t)at,
+    };
+    return one;
+}
+
+static void fill(int which) {
+    for (size_t at = 0; at < RECORDS; at++) {
+        record one = made(at, which);
+        put(at, 0, &one, sizeof one);
+    }
+}
+
+/* What the other host has written. */
+static void check(int which) {
+    for (size_t at = 0; at < RECORDS; at++) {
+        record one, expected = made(at, 1 - which);
+        get(at, &one);
+        if (memcmp(&one, &expected, sizeof one)) {
+            printf("record %zu: number %d, at %g %g\n", at, one.number, one.at[0], one.at[1]);
+            exit(1);
+        }
+    }
+}
+
+/* Both hosts write to the same pages, each to numbers of its own. */
+static void add(int which) {
+    for (size_t time = 0; time < TIMES; time++) {
+        record one;
+        size_t at = time * 37 % RECORDS;
+        get(at, &one);
+        one.added[which]++;
+        put(at, offsetof(record, added[which]), &one.added[which], sizeof one.added[0]);
+    }
+}
+
+static void sums(void) {
+    uint64_t all[2] = {0, 0};
+    for (size_t at = 0; at < RECORDS; at++) {
+        record one;
+        get(at, &one);
+        all[0] += one.added[0];
+        all[1] += one.added[1];
+    }
+    printf("%llu %llu\n", (unsigned long long)all[0], (unsigned long long)all[1]);
+}
+
+static void refused(fp_cluster *cluster) {
+    uint64_t shape[1] = {4};
+    fp_shared_options wanted = {.size = sizeof wanted, .shape = shape, .dimensions = 1};
+    wanted.dtype = "what";
+    if (fp_shared_open(cluster, "other", &wanted, &error) || error.code != FP_ARGUMENT)
+        fail("a type that is none");
+    wanted.dtype = "[[\"a\", \"|u1\"], [\"b\", \"<f8\"]]";
+    fp_shared *packed = fp_shared_open(cluster, "packed", &wanted, &error);
+    printf("%s\n", packed ? "packed records" : error.message);
+    fp_shared_close(packed);
+    if (fp_shared_open(cluster, "nowhere", NULL, &error) || error.code != FP_NOT_FOUND)
+        fail("a name that nobody has");
+    char byte = 0;
+    if (fp_shared_read(shared, RECORDS * sizeof(record), &byte, 1, &error) != FP_ARGUMENT)
+        fail("beyond the end");
+    if (cluster && fp_cluster_leave(cluster, 1, &error) != FP_ARGUMENT)
+        fail("leaving with memory open");
+}
+
+int main(int count, char **words) {
+    const char *what = words[1];
+    int which = atoi(words[2]);
+    fp_cluster *cluster = NULL;
+    if (count > 4) {
+        fp_join join = {.size = sizeof join, .name = "by itself"};
+        cluster = fp_cluster_join(words[3], words[4], &join, &error);
+        if (!cluster)
+            fail("join");
+    }
+    uint64_t shape[1] = {RECORDS};
+    fp_shared_options wanted = {.size = sizeof wanted, .dtype = TYPE, .shape = shape,
+                                .dimensions = 1, .stays = 1};
+    shared = fp_shared_open(cluster, "records", &wanted, &error);
+    if (!shared)
+        fail("open");
+    if (!strcmp(what, "fill"))
+        fill(which);
+    else if (!strcmp(what, "check"))
+        check(which);
+    else if (!strcmp(what, "add"))
+        add(which);
+    else if (!strcmp(what, "sums"))
+        sums();
+    else
+        refused(cluster);
+    fp_shared_close(shared);
+    if (fp_cluster_leave(cluster, 30, &error))
+        fail("leave");
+    printf("done\n");
+    return 0;
+}

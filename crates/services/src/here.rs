@@ -1,0 +1,155 @@
+//! The processes of this host that wait for one another, and for those of other hosts.
+//!
+//! A thread that waits sleeps at a word of its own host's, and never at one in the memory that hosts
+//! share: so waking it moves no page, and cannot fail when one is lost. The words are in one file that
+//! all processes of the host map. Which of them a thread sleeps at follows from what it waits for; two
+//! that share one wake each other now and then, and look again.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use farpage_sync::{Process, SERIAL_BITS};
+use farpage_sys::memory_file::{self, Words};
+use farpage_sys::{Errno, futex};
+
+use crate::lock;
+
+/// Bytes of the file.
+pub(crate) const BYTES: usize = 16 << 10;
+
+/// What other hosts want of the processes of this one.
+pub struct Here {
+    /// The number of this host in its cluster.
+    host: OnceLock<u8>,
+    file: OwnedFd,
+    words: Words,
+    state: Mutex<State>,
+}
+
+struct State {
+    last: u64,
+    living: HashSet<u64>,
+    /// The memory files of the cluster's objects that processes have.
+    files: HashMap<u64, u64>,
+}
+
+/// Which word threads sleep at that wait for something at a byte of an object, by its memory file.
+pub(crate) fn word(inode: u64, offset: u64) -> usize {
+    let mixed = (inode ^ offset.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed as usize >> 32 & (BYTES / 4 - 1)
+}
+
+/// Wakes all who sleep there.
+pub(crate) fn wake(word: &AtomicU32) {
+    word.fetch_add(1, Ordering::SeqCst);
+    futex::wake(word, i32::MAX as u32);
+}
+
+impl Here {
+    pub(crate) fn new() -> io::Result<Self> {
+        let made = || {
+            let file = memory_file::create(c"farpage-sleepers", BYTES)?;
+            memory_file::seal(file.as_fd(), memory_file::FIXED)?;
+            let words = Words::map(file.as_fd(), BYTES)?;
+            Ok((file, words))
+        };
+        let (file, words) = made().map_err(|errno: Errno| io::Error::from_raw_os_error(errno.0))?;
+        // Nobody had such numbers in an earlier life of this host.
+        let last = RandomState::new().hash_one(std::process::id()) >> (64 - SERIAL_BITS + 1);
+        let state = State {
+            last,
+            living: HashSet::new(),
+            files: HashMap::new(),
+        };
+        Ok(Self {
+            host: OnceLock::new(),
+            file,
+            words,
+            state: Mutex::new(state),
+        })
+    }
+
+    pub(crate) fn is_host(&self, host: u8) {
+        self.host.get_or_init(|| host);
+    }
+
+    /// This host's number; the first where it is alone.
+    pub(crate) fn host(&self) -> u8 {
+        self.host.get().copied().unwrap_or(0)
+    }
+
+    pub(crate) fn file(&self) -> io::Result<OwnedFd> {
+        self.file.try_clone()
+    }
+
+    /// A process has come.
+    pub(crate) fn enters(&self) -> Process {
+        let host = self.host();
+        let mut state = lock(&self.state);
+        state.last += 1;
+        let process = Process::new(host, state.last);
+        state.living.insert(process.number());
+        process
+    }
+
+    /// It has gone, for ever.
+    pub(crate) fn leaves(&self, process: Process) {
+        lock(&self.state).living.remove(&process.number());
+    }
+
+    pub(crate) fn has(&self, number: u64, inode: u64) {
+        lock(&self.state).files.insert(number, inode);
+    }
+
+    pub(crate) fn has_no_more(&self, number: u64) {
+        lock(&self.state).files.remove(&number);
+    }
+
+    /// Whether a process of this host lives.
+    #[must_use]
+    pub fn lives(&self, process: u64) -> bool {
+        lock(&self.state).living.contains(&process)
+    }
+
+    /// All threads of this host that wait at a byte of an object of the cluster go on.
+    pub fn wake(&self, number: u64, offset: u64) {
+        let inode = lock(&self.state).files.get(&number).copied();
+        if let Some(inode) = inode {
+            wake(&self.words.u32s()[word(inode, offset)]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_lives_from_its_coming_to_its_going() {
+        let here = Here::new().unwrap();
+        here.is_host(7);
+        let (one, two) = (here.enters(), here.enters());
+        assert_eq!(one.host(), 7);
+        assert!(one != two && here.lives(one.number()) && here.lives(two.number()));
+        here.leaves(one);
+        assert!(!here.lives(one.number()) && here.lives(two.number()));
+        assert!(!here.lives(0) && !here.lives(u64::MAX));
+    }
+
+    #[test]
+    fn who_waits_at_a_byte_of_an_object_is_woken_there() {
+        let here = Here::new().unwrap();
+        here.has(3, 77);
+        let at = &here.words.u32s()[word(77, 4096)];
+        here.wake(3, 4096);
+        here.wake(4, 4096);
+        assert_eq!(at.load(Ordering::SeqCst), 1);
+        here.has_no_more(3);
+        here.wake(3, 4096);
+        assert_eq!(at.load(Ordering::SeqCst), 1);
+    }
+}

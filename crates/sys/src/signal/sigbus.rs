@@ -1,0 +1,158 @@
+//! SIGBUS of an access, as x86-64 reports it.
+
+use core::arch::naked_asm;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use linux_raw_sys::general as g;
+
+use super::{Answer, BadAccess, set_default};
+use crate::raw::Result;
+use crate::syscall;
+
+/// `struct sigaction` as the kernel takes it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Action {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// What is used of `siginfo_t`.
+#[repr(C)]
+struct Info {
+    signal: i32,
+    errno: i32,
+    code: i32,
+    padding: i32,
+    address: usize,
+}
+
+/// What is used of `ucontext_t`.
+#[repr(C)]
+struct Context {
+    before: [u64; 24],
+    /// Of the page fault: bit 0 the page is there, bit 1 a write.
+    error: u64,
+    between: [u64; 12],
+    mask: u64,
+}
+
+const _: () = {
+    assert!(core::mem::offset_of!(Info, address) == 16);
+    assert!(core::mem::offset_of!(Context, error) == 192);
+    assert!(core::mem::offset_of!(Context, mask) == 296);
+};
+
+const BUS_BIT: u64 = 1 << (g::SIGBUS - 1);
+
+static ANSWER: AtomicUsize = AtomicUsize::new(0);
+/// What was there before: handler, flags, mask.
+static BEFORE: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+
+/// Has `answer` asked about every SIGBUS of an access, with all signals blocked and on the stack
+/// of the thread. What it does not answer goes to the action that was there before.
+///
+/// # Safety
+/// `answer` must be sound wherever a thread may access memory that raises SIGBUS. Called once.
+///
+/// # Errors
+/// As `sigaction(2)`.
+pub unsafe fn answer_sigbus(answer: Answer) -> Result<()> {
+    let mut before = Action {
+        handler: 0,
+        flags: 0,
+        restorer: 0,
+        mask: 0,
+    };
+    // SAFETY: `before` is valid for a write of its size.
+    unsafe { syscall!(g::__NR_rt_sigaction, g::SIGBUS, 0, &raw mut before, 8) }?;
+    let words = [before.handler as u64, before.flags, before.mask];
+    for (word, value) in BEFORE.iter().zip(words) {
+        word.store(value, Ordering::Relaxed);
+    }
+    ANSWER.store(answer as usize, Ordering::Release);
+    let action = Action {
+        handler: on_sigbus as *const () as usize,
+        flags: u64::from(g::SA_SIGINFO | g::SA_RESTORER | g::SA_RESTART),
+        restorer: restorer as *const () as usize,
+        mask: u64::MAX,
+    };
+    // SAFETY: the handler has the signature that SA_SIGINFO asks for, and the restorer returns.
+    unsafe { syscall!(g::__NR_rt_sigaction, g::SIGBUS, &raw const action, 0, 8) }.map(drop)
+}
+
+/// Returns from a handler. Unwinders know this sequence.
+#[unsafe(naked)]
+extern "C" fn restorer() {
+    naked_asm!("mov rax, 15", "syscall", "ud2")
+}
+
+extern "C" fn on_sigbus(signal: i32, info: *mut Info, context: *mut Context) {
+    // SAFETY: Linux passes both; they live until the handler returns.
+    let (seen, frame) = unsafe { (&*info, &*context) };
+    // A memory error (BUS_MCEERR_AR) is nobody's to answer: the access would fail for ever.
+    const BUS_ADRERR: i32 = 2;
+    if seen.code == BUS_ADRERR {
+        let access = BadAccess {
+            address: seen.address,
+            write: frame.error & 2 != 0,
+            protection: frame.error & 1 != 0,
+        };
+        let answer = ANSWER.load(Ordering::Acquire);
+        // SAFETY: `answer_sigbus` stored a function of this type before it installed this handler.
+        let answer = unsafe { core::mem::transmute::<usize, Answer>(answer) };
+        if answer(access) {
+            return;
+        }
+    }
+    forward(signal, seen.code > 0, info, context);
+}
+
+/// Does what was done about SIGBUS before.
+fn forward(signal: i32, by_access: bool, info: *mut Info, context: *mut Context) {
+    const DEFAULT: u64 = 0;
+    const IGNORE: u64 = 1;
+    let [handler, flags, mask] = [0, 1, 2].map(|i| BEFORE[i].load(Ordering::Relaxed));
+    match handler {
+        IGNORE if !by_access => return,
+        DEFAULT | IGNORE => {
+            // The access is tried again and ends the process; a signal that was sent is sent again.
+            let _ = set_default(g::SIGBUS);
+            if !by_access {
+                let (process, thread) = (crate::process::id(), crate::process::thread_id());
+                // SAFETY: takes no pointer.
+                let _ = unsafe { syscall!(g::__NR_tgkill, process, thread, signal) };
+            }
+            return;
+        }
+        _ => {}
+    }
+    if flags & u64::from(g::SA_RESETHAND) != 0 {
+        BEFORE[0].store(DEFAULT, Ordering::Relaxed);
+    }
+    let own = if flags & u64::from(g::SA_NODEFER) != 0 {
+        0
+    } else {
+        BUS_BIT
+    };
+    // SAFETY: Linux passes the context; it lives until the handler returns.
+    let blocked = unsafe { &*context }.mask | mask | own;
+    // SAFETY: the set is on this stack; the handler expects it in force, and returning from ours
+    // puts the thread's own back.
+    let _ = unsafe {
+        syscall!(
+            g::__NR_rt_sigprocmask,
+            g::SIG_SETMASK,
+            &raw const blocked,
+            0,
+            8
+        )
+    };
+    type Handler = extern "C" fn(i32, *mut Info, *mut Context);
+    // SAFETY: the program installed it for this signal; one that takes only the number ignores the
+    // rest.
+    let handler = unsafe { core::mem::transmute::<usize, Handler>(handler as usize) };
+    handler(signal, info, context);
+}
