@@ -26,6 +26,11 @@ pub(crate) fn test(world: &World, mut args: Args) -> Result<()> {
     if !skip_setup {
         setup::setup(world)?;
     }
+    // The last steps want these lock files as they are: what is missing in them is told first.
+    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+        let fetch = ["fetch", "--quiet", "--locked", "--manifest-path", manifest];
+        cargo(world, began, "cargo fetch --locked", &fetch)?;
+    }
     cargo(world, began, "cargo fmt", &["fmt", "--all", "--check"])?;
     let clippy = [
         "clippy",
