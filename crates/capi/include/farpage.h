@@ -352,6 +352,9 @@ typedef struct fp_shared_options {
     uint32_t replicas;
     // Not 0: it stays until its name is taken away.
     uint32_t stays;
+    // Not 0: it is for a heap (fp_heap_open_shared) whose blocks are elements of this type, so that
+    // hosts of the other byte order read and write them as theirs. A dtype of 1, 2, 4, 8 or 16 bytes.
+    uint32_t heap;
 } fp_shared_options;
 
 #ifdef __cplusplus
@@ -518,6 +521,13 @@ void fp_served_free(struct fp_served *served);
 // at different addresses. What processes that were killed had in hand is found again. NULL with
 // FP_UNSUPPORTED when something else lies there.
 struct fp_heap *fp_heap_open(void *memory, size_t bytes, struct fp_error *error);
+
+// Opens the heap in shared memory (fp_shared_open) as fp_heap_open does: its blocks are allocated and
+// freed by processes of all hosts that map the memory, which lies at fp_shared_data. It stays mapped
+// until fp_heap_close, also when it is closed before. What processes had in hand when they, or their
+// hosts, died is found again; replicas = 2 keeps a heap whole when a host dies.
+struct fp_heap *fp_heap_open_shared(const struct fp_shared *shared,
+                                    struct fp_error *error);
 
 // Closes it; blocks stay allocated. NULL is allowed.
 void fp_heap_close(struct fp_heap *heap);

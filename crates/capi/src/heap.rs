@@ -5,7 +5,10 @@ use std::sync::atomic::AtomicU64;
 
 use farpage_heap::{AllocateError, Block, FreeError, Heap, Kind, OpenError};
 
-use crate::error::{FP_KERNEL, FP_UNSUPPORTED, Failure, FpError, call, coded, handle};
+use farpage_services::HeapError;
+
+use crate::error::{FP_DENIED, FP_KERNEL, FP_UNSUPPORTED, Failure, FpError, call, coded, handle};
+use crate::shared::FpShared;
 
 /// One process's way to a heap, for all its threads. A forked child opens the heap again.
 pub struct FpHeap(Heap<Shared>);
@@ -44,9 +47,19 @@ impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         let message = error.to_string();
         match error {
-            OpenError::NotAHeap | OpenError::Namespace => Self::new(FP_UNSUPPORTED, message),
+            OpenError::NotAHeap | OpenError::Way => Self::new(FP_UNSUPPORTED, message),
             OpenError::Processes | OpenError::Process(_) => Self::new(FP_KERNEL, message),
             OpenError::TooSmall { .. } | OpenError::Cut { .. } => Self::argument(message),
+        }
+    }
+}
+
+impl From<HeapError> for Failure {
+    fn from(error: HeapError) -> Self {
+        match error {
+            HeapError::Host(error) => error.into(),
+            HeapError::Heap(error) => error.into(),
+            HeapError::ReadOnly(_) => Self::new(FP_DENIED, error.to_string()),
         }
     }
 }
@@ -100,6 +113,29 @@ pub unsafe extern "C" fn fp_heap_open(
         Ok(Box::into_raw(Box::new(FpHeap(heap))))
     };
     // SAFETY: forwarded.
+    unsafe { call(error, std::ptr::null_mut(), body) }
+}
+
+/// Opens the heap in shared memory (fp_shared_open) as fp_heap_open does: its blocks are allocated and
+/// freed by processes of all hosts that map the memory, which lies at fp_shared_data. It stays mapped
+/// until fp_heap_close, also when it is closed before. What processes had in hand when they, or their
+/// hosts, died is found again; replicas = 2 keeps a heap whole when a host dies.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fp_heap_open_shared(
+    shared: *const FpShared,
+    error: *mut FpError,
+) -> *mut FpHeap {
+    let body = || {
+        // SAFETY: the header asks for NULL or what was opened.
+        let mapped = unsafe { handle(shared, "shared") }?.mapped()?;
+        let memory = Shared {
+            address: mapped.address(),
+            words: mapped.words().len(),
+        };
+        let heap = Heap::open_among(memory, mapped.processes()?)?;
+        Ok(Box::into_raw(Box::new(FpHeap(heap))))
+    };
+    // SAFETY: NULL or the caller's own.
     unsafe { call(error, std::ptr::null_mut(), body) }
 }
 

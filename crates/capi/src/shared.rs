@@ -16,8 +16,8 @@ use farpage_sys::process;
 use serde_json::{Value, json};
 
 use crate::error::{
-    FP_ARGUMENT, FP_DENIED, FP_KERNEL, FP_NOT_FOUND, FP_UNREACHABLE, Failure, FpError, bytes_at,
-    bytes_at_mut, call, coded, handle, text,
+    FP_ARGUMENT, FP_DENIED, FP_KERNEL, FP_NOT_FOUND, FP_UNREACHABLE, FP_UNSUPPORTED, Failure,
+    FpError, bytes_at, bytes_at_mut, call, coded, handle, text,
 };
 use crate::options::copy_known;
 
@@ -71,6 +71,9 @@ pub struct FpSharedOptions {
     pub replicas: u32,
     /// Not 0: it stays until its name is taken away.
     pub stays: u32,
+    /// Not 0: it is for a heap (fp_heap_open_shared) whose blocks are elements of this type, so that
+    /// hosts of the other byte order read and write them as theirs. A dtype of 1, 2, 4, 8 or 16 bytes.
+    pub heap: u32,
 }
 
 /// A program as a host of a cluster.
@@ -340,6 +343,22 @@ pub unsafe extern "C" fn fp_shared_close(shared: *mut FpShared) {
     unsafe { call(std::ptr::null_mut(), (), close) }
 }
 
+impl FpShared {
+    /// Where programs of this host have it in common.
+    pub(crate) fn mapped(&self) -> Result<&farpage_services::Shared, Failure> {
+        match &self.0 {
+            Where::Mapped(mapped) => Ok(mapped),
+            Where::Called { .. } => Err(Failure::new(
+                FP_UNSUPPORTED,
+                "shared: it is used by calls, and a heap is only for programs that map it: of hosts with \
+                 farpage up. Let one of those allocate, and read and write its blocks by \
+                 fp_shared_read and fp_shared_write"
+                    .into(),
+            )),
+        }
+    }
+}
+
 impl Where {
     fn bytes(&self) -> u64 {
         match self {
@@ -424,6 +443,7 @@ unsafe fn wanted(from: *const FpSharedOptions) -> Result<Option<Wanted>, Failure
         scheduler: FP_DISTRIBUTED,
         replicas: 0,
         stays: 0,
+        heap: 0,
     };
     // SAFETY: forwarded.
     let options = unsafe { copy_known(from, none, "wanted") }?;
@@ -457,6 +477,18 @@ unsafe fn wanted(from: *const FpSharedOptions) -> Result<Option<Wanted>, Failure
             "wanted: page_bytes: {unit_bytes} cannot be; give a power of two from 4096 to 2 MiB"
         )));
     }
+    let mut note = json!({ "shape": shape, "dtype": dtype });
+    if options.heap != 0 {
+        if !each.is_power_of_two() || each > 16 || dtype.is_array() {
+            return Err(Failure::argument(format!(
+                "wanted: dtype: {dtype} cannot be what blocks of a heap are made of; give one of 1, 2, 4, 8 \
+                 or 16 bytes, such as f8 or u1"
+            )));
+        }
+        let head = farpage_heap::head_bytes(bytes);
+        let head = head.ok_or(farpage_heap::OpenError::TooSmall { bytes })?;
+        note["head"] = head.into();
+    }
     Ok(Some(Wanted {
         bytes,
         unit_bytes,
@@ -476,7 +508,7 @@ unsafe fn wanted(from: *const FpSharedOptions) -> Result<Option<Wanted>, Failure
         hold_us: None,
         stale_us: None,
         stays: options.stays != 0,
-        note: json!({ "shape": shape, "dtype": dtype }).to_string(),
+        note: note.to_string(),
     }))
 }
 

@@ -8,6 +8,10 @@ mod checker;
 mod cluster;
 #[path = "cluster/foreign.rs"]
 mod foreign;
+#[path = "support/heap.rs"]
+mod heap;
+#[path = "cluster/heap.rs"]
+mod heap_of_hosts;
 #[path = "support/history.rs"]
 mod history;
 #[path = "support/locks.rs"]

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use crate::heap::{Block, Current, Heap, Kind};
+use crate::layout::SLABS_OF_PAGE;
 use crate::size::{CLASSES, block_bytes, blocks};
 use crate::slab::{Slab, Slot};
 
@@ -113,13 +114,28 @@ impl<M: AsRef<[AtomicU64]>> Heap<M> {
             kind,
         };
         let (cursor, all) = (self.cursor(), self.layout.slabs);
-        for slab in (cursor..all).chain(0..cursor) {
-            if self.slab(slab) == Slab::Free && self.change_slab(slab, Slab::Free, owned) {
+        let row = || (cursor..all).chain(0..cursor);
+        let free = || row().filter(|slab| self.slab(*slab) == Slab::Free);
+        let near = free().filter(|slab| self.is_near_slab(*slab));
+        for slab in near.chain(free()) {
+            if self.change_slab(slab, Slab::Free, owned) {
                 self.set_cursor(slab + 1);
                 return Some(slab);
             }
         }
         None
+    }
+
+    /// True when nobody of another host allocates from slabs whose bits are on the same page.
+    fn is_near_slab(&self, slab: u32) -> bool {
+        let first = slab / SLABS_OF_PAGE * SLABS_OF_PAGE;
+        let end = (first + SLABS_OF_PAGE).min(self.layout.slabs);
+        (first..end).all(|slab| match self.slab(slab) {
+            Slab::Small {
+                owner: Some(owner), ..
+            } => self.is_near(owner),
+            _ => true,
+        })
     }
 
     fn hint(&self, slab: u32, class: u8) {

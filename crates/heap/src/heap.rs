@@ -4,9 +4,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::layout::{
-    BIT_WORDS, BYTES, CURSOR, Layout, MAGIC, NAMESPACE, ROOT_WORDS, ROOTS, SLOT_WORDS, SLOTS,
+    BIT_WORDS, BYTES, CURSOR, Layout, MAGIC, ROOT_WORDS, ROOTS, SLOT_WORDS, SLOTS, WAY,
 };
-use crate::owner::{self, Owner};
+use crate::owner::{self, Local, Processes};
 use crate::size::{self, CLASSES};
 use crate::slab::{SLABS_MAX, Slab, Slot};
 use crate::words::Words;
@@ -64,9 +64,10 @@ pub enum OpenError {
     },
     /// Whether a process is dead could not be told.
     #[error(
-        "the heap is used in another namespace of process ids; open it where its other processes are"
+        "the heap's other processes are known in another way: they are in another namespace of process ids, \
+         or have it by way of a host kernel, and this one not, or the reverse; open it as they do"
     )]
-    Namespace,
+    Way,
     /// Too many processes have it open.
     #[error("{SLOT_WORDS} processes have the heap open, which is all it takes; close one")]
     Processes,
@@ -100,6 +101,12 @@ pub enum FreeError {
     Forked,
 }
 
+/// Bytes before the first block of a heap in `bytes` bytes of memory: words of 8 bytes. `None` where
+/// there is no room for a block.
+pub fn head_bytes(bytes: u64) -> Option<u64> {
+    Layout::new(bytes).map(|layout| layout.offset(0))
+}
+
 /// The slab that this process allocates from.
 #[derive(Clone, Copy)]
 pub(crate) struct Current {
@@ -130,7 +137,7 @@ pub struct Heap<M: AsRef<[AtomicU64]>> {
     pub(crate) words: Words<M>,
     pub(crate) layout: Layout,
     pub(crate) slot: Slot,
-    pub(crate) owner: Owner,
+    pub(crate) processes: Box<dyn Processes>,
     forks: u64,
     /// Of each class one for each type in use.
     pub(crate) current: [Mutex<Vec<Current>>; CLASSES],
@@ -143,18 +150,23 @@ impl<M: AsRef<[AtomicU64]>> Heap<M> {
     /// # Errors
     /// [`OpenError`].
     pub fn open(memory: M) -> Result<Self, OpenError> {
-        owner::count_forks();
-        Self::open_as(memory, Owner::this_process()?, owner::namespace()?)
+        Self::open_among(memory, Box::new(Local::this_process()?))
     }
 
-    pub(crate) fn open_as(memory: M, owner: Owner, namespace: u64) -> Result<Self, OpenError> {
+    /// As [`Heap::open`], among processes that are known in another way.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_among(memory: M, processes: Box<dyn Processes>) -> Result<Self, OpenError> {
+        owner::count_forks();
+        let way = processes.way();
         let words = Words(memory);
         let bytes = words.0.as_ref().len() as u64 * 8;
         Layout::new(bytes).ok_or(OpenError::TooSmall { bytes })?;
         if words.load(0) == 0 {
             // Several may do so at a time: all write the same.
             words.replace(BYTES, 0, bytes);
-            words.replace(NAMESPACE, 0, namespace);
+            words.replace(WAY, 0, way);
             if words.load(BYTES) != bytes {
                 return Err(OpenError::NotAHeap);
             }
@@ -169,14 +181,14 @@ impl<M: AsRef<[AtomicU64]>> Heap<M> {
             return Err(OpenError::Cut { heap, memory });
         }
         let layout = Layout::new(heap).ok_or(OpenError::NotAHeap)?;
-        if words.load(NAMESPACE) != namespace {
-            return Err(OpenError::Namespace);
+        if words.load(WAY) != way {
+            return Err(OpenError::Way);
         }
         let mut heap = Self {
             words,
             layout,
             slot: 0,
-            owner,
+            processes,
             forks: owner::forks(),
             current: std::array::from_fn(|_| Mutex::new(Vec::new())),
         };
@@ -193,7 +205,7 @@ impl<M: AsRef<[AtomicU64]>> Heap<M> {
         let mut slots = 0..SLOT_WORDS as Slot;
         slots.find(|slot| {
             self.words
-                .replace(SLOTS + usize::from(*slot), 0, self.owner.0)
+                .replace(SLOTS + usize::from(*slot), 0, self.processes.own())
         })
     }
 

@@ -4,11 +4,11 @@ use crate::size::{CLASSES, SLAB_BYTES};
 use crate::slab::SLABS_MAX;
 
 /// `FPHEAP` and the version of all that is laid out here.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"FPHEAP\x01\x00");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"FPHEAP\x02\x00");
 /// Words of the head.
 pub(crate) const BYTES: usize = 1;
-/// Processes in other namespaces of process ids cannot be told from dead ones.
-pub(crate) const NAMESPACE: usize = 2;
+/// In which way processes are known: who knows them in another cannot tell whether they are dead.
+pub(crate) const WAY: usize = 2;
 /// Where the search for free slabs begins.
 pub(crate) const CURSOR: usize = 3;
 pub(crate) const ROOTS: usize = 8;
@@ -19,6 +19,10 @@ pub(crate) const SLOT_WORDS: usize = 488;
 const HEAD: usize = SLOTS + SLOT_WORDS;
 /// Words of bits of a slab: one for each block of 16 bytes.
 pub(crate) const BIT_WORDS: usize = (SLAB_BYTES / 16 / 64) as usize;
+/// Words of a page: what hosts get from one another together.
+const PAGE_WORDS: usize = 512;
+/// Slabs whose bits are on one page.
+pub(crate) const SLABS_OF_PAGE: u32 = (PAGE_WORDS / BIT_WORDS) as u32;
 
 /// Where what is counted by slabs lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +58,7 @@ impl Layout {
         let count = slabs as usize;
         let table = HEAD;
         let hints = table + count;
-        let bits = hints + CLASSES * count.div_ceil(64);
+        let bits = (hints + CLASSES * count.div_ceil(64)).next_multiple_of(PAGE_WORDS);
         let end = ((bits + count * BIT_WORDS) * 8) as u64;
         Self {
             slabs,

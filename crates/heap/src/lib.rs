@@ -40,4 +40,5 @@ mod words;
 mod sim;
 
 pub use check::Damage;
-pub use heap::{AllocateError, Block, FreeError, Heap, Kind, OpenError, Usage};
+pub use heap::{AllocateError, Block, FreeError, Heap, Kind, OpenError, Usage, head_bytes};
+pub use owner::Processes;

@@ -4,7 +4,6 @@ use std::sync::atomic::AtomicU64;
 
 use crate::heap::Heap;
 use crate::layout::{SLOT_WORDS, SLOTS};
-use crate::owner::Owner;
 use crate::slab::{Slab, Slot};
 
 /// Of a slot's word: its process recovers what another one left there.
@@ -18,14 +17,21 @@ impl<M: AsRef<[AtomicU64]>> Heap<M> {
         for slot in 0..SLOT_WORDS as Slot {
             let at = SLOTS + usize::from(slot);
             let was = self.words.load(at);
-            let is_dead = was != 0 && Owner(was & !RECOVERING).is_dead();
-            if is_dead && self.words.replace(at, was, self.owner.0 | RECOVERING) {
+            let is_dead = was != 0 && self.processes.is_dead(was & !RECOVERING);
+            let own = self.processes.own();
+            if is_dead && self.words.replace(at, was, own | RECOVERING) {
                 self.recover_slot(slot);
                 self.words.store(at, 0);
                 found += 1;
             }
         }
         found
+    }
+
+    /// Whether who has a slot is near.
+    pub(crate) fn is_near(&self, slot: Slot) -> bool {
+        let word = SLOTS + usize::from(slot) % SLOT_WORDS;
+        slot == self.slot || self.processes.is_near(self.words.load(word) & !RECOVERING)
     }
 
     fn recover_slot(&self, dead: Slot) {

@@ -12,6 +12,7 @@
 mod client;
 pub mod cluster;
 mod figures;
+mod heap;
 mod here;
 mod interface;
 mod limits;
@@ -25,6 +26,7 @@ pub use farpage_host::Times;
 pub use figures::{
     Figures, Message, ObjectFigures, PagerFigures, PagingFile, PagingProcess, PagingSpace, times,
 };
+pub use heap::HeapError;
 pub use here::Here;
 pub use interface::{Listed, PagerListed, Refusal, Status};
 pub use service::{Service, WriteBack};

@@ -25,8 +25,8 @@ fn the_program() {
     let mut heap: Option<Heap<Shared>> = None;
     for line in std::io::stdin().lines() {
         match line.unwrap().as_str() {
-            "make" => heap = Some(Heap::open(host.create("heap", 8 * RAM).unwrap()).unwrap()),
-            "open" => heap = Some(Heap::open(host.open("heap").unwrap()).unwrap()),
+            "make" => heap = Some(host.create("heap", 8 * RAM).unwrap().heap().unwrap()),
+            "open" => heap = Some(host.open("heap").unwrap().heap().unwrap()),
             "push" => push(heap.as_ref().unwrap()),
             "pop" => pop(heap.as_ref().unwrap()),
             other => panic!("no such thing: {other}"),

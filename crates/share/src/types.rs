@@ -3,13 +3,16 @@
 //! Who makes an object says in its note what it holds, as NumPy does: `{"shape": [8], "dtype": "<f8"}`.
 //! Between hosts such numbers are little-endian, and in the memory of each host in its own order. So
 //! hosts that keep them little-endian anyway do nothing. Numbers that are said to be big-endian
-//! (`">f8"`), and bytes of which nothing is said, are the same bytes everywhere.
+//! (`">f8"`), and bytes of which nothing is said, are the same bytes everywhere. In a heap (`"head": 65536`)
+//! so many bytes of the allocator's words, of 8 bytes each, come first.
 
 use serde_json::Value;
 
-/// Where the numbers are, of a record that is repeated from the first byte of an object on.
+/// Where the numbers are, of a record that is repeated from the head of an object on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Types {
+    /// Bytes that are words of 8 bytes.
+    head: u64,
     numbers: Vec<Numbers>,
     /// Of the whole record.
     bytes: u64,
@@ -72,10 +75,17 @@ impl Types {
         };
         let is_wrong =
             |one: &&Numbers| !one.at.is_multiple_of(one.width) || !bytes.is_multiple_of(one.width);
-        match numbers.iter().find(is_wrong) {
-            Some(&Numbers { at, width, .. }) => Err(NotTurned::Unaligned { width, at, bytes }),
-            None => Ok((!numbers.is_empty()).then_some(Self { numbers, bytes })),
+        if let Some(&Numbers { at, width, .. }) = numbers.iter().find(is_wrong) {
+            return Err(NotTurned::Unaligned { width, at, bytes });
         }
+        let head = note.as_ref().and_then(|note| note.get("head"));
+        let head = head.and_then(Value::as_u64).unwrap_or(0) / 8 * 8;
+        let is_any = head > 0 || !numbers.is_empty();
+        Ok(is_any.then_some(Self {
+            head,
+            numbers,
+            bytes,
+        }))
     }
 
     /// Turns the numbers among `bytes`, which lie from byte `start` of an object on.
@@ -83,6 +93,11 @@ impl Types {
     /// # Panics
     /// When a number lies there in part.
     pub fn turn(&self, start: u64, bytes: &mut [u8]) {
+        let head = self.head.saturating_sub(start).min(bytes.len() as u64);
+        let (words, bytes) = bytes.split_at_mut(head as usize);
+        turn(8, words);
+        // Where the rest begins, from the head on.
+        let start = (start + head).saturating_sub(self.head);
         let end = start + bytes.len() as u64;
         for numbers in &self.numbers {
             let run = numbers.width * numbers.count;
@@ -218,6 +233,27 @@ mod tests {
         assert_eq!([&all[..16], &second].concat(), all);
         let twice = turned(record, 8, &turned(record, 8, &whole));
         assert_eq!(twice, whole);
+    }
+
+    #[test]
+    fn the_words_of_an_allocator_are_turned_and_its_blocks_as_what_they_are() {
+        let all: Vec<u8> = (0..16).collect();
+        let turned = |dtype: &str, start, bytes: &[u8]| {
+            let note = format!("{{\"shape\": [6], \"dtype\": \"{dtype}\", \"head\": 8}}");
+            let mut bytes = bytes.to_vec();
+            Types::of_note(&note)
+                .unwrap()
+                .unwrap()
+                .turn(start, &mut bytes);
+            bytes
+        };
+        let words = [7, 6, 5, 4, 3, 2, 1, 0];
+        let fours = [11, 10, 9, 8, 15, 14, 13, 12];
+        assert_eq!(turned("<f4", 0, &all), [words, fours].concat());
+        assert_eq!(turned("<f4", 8, &all[8..]), fours);
+        assert_eq!(turned("<f4", 0, &all[..8]), words);
+        assert_eq!(turned("|u1", 0, &all), [&words, &all[8..]].concat());
+        assert_eq!(turned("|u1", 4096, &all), all);
     }
 
     #[test]

@@ -14,17 +14,21 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The library for C as an archive; for the foreign machine, or this one.
-fn library(is_foreign: bool) -> PathBuf {
+/// The library for C as an archive: of this machine, built for this test.
+fn native_library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.with_file_name("libfarpage_c.a")
+}
+
+/// Of the foreign machine.
+fn foreign_library() -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     cargo
         .current_dir(root())
         .args(["rustc", "--package", "farpage-capi", "--lib"])
         .args(["--crate-type", "staticlib", "--message-format", "json"])
+        .args(["--profile", "foreign", "--target", FOREIGN])
         .stderr(Stdio::inherit());
-    if is_foreign {
-        cargo.args(["--target", FOREIGN]);
-    }
     let built = cargo.output().unwrap();
     assert!(built.status.success(), "cargo for {FOREIGN}");
     let said = String::from_utf8(built.stdout).unwrap();
@@ -35,13 +39,16 @@ fn library(is_foreign: bool) -> PathBuf {
 }
 
 fn compile(net: &Net, is_foreign: bool) -> PathBuf {
-    let gcc = if is_foreign { GCC } else { "gcc" };
+    let (gcc, library) = match is_foreign {
+        true => (GCC, foreign_library()),
+        false => ("gcc", native_library()),
+    };
     let to = net.folder.path().join(format!("records-{gcc}"));
     let mut cc = Command::new(gcc);
     cc.args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-static"]);
     cc.arg("-I").arg(root().join("crates/capi/include"));
     cc.arg(root().join("crates/cli/tests/programs/records.c"));
-    cc.arg(library(is_foreign)).arg("-o").arg(&to);
+    cc.arg(library).arg("-o").arg(&to);
     // What the archive's parts name of libc that a static program has only in part.
     cc.args(["-Wl,--no-warnings", "-lpthread", "-lm", "-ldl"]);
     let done = cc
@@ -97,6 +104,13 @@ fn a_big_endian_program_without_faults_and_a_native_one_that_faults_share_record
     }
     assert_eq!(ends(native("sums")), "600 600\ndone\n");
     assert_eq!(ends(foreign("sums")), "600 600\ndone\n");
+    assert_eq!(ends(native("allocate")), "done\n");
+    let halved = ends(foreign("halve"));
+    assert!(
+        halved.contains("a heap is only for programs that map it"),
+        "{halved}"
+    );
+    assert_eq!(ends(native("free")), "0 wrong\ndone\n");
     assert_eq!(ends(native("refused")), "packed records\ndone\n");
 }
 

@@ -3,7 +3,8 @@
  *
  *   records WHAT WHICH [STORE KEY]
  *
- * WHICH is 0 or 1: which host this is. WHAT: fill, check, add (both at a time), sums, refused. */
+ * WHICH is 0 or 1: which host this is. WHAT: fill, check, add (both at a time), sums, refused; and of a
+ * heap of numbers: allocate (who maps it), halve, free. */
 #include <farpage.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,8 @@
 
 #define RECORDS 4096
 #define TIMES 600
+#define NUMBERS 3000
+#define BLOCK_WORD 8 /* the first root of a heap */
 
 typedef struct {
     int32_t number;
@@ -126,6 +129,56 @@ static void refused(fp_cluster *cluster) {
         fail("leaving with memory open");
 }
 
+/* A block of numbers that one host allocates, another changes and the first one frees: its offset is in
+ * the heap's first root. */
+static void block(const char *what, fp_cluster *cluster) {
+    uint64_t shape[1] = {1 << 17};
+    fp_shared_options wanted = {.size = sizeof wanted, .dtype = "f8", .shape = shape,
+                                .dimensions = 1, .stays = 1, .heap = 1};
+    fp_shared *memory = fp_shared_open(cluster, "heap of numbers", &wanted, &error);
+    if (!memory)
+        fail("heap");
+    double numbers[NUMBERS];
+    uint64_t offset;
+    if (!strcmp(what, "halve")) {
+        if (fp_heap_open_shared(memory, &error))
+            fail("a heap by calls");
+        printf("%s\n", error.message);
+        if (fp_shared_read(memory, BLOCK_WORD * 8, &offset, sizeof offset, &error) ||
+            fp_shared_read(memory, offset, numbers, sizeof numbers, &error))
+            fail("read");
+        for (int at = 0; at < NUMBERS; at++)
+            numbers[at] /= 2;
+        if (fp_shared_write(memory, offset, numbers, sizeof numbers, &error))
+            fail("write");
+        fp_shared_close(memory);
+        return;
+    }
+    fp_heap *heap = fp_heap_open_shared(memory, &error);
+    if (!heap)
+        fail("open the heap");
+    char *data = fp_shared_data(memory);
+    uint64_t *root = fp_heap_root(heap, 0, &error);
+    if (!strcmp(what, "allocate")) {
+        double *made = fp_heap_alloc(heap, 0, sizeof numbers, &error);
+        if (!made)
+            fail("alloc");
+        for (int at = 0; at < NUMBERS; at++)
+            made[at] = at * 0.1;
+        *root = (uint64_t)((char *)made - data);
+    } else {
+        double *found = (double *)(data + *root);
+        int wrong = 0;
+        for (int at = 0; at < NUMBERS; at++)
+            wrong += found[at] != at * 0.1 / 2;
+        printf("%d wrong\n", wrong);
+        if (fp_heap_free(heap, found, &error))
+            fail("free");
+    }
+    fp_heap_close(heap);
+    fp_shared_close(memory);
+}
+
 int main(int count, char **words) {
     const char *what = words[1];
     int which = atoi(words[2]);
@@ -150,8 +203,10 @@ int main(int count, char **words) {
         add(which);
     else if (!strcmp(what, "sums"))
         sums();
-    else
+    else if (!strcmp(what, "refused"))
         refused(cluster);
+    else
+        block(what, cluster);
     fp_shared_close(shared);
     if (fp_cluster_leave(cluster, 30, &error))
         fail("leave");

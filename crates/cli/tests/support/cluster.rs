@@ -13,7 +13,7 @@ use farpage_services::cluster::{Scheduler, Wanted};
 use farpage_sys::process;
 
 use crate::up::{farpage, until};
-use crate::{history, locks};
+use crate::{heap, history, locks};
 
 /// What a program of a host is told where its host kernel listens.
 pub const CLIENT: &str = "FARPAGE_TEST_CLIENT";
@@ -25,6 +25,7 @@ pub fn run_client() {
     };
     let host = Host::connect(Path::new(&socket)).unwrap();
     let mut shared = None;
+    let mut heaps = heap::Heaps::default();
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
@@ -55,6 +56,10 @@ pub fn run_client() {
         }
         let memory = shared.as_ref().expect("it shares something");
         if let Some(answer) = locks::act(&words, memory) {
+            println!("{answer}");
+            continue;
+        }
+        if let Some(answer) = heaps.act(&words, memory) {
             println!("{answer}");
             continue;
         }

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 
 use crate::heap::Heap;
-use crate::owner::Owner;
+use crate::owner::Processes;
 
 /// Memory of a heap, and its simulated processes that are dead.
 #[derive(Clone)]
@@ -42,7 +42,6 @@ struct Turn {
 }
 
 thread_local! {
-    static DEAD: RefCell<Option<Arc<Mutex<HashSet<u64>>>>> = const { RefCell::new(None) };
     /// Steps until this process is killed.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
     static TURN: RefCell<Option<Turn>> = const { RefCell::new(None) };
@@ -73,33 +72,48 @@ fn die() {
     std::panic::resume_unwind(Box::new(Killed));
 }
 
-/// Whether a simulated process is dead; none where there are none.
-pub(crate) fn is_dead(owner: u64) -> Option<bool> {
-    DEAD.with_borrow(|dead| {
-        let dead = dead.as_ref()?;
-        Some(dead.lock().unwrap().contains(&owner))
-    })
+/// A simulated process.
+struct Simulated {
+    number: u64,
+    dead: Arc<Mutex<HashSet<u64>>>,
+}
+
+impl Processes for Simulated {
+    fn own(&self) -> u64 {
+        self.number
+    }
+
+    fn way(&self) -> u64 {
+        1
+    }
+
+    fn is_dead(&self, process: u64) -> bool {
+        self.dead.lock().unwrap().contains(&process)
+    }
+
+    /// There are two hosts.
+    fn is_near(&self, process: u64) -> bool {
+        self.number % 2 == process % 2
+    }
 }
 
 impl World {
     fn new(kib: usize) -> Self {
         let memory = (0..kib * 128).map(|_| AtomicU64::new(0)).collect();
-        let world = Self {
+        Self {
             memory: Arc::new(Memory(memory)),
             dead: Arc::default(),
-        };
-        world.enter();
-        world
-    }
-
-    /// This thread is in it.
-    fn enter(&self) {
-        DEAD.set(Some(Arc::clone(&self.dead)));
+        }
     }
 
     fn open(&self, process: u64) -> Heap<Mapped> {
         let memory = Mapped(Arc::clone(&self.memory));
-        Heap::open_as(memory, Owner(process), 1).expect("a heap")
+        let dead = Arc::clone(&self.dead);
+        let simulated = Simulated {
+            number: process,
+            dead,
+        };
+        Heap::open_among(memory, Box::new(simulated)).expect("a heap")
     }
 
     /// Runs `act`, which is killed after so many steps. True when it came to its end before.

@@ -87,7 +87,6 @@ fn start(world: &World, truth: &Truth, waits: &Sender<usize>, number: usize, see
     let (world, truth, waits) = (world.clone(), Arc::clone(truth), waits.clone());
     let id = 1000 + number as u64;
     let thread = std::thread::spawn(move || {
-        world.enter();
         let turn = Turn {
             number,
             waits: waits.clone(),
