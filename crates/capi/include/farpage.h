@@ -559,6 +559,14 @@ struct fp_mutex *fp_mutex_open(const char *name,
                                uint32_t replicas,
                                struct fp_error *error);
 
+// The lock that lies at byte `offset` of shared memory that is mapped (fp_shared_open), or is to lie there,
+// where 64 bytes are 0: a multiple of 64. Who takes it has what lies beside it in its page with it. The memory stays
+// mapped until fp_mutex_close. Returns NULL when it fails: FP_ARGUMENT when it cannot lie there,
+// FP_CHANGED when something else does.
+struct fp_mutex *fp_mutex_at(const struct fp_shared *shared,
+                             uint64_t offset,
+                             struct fp_error *error);
+
 // Closes it; it is not given back by that. Takes NULL.
 void fp_mutex_close(struct fp_mutex *mutex);
 
@@ -597,6 +605,13 @@ struct fp_semaphore *fp_semaphore_open(const char *name,
                                        uint32_t replicas,
                                        struct fp_error *error);
 
+// The semaphore that lies at byte `offset`, as fp_mutex_at has it, in 64 bytes and 64 for every
+// eight places.
+struct fp_semaphore *fp_semaphore_at(const struct fp_shared *shared,
+                                     uint64_t offset,
+                                     uint32_t places,
+                                     struct fp_error *error);
+
 // Closes it. Takes NULL.
 void fp_semaphore_close(struct fp_semaphore *semaphore);
 
@@ -613,6 +628,12 @@ struct fp_barrier *fp_barrier_open(const char *name,
                                    uint32_t parties,
                                    uint32_t replicas,
                                    struct fp_error *error);
+
+// The barrier that lies at byte `offset`, as fp_semaphore_at has it.
+struct fp_barrier *fp_barrier_at(const struct fp_shared *shared,
+                                 uint64_t offset,
+                                 uint32_t parties,
+                                 struct fp_error *error);
 
 // Closes it. Takes NULL.
 void fp_barrier_close(struct fp_barrier *barrier);

@@ -5,12 +5,13 @@ use std::ffi::c_char;
 use std::time::Duration;
 
 use farpage_services::sync::{Acquired, Barrier, Condition, Mutex, Semaphore, SyncError};
-use farpage_services::{Host, default_socket};
+use farpage_services::{Host, Shared, default_socket};
 
 use crate::error::{
     FP_BROKEN, FP_CHANGED, FP_DENIED, FP_HOLDER_DIED, FP_LOST, FP_OTHER, FP_TIMED_OUT, Failure,
     FpError, call, coded, handle, text,
 };
+use crate::shared::FpShared;
 
 /// A lock that one thread at a time has, of all processes of all hosts, and its condition.
 pub struct FpMutex(Mutex);
@@ -81,6 +82,24 @@ unsafe fn opened<T>(
     unsafe { call(error, std::ptr::null_mut(), body) }
 }
 
+/// What `open` opens in shared memory that this program maps.
+///
+/// # Safety
+/// `shared` is NULL or was opened, `error` NULL or the caller's own.
+unsafe fn lies<T>(
+    shared: *const FpShared,
+    error: *mut FpError,
+    open: impl FnOnce(&Shared) -> Result<T, SyncError>,
+) -> *mut T {
+    let body = || {
+        // SAFETY: forwarded.
+        let mapped = unsafe { handle(shared, "shared") }?.mapped()?;
+        Ok(Box::into_raw(Box::new(open(mapped)?)))
+    };
+    // SAFETY: forwarded.
+    unsafe { call(error, std::ptr::null_mut(), body) }
+}
+
 /// Gives back what was opened.
 ///
 /// # Safety
@@ -123,6 +142,24 @@ pub unsafe extern "C" fn fp_mutex_open(
     unsafe {
         opened(name, replicas, error, |host, name, replicas| {
             Mutex::named(host, name, replicas).map(FpMutex)
+        })
+    }
+}
+
+/// The lock that lies at byte `offset` of shared memory that is mapped (fp_shared_open), or is to lie there,
+/// where 64 bytes are 0: a multiple of 64. Who takes it has what lies beside it in its page with it. The memory stays
+/// mapped until fp_mutex_close. Returns NULL when it fails: FP_ARGUMENT when it cannot lie there,
+/// FP_CHANGED when something else does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fp_mutex_at(
+    shared: *const FpShared,
+    offset: u64,
+    error: *mut FpError,
+) -> *mut FpMutex {
+    // SAFETY: as the header says.
+    unsafe {
+        lies(shared, error, |shared| {
+            Mutex::at(shared, offset).map(FpMutex)
         })
     }
 }
@@ -219,6 +256,20 @@ pub unsafe extern "C" fn fp_semaphore_open(
     }
 }
 
+/// The semaphore that lies at byte `offset`, as fp_mutex_at has it, in 64 bytes and 64 for every
+/// eight places.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fp_semaphore_at(
+    shared: *const FpShared,
+    offset: u64,
+    places: u32,
+    error: *mut FpError,
+) -> *mut FpSemaphore {
+    let open = |shared: &Shared| Semaphore::at(shared, offset, places).map(FpSemaphore);
+    // SAFETY: as the header says.
+    unsafe { lies(shared, error, open) }
+}
+
 /// Closes it. Takes NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fp_semaphore_close(semaphore: *mut FpSemaphore) {
@@ -266,6 +317,19 @@ pub unsafe extern "C" fn fp_barrier_open(
             Barrier::named(host, name, parties, replicas).map(FpBarrier)
         })
     }
+}
+
+/// The barrier that lies at byte `offset`, as fp_semaphore_at has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fp_barrier_at(
+    shared: *const FpShared,
+    offset: u64,
+    parties: u32,
+    error: *mut FpError,
+) -> *mut FpBarrier {
+    let open = |shared: &Shared| Barrier::at(shared, offset, parties).map(FpBarrier);
+    // SAFETY: as the header says.
+    unsafe { lies(shared, error, open) }
 }
 
 /// Closes it. Takes NULL.

@@ -129,6 +129,33 @@ static void refused(fp_cluster *cluster) {
         fail("leaving with memory open");
 }
 
+/* A lock, a semaphore and a barrier in a block, beside what they would guard. */
+static void locks_in(fp_heap *heap, fp_shared *memory) {
+    char *place = fp_heap_alloc(heap, 0, 512, &error);
+    if (!place)
+        fail("alloc for locks");
+    memset(place, 0, 512);
+    uint64_t at = (uint64_t)(place - (char *)fp_shared_data(memory));
+    if (fp_mutex_at(memory, at + 8, &error) || error.code != FP_ARGUMENT)
+        fail("a place that is none");
+    fp_mutex *mutex = fp_mutex_at(memory, at, &error);
+    fp_semaphore *semaphore = fp_semaphore_at(memory, at + 64, 2, &error);
+    fp_barrier *barrier = fp_barrier_at(memory, at + 192, 1, &error);
+    if (!mutex || !semaphore || !barrier)
+        fail("locks in a block");
+    if (fp_semaphore_at(memory, at, 2, &error) || error.code != FP_CHANGED)
+        fail("where a lock lies");
+    if (fp_mutex_lock(mutex, 0, &error) || fp_semaphore_take(semaphore, 0, &error) ||
+        fp_barrier_wait(barrier, UINT64_MAX, &error) || fp_semaphore_give(semaphore, &error) ||
+        fp_mutex_unlock(mutex, &error))
+        fail("locks");
+    fp_mutex_close(mutex);
+    fp_semaphore_close(semaphore);
+    fp_barrier_close(barrier);
+    if (fp_heap_free(heap, place, &error))
+        fail("free");
+}
+
 /* A block of numbers that one host allocates, another changes and the first one frees: its offset is in
  * the heap's first root. */
 static void block(const char *what, fp_cluster *cluster) {
@@ -166,6 +193,7 @@ static void block(const char *what, fp_cluster *cluster) {
         for (int at = 0; at < NUMBERS; at++)
             made[at] = at * 0.1;
         *root = (uint64_t)((char *)made - data);
+        locks_in(heap, memory);
     } else {
         double *found = (double *)(data + *root);
         int wrong = 0;
