@@ -7,6 +7,7 @@ mod mirrored;
 mod pager;
 mod recovery;
 mod seal;
+mod seen;
 mod simple;
 mod stale;
 
@@ -366,6 +367,10 @@ impl Shared {
                 self.with(unit, |cell| cell.unit.page().map(Page::seal));
                 Ok(Ok(()))
             }
+            Event::Watch => {
+                self.watch(places, unit);
+                Ok(Ok(()))
+            }
             Event::LetGo => {
                 self.with(unit, |cell| cell.is_timed = false);
                 Ok(Ok(()))
@@ -376,12 +381,15 @@ impl Shared {
                 contents,
             } => {
                 let keeps = self.keeps_to_give(places, unit, &message);
-                self.with(unit, |cell| match cell.unit.page() {
-                    Some(page) => page.handle(from, message),
-                    None => Err(Violation {
-                        by: from,
-                        what: "a message of another scheduler",
-                    }),
+                self.with(unit, |cell| {
+                    cell.counts.came();
+                    match cell.unit.page() {
+                        Some(page) => page.handle(from, message),
+                        None => Err(Violation {
+                            by: from,
+                            what: "a message of another scheduler",
+                        }),
+                    }
                 })?;
                 self.carry_out(places, unit, contents);
                 self.has_given(unit, keeps);
@@ -448,7 +456,9 @@ impl Shared {
         };
         loop {
             work.outputs = self.with(unit, |cell| {
-                std::iter::from_fn(|| cell.unit.poll()).collect()
+                let outputs: Vec<Does> = std::iter::from_fn(|| cell.unit.poll()).collect();
+                cell.counts.does(self.shell.own, &outputs);
+                outputs
             });
             if work.outputs.is_empty() {
                 self.may_have_written(unit);
@@ -484,8 +494,11 @@ impl Shared {
                     (cell.contents, cell.is_new) = (came.take(), false)
                 });
             }
-            Output::Allow(Some(Access::Write)) => {}
-            Output::Allow(Some(Access::Read)) => places.kernel.lock_pages(pages)?,
+            Output::Allow(Some(Access::Write)) => self.may_change(places, unit),
+            Output::Allow(Some(Access::Read)) => {
+                places.kernel.lock_pages(pages)?;
+                self.has_changed(places, unit);
+            }
             Output::Allow(None) => {
                 count(&self.counters.dropped);
                 self.with(unit, |cell| {
@@ -494,7 +507,10 @@ impl Shared {
                 });
                 places.forget(pages)?;
             }
-            Output::Withdraw => self.withdraw(places, unit)?,
+            Output::Withdraw => {
+                self.withdraw(places, unit)?;
+                self.has_changed(places, unit);
+            }
             Output::Send(to, message) => self.sends(places, unit, to, message)?,
             Output::Lost => self.fails(unit, LOST),
             Output::Sealed => self.refuses_to_write(unit),

@@ -25,6 +25,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
+use super::hosts::{ClusterReading, Looks};
 use super::reading::Reading;
 use request::Rules;
 
@@ -63,6 +64,13 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         format!("it is no address of this machine and port; give e.g. {DEFAULT} or [::1]:7780")
     })
 }
+
+/// What draws the page.
+const SCRIPT: &str = concat!(
+    include_str!("figures.js"),
+    include_str!("hosts.js"),
+    include_str!("page.js")
+);
 
 /// What was seen.
 #[derive(Default)]
@@ -136,13 +144,17 @@ pub fn start(args: &WebArgs, socket: PathBuf) -> Result<Option<SocketAddr>> {
 
 /// Looks at the host kernel for ever.
 fn look(socket: &std::path::Path, seen: &Mutex<Seen>) {
+    let cluster = Looks::start(socket.into()).ok();
     let mut host = None;
     loop {
         if host.is_none() {
             host = Host::connect(socket).ok();
         }
         match host.as_ref().map(Host::figures) {
-            Some(Ok(figures)) => lock(seen).takes(figures),
+            Some(Ok(figures)) => {
+                let cluster = cluster.as_ref().and_then(Looks::last);
+                lock(seen).takes(figures, cluster);
+            }
             Some(Err(_)) | None => host = None,
         }
         std::thread::sleep(EVERY);
@@ -248,16 +260,16 @@ fn contents(seen: &Mutex<Seen>, uri: &hyper::Uri) -> Option<(&'static str, Bytes
 fn page() -> String {
     include_str!("page.html")
         .replace("/*STYLE*/", include_str!("../../plot/page.css"))
-        .replace("/*SCRIPT*/", include_str!("page.js"))
+        .replace("/*SCRIPT*/", SCRIPT)
 }
 
 impl Seen {
-    fn takes(&mut self, mut figures: Figures) {
+    fn takes(&mut self, mut figures: Figures, cluster: Option<ClusterReading>) {
         let most = |one: &farpage_services::ObjectFigures| std::cmp::Reverse(one.resident_bytes);
         figures.objects.sort_by_key(most);
         figures.objects.truncate(OBJECTS_MAX);
         let before = (self.figures.at_ns > 0).then_some(&self.figures);
-        let reading = Reading::new(before, &figures);
+        let reading = Reading::new(before, &figures).with(cluster);
         let files = reading.paging_space.iter().flat_map(|space| &space.files);
         self.past.push_back(Point {
             at_ms: reading.at_ms,
@@ -315,7 +327,7 @@ mod tests {
     #[test]
     fn the_past_is_told_once_and_is_bounded() {
         let mut seen = Seen::default();
-        (0..PAST as u64 + 50).for_each(|time| seen.takes(figures(time)));
+        (0..PAST as u64 + 50).for_each(|time| seen.takes(figures(time), None));
         let told = |since| -> serde_json::Value {
             serde_json::from_str(&seen.told(since).unwrap()).unwrap()
         };
