@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use clap::Args;
 use farpage_abi::PAGE_BYTES;
-use farpage_services::cluster::{Holds, PageAtHost, PageTold, PagesTold, PagesWanted};
+use farpage_services::cluster::{Holds, PageAtHost, PageChanged, PageTold, PagesTold, PagesWanted};
 
 use super::told::messages;
 use crate::columns::{Side, columns};
@@ -257,6 +257,9 @@ fn said_of_words(told: &PagesTold, page: &PageTold) -> String {
     let is_cut = |host: &PageAtHost| host.changed.as_ref().is_some_and(|changed| changed.is_cut);
     let is_cut = page.hosts.iter().any(is_cut);
     text += &match sharing(page) {
+        Sharing::Nothing if is_fetched_ahead(told, page) => {
+            "no thread faulted on it: hosts fetch it ahead of need, with pages near it".to_owned()
+        }
         Sharing::Nothing => "no host changed a word while it was looked at".to_owned(),
         Sharing::One => {
             "one host changes it; others only read it, or write what was there".to_owned()
@@ -291,6 +294,20 @@ fn said_of_words(told: &PagesTold, page: &PageTold) -> String {
         }
     }
     text
+}
+
+/// True of a page that goes from host to host, and that nobody waits for; where it is known who waits for
+/// others.
+fn is_fetched_ahead(told: &PagesTold, page: &PageTold) -> bool {
+    let changed = |page: &PageTold, is: fn(&PageChanged) -> bool| {
+        let mut all = page.hosts.iter().filter_map(|host| host.changed.as_ref());
+        all.any(is)
+    };
+    let is_known = told
+        .pages
+        .iter()
+        .any(|page| changed(page, |one| !one.by.is_empty()));
+    is_known && changed(page, |one| one.turns > 0) && !changed(page, |one| !one.by.is_empty())
 }
 
 /// What to do about false sharing.
@@ -334,8 +351,6 @@ fn runs(words: &[(u32, u32)], is_cut: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use farpage_services::cluster::PageChanged;
-
     use super::*;
 
     fn told(page_bytes: u64, hosts: &[&[(u32, u32)]]) -> PagesTold {
@@ -393,6 +408,27 @@ of its own (4.00 KiB apart)
         assert_eq!(of(&[&[(0, 4)], &[(4, 2)]]), Sharing::False);
         assert_eq!(of(&[&[(0, 4)], &[]]), Sharing::One);
         assert_eq!(of(&[&[], &[]]), Sharing::Nothing);
+    }
+
+    #[test]
+    fn a_page_that_nobody_waits_for_is_said_to_be_fetched_ahead() {
+        let mut told = told(4096, &[&[(0, 4)], &[(4, 2)]]);
+        let mut ahead = told.pages[0].clone();
+        for changed in ahead
+            .hosts
+            .iter_mut()
+            .filter_map(|host| host.changed.as_mut())
+        {
+            (changed.words, changed.by) = (Vec::new(), Vec::new());
+        }
+        told.pages.push(ahead);
+        assert!(said_of_words(&told, &told.pages[1]).contains("hosts fetch it ahead of need"));
+        told.pages.remove(0);
+        let said = said_of_words(&told, &told.pages[0]);
+        assert!(
+            said.contains("no host changed a word"),
+            "who waits is not known: {said}"
+        );
     }
 
     #[test]
