@@ -26,7 +26,7 @@ function path(from, to) {
   const [ax, ay] = rim(from, 3), [bx, by] = rim(to, 9);
   return {
     line: `M${ax} ${ay} Q${mid.x} ${mid.y} ${bx} ${by}`,
-    label: { x: (ax + 2 * mid.x + bx) / 4 - dy / long * 13, y: (ay + 2 * mid.y + by) / 4 + dx / long * 13 },
+    label: { x: (ax + 2 * mid.x + bx) / 4 - dy / long * 46, y: (ay + 2 * mid.y + by) / 4 + dx / long * 26 - 3 },
     tip: { x: bx, y: by, turn: Math.atan2(by - mid.y, bx - mid.x) * 180 / Math.PI },
   };
 }
@@ -34,13 +34,13 @@ function path(from, to) {
 // Flows, those of most bytes last and so on top.
 function ring(svg, cluster) {
   const n = cluster.hosts.length, colour = colours(cluster);
-  const w = 900, h = n > 2 ? 430 : 250, most = Math.max(1, ...cluster.hosts.map((o) => o.owned_bytes));
+  const w = 900, h = n > 2 ? 470 : 250, most = Math.max(1, ...cluster.hosts.map((o) => o.owned_bytes));
   svg.setAttribute("viewBox", `0 0 ${w} ${h}`);
   const places = new Map(cluster.hosts.map((host, at) => {
-    const turn = Math.PI + 2 * Math.PI * at / Math.max(1, n);
+    const turn = (n > 2 ? -Math.PI / 2 : Math.PI) + 2 * Math.PI * at / Math.max(1, n);
     const r = (n > 16 ? 10 : 19) + (n > 16 ? 6 : 15) * Math.sqrt(host.owned_bytes / most);
     return [host.number, { x: n === 1 ? w / 2 : w / 2 + Math.cos(turn) * (n > 2 ? 330 : 270),
-      y: h / 2 + (n > 2 ? Math.sin(turn) * (h / 2 - 62) : 0), r }];
+      y: h / 2 + (n > 2 ? Math.sin(turn) * (h / 2 - 74) - 14 : 0), r }];
   }));
   const flows = cluster.hosts.flatMap((host) => host.flows.map((flow) => ({ ...flow, from: host.number })))
     .filter((flow) => flow.messages_per_second > 0 && places.has(flow.to))
