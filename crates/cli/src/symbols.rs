@@ -6,7 +6,7 @@ use std::fs;
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
 
 /// Bytes of a program that is read at most.
-const PROGRAM_BYTES_MAX: u64 = 512 << 20;
+const PROGRAM_BYTES_MAX: u64 = 128 << 20;
 /// Places and programs that are kept at most.
 const KEPT_MAX: usize = 4096;
 

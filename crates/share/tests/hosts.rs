@@ -214,8 +214,13 @@ fn words_that_each_host_changes_of_a_page_are_told() {
             told.changed.expect("it is looked at")
         };
         at(0, 1).store(1, Ordering::Relaxed);
+        assert_eq!(at(1, 1).load(Ordering::Relaxed), 1);
         for one in &all {
-            one.server.watch(grid.number, &[1, 99]);
+            one.server.watch(grid.number, &[1, 2, 99]);
+            assert!(
+                one.server.units(grid.number, &[2, 99]).is_empty(),
+                "what nobody touched is not looked at"
+            );
         }
         for round in 2..20 {
             at(0, 5).store(round, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 //! each object it owns.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farpage_services::cluster::{ClusterFigures, ClusterObject, HostFigures, HostFlow};
@@ -14,6 +14,8 @@ use crate::size::{human, human_count};
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
+/// Looks that nobody wants to see, before there are no more.
+const UNSEEN_MAX: u32 = 5;
 /// Hosts to which messages are shown side by side, as text.
 pub const SIDE_BY_SIDE: usize = 8;
 
@@ -100,7 +102,14 @@ pub fn look(host: &Host) -> Result<Option<ClusterFigures>, Error> {
 }
 
 /// A thread that looks at the cluster all the time: hosts that die keep others waiting, and nobody else.
-pub struct Looks(Arc<Mutex<Option<ClusterReading>>>);
+pub struct Looks(Arc<Mutex<Last>>);
+
+#[derive(Default)]
+struct Last {
+    reading: Option<ClusterReading>,
+    /// Looks since somebody wanted to know.
+    unseen: u32,
+}
 
 impl Looks {
     /// At that of the host kernel that listens there. It ends when nobody has this any more.
@@ -108,21 +117,25 @@ impl Looks {
     /// # Errors
     /// Without threads.
     pub fn start(socket: PathBuf) -> std::io::Result<Self> {
-        let last = Arc::new(Mutex::new(None));
+        let last = Arc::new(Mutex::new(Last::default()));
         let of = Arc::downgrade(&last);
         let look_on = move || {
             let (mut host, mut before): (Option<Host>, Option<ClusterFigures>) = (None, None);
             while let Some(last) = of.upgrade() {
-                host = host.or_else(|| Host::connect(&socket).ok());
-                match host.as_ref().map(look) {
-                    Some(Ok(Some(now))) => {
-                        let reading = ClusterReading::new(before.as_ref(), &now);
-                        *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
-                        before = Some(now);
+                if !wanted(&last) {
+                    before = None;
+                } else {
+                    host = host.or_else(|| Host::connect(&socket).ok());
+                    match host.as_ref().map(look) {
+                        Some(Ok(Some(now))) => {
+                            let reading = ClusterReading::new(before.as_ref(), &now);
+                            lock(&last).reading = Some(reading);
+                            before = Some(now);
+                        }
+                        // It joins before it answers, and stays.
+                        Some(Ok(None)) => return,
+                        Some(Err(_)) | None => host = None,
                     }
-                    // It joins before it answers, and stays.
-                    Some(Ok(None)) => return,
-                    Some(Err(_)) | None => host = None,
                 }
                 drop(last);
                 std::thread::sleep(EVERY);
@@ -134,13 +147,28 @@ impl Looks {
         Ok(Self(last))
     }
 
-    /// What was last seen. `None`: it is in no cluster, or nothing is known yet.
+    /// What was last seen. `None`: it is in no cluster, or nothing is known yet, or nobody has asked for
+    /// long.
     pub fn last(&self) -> Option<ClusterReading> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let mut last = lock(&self.0);
+        last.unseen = 0;
+        last.reading.clone()
     }
+}
+
+/// Somebody wants to know: all hosts have to look.
+fn wanted(last: &Mutex<Last>) -> bool {
+    let mut last = lock(last);
+    last.unseen = last.unseen.saturating_add(1);
+    let is_wanted = last.unseen <= UNSEEN_MAX;
+    if !is_wanted {
+        last.reading = None;
+    }
+    is_wanted
+}
+
+fn lock(last: &Mutex<Last>) -> MutexGuard<'_, Last> {
+    last.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ClusterReading {
@@ -247,7 +275,7 @@ pub fn host_cells(reading: &ClusterReading) -> Vec<Vec<String>> {
     let cell = |flow: &FlowRow| match flow.messages {
         0 => "-".to_owned(),
         _ => format!(
-            "{} {}",
+            "{}, {}",
             human_count(flow.messages_per_second as u64),
             human(flow.bytes_per_second as u64)
         ),
@@ -388,9 +416,9 @@ OF THE CLUSTER      SIZE      PAGE  FAULTS/S  MESSAGES/S  OWNED BY
 grid            1.00 MiB  4.00 KiB       150         300  a 25%, b 50%
 
 messages and bytes a second
-HOST          OWNS         TO a         TO b
-a (this)   256 KiB               200 800 KiB
-b          512 KiB  100 400 KiB
+HOST         OWNS          TO a          TO b
+a (this)  256 KiB                200, 800 KiB
+b         512 KiB  100, 400 KiB
 ";
         assert_eq!(text(&reading), expected);
     }

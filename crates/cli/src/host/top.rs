@@ -427,7 +427,7 @@ mod tests {
             "a 25%, b 50%",
             "TO b",
             "a (this)",
-            "200 800 KiB",
+            "200, 800 KiB",
             "paging space",
         ] {
             assert!(shown.contains(part), "{part} in\n{shown}");

@@ -142,7 +142,10 @@ fn hosts_show_what_each_owns_and_sends_to_which() {
     assert!(line("HOST  ").contains("TO host0"), "{stats}");
     for host in ["host0 (this) ", "host1 "] {
         let line = line(host);
-        assert!(!line.contains(" - ") && !line.contains(" 0 0 B"), "{stats}");
+        assert!(
+            !line.contains(" - ") && !line.contains(" 0, 0 B"),
+            "{stats}"
+        );
     }
     for part in ["\"messages_per_second\":", "\"name\":\"host1\"", "</html>"] {
         assert!(plot.contains(part), "{part} in {plot}");

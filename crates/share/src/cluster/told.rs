@@ -4,8 +4,9 @@
 //! tells nothing, and is not waited for.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use farpage_coherence::Host;
 use farpage_network::Incarnation;
@@ -25,6 +26,13 @@ const OBJECTS_MAX: usize = 4096;
 const UNITS_MAX: usize = 256;
 /// Places in programs that are told for a unit at most.
 const PLACES_MAX: usize = 4;
+
+/// Who does not tell for so long is not waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks whether somebody is so late.
+const LOOK: Duration = Duration::from_secs(1);
+/// What was counted so lately is told again.
+const FRESH: Duration = Duration::from_millis(300);
 
 /// What a host asks all others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +82,7 @@ struct State {
 }
 
 struct Open {
+    began: Instant,
     left: HashSet<Incarnation>,
     told: Told,
     answer: Answer,
@@ -91,6 +100,7 @@ impl Gathering {
         state.next += 1;
         let question = state.next;
         let open = Open {
+            began: Instant::now(),
             left: of.collect(),
             told: Told::new(),
             answer,
@@ -117,12 +127,21 @@ impl Gathering {
 
     /// Hosts of which `is_there` is false are gone, and tell nothing.
     pub(super) fn without_all_but(&self, is_there: impl Fn(Incarnation) -> bool) {
+        self.end_those(|open| {
+            open.left.retain(|host| is_there(*host));
+            open.left.is_empty()
+        });
+    }
+
+    /// Who has not told for long does not: it may be of another version.
+    fn without_the_late(&self) {
+        self.end_those(|open| open.began.elapsed() > PATIENCE);
+    }
+
+    fn end_those(&self, is_over: impl Fn(&mut Open) -> bool) {
         let over: Vec<Open> = {
             let all = &mut lock(&self.0).open;
-            let over = all.extract_if(|_, open| {
-                open.left.retain(|host| is_there(*host));
-                open.left.is_empty()
-            });
+            let over = all.extract_if(|_, open| is_over(open));
             over.map(|(_, open)| open).collect()
         };
         for open in over {
@@ -147,12 +166,21 @@ impl Desk {
 
 /// Answers questions until nobody can ask any more.
 pub(super) fn run(inner: &Weak<Inner>, jobs: Receiver<Job>) {
-    for (by, question, asks) in jobs {
+    let mut last: Option<(Instant, HostFigures)> = None;
+    loop {
+        let job = jobs.recv_timeout(LOOK);
         let Some(inner) = inner.upgrade() else {
             return;
         };
-        let tells = inner.tells(asks);
-        inner.is_told_to(by, question, tells);
+        match job {
+            Ok((by, question, asks)) => {
+                let tells = inner.tells(asks, &mut last);
+                inner.is_told_to(by, question, tells);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        inner.gathering.without_the_late();
     }
 }
 
@@ -186,14 +214,22 @@ impl Inner {
         Incarnation(self.control.incarnation().0)
     }
 
-    fn tells(&self, asks: Asks) -> Tells {
+    fn tells(&self, asks: Asks, last: &mut Option<(Instant, HostFigures)>) -> Tells {
         match asks {
             Asks::Figures => {
+                // Many may look at once.
+                if let Some((at, figures)) = last
+                    && at.elapsed() < FRESH
+                {
+                    return Tells::Figures(figures.clone());
+                }
                 let mut objects = self.server.all_figures();
                 objects.sort_by_key(|(_, figures)| std::cmp::Reverse(figures.sent));
                 objects.truncate(OBJECTS_MAX);
                 let flows = self.server.flows();
-                Tells::Figures(HostFigures { objects, flows })
+                let figures = HostFigures { objects, flows };
+                *last = Some((Instant::now(), figures.clone()));
+                Tells::Figures(figures)
             }
             Asks::Hottest { object, most } => {
                 let most = (most as usize).min(UNITS_MAX);
@@ -219,19 +255,25 @@ impl Inner {
 
     /// Adds who of this host faulted on units that are looked at.
     fn tell_who_faults(&self, object: u64, told: &mut [UnitFigures]) {
-        let mut by: HashMap<u64, HashMap<String, u32>> = HashMap::new();
+        let mut by: HashMap<u64, Vec<(u32, u32, u64)>> = HashMap::new();
         for ((unit, thread, instruction), times) in self.server.faulted(object) {
-            let who = self.observer.place(thread, instruction);
-            *by.entry(unit).or_default().entry(who).or_default() += times;
+            by.entry(unit)
+                .or_default()
+                .push((times, thread, instruction));
         }
         for one in told {
-            let Some(changed) = &mut one.changed else {
+            let (Some(changed), Some(mut all)) = (&mut one.changed, by.remove(&one.unit)) else {
                 continue;
             };
-            let mut all: Vec<(String, u32)> = by.remove(&one.unit).into_iter().flatten().collect();
-            all.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
-            all.truncate(PLACES_MAX);
-            changed.by = all;
+            // Those that did most; only they are looked up.
+            all.sort_unstable_by(|one, other| other.cmp(one));
+            for (times, thread, instruction) in all.into_iter().take(PLACES_MAX) {
+                let who = self.observer.place(thread, instruction);
+                match changed.by.iter_mut().find(|(other, _)| *other == who) {
+                    Some((_, sum)) => *sum += times,
+                    None => changed.by.push((who, times)),
+                }
+            }
         }
     }
 

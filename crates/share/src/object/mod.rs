@@ -144,6 +144,8 @@ struct Work {
     outputs: Vec<Does>,
     /// What came with the message that led to them.
     came: Option<Box<[u8]>>,
+    /// Somebody wants to know what this host changes.
+    is_watched: bool,
 }
 
 impl Shared {
@@ -453,12 +455,13 @@ impl Shared {
         let mut work = Work {
             outputs: Vec::new(),
             came,
+            is_watched: false,
         };
         loop {
-            work.outputs = self.with(unit, |cell| {
+            (work.outputs, work.is_watched) = self.with(unit, |cell| {
                 let outputs: Vec<Does> = std::iter::from_fn(|| cell.unit.poll()).collect();
                 cell.counts.does(self.shell.own, &outputs);
-                outputs
+                (outputs, cell.watch.is_some())
             });
             if work.outputs.is_empty() {
                 self.may_have_written(unit);
@@ -466,7 +469,7 @@ impl Shared {
             }
             for output in std::mem::take(&mut work.outputs) {
                 let done = match output {
-                    Does::As(output) => self.does(places, unit, output, &mut work.came),
+                    Does::As(output) => self.does(places, unit, output, &mut work),
                     Does::Send(to, message) => self.says_simple(places, unit, to, message),
                     Does::Store => {
                         self.stores(unit, work.came.take());
@@ -485,19 +488,24 @@ impl Shared {
         places: &Places<'_>,
         unit: u64,
         output: Output,
-        came: &mut Option<Box<[u8]>>,
+        work: &mut Work,
     ) -> Result<(), PagerError> {
         let pages = self.pages_of(unit);
         match output {
             Output::Take => {
                 self.with(unit, |cell| {
-                    (cell.contents, cell.is_new) = (came.take(), false)
+                    (cell.contents, cell.is_new) = (work.came.take(), false)
                 });
             }
-            Output::Allow(Some(Access::Write)) => self.may_change(places, unit),
+            Output::Allow(Some(Access::Write)) if work.is_watched => {
+                self.may_change(places, unit);
+            }
+            Output::Allow(Some(Access::Write)) => {}
             Output::Allow(Some(Access::Read)) => {
                 places.kernel.lock_pages(pages)?;
-                self.has_changed(places, unit);
+                if work.is_watched {
+                    self.has_changed(places, unit);
+                }
             }
             Output::Allow(None) => {
                 count(&self.counters.dropped);
@@ -509,7 +517,9 @@ impl Shared {
             }
             Output::Withdraw => {
                 self.withdraw(places, unit)?;
-                self.has_changed(places, unit);
+                if work.is_watched {
+                    self.has_changed(places, unit);
+                }
             }
             Output::Send(to, message) => self.sends(places, unit, to, message)?,
             Output::Lost => self.fails(unit, LOST),

@@ -1,6 +1,6 @@
 //! What others may know of the units of an object at this host.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Weak;
 
 use farpage_abi::Access;
@@ -64,17 +64,35 @@ impl Shared {
     /// Looks from now on at what this host changes of these units, of which there may be so many; for a
     /// while, unless it is told again.
     pub(crate) fn watch_all(&self, units: &[u64]) {
-        self.watch_no_more();
         if let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) {
             // From now on it keeps who faults.
             kernel.trace(u64::MAX, 0);
         }
+        let mut watched = self.watched();
         let most = (WATCHED_BYTES_MAX / self.unit_bytes()).max(1);
-        let units = units.iter().filter(|unit| **unit < self.units());
-        for unit in units.take(most) {
-            // No peer has to do with it.
-            let _ = self.happens(*unit, Event::Watch);
+        for unit in units {
+            let is_touched = self.part(*unit).contains_key(unit);
+            let has_room = watched.contains(unit) || watched.len() < most;
+            if is_touched && has_room {
+                watched.insert(*unit);
+                // No peer has to do with it.
+                let _ = self.happens(*unit, Event::Watch);
+            }
         }
+    }
+
+    /// Units that are looked at; no more those for which nobody asked any more.
+    fn watched(&self) -> HashSet<u64> {
+        let mut all = HashSet::new();
+        for part in &self.cells {
+            for (unit, cell) in lock(part).iter_mut() {
+                cell.watch.take_if(|watch| watch.is_over());
+                if cell.watch.is_some() {
+                    all.insert(*unit);
+                }
+            }
+        }
+        all
     }
 
     /// Threads that faulted lately on units that are looked at: the unit, the thread, the instruction, and
@@ -94,16 +112,6 @@ impl Shared {
         all
     }
 
-    fn watch_no_more(&self) {
-        for part in &self.cells {
-            for cell in lock(part).values_mut() {
-                if cell.watch.as_ref().is_some_and(|watch| watch.is_over()) {
-                    cell.watch = None;
-                }
-            }
-        }
-    }
-
     pub(super) fn watch(&self, places: &Places<'_>, unit: u64) {
         let bytes = self.unit_bytes_of(unit);
         let is_begun = self.with(unit, |cell| {
@@ -121,12 +129,9 @@ impl Shared {
 
     /// Threads here are about to be let in to write to a unit.
     pub(super) fn may_change(&self, places: &Places<'_>, unit: u64) {
-        let is_watched = self.with(unit, |cell| match &cell.watch {
-            Some(watch) if watch.is_over() => {
-                cell.watch = None;
-                false
-            }
-            watch => watch.is_some(),
+        let is_watched = self.with(unit, |cell| {
+            cell.watch.take_if(|watch| watch.is_over());
+            cell.watch.is_some()
         });
         // It is only not looked at when its contents cannot be had.
         if is_watched && let Ok(contents) = self.contents(places, unit) {

@@ -11,7 +11,7 @@ use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -31,6 +31,8 @@ use request::Rules;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
+/// A page that has not asked for so long is closed.
+const VIEWED: Duration = Duration::from_secs(5);
 /// Looks that are kept: ten minutes.
 const PAST: usize = 600;
 /// Objects that are shown: those that have most in memory.
@@ -78,6 +80,8 @@ struct Seen {
     figures: Figures,
     reading: Reading,
     past: VecDeque<Point>,
+    /// When a page last asked.
+    viewed: Option<Instant>,
 }
 
 /// A look, as the plots show it.
@@ -152,8 +156,11 @@ fn look(socket: &std::path::Path, seen: &Mutex<Seen>) {
         }
         match host.as_ref().map(Host::figures) {
             Some(Ok(figures)) => {
-                let cluster = cluster.as_ref().and_then(Looks::last);
-                lock(seen).takes(figures, cluster);
+                // Other hosts have to look, too: only while somebody sees it.
+                let viewed = lock(seen).viewed;
+                let is_viewed = viewed.is_some_and(|at| at.elapsed() < VIEWED);
+                let looks = cluster.as_ref().filter(|_| is_viewed);
+                lock(seen).takes(figures, looks.and_then(Looks::last));
             }
             Some(Err(_)) | None => host = None,
         }
@@ -246,7 +253,9 @@ fn contents(seen: &Mutex<Seen>, uri: &hyper::Uri) -> Option<(&'static str, Bytes
         "/figures.json" => {
             let since = uri.query().and_then(|query| query.strip_prefix("since="));
             let since = since.and_then(|since| since.parse().ok()).unwrap_or(0);
-            let body = lock(seen).told(since)?;
+            let mut seen = lock(seen);
+            seen.viewed = Some(Instant::now());
+            let body = seen.told(since)?;
             Some(("application/json", body.into()))
         }
         "/metrics" => {
