@@ -346,7 +346,11 @@ fn runs(words: &[(u32, u32)], is_cut: bool) -> String {
         true => " and more",
         false => "",
     };
-    format!("words {}{more}", shown.join(", "))
+    let words = match words {
+        [(_, 1)] if !is_cut => "word",
+        _ => "words",
+    };
+    format!("{words} {}{more}", shown.join(", "))
 }
 
 #[cfg(test)]

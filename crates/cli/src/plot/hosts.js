@@ -36,7 +36,7 @@ function over(svg, of, label, stacked) {
 }
 
 const mean = recording.mean;
-$("facts").textContent = mean.hosts.length + " hosts, " + mean.objects.length + " objects, "
+$("facts").textContent = "hosts: " + mean.hosts.length + ", objects: " + mean.objects.length + ", "
   + recording.seconds.toFixed(0) + " seconds";
 ring($("ring"), mean);
 shared($("shared-head"), $("shared"), mean);

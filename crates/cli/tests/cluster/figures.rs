@@ -97,7 +97,7 @@ fn hosts_that_write_different_words_of_a_page_are_named() {
         said.contains("page 3 (offset 0x3000): hosts change different words: false sharing"),
         "{said}"
     );
-    for part in ["host0: words 0, in", "host1: words 64, in", "faults of "] {
+    for part in ["host0: word 0, in", "host1: word 64, in", "faults of "] {
         assert!(said.contains(part), "{part} in {said}");
     }
     assert!(
