@@ -9,6 +9,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::cluster::ClusterArgs;
 use crate::cluster::join::JoinArgs;
 use crate::cluster::objects::{CreateArgs, SealArgs, unit_bytes};
+use crate::cluster::pages::PagesArgs;
+use crate::host::WhichHost;
 use crate::host::figures::StatsArgs;
 use crate::host::gc::GcArgs;
 use crate::host::list::{LsArgs, RmArgs};
@@ -54,6 +56,7 @@ pub enum Command {
     Stats(StatsArgs),
     Top(TopArgs),
     Trace(TraceArgs),
+    Pages(PagesArgs),
     Gc(GcArgs),
     Pager(PagerArgs),
     Plot(PlotArgs),
@@ -253,8 +256,14 @@ pub struct DoctorArgs {
 #[derive(Args, Debug)]
 pub struct PlotArgs {
     /// Statistics of a run with --trace
-    #[arg(value_name = "STATS.json")]
-    pub stats: PathBuf,
+    #[arg(value_name = "STATS.json", required_unless_present = "cluster")]
+    pub stats: Option<PathBuf>,
+    /// Draw instead, for so long, what the hosts of a cluster own and send to one another
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "10",
+        conflicts_with = "stats", require_equals = true)]
+    pub cluster: Option<u32>,
+    #[command(flatten)]
+    pub which: WhichHost,
     /// The page to write; `-` for standard output
     #[arg(short, long, value_name = "FILE", default_value = "farpage.html")]
     pub output: PathBuf,

@@ -29,6 +29,7 @@ mod spill_file;
 mod spill_set;
 mod stats;
 mod summary;
+mod symbols;
 mod time;
 mod up;
 mod userfaultfd;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         Command::Gc(args) => (host::gc::gc(&args), 1),
         Command::Top(args) => (host::top::top(&args), 1),
         Command::Trace(args) => (host::trace::trace(&args), 1),
+        Command::Pages(args) => (cluster::pages::pages(&args), 1),
         Command::Pager(args) => (pager::main(&args), 1),
         Command::Plot(args) => (plot::main(&args), 1),
         Command::Spill(args) => (spill::main(&args), 1),

@@ -6,6 +6,8 @@ mod across;
 mod checker;
 #[path = "support/cluster.rs"]
 mod cluster;
+#[path = "cluster/figures.rs"]
+mod figures;
 #[path = "cluster/foreign.rs"]
 mod foreign;
 #[path = "support/heap.rs"]

@@ -74,6 +74,18 @@ impl Default for Central {
 }
 
 impl Central {
+    /// Who may write it, and who has copies of it.
+    #[must_use]
+    pub fn holders(&self) -> (Option<Host>, Hosts) {
+        match self.state {
+            State::Shared { copies } => (None, copies),
+            State::Lent { to } | State::Recalled { from: to, .. } => (Some(to), Hosts::NONE),
+            State::Dropping { copies, left } => {
+                (None, Hosts::all(copies.iter().chain(left.iter())))
+            }
+        }
+    }
+
     /// A page that nobody has yet.
     #[must_use]
     pub fn new() -> Self {

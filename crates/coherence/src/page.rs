@@ -175,6 +175,15 @@ impl Page {
         self.role != Role::Other
     }
 
+    /// Who owns the page, or is to own it next, as far as this host knows.
+    #[must_use]
+    pub fn owner(&self) -> Host {
+        match self.is_owner() {
+            true => self.own,
+            false => self.owner,
+        }
+    }
+
     /// Hosts that have copies of what this host has to give to another; `None` when that is nothing.
     #[must_use]
     pub fn copies(&self) -> Option<Hosts> {

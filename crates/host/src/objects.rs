@@ -556,7 +556,7 @@ impl Objects {
         };
         let what = if fault.write { What::Write } else { What::Read };
         let one = PageRange::one(PageIndex(page));
-        object.tracer.note(what, fault.thread, one, 0);
+        object.tracer.note_fault(what, fault.thread, one);
         self.slow_down(&object);
         let space = Arc::clone(space);
         object.want(Waiter {

@@ -85,6 +85,8 @@ pub struct Event {
     pub pages: PageRange,
     /// How long the pager took, in answers; 0 else.
     pub took_ns: u64,
+    /// The instruction at which the thread waits; 0 when there is none, or this process may not know.
+    pub instruction: u64,
 }
 
 /// The last messages of an object.
@@ -105,9 +107,20 @@ struct Kept {
 impl Tracer {
     /// Keeps a message, if somebody looks.
     pub(crate) fn note(&self, what: What, thread: u32, pages: PageRange, took_ns: u64) {
-        if !self.on.load(Ordering::Relaxed) {
-            return;
+        if self.on.load(Ordering::Relaxed) {
+            self.keep(what, thread, pages, took_ns, 0);
         }
+    }
+
+    /// Keeps that a thread faulted, which still waits, if somebody looks.
+    pub(crate) fn note_fault(&self, what: What, thread: u32, pages: PageRange) {
+        if self.on.load(Ordering::Relaxed) {
+            let instruction = instruction_of(thread).unwrap_or(0);
+            self.keep(what, thread, pages, 0, instruction);
+        }
+    }
+
+    fn keep(&self, what: What, thread: u32, pages: PageRange, took_ns: u64, instruction: u64) {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let at_ns = since.map_or(0, |since| since.as_nanos() as u64);
         let mut kept = lock(&self.kept);
@@ -124,6 +137,7 @@ impl Tracer {
             thread,
             pages,
             took_ns,
+            instruction,
         });
     }
 
@@ -152,6 +166,16 @@ impl Tracer {
             events.copied().collect(),
         )
     }
+}
+
+/// Where a thread waits, in its program: the last word that Linux says of it.
+fn instruction_of(thread: u32) -> Option<u64> {
+    if thread == 0 {
+        return None;
+    }
+    let said = std::fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?;
+    let last = said.split_whitespace().next_back()?;
+    u64::from_str_radix(last.strip_prefix("0x")?, 16).ok()
 }
 
 #[cfg(test)]

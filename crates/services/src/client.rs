@@ -20,7 +20,7 @@ use farpage_sys::memory_file::Words;
 use farpage_sys::uffd::with_device;
 use farpage_sys::view::View;
 
-use crate::cluster::{ClusterListed, Wanted};
+use crate::cluster::{ClusterFigures, ClusterListed, PagesTold, PagesWanted, Wanted};
 use crate::figures::{Figures, Message};
 use crate::here;
 use crate::interface::{Failures, KernelClient, MemoryClient, Tried};
@@ -332,6 +332,24 @@ impl Host {
     /// [`Refusal::Alone`] and others.
     pub fn cluster(&self) -> Result<ClusterListed, Error> {
         Ok(self.0.up()?.kernel.cluster()?.0?)
+    }
+
+    /// Pages of an object of the cluster, as all its hosts tell of them.
+    ///
+    /// # Errors
+    /// As [`Host::shared`].
+    pub fn pages(&self, name: &str, wanted: PagesWanted) -> Result<PagesTold, Error> {
+        let kernel = self.0.up()?.kernel.clone();
+        Ok(kernel.pages(name.into(), wanted)?.0?)
+    }
+
+    /// What all hosts of the cluster do.
+    ///
+    /// # Errors
+    /// [`Refusal::Alone`] and others.
+    pub fn cluster_figures(&self) -> Result<ClusterFigures, Error> {
+        let kernel = self.0.up()?.kernel.clone();
+        Ok(kernel.cluster_figures()?.0?)
     }
 
     /// The Node by which it is reached: rights to memory objects are rights of this Node's.

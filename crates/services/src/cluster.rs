@@ -6,6 +6,7 @@ use farpage_host::Object;
 use serde::{Deserialize, Serialize};
 
 use crate::Refusal;
+pub use crate::cluster_figures::*;
 
 /// Who decides which host may read or write a unit of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,6 +141,12 @@ pub struct Had {
     pub object: Arc<Object>,
 }
 
+/// Is told pages of an object.
+pub type OnPages = Box<dyn FnOnce(Result<PagesTold, Refusal>) + Send>;
+
+/// Is told what all hosts do.
+pub type OnFigures = Box<dyn FnOnce(ClusterFigures) + Send>;
+
 /// The cluster that a host kernel belongs to. Calls may take as long as the cluster's store does.
 pub trait Cluster: Send + Sync {
     /// The object of a name, which is made for a user when there is none and it is said how. This
@@ -176,4 +183,10 @@ pub trait Cluster: Send + Sync {
 
     /// What there is, as a user sees it.
     fn list(&self, uid: u32) -> ClusterListed;
+
+    /// Pages of an object, which `answer` is told when all hosts have told.
+    fn pages(&self, name: &str, uid: u32, wanted: PagesWanted, answer: OnPages);
+
+    /// What all hosts do, as a user sees it.
+    fn figures(&self, uid: u32, answer: OnFigures);
 }

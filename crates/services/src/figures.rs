@@ -160,6 +160,8 @@ pub struct Message {
     pub bytes: u64,
     /// How long the pager took, in answers; 0 else.
     pub took_ns: u64,
+    /// The instruction at which the thread waits; 0 when there is none, or the host kernel may not know.
+    pub instruction: u64,
 }
 
 impl PagerFigures {
@@ -246,6 +248,7 @@ impl Service {
             offset: event.pages.start.0 * PAGE_BYTES as u64,
             bytes: event.pages.bytes(),
             took_ns: event.took_ns,
+            instruction: event.instruction,
         });
         Ok((first, messages.collect()))
     }

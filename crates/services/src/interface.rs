@@ -4,7 +4,7 @@ use farpage_port::interface::{Both, Fd, Garbled, Incoming, Outgoing, Wire};
 use farpage_port::{SendRight, interface};
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{ClusterListed, Wanted};
+use crate::cluster::{ClusterFigures, ClusterListed, PagesTold, PagesWanted, Wanted};
 use crate::figures::{Figures, Message, SILENT_NS};
 
 /// Why something was not done.
@@ -203,7 +203,7 @@ type PutError = farpage_port::interface::EncodeError;
 
 interface! {
     /// The host kernel.
-    pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 4 {
+    pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 5 {
         /// Makes an object of so many bytes, all zeros; without a name when that is empty. A right
         /// to it, and one to its name: it lives as long as the first, or as long as the second
         /// unless its name is taken away. Without a name both are to the object.
@@ -250,6 +250,10 @@ interface! {
         /// The caller may have locks: its number, by which others know it until the right is given up
         /// or it ends, and the file of the words at which threads of this host sleep.
         fn enter() -> Tried<Both<u64, Both<SendRight, Fd>>>;
+        /// Pages of an object of the cluster, as all hosts tell of them.
+        fn pages(name: String, wanted: PagesWanted) => Tried<PagesTold>;
+        /// What all hosts of the cluster do.
+        fn cluster_figures() => Tried<ClusterFigures>;
     }
 }
 

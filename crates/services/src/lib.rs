@@ -11,6 +11,7 @@
 
 mod client;
 pub mod cluster;
+mod cluster_figures;
 mod figures;
 mod heap;
 mod here;

@@ -28,7 +28,7 @@ use backed::{Backed, Backing};
 use paging::AboutPagingSpace;
 use shared::Clustered;
 
-use crate::cluster::{ClusterListed, Wanted};
+use crate::cluster::{ClusterFigures, ClusterListed, PagesTold, PagesWanted, Wanted};
 use crate::figures::{Figures, Message};
 use crate::interface::{About, FailuresClient, Kernel, Memory, Tried};
 use crate::limits::{Cost, Limits};
@@ -620,6 +620,20 @@ impl Kernel for Service {
 
     fn cluster(&mut self, caller: Sender) -> Tried<ClusterListed> {
         Tried(self.list_cluster(caller))
+    }
+
+    fn pages(
+        &mut self,
+        caller: Sender,
+        name: String,
+        wanted: PagesWanted,
+        answer: Answer<Tried<PagesTold>>,
+    ) {
+        self.pages_of_cluster(caller, &name, wanted, answer);
+    }
+
+    fn cluster_figures(&mut self, caller: Sender, answer: Answer<Tried<ClusterFigures>>) {
+        self.figures_of_cluster(caller, answer);
     }
 
     fn enter(&mut self, caller: Sender) -> Tried<Both<u64, Both<SendRight, Fd>>> {

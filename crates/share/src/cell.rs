@@ -7,7 +7,9 @@ use farpage_abi::Access;
 use farpage_coherence::{Host, Message, Page};
 use farpage_pagers::Ticket;
 
+use crate::changed::Watch;
 use crate::scheduled::Scheduled;
+use crate::seen::UnitCounts;
 
 /// What happens to a unit.
 pub(crate) enum Event {
@@ -21,6 +23,8 @@ pub(crate) enum Event {
     Seal,
     /// A copy may be too old.
     Expire,
+    /// Somebody wants to know what this host changes of it.
+    Watch,
     /// A peer sent a message, and contents where they belong to it.
     Came {
         from: Host,
@@ -53,6 +57,9 @@ pub(crate) struct Cell {
     pub(crate) is_timed: bool,
     /// Threads wait to write to pages that are here.
     pub(crate) waits_to_unlock: bool,
+    pub(crate) counts: UnitCounts,
+    /// Somebody wants to know what this host changes of it.
+    pub(crate) watch: Option<Box<Watch>>,
 }
 
 impl Cell {
@@ -69,6 +76,8 @@ impl Cell {
             lent: None,
             is_timed: false,
             waits_to_unlock: false,
+            counts: UnitCounts::default(),
+            watch: None,
         }
     }
 

@@ -2,8 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use farpage_coherence::{HOSTS_MAX, Host};
+use serde::{Deserialize, Serialize};
+
+use crate::seen::Flow;
+
 /// What was done for a shared object at this host so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// Units that threads of this host waited for to read, which another host had.
     pub read_misses: u64,
@@ -77,4 +82,32 @@ impl Counters {
 
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Messages to each host, and their bytes.
+pub(crate) struct Flows([(AtomicU64, AtomicU64); HOSTS_MAX as usize]);
+
+impl Default for Flows {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Default::default()))
+    }
+}
+
+impl Flows {
+    pub(crate) fn goes(&self, to: Host, parts: &[&[u8]]) {
+        let (messages, bytes) = &self.0[usize::from(to.0)];
+        let all: usize = parts.iter().map(|part| part.len()).sum();
+        count(messages);
+        bytes.fetch_add(all as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn told(&self) -> Vec<Flow> {
+        let flow = |(to, (messages, bytes)): (usize, &(AtomicU64, AtomicU64))| Flow {
+            to: to as u8,
+            messages: messages.load(Ordering::Relaxed),
+            bytes: bytes.load(Ordering::Relaxed),
+        };
+        let all = self.0.iter().enumerate().map(flow);
+        all.filter(|flow| flow.messages > 0).collect()
+    }
 }

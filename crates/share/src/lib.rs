@@ -28,6 +28,7 @@
 //! home takes the object with it.
 
 mod cell;
+mod changed;
 mod cluster;
 mod counters;
 mod gate;
@@ -38,6 +39,7 @@ mod object;
 mod parts;
 mod recovery;
 mod scheduled;
+mod seen;
 mod server;
 mod simple;
 mod types;
@@ -46,11 +48,14 @@ mod units;
 #[doc(hidden)]
 pub mod wire;
 
+pub use changed::Changed;
 pub use cluster::{
-    Cluster, Config, HaveError, JoinError, Lives, Member, Observer, Replied, State, Wish, Woken,
+    Cluster, Config, HaveError, HostFigures, JoinError, Lives, Member, Observer, Replied, State,
+    Units, Wish, Woken,
 };
 pub use counters::Figures;
 pub use farpage_control::Scheduler;
 pub use object::About;
+pub use seen::{Flow, Holds, UnitCounts, UnitFigures};
 pub use server::{Hosts, Left, OpenError, Server, Why, Wire, Wrong};
 pub use types::{NotTurned, Types, element_bytes};

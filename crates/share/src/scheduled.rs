@@ -1,7 +1,7 @@
 //! The scheduler of a unit, whichever its object has.
 
 use farpage_abi::Access;
-use farpage_coherence::{Hosts, Page};
+use farpage_coherence::{Host, Hosts, Page};
 
 use crate::simple::{Does, Simple};
 
@@ -41,6 +41,22 @@ impl Scheduled {
         match self {
             Self::Distributed(page) => page.is_owner(),
             Self::Simple(simple) => simple.allowed() == Some(Access::Write),
+        }
+    }
+
+    /// Who owns the unit, as far as this host knows.
+    pub(crate) fn owner(&self) -> Host {
+        match self {
+            Self::Distributed(page) => page.owner(),
+            Self::Simple(simple) => simple.owner(),
+        }
+    }
+
+    /// Who has copies, where that is known.
+    pub(crate) fn copies(&self) -> Option<Hosts> {
+        match self {
+            Self::Distributed(page) => page.copies(),
+            Self::Simple(simple) => simple.copies(),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use farpage_abi::Access;
-use farpage_coherence::{Asked, Central, Host, Order, Output, Violation};
+use farpage_coherence::{Asked, Central, Host, Hosts, Order, Output, Violation};
 use serde::{Deserialize, Serialize};
 
 use crate::line::Lanes;
@@ -104,6 +104,17 @@ impl Simple {
 
     pub(crate) fn allowed(&self) -> Option<Access> {
         self.allowed
+    }
+
+    /// Who may write, as far as this host knows; else the home, which has the contents.
+    pub(crate) fn owner(&self) -> Host {
+        let writer = self.server.as_ref().and_then(|server| server.holders().0);
+        writer.unwrap_or(self.home)
+    }
+
+    /// Who has copies; at home, where that is known.
+    pub(crate) fn copies(&self) -> Option<Hosts> {
+        self.server.as_ref().map(|server| server.holders().1)
     }
 
     pub(crate) fn wanted(&self) -> Option<Access> {

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use farpage_abi::PAGE_BYTES;
-use farpage_share::About;
+use farpage_share::{About, Holds};
 use farpage_sys::view::View;
 use support::{One, Order, about, hosts, mirrored, read, simple};
 
@@ -166,5 +166,75 @@ fn whoever_touches_any_page_of_a_host_that_is_fenced_is_told_why() {
         assert_eq!(read(&view, page * PAGE_BYTES), None);
         let why = said.recv().unwrap();
         assert!(why.contains("out of the cluster"), "page {page}: {why}");
+    }
+}
+
+#[test]
+fn a_unit_says_what_was_done_for_it_at_each_host() {
+    let all = hosts(3, 16 << 20, Order::AsSent);
+    let grid = about(1, 8, 1);
+    let views: Vec<View> = all.iter().map(|one| one.map(&grid).1).collect();
+    word(&views[0], 3).store(1, Ordering::Relaxed);
+    assert_eq!(word(&views[1], 3).load(Ordering::Relaxed), 1);
+    word(&views[2], 3).store(2, Ordering::Relaxed);
+    assert_eq!(word(&views[1], 3).load(Ordering::Relaxed), 2);
+    let of = |host: usize| all[host].server.units(1, &[3]).remove(0);
+    let [home, reader, writer] = [0, 1, 2].map(of);
+    assert_eq!(
+        (home.holds, home.owner, home.counts.taken),
+        (Holds::Nothing, 2, 1)
+    );
+    assert_eq!((reader.holds, reader.copies), (Holds::Copy, None));
+    assert_eq!((reader.counts.read_misses, reader.counts.taken), (2, 1));
+    assert_eq!((writer.holds, writer.owner), (Holds::Owner, 2));
+    assert_eq!((writer.copies, writer.counts.write_misses), (Some(0b10), 1));
+    let sum = |of: fn(&farpage_share::UnitCounts) -> u32| -> u32 {
+        [&home, &reader, &writer]
+            .map(|one| of(&one.counts))
+            .iter()
+            .sum()
+    };
+    assert_eq!(sum(|counts| counts.sent), sum(|counts| counts.received));
+    assert_eq!(sum(|counts| counts.sent), 2 + 4 + 2);
+    assert_eq!(all[0].server.hottest(1, 4).len(), 1);
+    assert!(all[0].server.units(1, &[4]).is_empty(), "not touched");
+    assert!(all[0].server.hottest(9, 4).is_empty(), "not open");
+    let sent: u64 = all[0].server.flows().iter().map(|flow| flow.messages).sum();
+    assert!(sent >= u64::from(home.counts.sent));
+}
+
+#[test]
+fn words_that_each_host_changes_of_a_page_are_told() {
+    let all = hosts(2, 16 << 20, Order::AsSent);
+    for grid in [about(1, 8, 2), simple(2, 8, 2)] {
+        let views: Vec<View> = all.iter().map(|one| one.map(&grid).1).collect();
+        let at = |host: usize, word: usize| views[host].word(2 * PAGE_BYTES + word * 8);
+        let changed = |host: usize| {
+            let told = all[host].server.units(grid.number, &[1]).remove(0);
+            told.changed.expect("it is looked at")
+        };
+        at(0, 1).store(1, Ordering::Relaxed);
+        assert_eq!(at(1, 1).load(Ordering::Relaxed), 1);
+        for one in &all {
+            one.server.watch(grid.number, &[1, 2, 99]);
+            assert!(
+                one.server.units(grid.number, &[2, 99]).is_empty(),
+                "what nobody touched is not looked at"
+            );
+        }
+        for round in 2..20 {
+            at(0, 5).store(round, Ordering::Relaxed);
+            at(0, 6).store(7, Ordering::Relaxed);
+            assert_eq!(at(1, 5).load(Ordering::Relaxed), round);
+            at(1, 700).store(round, Ordering::Relaxed);
+            assert_eq!(at(0, 700).load(Ordering::Relaxed), round);
+        }
+        let (one, other) = (changed(0), changed(1));
+        assert_eq!(one.words, [(5, 2)], "not what was there before");
+        assert_eq!(other.words, [(700, 1)]);
+        assert!(one.turns > 10 && other.turns > 10, "{one:?} {other:?}");
+        let faulted = all[1].server.faulted(grid.number);
+        let is_own = |((unit, thread, _), _): (&(u64, u32, u64), &u32)| *unit == 1 && *thread > 0;
+        assert!(faulted.iter().any(is_own), "{faulted:?}");
     }
 }

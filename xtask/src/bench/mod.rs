@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: figures, always beside the bare kernel and the peers of the same run.
 
+mod costs;
 mod default_pager;
 mod fault;
 mod fits;
@@ -28,6 +29,7 @@ use crate::world::World;
 pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     match args.word().as_deref() {
         Some("run") => job::bench(world, args),
+        Some("costs") => costs::bench(world, args),
         Some("default-pager") => default_pager::bench(world, args),
         Some("fault") => fault::bench(world, args),
         Some("heap") => heap::bench(world, args),
@@ -41,7 +43,7 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         Some("shared") => shared::bench(world, args),
         Some("translate") => translate::bench(world, args),
         other => bail!(
-            "bench run, default-pager, fault, fits, heap, cache, local, programs, remote, rpc, share, shared or translate, not {:?}",
+            "bench run, costs, default-pager, fault, fits, heap, cache, local, programs, remote, rpc, share, shared or translate, not {:?}",
             other.unwrap_or("")
         ),
     }

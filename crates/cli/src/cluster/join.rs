@@ -1,7 +1,7 @@
 //! `farpage up --cluster`: the host kernel joins, and offers its processes what hosts share.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -11,12 +11,15 @@ use farpage_host::Objects;
 use farpage_network::ClusterKey;
 use farpage_pagers::Pager;
 use farpage_services::cluster::{
-    Cluster, ClusterListed, Had, HostListed, Scheduler, SharedFigures, SharedListed, Wanted,
+    Cluster, ClusterListed, Had, HostListed, OnFigures, OnPages, PagesWanted, Scheduler,
+    SharedFigures, SharedListed, Wanted,
 };
 use farpage_services::{Here, Refusal};
 use farpage_share::{HaveError, Observer, Wish};
 
+use super::told;
 use crate::size::human;
+use crate::symbols::Symbols;
 
 /// Where other hosts reach this one, unless it is said.
 const PORT: u16 = 7661;
@@ -96,7 +99,11 @@ pub fn join(
         return Ok(None);
     };
     let address = share.listen;
-    let cluster = farpage_share::Cluster::join(share, objects, paging_space, Arc::new(Says(here)))?;
+    let says = Says {
+        here,
+        symbols: Mutex::default(),
+    };
+    let cluster = farpage_share::Cluster::join(share, objects, paging_space, Arc::new(says))?;
     let said = format!(
         "{} of {store}, which others reach at {address}",
         cluster.own()
@@ -106,7 +113,10 @@ pub fn join(
 }
 
 /// Tells users what they should see, and other hosts what they ask of the processes of this one.
-struct Says(Arc<Here>);
+struct Says {
+    here: Arc<Here>,
+    symbols: Mutex<Symbols>,
+}
 
 impl Observer for Says {
     fn say(&self, what: &str) {
@@ -114,11 +124,16 @@ impl Observer for Says {
     }
 
     fn wake(&self, number: u64, offset: u64, _: u32) {
-        self.0.wake(number, offset);
+        self.here.wake(number, offset);
     }
 
     fn lives(&self, process: u64) -> bool {
-        self.0.lives(process)
+        self.here.lives(process)
+    }
+
+    fn place(&self, thread: u32, instruction: u64) -> String {
+        let mut symbols = self.symbols.lock().unwrap_or_else(PoisonError::into_inner);
+        symbols.place(thread, instruction)
     }
 }
 
@@ -216,6 +231,40 @@ impl Cluster for Joined {
 
     fn asks_whether(&self, host: u8, process: u64, answer: Box<dyn FnOnce(bool) + Send>) {
         self.cluster.asks_whether(host, process, answer);
+    }
+
+    fn pages(&self, name: &str, uid: u32, wanted: PagesWanted, answer: OnPages) {
+        let state = self.cluster.state();
+        let mut named = state.objects.iter();
+        let found = named.find(|(_, (of, _))| of.as_deref() == Some(name));
+        let (number, described) = match found {
+            None => return answer(Err(Refusal::NotFound(name.into()))),
+            Some((_, (_, described))) if uid != 0 && uid != described.uid => {
+                return answer(Err(Refusal::NotYours(name.into())));
+            }
+            Some((number, (_, described))) => (*number, described.clone()),
+        };
+        let name = name.to_owned();
+        match wanted {
+            PagesWanted::Hottest(most) => {
+                let answer = move |of| answer(Ok(told::pages(&name, &described, &state, of, None)));
+                self.cluster.asks_hottest(number, most, Box::new(answer));
+            }
+            PagesWanted::Watched(pages) => {
+                let order = pages.clone();
+                let answer = move |of| {
+                    let order = Some(order.as_slice());
+                    answer(Ok(told::pages(&name, &described, &state, of, order)));
+                };
+                self.cluster.watches(number, pages, Box::new(answer));
+            }
+        }
+    }
+
+    fn figures(&self, uid: u32, answer: OnFigures) {
+        let (state, own) = (self.cluster.state(), self.cluster.own().0);
+        let answer = move |of| answer(told::figures(&state, own, uid, of));
+        self.cluster.asks_figures(Box::new(answer));
     }
 
     fn list(&self, uid: u32) -> ClusterListed {

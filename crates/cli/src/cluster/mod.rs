@@ -2,6 +2,8 @@
 
 pub mod join;
 pub mod objects;
+pub mod pages;
+mod told;
 
 use std::path::{Path, PathBuf};
 

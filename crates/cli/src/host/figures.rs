@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use farpage_services::{Error, Host};
 
 use super::WhichHost;
+use super::hosts::{self, ClusterReading};
 use super::list::{in_memory, mapped_by, name};
 use super::reading::{Faults, Reading, Row};
 use crate::columns::{Side, columns};
@@ -31,16 +33,25 @@ pub struct StatsArgs {
 /// # Errors
 /// When no host kernel answers.
 pub fn stats(args: &StatsArgs) -> Result<()> {
-    let reading = args.which.ask(|host| {
-        let before = host.figures()?;
-        std::thread::sleep(BETWEEN);
-        Ok(Reading::new(Some(&before), &host.figures()?))
-    })?;
+    let reading = args.which.ask(|host| twice(host, BETWEEN))?;
     match args.json {
         true => println!("{}", serde_json::to_string_pretty(&reading)?),
         false => print!("{}", text(&reading)),
     }
     Ok(())
+}
+
+/// Two looks, and what happened between them.
+///
+/// # Errors
+/// When the host kernel does not answer.
+pub fn twice(host: &Host, between: Duration) -> Result<Reading, Error> {
+    let (before, hosts_before) = (host.figures()?, hosts::look(host)?);
+    std::thread::sleep(between);
+    let (now, hosts_now) = (host.figures()?, hosts::look(host)?);
+    let hosts_now = hosts_now.as_ref();
+    let cluster = hosts_now.map(|now| ClusterReading::new(hosts_before.as_ref(), now));
+    Ok(Reading::new(Some(&before), &now).with(cluster))
 }
 
 /// A reading as lines of text.
@@ -85,7 +96,11 @@ pub fn text(reading: &Reading) -> String {
     });
     let mut sides = [right; 8];
     (sides[0], sides[7]) = (left, left);
-    text + "\n\n" + &columns(sides, head, rows).join("\n") + "\n"
+    text += &format!("\n\n{}\n", columns(sides, head, rows).join("\n"));
+    if let Some(cluster) = &reading.cluster {
+        text += &format!("\n{}", hosts::text(cluster));
+    }
+    text
 }
 
 /// An object, in the columns of `stats` and `top`.

@@ -2,6 +2,7 @@
 
 pub mod figures;
 pub mod gc;
+pub mod hosts;
 pub mod list;
 pub mod reading;
 mod silent;

@@ -1,6 +1,7 @@
 //! Two looks at the host kernel made into figures a second: what `stats`, `top`, the page and the
 //! metrics show.
 
+use super::hosts::ClusterReading;
 use crate::size::{human, human_count};
 use farpage_services::{Figures, ObjectFigures, PagerFigures, PagingSpace, Times, times};
 use serde::Serialize;
@@ -40,6 +41,8 @@ pub struct Reading {
     pub objects: Vec<Row>,
     /// Their pagers.
     pub pagers: Vec<PagerRow>,
+    /// The hosts of its cluster. `None`: it is in none.
+    pub cluster: Option<ClusterReading>,
 }
 
 /// How fast something is done.
@@ -128,7 +131,13 @@ impl Reading {
             default_pager: space.and_then(default_pager),
             objects: rows,
             pagers: pagers.collect(),
+            cluster: None,
         }
+    }
+
+    /// The same, with the hosts of its cluster.
+    pub fn with(self, cluster: Option<ClusterReading>) -> Self {
+        Self { cluster, ..self }
     }
 }
 

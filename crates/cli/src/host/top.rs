@@ -17,7 +17,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{LineGauge, Paragraph, Row as Cells, Sparkline, Table, TableState};
 
 use super::WhichHost;
-use super::figures::{cells, speed, summary, text};
+use super::figures::{cells, speed, summary, text, twice};
+use super::hosts::{self, ClusterReading, Looks};
 use super::reading::{Reading, Row};
 use crate::signals;
 use crate::size::human_count;
@@ -86,13 +87,10 @@ pub fn top(args: &TopArgs) -> Result<()> {
         })?;
     }
     args.which.ask(|host| {
-        let first = host.figures()?;
         if drawn {
-            return Ok(watch(host, first));
+            return Ok(watch(host, host.figures()?));
         }
-        std::thread::sleep(EVERY);
-        let reading = Reading::new(Some(&first), &host.figures()?);
-        print!("{}", text(&reading));
+        print!("{}", text(&twice(host, EVERY)?));
         Ok(Ok(()))
     })?
 }
@@ -100,6 +98,7 @@ pub fn top(args: &TopArgs) -> Result<()> {
 fn watch(host: &Host, first: Figures) -> Result<()> {
     let mut page = Page::new(Reading::new(None, &first));
     let mut before = first;
+    let cluster = Looks::start(host.path().into())?;
     let drawing = || DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut terminal = {
         let mut drawing = drawing();
@@ -124,7 +123,7 @@ fn watch(host: &Host, first: Figures) -> Result<()> {
             // A key was hit: too soon to say anything a second.
             Ok(now) if now.at_ns < before.at_ns + since_ns => {}
             Ok(now) => {
-                page.shows(Reading::new(Some(&before), &now));
+                page.shows(Reading::new(Some(&before), &now).with(cluster.last()));
                 before = now;
             }
             Err(error) => page.error = Some(said(&error)),
@@ -208,12 +207,16 @@ impl Page {
     fn draw(&mut self, frame: &mut Frame<'_>) {
         let lines = summary(&self.reading);
         let pagers = self.reading.pagers.len() as u16 + 2;
-        let [head, gauge, about, past, objects, below] = Layout::vertical([
+        let cluster = self.reading.cluster.as_ref();
+        let of_cluster = cluster.map_or(0, |all| (all.hosts.len() + all.objects.len()) as u16 + 4);
+        let of_cluster = of_cluster.min(frame.area().height / 2);
+        let [head, gauge, about, past, objects, hosts, below] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(1),
             Constraint::Length(lines.len() as u16 + 1),
             Constraint::Length(3),
             Constraint::Min(4),
+            Constraint::Length(of_cluster),
             Constraint::Length(pagers),
         ])
         .areas(frame.area());
@@ -226,6 +229,9 @@ impl Page {
         frame.render_widget(Paragraph::new("faults/s,\nlast first"), label);
         frame.render_widget(faults.style(Color::Cyan), past);
         self.draw_objects(frame, objects);
+        if let Some(cluster) = &self.reading.cluster {
+            draw_cluster(cluster, frame, hosts);
+        }
         frame.render_widget(pager_table(&self.reading), below);
     }
 
@@ -272,6 +278,28 @@ impl Page {
             .row_highlight_style(Style::new().add_modifier(Modifier::BOLD));
         frame.render_stateful_widget(table, area, &mut self.chosen);
     }
+}
+
+/// What hosts have in common, and what they send to one another a second.
+fn draw_cluster(cluster: &ClusterReading, frame: &mut Frame<'_>, area: Rect) {
+    let head = Style::new().add_modifier(Modifier::REVERSED);
+    let (objects, hosts) = (cluster.objects.len() as u16, cluster.hosts.len() as u16);
+    let [above, below] =
+        Layout::vertical([Constraint::Max(objects + 2), Constraint::Min(hosts + 1)]).areas(area);
+    let rows = cluster.objects.iter();
+    let rows = rows.map(|one| Cells::new(hosts::object_cells(cluster, one)));
+    let widths = [14, 9, 9, 9, 10].map(Constraint::Length);
+    let table = Table::new(rows, widths.into_iter().chain([Constraint::Min(9)]));
+    frame.render_widget(
+        table.header(Cells::new(hosts::OBJECT_HEAD).style(head)),
+        above,
+    );
+    let rows = hosts::host_cells(cluster).into_iter().map(Cells::new);
+    let widths = [14, 9].map(Constraint::Length).into_iter();
+    let flows = cluster.hosts.iter().take(hosts::SIDE_BY_SIDE);
+    let table = Table::new(rows, widths.chain(flows.map(|_| Constraint::Length(15))));
+    let names = Cells::new(hosts::host_head(cluster));
+    frame.render_widget(table.header(names.style(head)), below);
 }
 
 fn sort(rows: &mut [&Row], order: Order) {
@@ -380,7 +408,31 @@ mod tests {
     fn any_size_of_terminal_can_be_drawn_on() {
         for (columns, lines) in [(1, 1), (10, 3), (40, 8), (300, 100)] {
             drawn(&mut page(), columns, lines);
+            drawn(&mut of_cluster(), columns, lines);
         }
+    }
+
+    fn of_cluster() -> Page {
+        use super::super::hosts::tests::figures;
+        let mut page = page();
+        page.reading.cluster = Some(ClusterReading::new(Some(&figures(1)), &figures(3)));
+        page
+    }
+
+    #[test]
+    fn hosts_of_a_cluster_are_shown_with_what_they_own_and_send() {
+        let shown = drawn(&mut of_cluster(), 110, 30);
+        for part in [
+            "OF THE CLUSTER",
+            "a 25%, b 50%",
+            "TO b",
+            "a (this)",
+            "200, 800 KiB",
+            "paging space",
+        ] {
+            assert!(shown.contains(part), "{part} in\n{shown}");
+        }
+        assert!(!drawn(&mut page(), 110, 30).contains("OF THE CLUSTER"));
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! `farpage trace`: what an object's threads, the host kernel and its pager say to each other.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
@@ -12,13 +11,15 @@ use farpage_services::Message;
 use super::WhichHost;
 use super::figures::time;
 use crate::size::human;
+use crate::symbols::Symbols;
 
 /// Between two questions whether there is something new.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// Show what happens to shared memory as it happens: faults, requests, returns
 ///
-/// A line each: time, what, who, which bytes, and how long the pager took. Until it is interrupted.
+/// A line each: time, what, which bytes, who (and in which function, where Linux lets the host kernel
+/// know), and how long the pager took. Until it is interrupted.
 ///
 /// read, write: a thread faulted. request, supply, unavailable: pages are asked for, come, do not.
 /// return, taken, refused: pages leave for the pager, which takes them or not. zeros: new pages.
@@ -42,7 +43,7 @@ pub struct TraceArgs {
 /// When no host kernel answers, or there is no such object, or not any more.
 pub fn trace(args: &TraceArgs) -> Result<()> {
     args.which.ask(|host| {
-        let mut threads = HashMap::new();
+        let mut symbols = Symbols::default();
         let (mut from, _) = host.messages(&args.name, u64::MAX)?;
         let mut left = args.count.unwrap_or(u64::MAX);
         while left > 0 {
@@ -55,7 +56,7 @@ pub fn trace(args: &TraceArgs) -> Result<()> {
             let is_all = messages.is_empty();
             for message in messages.into_iter().take(left as usize) {
                 left -= 1;
-                let who = who(&mut threads, message.thread);
+                let who = who(&mut symbols, &message);
                 let _ = writeln!(text, "{}", line(&message, &who));
             }
             // Who reads them may have had enough.
@@ -70,23 +71,12 @@ pub fn trace(args: &TraceArgs) -> Result<()> {
     })
 }
 
-/// A thread's process and the process's name. It may have ended.
-fn who(threads: &mut HashMap<u32, String>, thread: u32) -> String {
-    if thread == 0 {
-        return String::new();
+/// Who a message is of: a thread's process, and where it is in its program.
+fn who(symbols: &mut Symbols, message: &Message) -> String {
+    match message.thread {
+        0 => String::new(),
+        thread => symbols.place(thread, message.instruction),
     }
-    let look = || {
-        let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-        let field = |name: &str| {
-            let value = status.lines().find_map(|line| line.strip_prefix(name));
-            value.map(|value| value.trim().to_owned())
-        };
-        match (field("Tgid:"), field("Name:")) {
-            (Some(process), Some(name)) => format!("{process} {name}"),
-            _ => format!("thread {thread}"),
-        }
-    };
-    threads.entry(thread).or_insert_with(look).clone()
 }
 
 fn line(message: &Message, who: &str) -> String {
@@ -120,6 +110,7 @@ mod tests {
             offset: 0x3000,
             bytes: 4096,
             took_ns: 0,
+            instruction: 0,
         };
         let shown = line(&message, "71 python3");
         assert_eq!(
@@ -136,9 +127,18 @@ mod tests {
 
     #[test]
     fn a_thread_is_told_by_its_process() {
-        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        let told = who(&mut HashMap::new(), own);
+        let mut message = Message {
+            at_ns: 0,
+            what: "read".into(),
+            thread: rustix::thread::gettid().as_raw_nonzero().get() as u32,
+            offset: 0,
+            bytes: 4096,
+            took_ns: 0,
+            instruction: 0,
+        };
+        let told = who(&mut Symbols::default(), &message);
         assert!(told.starts_with(&std::process::id().to_string()), "{told}");
-        assert_eq!(who(&mut HashMap::new(), 0), "");
+        message.thread = 0;
+        assert_eq!(who(&mut Symbols::default(), &message), "");
     }
 }

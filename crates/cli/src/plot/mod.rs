@@ -1,5 +1,7 @@
 //! `farpage plot`: a run with `--trace` as one HTML page that loads nothing from anywhere.
 
+mod hosts;
+
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -18,11 +20,11 @@ const SCRIPT: &str = include_str!("page.js");
 /// # Errors
 /// When the statistics can't be read or have no trace, or the page can't be written.
 pub fn main(args: &PlotArgs) -> Result<()> {
-    let shown = args.stats.display();
-    let text = fs::read_to_string(&args.stats).map_err(|error| {
-        anyhow!("cannot read '{shown}': {error}; give the file of farpage run --trace --stats FILE")
-    })?;
-    let page = page(&shown.to_string(), &text)?;
+    let page = match (&args.stats, args.cluster) {
+        (_, Some(seconds)) => hosts::page(&args.which, seconds)?,
+        (Some(stats), None) => of_run(stats)?,
+        (None, None) => bail!("give the file of farpage run --trace --stats FILE, or --cluster"),
+    };
     if args.output == Path::new("-") {
         std::io::stdout().write_all(page.as_bytes())?;
         return Ok(());
@@ -35,6 +37,14 @@ pub fn main(args: &PlotArgs) -> Result<()> {
     })?;
     eprintln!("farpage: wrote {}", args.output.display());
     Ok(())
+}
+
+fn of_run(stats: &Path) -> Result<String> {
+    let shown = stats.display();
+    let text = fs::read_to_string(stats).map_err(|error| {
+        anyhow!("cannot read '{shown}': {error}; give the file of farpage run --trace --stats FILE")
+    })?;
+    page(&shown.to_string(), &text)
 }
 
 /// The page for the statistics in `text`, which came from file `shown`.

@@ -67,6 +67,8 @@ pub fn run_client() {
         let word = |page: u64| &words_of[page as usize * 512];
         match words[0] {
             "set" => word(number(1)).store(number(2), Ordering::Relaxed),
+            // A word, by its number.
+            "put" => words_of[number(1) as usize].store(number(2), Ordering::Relaxed),
             // Each of so many pages from the first, in turn, so many times.
             "add" => {
                 for at in 0..number(3) {
@@ -176,6 +178,11 @@ impl Client {
         let mut errors = self.child.stderr.take().unwrap();
         errors.read_to_string(&mut said).unwrap();
         (self.child.wait().unwrap(), said)
+    }
+
+    /// Its number.
+    pub fn process(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn kill(&mut self) {

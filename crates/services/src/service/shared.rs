@@ -10,7 +10,7 @@ use farpage_port::{Name, SendRight, Sender};
 
 use super::backed::{Event, Tells};
 use super::{Entry, Held, Service, failed, identity};
-use crate::cluster::{Cluster, ClusterListed, Had, Wanted};
+use crate::cluster::{Cluster, ClusterFigures, ClusterListed, Had, PagesTold, PagesWanted, Wanted};
 use farpage_sync::Process;
 
 use crate::interface::Tried;
@@ -186,6 +186,45 @@ impl Service {
     pub(super) fn list_cluster(&self, caller: Sender) -> Result<ClusterListed, Refusal> {
         let clustered = self.clustered.as_ref().ok_or(Refusal::Alone)?;
         Ok(clustered.cluster.list(identity(caller).0))
+    }
+
+    pub(super) fn pages_of_cluster(
+        &self,
+        caller: Sender,
+        name: &str,
+        wanted: PagesWanted,
+        answer: Answer<Tried<PagesTold>>,
+    ) {
+        let asked = names::check(name).and_then(|()| self.clustered.as_ref().ok_or(Refusal::Alone));
+        match asked {
+            Ok(clustered) => {
+                let (uid, _) = identity(caller);
+                let tell = move |told| {
+                    // Who asked may be gone.
+                    let _ = answer.give(Tried(told));
+                };
+                clustered.cluster.pages(name, uid, wanted, Box::new(tell));
+            }
+            Err(refusal) => {
+                answer.give(Tried(Err(refusal)));
+            }
+        }
+    }
+
+    pub(super) fn figures_of_cluster(&self, caller: Sender, answer: Answer<Tried<ClusterFigures>>) {
+        match &self.clustered {
+            Some(clustered) => {
+                let (uid, _) = identity(caller);
+                let tell = move |told| {
+                    // Who asked may be gone.
+                    let _ = answer.give(Tried(Ok(told)));
+                };
+                clustered.cluster.figures(uid, Box::new(tell));
+            }
+            None => {
+                answer.give(Tried(Err(Refusal::Alone)));
+            }
+        }
     }
 
     /// An object of the cluster is at this host, or cannot be.

@@ -5,6 +5,7 @@ mod names;
 mod post;
 mod process;
 mod sysv;
+mod told;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -34,9 +35,11 @@ use names::Rounds;
 use post::{Ears, Inbox, Kind, Post};
 use process::Process;
 use sysv::Sysv;
+use told::{Desk, Gathering};
 
 pub use lives::Lives;
 pub use sysv::{Replied, Woken};
+pub use told::{HostFigures, Units};
 
 /// Threads that were let in to a unit keep it so long, unless the object says otherwise.
 const HOLD: Duration = Duration::from_micros(100);
@@ -198,6 +201,13 @@ pub trait Observer: Send + Sync {
         let _ = process;
         false
     }
+
+    /// A thread of this host, which may have ended, and the instruction at which it waited, in words: its
+    /// process, and the place in its program. The instruction is 0 when it is not known.
+    fn place(&self, thread: u32, instruction: u64) -> String {
+        let _ = instruction;
+        format!("thread {thread}")
+    }
 }
 
 /// This host's stay in a cluster.
@@ -218,6 +228,8 @@ struct Inner {
     /// Other hosts whose processes are this machine's.
     neighbours: Mutex<Vec<(farpage_control::Incarnation, Process)>>,
     questions: Questions,
+    gathering: Gathering,
+    desk: Desk,
     /// Why somebody was turned away, and when that was last said.
     told: Mutex<HashMap<String, Instant>>,
     observer: Arc<dyn Observer>,
@@ -246,6 +258,7 @@ impl Cluster {
         let incarnation = Incarnation(control.incarnation().0);
         let network = farpage_network::Config::new(config.listen, config.key, incarnation);
         let sysv = Sysv::new(control.incarnation().0);
+        let (desk, jobs) = Desk::new();
         let inner = Arc::new(Inner {
             own,
             control,
@@ -257,6 +270,8 @@ impl Cluster {
             sysv,
             neighbours: Mutex::default(),
             questions: Questions::default(),
+            gathering: Gathering::default(),
+            desk,
             told: Mutex::default(),
             observer,
         });
@@ -267,6 +282,11 @@ impl Cluster {
         inner.shows(&view);
         inner.sysv_sees(&view);
         inner.server.begins();
+        let asked: Weak<Inner> = Arc::downgrade(&inner);
+        std::thread::Builder::new()
+            .name("share-tells".into())
+            .spawn(move || told::run(&asked, jobs))
+            .map_err(JoinError::Threads)?;
         let working = Arc::clone(&inner);
         let thread = std::thread::Builder::new()
             .name("share-cluster".into())
@@ -631,6 +651,7 @@ impl Inner {
             }
             Event::Fenced(why) => {
                 self.rounds.without_all_but(std::iter::empty());
+                self.gathering.without_all_but(|_| false);
                 self.say(&format!(
                     "this host is out of the cluster: {why}; what it shared cannot be used here any \
                      more; start farpage again to join anew"
@@ -651,6 +672,7 @@ impl Inner {
         self.takes_over(view);
         self.questions
             .without_all_but(|peer| self.post.host(peer).is_some());
+        self.gathers_without_the_gone();
         for wrong in self.server.sees(hosts_of(view)) {
             self.say(&wrong.to_string());
         }
@@ -769,6 +791,15 @@ impl Inbox for Inner {
             Kind::Lives => match take(bytes) {
                 Some((question, process)) => self.is_asked_who_lives(from, question, process),
                 None => self.is_wrong(from, "a question that is none"),
+            },
+            Kind::Asks => match take(bytes) {
+                Some((question, asks)) => self.is_asked_what_it_counted(from, question, asks),
+                None => self.is_wrong(from, "a question that is none"),
+            },
+            Kind::Told => match (take(bytes), self.post.incarnation(from)) {
+                (Some((question, tells)), Some(by)) => self.is_told(from, by, question, tells),
+                (Some(_), None) => {}
+                (None, _) => self.is_wrong(from, "an answer that is none"),
             },
             Kind::IsLiving => match (take(bytes), self.post.incarnation(from)) {
                 (Some((question, lives)), Some(by)) => {

@@ -30,6 +30,10 @@ pub(crate) enum Kind {
     Lives = 8,
     /// It does, or not.
     IsLiving = 9,
+    /// What the host has counted.
+    Asks = 10,
+    /// It tells.
+    Told = 11,
 }
 
 impl Kind {
@@ -44,6 +48,8 @@ impl Kind {
             Self::Sysv,
             Self::Lives,
             Self::IsLiving,
+            Self::Asks,
+            Self::Told,
         ];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }

@@ -7,6 +7,7 @@ mod mirrored;
 mod pager;
 mod recovery;
 mod seal;
+mod seen;
 mod simple;
 mod stale;
 
@@ -143,6 +144,8 @@ struct Work {
     outputs: Vec<Does>,
     /// What came with the message that led to them.
     came: Option<Box<[u8]>>,
+    /// Somebody wants to know what this host changes.
+    is_watched: bool,
 }
 
 impl Shared {
@@ -366,6 +369,10 @@ impl Shared {
                 self.with(unit, |cell| cell.unit.page().map(Page::seal));
                 Ok(Ok(()))
             }
+            Event::Watch => {
+                self.watch(places, unit);
+                Ok(Ok(()))
+            }
             Event::LetGo => {
                 self.with(unit, |cell| cell.is_timed = false);
                 Ok(Ok(()))
@@ -376,12 +383,15 @@ impl Shared {
                 contents,
             } => {
                 let keeps = self.keeps_to_give(places, unit, &message);
-                self.with(unit, |cell| match cell.unit.page() {
-                    Some(page) => page.handle(from, message),
-                    None => Err(Violation {
-                        by: from,
-                        what: "a message of another scheduler",
-                    }),
+                self.with(unit, |cell| {
+                    cell.counts.came();
+                    match cell.unit.page() {
+                        Some(page) => page.handle(from, message),
+                        None => Err(Violation {
+                            by: from,
+                            what: "a message of another scheduler",
+                        }),
+                    }
                 })?;
                 self.carry_out(places, unit, contents);
                 self.has_given(unit, keeps);
@@ -445,10 +455,13 @@ impl Shared {
         let mut work = Work {
             outputs: Vec::new(),
             came,
+            is_watched: false,
         };
         loop {
-            work.outputs = self.with(unit, |cell| {
-                std::iter::from_fn(|| cell.unit.poll()).collect()
+            (work.outputs, work.is_watched) = self.with(unit, |cell| {
+                let outputs: Vec<Does> = std::iter::from_fn(|| cell.unit.poll()).collect();
+                cell.counts.does(self.shell.own, &outputs);
+                (outputs, cell.watch.is_some())
             });
             if work.outputs.is_empty() {
                 self.may_have_written(unit);
@@ -456,7 +469,7 @@ impl Shared {
             }
             for output in std::mem::take(&mut work.outputs) {
                 let done = match output {
-                    Does::As(output) => self.does(places, unit, output, &mut work.came),
+                    Does::As(output) => self.does(places, unit, output, &mut work),
                     Does::Send(to, message) => self.says_simple(places, unit, to, message),
                     Does::Store => {
                         self.stores(unit, work.came.take());
@@ -475,17 +488,25 @@ impl Shared {
         places: &Places<'_>,
         unit: u64,
         output: Output,
-        came: &mut Option<Box<[u8]>>,
+        work: &mut Work,
     ) -> Result<(), PagerError> {
         let pages = self.pages_of(unit);
         match output {
             Output::Take => {
                 self.with(unit, |cell| {
-                    (cell.contents, cell.is_new) = (came.take(), false)
+                    (cell.contents, cell.is_new) = (work.came.take(), false)
                 });
             }
+            Output::Allow(Some(Access::Write)) if work.is_watched => {
+                self.may_change(places, unit);
+            }
             Output::Allow(Some(Access::Write)) => {}
-            Output::Allow(Some(Access::Read)) => places.kernel.lock_pages(pages)?,
+            Output::Allow(Some(Access::Read)) => {
+                places.kernel.lock_pages(pages)?;
+                if work.is_watched {
+                    self.has_changed(places, unit);
+                }
+            }
             Output::Allow(None) => {
                 count(&self.counters.dropped);
                 self.with(unit, |cell| {
@@ -494,7 +515,12 @@ impl Shared {
                 });
                 places.forget(pages)?;
             }
-            Output::Withdraw => self.withdraw(places, unit)?,
+            Output::Withdraw => {
+                self.withdraw(places, unit)?;
+                if work.is_watched {
+                    self.has_changed(places, unit);
+                }
+            }
             Output::Send(to, message) => self.sends(places, unit, to, message)?,
             Output::Lost => self.fails(unit, LOST),
             Output::Sealed => self.refuses_to_write(unit),

@@ -139,7 +139,11 @@ impl Shared {
     }
 
     fn counts_miss(&self, unit: u64, access: Access) {
-        let allowed = self.with(unit, |cell| cell.unit.allowed());
+        let allowed = self.with(unit, |cell| {
+            let allowed = cell.unit.allowed();
+            cell.counts.miss(allowed, access);
+            allowed
+        });
         count(match (allowed, access) {
             (Some(_), _) => &self.counters.upgrades,
             (None, Access::Read) => &self.counters.read_misses,

@@ -46,9 +46,15 @@ impl Shared {
             message,
             contents,
         } = said;
-        let handle = |cell: &mut crate::cell::Cell| match cell.unit.simple() {
-            Some(simple) => simple.handle(from, message),
-            None => Ok(()),
+        let is_other = from != self.shell.own;
+        let handle = |cell: &mut crate::cell::Cell| {
+            if is_other {
+                cell.counts.came();
+            }
+            match cell.unit.simple() {
+                Some(simple) => simple.handle(from, message),
+                None => Ok(()),
+            }
         };
         self.acts(unit, |places| {
             self.with(unit, handle)?;

@@ -14,12 +14,13 @@ use farpage_control::Scheduler;
 use farpage_host::{Object, Objects};
 use farpage_pagers::Pager;
 
-use crate::counters::Figures;
+use crate::counters::{Figures, Flows};
 use crate::gate::Gate;
 use crate::holds::Holds;
 use crate::object::{About, Home, Shared, lock};
 use crate::parts::Parts;
 use crate::recovery::Recovering;
+use crate::seen::{Flow, UnitFigures};
 use crate::types::NotTurned;
 use crate::wire::Said;
 use leave::Leaving;
@@ -44,6 +45,7 @@ pub(crate) struct Shell {
     pub(crate) own: Host,
     wire: Arc<dyn Wire>,
     parts: Parts,
+    flows: Flows,
     /// Keeps what does not fit into memory.
     pub(crate) paging_space: Arc<dyn Pager>,
     pub(crate) holds: Holds,
@@ -83,6 +85,7 @@ impl Shell {
 
     /// Sends a message, in parts if it is long.
     pub(crate) fn send(&self, to: Host, parts: &[&[u8]]) {
+        self.flows.goes(to, parts);
         self.parts.send(parts, |parts| self.wire.send(to, parts));
     }
 
@@ -231,6 +234,7 @@ impl Server {
             own,
             wire,
             parts: Parts::default(),
+            flows: Flows::default(),
             paging_space,
             holds: Holds::default(),
             gate: Gate::default(),
@@ -335,9 +339,58 @@ impl Server {
         let _gone = lock(&self.shared).remove(&number);
     }
 
+    /// Units of an object of which most messages told, so many at most; none when it is not open here.
+    pub fn hottest(&self, number: u64, most: usize) -> Vec<UnitFigures> {
+        let shared = self.shared(number);
+        shared.map_or_else(Vec::new, |shared| shared.hottest(most))
+    }
+
+    /// These units of an object, as far as they were touched here.
+    pub fn units(&self, number: u64, units: &[u64]) -> Vec<UnitFigures> {
+        let shared = self.shared(number);
+        shared.map_or_else(Vec::new, |shared| shared.figures_of(units))
+    }
+
+    /// Looks at which words of these units this host changes: for ten seconds, unless it is told again.
+    pub fn watch(&self, number: u64, units: &[u64]) {
+        if let Some(shared) = self.shared(number) {
+            shared.watch_all(units);
+        }
+    }
+
+    /// Threads of this host that faulted lately on units that are looked at: each unit, thread and
+    /// instruction, and how often.
+    pub fn faulted(&self, number: u64) -> HashMap<(u64, u32, u64), u32> {
+        let shared = self.shared(number);
+        shared.map_or_else(HashMap::new, |shared| shared.faulted())
+    }
+
+    /// Messages to other hosts so far, of all objects.
+    pub fn flows(&self) -> Vec<Flow> {
+        self.shell.flows.told()
+    }
+
+    /// What was done for each object that is open here.
+    pub fn all_figures(&self) -> Vec<(u64, Figures)> {
+        let all: Vec<_> = {
+            let all = lock(&self.shared);
+            let each = all
+                .iter()
+                .map(|(number, open)| (*number, Arc::clone(&open.shared)));
+            each.collect()
+        };
+        all.into_iter()
+            .map(|(number, shared)| (number, shared.figures()))
+            .collect()
+    }
+
+    fn shared(&self, number: u64) -> Option<Arc<Shared>> {
+        Some(Arc::clone(&lock(&self.shared).get(&number)?.shared))
+    }
+
     /// What was done for an object so far.
     pub fn figures(&self, number: u64) -> Option<Figures> {
-        Some(lock(&self.shared).get(&number)?.shared.figures())
+        Some(self.shared(number)?.figures())
     }
 }
 

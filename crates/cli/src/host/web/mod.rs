@@ -11,7 +11,7 @@ use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -25,11 +25,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
+use super::hosts::{ClusterReading, Looks};
 use super::reading::Reading;
 use request::Rules;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
+/// A page that has not asked for so long is closed.
+const VIEWED: Duration = Duration::from_secs(5);
 /// Looks that are kept: ten minutes.
 const PAST: usize = 600;
 /// Objects that are shown: those that have most in memory.
@@ -64,12 +67,21 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// What draws the page.
+const SCRIPT: &str = concat!(
+    include_str!("figures.js"),
+    include_str!("hosts.js"),
+    include_str!("page.js")
+);
+
 /// What was seen.
 #[derive(Default)]
 struct Seen {
     figures: Figures,
     reading: Reading,
     past: VecDeque<Point>,
+    /// When a page last asked.
+    viewed: Option<Instant>,
 }
 
 /// A look, as the plots show it.
@@ -136,13 +148,20 @@ pub fn start(args: &WebArgs, socket: PathBuf) -> Result<Option<SocketAddr>> {
 
 /// Looks at the host kernel for ever.
 fn look(socket: &std::path::Path, seen: &Mutex<Seen>) {
+    let cluster = Looks::start(socket.into()).ok();
     let mut host = None;
     loop {
         if host.is_none() {
             host = Host::connect(socket).ok();
         }
         match host.as_ref().map(Host::figures) {
-            Some(Ok(figures)) => lock(seen).takes(figures),
+            Some(Ok(figures)) => {
+                // Other hosts have to look, too: only while somebody sees it.
+                let viewed = lock(seen).viewed;
+                let is_viewed = viewed.is_some_and(|at| at.elapsed() < VIEWED);
+                let looks = cluster.as_ref().filter(|_| is_viewed);
+                lock(seen).takes(figures, looks.and_then(Looks::last));
+            }
             Some(Err(_)) | None => host = None,
         }
         std::thread::sleep(EVERY);
@@ -234,7 +253,9 @@ fn contents(seen: &Mutex<Seen>, uri: &hyper::Uri) -> Option<(&'static str, Bytes
         "/figures.json" => {
             let since = uri.query().and_then(|query| query.strip_prefix("since="));
             let since = since.and_then(|since| since.parse().ok()).unwrap_or(0);
-            let body = lock(seen).told(since)?;
+            let mut seen = lock(seen);
+            seen.viewed = Some(Instant::now());
+            let body = seen.told(since)?;
             Some(("application/json", body.into()))
         }
         "/metrics" => {
@@ -248,16 +269,16 @@ fn contents(seen: &Mutex<Seen>, uri: &hyper::Uri) -> Option<(&'static str, Bytes
 fn page() -> String {
     include_str!("page.html")
         .replace("/*STYLE*/", include_str!("../../plot/page.css"))
-        .replace("/*SCRIPT*/", include_str!("page.js"))
+        .replace("/*SCRIPT*/", SCRIPT)
 }
 
 impl Seen {
-    fn takes(&mut self, mut figures: Figures) {
+    fn takes(&mut self, mut figures: Figures, cluster: Option<ClusterReading>) {
         let most = |one: &farpage_services::ObjectFigures| std::cmp::Reverse(one.resident_bytes);
         figures.objects.sort_by_key(most);
         figures.objects.truncate(OBJECTS_MAX);
         let before = (self.figures.at_ns > 0).then_some(&self.figures);
-        let reading = Reading::new(before, &figures);
+        let reading = Reading::new(before, &figures).with(cluster);
         let files = reading.paging_space.iter().flat_map(|space| &space.files);
         self.past.push_back(Point {
             at_ms: reading.at_ms,
@@ -315,7 +336,7 @@ mod tests {
     #[test]
     fn the_past_is_told_once_and_is_bounded() {
         let mut seen = Seen::default();
-        (0..PAST as u64 + 50).for_each(|time| seen.takes(figures(time)));
+        (0..PAST as u64 + 50).for_each(|time| seen.takes(figures(time), None));
         let told = |since| -> serde_json::Value {
             serde_json::from_str(&seen.told(since).unwrap()).unwrap()
         };
