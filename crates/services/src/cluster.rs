@@ -164,9 +164,6 @@ pub trait Cluster: Send + Sync {
     /// As [`Cluster::have`].
     fn seal(&self, name: &str, uid: u32) -> Result<(), Refusal>;
 
-    /// The number of this host.
-    fn host(&self) -> u8;
-
     /// Threads of these hosts, one bit each, that wait at a byte of an object are to go on. Not waited
     /// for.
     fn wake(&self, number: u64, offset: u64, hosts: u64);

@@ -335,7 +335,7 @@ impl Service {
         self.limits
             .give_back(entry.pid, Cost::of_object(entry.bytes));
         if let Some(number) = shared {
-            self.release_shared(number);
+            self.release_shared(number, port);
         }
         if let Some(Held::Object(entry)) = self.held.remove(&port) {
             // It takes them as long as this process lives.

@@ -169,6 +169,15 @@ pub trait Observer: Send + Sync {
     /// What a user should see.
     fn say(&self, what: &str);
 
+    /// This stay is over, for this reason: the host may not act any more. Called once, after which
+    /// nothing happens in it.
+    fn is_out(&self, why: &str) {
+        self.say(&format!(
+            "this host is out of the cluster: {why}; what it shared cannot be used here any more; \
+             start farpage again to join anew"
+        ));
+    }
+
     /// An object was made, or has another name or note. Called by one thread, in the order of the
     /// store, which does nothing else meanwhile: it must not wait for the store.
     fn object_changed(&self, number: u64, name: Option<&str>, described: &Description) {
@@ -283,6 +292,13 @@ impl Cluster {
     #[must_use]
     pub fn own(&self) -> Host {
         self.inner.own
+    }
+
+    /// Takes the word of who knows that an earlier stay of this very process is over: it is removed from
+    /// the view without the others being waited for that it might have heard of.
+    pub fn vouch_over(&self, stay: u64) {
+        let stay = farpage_control::Incarnation(stay);
+        self.inner.control.vouch_gone(stay);
     }
 
     /// The object of a name, which is made for user `uid` when there is none and it is said how. It
@@ -631,13 +647,10 @@ impl Inner {
             }
             Event::Fenced(why) => {
                 self.rounds.without_all_but(std::iter::empty());
-                self.say(&format!(
-                    "this host is out of the cluster: {why}; what it shared cannot be used here any \
-                     more; start farpage again to join anew"
-                ));
-                lock(&self.state).fenced = Some(why);
+                lock(&self.state).fenced = Some(why.clone());
                 self.server.fence();
                 self.sysv_ends();
+                self.observer.is_out(&why);
             }
         }
     }
