@@ -195,7 +195,7 @@ impl Control {
     #[must_use]
     pub fn pings(&self) -> Vec<Ping> {
         let state = self.host.state();
-        state.map_or_else(|_| Vec::new(), |state| state.rule.pings(Moment::now()))
+        state.map_or_else(|_| Vec::new(), |mut state| state.rule.pings(Moment::now()))
     }
 
     /// The answer to another member's ping, to be sent back; none when it is not to go on.
