@@ -566,6 +566,43 @@ fn a_host_that_is_cut_off_stops_and_says_why_and_the_others_go_on() {
 }
 
 #[test]
+fn of_two_hosts_that_do_not_reach_one_another_one_leaves_until_they_do() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two, three) = (net.host(), net.host(), net.host());
+    let (mut a, mut b, mut c) = (one.client(), two.client(), three.client());
+    assert_eq!(a.does("share grid 1048576 4096 mirrored"), "done");
+    assert_eq!(b.does("share grid"), "done");
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(c.does("set 5 1"), "done");
+    assert_eq!(b.does("get 5"), "1");
+    net.cut(1, 2, true);
+    up::until("the later one leaves", || {
+        !one.says(&["ls", "--hosts"]).contains("host2")
+    });
+    // The others go on, and it is told.
+    assert_eq!(a.does("set 5 2"), "done");
+    assert_eq!(b.does("get 5"), "2");
+    assert_eq!(c.does("check 5 6"), "[0, 1, 0]");
+    // It stays away while the cut lasts.
+    let said = three.until(&["ls", "--hosts"], &["do not reach one another"]);
+    assert!(said.contains("it and host1 do not reach"), "{said}");
+    net.cut(1, 2, false);
+    for host in [&one, &two, &three] {
+        host.until(&["ls", "--hosts"], &["host0", "host1", "host2"]);
+    }
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(c.does("get 5"), "2");
+    drop((a, b, c));
+    let said = three.ends();
+    assert!(
+        said.contains("does not reach host1 at 10.79.0.3:7661"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_program_outlives_its_hosts_stay_without_what_it_had_in_it() {
     let Some(mut net) = Net::new() else {
         return;

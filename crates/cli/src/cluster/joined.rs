@@ -23,6 +23,8 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(16);
 /// After a stay of that length the pauses begin anew.
 const LONG: Duration = Duration::from_secs(60);
+/// A host that is reached answers within that time.
+const REACHED: Duration = Duration::from_secs(1);
 /// Whoever uses a stay that is over is told so, and has done with it.
 const MOMENT: Duration = Duration::from_millis(10);
 
@@ -216,17 +218,28 @@ impl Joined {
             if let Now::Left = &*self.now() {
                 return false;
             }
-            match self.begins(before) {
+            let what = match self.attempt(before) {
                 Ok(cluster) => return self.is_in(cluster),
-                Err(error) => {
-                    let what = error.to_string();
-                    if what != said {
-                        eprintln!("farpage: {what}; this host tries again by itself");
-                        said = what;
-                    }
-                }
+                Err(what) => what,
+            };
+            if what != said {
+                eprintln!("farpage: {what}; this host tries again by itself");
+                said = what;
             }
         }
+    }
+
+    /// Joins, if this host reaches all that are there.
+    fn attempt(&self, before: &[u64]) -> Result<Cluster, String> {
+        let unreached = Cluster::unreached(&self.how.share, REACHED);
+        let unreached = unreached.map_err(|error| error.to_string())?;
+        if !unreached.is_empty() {
+            let whom = unreached.join(", ");
+            return Err(format!(
+                "cannot join the cluster: this host does not reach {whom}"
+            ));
+        }
+        self.begins(before).map_err(|error| error.to_string())
     }
 
     /// This host is in the cluster again, unless it was told to leave meanwhile.

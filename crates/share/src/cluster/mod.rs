@@ -7,7 +7,7 @@ mod process;
 mod sysv;
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
@@ -286,6 +286,20 @@ impl Cluster {
             .map_err(JoinError::Threads)?;
         let thread = Some(thread);
         Ok(Self { inner, thread })
+    }
+
+    /// Members that are alive, and that this host does not reach within so long each: where it joined
+    /// nevertheless, it or they would have to leave.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub fn unreached(config: &Config, within: Duration) -> Result<Vec<String>, JoinError> {
+        let members = Control::look(&config.control)?;
+        let is_unreached = |address| TcpStream::connect_timeout(&address, within).is_err();
+        let unreached = members.into_iter().filter(|one| is_unreached(one.address));
+        Ok(unreached
+            .map(|one| format!("{} at {}", one.name, one.address))
+            .collect())
     }
 
     /// This host's number.
