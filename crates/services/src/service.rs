@@ -710,7 +710,11 @@ fn attach(
     if let Some(told) = told {
         let tell = move |object: &str, byte, why: &str| {
             // It may be gone, or not listen.
-            let _ = told.cannot_be_had(object.into(), byte, why.into());
+            if let Err(error) = told.cannot_be_had(object.into(), byte, why.into()) {
+                eprintln!(
+                    "farpage: a process gets SIGBUS for '{object}' and was not told why: {error}"
+                );
+            }
         };
         objects.tell_of_failure(space, Box::new(tell));
     }
