@@ -36,6 +36,7 @@ pub(crate) fn chaos(world: &World, mut args: Args) -> Result<()> {
     let seconds = (minutes * 60.0) as u64;
     cargo.env("FARPAGE_CHAOS_SECONDS", seconds.to_string());
     cargo.env("FARPAGE_CHAOS_SEED", seed.to_string());
+    cargo.env("FARPAGE_CHAOS_MANY", "1");
     cargo.env("FARPAGE_CHAOS_HOSTS", hosts.to_string());
     proc::must(&mut cargo, "chaos")
 }

@@ -260,11 +260,22 @@ impl Host {
 
     /// Leaves, if this host and others have not heard of one another and it is the one that leaves.
     async fn leave_for_others(&self) -> bool {
-        let Ok(mut state) = self.state() else {
-            return true;
-        };
+        match self.stops_for_others() {
+            Ok(None) => false,
+            Ok(Some(known)) => {
+                // Else the others notice when the lease is over.
+                let _ = objects::leave(self, known).await;
+                true
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// It acts no more then. What it knew.
+    fn stops_for_others(&self) -> Result<Option<Known>, ControlError> {
+        let mut state = self.state()?;
         let Some(others) = state.rule.leaves_for(Moment::now()) else {
-            return false;
+            return Ok(None);
         };
         let names = state.known.members.members.values();
         let names = names.filter(|member| others.contains(&member.incarnation));
@@ -276,10 +287,7 @@ impl Host {
         );
         let known = state.known.clone();
         self.shut(&mut state, why);
-        drop(state);
-        // Else the others notice when the lease is over.
-        let _ = objects::leave(self, known).await;
-        true
+        Ok(Some(known))
     }
 
     fn lost(&self, error: &StoreError) -> Result<(), ControlError> {

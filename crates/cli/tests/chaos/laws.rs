@@ -108,10 +108,34 @@ pub fn check(acts: &[Act], about: &About) -> Result<usize, String> {
             .chain(counts.map(|act| act.done))
             .collect();
         if let Some(why) = checker::wrong(&history) {
-            return Err(format!("word {word}: {why}"));
+            return Err(format!("word {word}: {why}\n{}", who(acts, &why, about)));
         }
     }
     Ok(of_others.len())
+}
+
+/// Who did what is wrong.
+fn who(acts: &[Act], why: &str, about: &About) -> String {
+    let mut told: Vec<&Act> = acts
+        .iter()
+        .filter(|act| why.contains(&format!("value: {},", act.done.value)))
+        .collect();
+    told.sort_by_key(|act| act.done.begun);
+    let line = |act: &&Act| {
+        let (host, done) = (about.hosts[&act.session], act.done);
+        let what = if done.is_write { "writes" } else { "reads" };
+        let Act { session, word, .. } = act;
+        let Done {
+            begun,
+            ended,
+            value,
+            ..
+        } = done;
+        format!(
+            "program {session} of host{host} {what} word {word}: {value} from {begun} to {ended}"
+        )
+    };
+    told.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Whether it is seen that these are wrong when the last read that saw a write of another host is said to

@@ -66,8 +66,8 @@ fn whatever_fails_what_hosts_share_is_one_memory() {
 fn round(world: &mut World) {
     world.begins_round();
     let mut faults = Faults::default();
-    // A few, so that it is known what one of them does, or many at once.
-    let (count, pause) = match world.dice.below(2) {
+    // A few, so that it is known what one of them does, or, if it is wanted, many at once.
+    let (count, pause) = match told("MANY", 0) * world.dice.below(2) {
         0 => (world.dice.between(1, 4), 2500),
         _ => (world.dice.between(5, 12), 1200),
     };

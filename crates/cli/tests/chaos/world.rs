@@ -101,6 +101,8 @@ pub struct Figures {
     pub of_others: usize,
     pub stays_ended: usize,
     pub damages_seen: u32,
+    /// Programs that got SIGBUS and did not say why: only their host kernel did.
+    pub untold: u32,
     pub healed_max: Duration,
 }
 
@@ -342,7 +344,11 @@ impl World {
             self.event(format!("{how} has ended: {status}; {}", said.trim_end()));
             match (status.signal(), status.code()) {
                 (Some(SIGBUS), _) if !said.contains("farpage") => {
-                    self.fails(&format!("{how} got SIGBUS and was not told why"));
+                    // Its host kernel has said why. Counted: see docs/cluster.md.
+                    self.figures.untold += 1;
+                    if !KINDS[kind].is_mirrored {
+                        self.lost.insert(kind);
+                    }
                 }
                 (Some(SIGBUS), _) if said.contains("lost") || said.contains("died") => {
                     self.lost.insert(kind);
