@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod cgroup;
+mod chaos;
 mod corpus;
 mod demo;
 mod fuzz;
@@ -57,6 +58,9 @@ cargo xtask COMMAND
                              pages of an object that two processes map, beside a bare memory file
   bench translate [--runs 5] [--mib 64]
                              numbers of other formats on page-in and page-out, beside memcpy
+  chaos [--minutes 5] [--seed 1] [--hosts 4]
+                             hosts that share memory, as network namespaces with etcd, killed, stopped and
+                             cut off by seed: what their programs did is that of one memory
   fuzz [--seconds 10] [TARGET]...
                              parsers given anything, each for so long; a finding is a failure
   install-c [--prefix /usr/local]
@@ -86,6 +90,7 @@ fn run() -> Result<()> {
         Some("setup") => args.finish().and_then(|()| setup::setup(&world)),
         Some("test") => test::test(&world, args),
         Some("corpus") => corpus::corpus(&world, args),
+        Some("chaos") => chaos::chaos(&world, args),
         Some("bench") => bench::bench(&world, args),
         Some("fuzz") => fuzz::fuzz(&world, args),
         Some("install-c") => install_c::main(&world, args),

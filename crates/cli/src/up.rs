@@ -21,7 +21,8 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 
 use crate::args::MemoryArgs;
-use crate::cluster::join::{JoinArgs, join};
+use crate::cluster::join::JoinArgs;
+use crate::cluster::joined::join;
 use crate::host::web::{self, WebArgs};
 use crate::paging::Paging;
 use crate::size::{Size, counted, human};

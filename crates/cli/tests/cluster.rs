@@ -549,13 +549,102 @@ fn a_host_that_is_cut_off_stops_and_says_why_and_the_others_go_on() {
     assert!(said.contains("this host is out of the cluster"), "{said}");
     assert_eq!(a.does("set 5 2"), "done");
     assert_eq!(b.does("get 5"), "2");
+    let listed = three.says(&["ls", "--hosts"]);
+    assert!(
+        listed.contains("this host is out of the cluster"),
+        "{listed}"
+    );
     net.plug(2, true);
-    let said = three.ends();
-    assert!(said.contains("this host is out of the cluster"), "{said}");
-    let three = net.start(2);
+    // It joins again by itself, as a new host.
+    three.until(&["ls", "--hosts"], &["host0", "host1", "host2"]);
     let mut c = three.client();
     assert_eq!(c.does("share grid"), "done");
     assert_eq!(c.does("get 5"), "2");
+    assert_eq!(c.does("set 6 3"), "done");
+    assert_eq!(b.does("get 6"), "3");
+    let said = three.ends();
+    for what in [
+        "this host is out of the cluster: ",
+        "is in the cluster again",
+    ] {
+        assert_eq!(said.matches(what).count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn of_two_hosts_that_do_not_reach_one_another_one_leaves_until_they_do() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two, three) = (net.host(), net.host(), net.host());
+    let (mut a, mut b, mut c) = (one.client(), two.client(), three.client());
+    assert_eq!(a.does("share grid 1048576 4096 mirrored"), "done");
+    assert_eq!(b.does("share grid"), "done");
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(c.does("set 5 1"), "done");
+    assert_eq!(b.does("get 5"), "1");
+    net.cut(1, 2, true);
+    up::until("the later one leaves", || {
+        !one.says(&["ls", "--hosts"]).contains("host2")
+    });
+    // The others go on, and it is told.
+    assert_eq!(a.does("set 5 2"), "done");
+    assert_eq!(b.does("get 5"), "2");
+    assert_eq!(c.does("check 5 6"), "[0, 1, 0]");
+    // It stays away while the cut lasts.
+    let said = three.until(&["ls", "--hosts"], &["do not reach one another"]);
+    assert!(said.contains("it and host1 do not reach"), "{said}");
+    net.cut(1, 2, false);
+    for host in [&one, &two, &three] {
+        host.until(&["ls", "--hosts"], &["host0", "host1", "host2"]);
+    }
+    assert_eq!(c.does("share grid"), "done");
+    assert_eq!(c.does("get 5"), "2");
+    drop((a, b, c));
+    let said = three.ends();
+    assert!(
+        said.contains("does not reach host1 at 10.79.0.3:7661"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_program_outlives_its_hosts_stay_without_what_it_had_in_it() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two) = (net.host(), net.host());
+    let (mut a, mut b) = (one.client(), two.client());
+    assert_eq!(a.does("share grid 1048576 4096 mirrored"), "done");
+    assert_eq!(b.does("share grid"), "done");
+    assert_eq!(b.does("take 0"), "Taken");
+    assert_eq!(b.does("set 1 7"), "done");
+    assert_eq!(a.does("get 1"), "7");
+    assert!(b.does("check 1 2").starts_with("[0, 0"), "it is there");
+    // Stopped for too long: what it had is the others'.
+    two.signal("-STOP");
+    up::until("it is not among them", || {
+        !one.says(&["ls", "--hosts"]).contains("host1")
+    });
+    assert_eq!(a.does("take 0"), "HolderDied");
+    two.signal("-CONT");
+    two.until(&["ls", "--hosts"], &["host0", "host1"]);
+    assert_eq!(
+        b.does("check 1 2"),
+        "[0, 1, 0]",
+        "of that stay nothing is left"
+    );
+    assert_eq!(b.does("share grid"), "done");
+    assert_eq!(b.does("get 1"), "7");
+    // The process is the same, and its number another one: it has nothing that it had, and what it takes
+    // now is its own.
+    assert_eq!(a.does("right 0"), "done");
+    assert_eq!(b.does("try 0 100"), "TimedOut");
+    assert_eq!(a.does("give 0"), "done");
+    assert_eq!(b.does("take 0"), "Taken");
+    assert_eq!(a.does("try 0 1500"), "TimedOut");
+    assert_eq!(b.does("give 0"), "done");
+    assert_eq!(a.does("take 0"), "Taken");
 }
 
 #[test]

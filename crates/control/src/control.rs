@@ -16,12 +16,12 @@ use crate::endpoint::Endpoint;
 use crate::error::ControlError;
 use crate::event::Event;
 use crate::host::Host;
-use crate::join::join;
+use crate::join::{join, look};
 use crate::names;
 use crate::objects;
 use crate::record::{Checkpoint, Description, Object, ObjectId};
 use crate::rule::{GOING_ON_MAX, Ping, Pong};
-use crate::view::{Incarnation, Slot, View};
+use crate::view::{Incarnation, Member, Slot, View};
 
 /// How a host joins.
 #[derive(Clone, Debug)]
@@ -141,6 +141,17 @@ impl Control {
         })
     }
 
+    /// The other members that are alive, as far as the store knows, without joining: whom a host is to
+    /// reach that joins.
+    ///
+    /// # Errors
+    /// When the store does not answer or refuses, or what it has cannot be read.
+    pub fn look(config: &Config) -> Result<Vec<Member>, ControlError> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|why| no_thread(&why))?;
+        runtime.block_on(look(config))
+    }
+
     /// Joins anew, with a new incarnation and what else the configuration says: what a host does
     /// that was fenced.
     ///
@@ -195,7 +206,7 @@ impl Control {
     #[must_use]
     pub fn pings(&self) -> Vec<Ping> {
         let state = self.host.state();
-        state.map_or_else(|_| Vec::new(), |state| state.rule.pings(Moment::now()))
+        state.map_or_else(|_| Vec::new(), |mut state| state.rule.pings(Moment::now()))
     }
 
     /// The answer to another member's ping, to be sent back; none when it is not to go on.

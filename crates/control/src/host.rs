@@ -10,7 +10,8 @@ use crate::clock::{Fence, Moment};
 use crate::error::{ControlError, StoreError};
 use crate::event::{EVENTS_MAX, Event, Events};
 use crate::known::{Keys, Known};
-use crate::record::{RecordError, encode_members, encode_number};
+use crate::objects;
+use crate::record::{RecordError, encode_members, encode_number, encode_unheard};
 use crate::rule::Rule;
 use crate::store::{Store, Watch, Watched};
 use crate::table::{Need, Snapshot, Txn, Write};
@@ -130,7 +131,9 @@ impl Host {
             let what = format!("nobody takes its events, and {EVENTS_MAX} wait");
             return self.shut(state, what);
         }
-        state.rule.viewed(&others, Moment::now());
+        let now = Moment::now();
+        state.rule.viewed(&others, now);
+        state.rule.told_unheard(&state.known.unheard, now);
         self.fence.set(state.rule.acts_until());
         self.changed.notify_waiters();
     }
@@ -188,6 +191,10 @@ impl Host {
                 return;
             }
             self.begin_to_go_on().await;
+            self.tell_unheard().await;
+            if self.leave_for_others().await {
+                return;
+            }
             let next = sent.plus(pause).since(Moment::now()).max(PAUSE);
             sleep(next).await;
         }
@@ -224,6 +231,63 @@ impl Host {
             state.rule.goes_on();
             self.fence.set(state.rule.acts_until());
         }
+    }
+
+    /// Writes down of whom this host has not heard, when that is something else than is written.
+    async fn tell_unheard(&self) {
+        let key = self.keys.unheard(self.me);
+        let txn = self.state().ok().and_then(|state| {
+            let unheard = state.rule.unheard(Moment::now());
+            let written = state.known.unheard.get(&self.me);
+            let is_written = written.map_or(unheard.is_empty(), |written| *written == unheard);
+            let write = match unheard.is_empty() {
+                true => Write::Delete(key.clone()),
+                false => Write::Put {
+                    key,
+                    value: encode_unheard(&unheard),
+                    lease: Some(state.lease.id),
+                },
+            };
+            let needs = vec![Need::Present(self.keys.alive(self.me))];
+            let writes = vec![write];
+            (!is_written).then_some(Txn { needs, writes })
+        });
+        if let Some(txn) = txn {
+            // What fails is tried again.
+            let _ = self.store.transact(&txn).await;
+        }
+    }
+
+    /// Leaves, if this host and others have not heard of one another and it is the one that leaves.
+    async fn leave_for_others(&self) -> bool {
+        match self.stops_for_others() {
+            Ok(None) => false,
+            Ok(Some(known)) => {
+                // Else the others notice when the lease is over.
+                let _ = objects::leave(self, known).await;
+                true
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// It acts no more then. What it knew.
+    fn stops_for_others(&self) -> Result<Option<Known>, ControlError> {
+        let mut state = self.state()?;
+        let Some(others) = state.rule.leaves_for(Moment::now()) else {
+            return Ok(None);
+        };
+        let names = state.known.members.members.values();
+        let names = names.filter(|member| others.contains(&member.incarnation));
+        let names: Vec<&str> = names.map(|member| member.name.as_str()).collect();
+        let why = format!(
+            "it and {} do not reach one another; of such hosts the one leaves that reaches fewer, or has \
+             come later; look at the network between them",
+            names.join(", ")
+        );
+        let known = state.known.clone();
+        self.shut(&mut state, why);
+        Ok(Some(known))
     }
 
     fn lost(&self, error: &StoreError) -> Result<(), ControlError> {

@@ -55,6 +55,37 @@ pub(crate) async fn join(config: Config) -> Result<Host, ControlError> {
     }
 }
 
+/// Other members whose keys are there, as whoever has not joined sees them.
+pub(crate) async fn look(config: &Config) -> Result<Vec<Member>, ControlError> {
+    let keys = keys(&config.endpoint);
+    let endpoint = || config.endpoint.to_string();
+    let store = Store::new(&config.endpoint, config.wait)?;
+    let read = store.read(&keys.now()).await;
+    let now = read.map_err(|error| match error {
+        StoreError::Silent(why) => ControlError::Silent {
+            endpoint: endpoint(),
+            tried: config.wait,
+            why,
+        },
+        StoreError::Refused(why) => ControlError::Store {
+            endpoint: endpoint(),
+            why,
+        },
+    })?;
+    let Some(view) = now.entries.get(&keys.view()) else {
+        return Ok(Vec::new());
+    };
+    let members = decode_members(&view.value).map_err(|why| ControlError::Unreadable {
+        key: keys.view(),
+        why,
+    })?;
+    let others = members.members.into_values().filter(|member| {
+        let is_there = now.entries.contains_key(&keys.alive(member.incarnation));
+        is_there && member.address != config.address
+    });
+    Ok(others.collect())
+}
+
 fn keys(endpoint: &Endpoint) -> Keys {
     match endpoint {
         Endpoint::Etcd(etcd) => Keys::new(&etcd.cluster),

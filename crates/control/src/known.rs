@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::apart::Unheard;
 use crate::event::Event;
-use crate::record::{Object, ObjectId, RecordError, decode_members, decode_number, decode_object};
+use crate::record::{
+    Object, ObjectId, RecordError, decode_members, decode_number, decode_object, decode_unheard,
+};
 use crate::rule::{GOING_ON_MAX, Told};
 use crate::table::{Change, Snapshot};
 use crate::view::{Incarnation, Members, View};
@@ -62,6 +65,16 @@ impl Keys {
 
     pub(crate) fn goes_on_of(&self, key: &str) -> Option<Incarnation> {
         let number = key.strip_prefix(&self.of("now/goes-on/"))?;
+        number.parse().ok().map(Incarnation)
+    }
+
+    /// Of whom the host has not heard; goes with its lease.
+    pub(crate) fn unheard(&self, host: Incarnation) -> String {
+        self.of(&format!("now/unheard/{host}"))
+    }
+
+    pub(crate) fn unheard_of(&self, key: &str) -> Option<Incarnation> {
+        let number = key.strip_prefix(&self.of("now/unheard/"))?;
         number.parse().ok().map(Incarnation)
     }
 
@@ -140,6 +153,7 @@ pub(crate) struct Known {
     pub(crate) members: Members,
     alive: BTreeSet<Incarnation>,
     going_on: BTreeMap<Incarnation, Duration>,
+    pub(crate) unheard: Unheard,
     pub(crate) objects: BTreeMap<ObjectId, KnownObject>,
     holders: BTreeSet<(ObjectId, Incarnation)>,
     /// All keys there are, to see after a gap what was deleted.
@@ -157,6 +171,7 @@ impl Known {
             members: Members::default(),
             alive: BTreeSet::new(),
             going_on: BTreeMap::new(),
+            unheard: Unheard::new(),
             objects: BTreeMap::new(),
             holders: BTreeSet::new(),
             revisions: BTreeMap::new(),
@@ -222,6 +237,13 @@ impl Known {
                 match &change.value {
                     Some(value) => self.going_on.insert(host, going_on_of(value)),
                     None => self.going_on.remove(&host),
+                };
+            } else if let Some(host) = self.keys.unheard_of(&change.key) {
+                // What cannot be read is of no weight.
+                let of = change.value.as_ref();
+                match of.and_then(|value| decode_unheard(value).ok()) {
+                    Some(of) => self.unheard.insert(host, of),
+                    None => self.unheard.remove(&host),
                 };
             } else if let Some(id) = self.keys.object_of(&change.key) {
                 events.extend(self.apply_object(id, change));

@@ -41,6 +41,7 @@
 //! | `now/view` | the newest view and the next incarnation; its revision is the generation |
 //! | `now/alive/INCARNATION` | goes with the host's lease |
 //! | `now/goes-on/INCARNATION` | the host counts on promises of the others |
+//! | `now/unheard/INCARNATION` | of whom the host has not heard for two leases; goes with its lease |
 //! | `now/object/ID` | an object; somebody holds it, or it has a name and stays |
 //! | `now/holder/ID/INCARNATION` | the host holds the object; counts while the host is in the view |
 //! | `name/NAME` | the number of the object |
@@ -53,6 +54,7 @@
 //! # Who may act
 #![doc = include_str!("rule.md")]
 
+mod apart;
 mod clock;
 mod control;
 mod embedded;

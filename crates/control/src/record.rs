@@ -1,6 +1,7 @@
 //! What is stored: JSON with its version in front, so that an operator can read it and another
 //! version is refused in words.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use base64::Engine as _;
@@ -229,6 +230,16 @@ pub(crate) fn encode_number(number: u64) -> String {
 
 /// Reads a number.
 pub fn decode_number(bytes: &[u8]) -> Result<u64, RecordError> {
+    decode(bytes)
+}
+
+/// Of whom a host has not heard.
+pub(crate) fn encode_unheard(unheard: &BTreeSet<Incarnation>) -> String {
+    encode(unheard)
+}
+
+/// Reads of whom a host has not heard.
+pub(crate) fn decode_unheard(bytes: &[u8]) -> Result<BTreeSet<Incarnation>, RecordError> {
     decode(bytes)
 }
 

@@ -30,13 +30,19 @@
 //! is in the view it replaces, and whoever joined after `y` was cut off was never pinged by it and
 //! waits.
 //!
+//! **Partial partitions.** Two members that the store keeps may be cut from one another: each then
+//! waits for what the other has. A host that was asked again and again and has not answered for two
+//! leases is written down; [`crate::apart`] says who leaves. That is a host of its own will, after
+//! another lease: it stops, and then takes itself out of the view. Nothing above changes by it.
+//!
 //! Trusted are: that transactions are serial, that the store keeps a key for the whole lease after
 //! it received what it answered, and that clocks of two hosts do not run apart by more than the
 //! margin, a tenth. Not trusted are the order and delay of messages and notices, and that hosts run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::apart::{Apart, Unheard};
 use crate::clock::Moment;
 use crate::view::Incarnation;
 
@@ -62,6 +68,11 @@ impl Times {
 
     /// How long a host that has lost its key but pings is waited for: it may be back soon.
     fn patience(&self) -> Duration {
+        self.lease * 2
+    }
+
+    /// Who has not answered for so long is written down.
+    fn silence(&self) -> Duration {
         self.lease * 2
     }
 
@@ -112,6 +123,8 @@ enum Standing {
 struct Peer {
     /// Until when its promise to this host holds.
     promised: Moment,
+    /// When it was first asked of what it has not answered yet.
+    asked: Option<Moment>,
     /// Until when this host's promise to it holds.
     given: Moment,
     /// It needs this host's promise, or somebody vouched that it is gone.
@@ -132,6 +145,7 @@ pub(crate) struct Rule {
     /// This host counts on promises.
     goes_on: bool,
     peers: BTreeMap<Incarnation, Peer>,
+    apart: Apart,
 }
 
 /// What the store says of a member.
@@ -153,6 +167,7 @@ impl Rule {
             store_until: sent.plus(Times::less_margin(lease)),
             goes_on: false,
             peers: BTreeMap::new(),
+            apart: Apart::default(),
         }
     }
 
@@ -195,6 +210,7 @@ impl Rule {
         for (other, told) in others {
             let peer = self.peers.entry(*other).or_insert(Peer {
                 promised: Moment::NEVER,
+                asked: None,
                 given: Moment::NEVER,
                 known: false,
                 goes_on: None,
@@ -219,7 +235,10 @@ impl Rule {
     }
 
     /// What to ask the others.
-    pub(crate) fn pings(&self, now: Moment) -> Vec<Ping> {
+    pub(crate) fn pings(&mut self, now: Moment) -> Vec<Ping> {
+        for peer in self.peers.values_mut() {
+            peer.asked.get_or_insert(now);
+        }
         let ping = |to: &Incarnation| Ping {
             from: self.me,
             to: *to,
@@ -263,6 +282,8 @@ impl Rule {
         if let Some(peer) = self.peers.get_mut(&pong.from) {
             let until = pong.sent.plus(Times::less_margin(length));
             peer.promised = peer.promised.max(until);
+            // An answer from before says nothing of now.
+            peer.asked = peer.asked.filter(|asked| pong.sent < *asked);
         }
     }
 
@@ -301,6 +322,28 @@ impl Rule {
             Standing::Withheld(_) => Some(peer.given),
         });
         deadlines.min()
+    }
+
+    /// Members that have not answered for long: to be written down.
+    pub(crate) fn unheard(&self, now: Moment) -> BTreeSet<Incarnation> {
+        let silence = self.times.silence();
+        let is_over = |asked: Moment| now >= asked.plus(silence);
+        let unheard = self.peers.iter();
+        let unheard = unheard.filter(|(_, peer)| peer.asked.is_some_and(is_over));
+        unheard.map(|(number, _)| *number).collect()
+    }
+
+    /// What the hosts have written down, this one too.
+    pub(crate) fn told_unheard(&mut self, unheard: &Unheard, now: Moment) {
+        let peers = self.peers.iter();
+        let present = peers.filter(|(_, peer)| peer.standing == Standing::Present);
+        let present = present.map(|(number, _)| *number).chain([self.me]);
+        self.apart.told(self.me, unheard, &present.collect(), now);
+    }
+
+    /// Whom this host leaves for, since it and they have not heard of one another for long.
+    pub(crate) fn leaves_for(&self, now: Moment) -> Option<&BTreeSet<Incarnation>> {
+        self.apart.leaves(now, self.times.lease)
     }
 
     /// Members whose promise is wanting at `now`.
@@ -376,6 +419,36 @@ mod tests {
             to,
             sent: at(sent),
             length_ms: 2000,
+        }
+    }
+
+    #[test]
+    fn who_does_not_answer_for_two_leases_is_unheard_but_not_who_was_not_asked() {
+        let mut rule = two();
+        assert!(rule.unheard(at(60_000)).is_empty(), "nothing was asked");
+        rule.pings(at(1000));
+        rule.pings(at(2000));
+        assert!(rule.unheard(at(4999)).is_empty());
+        assert_eq!(rule.unheard(at(5000)), BTreeSet::from([YOU]));
+        promised(&mut rule, 999, 5000);
+        assert_eq!(
+            rule.unheard(at(5000)),
+            BTreeSet::from([YOU]),
+            "an old answer"
+        );
+        promised(&mut rule, 2000, 5100);
+        assert!(rule.unheard(at(60_000)).is_empty());
+    }
+
+    #[test]
+    fn who_is_about_to_be_removed_is_nobody_to_leave_for() {
+        let mut rule = Rule::new(Incarnation(3), TIMES, at(0), TIMES.lease);
+        let unheard = Unheard::from([(YOU, BTreeSet::from([Incarnation(3)]))]);
+        for (alive, leaves) in [(true, true), (false, false)] {
+            rule.viewed(&you(alive), at(1000));
+            rule.told_unheard(&unheard, at(1000));
+            assert_eq!(rule.leaves_for(at(2999)), None);
+            assert_eq!(rule.leaves_for(at(3000)).is_some(), leaves);
         }
     }
 

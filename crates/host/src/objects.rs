@@ -22,7 +22,7 @@ use crate::leave::ASIDE_PART;
 use crate::object::{Asked, Object};
 use crate::room::{Room, Tree};
 use crate::share::Share;
-use crate::space::{FAULTS, Mapping, Places, Space, Task, Told};
+use crate::space::{FAULTS, Mapping, Places, Space, Task, Telling, Told};
 use crate::times::now_ns;
 use crate::trace::What;
 use crate::waiter::{MappedBy, Thread, Waiter, Who};
@@ -276,7 +276,7 @@ impl Objects {
     /// why, and is waited for: it should not take long.
     pub fn tell_of_failure(&self, space: SpaceId, told: Told) {
         if let Some(space) = self.space(space.0) {
-            *lock(&space.told) = Some(told);
+            *lock(&space.told) = Telling::Not(Some(told));
         }
     }
 

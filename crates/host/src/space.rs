@@ -22,6 +22,22 @@ const AROUND: u64 = 16;
 /// Faults that are taken at a time at most.
 pub(crate) const FAULTS: usize = 8;
 
+/// Whether a process was told why it gets SIGBUS.
+pub(crate) enum Telling {
+    /// It was not; by whom it is, if it can be.
+    Not(Option<Told>),
+    /// It is being told, and these addresses are refused after that.
+    Now(Vec<usize>),
+    /// It was, or cannot be.
+    Over,
+}
+
+impl Default for Telling {
+    fn default() -> Self {
+        Self::Not(None)
+    }
+}
+
 /// A process's userfaultfd. What is done by it changes that process's mappings, and nobody else's.
 pub(crate) struct Space {
     pub(crate) number: u64,
@@ -33,7 +49,7 @@ pub(crate) struct Space {
     full: AtomicBool,
     pub(crate) watch: Mutex<Watch>,
     /// Who is told, once, why the process gets SIGBUS.
-    pub(crate) told: Mutex<Option<Told>>,
+    pub(crate) told: Mutex<Telling>,
 }
 
 /// Tells a process that what it uses cannot be had: of which object, from which byte on, and why.
@@ -174,22 +190,47 @@ impl Space {
         refused
     }
 
-    /// As [`Space::refuse`], after the process was told why; others do not wait for that.
+    /// As [`Space::refuse`], after the process was told why; others do not wait for that. What is refused
+    /// while it is told would end it before it has said so.
     pub(crate) fn tell_and_refuse(self: &Arc<Self>, at: usize, name: &str, offset: u64, why: &str) {
-        let told = lock(&self.told).take();
-        let tell = told.map(|tell| {
-            let (space, name, why) = (Arc::clone(self), name.to_owned(), why.to_owned());
-            let tell = move || {
-                tell(&name, offset, &why);
-                let _ = space.refuse(at);
-            };
-            std::thread::Builder::new()
-                .name("objects-tell".into())
-                .spawn(tell)
-        });
-        if !matches!(tell, Some(Ok(_))) {
+        let tell = {
+            let mut telling = lock(&self.told);
+            match &mut *telling {
+                Telling::Now(waiting) => return waiting.push(at),
+                Telling::Over => None,
+                Telling::Not(tell) => {
+                    let tell = tell.take();
+                    *telling = match &tell {
+                        Some(_) => Telling::Now(vec![at]),
+                        None => Telling::Over,
+                    };
+                    tell
+                }
+            }
+        };
+        let Some(tell) = tell else {
             // It may be gone.
             let _ = self.refuse(at);
+            return;
+        };
+        let (space, name, why) = (Arc::clone(self), name.to_owned(), why.to_owned());
+        let telling = move || {
+            tell(&name, offset, &why);
+            space.is_told();
+        };
+        let thread = std::thread::Builder::new().name("objects-tell".into());
+        if thread.spawn(telling).is_err() {
+            self.is_told();
+        }
+    }
+
+    fn is_told(&self) {
+        let told = std::mem::replace(&mut *lock(&self.told), Telling::Over);
+        if let Telling::Now(waiting) = told {
+            for at in waiting {
+                // It may be gone.
+                let _ = self.refuse(at);
+            }
         }
     }
 

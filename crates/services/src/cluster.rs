@@ -145,7 +145,7 @@ pub struct Had {
 pub type OnPages = Box<dyn FnOnce(Result<PagesTold, Refusal>) + Send>;
 
 /// Is told what all hosts do.
-pub type OnFigures = Box<dyn FnOnce(ClusterFigures) + Send>;
+pub type OnFigures = Box<dyn FnOnce(Result<ClusterFigures, Refusal>) + Send>;
 
 /// The cluster that a host kernel belongs to. Calls may take as long as the cluster's store does.
 pub trait Cluster: Send + Sync {
@@ -170,9 +170,6 @@ pub trait Cluster: Send + Sync {
     /// # Errors
     /// As [`Cluster::have`].
     fn seal(&self, name: &str, uid: u32) -> Result<(), Refusal>;
-
-    /// The number of this host.
-    fn host(&self) -> u8;
 
     /// Threads of these hosts, one bit each, that wait at a byte of an object are to go on. Not waited
     /// for.

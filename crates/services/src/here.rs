@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use farpage_sync::{Process, SERIAL_BITS};
 use farpage_sys::memory_file::{self, Words};
@@ -20,17 +20,22 @@ use crate::lock;
 
 /// Bytes of the file.
 pub(crate) const BYTES: usize = 16 << 10;
+/// The last bits of a process's number count the processes of one stay of its host in a cluster; those
+/// before them are the stay.
+const COUNT_BITS: u32 = 20;
 
 /// What other hosts want of the processes of this one.
 pub struct Here {
-    /// The number of this host in its cluster.
-    host: OnceLock<u8>,
     file: OwnedFd,
     words: Words,
     state: Mutex<State>,
 }
 
 struct State {
+    /// The number of this host in its cluster; the first where it is alone.
+    host: u8,
+    /// Which stay it is: grows with each.
+    stay: u64,
     last: u64,
     living: HashSet<u64>,
     /// The memory files of the cluster's objects that processes have.
@@ -61,25 +66,37 @@ impl Here {
         // Nobody had such numbers in an earlier life of this host.
         let last = RandomState::new().hash_one(std::process::id()) >> (64 - SERIAL_BITS + 1);
         let state = State {
+            host: 0,
+            stay: 0,
             last,
             living: HashSet::new(),
             files: HashMap::new(),
         };
         Ok(Self {
-            host: OnceLock::new(),
             file,
             words,
             state: Mutex::new(state),
         })
     }
 
-    pub(crate) fn is_host(&self, host: u8) {
-        self.host.get_or_init(|| host);
+    /// This host begins a stay in a cluster, under this number. Whoever has entered before is not known
+    /// there, and must enter anew: what it took in an earlier stay is no longer its own.
+    pub fn is_host(&self, host: u8, stay: u64) {
+        let mut state = lock(&self.state);
+        state.host = host;
+        state.stay = stay;
+        state.last = (stay << COUNT_BITS) % (1 << SERIAL_BITS);
+        state.living.clear();
     }
 
     /// This host's number; the first where it is alone.
     pub(crate) fn host(&self) -> u8 {
-        self.host.get().copied().unwrap_or(0)
+        lock(&self.state).host
+    }
+
+    /// This host's stay.
+    pub(crate) fn stay(&self) -> u64 {
+        lock(&self.state).stay
     }
 
     pub(crate) fn file(&self) -> io::Result<OwnedFd> {
@@ -88,10 +105,9 @@ impl Here {
 
     /// A process has come.
     pub(crate) fn enters(&self) -> Process {
-        let host = self.host();
         let mut state = lock(&self.state);
         state.last += 1;
-        let process = Process::new(host, state.last);
+        let process = Process::new(state.host, state.last);
         state.living.insert(process.number());
         process
     }
@@ -131,13 +147,34 @@ mod tests {
     #[test]
     fn a_process_lives_from_its_coming_to_its_going() {
         let here = Here::new().unwrap();
-        here.is_host(7);
+        here.is_host(7, 0);
         let (one, two) = (here.enters(), here.enters());
         assert_eq!(one.host(), 7);
         assert!(one != two && here.lives(one.number()) && here.lives(two.number()));
         here.leaves(one);
         assert!(!here.lives(one.number()) && here.lives(two.number()));
         assert!(!here.lives(0) && !here.lives(u64::MAX));
+    }
+
+    #[test]
+    fn numbers_of_one_stay_are_none_of_another() {
+        let here = Here::new().unwrap();
+        here.is_host(2, 5);
+        let before = here.enters();
+        for (host, stay) in [(2, 6), (3, 7), (2, 8)] {
+            here.is_host(host, stay);
+            assert!(
+                !here.lives(before.number()),
+                "it took its locks in the stay before"
+            );
+            let now = here.enters();
+            assert!(now != before && now.host() == host && here.lives(now.number()));
+            here.leaves(before);
+            assert!(here.lives(now.number()));
+        }
+        // Stays that no number has room for begin anew.
+        here.is_host(63, u64::MAX);
+        assert_eq!(here.enters().host(), 63);
     }
 
     #[test]

@@ -335,7 +335,7 @@ impl Service {
         self.limits
             .give_back(entry.pid, Cost::of_object(entry.bytes));
         if let Some(number) = shared {
-            self.release_shared(number);
+            self.release_shared(number, port);
         }
         if let Some(Held::Object(entry)) = self.held.remove(&port) {
             // It takes them as long as this process lives.
@@ -724,7 +724,11 @@ fn attach(
     if let Some(told) = told {
         let tell = move |object: &str, byte, why: &str| {
             // It may be gone, or not listen.
-            let _ = told.cannot_be_had(object.into(), byte, why.into());
+            if let Err(error) = told.cannot_be_had(object.into(), byte, why.into()) {
+                eprintln!(
+                    "farpage: a process gets SIGBUS for '{object}' and was not told why: {error}"
+                );
+            }
         };
         objects.tell_of_failure(space, Box::new(tell));
     }

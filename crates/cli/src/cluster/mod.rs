@@ -1,7 +1,9 @@
 //! Hosts that have memory in common: `farpage cluster`, `farpage create`, and what `farpage up` does.
 
 pub mod join;
+pub mod joined;
 pub mod objects;
+mod offered;
 pub mod pages;
 mod told;
 

@@ -400,6 +400,19 @@ impl Net {
         }
     }
 
+    /// Nothing goes between two hosts any more, or it does again; both reach all others.
+    pub fn cut(&self, one: u8, other: u8, is_cut: bool) {
+        for (from, to) in [(one, other), (other, one)] {
+            let (own, to) = (format!("-n {}-{from} neigh", self.name), to + 2);
+            let nobody = "lladdr 02:00:00:00:00:99 nud permanent";
+            let step = match is_cut {
+                true => format!("{own} replace 10.79.0.{to} {nobody} dev e0"),
+                false => format!("{own} del 10.79.0.{to} dev e0"),
+            };
+            assert!(ip(&step), "ip {step}");
+        }
+    }
+
     /// Plugs a host in, or out.
     pub fn plug(&self, number: u8, is_in: bool) {
         let state = if is_in { "up" } else { "down" };

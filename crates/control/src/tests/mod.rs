@@ -18,6 +18,7 @@ fn nobody_acts_who_is_not_in_the_newest_view() {
     };
     let mut removed = 0;
     let mut without_store = 0;
+    let mut left = 0;
     for seed in seeds.clone() {
         let mut world = World::new(seed, 5);
         world.run_with_faults(120 * SEC);
@@ -26,10 +27,12 @@ fn nobody_acts_who_is_not_in_the_newest_view() {
         world.demand_agreement();
         removed += world.removed;
         without_store += world.acted_without_store;
+        left += world.left;
     }
     if seeds.end - seeds.start > 1 {
         // The faults do what they are for.
         assert!(removed > 400, "{removed} hosts were removed");
+        assert!(left > 40, "{left} hosts left for others");
         assert!(
             without_store > 400,
             "{without_store} times a host went on without the store"
@@ -83,12 +86,60 @@ fn a_host_that_only_others_reach_is_removed_and_the_others_go_on() {
 }
 
 #[test]
-fn hosts_cut_from_each_other_go_on_while_the_store_keeps_them() {
-    let mut world = World::new(5, 3);
-    world.run(5 * SEC);
-    world.cut_off(0);
-    world.run(20 * SEC);
-    assert_eq!((world.acting(), world.removed), (3, 0));
+fn of_two_hosts_cut_from_each_other_one_leaves_and_the_others_go_on() {
+    for seed in 0..50 {
+        let mut world = World::new(seed, 4);
+        world.run(5 * SEC);
+        world.cut_between(1, 2);
+        world.run(3 * SEC);
+        assert_eq!((world.acting(), world.left), (4, 0), "not at once");
+        world.run(17 * SEC);
+        assert_eq!(
+            (world.acting(), world.left, world.removed),
+            (3, 1, 1),
+            "{seed}"
+        );
+        world.demand_agreement();
+    }
+}
+
+#[test]
+fn a_host_that_only_the_store_reaches_leaves_and_no_other() {
+    for seed in 0..50 {
+        let mut world = World::new(seed, 5);
+        world.run(5 * SEC);
+        world.cut_off(0);
+        world.run(20 * SEC);
+        assert_eq!(
+            (world.acting(), world.left, world.removed),
+            (4, 1, 1),
+            "{seed}"
+        );
+        world.demand_agreement();
+    }
+}
+
+#[test]
+fn hosts_that_are_apart_in_many_ways_go_on_once_enough_have_left() {
+    for seed in 0..50 {
+        let mut world = World::new(seed, 6);
+        world.run(5 * SEC);
+        for (one, other) in [(0, 1), (1, 2), (3, 4), (0, 5), (2, 4)] {
+            if (seed + one + other) % 4 > 0 {
+                world.cut_between(one as usize, other as usize);
+            }
+        }
+        world.run(40 * SEC);
+        world.demand_agreement();
+        assert!(
+            world.acting() >= 3 && world.left > 0,
+            "{seed}: {}",
+            world.acting()
+        );
+        let left = world.left;
+        world.run(20 * SEC);
+        assert_eq!(world.left, left, "{seed}: all reach one another");
+    }
 }
 
 #[test]

@@ -8,9 +8,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
+use crate::apart::Unheard;
 use crate::clock::Moment;
 use crate::known::{Keys, going_on_of};
-use crate::record::{decode_members, encode_members, encode_number};
+use crate::record::{
+    decode_members, decode_unheard, encode_members, encode_number, encode_unheard,
+};
 use crate::rule::{Ping, Pong, Rule, Times, Told};
 use crate::table::{Change, Need, Table, Txn, Write};
 use crate::view::{Incarnation, Member, Members, Representation};
@@ -68,6 +71,7 @@ struct Host {
     members: Members,
     alive: BTreeSet<Incarnation>,
     going_on: BTreeMap<Incarnation, Duration>,
+    unheard: Unheard,
     /// Notices arrive in order: revision of the last.
     seen: i64,
     held: BTreeMap<i64, Vec<Change>>,
@@ -93,6 +97,7 @@ pub(super) struct World {
     seed: u64,
     pub(super) removed: usize,
     pub(super) acted_without_store: usize,
+    pub(super) left: usize,
 }
 
 const STORE: usize = usize::MAX;
@@ -117,6 +122,7 @@ impl World {
             seed,
             removed: 0,
             acted_without_store: 0,
+            left: 0,
         };
         for _ in 0..hosts {
             world.join();
@@ -172,6 +178,7 @@ impl World {
             members: more.clone(),
             alive: BTreeSet::new(),
             going_on: BTreeMap::new(),
+            unheard: Unheard::new(),
             seen: snapshot.revision,
             held: BTreeMap::new(),
         };
@@ -185,6 +192,12 @@ impl World {
             Some((self.keys.goes_on_of(key)?, going_on_of(&entry.value)))
         });
         host.going_on = going_on.collect();
+        let entries = snapshot.entries.iter();
+        let unheard = entries.filter_map(|(key, entry)| {
+            let of = decode_unheard(&entry.value).ok()?;
+            Some((self.keys.unheard_of(key)?, of))
+        });
+        host.unheard = unheard.collect();
         host.tell_rule(sent);
         self.hosts.push(host);
         self.tell_all(changes);
@@ -291,6 +304,11 @@ impl World {
         let pings = host.rule.pings(now);
         let gone = host.rule.removable(now);
         let (generation, left) = (host.generation, host.members.without(&gone));
+        self.writes_unheard(number, now);
+        if self.leaves(number, now) {
+            return;
+        }
+        let host = &mut self.hosts[number];
         if host.rule.could_go_on(now) {
             self.send(number, STORE, Message::BeginToGoOn);
         }
@@ -310,6 +328,42 @@ impl World {
             let txn = Txn { needs, writes };
             self.send(number, STORE, Message::Write { txn });
         }
+    }
+
+    fn writes_unheard(&mut self, number: usize, now: Moment) {
+        let host = &self.hosts[number];
+        let unheard = host.rule.unheard(now);
+        if host
+            .unheard
+            .get(&host.me)
+            .is_none_or(|written| *written != unheard)
+        {
+            let needs = vec![Need::Present(self.keys.alive(host.me))];
+            let writes = vec![Write::Put {
+                key: self.keys.unheard(host.me),
+                value: encode_unheard(&unheard),
+                lease: Some(host.lease),
+            }];
+            let txn = Txn { needs, writes };
+            self.send(number, STORE, Message::Write { txn });
+        }
+    }
+
+    /// It stops, and takes itself out of the view.
+    fn leaves(&mut self, number: usize, now: Moment) -> bool {
+        let host = &mut self.hosts[number];
+        if host.rule.leaves_for(now).is_none() {
+            return false;
+        }
+        host.fenced = true;
+        self.left += 1;
+        let left = encode_members(&host.members.without(&[host.me]));
+        let needs = vec![Need::Unchanged(self.keys.view(), host.generation)];
+        let view = Write::put(self.keys.view(), left);
+        let writes = vec![view, Write::Delete(self.keys.alive(host.me))];
+        let txn = Txn { needs, writes };
+        self.send(number, STORE, Message::Write { txn });
+        true
     }
 
     fn at_store(&mut self, from: usize, message: Message) {
@@ -575,6 +629,10 @@ impl World {
         }
     }
 
+    pub(super) fn cut_between(&mut self, one: usize, other: usize) {
+        self.cut.extend([(one, other), (other, one)]);
+    }
+
     pub(super) fn cut_from_store(&mut self, host: usize) {
         self.cut.extend([(host, STORE), (STORE, host)]);
     }
@@ -593,6 +651,12 @@ impl Host {
                 self.members = decode_members(value).expect("ours");
             } else if let Some(number) = keys.alive_of(&change.key) {
                 set(&mut self.alive, number, change.value.is_some());
+            } else if let Some(number) = keys.unheard_of(&change.key) {
+                let of = change.value.as_ref();
+                match of.and_then(|value| decode_unheard(value).ok()) {
+                    Some(of) => self.unheard.insert(number, of),
+                    None => self.unheard.remove(&number),
+                };
             } else if let Some(number) = keys.goes_on_of(&change.key) {
                 match &change.value {
                     Some(value) => self.going_on.insert(number, going_on_of(value)),
@@ -613,6 +677,7 @@ impl Host {
             self.fenced = true;
         }
         self.rule.viewed(&others, now);
+        self.rule.told_unheard(&self.unheard, now);
     }
 }
 

@@ -31,6 +31,8 @@ pub(super) struct Clustered {
     asked: Arc<AtomicUsize>,
     /// Ports of objects by their numbers in the cluster.
     by_number: HashMap<u64, Name>,
+    /// The stay in which processes were last seen to be known.
+    stay: u64,
 }
 
 /// What the thread that asks the store does.
@@ -50,7 +52,7 @@ pub(super) struct Came {
 }
 
 impl Clustered {
-    fn start(cluster: Arc<dyn Cluster>, tells: Tells) -> std::io::Result<Self> {
+    fn start(cluster: Arc<dyn Cluster>, tells: Tells, stay: u64) -> std::io::Result<Self> {
         let (work, waiting) = channel();
         let asked = Arc::new(AtomicUsize::new(0));
         let (asking, answered) = (Arc::clone(&cluster), Arc::clone(&asked));
@@ -88,6 +90,7 @@ impl Clustered {
             work,
             asked,
             by_number: HashMap::new(),
+            stay,
         })
     }
 
@@ -117,13 +120,13 @@ impl Work {
 }
 
 impl Service {
-    /// Objects of a cluster can be had as well.
+    /// Objects of a cluster can be had as well. Which host this is there, [`Here::is_host`] is told.
     ///
     /// # Errors
     /// Without threads.
     pub fn with_cluster(mut self, cluster: Arc<dyn Cluster>) -> std::io::Result<Self> {
-        self.here.is_host(cluster.host());
-        self.clustered = Some(Clustered::start(cluster, self.backed.tells())?);
+        let (tells, stay) = (self.backed.tells(), self.here.stay());
+        self.clustered = Some(Clustered::start(cluster, tells, stay)?);
         Ok(self)
     }
 
@@ -217,7 +220,7 @@ impl Service {
                 let (uid, _) = identity(caller);
                 let tell = move |told| {
                     // Who asked may be gone.
-                    let _ = answer.give(Tried(Ok(told)));
+                    let _ = answer.give(Tried(told));
                 };
                 clustered.cluster.figures(uid, Box::new(tell));
             }
@@ -229,6 +232,7 @@ impl Service {
 
     /// An object of the cluster is at this host, or cannot be.
     pub(super) fn had(&mut self, came: Came) {
+        self.sees_stay();
         let given = match came.had {
             Ok(had) => self.enter_shared(had, came.name, came.caller),
             Err(refusal) => Err(refusal),
@@ -238,6 +242,29 @@ impl Service {
         if let Some(port) = port {
             // Who asked may be gone.
             self.forget_unheld(port);
+        }
+    }
+
+    /// When this host has begun another stay, processes enter anew: they hear that their rights are
+    /// dead before they have anything of this stay.
+    fn sees_stay(&mut self) {
+        let stay = self.here.stay();
+        let is_same = |clustered: &Clustered| clustered.stay == stay;
+        if self.clustered.as_ref().is_none_or(is_same) {
+            return;
+        }
+        let here = Arc::clone(&self.here);
+        let gone = self.held.extract_if(|_, held| match held {
+            Held::Process { process, .. } => !here.lives(process.number()),
+            Held::Object(_) | Held::Name(_) | Held::Mapping(_) | Held::Wired(_) => false,
+        });
+        for (_, held) in gone {
+            if let Held::Process { pid, .. } = held {
+                self.limits.give_back(pid, Cost::MAPPING);
+            }
+        }
+        if let Some(clustered) = &mut self.clustered {
+            clustered.stay = stay;
         }
     }
 
@@ -251,6 +278,8 @@ impl Service {
         let known = known.and_then(|clustered| clustered.by_number.get(&had.number).copied());
         if let Some(port) = known
             && let Some(Held::Object(entry)) = self.held.get_mut(&port)
+            // Of an earlier stay of this host it is another one, which cannot be used any more.
+            && Arc::ptr_eq(&entry.object, &had.object)
         {
             let said = (entry.bytes, had.note, had.is_sealed);
             return Ok((port, Both(said, entry.give())));
@@ -260,7 +289,7 @@ impl Service {
             .limits
             .take(pid, Cost::of_object(bytes))
             .and_then(|()| had.object.identity().map_err(|errno| failed(&errno)));
-        let file = entered.inspect_err(|_| self.release_shared(number))?;
+        let file = entered.inspect_err(|_| self.releases(number))?;
         self.is_of_user(&had.object, had.uid);
         let port = self.node.port();
         self.ports.insert(&port);
@@ -291,8 +320,16 @@ impl Service {
         Ok((key, Both((bytes, had.note, had.is_sealed), right)))
     }
 
-    /// Nobody at this host has an object any more.
-    pub(super) fn release_shared(&mut self, number: u64) {
+    /// Nobody at this host has the object at a port any more. One of an earlier stay was released
+    /// with that.
+    pub(super) fn release_shared(&mut self, number: u64, port: Name) {
+        let clustered = self.clustered.as_mut();
+        if clustered.is_some_and(|clustered| clustered.by_number.get(&number) == Some(&port)) {
+            self.releases(number);
+        }
+    }
+
+    fn releases(&mut self, number: u64) {
         self.here.has_no_more(number);
         if let Some(clustered) = &mut self.clustered {
             clustered.by_number.remove(&number);

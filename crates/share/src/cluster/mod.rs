@@ -8,7 +8,7 @@ mod sysv;
 mod told;
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
@@ -172,6 +172,15 @@ pub trait Observer: Send + Sync {
     /// What a user should see.
     fn say(&self, what: &str);
 
+    /// This stay is over, for this reason: the host may not act any more. Called once, after which
+    /// nothing happens in it.
+    fn is_out(&self, why: &str) {
+        self.say(&format!(
+            "this host is out of the cluster: {why}; what it shared cannot be used here any more; \
+             start farpage again to join anew"
+        ));
+    }
+
     /// An object was made, or has another name or note. Called by one thread, in the order of the
     /// store, which does nothing else meanwhile: it must not wait for the store.
     fn object_changed(&self, number: u64, name: Option<&str>, described: &Description) {
@@ -299,10 +308,31 @@ impl Cluster {
         Ok(Self { inner, thread })
     }
 
+    /// Members that are alive, and that this host does not reach within so long each: where it joined
+    /// nevertheless, it or they would have to leave.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub fn unreached(config: &Config, within: Duration) -> Result<Vec<String>, JoinError> {
+        let members = Control::look(&config.control)?;
+        let is_unreached = |address| TcpStream::connect_timeout(&address, within).is_err();
+        let unreached = members.into_iter().filter(|one| is_unreached(one.address));
+        Ok(unreached
+            .map(|one| format!("{} at {}", one.name, one.address))
+            .collect())
+    }
+
     /// This host's number.
     #[must_use]
     pub fn own(&self) -> Host {
         self.inner.own
+    }
+
+    /// Takes the word of who knows that an earlier stay of this very process is over: it is removed from
+    /// the view without the others being waited for that it might have heard of.
+    pub fn vouch_over(&self, stay: u64) {
+        let stay = farpage_control::Incarnation(stay);
+        self.inner.control.vouch_gone(stay);
     }
 
     /// The object of a name, which is made for user `uid` when there is none and it is said how. It
@@ -652,13 +682,10 @@ impl Inner {
             Event::Fenced(why) => {
                 self.rounds.without_all_but(std::iter::empty());
                 self.gathering.without_all_but(|_| false);
-                self.say(&format!(
-                    "this host is out of the cluster: {why}; what it shared cannot be used here any \
-                     more; start farpage again to join anew"
-                ));
-                lock(&self.state).fenced = Some(why);
+                lock(&self.state).fenced = Some(why.clone());
                 self.server.fence();
                 self.sysv_ends();
+                self.observer.is_out(&why);
             }
         }
     }

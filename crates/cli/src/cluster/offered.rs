@@ -1,0 +1,215 @@
+//! What the host kernel offers its processes of the cluster.
+
+use farpage_control::{ControlError, Scheduler as Recorded};
+use farpage_services::Refusal;
+use farpage_services::cluster::{
+    Cluster, ClusterListed, Had, HostListed, OnFigures, OnPages, PagesWanted, Scheduler,
+    SharedFigures, SharedListed, Wanted,
+};
+use farpage_share::{HaveError, Wish};
+
+use super::joined::Joined;
+use super::told;
+use crate::size::human;
+
+impl Cluster for Joined {
+    fn have(&self, name: &str, uid: u32, wanted: Option<Wanted>) -> Result<Had, Refusal> {
+        let wish = wanted.map(|wanted| Wish {
+            bytes: wanted.bytes,
+            unit_bytes: wanted.unit_bytes,
+            scheduler: match wanted.scheduler {
+                Scheduler::Simple => Recorded::Simple,
+                Scheduler::Distributed => Recorded::Distributed,
+            },
+            replicas: wanted.replicas,
+            hold_us: wanted.hold_us,
+            stale_us: wanted.stale_us,
+            stays: wanted.stays,
+            note: wanted.note,
+        });
+        let had = self.asked()?.have(name, uid, wish.as_ref());
+        let (number, described, object) = had.map_err(|error| refusal(name, error))?;
+        Ok(Had {
+            number,
+            bytes: described.bytes,
+            uid: described.uid,
+            note: described.note,
+            is_sealed: described.is_sealed,
+            object,
+        })
+    }
+
+    fn release(&self, number: u64) {
+        // With a stay that is over, all is released.
+        let Ok(cluster) = self.stay() else {
+            return;
+        };
+        if let Err(error) = cluster.release(number) {
+            eprintln!("farpage: an object of the cluster is kept until this host leaves: {error}");
+        }
+    }
+
+    fn remove(&self, name: &str, uid: u32) -> Result<(), Refusal> {
+        let removed = self.asked()?.remove(name, uid);
+        removed.map_err(|error| refusal(name, error))
+    }
+
+    fn seal(&self, name: &str, uid: u32) -> Result<(), Refusal> {
+        let sealed = self.asked()?.seal(name, uid);
+        sealed.map_err(|error| refusal(name, error))
+    }
+
+    fn wake(&self, number: u64, offset: u64, hosts: u64) {
+        if let Ok(cluster) = self.stay() {
+            cluster.wake_at(number, offset, hosts);
+        }
+    }
+
+    fn asks_whether(&self, host: u8, process: u64, answer: Box<dyn FnOnce(bool) + Send>) {
+        match self.stay() {
+            Ok(cluster) => cluster.asks_whether(host, process, answer),
+            // Nobody knows.
+            Err(_) => answer(true),
+        }
+    }
+
+    fn pages(&self, name: &str, uid: u32, wanted: PagesWanted, answer: OnPages) {
+        let cluster = match self.asked() {
+            Ok(cluster) => cluster,
+            Err(refusal) => return answer(Err(refusal)),
+        };
+        let state = cluster.state();
+        let mut named = state.objects.iter();
+        let found = named.find(|(_, (of, _))| of.as_deref() == Some(name));
+        let (number, described) = match found {
+            None => return answer(Err(Refusal::NotFound(name.into()))),
+            Some((_, (_, described))) if uid != 0 && uid != described.uid => {
+                return answer(Err(Refusal::NotYours(name.into())));
+            }
+            Some((number, (_, described))) => (*number, described.clone()),
+        };
+        let name = name.to_owned();
+        match wanted {
+            PagesWanted::Hottest(most) => {
+                let answer = move |of| answer(Ok(told::pages(&name, &described, &state, of, None)));
+                cluster.asks_hottest(number, most, Box::new(answer));
+            }
+            PagesWanted::Watched(pages) => {
+                let order = pages.clone();
+                let answer = move |of| {
+                    let order = Some(order.as_slice());
+                    answer(Ok(told::pages(&name, &described, &state, of, order)));
+                };
+                cluster.watches(number, pages, Box::new(answer));
+            }
+        }
+    }
+
+    fn figures(&self, uid: u32, answer: OnFigures) {
+        let cluster = match self.asked() {
+            Ok(cluster) => cluster,
+            Err(refusal) => return answer(Err(refusal)),
+        };
+        let (state, own) = (cluster.state(), cluster.own().0);
+        let answer = move |of| answer(Ok(told::figures(&state, own, uid, of)));
+        cluster.asks_figures(Box::new(answer));
+    }
+
+    fn list(&self, uid: u32) -> ClusterListed {
+        let cluster = match self.stay() {
+            Ok(cluster) => cluster,
+            Err(trouble) => {
+                return ClusterListed {
+                    store: self.store().into(),
+                    trouble,
+                    generation: 0,
+                    hosts: Vec::new(),
+                    objects: Vec::new(),
+                };
+            }
+        };
+        let state = cluster.state();
+        let own = cluster.own();
+        let hosts = state.members.values().map(|member| HostListed {
+            number: member.host.0,
+            name: member.name.clone(),
+            address: member.address.to_string(),
+            is_own: member.host == own,
+            is_up: member.is_up,
+            cause: member.cause.clone(),
+        });
+        let objects = state.objects.into_iter();
+        let objects = objects.filter(|(_, (_, described))| uid == 0 || uid == described.uid);
+        ClusterListed {
+            store: self.store().into(),
+            trouble: match (state.fenced, state.store_lost) {
+                (Some(why), _) => format!("this host is out of the cluster: {why}"),
+                (None, Some(why)) => format!("the cluster's store does not answer: {why}"),
+                (None, None) => String::new(),
+            },
+            generation: state.generation,
+            hosts: hosts.collect(),
+            objects: objects
+                .map(|(number, one)| listed(&cluster, number, one))
+                .collect(),
+        }
+    }
+}
+
+fn listed(
+    cluster: &farpage_share::Cluster,
+    number: u64,
+    (name, described): (Option<String>, farpage_control::Description),
+) -> SharedListed {
+    let figures = cluster.figures(number).unwrap_or_default();
+    SharedListed {
+        name: name.unwrap_or_default(),
+        number,
+        wanted: Wanted {
+            bytes: described.bytes,
+            unit_bytes: described.page_bytes,
+            scheduler: match described.scheduler {
+                Recorded::Simple => Scheduler::Simple,
+                Recorded::Distributed => Scheduler::Distributed,
+            },
+            replicas: described.replicas,
+            hold_us: described.hold_us,
+            stale_us: described.stale_us,
+            stays: described.stays,
+            note: described.note,
+        },
+        is_sealed: described.is_sealed,
+        home: described.home.slot.0,
+        owned: figures.owned,
+        copies: figures.copies,
+        figures: SharedFigures {
+            read_misses: figures.read_misses,
+            write_misses: figures.write_misses,
+            upgrades: figures.upgrades,
+            sent: figures.sent,
+            forwarded: figures.forwarded,
+            contents_sent: figures.contents_sent,
+            given: figures.given,
+            dropped: figures.dropped,
+        },
+    }
+}
+
+fn refusal(name: &str, error: HaveError) -> Refusal {
+    match error {
+        HaveError::Control(ControlError::NoName(_)) => Refusal::NotFound(name.into()),
+        HaveError::Control(ControlError::Name(_)) => Refusal::Name(name.into()),
+        HaveError::Control(error) => Refusal::Cluster(error.to_string()),
+        HaveError::Open(error) => Refusal::Cluster(error.to_string()),
+        error @ HaveError::Unsealable(_) => Refusal::Cluster(error.to_string()),
+        HaveError::NotYours(name) => Refusal::NotYours(name),
+        HaveError::Differs {
+            name,
+            bytes,
+            unit_bytes,
+        } => {
+            let there = format!("of {} in pages of {}", human(bytes), human(unit_bytes));
+            Refusal::Differs(name, there)
+        }
+    }
+}
