@@ -344,7 +344,7 @@ impl World {
             self.event(format!("{how} has ended: {status}; {}", said.trim_end()));
             match (status.signal(), status.code()) {
                 (Some(SIGBUS), _) if !said.contains("farpage") => {
-                    // Its host kernel has said why. Counted: see docs/cluster.md.
+                    // Its host kernel has said why: it is counted.
                     self.figures.untold += 1;
                     if !KINDS[kind].is_mirrored {
                         self.lost.insert(kind);
