@@ -600,12 +600,6 @@ fn of_two_hosts_that_do_not_reach_one_another_one_leaves_until_they_do() {
     }
     assert_eq!(c.does("share grid"), "done");
     assert_eq!(c.does("get 5"), "2");
-    drop((a, b, c));
-    let said = three.ends();
-    assert!(
-        said.contains("does not reach host1 at 10.79.0.3:7661"),
-        "{said}"
-    );
 }
 
 #[test]
