@@ -77,9 +77,17 @@ fn main() {
             translate::run(number("--runs", 5) as usize, number("--mib", 64) as usize);
         }
         // Parts of `cargo xtask bench share`, each started on its host.
-        Some("share-host") => share::host(&args[1], &args[2], number("--pages", 2048)),
-        Some("share-echo") => share::echo(&args[1]),
-        Some("share-ask") => share::ask(&args[1], number("--count", 2048)),
+        Some("share-host") => {
+            let (pages, unit) = (number("--pages", 2048), number("--unit", 4096));
+            share::host(&args[1], &args[2], pages, unit);
+        }
+        Some("share-echo") => share::echo(&args[1], number("--unit", 4096)),
+        Some("share-ask") => {
+            share::ask(&args[1], number("--count", 2048), number("--unit", 4096));
+        }
+        Some("share-redis") => {
+            share::redis(&args[1], number("--count", 64), number("--unit", 1 << 20));
+        }
         Some("rpc") => rpc::run(
             number("--runs", 5) as usize,
             number("--calls", 50_000) as usize,

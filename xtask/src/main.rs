@@ -54,6 +54,9 @@ cargo xtask COMMAND
   bench rpc [--runs 5] [--calls 10000]
                              calls between two processes and memory handed over, beside pipes and
                              other libraries
+  bench share [--runs 5] [--pages 2048] [--argodsm PROGRAM]
+                             pages that another host has, beside a bare round trip, Open MPI,
+                             OpenSHMEM, ArgoDSM (bench/peers/argo.cpp), Redis and Ray
   bench shared [--runs 5] [--pages 65536]
                              pages of an object that two processes map, beside a bare memory file
   bench translate [--runs 5] [--mib 64]

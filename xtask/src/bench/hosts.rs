@@ -103,6 +103,11 @@ impl Hosts {
         self.folder.join("key")
     }
 
+    /// A command where all hosts are reached at their addresses.
+    pub(super) fn beside(&self) -> Command {
+        self.within_space("sw")
+    }
+
     /// A command of a host.
     pub(super) fn within(&self, host: usize) -> Command {
         self.within_space(&host.to_string())

@@ -208,7 +208,7 @@ fn measure(
 }
 
 /// The Python package with a native part built for release, in a folder for `PYTHONPATH`.
-fn package(world: &World) -> Result<PathBuf> {
+pub(super) fn package(world: &World) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo
         .current_dir(&world.root)
