@@ -432,7 +432,7 @@ impl World {
         for host in 0..self.hosts {
             let said = self.said(host);
             let new = &said[self.heard[usize::from(host)]..];
-            let fenced = new.matches("this host is out of the cluster").count();
+            let fenced = new.matches("farpage: this host is out of the cluster: ").count();
             // Each start but those of fences.
             let started = new.matches("the host kernel answers at").count();
             if fenced + started > 0 {
