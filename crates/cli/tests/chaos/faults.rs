@@ -67,8 +67,7 @@ impl Faults {
                 "a host kernel is killed"
             }
             1 | 2 => {
-                if let Some(pid) = world.kernel(one) {
-                    signal(pid, "-STOP");
+                if let Some(pid) = world.stops(one) {
                     self.until(length * 2, Undo::GoOn(pid));
                 }
                 "a host kernel is stopped"

@@ -20,6 +20,9 @@ pub struct About<'a> {
     pub hosts: &'a BTreeMap<u64, u8>,
     /// Hosts of which a stay has ended meanwhile: what only they had seen may be undone.
     pub out: &'a BTreeSet<u8>,
+    /// Hosts whose kernels were stopped. From the end of its lease on such a host's programs go on with
+    /// the pages that they have, until their kernel goes on and finds itself out.
+    pub stopped: &'a BTreeSet<u8>,
     /// What another host has seen is on two hosts, and all that its writer wrote before.
     pub is_mirrored: bool,
 }
@@ -98,11 +101,15 @@ pub fn check(acts: &[Act], about: &About) -> Result<usize, String> {
         let was_done = act.done.ended < i64::MAX || read.contains(&act.done.value);
         act.done.is_write && (!was_done || is_out(act.session) && !is_kept(act))
     };
+    let may_be_old = |act: &Act| {
+        let is_stopped = about.stopped.contains(&about.hosts[&act.session]);
+        !act.done.is_write && is_stopped && is_out(act.session)
+    };
     let undone = acts.iter().filter(|act| may_be_undone(act));
     let undone: BTreeSet<u64> = undone.map(|act| act.done.value).collect();
     for word in 0..WORDS {
         let of_word = acts.iter().filter(|act| act.word == word);
-        let counts = of_word.filter(|act| !undone.contains(&act.done.value));
+        let counts = of_word.filter(|act| !undone.contains(&act.done.value) && !may_be_old(act));
         let history: Vec<Done> = [FIRST]
             .into_iter()
             .chain(counts.map(|act| act.done))
@@ -180,11 +187,17 @@ mod tests {
 
     /// Programs 1 and 2 are of hosts 1 and 2, program 3 of host 3.
     fn wrong(acts: &[Act], out: &[u8], is_mirrored: bool) -> bool {
+        is_wrong(acts, out, &[], is_mirrored)
+    }
+
+    fn is_wrong(acts: &[Act], out: &[u8], stopped: &[u8], is_mirrored: bool) -> bool {
         let hosts = BTreeMap::from([(1, 1), (2, 2), (3, 3)]);
         let out = out.iter().copied().collect();
+        let stopped = stopped.iter().copied().collect();
         let about = About {
             hosts: &hosts,
             out: &out,
+            stopped: &stopped,
             is_mirrored,
         };
         check(acts, &about).is_err()
@@ -201,6 +214,18 @@ mod tests {
         assert!(!wrong(&unseen, &[1], true));
         assert!(wrong(&unseen, &[], true), "its host lives");
         assert!(wrong(&unseen, &[2], true), "another died");
+    }
+
+    #[test]
+    fn only_programs_of_a_host_that_was_stopped_and_is_out_may_read_what_is_old() {
+        let acts = [one(1, "w", 0, A), one(3, "r", 5, A), one(2, "r", 10, 0)];
+        assert!(!is_wrong(&acts, &[2], &[2], true));
+        assert!(is_wrong(&acts, &[2], &[], true), "it was cut off");
+        assert!(
+            is_wrong(&acts, &[], &[2], true),
+            "it was stopped for a moment"
+        );
+        assert!(is_wrong(&acts, &[2], &[3], true), "another was");
     }
 
     #[test]
@@ -246,6 +271,7 @@ mod tests {
         let about = About {
             hosts: &hosts,
             out: &out,
+            stopped: &out,
             is_mirrored: false,
         };
         let acts = [one(1, "w", 0, A), one(2, "r", 10, A)];

@@ -90,6 +90,8 @@ pub struct World {
     last_session: u64,
     /// Objects of this round of which something is lost.
     lost: BTreeSet<usize>,
+    /// Hosts whose kernels were stopped in this round.
+    stopped: BTreeSet<u8>,
     pub figures: Figures,
 }
 
@@ -124,6 +126,7 @@ impl World {
             sessions: Vec::new(),
             last_session: 0,
             lost: BTreeSet::new(),
+            stopped: BTreeSet::new(),
             figures: Figures::default(),
         })
     }
@@ -230,6 +233,14 @@ impl World {
         self.kernels[usize::from(host)].as_ref().map(Child::id)
     }
 
+    /// Stops a host's kernel, and none of its programs; its process.
+    pub fn stops(&mut self, host: u8) -> Option<u32> {
+        let pid = self.kernel(host)?;
+        self.stopped.insert(host);
+        signal(pid, "-STOP");
+        Some(pid)
+    }
+
     /// Waits until each host says that all are members.
     pub fn until_members(&mut self) {
         let began = Instant::now();
@@ -264,6 +275,7 @@ impl World {
         self.round += 1;
         self.killed = 0;
         self.lost.clear();
+        self.stopped.clear();
         for host in 0..self.hosts {
             self.heard[usize::from(host)] = self.said(host).len();
         }
@@ -432,7 +444,9 @@ impl World {
         for host in 0..self.hosts {
             let said = self.said(host);
             let new = &said[self.heard[usize::from(host)]..];
-            let fenced = new.matches("farpage: this host is out of the cluster: ").count();
+            let fenced = new
+                .matches("farpage: this host is out of the cluster: ")
+                .count();
             // Each start but those of fences.
             let started = new.matches("the host kernel answers at").count();
             if fenced + started > 0 {
@@ -463,6 +477,7 @@ impl World {
             let about = About {
                 hosts: &hosts,
                 out,
+                stopped: &self.stopped,
                 is_mirrored: kind.is_mirrored,
             };
             match laws::check(&acts, &about) {
