@@ -264,6 +264,37 @@ fn a_host_that_ends_in_good_order_takes_nothing_with_it() {
 }
 
 #[test]
+fn what_one_program_opens_while_the_last_other_one_closes_it_stays() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two) = (net.host(), net.host());
+    let (mut a, mut b, mut c) = (one.client(), one.client(), two.client());
+    let mut opened = 0;
+    for number in 0..60 {
+        assert_eq!(a.does(&format!("share short{number} 4096 4096")), "done");
+        b.send(&format!("share short{number}"));
+        a.send("drop");
+        assert_eq!(a.line(), "done");
+        if b.line() != "done" {
+            continue;
+        }
+        opened += 1;
+        assert_eq!(b.does("set 0 7"), "done");
+        let found = c.does(&format!("share short{number}"));
+        assert_eq!(found, "done", "after {opened}");
+        assert_eq!(c.does("get 0"), "7");
+        assert_eq!(
+            (b.does("drop"), c.does("drop")),
+            ("done".into(), "done".into())
+        );
+    }
+    println!("opened {opened} of 60 times");
+    assert!(opened > 0, "none was there any more");
+    up::until("what nobody has is gone", || net.objects() == 0);
+}
+
+#[test]
 fn what_no_other_host_takes_is_said_and_nobody_waits_for_ever() {
     let Some(mut net) = Net::new() else {
         return;

@@ -150,7 +150,7 @@ pub type OnFigures = Box<dyn FnOnce(Result<ClusterFigures, Refusal>) + Send>;
 /// The cluster that a host kernel belongs to. Calls may take as long as the cluster's store does.
 pub trait Cluster: Send + Sync {
     /// The object of a name, which is made for a user when there is none and it is said how. This
-    /// host has it from then on, until [`Cluster::release`].
+    /// host has it from then on, until [`Cluster::release`] was called as often as this.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::NotYours`], [`Refusal::Differs`], [`Refusal::Cluster`].

@@ -125,6 +125,23 @@ static void refused(fp_cluster *cluster) {
     char byte = 0;
     if (fp_shared_read(shared, RECORDS * sizeof(record), &byte, 1, &error) != FP_ARGUMENT)
         fail("beyond the end");
+    wanted.dtype = "f8";
+    fp_shared *twice[2];
+    for (int time = 0; time < 2; time++) {
+        twice[time] = fp_shared_open(cluster, "twice", &wanted, &error);
+        if (!twice[time])
+            fail("open twice");
+    }
+    fp_shared_close(twice[0]);
+    fp_shared *third = fp_shared_open(cluster, "twice", NULL, &error);
+    if (!third)
+        fail("what is still open");
+    fp_shared_close(third);
+    fp_shared_close(twice[1]);
+    /* A host kernel hears of it in its own time. */
+    if (cluster &&
+        (fp_shared_open(cluster, "twice", NULL, &error) || error.code != FP_NOT_FOUND))
+        fail("what nobody has open");
     if (cluster && fp_cluster_leave(cluster, 1, &error) != FP_ARGUMENT)
         fail("leaving with memory open");
 }

@@ -54,6 +54,11 @@ pub fn run_client() {
             }
             continue;
         }
+        if words[0] == "drop" {
+            shared = None;
+            println!("done");
+            continue;
+        }
         let memory = shared.as_ref().expect("it shares something");
         if let Some(answer) = locks::act(&words, memory) {
             println!("{answer}");

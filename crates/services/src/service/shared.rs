@@ -282,7 +282,10 @@ impl Service {
             && Arc::ptr_eq(&entry.object, &had.object)
         {
             let said = (entry.bytes, had.note, had.is_sealed);
-            return Ok((port, Both(said, entry.give())));
+            let given = Both(said, entry.give());
+            // All who have it here have it once, as the cluster sees it.
+            self.asks_release(had.number);
+            return Ok((port, given));
         }
         let (number, bytes) = (had.number, had.bytes);
         let entered = self
@@ -333,7 +336,14 @@ impl Service {
         self.here.has_no_more(number);
         if let Some(clustered) = &mut self.clustered {
             clustered.by_number.remove(&number);
-            // It waits its turn; a thread that has ended took the cluster with it.
+        }
+        self.asks_release(number);
+    }
+
+    /// It waits its turn.
+    fn asks_release(&self, number: u64) {
+        if let Some(clustered) = &self.clustered {
+            // A thread that has ended took the cluster with it.
             let _ = clustered.work.send(Work::Release(number));
         }
     }

@@ -231,6 +231,8 @@ struct Inner {
     post: Arc<Post>,
     server: Server,
     state: Mutex<State>,
+    /// How often each object was had, and not released.
+    uses: Mutex<HashMap<u64, usize>>,
     is_over: AtomicBool,
     rounds: Rounds,
     sysv: Sysv,
@@ -274,6 +276,7 @@ impl Cluster {
             post: Arc::clone(&post),
             server,
             state: Mutex::default(),
+            uses: Mutex::default(),
             is_over: AtomicBool::new(false),
             rounds: Rounds::default(),
             sysv,
@@ -336,8 +339,8 @@ impl Cluster {
     }
 
     /// The object of a name, which is made for user `uid` when there is none and it is said how. It
-    /// is at this host from then on, until [`Cluster::release`]. Its number, what is said of it, and
-    /// it.
+    /// is at this host from then on, until [`Cluster::release`] was called as often as this. Its number,
+    /// what is said of it, and it.
     ///
     /// # Errors
     /// [`HaveError`].
@@ -348,6 +351,8 @@ impl Cluster {
         wish: Option<&Wish>,
     ) -> Result<(u64, Description, Arc<Object>), HaveError> {
         let inner = &self.inner;
+        // Held all the while: what somebody else releases meanwhile would be gone for this one, too.
+        let mut uses = lock(&inner.uses);
         loop {
             let (id, described) = match (inner.control.find(name), wish) {
                 (Ok((id, found)), wish) => {
@@ -372,21 +377,33 @@ impl Cluster {
                 (Err(error), _) => return Err(error.into()),
             };
             return match inner.open(id.0, name, &described) {
-                Ok(object) => Ok((id.0, described, object)),
+                Ok(object) => {
+                    *uses.entry(id.0).or_default() += 1;
+                    Ok((id.0, described, object))
+                }
                 Err(error) => {
-                    // At the latest when this host leaves.
-                    let _ = inner.control.release(id);
+                    if !uses.contains_key(&id.0) {
+                        // At the latest when this host leaves.
+                        let _ = inner.control.release(id);
+                    }
                     Err(error.into())
                 }
             };
         }
     }
 
-    /// Nobody at this host has an object any more.
+    /// Somebody at this host does not need an object any more: when all have said so that had it
+    /// ([`Cluster::have`]), this host has it no longer.
     ///
     /// # Errors
     /// When the store does not answer; it is released with this host then.
     pub fn release(&self, number: u64) -> Result<(), ControlError> {
+        let mut uses = lock(&self.inner.uses);
+        if let Some(others @ 1..) = uses.get(&number).map(|times| times - 1) {
+            uses.insert(number, others);
+            return Ok(());
+        }
+        uses.remove(&number);
         self.inner.control.release(ObjectId(number))
     }
 
