@@ -178,7 +178,7 @@ fn replayed(
     let maps: Vec<_> = options.iter().zip(requests).map(map).collect();
     let (runs, messages) = replay::plan(traces, &maps);
     for message in messages {
-        eprintln!("farpage: {message}");
+        farpage_sys::say!("farpage: {message}");
     }
     runs
 }
@@ -201,7 +201,7 @@ impl Maps {
             return;
         };
         if let Err(error) = recorder.flush() {
-            eprintln!(
+            farpage_sys::say!(
                 "farpage: warning: the trace of --record is not whole: {error}; make room there, \
                  or give another path"
             );

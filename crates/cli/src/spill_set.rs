@@ -70,7 +70,7 @@ impl SpillSet {
         for dir in &memory.spill_dirs {
             let added = spill.add_at_start(dir, memory.segments_per_file())?;
             if let Some(warning) = added.warning {
-                eprintln!("farpage: {warning}");
+                farpage_sys::say!("farpage: {warning}");
             }
         }
         Ok(spill)

@@ -135,7 +135,7 @@ pub fn main(args: &UpArgs) -> Result<()> {
     while signal::next(ends).is_err() {}
     let not_taken = write_back.run(ENDING);
     if not_taken > 0 {
-        eprintln!(
+        farpage_sys::say!(
             "farpage: {} of modified pages are lost: their pagers have not taken them",
             human(not_taken)
         );
@@ -148,7 +148,7 @@ pub fn main(args: &UpArgs) -> Result<()> {
     let lost = left.map_or(0, |left| left.iter().filter(|one| !goes_on(one)).count());
     if lost > 0 {
         let blocks = counted(lost as u64, "block");
-        eprintln!("farpage: lost, for still in use: {blocks} of shared memory");
+        farpage_sys::say!("farpage: lost, for still in use: {blocks} of shared memory");
     }
     if let Some((cluster, _)) = &joined {
         ends_at_once(ends)?;

@@ -207,6 +207,25 @@ fn a_host_that_dies_takes_only_what_it_alone_had() {
     assert_eq!(c.does("get 1"), "9");
 }
 
+/// Nobody reads what host kernels and programs say here until they have ended.
+#[test]
+fn much_that_is_lost_is_said_in_few_words_and_delays_nobody() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (mut one, two) = (net.host(), net.host());
+    let (mut a, mut b) = (one.client(), two.client());
+    assert_eq!(two.says(&["create", "grid", "16M"]), "");
+    assert_eq!(a.does("share grid"), "done");
+    assert_eq!(b.does("share grid"), "done");
+    assert_eq!(a.does("fill 0 4096"), "done");
+    one.kill();
+    assert_eq!(b.does("check 0 4096"), "[0, 4096, 0]");
+    let said = two.ends();
+    let lines = said.matches("cannot page in 'grid'").count();
+    assert!((1..100).contains(&lines), "{said}");
+}
+
 #[test]
 fn a_host_that_ends_in_good_order_takes_nothing_with_it() {
     let Some(mut net) = Net::new() else {

@@ -442,7 +442,7 @@ print(m[6 << 20])
     let ended = run.wait_with_output().unwrap();
     assert_eq!(ended.status.signal(), Some(9));
     let said = text(&ended.stderr);
-    let read = format!("farpage: cannot read '{PATH}' at byte 6291456: '{source}'");
+    let read = format!("farpage: cannot page in '{PATH}' at byte 6291456: '{source}'");
     assert_eq!(said.matches(&read).count(), 1, "{said}");
     let killed =
         format!("is killed: it uses '{PATH}' at byte 6291456, which cannot be had: '{source}'");

@@ -311,7 +311,7 @@ impl Memory {
     /// version.
     fn replay(&self, trace: Arc<Trace>) -> Result<(), Error> {
         if let Some(change) = trace.source.change(self.name(), &self.0.source) {
-            eprintln!("farpage: {change}");
+            farpage_sys::say!("farpage: {change}");
         }
         let pages = self.size().div_ceil(PAGE_BYTES as u64);
         let mapped = self.0.live()?;
@@ -486,7 +486,7 @@ impl Drop for Inner {
             && self.options.mode != Mode::Copy
         {
             let why = why.map_or(String::new(), |why| format!(": {why}"));
-            eprintln!("farpage: what was written to '{}' is lost{why}", self.name);
+            farpage_sys::say!("farpage: what was written to '{}' is lost{why}", self.name);
         }
     }
 }

@@ -73,7 +73,9 @@ impl Objects {
         self.objects().iter().for_each(|object| object.forgive());
         if since.told {
             let refused = since.refused;
-            eprintln!("farpage: there is room again; {refused} new pages were refused meanwhile");
+            farpage_sys::say!(
+                "farpage: there is room again; {refused} new pages were refused meanwhile"
+            );
         }
         self.press();
     }
@@ -92,7 +94,7 @@ impl Objects {
             Room::Own(_) => "remove objects (farpage ls, farpage rm), or make room",
             Room::Tree(_) => "add paging space (farpage spill add), or make room",
         };
-        eprintln!(
+        farpage_sys::say!(
             "farpage: paging space is full, and {} MiB of {} MiB for pages in memory are in use: \
              new shared memory is refused, and programs that touch new pages of it get SIGBUS; \
              {what_to_do} where the paging files are",

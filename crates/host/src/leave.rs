@@ -334,7 +334,7 @@ impl Object {
         let offset = pages.start.0 * PAGE_BYTES as u64;
         if let Err(errno) = self.memory.take_out(offset, pages.bytes() as usize) {
             let name = self.name();
-            eprintln!("farpage: cannot take pages of '{name}' out ({errno})");
+            farpage_sys::say!("farpage: cannot take pages of '{name}' out ({errno})");
         }
     }
 }

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::{GRANT_PAGES, Shared, Wanted};
@@ -27,6 +27,17 @@ use crate::waiter::{MappedBy, Thread, Waiter, Who};
 
 /// Time between two looks at pages that are on their way.
 const ON_ITS_WAY: Duration = Duration::from_micros(200);
+/// Time between two messages that pages of an object cannot be had.
+const BETWEEN_FAILURES: Duration = Duration::from_secs(1);
+
+/// What is said of pages that cannot be had.
+#[derive(Default)]
+struct Failures {
+    /// When something was said last.
+    said: Option<Instant>,
+    /// How many were not said since.
+    unsaid: u64,
+}
 
 /// Pages of an object that its pager was asked for.
 #[derive(Clone, Copy)]
@@ -60,8 +71,8 @@ pub struct Object {
     share: OnceLock<Arc<Share>>,
     pub(crate) counters: Counters,
     pub(crate) tracer: Tracer,
-    /// Somebody was told that it cannot be read.
-    told: AtomicBool,
+    /// What is said of its pages that cannot be had.
+    failures: Mutex<Failures>,
 }
 
 /// The userfaultfd of this process's own mapping.
@@ -145,7 +156,7 @@ impl Object {
             share: OnceLock::new(),
             counters: Counters::default(),
             tracer: Tracer::default(),
-            told: AtomicBool::new(false),
+            failures: Mutex::default(),
         })
     }
 
@@ -458,9 +469,19 @@ impl Object {
         Ok(())
     }
 
-    /// True the first time.
-    pub(crate) fn is_first_failure(&self) -> bool {
-        !self.told.swap(true, Ordering::Relaxed)
+    /// One of its pages cannot be had. Whether that is to be said, and then how many were not since
+    /// the last that was: nobody reads a line for each page of a large object.
+    pub(crate) fn failure(&self) -> Option<u64> {
+        let mut failures = lock(&self.failures);
+        if failures
+            .said
+            .is_some_and(|at| at.elapsed() < BETWEEN_FAILURES)
+        {
+            failures.unsaid += 1;
+            return None;
+        }
+        failures.said = Some(Instant::now());
+        Some(std::mem::take(&mut failures.unsaid))
     }
 
     pub(crate) fn add(&self, mapping: Arc<Mapping>) {

@@ -57,6 +57,6 @@ fn add(control: &'static Control, objects: &Objects, slot: usize, faults: OwnedF
     objects.detach_tasks(|task| task.slot == slot);
     let task = Task::in_slot(control, slot);
     if let Err(errno) = objects.answer(faults, Places::Listed(task)) {
-        eprintln!("farpage: cannot answer the faults of the task in slot {slot}: {errno}");
+        farpage_sys::say!("farpage: cannot answer the faults of the task in slot {slot}: {errno}");
     }
 }

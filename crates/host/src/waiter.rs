@@ -107,22 +107,20 @@ impl Thread {
         let (reading, task) = match (&self.mapped_by, &self.space.places) {
             (MappedBy::Linux { reading }, Places::Listed(task)) => (*reading, task),
             (MappedBy::Host(_), _) | (_, Places::Told(_)) => {
-                eprintln!("farpage: cannot page in '{name}' at byte {offset}: {why}");
+                say_failure(object, offset, why);
                 self.space.tell_and_refuse(self.address, name, offset, why);
                 return;
             }
         };
         if reading && !task.reads_by_hand() {
             // Before the program goes on: it may end, and the run with it.
-            if object.is_first_failure() {
-                eprintln!("farpage: cannot read '{name}' at byte {offset}: {why}");
-            }
+            say_failure(object, offset, why);
             if self.space.refuse(self.address).is_ok() {
                 return;
             }
         }
         let process = task.process;
-        eprintln!(
+        farpage_sys::say!(
             "farpage: process {process} is killed: it uses '{name}' at byte {offset}, which cannot \
              be had: {why}"
         );
@@ -132,4 +130,16 @@ impl Thread {
             let _ = self.space.refuse(self.address);
         }
     }
+}
+
+fn say_failure(object: &Object, offset: u64, why: &str) {
+    let Some(unsaid) = object.failure() else {
+        return;
+    };
+    let more = match unsaid {
+        0 => String::new(),
+        count => format!(" ({count} more pages failed since the last message)"),
+    };
+    let name = object.name();
+    farpage_sys::say!("farpage: cannot page in '{name}' at byte {offset}: {why}{more}");
 }

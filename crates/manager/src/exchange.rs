@@ -212,7 +212,7 @@ impl Manager {
             true => "pages that it had are lost, and programs that touch them get SIGBUS",
             false => "it had no pages",
         };
-        eprintln!(
+        farpage_sys::say!(
             "farpage: the default pager (process {}) died: {what}; {now}",
             outside.pid()
         );

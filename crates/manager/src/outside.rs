@@ -254,7 +254,7 @@ impl Outside {
             place.wait(LOOK.as_nanos() as u64);
             let since = *since.get_or_insert_with(Instant::now);
             if since.elapsed() >= LATE && !self.is_late.swap(true, Ordering::Relaxed) {
-                eprintln!(
+                farpage_sys::say!(
                     "farpage: the default pager (process {}) has not answered for {} s; who needs its \
                      pages waits (kill it to go on without what it has)",
                     self.pid,

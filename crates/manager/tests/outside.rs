@@ -185,6 +185,9 @@ fn a_default_pager_that_lies_fails_calls_and_nothing_else() {
     let manager = Manager::start(Arc::new(inside)).unwrap();
     let outside = Arc::clone(&pair.outside);
     manager.set_default_memory_manager(outside).unwrap();
+    while manager.state().outside.is_none() {
+        std::thread::yield_now();
+    }
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let callers: Vec<_> = (0..4u64)

@@ -82,7 +82,7 @@ struct Says;
 
 impl Observer for Says {
     fn say(&self, what: &str) {
-        eprintln!("farpage: {what}");
+        farpage_sys::say!("farpage: {what}");
     }
 }
 
@@ -136,7 +136,7 @@ impl Member {
     /// This host does not need an object any more.
     pub fn release(&self, number: u64) {
         if let Err(error) = self.cluster.release(number) {
-            eprintln!("farpage: shared memory is kept until this host leaves: {error}");
+            farpage_sys::say!("farpage: shared memory is kept until this host leaves: {error}");
         }
     }
 

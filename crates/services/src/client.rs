@@ -664,7 +664,7 @@ impl Connection {
         let mapped = lock(&self.mapped);
         let mapped: Vec<_> = mapped.iter().filter_map(Weak::upgrade).collect();
         for one in mapped.iter().filter(|one| one.view.is_own()) {
-            eprintln!(
+            farpage_sys::say!(
                 "farpage: the host kernel has gone: pages of '{}' that are not in memory here are \
                  lost, and end this process when they are touched; start it again",
                 one.name
@@ -681,7 +681,7 @@ impl Failures for Says {
     fn cannot_be_had(&mut self, _: Sender, object: String, byte: u64, why: String) {
         // What a pager says may be anything.
         let why: String = why.chars().filter(|c| !c.is_control()).collect();
-        eprintln!(
+        farpage_sys::say!(
             "farpage: process {} gets SIGBUS: it uses '{object}' at byte {byte}, which cannot be \
              had: {why}",
             std::process::id()

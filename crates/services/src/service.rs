@@ -725,7 +725,7 @@ fn attach(
         let tell = move |object: &str, byte, why: &str| {
             // It may be gone, or not listen.
             if let Err(error) = told.cannot_be_had(object.into(), byte, why.into()) {
-                eprintln!(
+                farpage_sys::say!(
                     "farpage: a process gets SIGBUS for '{object}' and was not told why: {error}"
                 );
             }

@@ -371,7 +371,7 @@ impl Failures {
     /// Says once that zeros were supplied, as was asked for.
     pub(crate) fn zeros_supplied(&self, error: &SourceError) {
         if self.last().is_none() {
-            eprintln!("farpage: {error}; zeros are read instead, as was asked for");
+            farpage_sys::say!("farpage: {error}; zeros are read instead, as was asked for");
         }
         // Of no page: all can be had.
         self.note(PageRange::new(0, 0), error);

@@ -76,7 +76,7 @@ impl Retry {
                 None if !endless => return Err(error.timed_out(self.deadline)),
                 None => {
                     if !std::mem::replace(&mut said, true) {
-                        eprintln!("farpage: {error}; waiting until it can be reached");
+                        farpage_sys::say!("farpage: {error}; waiting until it can be reached");
                     }
                     sleep(asked.unwrap_or(STEP), &given_up);
                     (start, attempt) = (Instant::now(), 0);

@@ -588,22 +588,33 @@ pub unsafe fn ioctl<T>(fd: Fd, request: u32, argument: &mut T) -> Result<usize> 
 /// # Errors
 /// As `poll(2)`, `EINTR` among them.
 pub fn poll<const N: usize>(fds: [Fd; N], timeout_ms: i32) -> Result<u32> {
+    const POLLIN: i16 = 1;
+    let seen = poll_for(POLLIN, fds, timeout_ms)?;
+    let ready = seen.iter().enumerate();
+    Ok(ready.fold(0, |bits, (i, seen)| bits | u32::from(*seen != 0) << i))
+}
+
+/// Whether a write of 4096 bytes at most to `fd` would not wait: for a pipe, whether it has room for
+/// so many.
+pub fn takes_at_once(fd: Fd) -> bool {
+    const POLLOUT: i16 = 4;
+    poll_for(POLLOUT, [fd], 0).is_ok_and(|[seen]| seen != 0)
+}
+
+/// What has happened of `events`, or is wrong, to each.
+fn poll_for<const N: usize>(events: i16, fds: [Fd; N], timeout_ms: i32) -> Result<[i16; N]> {
     #[repr(C)]
     struct PollFd {
         fd: i32,
         events: i16,
-        revents: i16,
+        seen: i16,
     }
-    const POLLIN: i16 = 1;
-    let mut list = fds.map(|fd| PollFd {
-        fd: fd.0,
-        events: POLLIN,
-        revents: 0,
+    let mut list = fds.map(|Fd(fd)| PollFd {
+        fd,
+        events,
+        seen: 0,
     });
     // SAFETY: `list` is an array of N pollfd structures.
     unsafe { syscall!(g::__NR_poll, list.as_mut_ptr(), N, timeout_ms) }?;
-    Ok(list
-        .iter()
-        .enumerate()
-        .fold(0, |bits, (i, p)| bits | u32::from(p.revents != 0) << i))
+    Ok(list.map(|one| one.seen))
 }

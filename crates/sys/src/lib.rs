@@ -41,6 +41,8 @@ pub mod process;
 pub mod ptrace;
 pub mod raw;
 pub mod ring;
+#[cfg(feature = "std")]
+pub mod say;
 #[cfg(target_arch = "x86_64")]
 pub mod seccomp;
 pub mod signal;

@@ -154,8 +154,9 @@ fn take_up(own: &AddressSpace, state: &mut State, object: &Arc<Object>) {
 }
 
 fn miss(part: &Range<u64>, error: &dyn std::fmt::Display) {
-    eprintln!(
+    farpage_sys::say!(
         "farpage: the child has not inherited {:#x}..{:#x}, and ends when it touches it: {error}",
-        part.start, part.end
+        part.start,
+        part.end
     );
 }

@@ -22,7 +22,7 @@ static FILES: AtomicUsize = AtomicUsize::new(0);
 
 fn refused(error: farpage_services::Error) -> VmError {
     // Its words are for people.
-    eprintln!("farpage: no shared memory of the host kernel: {error}");
+    farpage_sys::say!("farpage: no shared memory of the host kernel: {error}");
     VmError::ResourceShortage(Shortage::HostKernel)
 }
 

@@ -82,7 +82,7 @@ pub fn leave(
 ) {
     let says = |bytes: u64| {
         if bytes > 0 {
-            eprintln!(
+            farpage_sys::say!(
                 "farpage: {} that only this host has are yet to be handed over; a second signal ends it",
                 human(bytes)
             );
@@ -90,7 +90,7 @@ pub fn leave(
     };
     for left in cluster.leave(within, &says).into_iter().filter(is_news) {
         let (name, why) = (&left.name, left.why);
-        eprintln!(
+        farpage_sys::say!(
             "farpage: {} of '{name}' were not handed over ({why}): of them is lost what no other host has",
             human(left.bytes)
         );

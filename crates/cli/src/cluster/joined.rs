@@ -93,7 +93,7 @@ struct Says {
 
 impl Observer for Says {
     fn say(&self, what: &str) {
-        eprintln!("farpage: {what}");
+        farpage_sys::say!("farpage: {what}");
     }
 
     fn is_out(&self, why: &str) {
@@ -231,7 +231,7 @@ impl Joined {
                 Err(what) => what,
             };
             if what != said {
-                eprintln!("farpage: {what}; this host tries again by itself");
+                farpage_sys::say!("farpage: {what}; this host tries again by itself");
                 said = what;
             }
         }
@@ -261,7 +261,7 @@ impl Joined {
         }
         *now = Now::In(Arc::new(cluster));
         drop(now);
-        eprintln!(
+        farpage_sys::say!(
             "farpage: this host is in the cluster again, as {called}; programs have what they open anew"
         );
         true

@@ -45,7 +45,9 @@ impl Cluster for Joined {
             return;
         };
         if let Err(error) = cluster.release(number) {
-            eprintln!("farpage: an object of the cluster is kept until this host leaves: {error}");
+            farpage_sys::say!(
+                "farpage: an object of the cluster is kept until this host leaves: {error}"
+            );
         }
     }
 

@@ -16,7 +16,7 @@ pub fn watch(socket: &Path) -> Watching {
     let tell = move || {
         let began = Instant::now();
         if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            eprintln!("farpage: {}", message(&socket, began.elapsed()));
+            farpage_sys::say!("farpage: {}", message(&socket, began.elapsed()));
         }
     };
     // Without a thread nothing is said.

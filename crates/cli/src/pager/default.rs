@@ -117,12 +117,12 @@ fn say_when_full(about: &PagingSpace, was_full: &AtomicBool) {
         return;
     }
     match is_full {
-        true => eprintln!(
+        true => farpage_sys::say!(
             "farpage: the paging files are full, with {}: make room where they are, or end this \
              process and start it with more --spill or --spill-limit",
             human(kept(about).1)
         ),
-        false => eprintln!("farpage: there is room in the paging files again"),
+        false => farpage_sys::say!("farpage: there is room in the paging files again"),
     }
 }
 

@@ -149,7 +149,7 @@ fn serve(args: &ServeArgs) -> Result<()> {
             ..FAILS => String::new(),
             _ => format!(", {failed} times in a row; end this command and mend it"),
         };
-        eprintln!(
+        farpage_sys::say!(
             "farpage: '{name}' (process {pid}) failed ({status}){often}; it is started again in \
              {:.1} s",
             pause.as_secs_f32()

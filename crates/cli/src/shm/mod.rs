@@ -117,7 +117,7 @@ pub fn tidy() {
     let count = ledger::remove_what_dead_runs_left(false);
     if count > 0 {
         let names = counted(count, "name");
-        eprintln!(
+        farpage_sys::say!(
             "farpage: removed shared memory that earlier runs, which were killed, left: {names}"
         );
     }

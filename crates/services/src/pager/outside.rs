@@ -163,7 +163,9 @@ impl Outside {
         }
         if !over {
             let name = &self.name;
-            eprintln!("farpage: the pager of '{name}' (process {pid}) {cause}; start it again");
+            farpage_sys::say!(
+                "farpage: the pager of '{name}' (process {pid}) {cause}; start it again"
+            );
         }
     }
 
@@ -279,7 +281,7 @@ impl Outside {
         drop(state);
         if is_new {
             let name = &self.name;
-            eprintln!(
+            farpage_sys::say!(
                 "farpage: the pager of '{name}' (process {pid}) does not take modified pages: \
                  {why}; they are kept, and offered again"
             );

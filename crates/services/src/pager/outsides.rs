@@ -234,7 +234,7 @@ impl Outsides {
             };
             let all = PageRange::new(0, object.pages());
             if let Err(error) = object.clean(all) {
-                eprintln!("farpage: cannot write back '{}': {error}", object.name());
+                farpage_sys::say!("farpage: cannot write back '{}': {error}", object.name());
             }
             pages += outside.waits_until_taken(until);
         }

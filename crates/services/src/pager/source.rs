@@ -65,7 +65,7 @@ impl MemoryObject for SourceObject {
         if self.source.is_writable()
             && let Err(error) = self.source.sync()
         {
-            eprintln!("farpage: '{}' may not be durable: {error}", self.name);
+            farpage_sys::say!("farpage: '{}' may not be durable: {error}", self.name);
         }
     }
 }

@@ -60,7 +60,7 @@ impl Shared {
         assert!(!was_busy, "nobody is in the gate");
         act();
         if let Err(violation) = self.does_all_in_line() {
-            eprintln!("farpage: {violation}");
+            farpage_sys::say!("farpage: {violation}");
         }
     }
 

@@ -348,7 +348,7 @@ impl Shared {
                 drop(state);
                 self.kept().forget(self.pages_of(unit));
                 let name = &self.about.name;
-                eprintln!(
+                farpage_sys::say!(
                     "farpage: cannot keep a second copy of unit {unit} of '{name}' ({error:?}): it is \
                      on one host only; give this host more paging space"
                 );

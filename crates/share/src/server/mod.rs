@@ -305,7 +305,7 @@ impl Server {
         let wrong: Vec<Wrong> = taken.filter_map(Result::err).collect();
         drop(entered);
         for wrong in wrong {
-            eprintln!("farpage: {wrong}");
+            farpage_sys::say!("farpage: {wrong}");
         }
         Ok(kernel)
     }

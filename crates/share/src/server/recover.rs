@@ -220,12 +220,12 @@ impl Server {
         for shared in self.all() {
             let number = shared.about.number;
             for violation in shared.resume(|unit| verdicts.get(&(number, unit)).copied()) {
-                eprintln!("farpage: {violation}");
+                farpage_sys::say!("farpage: {violation}");
             }
         }
         drop(closed);
         for wrong in self.offers_again() {
-            eprintln!("farpage: {wrong}");
+            farpage_sys::say!("farpage: {wrong}");
         }
     }
 

@@ -175,7 +175,7 @@ fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
 async fn serve(listener: TcpListener, rules: Rules, seen: Arc<Mutex<Seen>>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return eprintln!("farpage: there is no web page: {error}"),
+        Err(error) => return farpage_sys::say!("farpage: there is no web page: {error}"),
     };
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {

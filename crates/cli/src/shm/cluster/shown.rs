@@ -191,7 +191,7 @@ impl Names {
 
 impl Observer for Names {
     fn say(&self, what: &str) {
-        eprintln!("farpage: {what}");
+        farpage_sys::say!("farpage: {what}");
     }
 
     fn object_changed(&self, number: u64, name: Option<&str>, described: &Description) {
