@@ -143,12 +143,23 @@ impl Page {
     /// so that it is known whether it has written.
     #[must_use]
     pub fn mirrored(own: Host, owner: Host) -> Self {
-        let page = Self::new(own, owner);
+        let is_mirrored = true;
         Self {
-            allowed: page.allowed.map(|_| Access::Read),
-            is_mirrored: true,
-            is_written: false,
-            ..page
+            is_mirrored,
+            ..Self::new(own, owner).flushed()
+        }
+    }
+
+    /// Its owner may read it at first, so that it is known whether it has written: its first contents
+    /// are elsewhere.
+    #[must_use]
+    pub fn flushed(self) -> Self {
+        let allowed = self.allowed.map(|_| Access::Read);
+        let is_written = false;
+        Self {
+            allowed,
+            is_written,
+            ..self
         }
     }
 

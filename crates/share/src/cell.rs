@@ -8,6 +8,7 @@ use farpage_coherence::{Host, Message, Page};
 use farpage_pagers::Ticket;
 
 use crate::changed::Watch;
+use crate::durable::Flushed;
 use crate::scheduled::Scheduled;
 use crate::seen::UnitCounts;
 
@@ -25,6 +26,8 @@ pub(crate) enum Event {
     Expire,
     /// Somebody wants to know what this host changes of it.
     Watch,
+    /// What it is now goes to the object's file.
+    Flush(Flushed),
     /// A peer sent a message, and contents where they belong to it.
     Came {
         from: Host,
@@ -60,6 +63,8 @@ pub(crate) struct Cell {
     pub(crate) counts: UnitCounts,
     /// Somebody wants to know what this host changes of it.
     pub(crate) watch: Option<Box<Watch>>,
+    /// Who waits for what it is, to flush it.
+    pub(crate) flushed: Option<Flushed>,
 }
 
 impl Cell {
@@ -78,6 +83,7 @@ impl Cell {
             waits_to_unlock: false,
             counts: UnitCounts::default(),
             watch: None,
+            flushed: None,
         }
     }
 

@@ -23,14 +23,21 @@
 //! A sealed object is written by nobody, and copies of it are given on by who has them. Copies of an object
 //! that may be read old are lent for a time, and writers do not wait for them.
 //!
+//! The home of a durable object has a file of what was flushed last. A flush reads at the home, as any
+//! thread there might, all units that may have been written since: so the home has copies of them, which
+//! their owners have to have dropped before they write again, and which need no memory. What a host that dies
+//! has not written since the flush is still there. The home takes the object with it, but for the file.
+//!
 //! With the simple scheduler the object's home is a server: see [`Scheduler::Simple`]. It has all that
 //! nobody may write. A host that dies takes what it had not given back, which nobody else has seen; the
 //! home takes the object with it.
 
+mod backing;
 mod cell;
 mod changed;
 mod cluster;
 mod counters;
+mod durable;
 mod gate;
 mod holds;
 mod line;
@@ -48,12 +55,14 @@ mod units;
 #[doc(hidden)]
 pub mod wire;
 
+pub use backing::{Backing, BackingError};
 pub use changed::Changed;
 pub use cluster::{
-    Cluster, Config, HaveError, HostFigures, JoinError, Lives, Member, Observer, Replied, State,
-    Units, Wish, Woken,
+    Cluster, Config, Files, HaveError, HostFigures, JoinError, Lives, Member, Observer, Replied,
+    State, Units, Wish, Woken,
 };
 pub use counters::Figures;
+pub use durable::FlushError;
 pub use farpage_control::Scheduler;
 pub use object::About;
 pub use seen::{Flow, Holds, UnitCounts, UnitFigures};

@@ -2,7 +2,9 @@
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_host::Object;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError};
+use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, errno};
+
+use crate::backing::Backing;
 
 /// The first number, in paging space, of what no task is to see.
 const KEPT_FIRST: u32 = 1 << 31;
@@ -13,6 +15,8 @@ pub(crate) struct Places<'a> {
     pub(crate) paging_space: &'a dyn Pager,
     /// Its number in the paging space.
     pub(crate) number: ObjectId,
+    /// Its file, at the home of a durable object.
+    pub(crate) backing: Option<&'a Backing>,
 }
 
 impl Places<'_> {
@@ -35,6 +39,23 @@ impl Places<'_> {
         paged_out(self.paging_space, self.number, page, into)
     }
 
+    /// The contents of a page that neither the kernel nor paging space has: those of its file, or zeros
+    /// if `is_new`. False when it is not at this host.
+    pub(crate) fn at_rest(
+        &self,
+        page: PageIndex,
+        into: &mut [u8; PAGE_BYTES],
+        is_new: bool,
+    ) -> Result<bool, PagerError> {
+        if let Some(backing) = self.backing {
+            return backing
+                .page(page, into)
+                .map_err(|error| PagerError::Read(error.raw_os_error().unwrap_or(errno::EIO)));
+        }
+        into.fill(0);
+        Ok(is_new)
+    }
+
     /// As [`Places::paged_out`], for the kernel: paging space may give them away.
     pub(crate) fn take_out(
         &self,
@@ -44,7 +65,7 @@ impl Places<'_> {
         take_out(self.paging_space, self.number, page, into)
     }
 
-    /// The contents of all of `pages`; zeros for those that are nowhere, if `is_new`. `None` when some
+    /// The contents of all of `pages`, as [`Places::at_rest`] where nobody else has them. `None` when some
     /// are not at this host.
     pub(crate) fn all(
         &self,
@@ -54,7 +75,7 @@ impl Places<'_> {
         let mut bytes = vec![0; pages.bytes() as usize].into_boxed_slice();
         let (parts, _) = bytes.as_chunks_mut();
         for (page, into) in pages.iter().zip(parts) {
-            if !self.page(page, into)? && !is_new {
+            if !self.page(page, into)? && !self.at_rest(page, into, is_new)? {
                 return Ok(None);
             }
         }

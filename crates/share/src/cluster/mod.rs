@@ -26,9 +26,10 @@ use farpage_pagers::Pager;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::backing::{Backing, BackingError};
 use crate::counters::Figures;
 use crate::object::{About, lock};
-use crate::server::{Hosts, Left, OpenError, Server, Wire, Wrong, check_kind};
+use crate::server::{Hosts, Left, OpenError, Server, Wire, Wrong, check_durable, check_kind};
 use crate::types::Types;
 use lives::Questions;
 use names::Rounds;
@@ -104,6 +105,15 @@ pub enum HaveError {
          replica; make it so, and fill it anew"
     )]
     Unsealable(String),
+    /// Its file cannot be one.
+    #[error("'{0}' cannot have that file: {1}")]
+    File(String, BackingError),
+    /// It is there, and has no file.
+    #[error("'{0}' is there already, and has no file; give another name, or remove it first")]
+    NoFile(String),
+    /// It cannot be flushed.
+    #[error("cannot flush '{0}': {1}")]
+    Flush(String, String),
     /// It is there, and differs from what was wanted.
     #[error("'{name}' has {bytes} bytes in units of {unit_bytes}")]
     Differs {
@@ -114,6 +124,15 @@ pub enum HaveError {
         /// The size of its units.
         unit_bytes: u64,
     },
+}
+
+/// The file of a durable object, and its journal: both to be read and written.
+#[derive(Debug)]
+pub struct Files {
+    /// It.
+    pub file: std::fs::File,
+    /// What a flush writes first; kept beside it.
+    pub journal: std::fs::File,
 }
 
 /// How an object is to be.
@@ -340,7 +359,7 @@ impl Cluster {
 
     /// The object of a name, which is made for user `uid` when there is none and it is said how. It
     /// is at this host from then on, until [`Cluster::release`] was called as often as this. Its number,
-    /// what is said of it, and it.
+    /// what is said of it, and it. With `files`, what is made has its contents from there, and is durable.
     ///
     /// # Errors
     /// [`HaveError`].
@@ -349,26 +368,44 @@ impl Cluster {
         name: &str,
         uid: u32,
         wish: Option<&Wish>,
+        mut files: Option<Files>,
     ) -> Result<(u64, Description, Arc<Object>), HaveError> {
         let inner = &self.inner;
+        let has_file = files.is_some();
+        let mut backing = None;
         // Held all the while: what somebody else releases meanwhile would be gone for this one, too.
         let mut uses = lock(&inner.uses);
         loop {
-            let (id, described) = match (inner.control.find(name), wish) {
+            let (id, described, has_made) = match (inner.control.find(name), wish) {
                 (Ok((id, found)), wish) => {
                     fits(name, uid, &found.description, wish)?;
+                    if has_file && found.description.durability != Durability::Flushed {
+                        return Err(HaveError::NoFile(name.into()));
+                    }
                     match inner.control.hold(id) {
-                        Ok(()) => (id, found.description),
+                        Ok(()) => (id, found.description, false),
                         // Gone just then.
                         Err(ControlError::NoObject(_)) => continue,
                         Err(error) => return Err(error.into()),
                     }
                 }
                 (Err(ControlError::NoName(_)), Some(wish)) => {
-                    check_kind(wish.scheduler, wish.replicas, wish.stale_us.is_some())?;
-                    let described = inner.described(uid, wish);
+                    let is_old = wish.stale_us.is_some();
+                    check_kind(wish.scheduler, wish.replicas, is_old)?;
+                    if let Some(Files { file, journal }) = files.take() {
+                        check_durable(true, wish.scheduler, wish.replicas, is_old)?;
+                        let backing_of =
+                            Backing::open(file, journal, rounded(wish), wish.unit_bytes);
+                        let refused = |why| HaveError::File(name.into(), why);
+                        backing = Some(backing_of.map_err(refused)?);
+                    }
+                    let durability = match backing {
+                        Some(_) => Durability::Flushed,
+                        None => Durability::Volatile,
+                    };
+                    let described = inner.described(uid, wish, durability);
                     match inner.control.make(Some(name), described.clone()) {
-                        Ok(id) => (id, described),
+                        Ok(id) => (id, described, true),
                         // Somebody else was faster.
                         Err(ControlError::Exists(_)) => continue,
                         Err(error) => return Err(error.into()),
@@ -376,12 +413,18 @@ impl Cluster {
                 }
                 (Err(error), _) => return Err(error.into()),
             };
-            return match inner.open(id.0, name, &described) {
+            // That of who made it.
+            let own = backing.take().filter(|_| has_made);
+            return match inner.open(id.0, name, &described, own) {
                 Ok(object) => {
                     *uses.entry(id.0).or_default() += 1;
                     Ok((id.0, described, object))
                 }
                 Err(error) => {
+                    if has_made {
+                        // Nobody else can have it without this host.
+                        let _ = inner.control.remove(name);
+                    }
                     if !uses.contains_key(&id.0) {
                         // At the latest when this host leaves.
                         let _ = inner.control.release(id);
@@ -554,7 +597,7 @@ fn rounded(wish: &Wish) -> u64 {
 }
 
 impl Inner {
-    fn described(&self, uid: u32, wish: &Wish) -> Description {
+    fn described(&self, uid: u32, wish: &Wish, durability: Durability) -> Description {
         Description {
             bytes: rounded(wish),
             page_bytes: wish.unit_bytes,
@@ -563,7 +606,7 @@ impl Inner {
             hold_us: wish.hold_us,
             stale_us: wish.stale_us,
             is_sealed: false,
-            durability: Durability::Volatile,
+            durability,
             home: Home {
                 slot: self.control.slot(),
                 incarnation: self.control.incarnation(),
@@ -579,8 +622,9 @@ impl Inner {
         number: u64,
         name: &str,
         described: &Description,
+        backing: Option<Backing>,
     ) -> Result<Arc<Object>, OpenError> {
-        let object = self.server.open(&About {
+        let about = About {
             number,
             name: name.into(),
             bytes: described.bytes,
@@ -591,8 +635,13 @@ impl Inner {
             stay: described.home.incarnation.0,
             hold: described.hold_us.map_or(HOLD, micros),
             stale: described.stale_us.map(micros),
+            is_durable: described.durability == Durability::Flushed,
             turned: turned(name, &described.note)?,
-        })?;
+        };
+        let object = match backing {
+            Some(backing) => self.server.open_with(&about, backing)?,
+            None => self.server.open(&about)?,
+        };
         // It may have been sealed since it was described, before it was open here.
         let known = lock(&self.state).objects.get(&number).cloned();
         let is_sealed = known.is_some_and(|(_, known)| known.is_sealed);
@@ -797,7 +846,12 @@ impl Inner {
     /// This host answers for an object, or is asked for it, whether its programs use it or not.
     fn keeps(&self, number: u64, name: Option<String>, described: &Description) {
         let name = name.unwrap_or_default();
-        if let Err(error) = self.open(number, &name, described) {
+        // Who makes it opens it, with its file.
+        let has_file = described.durability == Durability::Flushed;
+        if has_file && described.home.incarnation == self.control.incarnation() {
+            return;
+        }
+        if let Err(error) = self.open(number, &name, described, None) {
             self.say(&format!("cannot keep '{name}' of the cluster: {error}"));
         }
     }

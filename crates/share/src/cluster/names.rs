@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use farpage_coherence::Host;
-use farpage_control::{ControlError, ObjectId};
+use farpage_control::{ControlError, Durability, ObjectId};
 use farpage_host::Object;
 
 use super::{Cluster, HaveError, Inner, Kind, Wish, check_kind, lock, put};
@@ -178,7 +178,7 @@ impl Cluster {
     /// [`ControlError::Exists`] in [`HaveError`] when the name is another's.
     pub fn make(&self, name: &str, uid: u32, wish: &Wish) -> Result<u64, HaveError> {
         check_kind(wish.scheduler, wish.replicas, wish.stale_us.is_some())?;
-        let described = self.inner.described(uid, wish);
+        let described = self.inner.described(uid, wish, Durability::Volatile);
         let number = self.inner.control.make(Some(name), described)?.0;
         self.inner.all_know(number)?;
         Ok(number)
@@ -221,7 +221,7 @@ impl Cluster {
         let (name, described) = known.ok_or(ControlError::NoObject(id))?;
         self.inner.control.hold(id)?;
         let name = name.unwrap_or_default();
-        Ok(self.inner.open(number, &name, &described)?)
+        Ok(self.inner.open(number, &name, &described, None)?)
     }
 
     /// At every other host, so many of those who wait at a byte of an object go on: who runs there is

@@ -1,4 +1,4 @@
-//! What hosts tell one another of what they counted, when a user asks one of them.
+//! What hosts tell one another of what they counted, or have flushed, when a user asks one of them.
 //!
 //! A thread of its own looks, so that who brings messages is not kept. A host that is out of the view
 //! tells nothing, and is not waited for.
@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use farpage_coherence::Host;
+use farpage_control::Durability;
 use farpage_network::Incarnation;
 use serde::{Deserialize, Serialize};
 
-use super::{Cluster, Inner, Kind, lock, put};
+use super::{Cluster, HaveError, Inner, Kind, fits, lock, put};
 use crate::counters::Figures;
+use crate::durable::FlushError;
 use crate::seen::{Flow, UnitFigures};
 
 /// Questions of users here that are open, at most.
@@ -47,6 +49,8 @@ pub(super) enum Asks {
         units: Vec<u64>,
         is_watched: bool,
     },
+    /// That it flush an object, which it is the home of.
+    Flush { object: u64 },
 }
 
 /// What it is told.
@@ -54,6 +58,8 @@ pub(super) enum Asks {
 pub(super) enum Tells {
     Figures(HostFigures),
     Units(Vec<UnitFigures>),
+    /// So many bytes were flushed, or why nothing was.
+    Flushed(Result<u64, String>),
     /// Too much is asked.
     Busy,
 }
@@ -82,7 +88,8 @@ struct State {
 }
 
 struct Open {
-    began: Instant,
+    /// How long it is waited for; `None`: as long as the hosts are there.
+    until: Option<Instant>,
     left: HashSet<Incarnation>,
     told: Told,
     answer: Answer,
@@ -90,7 +97,12 @@ struct Open {
 
 impl Gathering {
     /// The number of a question to these hosts; `None`: there are too many, which it is told.
-    fn begin(&self, of: impl Iterator<Item = Incarnation>, answer: Answer) -> Option<u64> {
+    fn begin(
+        &self,
+        of: impl Iterator<Item = Incarnation>,
+        patience: Option<Duration>,
+        answer: Answer,
+    ) -> Option<u64> {
         let mut state = lock(&self.0);
         if state.open.len() >= OPEN_MAX {
             drop(state);
@@ -100,7 +112,7 @@ impl Gathering {
         state.next += 1;
         let question = state.next;
         let open = Open {
-            began: Instant::now(),
+            until: patience.map(|patience| Instant::now() + patience),
             left: of.collect(),
             told: Told::new(),
             answer,
@@ -135,7 +147,8 @@ impl Gathering {
 
     /// Who has not told for long does not: it may be of another version.
     fn without_the_late(&self) {
-        self.end_those(|open| open.began.elapsed() > PATIENCE);
+        let now = Instant::now();
+        self.end_those(|open| open.until.is_some_and(|until| until < now));
     }
 
     fn end_those(&self, is_over: impl Fn(&mut Open) -> bool) {
@@ -173,6 +186,7 @@ pub(super) fn run(inner: &Weak<Inner>, jobs: Receiver<Job>) {
             return;
         };
         match job {
+            Ok((by, question, Asks::Flush { object })) => inner.flushes(by, question, object),
             Ok((by, question, asks)) => {
                 let tells = inner.tells(asks, &mut last);
                 inner.is_told_to(by, question, tells);
@@ -231,6 +245,8 @@ impl Inner {
                 *last = Some((Instant::now(), figures.clone()));
                 Tells::Figures(figures)
             }
+            // It takes long.
+            Asks::Flush { .. } => Tells::Busy,
             Asks::Hottest { object, most } => {
                 let most = (most as usize).min(UNITS_MAX);
                 Tells::Units(self.server.hottest(object, most))
@@ -277,6 +293,39 @@ impl Inner {
         }
     }
 
+    /// Flushes an object, which may take long.
+    fn flushes(self: &Arc<Self>, by: Host, question: u64, object: u64) {
+        let inner = Arc::clone(self);
+        let flush = move || {
+            let flushed = inner.server.flush(object).map_err(|why| why.to_string());
+            inner.is_told_to(by, question, Tells::Flushed(flushed));
+        };
+        let thread = std::thread::Builder::new().name("share-flush".into());
+        if let Err(error) = thread.spawn(flush) {
+            let why = format!("no thread can be started ({error})");
+            self.is_told_to(by, question, Tells::Flushed(Err(why)));
+        }
+    }
+
+    /// Has the home of an object flush it.
+    fn asks_to_flush(&self, object: u64, home: Incarnation, answer: Answer) {
+        let to = match home == self.incarnation() {
+            true => Some(self.own),
+            false => self.post.host(home),
+        };
+        let Some(question) = self.gathering.begin(std::iter::once(home), None, answer) else {
+            return;
+        };
+        let asks = Asks::Flush { object };
+        match to {
+            Some(own) if own == self.own => self.is_asked_what_it_counted(own, question, asks),
+            Some(to) => self.post.sends(to, Kind::Asks, &[&put(&(question, asks))]),
+            None => {}
+        }
+        // It may have gone before the question was noted.
+        self.gathers_without_the_gone();
+    }
+
     /// Asks this host and all others.
     fn asks_all(&self, asks: &Asks, answer: Answer) {
         let peers: Vec<(Host, Incarnation)> = {
@@ -289,7 +338,7 @@ impl Inner {
         };
         let own = std::iter::once(self.incarnation());
         let all = own.chain(peers.iter().map(|(_, peer)| *peer));
-        let Some(question) = self.gathering.begin(all, answer) else {
+        let Some(question) = self.gathering.begin(all, Some(PATIENCE), answer) else {
             return;
         };
         let said = put(&(question, asks));
@@ -305,7 +354,7 @@ impl Inner {
 fn units(told: Told) -> BTreeMap<u8, Vec<UnitFigures>> {
     let of = |(host, tells)| match tells {
         Tells::Units(units) => Some((host, units)),
-        Tells::Figures(_) | Tells::Busy => None,
+        Tells::Figures(_) | Tells::Flushed(_) | Tells::Busy => None,
     };
     told.into_iter().filter_map(of).collect()
 }
@@ -314,12 +363,54 @@ fn units(told: Told) -> BTreeMap<u8, Vec<UnitFigures>> {
 pub type Units = BTreeMap<u8, Vec<UnitFigures>>;
 
 impl Cluster {
+    /// All that any host wrote to the object of a name, for user `uid`, is in its file before `answer` is
+    /// called: how many bytes went there, or why none.
+    pub fn flush(
+        &self,
+        name: &str,
+        uid: u32,
+        answer: Box<dyn FnOnce(Result<u64, HaveError>) + Send>,
+    ) {
+        let (id, home) = match self.to_flush(name, uid) {
+            Ok(found) => found,
+            Err(error) => return answer(Err(error)),
+        };
+        let name = name.to_owned();
+        let told = move |told: Told| {
+            let flushed = match told.into_values().next() {
+                Some(Tells::Flushed(flushed)) => flushed,
+                Some(Tells::Figures(_) | Tells::Units(_) | Tells::Busy) => {
+                    Err("its host does not know how".into())
+                }
+                None => {
+                    Err("the host that has its file is not there any more, or too many ask".into())
+                }
+            };
+            answer(flushed.map_err(|why| HaveError::Flush(name, why)));
+        };
+        self.inner.asks_to_flush(id, home, Box::new(told));
+    }
+
+    /// The number of an object, and who is its home.
+    fn to_flush(&self, name: &str, uid: u32) -> Result<(u64, Incarnation), HaveError> {
+        let (id, found) = self.inner.control.find(name)?;
+        let described = &found.description;
+        fits(name, uid, described, None)?;
+        match described.durability {
+            Durability::Flushed => Ok((id.0, Incarnation(described.home.incarnation.0))),
+            Durability::Volatile => Err(HaveError::Flush(
+                name.into(),
+                FlushError::Volatile.to_string(),
+            )),
+        }
+    }
+
     /// What was done at each host of the view, by its number. Hosts that do not tell are left out.
     pub fn asks_figures(&self, answer: Box<dyn FnOnce(BTreeMap<u8, HostFigures>) + Send>) {
         let told = move |told: Told| {
             let of = |(host, tells)| match tells {
                 Tells::Figures(figures) => Some((host, figures)),
-                Tells::Units(_) | Tells::Busy => None,
+                Tells::Units(_) | Tells::Flushed(_) | Tells::Busy => None,
             };
             answer(told.into_iter().filter_map(of).collect());
         };
@@ -384,7 +475,8 @@ mod tests {
         let begin = || {
             let tell = tell.clone();
             let answer = move |told| tell.send(told).unwrap();
-            gathering.begin([1, 2].map(Incarnation).into_iter(), Box::new(answer))
+            let hosts = [1, 2].map(Incarnation).into_iter();
+            gathering.begin(hosts, None, Box::new(answer))
         };
         let question = begin().unwrap();
         let says = |by, host| gathering.told(question, Incarnation(by), Host(host), Tells::Busy);

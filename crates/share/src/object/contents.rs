@@ -23,6 +23,9 @@ impl Shared {
         let contents = self.contents(places, unit)?;
         places.kernel.take_away(self.pages_of(unit))?;
         self.with(unit, |cell| cell.contents = Some(contents));
+        if let Some(backing) = places.backing {
+            backing.leaves(unit);
+        }
         Ok(())
     }
 
@@ -174,7 +177,7 @@ impl Shared {
         for (page, into) in pages.iter().zip(parts) {
             match places.take_out(page, into)? {
                 Some(taken) => given |= taken == Taken::Away,
-                None if is_new => {}
+                None if places.at_rest(page, into, is_new)? => {}
                 None => break,
             }
             count += 1;

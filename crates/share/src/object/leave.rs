@@ -21,7 +21,7 @@ pub(super) struct Untouched {
 impl Shared {
     /// Units that this host has to give, and who has copies of each.
     pub(crate) fn to_give(&self) -> Vec<(u64, Hosts)> {
-        if self.is_simple() && self.is_home() {
+        if self.ends_with_this_host() {
             return Vec::new();
         }
         let mut all = Vec::new();
@@ -59,6 +59,11 @@ impl Shared {
         self.home() == self.shell.own
     }
 
+    /// Nobody can have it without its home, which is this host.
+    pub(crate) fn ends_with_this_host(&self) -> bool {
+        self.is_home() && (self.is_simple() || self.is_durable())
+    }
+
     /// True when all of it is with its home.
     pub(crate) fn is_simple(&self) -> bool {
         self.simple().is_some()
@@ -68,7 +73,8 @@ impl Shared {
     /// they need not, or it does not know.
     pub(crate) fn touched_at_home(&self) -> Option<Units> {
         let home = *lock(&self.home);
-        if home.host != self.shell.own || !matches!(self.kind, Kind::Plain) {
+        let is_told = matches!(self.kind, Kind::Plain) && !self.has_file();
+        if home.host != self.shell.own || !is_told {
             return None;
         }
         let mut touched = match home.is_next {

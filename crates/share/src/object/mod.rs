@@ -1,6 +1,7 @@
 //! One shared object at this host: the pager of the host's kernel, and a peer of other hosts.
 
 mod contents;
+mod durable;
 mod leave;
 mod line;
 mod mirrored;
@@ -23,6 +24,7 @@ use farpage_control::Scheduler;
 use farpage_host::Object;
 use farpage_pagers::{PagerError, errno};
 
+use crate::backing::Backing;
 use crate::cell::{Cell, Event};
 use crate::counters::{Counters, Figures, count};
 use crate::holds::Due;
@@ -71,6 +73,8 @@ pub struct About {
     pub hold: Duration,
     /// What a host reads may be so old; `None`: it is what was written last.
     pub stale: Option<Duration>,
+    /// Its home has a file of what was flushed ([`crate::Backing`]).
+    pub is_durable: bool,
     /// Its numbers, at a host whose own are in another byte order than those between hosts.
     pub turned: Option<Arc<Types>>,
 }
@@ -101,6 +105,12 @@ pub(crate) struct Shared {
     /// Its home now.
     home: Mutex<Home>,
     kind: Kind,
+    /// Its file, at its home.
+    backing: Option<Backing>,
+    /// Its home has gone, and it with it.
+    is_homeless: AtomicBool,
+    /// Somebody flushes it.
+    flushes: Mutex<()>,
     /// What has yet to happen, if it happens one after the other.
     line: Mutex<Line>,
     untouched: Mutex<Untouched>,
@@ -149,9 +159,17 @@ struct Work {
 }
 
 impl Shared {
-    pub(crate) fn new(about: About, home: Home, shell: Arc<Shell>) -> Arc<Self> {
+    pub(crate) fn new(
+        about: About,
+        home: Home,
+        shell: Arc<Shell>,
+        backing: Option<Backing>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             home: Mutex::new(home),
+            backing,
+            is_homeless: AtomicBool::new(about.is_durable && home.is_next),
+            flushes: Mutex::default(),
             kind: Kind::of(&about, home),
             line: Mutex::default(),
             untouched: Mutex::default(),
@@ -308,9 +326,10 @@ impl Shared {
     }
 
     fn page(&self, owner: Host) -> Page {
-        let page = match self.is_mirrored() {
-            true => Page::mirrored(self.shell.own, owner),
-            false => Page::new(self.shell.own, owner),
+        let page = match (self.is_mirrored(), &self.backing) {
+            (true, _) => Page::mirrored(self.shell.own, owner),
+            (false, Some(_)) => Page::new(self.shell.own, owner).flushed(),
+            (false, None) => Page::new(self.shell.own, owner),
         };
         let mut page = match self.about.stale {
             Some(_) => page.lend(),
@@ -348,9 +367,14 @@ impl Shared {
 
     fn act(&self, unit: u64, event: Event) -> Result<(), Violation> {
         if let Some(error) = self.over() {
-            if let Event::Wanted(ticket) = event {
-                lock(&self.failures).insert(unit, error);
-                ticket.fail(error);
+            match event {
+                Event::Wanted(ticket) => {
+                    lock(&self.failures).insert(unit, error);
+                    ticket.fail(error);
+                }
+                // Who waits sees that it has gone.
+                Event::Flush(flushed) => drop(flushed),
+                _ => {}
             }
             return Ok(());
         }
@@ -373,6 +397,7 @@ impl Shared {
                 self.watch(places, unit);
                 Ok(Ok(()))
             }
+            Event::Flush(flushed) => Ok(self.flush_unit(places, unit, flushed)),
             Event::LetGo => {
                 self.with(unit, |cell| cell.is_timed = false);
                 Ok(Ok(()))
@@ -447,6 +472,7 @@ impl Shared {
             kernel,
             paging_space: &*self.shell.paging_space,
             number: *self.number.get().expect("the kernel has begun to use it"),
+            backing: self.backing.as_ref(),
         }
     }
 
@@ -497,10 +523,14 @@ impl Shared {
                     (cell.contents, cell.is_new) = (work.came.take(), false)
                 });
             }
-            Output::Allow(Some(Access::Write)) if work.is_watched => {
-                self.may_change(places, unit);
+            Output::Allow(Some(Access::Write)) => {
+                if let Some(backing) = &self.backing {
+                    backing.may_change(unit);
+                }
+                if work.is_watched {
+                    self.may_change(places, unit);
+                }
             }
-            Output::Allow(Some(Access::Write)) => {}
             Output::Allow(Some(Access::Read)) => {
                 places.kernel.lock_pages(pages)?;
                 if work.is_watched {
@@ -513,6 +543,9 @@ impl Shared {
                     cell.has_let_in();
                     (cell.contents, cell.is_new) = (None, false);
                 });
+                if let Some(backing) = &self.backing {
+                    backing.leaves(unit);
+                }
                 places.forget(pages)?;
             }
             Output::Withdraw => {
@@ -537,6 +570,7 @@ impl Shared {
             Output::Answer(access) => {
                 self.with(unit, Cell::lets_in);
                 self.lent_until(unit);
+                self.flushes_waiting(places, unit)?;
                 let is_owner = self.with(unit, |cell| cell.unit.is_owner());
                 self.supply(places, unit, access, is_owner)?;
                 if access == Access::Write {
@@ -606,7 +640,12 @@ impl Shared {
     /// A unit cannot be had: who waits for it gets an error.
     fn fails(&self, unit: u64, error: PagerError) {
         lock(&self.failures).insert(unit, error);
-        let tickets = self.with(unit, |cell| std::mem::take(&mut cell.tickets));
+        let (tickets, flushed) = self.with(unit, |cell| {
+            (std::mem::take(&mut cell.tickets), cell.flushed.take())
+        });
+        if let Some(flushed) = flushed {
+            flushed.fails(error);
+        }
         for ticket in tickets {
             ticket.fail(error);
         }

@@ -54,6 +54,11 @@ impl Pager for Shared {
                     "this host is out of the cluster, or leaves it, and others may change it; start \
                      the program again when the host is in the cluster"
                 ),
+                HOMELESS if self.is_durable() => write!(
+                    into,
+                    "the host that has its file left the cluster; what was flushed is in the file: close it \
+                     everywhere, and make it anew with that"
+                ),
                 HOMELESS => write!(
                     into,
                     "its home was a host that died, and its contents were there (scheduler simple)"

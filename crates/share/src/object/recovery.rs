@@ -5,9 +5,10 @@ use std::sync::{Mutex, Weak};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_coherence::{Host, Hosts, Page, Report, Standing, Verdict, Violation};
+use farpage_host::Object;
 use farpage_pagers::PagerError;
 
-use super::{FENCED, Home, Shared, lock};
+use super::{FENCED, HOMELESS, Home, Shared, lock};
 use crate::cell::Cell;
 use crate::recovery::of_nobody;
 use crate::unit::Places;
@@ -82,8 +83,11 @@ impl Shared {
 
     fn keeps_copy(&self, places: &Places<'_>, unit: u64) -> Result<bool, PagerError> {
         for page in self.pages_of(unit).iter() {
-            let is_here = places.kernel.make_precious(page)?;
-            if !is_here && !places.paged_out(page, &mut [0; PAGE_BYTES])? {
+            let mut unused = [0; PAGE_BYTES];
+            let is_here = places.kernel.make_precious(page)?
+                || places.paged_out(page, &mut unused)?
+                || places.at_rest(page, &mut unused, false)?;
+            if !is_here {
                 return Ok(false);
             }
         }
@@ -104,6 +108,9 @@ impl Shared {
         let before = std::mem::replace(&mut *lock(&self.home), home);
         if has_anybody_gone {
             self.home_has_gone(before.host != home.host);
+        }
+        if home.is_next {
+            self.loses_home();
         }
         if let Some(simple) = self.simple() {
             lock(simple).is_homeless |= home.is_next;
@@ -129,6 +136,10 @@ impl Shared {
             false => Verdict::untouched(home.host),
         };
         if self.simple().is_some() {
+            return Vec::new();
+        }
+        if self.is_without_home() {
+            self.ends(&kernel, HOMELESS);
             return Vec::new();
         }
         if let Some(mirrored) = self.mirrored() {
@@ -170,10 +181,15 @@ impl Shared {
         let Some(kernel) = self.kernel.get().and_then(Weak::upgrade) else {
             return;
         };
+        self.ends(&kernel, FENCED);
+    }
+
+    /// Nobody of this host can have any of it from now on.
+    fn ends(&self, kernel: &Object, why: PagerError) {
         // What is left can be used by nobody else either.
         let _ = kernel.take_away(PageRange::new(0, kernel.pages()));
         for unit in self.touched() {
-            self.fails(unit, FENCED);
+            self.fails(unit, why);
         }
     }
 }

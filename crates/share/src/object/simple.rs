@@ -26,7 +26,7 @@ impl Shared {
     }
 
     pub(super) fn is_homeless(&self) -> bool {
-        self.simple().is_some_and(|state| lock(state).is_homeless)
+        self.is_without_home() || self.simple().is_some_and(|state| lock(state).is_homeless)
     }
 
     /// A host says something, as its message of this number to this host. Refused of an object of

@@ -89,6 +89,9 @@ pub enum Why {
     /// The home has all of it.
     #[error("with the simple scheduler it ends with the host that made it")]
     Simple,
+    /// It has the file.
+    #[error("it ends with the host that has its file")]
+    File,
     /// The next home does not know what was never written.
     #[error("what was never written of it could not be told to others")]
     Untold,
@@ -417,8 +420,12 @@ fn left(shared: &Shared, why: Option<Why>, told: Option<Why>) -> Option<Left> {
         why,
     };
     let bytes = bytes_of(shared);
-    if shared.is_simple() && shared.is_home() {
-        return Some(of(shared.about.bytes, Why::Simple));
+    if shared.ends_with_this_host() {
+        let why = match shared.has_file() {
+            true => Why::File,
+            false => Why::Simple,
+        };
+        return Some(of(shared.about.bytes, why));
     }
     if bytes > 0 {
         return Some(of(bytes, why.or(told).unwrap_or(Why::Late)));

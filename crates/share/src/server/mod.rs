@@ -14,7 +14,9 @@ use farpage_control::Scheduler;
 use farpage_host::{Object, Objects};
 use farpage_pagers::Pager;
 
+use crate::backing::Backing;
 use crate::counters::{Figures, Flows};
+use crate::durable::FlushError;
 use crate::gate::Gate;
 use crate::holds::Holds;
 use crate::object::{About, Home, Shared, lock};
@@ -183,6 +185,12 @@ pub enum OpenError {
          out how old"
     )]
     Old,
+    /// It is to have a file, and a kind that cannot.
+    #[error(
+        "only memory with the distributed scheduler and 1 replica, of which nothing old is read, has a file; \
+         give these, or leave out the file"
+    )]
+    Durable,
     /// It cannot be had in this host's byte order.
     #[error("'{0}': {1}")]
     Turned(String, NotTurned),
@@ -276,11 +284,38 @@ impl Server {
     /// # Errors
     /// [`OpenError`].
     pub fn open(&self, about: &About) -> Result<Arc<Object>, OpenError> {
+        self.opens(about, None)
+    }
+
+    /// The same of a durable object, whose home this host is, and has `backing`.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_with(&self, about: &About, backing: Backing) -> Result<Arc<Object>, OpenError> {
+        self.opens(about, Some(backing))
+    }
+
+    /// All that any host wrote to a durable object, whose home this host is, before this is in its file when
+    /// it returns: how many bytes went there.
+    ///
+    /// # Errors
+    /// [`FlushError`].
+    pub fn flush(&self, number: u64) -> Result<u64, FlushError> {
+        self.shared(number).ok_or(FlushError::Homeless)?.flush()
+    }
+
+    fn opens(&self, about: &About, backing: Option<Backing>) -> Result<Arc<Object>, OpenError> {
         let (bytes, unit_pages) = (about.bytes, about.unit_pages);
         if bytes == 0 || !unit_pages.is_power_of_two() || unit_pages > UNIT_PAGES_MAX {
             return Err(OpenError::Size { bytes, unit_pages });
         }
         check_kind(about.scheduler, about.replicas, about.stale.is_some())?;
+        check_durable(
+            about.is_durable,
+            about.scheduler,
+            about.replicas,
+            about.stale.is_some(),
+        )?;
         // The homes of all objects change with the gate closed. Whoever is in it may lock.
         let entered = self.shell.gate.enter();
         let mut all = lock(&self.shared);
@@ -288,7 +323,7 @@ impl Server {
             return Ok(Arc::clone(&open.kernel));
         }
         let home = lock(&self.hosts).home(about);
-        let shared = Shared::new(about.clone(), home, Arc::clone(&self.shell));
+        let shared = Shared::new(about.clone(), home, Arc::clone(&self.shell), backing);
         let pages = bytes.div_ceil(farpage_abi::PAGE_BYTES as u64);
         let pager = Arc::clone(&shared) as Arc<dyn Pager>;
         let kernel = self.objects.create(&about.name, pages, pager, false)?;
@@ -405,6 +440,20 @@ pub(crate) fn check_kind(
         (_, 1) | (Scheduler::Distributed, 2) => Ok(()),
         (Scheduler::Simple, 2) => Err(OpenError::Simple),
         (Scheduler::Simple | Scheduler::Distributed, more) => Err(OpenError::Replicas(more)),
+    }
+}
+
+/// Refuses what cannot have a file.
+pub(crate) fn check_durable(
+    is_durable: bool,
+    scheduler: Scheduler,
+    replicas: u8,
+    may_be_old: bool,
+) -> Result<(), OpenError> {
+    let fits = (scheduler, replicas, may_be_old) == (Scheduler::Distributed, 1, false);
+    match is_durable && !fits {
+        true => Err(OpenError::Durable),
+        false => Ok(()),
     }
 }
 

@@ -228,6 +228,7 @@ pub fn about(number: u64, pages: u64, unit_pages: u64) -> About {
         stay: 0,
         hold: Duration::from_micros(100),
         stale: None,
+        is_durable: false,
         turned: None,
     }
 }
