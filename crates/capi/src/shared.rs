@@ -74,6 +74,10 @@ pub struct FpSharedOptions {
     /// Not 0: it is for a heap (fp_heap_open_shared) whose blocks are elements of this type, so that
     /// hosts of the other byte order read and write them as theirs. A dtype of 1, 2, 4, 8 or 16 bytes.
     pub heap: u32,
+    /// Where what fp_shared_flush flushes is kept, beside a journal: a file of this host, from which it
+    /// has its contents, and which is made when there is none. NULL: nowhere. Only without a cluster that
+    /// this program has joined.
+    pub file: *const c_char,
 }
 
 /// A program as a host of a cluster.
@@ -112,7 +116,8 @@ impl From<HaveError> for Failure {
         let code = match &error {
             HaveError::NotYours(_) => FP_DENIED,
             HaveError::Differs { .. } => FP_ARGUMENT,
-            HaveError::Open(_) | HaveError::Unsealable(_) => FP_KERNEL,
+            HaveError::File(..) | HaveError::NoFile(_) => FP_ARGUMENT,
+            HaveError::Open(_) | HaveError::Unsealable(_) | HaveError::Flush(..) => FP_KERNEL,
             HaveError::Control(ControlError::NoName(_)) => FP_NOT_FOUND,
             HaveError::Control(_) => FP_UNREACHABLE,
         };
@@ -226,10 +231,12 @@ pub unsafe extern "C" fn fp_shared_open(
         // SAFETY: the header asks for text.
         let name = unsafe { text(name, "name") }?;
         // SAFETY: and for NULL or options.
-        let wanted = unsafe { self::wanted(wanted) }?;
+        let (wanted, file) = unsafe { self::wanted(wanted) }?.unzip();
+        let file = file.flatten();
         // SAFETY: and for NULL or what was joined.
         let shared = match unsafe { cluster.as_ref() } {
-            None => mapped(name, wanted)?,
+            None => mapped(name, wanted, file)?,
+            Some(_) if file.is_some() => return Err(by_calls("file", "has a file")),
             Some(cluster) => called(&cluster.0, name, wanted)?,
         };
         Ok(Box::into_raw(Box::new(FpShared(shared))))
@@ -255,6 +262,25 @@ pub unsafe extern "C" fn fp_shared_data(shared: *const FpShared) -> *mut c_void 
 pub unsafe extern "C" fn fp_shared_size(shared: *const FpShared) -> u64 {
     // SAFETY: as in `fp_shared_data`.
     unsafe { shared.as_ref() }.map_or(0, |shared| shared.0.bytes())
+}
+
+/// All that any host wrote to memory with a file before this is there when it returns, and stays when
+/// the machine stops. Returns the error's code: FP_KERNEL for memory without a file, or of which a page
+/// cannot be had, and nothing was flushed then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fp_shared_flush(shared: *const FpShared, error: *mut FpError) -> i32 {
+    let flush = || {
+        // SAFETY: the header asks for NULL or what was opened.
+        match &unsafe { handle(shared, "shared") }?.0 {
+            Where::Mapped(mapped) => {
+                let host = Host::connect(&farpage_services::default_socket())?;
+                Ok(host.flush_shared(mapped.name()).map(drop)?)
+            }
+            Where::Called { .. } => Err(by_calls("shared", "is flushed")),
+        }
+    };
+    // SAFETY: NULL or the caller's own.
+    unsafe { coded(error, flush) }
 }
 
 /// Copies bytes to `buffer`, and waits for those that other hosts have. Each page is as it was at one
@@ -380,9 +406,22 @@ impl Where {
     }
 }
 
-fn mapped(name: &str, wanted: Option<Wanted>) -> Result<Where, Failure> {
+fn mapped(name: &str, wanted: Option<Wanted>, file: Option<PathBuf>) -> Result<Where, Failure> {
     let host = Host::connect(&farpage_services::default_socket())?;
-    Ok(Where::Mapped(host.shared(name, wanted)?.0))
+    let (shared, _) = match (wanted, file) {
+        (Some(wanted), Some(file)) => host.shared_with_file(name, wanted, &file)?,
+        (wanted, _) => host.shared(name, wanted)?,
+    };
+    Ok(Where::Mapped(shared))
+}
+
+/// What is only for programs of a host kernel.
+fn by_calls(what: &str, does: &str) -> Failure {
+    let message = format!(
+        "{what}: only memory of a host with farpage up {does}; let a program there do it, with NULL for the \
+         cluster"
+    );
+    Failure::new(FP_UNSUPPORTED, message)
 }
 
 fn called(member: &Arc<Member>, name: &str, wanted: Option<Wanted>) -> Result<Where, Failure> {
@@ -430,7 +469,9 @@ unsafe fn optional(from: *const c_char, what: &str) -> Result<Option<String>, Fa
 
 /// # Safety
 /// `from` is NULL or valid, with all it points to.
-unsafe fn wanted(from: *const FpSharedOptions) -> Result<Option<Wanted>, Failure> {
+unsafe fn wanted(
+    from: *const FpSharedOptions,
+) -> Result<Option<(Wanted, Option<PathBuf>)>, Failure> {
     if from.is_null() {
         return Ok(None);
     }
@@ -444,9 +485,12 @@ unsafe fn wanted(from: *const FpSharedOptions) -> Result<Option<Wanted>, Failure
         replicas: 0,
         stays: 0,
         heap: 0,
+        file: std::ptr::null(),
     };
     // SAFETY: forwarded.
     let options = unsafe { copy_known(from, none, "wanted") }?;
+    // SAFETY: forwarded.
+    let file = unsafe { optional(options.file, "wanted: file") }?;
     // SAFETY: forwarded.
     let dtype = unsafe { optional(options.dtype, "wanted: dtype") }?;
     let dtype = descr(dtype.as_deref().unwrap_or("u1"))?;
@@ -489,7 +533,7 @@ unsafe fn wanted(from: *const FpSharedOptions) -> Result<Option<Wanted>, Failure
         let head = head.ok_or(farpage_heap::OpenError::TooSmall { bytes })?;
         note["head"] = head.into();
     }
-    Ok(Some(Wanted {
+    let wanted = Wanted {
         bytes,
         unit_bytes,
         scheduler: match options.scheduler {
@@ -509,7 +553,8 @@ unsafe fn wanted(from: *const FpSharedOptions) -> Result<Option<Wanted>, Failure
         stale_us: None,
         stays: options.stays != 0,
         note: note.to_string(),
-    }))
+    };
+    Ok(Some((wanted, file.map(PathBuf::from))))
 }
 
 /// What NumPy writes for a type: a name without an order is one of each host's own.

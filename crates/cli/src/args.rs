@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::cluster::ClusterArgs;
 use crate::cluster::join::JoinArgs;
-use crate::cluster::objects::{CreateArgs, SealArgs, unit_bytes};
+use crate::cluster::objects::{CreateArgs, FlushArgs, SealArgs, unit_bytes};
 use crate::cluster::pages::PagesArgs;
 use crate::host::WhichHost;
 use crate::host::figures::StatsArgs;
@@ -51,6 +51,7 @@ pub enum Command {
     Cluster(ClusterArgs),
     Create(CreateArgs),
     Seal(SealArgs),
+    Flush(FlushArgs),
     Ls(LsArgs),
     Rm(RmArgs),
     Stats(StatsArgs),

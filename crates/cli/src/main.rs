@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         Command::Cluster(args) => (cluster::main(&args), 1),
         Command::Create(args) => (cluster::objects::create(&args), 1),
         Command::Seal(args) => (cluster::objects::seal(&args), 1),
+        Command::Flush(args) => (cluster::objects::flush(&args), 1),
         Command::Ls(args) => (host::list::list(&args), 1),
         Command::Rm(args) => (host::list::remove(&args), 1),
         Command::Stats(args) => (host::figures::stats(&args), 1),

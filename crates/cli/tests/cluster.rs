@@ -6,6 +6,8 @@ mod across;
 mod checker;
 #[path = "support/cluster.rs"]
 mod cluster;
+#[path = "cluster/durable.rs"]
+mod durable;
 #[path = "cluster/figures.rs"]
 mod figures;
 #[path = "cluster/foreign.rs"]

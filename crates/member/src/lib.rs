@@ -130,7 +130,7 @@ impl Member {
         wish: Option<&Wish>,
     ) -> Result<(u64, Description, Arc<Object>), HaveError> {
         let uid = rustix::process::getuid().as_raw();
-        self.cluster.have(name, uid, wish)
+        self.cluster.have(name, uid, wish, None)
     }
 
     /// This host does not need an object any more.

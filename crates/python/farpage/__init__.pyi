@@ -226,6 +226,7 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
     locks: list[Lock]
     def unlink(self) -> None: ...
     def seal(self) -> None: ...
+    def flush(self) -> int: ...
 
 def shared(
     name: str,
@@ -237,6 +238,7 @@ def shared(
     replicas: Literal[1, 2] = 1,
     hold: float | None = None,
     stale: float | None = None,
+    file: str | PathLike[str] | None = None,
     stays: bool = False,
     locks: int | Literal["rows"] = 0,
 ) -> SharedArray: ...

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import numpy as np
 
@@ -58,6 +59,16 @@ class SharedArray(np.ndarray):
             _farpage.seal_of_cluster(self.name)
         self.flags.writeable = False
 
+    def flush(self):
+        """What any host wrote to it before this is in its file when it returns (`shared(..., file=)`), and
+        stays there when the machine stops: all of it, or, when this fails, nothing. How many bytes went
+        there.
+
+        Raises `KernelError` for an array without a file, or of which a page is lost.
+        """
+        with talking:
+            return _farpage.flush_of_cluster(self.name)
+
 
 def _again(name, start, dtype, shape, strides):
     whole = shared(name)
@@ -84,6 +95,7 @@ def shared(
     replicas=1,
     hold=None,
     stale=None,
+    file=None,
     stays=False,
     locks=0,
 ):
@@ -98,6 +110,9 @@ def shared(
     `replicas=2`: one host that dies loses nothing. `hold`: seconds (0 to 0.1) that a page stays with
     threads that were let in to it, before another host has it; without it, 100 us. `stale`: seconds
     (from 0.001 on) that what a host reads may be old by; then who writes does not wait for readers.
+    `file`: what `a.flush()` flushes is kept there, on the host that makes the array, which has its
+    contents from there, too: a file of its numbers as they are in memory (zeros when there is none),
+    with a journal beside it. The array ends with that host, and the file stays.
     It is gone when no process of any host has it any more; `stays=True`: when its name was taken
     away, too (`unlink`, `farpage rm --cluster`).
 
@@ -129,7 +144,14 @@ def shared(
         raise errors.ArgumentError(f"stale: {stale!r}; give seconds from {_STALE_MIN} to 3600")
     if locks != "rows" and (not isinstance(locks, int) or not 0 <= locks <= 1 << 20):
         raise errors.ArgumentError(f"locks: {locks!r}; give how many, 1048576 at most, or 'rows'")
+    if file is not None and locks:
+        raise errors.ArgumentError(
+            "locks: an array with a file has none in it: they would outlive who has them; give locks "
+            f"of their own, such as Lock({name + '-lock'!r})"
+        )
     if shape is None:
+        if file is not None:
+            raise errors.ArgumentError("file: it is for who makes the array; give its shape, too")
         with talking:
             memory, note = _farpage.shared_of_cluster(name)
         return _array(name, memory, *_noted(name, note))
@@ -161,6 +183,7 @@ def shared(
                 "stays": bool(stays),
                 "note": wanted,
             },
+            None if file is None else os.fspath(file),
         )
     there = _noted(name, note)
     if there[:3] != (shape, dtype, locks):

@@ -175,5 +175,6 @@ fn _farpage(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(shared::shared_unlink, module)?)?;
     module.add_function(wrap_pyfunction!(shared::unlink_of_cluster, module)?)?;
     module.add_function(wrap_pyfunction!(shared::seal_of_cluster, module)?)?;
+    module.add_function(wrap_pyfunction!(shared::flush_of_cluster, module)?)?;
     Ok(())
 }

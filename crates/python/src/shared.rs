@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -42,6 +43,7 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
         Error::Refused(
             Refusal::Name(_) | Refusal::Size(_) | Refusal::Ram(_) | Refusal::Outside(_),
         ) => "ArgumentError",
+        Error::File { .. } => "ArgumentError",
         Error::Refused(Refusal::NotYours(_)) | Error::NotOurs(..) | Error::Denied(..) => "Denied",
         _ => "KernelError",
     };
@@ -101,11 +103,12 @@ pub(crate) struct Made {
 
 /// Memory of the cluster, and what was said of it; made as `wanted` when there is none.
 #[pyfunction]
-#[pyo3(signature = (name, wanted=None))]
+#[pyo3(signature = (name, wanted=None, file=None))]
 pub(crate) fn shared_of_cluster(
     py: Python<'_>,
     name: &str,
     wanted: Option<Made>,
+    file: Option<PathBuf>,
 ) -> PyResult<(Shared, String)> {
     let wanted = wanted.map(|made| Wanted {
         bytes: made.bytes,
@@ -120,7 +123,10 @@ pub(crate) fn shared_of_cluster(
         stays: made.stays,
         note: made.note,
     });
-    let (shared, note) = with_host(py, |host| host.shared(name, wanted))?;
+    let (shared, note) = with_host(py, |host| match (wanted, &file) {
+        (Some(wanted), Some(file)) => host.shared_with_file(name, wanted, file),
+        (wanted, _) => host.shared(name, wanted),
+    })?;
     Ok((Shared::new(shared), note))
 }
 
@@ -134,6 +140,12 @@ pub(crate) fn unlink_of_cluster(py: Python<'_>, name: &str) -> PyResult<()> {
 #[pyfunction]
 pub(crate) fn seal_of_cluster(py: Python<'_>, name: &str) -> PyResult<()> {
     with_host(py, |host| host.seal_shared(name))
+}
+
+/// What was written to memory of the cluster is in its file: how many bytes went there.
+#[pyfunction]
+pub(crate) fn flush_of_cluster(py: Python<'_>, name: &str) -> PyResult<u64> {
+    with_host(py, |host| host.flush_shared(name))
 }
 
 /// Mapped shared memory, with the buffer protocol.

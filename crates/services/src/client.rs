@@ -71,6 +71,14 @@ pub enum Error {
     /// It says no.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// A file cannot be opened.
+    #[error("cannot open '{}' to keep memory there: {why}", .path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What Linux says.
+        why: std::io::Error,
+    },
     /// The object cannot be mapped here.
     #[error("cannot map '{name}' here: {errno}; farpage doctor says what this user lacks")]
     Map {
@@ -85,6 +93,17 @@ pub enum Error {
          has it; open it by its name in the child"
     )]
     Taken(String),
+}
+
+/// A file to be read and written, which is made when there is none.
+fn opened(path: &Path) -> Result<OwnedFd, Error> {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = options.open(path).map_err(|why| Error::File {
+        path: path.to_owned(),
+        why,
+    })?;
+    Ok(file.into())
 }
 
 /// The host kernel, as one process sees it.
@@ -298,12 +317,52 @@ impl Host {
     pub fn shared(&self, name: &str, wanted: Option<Wanted>) -> Result<(Shared, String), Error> {
         // Others of this process go on while the store is asked.
         let kernel = self.0.up()?.kernel.clone();
-        let Both((bytes, note, is_sealed), right) = kernel.shared(name.into(), wanted)?.0?;
+        let given = kernel.shared(name.into(), wanted)?.0?;
+        self.maps_shared(name, given)
+    }
+
+    /// The same, durable: what is made has its contents from the file at `path`, which is made, too, when
+    /// there is none, and [`Host::flush_shared`] puts them there. Beside it lies its journal.
+    ///
+    /// # Errors
+    /// As [`Host::shared`]; [`Error::File`] without the file.
+    pub fn shared_with_file(
+        &self,
+        name: &str,
+        wanted: Wanted,
+        path: &Path,
+    ) -> Result<(Shared, String), Error> {
+        let mut journal = path.as_os_str().to_owned();
+        journal.push(".journal");
+        let (file, journal) = (opened(path)?, opened(Path::new(&journal))?);
+        let kernel = self.0.up()?.kernel.clone();
+        let given = kernel.shared_with_file(name.into(), wanted, SentFd(file), SentFd(journal))?;
+        self.maps_shared(name, given.0?)
+    }
+
+    fn maps_shared(
+        &self,
+        name: &str,
+        given: Both<(u64, String, bool), SendRight>,
+    ) -> Result<(Shared, String), Error> {
+        let Both((bytes, note, is_sealed), right) = given;
         let found = Found {
             writable: !is_sealed,
             ..Found::new(bytes, right).named(name)
         };
         Ok((Shared::map(&self.0, &*self.0.up()?, found, None)?, note))
+    }
+
+    /// All that any host wrote to durable memory of the cluster before this is in its file when it
+    /// returns, and stays there when the machine stops. How many bytes went there.
+    ///
+    /// # Errors
+    /// [`Refusal::Cluster`] for memory without a file, or of which a page cannot be had; the file is as of
+    /// the last flush then. As [`Host::shared`].
+    pub fn flush_shared(&self, name: &str) -> Result<u64, Error> {
+        // It may take long: only the end of the host kernel ends it.
+        let kernel = KernelClient::new(self.0.up()?.kernel.right().clone());
+        Ok(kernel.flush_shared(name.into())?.0?)
     }
 
     /// Takes the name of an object of the cluster away.

@@ -1,5 +1,6 @@
 //! Memory that several hosts have in common, as the host kernel offers it.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use farpage_host::Object;
@@ -79,6 +80,8 @@ pub struct SharedListed {
     pub wanted: Wanted,
     /// Nobody writes to it any more.
     pub is_sealed: bool,
+    /// What was flushed is in a file of its home.
+    pub is_durable: bool,
     /// The number of the host that had all of it in the beginning.
     pub home: u8,
     /// Units that this host owns.
@@ -141,6 +144,17 @@ pub struct Had {
     pub object: Arc<Object>,
 }
 
+/// The file of an object that outlives its hosts, and the journal of that.
+pub struct Files {
+    /// It.
+    pub file: OwnedFd,
+    /// What a flush writes first.
+    pub journal: OwnedFd,
+}
+
+/// Is told how many bytes were flushed.
+pub type OnFlushed = Box<dyn FnOnce(Result<u64, Refusal>) + Send>;
+
 /// Is told pages of an object.
 pub type OnPages = Box<dyn FnOnce(Result<PagesTold, Refusal>) + Send>;
 
@@ -154,7 +168,13 @@ pub trait Cluster: Send + Sync {
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::NotYours`], [`Refusal::Differs`], [`Refusal::Cluster`].
-    fn have(&self, name: &str, uid: u32, wanted: Option<Wanted>) -> Result<Had, Refusal>;
+    fn have(
+        &self,
+        name: &str,
+        uid: u32,
+        wanted: Option<Wanted>,
+        files: Option<Files>,
+    ) -> Result<Had, Refusal>;
 
     /// Nobody at this host has an object any more.
     fn release(&self, number: u64);
@@ -170,6 +190,9 @@ pub trait Cluster: Send + Sync {
     /// # Errors
     /// As [`Cluster::have`].
     fn seal(&self, name: &str, uid: u32) -> Result<(), Refusal>;
+
+    /// All that any host wrote to an object is in its file before `answer` is called.
+    fn flush(&self, name: &str, uid: u32, answer: OnFlushed);
 
     /// Threads of these hosts, one bit each, that wait at a byte of an object are to go on. Not waited
     /// for.

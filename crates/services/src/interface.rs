@@ -203,7 +203,7 @@ type PutError = farpage_port::interface::EncodeError;
 
 interface! {
     /// The host kernel.
-    pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 5 {
+    pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 6 {
         /// Makes an object of so many bytes, all zeros; without a name when that is empty. A right
         /// to it, and one to its name: it lives as long as the first, or as long as the second
         /// unless its name is taken away. Without a name both are to the object.
@@ -241,6 +241,15 @@ interface! {
             name: String,
             wanted: Option<Wanted>
         ) => Tried<Both<(u64, String, bool), SendRight>>;
+        /// The same; who makes it has its contents from a file, with a journal.
+        fn shared_with_file(
+            name: String,
+            wanted: Wanted,
+            file: Fd,
+            journal: Fd
+        ) => Tried<Both<(u64, String, bool), SendRight>>;
+        /// All that any host wrote to an object of the cluster is in its file: how many bytes went there.
+        fn flush_shared(name: String) => Tried<u64>;
         /// Takes the name of an object of the cluster away. Who has it keeps it.
         fn unlink_shared(name: String) => Tried<()>;
         /// Nobody writes to an object of the cluster any more.

@@ -28,7 +28,7 @@ use backed::{Backed, Backing};
 use paging::AboutPagingSpace;
 use shared::Clustered;
 
-use crate::cluster::{ClusterFigures, ClusterListed, PagesTold, PagesWanted, Wanted};
+use crate::cluster::{ClusterFigures, ClusterListed, Files, PagesTold, PagesWanted, Wanted};
 use crate::figures::{Figures, Message};
 use crate::interface::{About, FailuresClient, Kernel, Memory, Tried};
 use crate::limits::{Cost, Limits};
@@ -607,7 +607,27 @@ impl Kernel for Service {
         wanted: Option<Wanted>,
         answer: Answer<Tried<Both<(u64, String, bool), SendRight>>>,
     ) {
-        self.have_shared(caller, name, wanted, answer);
+        self.have_shared(caller, name, wanted, None, answer);
+    }
+
+    fn shared_with_file(
+        &mut self,
+        caller: Sender,
+        name: String,
+        wanted: Wanted,
+        file: Fd,
+        journal: Fd,
+        answer: Answer<Tried<Both<(u64, String, bool), SendRight>>>,
+    ) {
+        let files = Files {
+            file: file.0,
+            journal: journal.0,
+        };
+        self.have_shared(caller, name, Some(wanted), Some(files), answer);
+    }
+
+    fn flush_shared(&mut self, caller: Sender, name: String, answer: Answer<Tried<u64>>) {
+        self.flush_of_cluster(caller, &name, answer);
     }
 
     fn unlink_shared(&mut self, caller: Sender, name: String, answer: Answer<Tried<()>>) {

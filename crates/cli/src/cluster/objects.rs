@@ -1,5 +1,8 @@
 //! `farpage create`, and what `farpage ls --hosts` shows.
 
+use std::path::PathBuf;
+use std::time::Instant;
+
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use farpage_services::cluster::{ClusterListed, Scheduler, Wanted};
@@ -43,6 +46,12 @@ pub struct CreateArgs {
     /// for them [default: it is what was written last]
     #[arg(long, value_name = "TIME")]
     pub stale: Option<String>,
+    /// Keep what is flushed (farpage flush) in this file of this host, from which it has its contents
+    ///
+    /// A new file is zeros. Beside it lies FILE.journal, so that what was flushed is there all or not at
+    /// all. The memory ends with this host kernel; the file stays.
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
     #[command(flatten)]
     pub which: WhichHost,
 }
@@ -92,8 +101,41 @@ pub fn create(args: &CreateArgs) -> Result<()> {
         if is_there(&host.cluster()?) {
             return Err(farpage_services::Refusal::Exists(args.name.clone()).into());
         }
-        host.shared(&args.name, Some(wanted)).map(drop)
+        match &args.file {
+            Some(file) => host.shared_with_file(&args.name, wanted, file).map(drop),
+            None => host.shared(&args.name, Some(wanted)).map(drop),
+        }
     })
+}
+
+/// Put what all hosts wrote to memory of the cluster into its file
+///
+/// When it returns, that outlives the hosts and the machine: all that was written before it began. It is for
+/// memory that was made with a file (farpage create --file).
+#[derive(Args, Debug)]
+pub struct FlushArgs {
+    /// What it is called
+    pub name: String,
+    #[command(flatten)]
+    pub which: WhichHost,
+}
+
+/// Flushes it.
+///
+/// # Errors
+/// When the host kernel is in no cluster, or there is no such memory, or none that has a file, or a page
+/// of it is lost.
+pub fn flush(args: &FlushArgs) -> Result<()> {
+    let (began, bytes) = (
+        Instant::now(),
+        args.which.ask(|host| host.flush_shared(&args.name))?,
+    );
+    println!(
+        "flushed {} in {:.2} s",
+        human(bytes),
+        began.elapsed().as_secs_f64()
+    );
+    Ok(())
 }
 
 fn micros_of(option: &str, text: Option<&str>) -> Result<Option<u32>> {
@@ -150,9 +192,10 @@ pub fn tables(listed: &ClusterListed) -> String {
             },
             human(one.wanted.bytes),
             human(one.wanted.unit_bytes),
-            match one.is_sealed {
-                true => "sealed".to_owned(),
-                false => one.wanted.scheduler.to_string(),
+            match (one.is_sealed, one.is_durable) {
+                (true, _) => "sealed".to_owned(),
+                (false, true) => "durable".to_owned(),
+                (false, false) => one.wanted.scheduler.to_string(),
             },
             one.wanted.replicas.to_string(),
             one.home.to_string(),

@@ -1,10 +1,10 @@
 //! What the host kernel offers its processes of the cluster.
 
-use farpage_control::{ControlError, Scheduler as Recorded};
+use farpage_control::{ControlError, Durability, Scheduler as Recorded};
 use farpage_services::Refusal;
 use farpage_services::cluster::{
-    Cluster, ClusterListed, Had, HostListed, OnFigures, OnPages, PagesWanted, Scheduler,
-    SharedFigures, SharedListed, Wanted,
+    Cluster, ClusterListed, Files, Had, HostListed, OnFigures, OnFlushed, OnPages, PagesWanted,
+    Scheduler, SharedFigures, SharedListed, Wanted,
 };
 use farpage_share::{HaveError, Wish};
 
@@ -13,7 +13,13 @@ use super::told;
 use crate::size::human;
 
 impl Cluster for Joined {
-    fn have(&self, name: &str, uid: u32, wanted: Option<Wanted>) -> Result<Had, Refusal> {
+    fn have(
+        &self,
+        name: &str,
+        uid: u32,
+        wanted: Option<Wanted>,
+        files: Option<Files>,
+    ) -> Result<Had, Refusal> {
         let wish = wanted.map(|wanted| Wish {
             bytes: wanted.bytes,
             unit_bytes: wanted.unit_bytes,
@@ -27,7 +33,11 @@ impl Cluster for Joined {
             stays: wanted.stays,
             note: wanted.note,
         });
-        let had = self.asked()?.have(name, uid, wish.as_ref());
+        let files = files.map(|Files { file, journal }| farpage_share::Files {
+            file: file.into(),
+            journal: journal.into(),
+        });
+        let had = self.asked()?.have(name, uid, wish.as_ref(), files);
         let (number, described, object) = had.map_err(|error| refusal(name, error))?;
         Ok(Had {
             number,
@@ -59,6 +69,20 @@ impl Cluster for Joined {
     fn seal(&self, name: &str, uid: u32) -> Result<(), Refusal> {
         let sealed = self.asked()?.seal(name, uid);
         sealed.map_err(|error| refusal(name, error))
+    }
+
+    fn flush(&self, name: &str, uid: u32, answer: OnFlushed) {
+        match self.asked() {
+            Ok(cluster) => {
+                let name = name.to_owned();
+                let of = name.clone();
+                let told = move |flushed: Result<u64, HaveError>| {
+                    answer(flushed.map_err(|error| refusal(&of, error)));
+                };
+                cluster.flush(&name, uid, Box::new(told));
+            }
+            Err(refusal) => answer(Err(refusal)),
+        }
     }
 
     fn wake(&self, number: u64, offset: u64, hosts: u64) {
@@ -181,6 +205,7 @@ fn listed(
             note: described.note,
         },
         is_sealed: described.is_sealed,
+        is_durable: described.durability == Durability::Flushed,
         home: described.home.slot.0,
         owned: figures.owned,
         copies: figures.copies,
@@ -203,7 +228,10 @@ fn refusal(name: &str, error: HaveError) -> Refusal {
         HaveError::Control(ControlError::Name(_)) => Refusal::Name(name.into()),
         HaveError::Control(error) => Refusal::Cluster(error.to_string()),
         HaveError::Open(error) => Refusal::Cluster(error.to_string()),
-        error @ HaveError::Unsealable(_) => Refusal::Cluster(error.to_string()),
+        error @ (HaveError::Unsealable(_)
+        | HaveError::File(..)
+        | HaveError::NoFile(_)
+        | HaveError::Flush(..)) => Refusal::Cluster(error.to_string()),
         HaveError::NotYours(name) => Refusal::NotYours(name),
         HaveError::Differs {
             name,

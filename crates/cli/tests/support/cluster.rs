@@ -97,6 +97,12 @@ pub fn run_client() {
                     word(page).store(page + 1, Ordering::Relaxed);
                 }
             }
+            // Each of these pages has the same word.
+            "all" => {
+                for page in number(1)..number(2) {
+                    word(page).store(number(3), Ordering::Relaxed);
+                }
+            }
             // How many pages have that, how many are lost, and how many have something else.
             "check" => {
                 let mut found = [0; 3];

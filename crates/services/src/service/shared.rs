@@ -10,7 +10,9 @@ use farpage_port::{Name, SendRight, Sender};
 
 use super::backed::{Event, Tells};
 use super::{Entry, Held, Service, failed, identity};
-use crate::cluster::{Cluster, ClusterFigures, ClusterListed, Had, PagesTold, PagesWanted, Wanted};
+use crate::cluster::{
+    Cluster, ClusterFigures, ClusterListed, Files, Had, PagesTold, PagesWanted, Wanted,
+};
 use farpage_sync::Process;
 
 use crate::interface::Tried;
@@ -37,7 +39,7 @@ pub(super) struct Clustered {
 
 /// What the thread that asks the store does.
 enum Work {
-    Have(String, (u32, u32), Option<Wanted>, Asked),
+    Have(String, (u32, u32), Option<Wanted>, Option<Files>, Asked),
     Remove(String, u32, Answer<Tried<()>>),
     Seal(String, u32, Answer<Tried<()>>),
     Release(u64),
@@ -62,8 +64,8 @@ impl Clustered {
                     answered.fetch_sub(1, Ordering::Relaxed);
                 }
                 match work {
-                    Work::Have(name, caller, wanted, answer) => {
-                        let had = asking.have(&name, caller.0, wanted);
+                    Work::Have(name, caller, wanted, files, answer) => {
+                        let had = asking.have(&name, caller.0, wanted, files);
                         let came = Came {
                             had,
                             name,
@@ -135,6 +137,7 @@ impl Service {
         caller: Sender,
         name: String,
         wanted: Option<Wanted>,
+        files: Option<Files>,
         answer: Asked,
     ) {
         let asked =
@@ -146,7 +149,7 @@ impl Service {
                 return;
             }
         };
-        clustered.ask(Work::Have(name, identity(caller), wanted, answer));
+        clustered.ask(Work::Have(name, identity(caller), wanted, files, answer));
     }
 
     pub(super) fn remove_shared(&self, caller: Sender, name: String, answer: Answer<Tried<()>>) {
@@ -163,6 +166,19 @@ impl Service {
             return;
         };
         clustered.ask(Work::Seal(name, identity(caller).0, answer));
+    }
+
+    pub(super) fn flush_of_cluster(&self, caller: Sender, name: &str, answer: Answer<Tried<u64>>) {
+        let Some(clustered) = &self.clustered else {
+            answer.give(Tried(Err(Refusal::Alone)));
+            return;
+        };
+        let tell = move |flushed| {
+            // Who asked may be gone.
+            let _ = answer.give(Tried(flushed));
+        };
+        let (uid, _) = identity(caller);
+        clustered.cluster.flush(name, uid, Box::new(tell));
     }
 
     pub(super) fn cluster_of_hosts(&self) -> Option<&Arc<dyn Cluster>> {

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farpage_coherence::{Host, Hosts};
+use farpage_sys::say;
 
 use super::{Server, Shell};
 use crate::object::{Shared, lock};
@@ -89,9 +90,6 @@ pub enum Why {
     /// The home has all of it.
     #[error("with the simple scheduler it ends with the host that made it")]
     Simple,
-    /// It has the file.
-    #[error("it ends with the host that has its file")]
-    File,
     /// The next home does not know what was never written.
     #[error("what was never written of it could not be told to others")]
     Untold,
@@ -130,6 +128,7 @@ impl Server {
         is_wanted: &dyn Fn(u64) -> bool,
         says: &dyn Fn(u64),
     ) -> Vec<Left> {
+        self.all().iter().for_each(flushes_last);
         let until = Instant::now() + within;
         lock(&self.shell.leaving).stage = Stage::Gives;
         let wanted = || -> Vec<Arc<Shared>> {
@@ -407,6 +406,20 @@ impl Server {
     }
 }
 
+/// What was written to a durable object goes to its file, which this host has.
+fn flushes_last(shared: &Arc<Shared>) {
+    if !shared.has_file() {
+        return;
+    }
+    let name = &shared.about.name;
+    match shared.flush() {
+        Ok(_) => {
+            say!("farpage: '{name}' ends with this host, which has its file; all of it was flushed")
+        }
+        Err(why) => say!("farpage: '{name}' ends with this host, which has its file, and {why}"),
+    }
+}
+
 fn bytes_of(shared: &Shared) -> u64 {
     (shared.to_give().len() * shared.unit_bytes()) as u64
 }
@@ -420,12 +433,11 @@ fn left(shared: &Shared, why: Option<Why>, told: Option<Why>) -> Option<Left> {
         why,
     };
     let bytes = bytes_of(shared);
+    if shared.has_file() {
+        return None;
+    }
     if shared.ends_with_this_host() {
-        let why = match shared.has_file() {
-            true => Why::File,
-            false => Why::Simple,
-        };
-        return Some(of(shared.about.bytes, why));
+        return Some(of(shared.about.bytes, Why::Simple));
     }
     if bytes > 0 {
         return Some(of(bytes, why.or(told).unwrap_or(Why::Late)));

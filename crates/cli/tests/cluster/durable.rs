@@ -1,0 +1,172 @@
+//! Memory whose home has a file of what was flushed.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use crate::cluster::{Kernel, Net};
+
+const PAGES: u64 = 1024;
+
+/// Makes the memory with a file, also where it was there and is over.
+fn make(home: &Kernel, file: &Path) {
+    let file = file.to_str().unwrap();
+    // Its name is there while a host of before is.
+    home.says(&["rm", "--cluster", "grid"]);
+    assert_eq!(home.says(&["create", "--file", file, "grid", "4M"]), "");
+}
+
+#[test]
+fn what_was_flushed_is_there_when_all_hosts_have_died() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let file = net.folder.path().join("file");
+    let (mut one, mut two, mut three) = (net.host(), net.host(), net.host());
+    make(&two, &file);
+    let (mut a, mut c) = (one.client(), three.client());
+    assert_eq!(
+        (a.does("share grid"), c.does("share grid")),
+        ("done".into(), "done".into())
+    );
+    assert_eq!(a.does("fill 0 700"), "done");
+    assert_eq!(c.does(&format!("fill 700 {PAGES}")), "done");
+    let said = three.says(&["flush", "grid"]);
+    assert!(said.starts_with("flushed 4.00 MiB in "), "{said}");
+    assert!(one.says(&["ls", "--hosts"]).contains("durable"));
+    assert_eq!(a.does("set 5 99"), "done", "which is not flushed");
+    for host in [&mut one, &mut two, &mut three] {
+        host.kill();
+    }
+    let one = net.start(0);
+    make(&one, &file);
+    let two = net.start(1);
+    let mut b = two.client();
+    assert_eq!(b.does("share grid"), "done");
+    assert_eq!(
+        b.does(&format!("check 0 {PAGES}")),
+        format!("[{PAGES}, 0, 0]")
+    );
+    // A host that ends in good order flushes.
+    assert_eq!(b.does("set 5 77"), "done");
+    let said = one.ends();
+    assert!(
+        said.contains("'grid' ends with this host, which has its file; all of it was flushed"),
+        "{said}"
+    );
+    assert_eq!(b.does("get 6"), "", "it is told, and does not wait");
+    let (_, said) = b.ends();
+    assert!(
+        said.contains("the host that has its file left the cluster"),
+        "{said}"
+    );
+    let said = two.says(&["flush", "grid"]);
+    assert!(said.contains("is not there any more"), "{said}");
+    make(&two, &file);
+    let mut b = two.client();
+    assert_eq!(b.does("share grid"), "done");
+    assert_eq!(
+        (b.does("get 5"), b.does("get 6")),
+        ("77".into(), "7".into())
+    );
+}
+
+#[test]
+fn a_flush_that_is_cut_off_has_flushed_all_or_nothing() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let file = net.folder.path().join("file");
+    let other = net.host();
+    let mut home = net.host();
+    make(&home, &file);
+    let (mut least, mut cut) = (0, 0);
+    for round in 1..=10u64 {
+        let mut a = other.client();
+        assert_eq!(a.does("share grid"), "done");
+        let sum: u64 = a.does(&format!("sum 0 {PAGES}")).parse().unwrap();
+        assert_eq!(sum % PAGES, 0, "all pages are as of one flush");
+        let now = sum / PAGES;
+        assert!(
+            (least..=least + 1).contains(&now),
+            "{now}, and {least} was flushed"
+        );
+        cut += u64::from(now == least && round > 1);
+        assert_eq!(a.does(&format!("all 0 {PAGES} {}", now + 1)), "done");
+        let is_flushed = thread::scope(|scope| {
+            let flushes = scope.spawn(|| other.says(&["flush", "grid"]));
+            thread::sleep(Duration::from_millis(3 * round));
+            home.kill();
+            let said = flushes.join().unwrap();
+            println!("{round}: {}", said.trim());
+            said.starts_with("flushed ")
+        });
+        least = now + u64::from(is_flushed);
+        drop(a);
+        home = net.start(1);
+        make(&home, &file);
+    }
+    println!("{cut} of 9 were cut off");
+}
+
+#[test]
+fn what_cannot_have_a_file_or_be_flushed_is_refused() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, mut two) = (net.host(), net.host());
+    let file = net.folder.path().join("file");
+    let path = file.to_str().unwrap();
+    let said = |host: &Kernel, what: &[&str], why: &str| {
+        let said = host.says(what);
+        assert!(said.contains(why), "{said}");
+    };
+    said(
+        &one,
+        &["create", "--file", "/no/such/file", "x", "1M"],
+        "cannot open '/no/such/file'",
+    );
+    let simple = ["create", "--scheduler", "simple", "--file", path, "x", "1M"];
+    said(
+        &one,
+        &simple,
+        "only memory with the distributed scheduler and 1 replica",
+    );
+    said(
+        &one,
+        &["create", "--replicas", "2", "--file", path, "x", "1M"],
+        "and 1 replica",
+    );
+    make(&one, &file);
+    said(
+        &two,
+        &["create", "--file", path, "other", "4M"],
+        "give each a file of its own",
+    );
+    said(&two, &["create", "--file", path, "other", "1M"], "other");
+    assert_eq!(one.says(&["create", "volatile", "1M"]), "");
+    said(
+        &two,
+        &["flush", "volatile"],
+        "it has no file; make it with one (--file FILE)",
+    );
+    said(&two, &["flush", "nothing"], "nothing");
+    // What a host that died had is lost, and is not flushed.
+    let (mut a, mut b) = (one.client(), two.client());
+    assert_eq!(
+        (a.does("share grid"), b.does("share grid")),
+        ("done".into(), "done".into())
+    );
+    assert_eq!(b.does("fill 0 100"), "done");
+    assert!(one.says(&["flush", "grid"]).starts_with("flushed 400 KiB"));
+    assert_eq!(b.does("set 7 70"), "done");
+    two.kill();
+    assert_eq!(
+        a.does("check 0 100"),
+        "[99, 1, 0]",
+        "all but what was written since"
+    );
+    said(&one, &["flush", "grid"], "a page of it cannot be had");
+    let said = one.ends();
+    assert!(said.contains("nothing was flushed"), "{said}");
+}
