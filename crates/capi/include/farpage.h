@@ -355,6 +355,10 @@ typedef struct fp_shared_options {
     // Not 0: it is for a heap (fp_heap_open_shared) whose blocks are elements of this type, so that
     // hosts of the other byte order read and write them as theirs. A dtype of 1, 2, 4, 8 or 16 bytes.
     uint32_t heap;
+    // Where what fp_shared_flush flushes is kept, beside a journal: a file of this host, from which it
+    // has its contents, and which is made when there is none. NULL: nowhere. Only without a cluster that
+    // this program has joined.
+    const char *file;
 } fp_shared_options;
 
 #ifdef __cplusplus
@@ -680,6 +684,12 @@ void *fp_shared_data(const struct fp_shared *shared);
 
 // Its size in bytes; 0 of NULL.
 uint64_t fp_shared_size(const struct fp_shared *shared);
+
+// All that any host wrote to memory with a file before this is there when it returns, and stays when
+// the machine stops. Returns the error's code: FP_KERNEL for memory without a file, or of which a page
+// cannot be had, and nothing was flushed then.
+int32_t fp_shared_flush(const struct fp_shared *shared,
+                        struct fp_error *error);
 
 // Copies bytes to `buffer`, and waits for those that other hosts have. Each page is as it was at one
 // moment. What cannot be had is the error FP_KERNEL and no signal; what `buffer` holds then is

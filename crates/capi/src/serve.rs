@@ -29,7 +29,8 @@ impl From<Error> for Failure {
             | Error::Refused(Refusal::NotYours(_) | Refusal::Exists(_) | Refusal::Answered(..)) => {
                 FP_DENIED
             }
-            Error::Refused(Refusal::Name(_) | Refusal::Size(_) | Refusal::Differs(..)) => {
+            Error::File { .. }
+            | Error::Refused(Refusal::Name(_) | Refusal::Size(_) | Refusal::Differs(..)) => {
                 FP_ARGUMENT
             }
             Error::Connect { .. } | Error::Call(_) => FP_UNREACHABLE,

@@ -140,6 +140,40 @@ except ValueError as error:
     simple[0] = 1
 
 
+def test_what_is_flushed_is_in_the_file_and_comes_again(sockets, script, tmp_path):
+    path = tmp_path / "grid.raw"
+    a = fp.shared("kept", shape=(64, 512), file=path)
+    a[:] = np.arange(64 * 512.0).reshape(64, 512)
+    code = """
+import farpage as fp
+b = fp.shared("kept")
+b[::2] = 7
+print(b.flush())
+b[1] = 9
+"""
+    assert elsewhere(script, sockets[1], code) == str(64 * 4096)
+    flushed = np.fromfile(path).reshape(64, 512)
+    assert (flushed[::2] == 7).all() and flushed[1, 0] == 512
+    a.flush()
+    a.unlink()
+    del a
+    for _ in range(100):
+        try:
+            again = fp.shared("kept", shape=(64, 512), file=path)
+            break
+        except fp.KernelError as error:
+            assert "give each a file of its own" in str(error)
+            time.sleep(0.1)
+    assert (again[::2] == 7).all() and (again[1] == 9).all() and again[3, 0] == 1536
+    plain = fp.shared("plain", shape=8)
+    with pytest.raises(fp.KernelError, match="it has no file"):
+        plain.flush()
+    with pytest.raises(fp.KernelError, match="is there already, and has no file"):
+        fp.shared("plain", shape=8, file=tmp_path / "other")
+    with pytest.raises(fp.ArgumentError, match="cannot open"):
+        fp.shared("none", shape=8, file=tmp_path / "no" / "file")
+
+
 def test_another_shape_is_refused_and_said(sockets):
     a = fp.shared("grid", shape=16, dtype="i4")
     for shape, dtype in (((32,), "i4"), ((16,), "f4")):
@@ -165,6 +199,8 @@ def test_another_shape_is_refused_and_said(sockets):
         ({"shape": 4, "stale": 1e-6}, "from 0.001"),
         ({"shape": 4, "locks": -1}, "how many"),
         ({"shape": (), "locks": "rows"}, "no rows"),
+        ({"shape": 4, "locks": 1, "file": "f"}, "locks of their own"),
+        ({"file": "f"}, "give its shape"),
     ],
 )
 def test_what_cannot_be_is_refused(options, what):

@@ -1,8 +1,9 @@
 //! Memory whose home has a file of what was flushed.
 
+use std::io::Write;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cluster::{Kernel, Net};
 
@@ -107,6 +108,60 @@ fn a_flush_that_is_cut_off_has_flushed_all_or_nothing() {
         make(&home, &file);
     }
     println!("{cut} of 9 were cut off");
+}
+
+/// The median of five, in milliseconds.
+fn median(mut run: impl FnMut(u64) -> Duration) -> f64 {
+    let mut all: Vec<Duration> = (0..5).map(&mut run).collect();
+    all.sort_unstable();
+    all[2].as_secs_f64() * 1e3
+}
+
+/// Says what docs/cluster.md has of it.
+#[test]
+fn what_a_flush_costs_is_said_beside_what_the_disk_takes() {
+    const BYTES: u64 = 32 << 20;
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (one, two) = (net.host(), net.host());
+    let file = net.folder.path().join("file");
+    let path = file.to_str().unwrap();
+    let made = one.says(&[
+        "create",
+        "--page-size",
+        "64K",
+        "--file",
+        path,
+        "grid",
+        "32M",
+    ]);
+    assert_eq!(made, "");
+    let mut b = two.client();
+    assert_eq!(b.does("share grid"), "done");
+    let pages = BYTES / 4096;
+    let mut writes = |b: &mut crate::cluster::Client, pages: u64, word: u64| {
+        assert_eq!(b.does(&format!("all 0 {pages} {word}")), "done");
+        let began = Instant::now();
+        assert!(one.says(&["flush", "grid"]).starts_with("flushed"));
+        began.elapsed()
+    };
+    let all = median(|run| writes(&mut b, pages, run + 1));
+    let few = median(|run| writes(&mut b, 1, run + 10));
+    let contents = vec![7; BYTES as usize];
+    let disk = median(|_| {
+        let began = Instant::now();
+        let mut file = std::fs::File::create(net.folder.path().join("bare")).unwrap();
+        file.write_all(&contents).unwrap();
+        file.sync_data().unwrap();
+        began.elapsed()
+    });
+    println!(
+        "32 MiB that another host wrote: {all:.0} ms to flush; written and synced by itself {disk:.0} ms \
+         ({:.1} times); 64 KiB of them: {few:.0} ms",
+        all / disk
+    );
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), BYTES);
 }
 
 #[test]

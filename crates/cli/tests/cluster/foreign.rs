@@ -78,7 +78,8 @@ fn a_big_endian_program_without_faults_and_a_native_one_that_faults_share_record
         let mut command = net.at(0, &native);
         command
             .args([what, "0"])
-            .env("FARPAGE_HOST", &kernel.socket);
+            .env("FARPAGE_HOST", &kernel.socket)
+            .env("KEPT", net.folder.path().join("kept"));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().unwrap()
     };
@@ -112,6 +113,7 @@ fn a_big_endian_program_without_faults_and_a_native_one_that_faults_share_record
     );
     assert_eq!(ends(native("free")), "0 wrong\ndone\n");
     assert_eq!(ends(native("refused")), "packed records\ndone\n");
+    assert_eq!(ends(native("keep")), "done\n");
 }
 
 #[test]

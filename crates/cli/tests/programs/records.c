@@ -126,6 +126,13 @@ static void refused(fp_cluster *cluster) {
     if (fp_shared_read(shared, RECORDS * sizeof(record), &byte, 1, &error) != FP_ARGUMENT)
         fail("beyond the end");
     wanted.dtype = "f8";
+    if (fp_shared_flush(shared, &error) != (cluster ? FP_UNSUPPORTED : FP_KERNEL))
+        fail("flushed what has no file");
+    wanted.file = "/no/such/file";
+    if (fp_shared_open(cluster, "kept", &wanted, &error) ||
+        error.code != (cluster ? FP_UNSUPPORTED : FP_ARGUMENT))
+        fail("a file that cannot be");
+    wanted.file = NULL;
     fp_shared *twice[2];
     for (int time = 0; time < 2; time++) {
         twice[time] = fp_shared_open(cluster, "twice", &wanted, &error);
@@ -224,6 +231,26 @@ static void block(const char *what, fp_cluster *cluster) {
     fp_shared_close(memory);
 }
 
+/* Numbers that are flushed to a file. */
+static void keep(const char *path) {
+    uint64_t shape[1] = {NUMBERS};
+    fp_shared_options wanted = {.size = sizeof wanted, .dtype = "f8", .shape = shape,
+                                .dimensions = 1, .file = path};
+    fp_shared *memory = fp_shared_open(NULL, "kept", &wanted, &error);
+    if (!memory)
+        fail("kept");
+    double *numbers = fp_shared_data(memory), there[NUMBERS];
+    for (int at = 0; at < NUMBERS; at++)
+        numbers[at] = at * 0.1;
+    if (fp_shared_flush(memory, &error))
+        fail("flush");
+    FILE *file = fopen(path, "rb");
+    if (!file || fread(there, sizeof there, 1, file) != 1 || memcmp(there, numbers, sizeof there))
+        fail("the file");
+    fclose(file);
+    fp_shared_close(memory);
+}
+
 int main(int count, char **words) {
     const char *what = words[1];
     int which = atoi(words[2]);
@@ -250,6 +277,8 @@ int main(int count, char **words) {
         sums();
     else if (!strcmp(what, "refused"))
         refused(cluster);
+    else if (!strcmp(what, "keep"))
+        keep(getenv("KEPT"));
     else
         block(what, cluster);
     fp_shared_close(shared);

@@ -450,15 +450,15 @@ impl Cluster {
         self.inner.control.release(ObjectId(number))
     }
 
-    /// Takes an object's name away, for user `uid`.
+    /// Takes an object's name away, for user `uid`. When it returns, this host knows it.
     ///
     /// # Errors
     /// [`HaveError`].
     pub fn remove(&self, name: &str, uid: u32) -> Result<(), HaveError> {
         let (_, found) = self.inner.control.find(name)?;
         fits(name, uid, &found.description, None)?;
-        self.inner.control.remove(name)?;
-        Ok(())
+        let id = self.inner.control.remove(name)?;
+        Ok(self.inner.knows_newest(id.0).map(drop)?)
     }
 
     /// Nobody writes to the object of a name any more, for user `uid`. When it returns, all hosts know it.

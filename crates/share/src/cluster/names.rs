@@ -125,12 +125,18 @@ impl Inner {
         }
     }
 
+    /// Waits until this host knows the newest of an object: of when that is.
+    pub(super) fn knows_newest(&self, number: u64) -> Result<i64, ControlError> {
+        let revision = self.control.revision_of(ObjectId(number))?;
+        self.ask(&BTreeSet::from([self.own]), revision);
+        Ok(revision)
+    }
+
     /// Waits until all hosts know the newest of an object. Who takes longer than [`PATIENCE`], and is neither
     /// heard of nor out of the view, is not waited for: it finds out when it goes on.
     pub(super) fn all_know(&self, number: u64) -> Result<(), ControlError> {
-        let revision = self.control.revision_of(ObjectId(number))?;
         // Those of the view of then at least.
-        self.ask(&BTreeSet::from([self.own]), revision);
+        let revision = self.knows_newest(number)?;
         let silent = self.ask(&self.others().collect(), revision);
         if !silent.is_empty() && !self.control.is_fenced() {
             let state = lock(&self.state);
