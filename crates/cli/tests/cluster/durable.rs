@@ -96,7 +96,7 @@ fn a_flush_that_is_cut_off_has_flushed_all_or_nothing() {
         assert_eq!(a.does(&format!("all 0 {PAGES} {}", now + 1)), "done");
         let is_flushed = thread::scope(|scope| {
             let flushes = scope.spawn(|| other.says(&["flush", "grid"]));
-            thread::sleep(Duration::from_millis(3 * round));
+            thread::sleep(Duration::from_millis(15 * round));
             home.kill();
             let said = flushes.join().unwrap();
             println!("{round}: {}", said.trim());
@@ -140,7 +140,7 @@ fn what_a_flush_costs_is_said_beside_what_the_disk_takes() {
     let mut b = two.client();
     assert_eq!(b.does("share grid"), "done");
     let pages = BYTES / 4096;
-    let mut writes = |b: &mut crate::cluster::Client, pages: u64, word: u64| {
+    let writes = |b: &mut crate::cluster::Client, pages: u64, word: u64| {
         assert_eq!(b.does(&format!("all 0 {pages} {word}")), "done");
         let began = Instant::now();
         assert!(one.says(&["flush", "grid"]).starts_with("flushed"));
