@@ -272,11 +272,11 @@ impl Objects {
         self.answer(faults, Places::Told(Mutex::default()))
     }
 
-    /// Before the process of a space first gets SIGBUS for a page that cannot be had, `told` says
-    /// why, and is waited for: it should not take long.
+    /// Before the process of a space gets SIGBUS for a page that cannot be had, `told` says why, and is
+    /// waited for: it should not take long. Where the reason is that of before, it is not said again.
     pub fn tell_of_failure(&self, space: SpaceId, told: Told) {
         if let Some(space) = self.space(space.0) {
-            *lock(&space.told) = Telling::Not(Some(told));
+            *lock(&space.told) = Telling::by(told);
         }
     }
 

@@ -22,19 +22,33 @@ const AROUND: u64 = 16;
 /// Faults that are taken at a time at most.
 pub(crate) const FAULTS: usize = 8;
 
-/// Whether a process was told why it gets SIGBUS.
-pub(crate) enum Telling {
-    /// It was not; by whom it is, if it can be.
-    Not(Option<Told>),
+/// Who tells a process why it gets SIGBUS, and what it was told last.
+#[derive(Default)]
+pub(crate) struct Telling {
+    tell: Option<Told>,
+    /// Of which object, and why.
+    last: Option<(String, String)>,
     /// It is being told, and these addresses are refused after that.
-    Now(Vec<usize>),
-    /// It was, or cannot be.
-    Over,
+    now: Option<Vec<usize>>,
 }
 
-impl Default for Telling {
-    fn default() -> Self {
-        Self::Not(None)
+impl Telling {
+    /// It is to be told by `tell`.
+    pub(crate) fn by(tell: Told) -> Self {
+        Self {
+            tell: Some(tell),
+            ..Self::default()
+        }
+    }
+
+    /// Who is to tell it that, if it does not know.
+    fn news(&mut self, name: &str, why: &str) -> Option<Told> {
+        let last = self.last.as_ref();
+        if last.is_some_and(|(of, was)| of == name && was == why) {
+            return None;
+        }
+        self.last = Some((name.to_owned(), why.to_owned()));
+        self.tell.clone()
     }
 }
 
@@ -48,12 +62,12 @@ pub(crate) struct Space {
     /// Linux does not take ranges over there: it has too many mappings.
     full: AtomicBool,
     pub(crate) watch: Mutex<Watch>,
-    /// Who is told, once, why the process gets SIGBUS.
+    /// Who is told why the process gets SIGBUS: once, and again for another reason.
     pub(crate) told: Mutex<Telling>,
 }
 
 /// Tells a process that what it uses cannot be had: of which object, from which byte on, and why.
-pub type Told = Box<dyn FnOnce(&str, u64, &str) + Send>;
+pub type Told = Arc<dyn Fn(&str, u64, &str) + Send + Sync>;
 
 /// What lies where in a space.
 pub(crate) enum Places {
@@ -193,21 +207,13 @@ impl Space {
     /// As [`Space::refuse`], after the process was told why; others do not wait for that. What is refused
     /// while it is told would end it before it has said so.
     pub(crate) fn tell_and_refuse(self: &Arc<Self>, at: usize, name: &str, offset: u64, why: &str) {
-        let tell = {
-            let mut telling = lock(&self.told);
-            match &mut *telling {
-                Telling::Now(waiting) => return waiting.push(at),
-                Telling::Over => None,
-                Telling::Not(tell) => {
-                    let tell = tell.take();
-                    *telling = match &tell {
-                        Some(_) => Telling::Now(vec![at]),
-                        None => Telling::Over,
-                    };
-                    tell
-                }
-            }
-        };
+        let mut telling = lock(&self.told);
+        if let Some(waiting) = &mut telling.now {
+            return waiting.push(at);
+        }
+        let tell = telling.news(name, why);
+        telling.now = tell.as_ref().map(|_| vec![at]);
+        drop(telling);
         let Some(tell) = tell else {
             // It may be gone.
             let _ = self.refuse(at);
@@ -225,12 +231,10 @@ impl Space {
     }
 
     fn is_told(&self) {
-        let told = std::mem::replace(&mut *lock(&self.told), Telling::Over);
-        if let Telling::Now(waiting) = told {
-            for at in waiting {
-                // It may be gone.
-                let _ = self.refuse(at);
-            }
+        let waiting = lock(&self.told).now.take();
+        for at in waiting.into_iter().flatten() {
+            // It may be gone.
+            let _ = self.refuse(at);
         }
     }
 

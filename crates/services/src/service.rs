@@ -750,7 +750,7 @@ fn attach(
                 );
             }
         };
-        objects.tell_of_failure(space, Box::new(tell));
+        objects.tell_of_failure(space, Arc::new(tell));
     }
     let all = PageRange::new(0, object.pages());
     if let Err(error) = objects.map(space, object, address as usize, all) {

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -9,7 +10,7 @@ use std::thread;
 use farpage_abi::PAGE_BYTES;
 use farpage_share::{About, Holds};
 use farpage_sys::view::View;
-use support::{One, Order, about, hosts, mirrored, read, simple};
+use support::{One, Order, about, dies, hosts, mirrored, read, simple};
 
 const SEED: &str = "FARPAGE_SEED";
 
@@ -162,11 +163,43 @@ fn whoever_touches_any_page_of_a_host_that_is_fenced_is_told_why() {
         all[1].server.fence();
         let (says, said) = channel();
         let told = move |_: &str, _: u64, why: &str| drop(says.send(why.to_owned()));
-        all[1].objects.tell_of_failure(space, Box::new(told));
+        all[1].objects.tell_of_failure(space, Arc::new(told));
         assert_eq!(read(&view, page * PAGE_BYTES), None);
         let why = said.recv().unwrap();
         assert!(why.contains("out of the cluster"), "page {page}: {why}");
     }
+}
+
+#[test]
+fn a_process_that_goes_on_is_told_each_reason_once() {
+    let all = hosts(2, 16 << 20, Order::AsSent);
+    let grid = about(1, 8, 1);
+    let (_object, view, space) = all[0].map_in(&grid);
+    let other = all[1].map(&grid).1;
+    for page in [3, 5] {
+        word(&other, page).store(1, Ordering::Relaxed);
+    }
+    let (says, said) = channel();
+    let told = move |_: &str, byte: u64, why: &str| drop(says.send((byte, why.to_owned())));
+    all[0].objects.tell_of_failure(space, Arc::new(told));
+    dies(&all, 1, 2);
+    let page = PAGE_BYTES as u64;
+    for lost in [3, 5, 3] {
+        assert_eq!(read(&view, lost * PAGE_BYTES), None);
+    }
+    let (byte, why) = said.recv().unwrap();
+    assert!(
+        byte == 3 * page && why.contains("on a host that died"),
+        "{why}"
+    );
+    assert!(said.try_recv().is_err(), "it knows");
+    all[0].server.fence();
+    assert_eq!(read(&view, 4 * PAGE_BYTES), None);
+    let (byte, why) = said.recv().unwrap();
+    assert!(
+        byte == 4 * page && why.contains("out of the cluster"),
+        "{why}"
+    );
 }
 
 #[test]
