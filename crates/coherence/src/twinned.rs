@@ -270,6 +270,13 @@ impl Twinned {
         self.has_twin() || self.diffs.is_under_way()
     }
 
+    /// True when a release or an acquire may be about what this host has, has asked for or has sent.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        let has_some = matches!(self.role, Role::Other(Has::Copy | Has::Twin));
+        has_some || self.asked == Some(Asked::Copy) || self.diffs.is_under_way()
+    }
+
     /// Who owns the page, as far as this host knows.
     #[must_use]
     pub fn owner(&self) -> Host {

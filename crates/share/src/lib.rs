@@ -21,7 +21,8 @@
 //!    its own, never in the kernel.
 //!
 //! A sealed object is written by nobody, and copies of it are given on by who has them. Copies of an object
-//! that may be read old are lent for a time, and writers do not wait for them.
+//! that may be read old are lent for a time, and writers do not wait for them. Of an object with release
+//! consistency several hosts write to copies of a unit, and its owner puts together what each has changed.
 //!
 //! With the simple scheduler the object's home is a server: see [`Scheduler::Simple`]. It has all that
 //! nobody may write. A host that dies takes what it had not given back, which nobody else has seen; the
@@ -31,6 +32,7 @@ mod cell;
 mod changed;
 mod cluster;
 mod counters;
+mod diff;
 mod gate;
 mod holds;
 mod line;
@@ -42,6 +44,7 @@ mod scheduled;
 mod seen;
 mod server;
 mod simple;
+mod twins;
 mod types;
 mod unit;
 mod units;
@@ -54,8 +57,8 @@ pub use cluster::{
     Units, Wish, Woken,
 };
 pub use counters::Figures;
-pub use farpage_control::Scheduler;
+pub use farpage_control::{Consistency, Scheduler};
 pub use object::About;
 pub use seen::{Flow, Holds, UnitCounts, UnitFigures};
-pub use server::{Hosts, Left, OpenError, Server, Why, Wire, Wrong};
+pub use server::{Hosts, Left, OnReleased, OpenError, Server, Unreleased, Why, Wire, Wrong};
 pub use types::{NotTurned, Types, element_bytes};

@@ -129,15 +129,17 @@ impl Twinned {
 
     /// The page is lost, and with it what was to be put in it.
     pub(super) fn loses_copy(&mut self) {
-        if self.is_unreleased() {
-            // The one that was to follow counts as well.
-            self.diffs.begun += u64::from(self.has_twin());
-            self.diffs.done = self.diffs.begun;
-            self.outputs.push_back(TwinOutput::DiffLost);
-        }
+        let is_unreleased = self.is_unreleased();
+        // The diff that was to follow counts as well.
+        self.diffs.begun += u64::from(self.has_twin());
         if matches!(self.role, Role::Other(Has::Copy | Has::Twin)) {
             self.is_diff_due = false;
             self.drop_copy();
+        }
+        // Who is told of it reads nothing of it any more.
+        if is_unreleased {
+            self.diffs.done = self.diffs.begun;
+            self.outputs.push_back(TwinOutput::DiffLost);
         }
     }
 }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use farpage_abi::PAGE_BYTES;
 use farpage_coherence::Host;
 use farpage_control::{
-    Control, ControlError, Description, Durability, Event, Home, ObjectId, Ping, Pong, Scheduler,
-    View,
+    Consistency, Control, ControlError, Description, Durability, Event, Home, ObjectId, Ping, Pong,
+    Scheduler, View,
 };
 use farpage_host::{Object, Objects};
 use farpage_network::{ClusterKey, Incarnation, Network, NetworkError};
@@ -28,7 +28,7 @@ use serde::de::DeserializeOwned;
 
 use crate::counters::Figures;
 use crate::object::{About, lock};
-use crate::server::{Hosts, Left, OpenError, Server, Wire, Wrong, check_kind};
+use crate::server::{Hosts, Left, OnReleased, OpenError, Server, Wire, Wrong, check_kind};
 use crate::types::Types;
 use lives::Questions;
 use names::Rounds;
@@ -100,8 +100,8 @@ pub enum HaveError {
     NotYours(String),
     /// It is of a kind that stays writable.
     #[error(
-        "'{0}' cannot be sealed: hosts pass on copies only of memory with the distributed scheduler and 1 \
-         replica; make it so, and fill it anew"
+        "'{0}' cannot be sealed: hosts pass on copies only of memory with the distributed scheduler, 1 \
+         replica and strict consistency; make it so, and fill it anew"
     )]
     Unsealable(String),
     /// It is there, and differs from what was wanted.
@@ -131,10 +131,20 @@ pub struct Wish {
     pub hold_us: Option<u32>,
     /// Microseconds that what a host reads may be old by; `None`: it is what was written last.
     pub stale_us: Option<u32>,
+    /// When a host sees what another has written.
+    pub consistency: Consistency,
     /// It stays without anybody who has it.
     pub stays: bool,
     /// What is said of its contents.
     pub note: String,
+}
+
+impl Wish {
+    /// Refuses what cannot be together.
+    fn check(&self) -> Result<(), OpenError> {
+        let is_old = self.stale_us.is_some();
+        check_kind(self.scheduler, self.replicas, is_old, self.consistency)
+    }
 }
 
 /// A host of the view.
@@ -365,7 +375,7 @@ impl Cluster {
                     }
                 }
                 (Err(ControlError::NoName(_)), Some(wish)) => {
-                    check_kind(wish.scheduler, wish.replicas, wish.stale_us.is_some())?;
+                    wish.check()?;
                     let described = inner.described(uid, wish);
                     match inner.control.make(Some(name), described.clone()) {
                         Ok(id) => (id, described),
@@ -426,11 +436,22 @@ impl Cluster {
         let (id, found) = self.inner.control.find(name)?;
         let described = &found.description;
         fits(name, uid, described, None)?;
-        if (described.scheduler, described.replicas) != (Scheduler::Distributed, 1) {
+        let is_plain = (described.scheduler, described.replicas) == (Scheduler::Distributed, 1);
+        if !is_plain || described.consistency != Consistency::Strict {
             return Err(HaveError::Unsealable(name.into()));
         }
         self.inner.control.seal(id)?;
         Ok(self.inner.all_know(id.0)?)
+    }
+
+    /// As [`Server::releases`].
+    pub fn releases(&self, number: u64, on_end: OnReleased) {
+        self.inner.server.releases(number, on_end);
+    }
+
+    /// As [`Server::acquires`].
+    pub fn acquires(&self, number: u64, on_end: OnReleased) {
+        self.inner.server.acquires(number, on_end);
     }
 
     /// True of an object that this host made, in this stay.
@@ -562,6 +583,7 @@ impl Inner {
             replicas: wish.replicas,
             hold_us: wish.hold_us,
             stale_us: wish.stale_us,
+            consistency: wish.consistency,
             is_sealed: false,
             durability: Durability::Volatile,
             home: Home {
@@ -591,6 +613,7 @@ impl Inner {
             stay: described.home.incarnation.0,
             hold: described.hold_us.map_or(HOLD, micros),
             stale: described.stale_us.map(micros),
+            consistency: described.consistency,
             turned: turned(name, &described.note)?,
         })?;
         // It may have been sealed since it was described, before it was open here.

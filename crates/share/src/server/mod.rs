@@ -10,17 +10,18 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use farpage_coherence::{Generation, Host, Members, View, Violation};
-use farpage_control::Scheduler;
+use farpage_control::{Consistency, Scheduler};
 use farpage_host::{Object, Objects};
-use farpage_pagers::Pager;
+use farpage_pagers::{Pager, PagerError};
 
 use crate::counters::{Figures, Flows};
 use crate::gate::Gate;
 use crate::holds::Holds;
-use crate::object::{About, Home, Shared, lock};
+use crate::object::{About, Home, LOST, Shared, lock};
 use crate::parts::Parts;
 use crate::recovery::Recovering;
 use crate::seen::{Flow, UnitFigures};
+use crate::twins::OnEnd;
 use crate::types::NotTurned;
 use crate::wire::Said;
 use leave::Leaving;
@@ -183,12 +184,42 @@ pub enum OpenError {
          out how old"
     )]
     Old,
+    /// Several hosts are to write to one page, and it has a kind of which one does.
+    #[error(
+        "with consistency release hosts write to copies of a page, which one host, its home, puts together:          that is with the distributed scheduler and 1 replica, and what is read is as old as the last          acquire, not by a time; give these and no stale, or leave out the consistency"
+    )]
+    Release,
     /// It cannot be had in this host's byte order.
     #[error("'{0}': {1}")]
     Turned(String, NotTurned),
     /// The kernel of this host could not make it.
     #[error(transparent)]
     Kernel(#[from] farpage_host::Error),
+}
+
+/// Is told how a release or an acquire has ended.
+pub type OnReleased = Box<dyn FnOnce(Result<(), Unreleased>) + Send>;
+
+/// Why a release or an acquire did not do all that it should.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreleased {
+    /// The contents are lost.
+    #[error(
+        "what was written to '{0}' is lost in part: the host that had those pages has died, and nobody          else has them (consistency release is with 1 replica); make it anew"
+    )]
+    Lost(String),
+    /// This host may not act any more.
+    #[error(
+        "what was written to '{0}' does not reach others: this host is out of the cluster, or leaves it;          start the program again when the host is in the cluster"
+    )]
+    Out(String),
+}
+
+fn unreleased(name: String, error: PagerError) -> Unreleased {
+    match error {
+        LOST => Unreleased::Lost(name),
+        _ => Unreleased::Out(name),
+    }
 }
 
 /// Why what a peer sent was not taken.
@@ -280,7 +311,8 @@ impl Server {
         if bytes == 0 || !unit_pages.is_power_of_two() || unit_pages > UNIT_PAGES_MAX {
             return Err(OpenError::Size { bytes, unit_pages });
         }
-        check_kind(about.scheduler, about.replicas, about.stale.is_some())?;
+        let is_old = about.stale.is_some();
+        check_kind(about.scheduler, about.replicas, is_old, about.consistency)?;
         // The homes of all objects change with the gate closed. Whoever is in it may lock.
         let entered = self.shell.gate.enter();
         let mut all = lock(&self.shared);
@@ -321,6 +353,54 @@ impl Server {
             // Who was at work has ended then, with what came meanwhile.
             drop(self.shell.gate.close());
         }
+    }
+
+    /// What programs of this host have written to an object with release consistency until now is with
+    /// those who own it when this returns: whoever acquires it after that sees it. At once for others.
+    ///
+    /// # Errors
+    /// [`Unreleased`].
+    pub fn release(&self, number: u64) -> Result<(), Unreleased> {
+        self.waits_for(number, Self::releases)
+    }
+
+    /// When this returns, programs of this host read nothing of an object with release consistency that
+    /// is older than what was released before. At once for others.
+    ///
+    /// # Errors
+    /// [`Unreleased`].
+    pub fn acquire(&self, number: u64) -> Result<(), Unreleased> {
+        self.waits_for(number, Self::acquires)
+    }
+
+    /// As [`Server::release`], and does not wait: `on_end` is told, perhaps with locks held, and must not
+    /// use the server.
+    pub fn releases(&self, number: u64, on_end: OnReleased) {
+        self.calls(number, on_end, Shared::releases_all);
+    }
+
+    /// As [`Server::acquire`], and does not wait.
+    pub fn acquires(&self, number: u64, on_end: OnReleased) {
+        self.calls(number, on_end, Shared::acquires_all);
+    }
+
+    fn calls(&self, number: u64, on_end: OnReleased, begins: fn(&Shared, OnEnd)) {
+        let Some(shared) = self.shared(number) else {
+            return on_end(Ok(()));
+        };
+        let name = shared.about.name.clone();
+        let ended = |ended: Result<(), _>| on_end(ended.map_err(|error| unreleased(name, error)));
+        begins(&shared, Box::new(ended));
+    }
+
+    fn waits_for(&self, number: u64, begins: fn(&Self, u64, OnReleased)) -> Result<(), Unreleased> {
+        let (tells, told) = std::sync::mpsc::sync_channel(1);
+        let on_end = move |ended| {
+            // Who called waits.
+            let _ = tells.send(ended);
+        };
+        begins(self, number, Box::new(on_end));
+        told.recv().unwrap_or(Ok(()))
     }
 
     /// True when hosts have sent messages of an object that is not open here.
@@ -399,8 +479,13 @@ pub(crate) fn check_kind(
     scheduler: Scheduler,
     replicas: u8,
     may_be_old: bool,
+    consistency: Consistency,
 ) -> Result<(), OpenError> {
+    let is_plain = (scheduler, replicas) == (Scheduler::Distributed, 1);
     match (scheduler, replicas) {
+        _ if consistency == Consistency::Release && (!is_plain || may_be_old) => {
+            Err(OpenError::Release)
+        }
         (Scheduler::Distributed, 2) | (Scheduler::Simple, 1) if may_be_old => Err(OpenError::Old),
         (_, 1) | (Scheduler::Distributed, 2) => Ok(()),
         (Scheduler::Simple, 2) => Err(OpenError::Simple),
