@@ -71,6 +71,15 @@ pub enum Consistency {
     Release,
 }
 
+impl fmt::Display for Consistency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Strict => "strict",
+            Self::Release => "release",
+        })
+    }
+}
+
 impl Consistency {
     fn is_strict(&self) -> bool {
         *self == Self::Strict

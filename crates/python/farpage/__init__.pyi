@@ -226,6 +226,8 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
     locks: list[Lock]
     def unlink(self) -> None: ...
     def seal(self) -> None: ...
+    def release(self) -> None: ...
+    def acquire(self) -> None: ...
 
 def shared(
     name: str,
@@ -237,6 +239,7 @@ def shared(
     replicas: Literal[1, 2] = 1,
     hold: float | None = None,
     stale: float | None = None,
+    consistency: Literal["strict", "release"] = "strict",
     stays: bool = False,
     locks: int | Literal["rows"] = 0,
 ) -> SharedArray: ...

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use farpage_services::cluster::{ClusterListed, Scheduler, Wanted};
+use farpage_services::cluster::{ClusterListed, Consistency, Scheduler, Wanted};
 
 use crate::columns::{Side, columns};
 use crate::host::WhichHost;
@@ -43,8 +43,24 @@ pub struct CreateArgs {
     /// for them [default: it is what was written last]
     #[arg(long, value_name = "TIME")]
     pub stale: Option<String>,
+    /// When a host sees what another has written
+    ///
+    /// With release several hosts write to different parts of a page at a time, and send what each changed
+    /// when they give a lock back or come to a barrier; others see it when they have taken a lock or
+    /// passed a barrier. For the distributed scheduler and 1 replica.
+    #[arg(long, value_name = "WHICH", default_value = "strict")]
+    pub consistency: WhichConsistency,
     #[command(flatten)]
     pub which: WhichHost,
+}
+
+/// When.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum WhichConsistency {
+    /// At once: one host at a time may write to a page
+    Strict,
+    /// After locks and barriers: several hosts may write to different parts of a page
+    Release,
 }
 
 /// Who decides.
@@ -84,6 +100,10 @@ pub fn create(args: &CreateArgs) -> Result<()> {
         replicas: args.replicas,
         hold_us: micros_of("--hold", args.hold.as_deref())?,
         stale_us: micros_of("--stale", args.stale.as_deref())?,
+        consistency: match args.consistency {
+            WhichConsistency::Strict => Consistency::Strict,
+            WhichConsistency::Release => Consistency::Release,
+        },
         stays: true,
         note: String::new(),
     };
@@ -150,9 +170,10 @@ pub fn tables(listed: &ClusterListed) -> String {
             },
             human(one.wanted.bytes),
             human(one.wanted.unit_bytes),
-            match one.is_sealed {
-                true => "sealed".to_owned(),
-                false => one.wanted.scheduler.to_string(),
+            match (one.is_sealed, one.wanted.consistency) {
+                (true, _) => "sealed".to_owned(),
+                (false, Consistency::Release) => "release".to_owned(),
+                (false, Consistency::Strict) => one.wanted.scheduler.to_string(),
             },
             one.wanted.replicas.to_string(),
             one.home.to_string(),

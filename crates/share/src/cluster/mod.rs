@@ -104,6 +104,9 @@ pub enum HaveError {
          replica and strict consistency; make it so, and fill it anew"
     )]
     Unsealable(String),
+    /// It is there, and hosts see what others write at other times than was wanted.
+    #[error("'{0}' has consistency {1}")]
+    Consistency(String, Consistency),
     /// It is there, and differs from what was wanted.
     #[error("'{name}' has {bytes} bytes in units of {unit_bytes}")]
     Differs {
@@ -414,6 +417,8 @@ impl Cluster {
             return Ok(());
         }
         uses.remove(&number);
+        // Who had it may have ended without.
+        self.inner.server.releases(number, Box::new(drop));
         self.inner.control.release(ObjectId(number))
     }
 
@@ -545,6 +550,10 @@ fn fits(
     }
     let (bytes, unit_bytes) = (described.bytes, described.page_bytes);
     let differs = |wish: &Wish| rounded(wish) != bytes || wish.unit_bytes != unit_bytes;
+    let is_other = |wish: &&Wish| wish.consistency != described.consistency;
+    if wish.filter(is_other).is_some() {
+        return Err(HaveError::Consistency(name.into(), described.consistency));
+    }
     match wish.is_some_and(differs) {
         true => Err(HaveError::Differs {
             name: name.into(),
