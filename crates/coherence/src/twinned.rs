@@ -23,97 +23,18 @@
 
 mod check;
 mod crash;
+mod message;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use farpage_abi::Access;
-use serde::{Deserialize, Serialize};
 
 use crate::hosts::Host;
 use crate::message::{Epoch, Output, Violation};
 use crate::page::allows;
 
-/// A message about such a page. Contents travel with copies and ownership, diffs with [`TwinMessage::Diff`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum TwinMessage {
-    /// The sender wants a copy; or all of it, to own it.
-    Ask {
-        /// The receiver leaves, and has said that the sender is to have it.
-        to_own: bool,
-    },
-    /// The contents.
-    Copy,
-    /// The contents: the receiver owns the page from now on.
-    Own {
-        /// How often it has changed hands.
-        epoch: Epoch,
-    },
-    /// What the sender has changed of its copy.
-    Diff {
-        /// Of all that it sent of this page.
-        number: u64,
-    },
-    /// The owner has a diff in its contents.
-    Applied {
-        /// Which.
-        number: u64,
-    },
-    /// The receiver has asked, or sent a diff to, who does not own the page: this one does.
-    Elsewhere {
-        /// Who, as far as the sender knows.
-        owner: Host,
-    },
-    /// The contents were lost when a host died.
-    Lost,
-}
-
-impl TwinMessage {
-    /// True when all contents of the page go along.
-    #[must_use]
-    pub fn has_contents(self) -> bool {
-        match self {
-            Self::Copy | Self::Own { .. } => true,
-            Self::Ask { .. }
-            | Self::Diff { .. }
-            | Self::Applied { .. }
-            | Self::Elsewhere { .. }
-            | Self::Lost => false,
-        }
-    }
-}
-
-/// What the shell does, in order.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum TwinOutput {
-    /// What other schedulers say as well: to take, to allow, to withdraw, to restore, to answer, and that
-    /// the page is lost.
-    As(Output),
-    /// Send a message, with the contents that the page has now where they belong to it.
-    Send(Host, TwinMessage),
-    /// Keep the contents as they are now beside the page: tasks are about to write.
-    Twin,
-    /// Compare the page with its twin, which is not needed any more, and send what differs; keep it
-    /// until this diff's number is confirmed. Where nothing does, say [`Twinned::unchanged`] at once.
-    Diff {
-        /// The owner.
-        to: Host,
-        /// Of the diff.
-        number: u64,
-    },
-    /// Send the diff that is kept again.
-    Again {
-        /// The owner.
-        to: Host,
-        /// Of the diff.
-        number: u64,
-    },
-    /// Put the diff that came with the message in the page, beside what tasks write meanwhile, and say
-    /// [`Twinned::applied`] with this number when it is there.
-    Apply(u64),
-    /// What this host had written and not released is lost with the page.
-    DiffLost,
-}
+pub use message::{TwinMessage, TwinOutput};
 
 /// What a host has to do with the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -563,11 +484,11 @@ impl Twinned {
         match has {
             Has::Twin if may_send && (self.is_diff_due || goes && !self.is_held) => {
                 self.sends_diff();
-                return self.catches_up(Has::Copy);
+                self.catches_up(Has::Copy);
             }
             Has::Copy if goes && !self.is_held => {
                 self.drop_copy();
-                return self.catches_up(Has::Nothing);
+                self.catches_up(Has::Nothing);
             }
             Has::Copy if self.wanted == Some(Access::Write) => self.begins_to_write(),
             Has::Twin | Has::Copy => {}

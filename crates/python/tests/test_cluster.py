@@ -6,6 +6,7 @@ import pickle
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import numpy as np
@@ -148,6 +149,48 @@ def test_another_shape_is_refused_and_said(sockets):
     assert fp.shared("grid", shape=16, dtype="i4").shape == a.shape
     with pytest.raises(fp.NotFound, match="nothing"):
         fp.shared("nothing")
+
+
+def test_hosts_write_to_the_same_pages_and_see_it_after_locks(sockets, script):
+    a = fp.shared("both", shape=1024, dtype="i8", consistency="release", locks=1)
+    code = """
+import farpage as fp
+a = fp.shared("both")
+meet = fp.Barrier("both", 2)
+for step in range(20):
+    a[1::2] += 1
+    meet.wait()
+    assert (a == step + 1).all(), (step, a)
+    meet.wait()
+for _ in range(50):
+    with a.locks[0]:
+        a[0] += 1
+print("exact")
+"""
+    said = []
+    other = threading.Thread(target=lambda: said.append(elsewhere(script, sockets[1], code)))
+    other.start()
+    meet = fp.Barrier("both", 2)
+    for step in range(20):
+        a[::2] += 1
+        meet.wait()
+        assert (a == step + 1).all(), (step, a)
+        meet.wait()
+    for _ in range(50):
+        with a.locks[0]:
+            a[0] += 1
+    other.join()
+    assert said[0] == "exact"
+    a.acquire()
+    assert a[0] == 20 + 2 * 50
+    a.release()
+    with pytest.raises(fp.ArgumentError, match="no array of shared"):
+        a.copy().release()
+    with pytest.raises(fp.KernelError, match="cannot be sealed"):
+        a.seal()
+    with pytest.raises(fp.Exists, match="consistency release"):
+        fp.shared("both", shape=1024, dtype="i8")
+    a.unlink()
 
 
 @pytest.mark.parametrize(

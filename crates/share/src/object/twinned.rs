@@ -383,7 +383,9 @@ impl Shared {
     fn is_put(&self, unit: u64, apply: u64) {
         self.with(unit, |cell| {
             cell.twins().applying.remove(&apply);
-            cell.unit.twinned().map(|page| page.applied(apply));
+            if let Some(page) = cell.unit.twinned() {
+                page.applied(apply);
+            }
         });
     }
 
