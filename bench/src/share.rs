@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use farpage_services::cluster::{Scheduler, Wanted};
+use farpage_services::cluster::{Consistency, Scheduler, Wanted};
 use farpage_services::sync::Mutex;
 use farpage_services::{Host, Shared};
 
@@ -28,6 +28,7 @@ pub fn host(socket: &str, name: &str, pages: u64, unit: u64) {
         replicas: 1,
         hold_us: None,
         stale_us: None,
+        consistency: Consistency::Strict,
         stays: false,
         note: String::new(),
     };

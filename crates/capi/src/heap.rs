@@ -60,6 +60,7 @@ impl From<HeapError> for Failure {
             HeapError::Host(error) => error.into(),
             HeapError::Heap(error) => error.into(),
             HeapError::ReadOnly(_) => Self::new(FP_DENIED, error.to_string()),
+            HeapError::Apart(_) => Self::argument(error.to_string()),
         }
     }
 }

@@ -10,8 +10,8 @@ use farpage_control::ControlError;
 use farpage_host::{CallError, Object};
 use farpage_member::{Joining, Member};
 use farpage_services::Host;
-use farpage_services::cluster::{Scheduler, Wanted};
-use farpage_share::{HaveError, Wish, element_bytes};
+use farpage_services::cluster::{Consistency, Scheduler, Wanted};
+use farpage_share::{HaveError, Unreleased, Wish, element_bytes};
 use farpage_sys::process;
 use serde_json::{Value, json};
 
@@ -25,6 +25,12 @@ use crate::options::copy_known;
 pub const FP_DISTRIBUTED: u32 = 0;
 /// The host on which the memory was made decides of all of it, and takes it with it.
 pub const FP_SIMPLE: u32 = 1;
+
+/// What a host writes others see at once.
+pub const FP_STRICT: u32 = 0;
+/// Several hosts may write to different parts of a page, and see what others wrote when those have
+/// released it and they have acquired it (fp_shared_release, fp_shared_acquire, locks and barriers).
+pub const FP_RELEASE: u32 = 1;
 
 /// Memory of a member, unless it is said.
 const RAM: u64 = 64 << 20;
@@ -78,6 +84,8 @@ pub struct FpSharedOptions {
     /// has its contents, and which is made when there is none. NULL: nowhere. Only without a cluster that
     /// this program has joined.
     pub file: *const c_char,
+    /// FP_STRICT or FP_RELEASE.
+    pub consistency: u32,
 }
 
 /// A program as a host of a cluster.
@@ -115,13 +123,19 @@ impl From<HaveError> for Failure {
     fn from(error: HaveError) -> Self {
         let code = match &error {
             HaveError::NotYours(_) => FP_DENIED,
-            HaveError::Differs { .. } => FP_ARGUMENT,
+            HaveError::Differs { .. } | HaveError::Consistency(..) => FP_ARGUMENT,
             HaveError::File(..) | HaveError::NoFile(_) => FP_ARGUMENT,
             HaveError::Open(_) | HaveError::Unsealable(_) | HaveError::Flush(..) => FP_KERNEL,
             HaveError::Control(ControlError::NoName(_)) => FP_NOT_FOUND,
             HaveError::Control(_) => FP_UNREACHABLE,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+impl From<Unreleased> for Failure {
+    fn from(error: Unreleased) -> Self {
+        Self::new(FP_KERNEL, error.to_string())
     }
 }
 
@@ -350,6 +364,41 @@ pub unsafe extern "C" fn fp_shared_write(
     unsafe { coded(error, write) }
 }
 
+/// What was written to memory with FP_RELEASE at this host until now is seen by whoever acquires it from
+/// now on, at any host. Giving back a lock and coming to a barrier do it by themselves, for all such memory
+/// that this program has mapped; for other memory nothing is done. Returns the error's code: FP_KERNEL when
+/// some of it is lost with a host that died, or this host is out of the cluster.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fp_shared_release(shared: *const FpShared, error: *mut FpError) -> i32 {
+    let release = || {
+        // SAFETY: the header asks for NULL or what was opened.
+        let shared = unsafe { handle(shared, "shared") }?;
+        match &shared.0 {
+            Where::Mapped(mapped) => Ok(mapped.release()?),
+            Where::Called { member, number, .. } => Ok(member.release_writes(*number)?),
+        }
+    };
+    // SAFETY: NULL or the caller's own.
+    unsafe { coded(error, release) }
+}
+
+/// What is read of memory with FP_RELEASE at this host from now on has all that was released before, by any
+/// host. Taking a lock and passing a barrier do it by themselves, as for fp_shared_release. Returns the
+/// error's code.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fp_shared_acquire(shared: *const FpShared, error: *mut FpError) -> i32 {
+    let acquire = || {
+        // SAFETY: the header asks for NULL or what was opened.
+        let shared = unsafe { handle(shared, "shared") }?;
+        match &shared.0 {
+            Where::Mapped(mapped) => Ok(mapped.acquire()?),
+            Where::Called { member, number, .. } => Ok(member.acquire_writes(*number)?),
+        }
+    };
+    // SAFETY: NULL or the caller's own.
+    unsafe { coded(error, acquire) }
+}
+
 /// Unmaps it; pointers into it are not valid any more. It is gone when no program of any host has it,
 /// unless it stays. Takes NULL.
 #[unsafe(no_mangle)]
@@ -435,6 +484,10 @@ fn called(member: &Arc<Member>, name: &str, wanted: Option<Wanted>) -> Result<Wh
         replicas: wanted.replicas,
         hold_us: wanted.hold_us,
         stale_us: wanted.stale_us,
+        consistency: match wanted.consistency {
+            Consistency::Strict => farpage_share::Consistency::Strict,
+            Consistency::Release => farpage_share::Consistency::Release,
+        },
         stays: wanted.stays,
         note: wanted.note,
     });
@@ -486,6 +539,7 @@ unsafe fn wanted(
         stays: 0,
         heap: 0,
         file: std::ptr::null(),
+        consistency: FP_STRICT,
     };
     // SAFETY: forwarded.
     let options = unsafe { copy_known(from, none, "wanted") }?;
@@ -551,6 +605,15 @@ unsafe fn wanted(
         },
         hold_us: None,
         stale_us: None,
+        consistency: match options.consistency {
+            FP_STRICT => Consistency::Strict,
+            FP_RELEASE => Consistency::Release,
+            other => {
+                return Err(Failure::argument(format!(
+                    "wanted: consistency: {other} is none; give FP_STRICT or FP_RELEASE"
+                )));
+            }
+        },
         stays: options.stays != 0,
         note: note.to_string(),
     };

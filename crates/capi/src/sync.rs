@@ -26,7 +26,9 @@ impl From<SyncError> for Failure {
     fn from(error: SyncError) -> Self {
         let message = error.to_string();
         match error {
-            SyncError::Place { .. } | SyncError::Count(_) => Self::argument(message),
+            SyncError::Place { .. } | SyncError::Count(_) | SyncError::Apart(_) => {
+                Self::argument(message)
+            }
             SyncError::ReadOnly(_) | SyncError::NotHeld(_) | SyncError::Deadlock => {
                 Self::new(FP_DENIED, message)
             }

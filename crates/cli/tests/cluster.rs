@@ -26,6 +26,10 @@ mod locks_of_hosts;
 mod mpi;
 #[path = "cluster/parallel.rs"]
 mod parallel;
+#[path = "cluster/release.rs"]
+mod release;
+#[path = "support/release.rs"]
+mod released;
 #[path = "cluster/runs.rs"]
 mod runs;
 #[path = "cluster/sysv.rs"]
@@ -490,6 +494,46 @@ fn what_is_sealed_all_hosts_read_and_who_writes_to_it_is_told() {
         (
             &["create", "--stale", "9ms", "--replicas", "2", "x", "1M"],
             "may be old only with the distributed scheduler",
+        ),
+        (
+            &[
+                "create",
+                "--consistency",
+                "release",
+                "--replicas",
+                "2",
+                "x",
+                "1M",
+            ],
+            "that is with the distributed scheduler and 1 replica",
+        ),
+        (
+            &[
+                "create",
+                "--consistency",
+                "release",
+                "--stale",
+                "9ms",
+                "x",
+                "1M",
+            ],
+            "as old as the last acquire",
+        ),
+        (
+            &[
+                "create",
+                "--consistency",
+                "release",
+                "--scheduler",
+                "simple",
+                "x",
+                "1M",
+            ],
+            "leave out the consistency",
+        ),
+        (
+            &["create", "--consistency", "late", "x", "1M"],
+            "strict, release",
         ),
     ] {
         let said = two.says(what);

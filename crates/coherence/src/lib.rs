@@ -14,7 +14,9 @@
 //!
 //! [`Page`] is the distributed scheduler: the owner of a page serialises what is asked of it, and
 //! ownership moves to who writes. [`Group`] is a page of a host whose pages are larger than the
-//! object's. [`Central`] has a server that has all contents and asks for them back.
+//! object's. [`Central`] has a server that has all contents and asks for them back. [`Twinned`] is another law,
+//! for objects that are made so: several hosts may write to a page, and see what others wrote when those
+//! have released it and they have acquired it.
 //!
 //! # When a host dies
 //!
@@ -54,6 +56,7 @@ mod message;
 mod mirror;
 mod page;
 mod recovery;
+mod twinned;
 
 #[cfg(test)]
 extern crate std;
@@ -68,3 +71,4 @@ pub use message::{Epoch, Message, Output, Request, Violation};
 pub use mirror::Mirror;
 pub use page::Page;
 pub use recovery::{Contents, Known, Recovery, Report, Standing, Verdict};
+pub use twinned::{TwinMessage, TwinOutput, Twinned};

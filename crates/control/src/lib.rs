@@ -6,7 +6,7 @@
 //! whether it may ([`Control::is_fenced`]). Nothing of it is on the path of a fault.
 //!
 //! ```
-//! use farpage_control::{Config, Control, Durability, Endpoint, Home, Scheduler};
+//! use farpage_control::{Config, Consistency, Control, Durability, Endpoint, Home, Scheduler};
 //! # use farpage_control::{ControlError, Description};
 //! let endpoint = Endpoint::parse("embedded:")?;
 //! let control = Control::join(Config::new(endpoint, ([127, 0, 0, 1], 7000).into(), "here"))?;
@@ -16,6 +16,7 @@
 //!     scheduler: Scheduler::Distributed,
 //!     hold_us: None,
 //!     stale_us: None,
+//!     consistency: Consistency::Strict,
 //!     is_sealed: false,
 //!     replicas: 1,
 //!     durability: Durability::Volatile,
@@ -85,8 +86,8 @@ pub use endpoint::{Endpoint, EtcdEndpoint};
 pub use error::{ControlError, EndpointError};
 pub use event::Event;
 pub use record::{
-    CHECKPOINT_MAX, Checkpoint, Description, Durability, Home, NOTE_MAX, Object, ObjectId,
-    RecordError, Scheduler,
+    CHECKPOINT_MAX, Checkpoint, Consistency, Description, Durability, Home, NOTE_MAX, Object,
+    ObjectId, RecordError, Scheduler,
 };
 pub use rule::{Ping, Pong};
 pub use view::{HOSTS_MAX, Incarnation, Member, Representation, Slot, View};

@@ -60,6 +60,32 @@ pub enum Scheduler {
     Distributed,
 }
 
+/// When a host sees what another has written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Consistency {
+    /// At once: one host at a time may write to a page.
+    #[default]
+    Strict,
+    /// When that has released it and this one acquired: several may write to different parts of a page.
+    Release,
+}
+
+impl fmt::Display for Consistency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Strict => "strict",
+            Self::Release => "release",
+        })
+    }
+}
+
+impl Consistency {
+    fn is_strict(&self) -> bool {
+        *self == Self::Strict
+    }
+}
+
 /// What outlives all hosts of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -98,6 +124,9 @@ pub struct Description {
     /// Microseconds that what a host reads may be old by; `None`: it is what was written last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_us: Option<u32>,
+    /// When a host sees what another has written.
+    #[serde(default, skip_serializing_if = "Consistency::is_strict")]
+    pub consistency: Consistency,
     /// Nobody writes to it any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_sealed: bool,
@@ -305,6 +334,7 @@ mod tests {
                 replicas: 2,
                 hold_us: Some(0),
                 stale_us: Some(1000),
+                consistency: Consistency::Release,
                 is_sealed: true,
                 durability: Durability::Flushed,
                 home: Home {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use farpage_abi::PAGE_BYTES;
+use farpage_abi::{PAGE_BYTES, PageIndex};
 use farpage_sys::file::{self, Fd};
 
 use crate::Object;
@@ -27,22 +27,36 @@ pub struct CallError {
 /// What is done with one page as soon as it may be. It is told what became of it once.
 pub(crate) struct Call {
     does: Does,
-    done: Mutex<Option<SyncSender<Done>>>,
+    done: Mutex<Option<Told>>,
 }
 
 type Done = Result<Box<[u8]>, String>;
+
+/// Who is told.
+enum Told {
+    /// Somebody waits.
+    Waits(SyncSender<Done>),
+    /// Somebody has other things to do.
+    Later(OnPut),
+}
+
+/// Is told what became of bytes that were to be put somewhere, perhaps with locks held: it must not use
+/// the object, and not wait.
+pub type OnPut = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 enum Does {
     /// Reads these bytes of the page.
     Read(Range<usize>),
     /// Writes bytes there.
     Write(usize, Box<[u8]>),
+    /// The same in several places.
+    Put(Vec<(usize, Box<[u8]>)>),
 }
 
 impl Call {
     fn new(does: Does) -> (Arc<Self>, Receiver<Done>) {
         let (done, told) = sync_channel(1);
-        let done = Mutex::new(Some(done));
+        let done = Mutex::new(Some(Told::Waits(done)));
         (Arc::new(Self { does, done }), told)
     }
 
@@ -58,9 +72,12 @@ impl Call {
                     Err(errno) => Err(format!("Linux does not read it ({errno})")),
                 }
             }
-            Does::Write(at, bytes) => file::pwrite_all(memory, bytes, start + *at as u64)
-                .map(|()| Box::default())
-                .map_err(|errno| format!("Linux does not write it ({errno})")),
+            Does::Write(at, bytes) => put(memory, start, *at, bytes),
+            Does::Put(all) => {
+                let mut all = all.iter();
+                let each = all.try_for_each(|(at, bytes)| put(memory, start, *at, bytes).map(drop));
+                each.map(|()| Box::default())
+            }
         };
         self.ends(done);
     }
@@ -70,11 +87,27 @@ impl Call {
     }
 
     fn ends(&self, done: Done) {
-        if let Some(told) = lock(&self.done).take() {
-            // Who called waits.
-            let _ = told.send(done);
+        match lock(&self.done).take() {
+            Some(Told::Waits(told)) => {
+                // Who called waits.
+                let _ = told.send(done);
+            }
+            Some(Told::Later(tell)) => tell(done.map(drop)),
+            None => {}
         }
     }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.fails("the object is gone");
+    }
+}
+
+fn put(memory: Fd, start: u64, at: usize, bytes: &[u8]) -> Done {
+    file::pwrite_all(memory, bytes, start + at as u64)
+        .map(|()| Box::default())
+        .map_err(|errno| format!("Linux does not write it ({errno})"))
 }
 
 impl Object {
@@ -111,6 +144,21 @@ impl Object {
             done = next;
         }
         Ok(())
+    }
+
+    /// Puts bytes in places of a page as one who has the object mapped would write them, beside what others
+    /// write there meanwhile: now, or when the page is there. `on_put` is told once.
+    pub fn put_later(&self, page: PageIndex, all: Vec<(usize, Box<[u8]>)>, on_put: OnPut) {
+        let call = Arc::new(Call {
+            does: Does::Put(all),
+            done: Mutex::new(Some(Told::Later(on_put))),
+        });
+        self.want(Waiter {
+            page: page.0,
+            write: true,
+            since_ns: now_ns(),
+            who: Who::Call(call),
+        });
     }
 
     fn calls(&self, page: u64, write: bool, does: Does) -> Done {

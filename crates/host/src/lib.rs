@@ -33,7 +33,7 @@ mod times;
 mod trace;
 mod waiter;
 
-pub use call::CallError;
+pub use call::{CallError, OnPut};
 pub use counters::{ObjectFigures, PagerFigures};
 pub use error::{Error, MapError};
 pub use files::{Figures, Files, Request};

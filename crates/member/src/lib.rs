@@ -18,7 +18,7 @@ use farpage_default_pager::DefaultPager;
 use farpage_host::{Object, Objects};
 use farpage_network::{ClusterKey, KeyError};
 use farpage_pagers::{Pager, PagerError};
-use farpage_share::{Cluster, HaveError, JoinError, Left, Observer, Wish};
+use farpage_share::{Cluster, HaveError, JoinError, Left, Observer, OnReleased, Unreleased, Wish};
 use farpage_sys::Errno;
 
 pub use address::{AddressError, address};
@@ -138,6 +138,32 @@ impl Member {
         if let Err(error) = self.cluster.release(number) {
             farpage_sys::say!("farpage: shared memory is kept until this host leaves: {error}");
         }
+    }
+
+    /// What this host wrote to memory with release consistency until now is seen by who acquires it after
+    /// this has returned; of other memory nothing is to be done.
+    ///
+    /// # Errors
+    /// [`Unreleased`].
+    pub fn release_writes(&self, number: u64) -> Result<(), Unreleased> {
+        self.waits_for(|on_end| self.cluster.releases(number, on_end))
+    }
+
+    /// What this host reads of it from now on has what was released before.
+    ///
+    /// # Errors
+    /// [`Unreleased`].
+    pub fn acquire_writes(&self, number: u64) -> Result<(), Unreleased> {
+        self.waits_for(|on_end| self.cluster.acquires(number, on_end))
+    }
+
+    fn waits_for(&self, begins: impl FnOnce(OnReleased)) -> Result<(), Unreleased> {
+        let (tells, told) = std::sync::mpsc::sync_channel(1);
+        begins(Box::new(move |ended| {
+            // Who called waits.
+            let _ = tells.send(ended);
+        }));
+        told.recv().unwrap_or(Ok(()))
     }
 
     /// Hands over what only this host has, for so long at most, and leaves. What could not be handed

@@ -12,6 +12,7 @@ from ._shared import share_over_fork, talking
 from ._sync import Lock
 
 _SCHEDULERS = ("distributed", "simple")
+_CONSISTENCIES = ("strict", "release")
 # Seconds that a page stays with a host at most.
 _HOLD_MAX = 0.1
 # Seconds that copies are lent for at least.
@@ -53,7 +54,7 @@ class SharedArray(np.ndarray):
         others, so that all get it soon. Arrays that are opened from now on, and this one, are read-only;
         who writes by another that was open already gets SIGBUS.
 
-        Raises `KernelError` for the simple scheduler, or two replicas.
+        Raises `KernelError` for the simple scheduler, two replicas, or `consistency="release"`.
         """
         with talking:
             _farpage.seal_of_cluster(self.name)
@@ -68,6 +69,25 @@ class SharedArray(np.ndarray):
         """
         with talking:
             return _farpage.flush_of_cluster(self.name)
+
+    def release(self):
+        """What processes of this host have written to an array with `consistency="release"` is seen by who
+        acquires it from now on, at any host. Locks and barriers do that by themselves; of other arrays
+        nothing is to be done.
+        """
+        self._passes(_farpage.Shared.release)
+
+    def acquire(self):
+        """What is read of an array with `consistency="release"` from now on has what any host released
+        before. As `release`.
+        """
+        self._passes(_farpage.Shared.acquire)
+
+    def _passes(self, what):
+        if self._memory is None:
+            raise errors.ArgumentError("it is no array of shared(); use one, or a view of one")
+        with talking:
+            what(self._memory)
 
 
 def _again(name, start, dtype, shape, strides):
@@ -96,6 +116,7 @@ def shared(
     hold=None,
     stale=None,
     file=None,
+    consistency="strict",
     stays=False,
     locks=0,
 ):
@@ -113,6 +134,11 @@ def shared(
     `file`: what `a.flush()` flushes is kept there, on the host that makes the array, which has its
     contents from there, too: a file of its numbers as they are in memory (zeros when there is none),
     with a journal beside it. The array ends with that host, and the file stays.
+    `consistency="release"`: several hosts write to different parts of the same pages at a time; what one
+    wrote others see when it has given a lock back, or come to a barrier, and they have taken a lock or
+    passed a barrier after that (any of `fp.Lock`, `Semaphore`, `Barrier`, `Condition`, for all such arrays
+    that a process has open), or by `a.release()` and `a.acquire()`. For the distributed scheduler and 1
+    replica. Its `locks` lie in memory of their own, so that `locks='rows'` is refused.
     It is gone when no process of any host has it any more; `stays=True`: when its name was taken
     away, too (`unlink`, `farpage rm --cluster`).
 
@@ -142,6 +168,19 @@ def shared(
         raise errors.ArgumentError(f"hold: {hold!r}; give seconds from 0 to {_HOLD_MAX}")
     if stale is not None and not _STALE_MIN <= stale < 3600:
         raise errors.ArgumentError(f"stale: {stale!r}; give seconds from {_STALE_MIN} to 3600")
+    if consistency not in _CONSISTENCIES:
+        raise errors.ArgumentError(f"consistency: {consistency!r}; give one of {_CONSISTENCIES}")
+    is_released = consistency == "release"
+    if is_released and (scheduler != "distributed" or replicas != 1 or stale is not None):
+        raise errors.ArgumentError(
+            "consistency: 'release' is for scheduler='distributed' and replicas=1, and what is read is as old "
+            "as the last acquire, not by a time (stale); leave these out, or the consistency"
+        )
+    if is_released and locks == "rows":
+        raise errors.ArgumentError(
+            "locks: 'rows' puts locks beside what they guard, and with consistency='release' nothing can be "
+            "locked there; give locks=N, which lie in memory of their own"
+        )
     if locks != "rows" and (not isinstance(locks, int) or not 0 <= locks <= 1 << 20):
         raise errors.ArgumentError(f"locks: {locks!r}; give how many, 1048576 at most, or 'rows'")
     if file is not None and locks:
@@ -164,7 +203,7 @@ def shared(
         raise errors.ArgumentError(f"shape: {shape} of {dtype} has no bytes; give sizes above 0")
     if locks == "rows" and not shape:
         raise errors.ArgumentError("locks: an array without dimensions has no rows; give locks=1")
-    size = _placed(shape, dtype, locks, unit)[-1]
+    size = _placed(shape, dtype, 0 if is_released else locks, unit)[-1]
     wanted = {"shape": shape, "dtype": np.lib.format.dtype_to_descr(dtype)}
     if locks:
         wanted.update(locks=locks, page_size=unit)
@@ -180,6 +219,7 @@ def shared(
                 "replicas": replicas,
                 "hold_us": hold_us,
                 "stale_us": stale_us,
+                "release": is_released,
                 "stays": bool(stays),
                 "note": wanted,
             },
@@ -191,7 +231,7 @@ def shared(
             f"'{name}' is there with shape {there[0]}, dtype {there[1]} and locks {there[2]!r}; open "
             "it without a shape, or give another name"
         )
-    return _array(name, memory, *there)
+    return _array(name, memory, *there, stays)
 
 
 def _placed(shape, dtype, locks, unit):
@@ -213,6 +253,35 @@ def unshare(name):
     """Takes the name of an array of `shared` away: it is gone when no process has it any more."""
     with talking:
         _farpage.unlink_of_cluster(name)
+    try:
+        with talking:
+            _farpage.unlink_of_cluster(_of_locks(name))
+    except errors.NotFound:
+        # Only arrays with consistency="release" have locks elsewhere.
+        pass
+
+
+def _of_locks(name):
+    return f"locks.{name}"
+
+
+def _locks_apart(name, count, stays):
+    """Memory for so many locks of an array in which nothing can be locked."""
+    wanted = {
+        "bytes": count * _LOCK_BYTES,
+        "unit_bytes": 4096,
+        "simple": False,
+        "replicas": 1,
+        "hold_us": None,
+        "stale_us": None,
+        "release": False,
+        "stays": bool(stays),
+        "note": "",
+    }
+    with talking:
+        memory, _ = _farpage.shared_of_cluster(_of_locks(name), wanted)
+    share_over_fork(_of_locks(name), memory)
+    return memory
 
 
 def _noted(name, note):
@@ -226,12 +295,15 @@ def _noted(name, note):
         ) from None
 
 
-def _array(name, memory, shape, dtype, locks, unit):
+def _array(name, memory, shape, dtype, locks, unit, stays=False):
     share_over_fork(name, memory)
     start, strides, first, further, count, _ = _placed(shape, dtype, locks, unit)
+    place = memory
+    if locks and memory.is_released:
+        place, first = _locks_apart(name, locks, stays), 0
     array = np.ndarray(shape, dtype, memory, start, strides).view(SharedArray)
     array.name, array._memory = name, memory
     for number in range(count):
         again = (_lock_of, (name, number))
-        array.locks.append(Lock._in(memory, first + number * further, again))
+        array.locks.append(Lock._in(place, first + number * further, again))
     return array

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use farpage_services::cluster::{Scheduler, Wanted};
+use farpage_services::cluster::{Consistency, Scheduler, Wanted};
 use farpage_services::{Error, Host, Refusal};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -95,6 +95,9 @@ pub(crate) struct Made {
     hold_us: Option<u32>,
     #[pyo3(item)]
     stale_us: Option<u32>,
+    /// What hosts write is seen after locks.
+    #[pyo3(item)]
+    release: bool,
     #[pyo3(item)]
     stays: bool,
     #[pyo3(item)]
@@ -120,6 +123,10 @@ pub(crate) fn shared_of_cluster(
         replicas: made.replicas,
         hold_us: made.hold_us,
         stale_us: made.stale_us,
+        consistency: match made.release {
+            true => Consistency::Release,
+            false => Consistency::Strict,
+        },
         stays: made.stays,
         note: made.note,
     });
@@ -198,6 +205,26 @@ impl Shared {
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, farpage_services::Shared::bytes)
+    }
+
+    /// True when what other hosts write is seen after locks.
+    #[getter]
+    fn is_released(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(py, |shared| shared.consistency() == Consistency::Release)
+    }
+
+    /// What was written is seen by who acquires it from now on.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        let shared = self.with(py, farpage_services::Shared::clone)?;
+        let released = py.detach(|| shared.release());
+        released.map_err(|error| raised(py, &error))
+    }
+
+    /// What was released is seen from now on.
+    fn acquire(&self, py: Python<'_>) -> PyResult<()> {
+        let shared = self.with(py, farpage_services::Shared::clone)?;
+        let acquired = py.detach(|| shared.acquire());
+        acquired.map_err(|error| raised(py, &error))
     }
 
     /// Keeps the memory after `close`.

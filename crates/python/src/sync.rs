@@ -28,7 +28,10 @@ fn is_interrupted() -> bool {
 
 fn raised(py: Python<'_>, error: &SyncError) -> PyErr {
     let class = match error {
-        SyncError::Place { .. } | SyncError::ReadOnly(_) | SyncError::Count(_) => "ArgumentError",
+        SyncError::Place { .. }
+        | SyncError::Apart(_)
+        | SyncError::ReadOnly(_)
+        | SyncError::Count(_) => "ArgumentError",
         SyncError::Differs { .. } => "Exists",
         SyncError::NotHeld(_) | SyncError::Deadlock => "LockError",
         SyncError::Lost { .. } => "Lost",

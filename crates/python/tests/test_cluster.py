@@ -6,6 +6,7 @@ import pickle
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import numpy as np
@@ -184,6 +185,48 @@ def test_another_shape_is_refused_and_said(sockets):
         fp.shared("nothing")
 
 
+def test_hosts_write_to_the_same_pages_and_see_it_after_locks(sockets, script):
+    a = fp.shared("both", shape=1024, dtype="i8", consistency="release", locks=1)
+    code = """
+import farpage as fp
+a = fp.shared("both")
+meet = fp.Barrier("both", 2)
+for step in range(20):
+    a[1::2] += 1
+    meet.wait()
+    assert (a == step + 1).all(), (step, a)
+    meet.wait()
+for _ in range(50):
+    with a.locks[0]:
+        a[0] += 1
+print("exact")
+"""
+    said = []
+    other = threading.Thread(target=lambda: said.append(elsewhere(script, sockets[1], code)))
+    other.start()
+    meet = fp.Barrier("both", 2)
+    for step in range(20):
+        a[::2] += 1
+        meet.wait()
+        assert (a == step + 1).all(), (step, a)
+        meet.wait()
+    for _ in range(50):
+        with a.locks[0]:
+            a[0] += 1
+    other.join()
+    assert said[0] == "exact"
+    a.acquire()
+    assert a[0] == 20 + 2 * 50
+    a.release()
+    with pytest.raises(fp.ArgumentError, match="no array of shared"):
+        a.copy().release()
+    with pytest.raises(fp.KernelError, match="cannot be sealed"):
+        a.seal()
+    with pytest.raises(fp.Exists, match="consistency release"):
+        fp.shared("both", shape=1024, dtype="i8")
+    a.unlink()
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [
@@ -197,6 +240,11 @@ def test_another_shape_is_refused_and_said(sockets):
         ({"shape": 4, "hold": 1}, "0 to 0.1"),
         ({"shape": 4, "hold": -1e-6}, "0 to 0.1"),
         ({"shape": 4, "stale": 1e-6}, "from 0.001"),
+        ({"shape": 4, "consistency": "none"}, "strict"),
+        ({"shape": 4, "consistency": "release", "replicas": 2}, "replicas=1"),
+        ({"shape": 4, "consistency": "release", "scheduler": "simple"}, "distributed"),
+        ({"shape": 4, "consistency": "release", "stale": 0.01}, "stale"),
+        ({"shape": 4, "consistency": "release", "locks": "rows"}, "memory of their own"),
         ({"shape": 4, "locks": -1}, "how many"),
         ({"shape": (), "locks": "rows"}, "no rows"),
         ({"shape": 4, "locks": 1, "file": "f"}, "locks of their own"),

@@ -20,11 +20,14 @@ use farpage_sys::memory_file::Words;
 use farpage_sys::uffd::with_device;
 use farpage_sys::view::View;
 
-use crate::cluster::{ClusterFigures, ClusterListed, PagesTold, PagesWanted, Wanted};
+use crate::cluster::{
+    ClusterFigures, ClusterListed, Consistency, PagesTold, PagesWanted, Passes, Wanted,
+};
 use crate::figures::{Figures, Message};
 use crate::here;
-use crate::interface::{Failures, KernelClient, MemoryClient, Tried};
+use crate::interface::{Failures, KernelClient, MemoryClient, OfCluster, Tried};
 use crate::pager::{MemoryObject, MemoryObjects};
+use crate::passes;
 use crate::{Listed, PagerListed, Refusal, Status, default_socket, lock};
 
 /// A host kernel that does not answer for so long is taken for dead.
@@ -139,10 +142,20 @@ pub(crate) struct Member {
 #[derive(Clone)]
 pub struct Shared(Arc<Mapped>);
 
+/// Shared memory that may be mapped no more.
+pub(crate) struct WeakShared(Weak<Mapped>);
+
+impl WeakShared {
+    pub(crate) fn upgrade(&self) -> Option<Shared> {
+        self.0.upgrade().map(Shared)
+    }
+}
+
 struct Mapped {
     name: String,
     bytes: u64,
     writable: bool,
+    consistency: Consistency,
     file: OwnedFd,
     /// The number of the file.
     inode: u64,
@@ -343,11 +356,13 @@ impl Host {
     fn maps_shared(
         &self,
         name: &str,
-        given: Both<(u64, String, bool), SendRight>,
+        given: Both<OfCluster, SendRight>,
     ) -> Result<(Shared, String), Error> {
-        let Both((bytes, note, is_sealed), right) = given;
+        let Both(told, right) = given;
+        let OfCluster { bytes, note, .. } = told;
         let found = Found {
-            writable: !is_sealed,
+            writable: !told.is_sealed,
+            consistency: told.consistency,
             ..Found::new(bytes, right).named(name)
         };
         Ok((Shared::map(&self.0, &*self.0.up()?, found, None)?, note))
@@ -581,6 +596,7 @@ struct Found {
     name: String,
     bytes: u64,
     writable: bool,
+    consistency: Consistency,
     memory: MemoryClient,
 }
 
@@ -590,6 +606,7 @@ impl Found {
             name: String::new(),
             bytes,
             writable: true,
+            consistency: Consistency::Strict,
             memory: MemoryClient::new(right).with_timeout(PATIENCE),
         }
     }
@@ -785,6 +802,7 @@ impl Shared {
             name,
             bytes,
             writable,
+            consistency,
             memory,
         } = found;
         host.watch(up);
@@ -799,6 +817,7 @@ impl Shared {
             name,
             bytes,
             writable,
+            consistency,
             file,
             inode: about.st_ino,
             view: OfProcess::new(view),
@@ -808,7 +827,12 @@ impl Shared {
         let mut all = lock(&host.mapped);
         all.retain(|one| one.strong_count() > 0);
         all.push(Arc::downgrade(&mapped));
-        Ok(Self(mapped))
+        drop(all);
+        let shared = Self(mapped);
+        if consistency == Consistency::Release {
+            passes::is_open(&shared);
+        }
+        Ok(shared)
     }
 
     /// Its name, as it was made or found.
@@ -839,6 +863,49 @@ impl Shared {
     /// All of it that makes whole words, those up to the end of its last page included.
     pub fn words(&self) -> &[AtomicU64] {
         self.0.view.words()
+    }
+
+    /// When this host sees what another has written to it.
+    pub fn consistency(&self) -> Consistency {
+        self.0.consistency
+    }
+
+    /// What processes of this host have written to it until now is seen by whoever acquires it after
+    /// this has returned, at any host. Needed for memory with [`Consistency::Release`] only, and done by
+    /// whoever gives back a lock or comes to a barrier ([`crate::sync`]); of other memory nothing is to be
+    /// done.
+    ///
+    /// # Errors
+    /// [`Refusal::Cluster`] when some of it is lost with a host that died, or this host is out of the
+    /// cluster.
+    pub fn release(&self) -> Result<(), Error> {
+        self.passes(Passes::Released)
+    }
+
+    /// Whatever is read of it after this has what was released before, by any host. As
+    /// [`Shared::release`], and done by whoever takes a lock or has passed a barrier.
+    ///
+    /// # Errors
+    /// As [`Shared::release`].
+    pub fn acquire(&self) -> Result<(), Error> {
+        self.passes(Passes::Acquired)
+    }
+
+    fn passes(&self, what: Passes) -> Result<(), Error> {
+        if self.0.consistency == Consistency::Strict {
+            return Ok(());
+        }
+        let memory = lock(&self.0.rights).memory.clone();
+        Ok(memory.passes(what)?.0?)
+    }
+
+    /// True in the process that mapped it, and in a child of fork that has done so anew.
+    pub(crate) fn is_own(&self) -> bool {
+        lock(&self.0.rights).is_own()
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakShared {
+        WeakShared(Arc::downgrade(&self.0))
     }
 
     pub(crate) fn member(&self) -> Result<Arc<Member>, Error> {

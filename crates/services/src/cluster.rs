@@ -28,6 +28,26 @@ impl std::fmt::Display for Scheduler {
     }
 }
 
+/// When a host sees what another has written to an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Consistency {
+    /// At once.
+    #[default]
+    Strict,
+    /// When that has released it, and this one acquired ([`crate::Shared::release`]). Several hosts may
+    /// write to different parts of a page meanwhile.
+    Release,
+}
+
+impl std::fmt::Display for Consistency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Strict => "strict",
+            Self::Release => "release",
+        })
+    }
+}
+
 /// How an object of the cluster is to be, where there is none of its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
@@ -43,6 +63,8 @@ pub struct Wanted {
     pub hold_us: Option<u32>,
     /// Microseconds that what a host reads may be old by; `None`: it is what was written last.
     pub stale_us: Option<u32>,
+    /// When a host sees what another has written.
+    pub consistency: Consistency,
     /// It stays when no process of any host has it, until its name is taken away.
     pub stays: bool,
     /// What who makes it says of its contents to who opens it: at most [`NOTE_MAX`] bytes.
@@ -140,6 +162,8 @@ pub struct Had {
     pub note: String,
     /// Nobody writes to it any more.
     pub is_sealed: bool,
+    /// When a host sees what another has written.
+    pub consistency: Consistency,
     /// It.
     pub object: Arc<Object>,
 }
@@ -157,6 +181,18 @@ pub type OnFlushed = Box<dyn FnOnce(Result<u64, Refusal>) + Send>;
 
 /// Is told pages of an object.
 pub type OnPages = Box<dyn FnOnce(Result<PagesTold, Refusal>) + Send>;
+
+/// Is told how a release or an acquire has ended. It must not wait.
+pub type OnReleased = Box<dyn FnOnce(Result<(), Refusal>) + Send>;
+
+/// What processes of a host and others tell each other of memory with release consistency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Passes {
+    /// What was written here until now is to be seen by whoever acquires it after that.
+    Released,
+    /// What others have released until now is to be seen here.
+    Acquired,
+}
 
 /// Is told what all hosts do.
 pub type OnFigures = Box<dyn FnOnce(Result<ClusterFigures, Refusal>) + Send>;
@@ -193,6 +229,8 @@ pub trait Cluster: Send + Sync {
 
     /// All that any host wrote to an object is in its file before `answer` is called.
     fn flush(&self, name: &str, uid: u32, answer: OnFlushed);
+    /// This host releases or acquires an object, and `answer` is told when it has.
+    fn passes(&self, number: u64, what: Passes, answer: OnReleased);
 
     /// Threads of these hosts, one bit each, that wait at a byte of an object are to go on. Not waited
     /// for.

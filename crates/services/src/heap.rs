@@ -6,6 +6,7 @@ use farpage_heap::{Heap, OpenError, Processes};
 use farpage_sync::Process;
 
 use crate::client::{Error, Member, Shared};
+use crate::cluster::Consistency;
 
 /// Why memory is no heap.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,12 @@ pub enum HeapError {
         "'{0}' can only be read, and who opens a heap writes to it; use memory that is written to"
     )]
     ReadOnly(String),
+    /// What one host writes there others see too late.
+    #[error(
+        "'{0}' has consistency release, and hosts see what another allocated in a heap at once; make the \
+         memory of the heap with strict consistency"
+    )]
+    Apart(String),
 }
 
 /// Processes as their host kernels know them.
@@ -75,6 +82,9 @@ impl Shared {
     pub fn processes(&self) -> Result<Box<dyn Processes>, HeapError> {
         if !self.is_writable() {
             return Err(HeapError::ReadOnly(self.name().into()));
+        }
+        if self.consistency() == Consistency::Release {
+            return Err(HeapError::Apart(self.name().into()));
         }
         Ok(Box::new(OfHosts {
             shared: self.clone(),

@@ -4,7 +4,9 @@ use farpage_port::interface::{Both, Fd, Garbled, Incoming, Outgoing, Wire};
 use farpage_port::{SendRight, interface};
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{ClusterFigures, ClusterListed, PagesTold, PagesWanted, Wanted};
+use crate::cluster::{
+    ClusterFigures, ClusterListed, Consistency, PagesTold, PagesWanted, Passes, Wanted,
+};
 use crate::figures::{Figures, Message, SILENT_NS};
 
 /// Why something was not done.
@@ -161,6 +163,19 @@ pub(crate) struct About {
     pub(crate) writable: bool,
 }
 
+/// What there is to know of an object of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OfCluster {
+    /// Its size.
+    pub(crate) bytes: u64,
+    /// What was said of its contents.
+    pub(crate) note: String,
+    /// Nobody writes to it any more.
+    pub(crate) is_sealed: bool,
+    /// When a host sees what another has written.
+    pub(crate) consistency: Consistency,
+}
+
 /// How the host kernel does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -236,18 +251,15 @@ interface! {
         /// The caller is told there why it gets SIGBUS, of all that it maps after this.
         fn tell_of_failure(told: SendRight);
         /// The object of the cluster of this name, which is made when there is none and it is said
-        /// how: its size, what was said of it, whether nobody writes to it any more, and a right to it.
-        fn shared(
-            name: String,
-            wanted: Option<Wanted>
-        ) => Tried<Both<(u64, String, bool), SendRight>>;
+        /// how, and a right to it.
+        fn shared(name: String, wanted: Option<Wanted>) => Tried<Both<OfCluster, SendRight>>;
         /// The same; who makes it has its contents from a file, with a journal.
         fn shared_with_file(
             name: String,
             wanted: Wanted,
             file: Fd,
             journal: Fd
-        ) => Tried<Both<(u64, String, bool), SendRight>>;
+        ) => Tried<Both<OfCluster, SendRight>>;
         /// All that any host wrote to an object of the cluster is in its file: how many bytes went there.
         fn flush_shared(name: String) => Tried<u64>;
         /// Takes the name of an object of the cluster away. Who has it keeps it.
@@ -276,7 +288,7 @@ interface! {
 
 interface! {
     /// An object.
-    pub(crate) trait Memory, client MemoryClient, "farpage.memory" version 3 {
+    pub(crate) trait Memory, client MemoryClient, "farpage.memory" version 4 {
         /// Its memory file, to be mapped whole.
         fn file() -> Tried<Fd>;
         /// It is mapped at `address`, and registered with the userfaultfd for all faults: until
@@ -296,5 +308,7 @@ interface! {
         fn wake(offset: u64, hosts: u64) -> ();
         /// Whether a process lives that took something in it, by its number.
         fn lives(process: u64) => bool;
+        /// This host releases or acquires it, if it is of the cluster and has release consistency.
+        fn passes(what: Passes) => Tried<()>;
     }
 }

@@ -19,6 +19,7 @@ mod interface;
 mod limits;
 mod names;
 pub mod pager;
+mod passes;
 mod service;
 pub mod sync;
 

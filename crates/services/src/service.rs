@@ -28,9 +28,11 @@ use backed::{Backed, Backing};
 use paging::AboutPagingSpace;
 use shared::Clustered;
 
-use crate::cluster::{ClusterFigures, ClusterListed, Files, PagesTold, PagesWanted, Wanted};
+use crate::cluster::{
+    ClusterFigures, ClusterListed, Files, PagesTold, PagesWanted, Passes, Wanted,
+};
 use crate::figures::{Figures, Message};
-use crate::interface::{About, FailuresClient, Kernel, Memory, Tried};
+use crate::interface::{About, FailuresClient, Kernel, Memory, OfCluster, Tried};
 use crate::limits::{Cost, Limits};
 use crate::{Here, Listed, PagerListed, Refusal, Status, names};
 
@@ -605,7 +607,7 @@ impl Kernel for Service {
         caller: Sender,
         name: String,
         wanted: Option<Wanted>,
-        answer: Answer<Tried<Both<(u64, String, bool), SendRight>>>,
+        answer: Answer<Tried<Both<OfCluster, SendRight>>>,
     ) {
         self.have_shared(caller, name, wanted, None, answer);
     }
@@ -617,7 +619,7 @@ impl Kernel for Service {
         wanted: Wanted,
         file: Fd,
         journal: Fd,
-        answer: Answer<Tried<Both<(u64, String, bool), SendRight>>>,
+        answer: Answer<Tried<Both<OfCluster, SendRight>>>,
     ) {
         let files = Files {
             file: file.0,
@@ -801,6 +803,14 @@ impl Memory for OfObject<'_> {
 
     fn lives(&mut self, _: Sender, process: u64, answer: Answer<bool>) {
         self.0.asked_whether(process, answer);
+    }
+
+    fn passes(&mut self, _: Sender, what: Passes, answer: Answer<Tried<()>>) {
+        match self.entry().and_then(|entry| entry.shared) {
+            Some(number) => self.0.passes_object(number, what, answer),
+            // All processes of this host see what each of them writes.
+            None => drop(answer.give(Tried(Ok(())))),
+        }
     }
 
     fn wire(&mut self, _: Sender, first: u64, pages: u64) -> Tried<SendRight> {

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use farpage_abi::Access;
-use farpage_coherence::{Host, Message, Page};
+use farpage_coherence::{Host, Message, Page, TwinMessage};
 use farpage_pagers::Ticket;
 
 use crate::changed::Watch;
 use crate::durable::Flushed;
 use crate::scheduled::Scheduled;
 use crate::seen::UnitCounts;
+use crate::twins::{Call, Twins};
 
 /// What happens to a unit.
 pub(crate) enum Event {
@@ -36,6 +37,19 @@ pub(crate) enum Event {
     },
     /// Threads that were let in had time enough.
     LetGo,
+    /// A peer sent a message of an object with release consistency.
+    Twin {
+        from: Host,
+        message: TwinMessage,
+        /// Contents, or a diff, where they belong to it.
+        came: Option<Box<[u8]>>,
+    },
+    /// What was written here is to be with its owner.
+    Release(Call),
+    /// What may be old is not to be read any more.
+    Acquire(Call),
+    /// A diff is in it, or could not be put there.
+    Put { apply: u64, is_put: bool },
 }
 
 pub(crate) struct Cell {
@@ -65,6 +79,8 @@ pub(crate) struct Cell {
     pub(crate) watch: Option<Box<Watch>>,
     /// Who waits for what it is, to flush it.
     pub(crate) flushed: Option<Flushed>,
+    /// Of an object with release consistency.
+    pub(crate) twins: Option<Box<Twins>>,
 }
 
 impl Cell {
@@ -84,7 +100,13 @@ impl Cell {
             counts: UnitCounts::default(),
             watch: None,
             flushed: None,
+            twins: None,
         }
+    }
+
+    /// What it needs beside its scheduler, with release consistency.
+    pub(crate) fn twins(&mut self) -> &mut Twins {
+        self.twins.get_or_insert_default()
     }
 
     /// Threads are let in now. Others who wait for those of before are not put off by it: a writer

@@ -32,6 +32,10 @@ pub struct Figures {
     pub given: u64,
     /// Copies that were dropped since another host wrote.
     pub dropped: u64,
+    /// Messages with what this host changed of a copy (release consistency); they are among those sent.
+    pub diffs: u64,
+    /// Their bytes.
+    pub diff_bytes: u64,
     /// Units that this host owns now; those that nobody touched are not counted.
     pub owned: u64,
     /// Units of which it has a copy now.
@@ -55,6 +59,8 @@ pub(crate) struct Counters {
     pub(crate) background: AtomicU64,
     pub(crate) given: AtomicU64,
     pub(crate) dropped: AtomicU64,
+    pub(crate) diffs: AtomicU64,
+    pub(crate) diff_bytes: AtomicU64,
 }
 
 impl Counters {
@@ -72,6 +78,8 @@ impl Counters {
             background: of(&self.background),
             given: of(&self.given),
             dropped: of(&self.dropped),
+            diffs: of(&self.diffs),
+            diff_bytes: of(&self.diff_bytes),
             owned: 0,
             copies: 0,
             on_their_way: 0,
@@ -82,6 +90,10 @@ impl Counters {
 
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
+}
+
+pub(crate) fn add(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
 }
 
 /// Messages to each host, and their bytes.

@@ -39,6 +39,8 @@ pub(crate) enum Due {
     Expire(u64),
     /// Others are told that their parcels have come.
     SayArrived,
+    /// A diff was put in a unit, or is to be tried again.
+    Put(u64, u64, bool),
 }
 
 impl Holds {
@@ -92,6 +94,7 @@ impl Holds {
                             Due::Refuse(unit) => object.refuses(unit),
                             Due::Expire(unit) => object.expires(unit),
                             Due::SayArrived => object.says_arrived(),
+                            Due::Put(unit, apply, is_put) => object.has_put(unit, apply, is_put),
                         }
                     }
                     due = self.due.lock().unwrap_or_else(PoisonError::into_inner);

@@ -21,7 +21,8 @@
 //!    its own, never in the kernel.
 //!
 //! A sealed object is written by nobody, and copies of it are given on by who has them. Copies of an object
-//! that may be read old are lent for a time, and writers do not wait for them.
+//! that may be read old are lent for a time, and writers do not wait for them. Of an object with release
+//! consistency several hosts write to copies of a unit, and its owner puts together what each has changed.
 //!
 //! The home of a durable object has a file of what was flushed last. A flush reads at the home, as any
 //! thread there might, all units that may have been written since: so the home has copies of them, which
@@ -37,6 +38,7 @@ mod cell;
 mod changed;
 mod cluster;
 mod counters;
+mod diff;
 mod durable;
 mod gate;
 mod holds;
@@ -49,6 +51,7 @@ mod scheduled;
 mod seen;
 mod server;
 mod simple;
+mod twins;
 mod types;
 mod unit;
 mod units;
@@ -63,8 +66,8 @@ pub use cluster::{
 };
 pub use counters::Figures;
 pub use durable::FlushError;
-pub use farpage_control::Scheduler;
+pub use farpage_control::{Consistency, Scheduler};
 pub use object::About;
 pub use seen::{Flow, Holds, UnitCounts, UnitFigures};
-pub use server::{Hosts, Left, OpenError, Server, Why, Wire, Wrong};
+pub use server::{Hosts, Left, OnReleased, OpenError, Server, Unreleased, Why, Wire, Wrong};
 pub use types::{NotTurned, Types, element_bytes};

@@ -1,14 +1,16 @@
 //! The scheduler of a unit, whichever its object has.
 
 use farpage_abi::Access;
-use farpage_coherence::{Host, Hosts, Page};
+use farpage_coherence::{Host, Hosts, Page, Report, TwinOutput, Twinned, Verdict, Violation};
 
 use crate::simple::{Does, Simple};
 
-/// One of the two.
+/// One of the three.
 pub(crate) enum Scheduled {
     Distributed(Page),
     Simple(Simple),
+    /// Release consistency.
+    Twinned(Box<Twinned>),
 }
 
 impl Scheduled {
@@ -16,7 +18,7 @@ impl Scheduled {
     pub(crate) fn page(&mut self) -> Option<&mut Page> {
         match self {
             Self::Distributed(page) => Some(page),
-            Self::Simple(_) => None,
+            Self::Simple(_) | Self::Twinned(_) => None,
         }
     }
 
@@ -24,7 +26,51 @@ impl Scheduled {
     pub(crate) fn simple(&mut self) -> Option<&mut Simple> {
         match self {
             Self::Simple(simple) => Some(simple),
-            Self::Distributed(_) => None,
+            Self::Distributed(_) | Self::Twinned(_) => None,
+        }
+    }
+
+    /// That of an object with release consistency.
+    pub(crate) fn twinned(&mut self) -> Option<&mut Twinned> {
+        match self {
+            Self::Twinned(page) => Some(page),
+            Self::Distributed(_) | Self::Simple(_) => None,
+        }
+    }
+
+    /// A host has died.
+    pub(crate) fn freeze(&mut self) {
+        match self {
+            Self::Distributed(page) => page.freeze(),
+            Self::Twinned(page) => page.freeze(),
+            // It needs no recovery.
+            Self::Simple(_) => {}
+        }
+    }
+
+    /// What this host has of the unit; none with the simple scheduler.
+    pub(crate) fn report(&self) -> Option<Report> {
+        match self {
+            Self::Distributed(page) => Some(page.report()),
+            Self::Twinned(page) => Some(page.report()),
+            Self::Simple(_) => None,
+        }
+    }
+
+    /// The home has decided.
+    pub(crate) fn resume(&mut self, by: Host, verdict: &Verdict) -> Result<(), Violation> {
+        match self {
+            Self::Distributed(page) => page.resume(by, verdict),
+            Self::Twinned(page) => page.resume(by, verdict),
+            Self::Simple(_) => Ok(()),
+        }
+    }
+
+    /// True when this host has yet to hear that others have what it wrote.
+    pub(crate) fn is_unreleased(&self) -> bool {
+        match self {
+            Self::Twinned(page) => page.is_unreleased(),
+            Self::Distributed(_) | Self::Simple(_) => false,
         }
     }
 
@@ -33,6 +79,7 @@ impl Scheduled {
         match self {
             Self::Distributed(page) => page.allowed(),
             Self::Simple(simple) => simple.allowed(),
+            Self::Twinned(page) => page.allowed(),
         }
     }
 
@@ -41,6 +88,7 @@ impl Scheduled {
         match self {
             Self::Distributed(page) => page.is_owner(),
             Self::Simple(simple) => simple.allowed() == Some(Access::Write),
+            Self::Twinned(page) => page.is_owner(),
         }
     }
 
@@ -49,6 +97,7 @@ impl Scheduled {
         match self {
             Self::Distributed(page) => page.owner(),
             Self::Simple(simple) => simple.owner(),
+            Self::Twinned(page) => page.owner(),
         }
     }
 
@@ -57,6 +106,7 @@ impl Scheduled {
         match self {
             Self::Distributed(page) => page.copies(),
             Self::Simple(simple) => simple.copies(),
+            Self::Twinned(_) => None,
         }
     }
 
@@ -67,6 +117,7 @@ impl Scheduled {
             Self::Simple(simple) => {
                 (simple.allowed() == Some(Access::Write)).then_some(Hosts::NONE)
             }
+            Self::Twinned(page) => page.has_to_give().then_some(Hosts::NONE),
         }
     }
 
@@ -75,6 +126,7 @@ impl Scheduled {
         match self {
             Self::Distributed(page) => page.wanted(),
             Self::Simple(simple) => simple.wanted(),
+            Self::Twinned(page) => page.wanted(),
         }
     }
 
@@ -83,6 +135,7 @@ impl Scheduled {
         match self {
             Self::Distributed(page) => page.is_awaited(),
             Self::Simple(simple) => simple.is_awaited(),
+            Self::Twinned(page) => page.is_awaited(),
         }
     }
 
@@ -91,6 +144,7 @@ impl Scheduled {
         match self {
             Self::Distributed(page) => page.let_go(),
             Self::Simple(simple) => simple.let_go(),
+            Self::Twinned(page) => page.let_go(),
         }
     }
 
@@ -101,6 +155,9 @@ impl Scheduled {
                 page.forget();
             }
             Self::Simple(simple) => simple.forget(),
+            Self::Twinned(page) => {
+                page.forget();
+            }
         }
     }
 
@@ -109,6 +166,7 @@ impl Scheduled {
         match self {
             Self::Distributed(page) => page.fault(access),
             Self::Simple(simple) => simple.fault(access),
+            Self::Twinned(page) => page.fault(access),
         }
     }
 
@@ -117,6 +175,10 @@ impl Scheduled {
         match self {
             Self::Distributed(page) => page.poll_output().map(Does::As),
             Self::Simple(simple) => simple.poll(),
+            Self::Twinned(page) => Some(match page.poll_output()? {
+                TwinOutput::As(output) => Does::As(output),
+                output => Does::Twinned(output),
+            }),
         }
     }
 }

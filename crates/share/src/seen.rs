@@ -1,7 +1,7 @@
 //! What is counted of each unit at this host, and told of it.
 
 use farpage_abi::Access;
-use farpage_coherence::{Host, Message, Output};
+use farpage_coherence::{Host, Message, Output, TwinOutput};
 use serde::{Deserialize, Serialize};
 
 use crate::changed::Changed;
@@ -78,6 +78,11 @@ impl UnitCounts {
                     | Output::Answer(_),
                 )
                 | Does::Store => {}
+                Does::Twinned(TwinOutput::Send(..) | TwinOutput::Again { .. }) => {
+                    more(&mut self.sent);
+                }
+                // Counted when something differs.
+                Does::Twinned(_) => {}
                 Does::Send(to, _) if *to == own => {}
                 Does::Send(..) => more(&mut self.sent),
             }

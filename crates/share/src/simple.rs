@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use farpage_abi::Access;
-use farpage_coherence::{Asked, Central, Host, Hosts, Order, Output, Violation};
+use farpage_coherence::{Asked, Central, Host, Hosts, Order, Output, TwinOutput, Violation};
 use serde::{Deserialize, Serialize};
 
 use crate::line::Lanes;
@@ -63,6 +63,8 @@ pub(crate) enum Does {
     Send(Host, Message),
     /// The contents that came are the server's.
     Store,
+    /// What the scheduler of release consistency says besides.
+    Twinned(TwinOutput),
 }
 
 /// What the server wants of a client.

@@ -82,6 +82,23 @@ impl Places<'_> {
         Ok(Some(bytes))
     }
 
+    /// The contents of all of `pages`; of those that are nowhere, those of a twin.
+    pub(crate) fn all_or(
+        &self,
+        pages: PageRange,
+        twin: Box<[u8]>,
+    ) -> Result<Box<[u8]>, PagerError> {
+        let mut bytes = twin;
+        let (parts, _) = bytes.as_chunks_mut();
+        for (page, into) in pages.iter().zip(parts) {
+            let mut found = [0; PAGE_BYTES];
+            if self.page(page, &mut found)? {
+                *into = found;
+            }
+        }
+        Ok(bytes)
+    }
+
     /// The kernel was given `bytes`, the only contents of `pages`. What it could not take goes to
     /// paging space.
     pub(crate) fn were_given(&self, pages: PageRange, bytes: &[u8]) -> Result<(), PagerError> {

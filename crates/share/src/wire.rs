@@ -1,7 +1,8 @@
 //! What servers tell each other, as bytes.
 
 use farpage_coherence::{
-    Epoch, Generation, Host, Hosts, Marker, Message, Report, Request, Standing, Verdict,
+    Epoch, Generation, Host, Hosts, Marker, Message, Report, Request, Standing, TwinMessage,
+    Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -93,6 +94,14 @@ pub(crate) enum Said {
         units: Vec<(u64, u64, Verdict)>,
         /// There is no more.
         is_last: bool,
+    },
+    /// Of a unit of an object with release consistency. Contents, or a diff, follow where they belong
+    /// to it.
+    Twinned {
+        object: u64,
+        unit: u64,
+        generation: Generation,
+        message: TwinMessage,
     },
 }
 
@@ -242,6 +251,12 @@ pub fn samples() -> Vec<Vec<u8>> {
             fence,
             units: vec![(7, 1, Verdict::untouched(Host(0)))],
             is_last: false,
+        },
+        Said::Twinned {
+            object: 7,
+            unit: 3,
+            generation: fence,
+            message: TwinMessage::Diff { number: 2 },
         },
     ];
     let all = messages.into_iter().map(unit).chain(others);

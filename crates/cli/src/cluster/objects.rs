@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use farpage_services::cluster::{ClusterListed, Scheduler, Wanted};
+use farpage_services::cluster::{ClusterListed, Consistency, Scheduler, Wanted};
 
 use crate::columns::{Side, columns};
 use crate::host::WhichHost;
@@ -52,8 +52,24 @@ pub struct CreateArgs {
     /// all. The memory ends with this host kernel; the file stays.
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
+    /// When a host sees what another has written
+    ///
+    /// With release several hosts write to different parts of a page at a time, and send what each changed
+    /// when they give a lock back or come to a barrier; others see it when they have taken a lock or
+    /// passed a barrier. For the distributed scheduler and 1 replica.
+    #[arg(long, value_name = "WHICH", default_value = "strict")]
+    pub consistency: WhichConsistency,
     #[command(flatten)]
     pub which: WhichHost,
+}
+
+/// When.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum WhichConsistency {
+    /// At once: one host at a time may write to a page
+    Strict,
+    /// After locks and barriers: several hosts may write to different parts of a page
+    Release,
 }
 
 /// Who decides.
@@ -93,6 +109,10 @@ pub fn create(args: &CreateArgs) -> Result<()> {
         replicas: args.replicas,
         hold_us: micros_of("--hold", args.hold.as_deref())?,
         stale_us: micros_of("--stale", args.stale.as_deref())?,
+        consistency: match args.consistency {
+            WhichConsistency::Strict => Consistency::Strict,
+            WhichConsistency::Release => Consistency::Release,
+        },
         stays: true,
         note: String::new(),
     };
@@ -192,10 +212,11 @@ pub fn tables(listed: &ClusterListed) -> String {
             },
             human(one.wanted.bytes),
             human(one.wanted.unit_bytes),
-            match (one.is_sealed, one.is_durable) {
-                (true, _) => "sealed".to_owned(),
-                (false, true) => "durable".to_owned(),
-                (false, false) => one.wanted.scheduler.to_string(),
+            match (one.is_sealed, one.is_durable, one.wanted.consistency) {
+                (true, ..) => "sealed".to_owned(),
+                (false, true, _) => "durable".to_owned(),
+                (false, false, Consistency::Release) => "release".to_owned(),
+                (false, false, Consistency::Strict) => one.wanted.scheduler.to_string(),
             },
             one.wanted.replicas.to_string(),
             one.home.to_string(),

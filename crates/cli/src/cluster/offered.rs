@@ -1,10 +1,10 @@
 //! What the host kernel offers its processes of the cluster.
 
-use farpage_control::{ControlError, Durability, Scheduler as Recorded};
+use farpage_control::{Consistency as How, ControlError, Durability, Scheduler as Recorded};
 use farpage_services::Refusal;
 use farpage_services::cluster::{
-    Cluster, ClusterListed, Files, Had, HostListed, OnFigures, OnFlushed, OnPages, PagesWanted,
-    Scheduler, SharedFigures, SharedListed, Wanted,
+    Cluster, ClusterListed, Consistency, Files, Had, HostListed, OnFigures, OnFlushed, OnPages,
+    OnReleased, PagesWanted, Passes, Scheduler, SharedFigures, SharedListed, Wanted,
 };
 use farpage_share::{HaveError, Wish};
 
@@ -30,6 +30,10 @@ impl Cluster for Joined {
             replicas: wanted.replicas,
             hold_us: wanted.hold_us,
             stale_us: wanted.stale_us,
+            consistency: match wanted.consistency {
+                Consistency::Strict => How::Strict,
+                Consistency::Release => How::Release,
+            },
             stays: wanted.stays,
             note: wanted.note,
         });
@@ -45,6 +49,7 @@ impl Cluster for Joined {
             uid: described.uid,
             note: described.note,
             is_sealed: described.is_sealed,
+            consistency: consistency(described.consistency),
             object,
         })
     }
@@ -82,6 +87,20 @@ impl Cluster for Joined {
                 cluster.flush(&name, uid, Box::new(told));
             }
             Err(refusal) => answer(Err(refusal)),
+        }
+    }
+
+    fn passes(&self, number: u64, what: Passes, answer: OnReleased) {
+        let cluster = match self.asked() {
+            Ok(cluster) => cluster,
+            Err(refusal) => return answer(Err(refusal)),
+        };
+        let ended = |ended: Result<(), farpage_share::Unreleased>| {
+            answer(ended.map_err(|why| Refusal::Cluster(why.to_string())));
+        };
+        match what {
+            Passes::Released => cluster.releases(number, Box::new(ended)),
+            Passes::Acquired => cluster.acquires(number, Box::new(ended)),
         }
     }
 
@@ -182,6 +201,13 @@ impl Cluster for Joined {
     }
 }
 
+fn consistency(how: How) -> Consistency {
+    match how {
+        How::Strict => Consistency::Strict,
+        How::Release => Consistency::Release,
+    }
+}
+
 fn listed(
     cluster: &farpage_share::Cluster,
     number: u64,
@@ -201,6 +227,7 @@ fn listed(
             replicas: described.replicas,
             hold_us: described.hold_us,
             stale_us: described.stale_us,
+            consistency: consistency(described.consistency),
             stays: described.stays,
             note: described.note,
         },
@@ -232,6 +259,9 @@ fn refusal(name: &str, error: HaveError) -> Refusal {
         | HaveError::File(..)
         | HaveError::NoFile(_)
         | HaveError::Flush(..)) => Refusal::Cluster(error.to_string()),
+        HaveError::Consistency(name, is) => {
+            Refusal::Differs(name, format!("with consistency {is}"))
+        }
         HaveError::NotYours(name) => Refusal::NotYours(name),
         HaveError::Differs {
             name,

@@ -185,12 +185,12 @@ fn what_cannot_have_a_file_or_be_flushed_is_refused() {
     said(
         &one,
         &simple,
-        "only memory with the distributed scheduler and 1 replica",
+        "only memory with the distributed scheduler, 1 replica and strict",
     );
     said(
         &one,
         &["create", "--replicas", "2", "--file", path, "x", "1M"],
-        "and 1 replica",
+        "1 replica and strict",
     );
     make(&one, &file);
     said(

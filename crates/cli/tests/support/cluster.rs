@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use farpage_services::Host;
-use farpage_services::cluster::{Scheduler, Wanted};
+use farpage_services::cluster::{Consistency, Scheduler, Wanted};
 use farpage_sys::process;
 
 use crate::up::{farpage, until};
-use crate::{heap, history, locks};
+use crate::{heap, history, locks, released};
 
 /// What a program of a host is told where its host kernel listens.
 pub const CLIENT: &str = "FARPAGE_TEST_CLIENT";
@@ -41,6 +41,10 @@ pub fn run_client() {
                 },
                 hold_us: None,
                 stale_us: None,
+                consistency: match kind {
+                    "release" => Consistency::Release,
+                    _ => Consistency::Strict,
+                },
                 replicas: if kind == "mirrored" { 2 } else { 1 },
                 stays: false,
                 note: String::new(),
@@ -61,6 +65,10 @@ pub fn run_client() {
         }
         let memory = shared.as_ref().expect("it shares something");
         if let Some(answer) = locks::act(&words, memory) {
+            println!("{answer}");
+            continue;
+        }
+        if let Some(answer) = released::act(&words, &host, memory) {
             println!("{answer}");
             continue;
         }

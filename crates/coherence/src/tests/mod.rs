@@ -9,6 +9,7 @@ mod migration;
 mod model;
 mod named;
 mod seal;
+mod twinned;
 mod world;
 
 use alloc::{format, string::String};

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farpage_control::{
-    Config, Control, Description, Durability, Endpoint, Event, Home, Scheduler, View,
+    Config, Consistency, Control, Description, Durability, Endpoint, Event, Home, Scheduler, View,
 };
 
 /// What must happen happens by then.
@@ -183,6 +183,7 @@ pub fn description(of: &Control) -> Description {
         scheduler: Scheduler::Simple,
         hold_us: None,
         stale_us: None,
+        consistency: Consistency::Strict,
         is_sealed: false,
         replicas: 1,
         durability: Durability::Volatile,

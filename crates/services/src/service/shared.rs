@@ -11,18 +11,18 @@ use farpage_port::{Name, SendRight, Sender};
 use super::backed::{Event, Tells};
 use super::{Entry, Held, Service, failed, identity};
 use crate::cluster::{
-    Cluster, ClusterFigures, ClusterListed, Files, Had, PagesTold, PagesWanted, Wanted,
+    Cluster, ClusterFigures, ClusterListed, Files, Had, PagesTold, PagesWanted, Passes, Wanted,
 };
 use farpage_sync::Process;
 
-use crate::interface::Tried;
+use crate::interface::{OfCluster, Tried};
 use crate::limits::Cost;
 use crate::{Refusal, names};
 
 /// Calls that wait for the store at most.
 const ASKED_MAX: usize = 256;
 
-type Given = Both<(u64, String, bool), SendRight>;
+type Given = Both<OfCluster, SendRight>;
 type Asked = Answer<Tried<Given>>;
 
 /// The cluster, and what of it somebody at this host has.
@@ -185,6 +185,18 @@ impl Service {
         self.clustered.as_ref().map(|clustered| &clustered.cluster)
     }
 
+    /// This host releases or acquires an object of the cluster.
+    pub(super) fn passes_object(&self, number: u64, what: Passes, answer: Answer<Tried<()>>) {
+        let tell = move |ended| {
+            // Who asked may be gone.
+            let _ = answer.give(Tried(ended));
+        };
+        match self.cluster_of_hosts() {
+            Some(cluster) => cluster.passes(number, what, Box::new(tell)),
+            None => tell(Err(Refusal::Alone)),
+        }
+    }
+
     /// Whether a process lives that took something, at whichever host.
     pub(super) fn asked_whether(&self, process: u64, answer: Answer<bool>) {
         let of = Process::from_number(process);
@@ -290,6 +302,12 @@ impl Service {
         name: String,
         (_, pid): (u32, u32),
     ) -> Result<(Name, Given), Refusal> {
+        let said = OfCluster {
+            bytes: had.bytes,
+            note: had.note,
+            is_sealed: had.is_sealed,
+            consistency: had.consistency,
+        };
         let known = self.clustered.as_ref();
         let known = known.and_then(|clustered| clustered.by_number.get(&had.number).copied());
         if let Some(port) = known
@@ -297,7 +315,6 @@ impl Service {
             // Of an earlier stay of this host it is another one, which cannot be used any more.
             && Arc::ptr_eq(&entry.object, &had.object)
         {
-            let said = (entry.bytes, had.note, had.is_sealed);
             let given = Both(said, entry.give());
             // All who have it here have it once, as the cluster sees it.
             self.asks_release(had.number);
@@ -336,7 +353,7 @@ impl Service {
         if let Some(clustered) = &mut self.clustered {
             clustered.by_number.insert(number, key);
         }
-        Ok((key, Both((bytes, had.note, had.is_sealed), right)))
+        Ok((key, Both(said, right)))
     }
 
     /// Nobody at this host has the object at a port any more. One of an earlier stay was released

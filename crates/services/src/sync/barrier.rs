@@ -5,7 +5,7 @@ use std::time::Duration;
 use farpage_sync::{Arrive, Arrived, Kind, Reset};
 
 use super::{Place, SyncError, until};
-use crate::{Host, Shared};
+use crate::{Host, Shared, passes};
 
 /// A place that so many threads reach before any goes on, time and again.
 #[derive(Clone)]
@@ -47,9 +47,13 @@ impl Barrier {
     /// # Errors
     /// [`SyncError::Broken`], [`SyncError::Lost`], [`SyncError::Host`].
     pub fn wait(&self, limit: Option<Duration>) -> Result<u32, SyncError> {
+        passes::released()?;
         let arrive = Arrive::new(self.0.own()?, self.0.layout.cells());
         match self.0.runs(arrive, 0, until(limit))? {
-            Arrived::All(number) => Ok(number),
+            Arrived::All(number) => {
+                passes::acquired()?;
+                Ok(number)
+            }
             Arrived::Broken => Err(SyncError::Broken),
         }
     }

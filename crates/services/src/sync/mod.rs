@@ -6,6 +6,10 @@
 //! have memory of their own, by name. Zeros are a free lock, an empty semaphore or barrier; nothing has
 //! to be made, and nothing is left behind.
 //!
+//! Of memory with release consistency ([`Consistency::Release`]) they carry what was written: whoever gives
+//! a lock back or comes to a barrier releases before that all such memory that its process has open, and
+//! whoever has taken a lock or passed a barrier acquires it. They cannot lie in such memory themselves.
+//!
 //! What a process had when it died is free again, and whoever has it next is told.
 //!
 //! ```no_run
@@ -39,7 +43,7 @@ use std::time::{Duration, Instant};
 use farpage_abi::PAGE_BYTES;
 use farpage_sync::{KIND, Layout, Process, Steps};
 
-use crate::cluster::{Scheduler, Wanted};
+use crate::cluster::{Consistency, Scheduler, Wanted};
 use crate::{Error, Host, Refusal, Shared};
 use ground::Stands;
 
@@ -62,6 +66,12 @@ pub enum SyncError {
         /// What it takes.
         needs: u64,
     },
+    /// What one host writes there others see too late.
+    #[error(
+        "nothing can be locked in '{0}', which has consistency release: what one host writes there others \
+         see only after a lock; give the lock a name of its own, or put it in other memory"
+    )]
+    Apart(String),
     /// The memory is only read.
     #[error(
         "'{0}' can only be read, and who takes a lock writes to it; use memory that is written to"
@@ -136,6 +146,9 @@ impl Place {
                 needs,
             });
         }
+        if shared.consistency() == Consistency::Release {
+            return Err(SyncError::Apart(shared.name().into()));
+        }
         if !shared.is_writable() {
             return Err(SyncError::ReadOnly(shared.name().into()));
         }
@@ -172,6 +185,7 @@ impl Place {
             replicas,
             hold_us: None,
             stale_us: None,
+            consistency: Consistency::Strict,
             stays: false,
             note: String::new(),
         };

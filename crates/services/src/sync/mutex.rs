@@ -9,7 +9,7 @@ use farpage_sys::process;
 
 use super::ground::Stands;
 use super::{Place, SyncError, until};
-use crate::{Host, Shared};
+use crate::{Host, Shared, passes};
 
 /// What came of taking a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +88,10 @@ impl Mutex {
             Taken::Busy => Ok(Acquired::TimedOut),
             Taken::Taken { is_marked } => {
                 Stands::new(&self.0, 0, None)?.store(THREAD, process::thread_id().into())?;
+                if let Err(error) = passes::acquired() {
+                    self.gives_back()?;
+                    return Err(error.into());
+                }
                 Ok(match is_marked {
                     true => Acquired::HolderDied,
                     false => Acquired::Taken,
@@ -105,7 +109,14 @@ impl Mutex {
         self.gives()
     }
 
+    /// Others see what this thread did, and may take it; also where some of that is lost, which is told.
     fn gives(&self) -> Result<(), SyncError> {
+        let released = passes::released();
+        self.gives_back()?;
+        Ok(released?)
+    }
+
+    fn gives_back(&self) -> Result<(), SyncError> {
         Stands::new(&self.0, 0, None)?.store(THREAD, 0)?;
         let give = Give::new(self.0.own()?, self.0.layout.cells(), true);
         match self.0.runs(give, 0, None)? {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use farpage_sync::{Give, Kind, Take, Taken};
 
 use super::{Place, SyncError, until};
-use crate::{Host, Shared};
+use crate::{Host, Shared, passes};
 
 /// So many places. A place is the process's that took it: what one had that died is free again.
 #[derive(Clone)]
@@ -50,7 +50,13 @@ impl Semaphore {
         let waits = limit != Some(Duration::ZERO);
         let take = Take::new(self.0.own()?, self.0.layout.cells(), waits);
         match self.0.runs(take, 0, until(limit))? {
-            Taken::Taken { .. } => Ok(true),
+            Taken::Taken { .. } => {
+                if let Err(error) = passes::acquired() {
+                    self.gives_back()?;
+                    return Err(error.into());
+                }
+                Ok(true)
+            }
             Taken::Busy => Ok(false),
         }
     }
@@ -60,6 +66,12 @@ impl Semaphore {
     /// # Errors
     /// [`SyncError::NotHeld`] when this process has none; [`SyncError::Lost`].
     pub fn release(&self) -> Result<(), SyncError> {
+        let released = passes::released();
+        self.gives_back()?;
+        Ok(released?)
+    }
+
+    fn gives_back(&self) -> Result<(), SyncError> {
         let give = Give::new(self.0.own()?, self.0.layout.cells(), false);
         match self.0.runs(give, 0, None)? {
             true => Ok(()),

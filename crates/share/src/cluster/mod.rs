@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use farpage_abi::PAGE_BYTES;
 use farpage_coherence::Host;
 use farpage_control::{
-    Control, ControlError, Description, Durability, Event, Home, ObjectId, Ping, Pong, Scheduler,
-    View,
+    Consistency, Control, ControlError, Description, Durability, Event, Home, ObjectId, Ping, Pong,
+    Scheduler, View,
 };
 use farpage_host::{Object, Objects};
 use farpage_network::{ClusterKey, Incarnation, Network, NetworkError};
@@ -29,7 +29,7 @@ use serde::de::DeserializeOwned;
 use crate::backing::{Backing, BackingError};
 use crate::counters::Figures;
 use crate::object::{About, lock};
-use crate::server::{Hosts, Left, OpenError, Server, Wire, Wrong, check_durable, check_kind};
+use crate::server::{Hosts, Left, OnReleased, OpenError, Server, Wire, Wrong, check_kind};
 use crate::types::Types;
 use lives::Questions;
 use names::Rounds;
@@ -101,8 +101,8 @@ pub enum HaveError {
     NotYours(String),
     /// It is of a kind that stays writable.
     #[error(
-        "'{0}' cannot be sealed: hosts pass on copies only of memory with the distributed scheduler and 1 \
-         replica; make it so, and fill it anew"
+        "'{0}' cannot be sealed: hosts pass on copies only of memory with the distributed scheduler, 1 \
+         replica and strict consistency; make it so, and fill it anew"
     )]
     Unsealable(String),
     /// Its file cannot be one.
@@ -114,6 +114,9 @@ pub enum HaveError {
     /// It cannot be flushed.
     #[error("cannot flush '{0}': {1}")]
     Flush(String, String),
+    /// It is there, and hosts see what others write at other times than was wanted.
+    #[error("'{0}' has consistency {1}")]
+    Consistency(String, Consistency),
     /// It is there, and differs from what was wanted.
     #[error("'{name}' has {bytes} bytes in units of {unit_bytes}")]
     Differs {
@@ -150,10 +153,26 @@ pub struct Wish {
     pub hold_us: Option<u32>,
     /// Microseconds that what a host reads may be old by; `None`: it is what was written last.
     pub stale_us: Option<u32>,
+    /// When a host sees what another has written.
+    pub consistency: Consistency,
     /// It stays without anybody who has it.
     pub stays: bool,
     /// What is said of its contents.
     pub note: String,
+}
+
+impl Wish {
+    /// Refuses what cannot be together.
+    fn check(&self, is_durable: bool) -> Result<(), OpenError> {
+        let is_old = self.stale_us.is_some();
+        check_kind(
+            self.scheduler,
+            self.replicas,
+            is_old,
+            self.consistency,
+            is_durable,
+        )
+    }
 }
 
 /// A host of the view.
@@ -390,10 +409,8 @@ impl Cluster {
                     }
                 }
                 (Err(ControlError::NoName(_)), Some(wish)) => {
-                    let is_old = wish.stale_us.is_some();
-                    check_kind(wish.scheduler, wish.replicas, is_old)?;
+                    wish.check(files.is_some() || backing.is_some())?;
                     if let Some(Files { file, journal }) = files.take() {
-                        check_durable(true, wish.scheduler, wish.replicas, is_old)?;
                         let backing_of =
                             Backing::open(file, journal, rounded(wish), wish.unit_bytes);
                         let refused = |why| HaveError::File(name.into(), why);
@@ -447,6 +464,8 @@ impl Cluster {
             return Ok(());
         }
         uses.remove(&number);
+        // Who had it may have ended without.
+        self.inner.server.releases(number, Box::new(drop));
         self.inner.control.release(ObjectId(number))
     }
 
@@ -469,11 +488,22 @@ impl Cluster {
         let (id, found) = self.inner.control.find(name)?;
         let described = &found.description;
         fits(name, uid, described, None)?;
-        if (described.scheduler, described.replicas) != (Scheduler::Distributed, 1) {
+        let is_plain = (described.scheduler, described.replicas) == (Scheduler::Distributed, 1);
+        if !is_plain || described.consistency != Consistency::Strict {
             return Err(HaveError::Unsealable(name.into()));
         }
         self.inner.control.seal(id)?;
         Ok(self.inner.all_know(id.0)?)
+    }
+
+    /// As [`Server::releases`].
+    pub fn releases(&self, number: u64, on_end: OnReleased) {
+        self.inner.server.releases(number, on_end);
+    }
+
+    /// As [`Server::acquires`].
+    pub fn acquires(&self, number: u64, on_end: OnReleased) {
+        self.inner.server.acquires(number, on_end);
     }
 
     /// True of an object that this host made, in this stay.
@@ -567,6 +597,10 @@ fn fits(
     }
     let (bytes, unit_bytes) = (described.bytes, described.page_bytes);
     let differs = |wish: &Wish| rounded(wish) != bytes || wish.unit_bytes != unit_bytes;
+    let is_other = |wish: &&Wish| wish.consistency != described.consistency;
+    if wish.filter(is_other).is_some() {
+        return Err(HaveError::Consistency(name.into(), described.consistency));
+    }
     match wish.is_some_and(differs) {
         true => Err(HaveError::Differs {
             name: name.into(),
@@ -605,6 +639,7 @@ impl Inner {
             replicas: wish.replicas,
             hold_us: wish.hold_us,
             stale_us: wish.stale_us,
+            consistency: wish.consistency,
             is_sealed: false,
             durability,
             home: Home {
@@ -636,6 +671,7 @@ impl Inner {
             hold: described.hold_us.map_or(HOLD, micros),
             stale: described.stale_us.map(micros),
             is_durable: described.durability == Durability::Flushed,
+            consistency: described.consistency,
             turned: turned(name, &described.note)?,
         };
         let object = match backing {

@@ -11,7 +11,7 @@ use farpage_coherence::Host;
 use farpage_control::{ControlError, Durability, ObjectId};
 use farpage_host::Object;
 
-use super::{Cluster, HaveError, Inner, Kind, Wish, check_kind, lock, put};
+use super::{Cluster, HaveError, Inner, Kind, Wish, lock, put};
 
 /// Time between two looks at whether there is no use in waiting any more.
 const LOOK: Duration = Duration::from_millis(100);
@@ -183,7 +183,7 @@ impl Cluster {
     /// # Errors
     /// [`ControlError::Exists`] in [`HaveError`] when the name is another's.
     pub fn make(&self, name: &str, uid: u32, wish: &Wish) -> Result<u64, HaveError> {
-        check_kind(wish.scheduler, wish.replicas, wish.stale_us.is_some())?;
+        wish.check(false)?;
         let described = self.inner.described(uid, wish, Durability::Volatile);
         let number = self.inner.control.make(Some(name), described)?.0;
         self.inner.all_know(number)?;

@@ -12,6 +12,9 @@ impl Shared {
         let (kept, is_new) = self.with(unit, |cell| (cell.contents.clone(), cell.is_new));
         match kept {
             Some(contents) => Ok(contents),
+            None if let Some(twin) = self.twin_of(unit)? => {
+                places.all_or(self.pages_of(unit), twin)
+            }
             None => places
                 .all(self.pages_of(unit), is_new)?
                 .ok_or(PagerError::Corrupt),
@@ -79,7 +82,10 @@ impl Shared {
             let pages = self.pages_of(unit).intersect(ticket.pages());
             let found = match &contents {
                 Some(contents) => Ok(Some((self.part_of(unit, contents, pages), is_owner))),
-                None => self.found(places, pages, is_owner && is_new),
+                None => match self.found(places, pages, is_owner && is_new) {
+                    Ok(None) => self.found_in_twin(unit, pages),
+                    found => found,
+                },
             };
             match found {
                 Ok(Some((bytes, precious))) => {
@@ -161,6 +167,17 @@ impl Shared {
     fn part_of(&self, unit: u64, contents: &[u8], pages: PageRange) -> Vec<u8> {
         let first = (pages.start.0 - unit * self.about.unit_pages) as usize * PAGE_BYTES;
         contents[first..first + pages.bytes() as usize].to_vec()
+    }
+
+    /// Pages of a copy that tasks here may write to, and have not: they go without a word.
+    fn found_in_twin(
+        &self,
+        unit: u64,
+        pages: PageRange,
+    ) -> Result<Option<(Vec<u8>, bool)>, PagerError> {
+        let twin = self.twin_of(unit)?;
+        let page = PageRange::one(pages.start);
+        Ok(twin.map(|twin| (self.part_of(unit, &twin, page), false)))
     }
 
     /// What is at this host of `pages`, which the kernel has not, from the first; and whether it is

@@ -1,7 +1,7 @@
 //! What a shared object gives to others when this host leaves.
 
 use farpage_abi::Access;
-use farpage_coherence::{Host, Hosts, Known, Message, Violation};
+use farpage_coherence::{Host, Hosts, Known, Message, TwinMessage, Violation};
 
 use super::{FENCED, Kind, Shared, lock};
 use crate::cell::{Cell, Event};
@@ -49,9 +49,10 @@ impl Shared {
         }
     }
 
-    /// True while threads of this host still wait for something, so that it may yet come.
+    /// True while threads of this host still wait for something, so that it may yet come, or what they
+    /// wrote is not with its owner.
     pub(crate) fn waits(&self) -> bool {
-        let waits = |cell: &Cell| cell.unit.wanted().is_some();
+        let waits = |cell: &Cell| cell.unit.wanted().is_some() || cell.unit.is_unreleased();
         self.cells.iter().any(|part| lock(part).values().any(waits))
     }
 
@@ -73,7 +74,7 @@ impl Shared {
     /// they need not, or it does not know.
     pub(crate) fn touched_at_home(&self) -> Option<Units> {
         let home = *lock(&self.home);
-        let is_told = matches!(self.kind, Kind::Plain) && !self.has_file();
+        let is_told = matches!(self.kind, Kind::Plain | Kind::Twinned(_)) && !self.has_file();
         if home.host != self.shell.own || !is_told {
             return None;
         }
@@ -130,6 +131,8 @@ impl Shared {
     pub(super) fn as_it_leaves(&self, unit: u64, event: Event) -> Option<Event> {
         match (self.shell.stage(), event) {
             (Stage::Stays, event) => Some(event),
+            // A diff needs the page that it is put in.
+            (_, event @ Event::Wanted(_)) if self.is_applying(unit) => Some(event),
             (Stage::Gives | Stage::Closed | Stage::Goes, Event::Wanted(ticket)) => {
                 lock(&self.failures).insert(unit, FENCED);
                 ticket.fail(FENCED);
@@ -139,6 +142,13 @@ impl Shared {
                 Stage::Closed | Stage::Goes,
                 Event::Came {
                     message: Message::Request(_),
+                    ..
+                },
+            )
+            | (
+                Stage::Closed | Stage::Goes,
+                Event::Twin {
+                    message: TwinMessage::Ask { .. } | TwinMessage::Diff { .. },
                     ..
                 },
             ) => None,

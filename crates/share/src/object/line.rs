@@ -10,7 +10,7 @@ use crate::wire::Said;
 impl Shared {
     pub(super) fn is_in_line(&self) -> bool {
         match self.kind {
-            Kind::Plain => false,
+            Kind::Plain | Kind::Twinned(_) => false,
             Kind::Mirrored(_) | Kind::Simple(_) => true,
         }
     }
@@ -89,7 +89,9 @@ impl Shared {
                 self.mirrors_much(mirrored);
                 done
             }
-            (Happening::Unit(unit, event), Kind::Plain | Kind::Simple(_)) => self.act(unit, event),
+            (Happening::Unit(unit, event), Kind::Plain | Kind::Twinned(_) | Kind::Simple(_)) => {
+                self.act(unit, event)
+            }
             (Happening::Parcel { from, parcel }, Kind::Mirrored(mirrored)) => {
                 self.takes_parcel(mirrored, from, parcel)
             }
@@ -124,9 +126,11 @@ impl Shared {
                 | Happening::Arrived(_)
                 | Happening::SayArrived
                 | Happening::OnTwo(_),
-                Kind::Plain | Kind::Simple(_),
+                Kind::Plain | Kind::Twinned(_) | Kind::Simple(_),
             )
-            | (Happening::Simple { .. }, Kind::Plain | Kind::Mirrored(_)) => Ok(()),
+            | (Happening::Simple { .. }, Kind::Plain | Kind::Twinned(_) | Kind::Mirrored(_)) => {
+                Ok(())
+            }
         }
     }
 }

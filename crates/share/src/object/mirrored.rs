@@ -27,7 +27,7 @@ impl Shared {
     pub(super) fn mirrored(&self) -> Option<&Mutex<State>> {
         match &self.kind {
             Kind::Mirrored(state) => Some(state),
-            Kind::Plain | Kind::Simple(_) => None,
+            Kind::Plain | Kind::Twinned(_) | Kind::Simple(_) => None,
         }
     }
 

@@ -11,6 +11,7 @@ mod seal;
 mod seen;
 mod simple;
 mod stale;
+mod twinned;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageRange};
-use farpage_coherence::{Contents, HOSTS_MAX, Host, Message, Output, Page, Violation};
-use farpage_control::Scheduler;
+use farpage_coherence::{Contents, HOSTS_MAX, Host, Message, Output, Page, Twinned, Violation};
+use farpage_control::{Consistency, Scheduler};
 use farpage_host::Object;
 use farpage_pagers::{PagerError, errno};
 
@@ -34,6 +35,7 @@ use crate::recovery::of_nobody;
 use crate::scheduled::Scheduled;
 use crate::server::Shell;
 use crate::simple::{Does, Simple, State as OfSimple};
+use crate::twins::{State as Twins, Waits};
 use crate::types::Types;
 use crate::unit::Places;
 use crate::wire::Said;
@@ -42,7 +44,7 @@ use leave::Untouched;
 /// Cells are kept in so many parts, each with its lock.
 const PARTS: u64 = 16;
 /// The last contents died with a host.
-const LOST: PagerError = PagerError::Read(errno::EIO);
+pub(crate) const LOST: PagerError = PagerError::Read(errno::EIO);
 /// This host may not act any more.
 const FENCED: PagerError = PagerError::Read(errno::EHOSTUNREACH);
 /// Nobody may write.
@@ -71,6 +73,8 @@ pub struct About {
     pub stay: u64,
     /// Threads that were let in to a unit keep it so long, if they have not run yet.
     pub hold: Duration,
+    /// When a host sees what another has written.
+    pub consistency: Consistency,
     /// What a host reads may be so old; `None`: it is what was written last.
     pub stale: Option<Duration>,
     /// Its home has a file of what was flushed ([`crate::Backing`]).
@@ -130,7 +134,9 @@ pub(crate) struct Home {
 enum Kind {
     /// The distributed scheduler; units die with their owner.
     Plain,
-    /// The same, and what others see is on two hosts.
+    /// Release consistency; units die with their owner.
+    Twinned(Twins),
+    /// The distributed scheduler, and what others see is on two hosts.
     Mirrored(Mutex<Mirrored>),
     /// The simple scheduler.
     Simple(Mutex<OfSimple>),
@@ -143,7 +149,10 @@ impl Kind {
                 is_homeless: home.is_next,
                 ..OfSimple::default()
             })),
-            (Scheduler::Distributed, 1) => Self::Plain,
+            (Scheduler::Distributed, 1) => match about.consistency {
+                Consistency::Strict => Self::Plain,
+                Consistency::Release => Self::Twinned(Twins::default()),
+            },
             (Scheduler::Distributed, _) => Self::Mirrored(Mutex::default()),
         }
     }
@@ -306,10 +315,10 @@ impl Shared {
         }
         let is_new = own == home.host && !home.is_next;
         if own != home.host || is_new {
-            return self.maybe_frozen(self.page(home.host), is_new);
+            return self.maybe_frozen(self.scheduled(home.host), is_new);
         }
         // Whoever had it died; others may say more, if they have not yet.
-        let mut page = self.page(self.about.home_before(own));
+        let mut page = self.scheduled(self.about.home_before(own));
         if self.shell.is_frozen() {
             return self.maybe_frozen(page, false);
         }
@@ -318,11 +327,17 @@ impl Shared {
         self.is_touched(unit);
         page.resume(own, &verdict).expect("nothing is known of it");
         // Nothing of it is anywhere yet, so nothing is to be done.
-        while page.poll_output().is_some() {}
-        Cell::new(
-            Scheduled::Distributed(page),
-            verdict.contents == Contents::First,
-        )
+        while page.poll().is_some() {}
+        Cell::new(page, verdict.contents == Contents::First)
+    }
+
+    fn scheduled(&self, owner: Host) -> Scheduled {
+        match self.kind {
+            Kind::Twinned(_) => Scheduled::Twinned(Box::new(Twinned::new(self.shell.own, owner))),
+            Kind::Plain | Kind::Mirrored(_) | Kind::Simple(_) => {
+                Scheduled::Distributed(self.page(owner))
+            }
+        }
     }
 
     fn page(&self, owner: Host) -> Page {
@@ -343,11 +358,11 @@ impl Shared {
         page
     }
 
-    fn maybe_frozen(&self, mut page: Page, is_new: bool) -> Cell {
+    fn maybe_frozen(&self, mut page: Scheduled, is_new: bool) -> Cell {
         if self.shell.is_frozen() {
             page.freeze();
         }
-        Cell::new(Scheduled::Distributed(page), is_new)
+        Cell::new(page, is_new)
     }
 
     /// Looks at a cell that this thread is at work on.
@@ -374,6 +389,7 @@ impl Shared {
                 }
                 // Who waits sees that it has gone.
                 Event::Flush(flushed) => drop(flushed),
+                Event::Release(call) | Event::Acquire(call) => call.fails(error),
                 _ => {}
             }
             return Ok(());
@@ -384,7 +400,7 @@ impl Shared {
         self.acts(unit, |places| match event {
             Event::Wanted(ticket) => Ok(self.wanted(places, unit, ticket)),
             Event::Unlock => Ok(self.unlock(places, unit)),
-            Event::TakeOver => Ok(self.take_over(places, unit)),
+            Event::TakeOver => Ok(self.is_to_take(places, unit)),
             Event::Expire => {
                 self.expire(unit);
                 Ok(Ok(()))
@@ -400,6 +416,31 @@ impl Shared {
             Event::Flush(flushed) => Ok(self.flush_unit(places, unit, flushed)),
             Event::LetGo => {
                 self.with(unit, |cell| cell.is_timed = false);
+                Ok(Ok(()))
+            }
+            Event::Release(call) => {
+                self.calls(unit, call, |page| page.release().map(Waits::Released));
+                Ok(Ok(()))
+            }
+            Event::Acquire(call) => {
+                self.calls(unit, call, |page| page.acquire().map(Waits::Acquired));
+                Ok(Ok(()))
+            }
+            Event::Put { apply, is_put } => {
+                self.after_put(places, unit, apply, is_put);
+                Ok(Ok(()))
+            }
+            Event::Twin {
+                from,
+                message,
+                came,
+            } => {
+                self.with(unit, |cell| {
+                    cell.counts.came();
+                    let page = cell.unit.twinned();
+                    page.map_or(Ok(()), |page| page.handle(from, message))
+                })?;
+                self.carry_out(places, unit, came);
                 Ok(Ok(()))
             }
             Event::Came {
@@ -440,12 +481,14 @@ impl Shared {
             part.entry(unit).or_insert_with(|| self.untouched(unit));
         }
         let places = self.places(&kernel);
+        self.may_be_here(unit);
         let done = act(&places)?;
         self.carry_out(&places, unit, None);
         if let Err(error) = done {
             self.fails(unit, error);
         }
         self.let_go(&places, unit);
+        self.ends_calls(unit);
         Ok(())
     }
 
@@ -501,6 +544,7 @@ impl Shared {
                         self.stores(unit, work.came.take());
                         Ok(())
                     }
+                    Does::Twinned(output) => self.does_twinned(places, unit, output, &mut work),
                 };
                 if let Err(error) = done {
                     self.fails(unit, error);

@@ -5,6 +5,7 @@ use std::sync::Weak;
 use std::time::Instant;
 
 use farpage_abi::{Access, ObjectId, PageIndex};
+use farpage_coherence::Twinned;
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
 
 use super::{FENCED, HOMELESS, LOST, SEALED, Shared, lock};
@@ -20,7 +21,7 @@ pub(super) const IS_SEALED: &str = "it is sealed: its contents are final; write 
 impl Pager for Shared {
     fn init(&self, object: ObjectId, pages: u64) -> Result<(), PagerError> {
         self.number.get_or_init(|| object);
-        if self.is_in_line() {
+        if self.keeps_aside() {
             let kept = Kept::number_of(object);
             self.shell.paging_space.init(kept, pages)?;
         }
@@ -98,7 +99,7 @@ impl Pager for Shared {
 
     fn terminate(&self, object: ObjectId) {
         self.shell.paging_space.terminate(object);
-        if self.is_in_line() {
+        if self.keeps_aside() {
             self.shell.paging_space.terminate(Kept::number_of(object));
         }
     }
@@ -170,5 +171,19 @@ impl Shared {
         }
         self.with(unit, |cell| cell.unit.fault(Access::Write));
         Ok(())
+    }
+
+    /// True when something of it is in paging space that no task is to see.
+    fn keeps_aside(&self) -> bool {
+        self.is_in_line() || self.twins().is_some()
+    }
+
+    /// Event::TakeOver.
+    pub(super) fn is_to_take(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
+        let is_twinned = self.with(unit, |cell| cell.unit.twinned().map(Twinned::take_over));
+        match is_twinned {
+            Some(()) => Ok(()),
+            None => self.take_over(places, unit),
+        }
     }
 }

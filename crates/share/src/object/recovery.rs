@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, Weak};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
-use farpage_coherence::{Host, Hosts, Page, Report, Standing, Verdict, Violation};
+use farpage_coherence::{Host, Hosts, Page, Report, Standing, Twinned, Verdict, Violation};
 use farpage_host::Object;
 use farpage_pagers::PagerError;
 
@@ -35,7 +35,7 @@ impl Shared {
             died.iter().for_each(|host| state.lanes.is_gone(host));
         }
         for unit in self.touched() {
-            self.with_page(unit, Page::freeze);
+            self.with(unit, |cell| cell.unit.freeze());
         }
     }
 
@@ -64,6 +64,10 @@ impl Shared {
     /// A copy may become the only contents: it may not go without a word any more. One that has gone
     /// is forgotten.
     fn keeps_copy_or_forgets(&self, places: &Places<'_>, unit: u64) {
+        if self.twins().is_some() {
+            self.with(unit, |cell| cell.unit.twinned().map(Twinned::give_up_copy));
+            return self.carry_out(places, unit, None);
+        }
         let is_copy = self.with_page(unit, |page| {
             !page.is_frozen() && !page.is_owner() && page.allowed().is_some()
         });
@@ -97,7 +101,7 @@ impl Shared {
     /// What this host has.
     pub(crate) fn reports(&self) -> Vec<(u64, Report)> {
         let report = |unit: u64| {
-            let report = self.with_page(unit, |page| page.report())?;
+            let report = self.with(unit, |cell| cell.unit.report())?;
             Some((unit, self.with_kept(unit, report)))
         };
         self.touched().into_iter().filter_map(report).collect()
@@ -152,14 +156,16 @@ impl Shared {
             for unit in units {
                 let (by, verdict) = verdict(unit).unwrap_or_else(|| (home.host, nobody_told(unit)));
                 self.is_touched(unit);
+                self.may_be_here(unit);
                 let resumed = self.with(unit, |cell| {
-                    let page = cell.unit.page()?;
-                    cell.is_new &= page.report().standing != Standing::Nothing;
-                    page.resume(by, &verdict).err()
+                    let standing = cell.unit.report()?.standing;
+                    cell.is_new &= standing != Standing::Nothing;
+                    cell.unit.resume(by, &verdict).err()
                 });
                 wrong.extend(resumed);
                 self.carry_out(&places, unit, None);
                 self.let_go(&places, unit);
+                self.ends_calls(unit);
             }
             // Another host may die as well, later.
             self.mirrors_all();
@@ -171,7 +177,7 @@ impl Shared {
     pub(crate) fn report_of(&self, unit: u64) -> Option<Report> {
         let mut part = self.part(unit);
         let cell = part.entry(unit).or_insert_with(|| self.untouched(unit));
-        let report = cell.unit.page()?.report();
+        let report = cell.unit.report()?;
         drop(part);
         Some(self.with_kept(unit, report))
     }
@@ -190,6 +196,7 @@ impl Shared {
         let _ = kernel.take_away(PageRange::new(0, kernel.pages()));
         for unit in self.touched() {
             self.fails(unit, why);
+            self.fails_calls(unit, why);
         }
     }
 }

@@ -19,7 +19,7 @@ impl Shared {
     pub(crate) fn seal(&self) -> bool {
         let is_new = match self.kind {
             Kind::Plain => !self.is_sealed.swap(true, Ordering::SeqCst),
-            Kind::Mirrored(_) | Kind::Simple(_) => false,
+            Kind::Twinned(_) | Kind::Mirrored(_) | Kind::Simple(_) => false,
         };
         if is_new {
             // Those that are touched from now on are told when they begin.

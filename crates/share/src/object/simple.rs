@@ -21,7 +21,7 @@ impl Shared {
     pub(super) fn simple(&self) -> Option<&Mutex<State>> {
         match &self.kind {
             Kind::Simple(state) => Some(state),
-            Kind::Plain | Kind::Mirrored(_) => None,
+            Kind::Plain | Kind::Twinned(_) | Kind::Mirrored(_) => None,
         }
     }
 

@@ -137,6 +137,7 @@ impl Server {
                 .collect()
         };
         let mut why = None;
+        wanted().iter().for_each(|shared| shared.gives_back());
         loop {
             if why.is_none() {
                 why = self.gives(&wanted, until, says);

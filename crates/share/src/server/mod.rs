@@ -10,19 +10,20 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use farpage_coherence::{Generation, Host, Members, View, Violation};
-use farpage_control::Scheduler;
+use farpage_control::{Consistency, Scheduler};
 use farpage_host::{Object, Objects};
-use farpage_pagers::Pager;
+use farpage_pagers::{Pager, PagerError};
 
 use crate::backing::Backing;
 use crate::counters::{Figures, Flows};
 use crate::durable::FlushError;
 use crate::gate::Gate;
 use crate::holds::Holds;
-use crate::object::{About, Home, Shared, lock};
+use crate::object::{About, Home, LOST, Shared, lock};
 use crate::parts::Parts;
 use crate::recovery::Recovering;
 use crate::seen::{Flow, UnitFigures};
+use crate::twins::OnEnd;
 use crate::types::NotTurned;
 use crate::wire::Said;
 use leave::Leaving;
@@ -187,16 +188,48 @@ pub enum OpenError {
     Old,
     /// It is to have a file, and a kind that cannot.
     #[error(
-        "only memory with the distributed scheduler and 1 replica, of which nothing old is read, has a file; \
-         give these, or leave out the file"
+        "only memory with the distributed scheduler, 1 replica and strict consistency, of which nothing old is \
+         read, has a file; give these, or leave out the file"
     )]
     Durable,
+    /// Several hosts are to write to one page, and it has a kind of which one does.
+    #[error(
+        "with consistency release hosts write to copies of a page, which one host, its home, puts together: \
+         that is with the distributed scheduler and 1 replica, and what is read is as old as the last \
+         acquire, not by a time; give these and no stale, or leave out the consistency"
+    )]
+    Release,
     /// It cannot be had in this host's byte order.
     #[error("'{0}': {1}")]
     Turned(String, NotTurned),
     /// The kernel of this host could not make it.
     #[error(transparent)]
     Kernel(#[from] farpage_host::Error),
+}
+
+/// Is told how a release or an acquire has ended.
+pub type OnReleased = Box<dyn FnOnce(Result<(), Unreleased>) + Send>;
+
+/// Why a release or an acquire did not do all that it should.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreleased {
+    /// The contents are lost.
+    #[error(
+        "what was written to '{0}' is lost in part: the host that had those pages has died, and nobody          else has them (consistency release is with 1 replica); make it anew"
+    )]
+    Lost(String),
+    /// This host may not act any more.
+    #[error(
+        "what was written to '{0}' does not reach others: this host is out of the cluster, or leaves it;          start the program again when the host is in the cluster"
+    )]
+    Out(String),
+}
+
+fn unreleased(name: String, error: PagerError) -> Unreleased {
+    match error {
+        LOST => Unreleased::Lost(name),
+        _ => Unreleased::Out(name),
+    }
 }
 
 /// Why what a peer sent was not taken.
@@ -309,12 +342,13 @@ impl Server {
         if bytes == 0 || !unit_pages.is_power_of_two() || unit_pages > UNIT_PAGES_MAX {
             return Err(OpenError::Size { bytes, unit_pages });
         }
-        check_kind(about.scheduler, about.replicas, about.stale.is_some())?;
-        check_durable(
-            about.is_durable,
+        let is_old = about.stale.is_some();
+        check_kind(
             about.scheduler,
             about.replicas,
-            about.stale.is_some(),
+            is_old,
+            about.consistency,
+            about.is_durable,
         )?;
         // The homes of all objects change with the gate closed. Whoever is in it may lock.
         let entered = self.shell.gate.enter();
@@ -356,6 +390,54 @@ impl Server {
             // Who was at work has ended then, with what came meanwhile.
             drop(self.shell.gate.close());
         }
+    }
+
+    /// What programs of this host have written to an object with release consistency until now is with
+    /// those who own it when this returns: whoever acquires it after that sees it. At once for others.
+    ///
+    /// # Errors
+    /// [`Unreleased`].
+    pub fn release(&self, number: u64) -> Result<(), Unreleased> {
+        self.waits_for(number, Self::releases)
+    }
+
+    /// When this returns, programs of this host read nothing of an object with release consistency that
+    /// is older than what was released before. At once for others.
+    ///
+    /// # Errors
+    /// [`Unreleased`].
+    pub fn acquire(&self, number: u64) -> Result<(), Unreleased> {
+        self.waits_for(number, Self::acquires)
+    }
+
+    /// As [`Server::release`], and does not wait: `on_end` is told, perhaps with locks held, and must not
+    /// use the server.
+    pub fn releases(&self, number: u64, on_end: OnReleased) {
+        self.calls(number, on_end, Shared::releases_all);
+    }
+
+    /// As [`Server::acquire`], and does not wait.
+    pub fn acquires(&self, number: u64, on_end: OnReleased) {
+        self.calls(number, on_end, Shared::acquires_all);
+    }
+
+    fn calls(&self, number: u64, on_end: OnReleased, begins: fn(&Shared, OnEnd)) {
+        let Some(shared) = self.shared(number) else {
+            return on_end(Ok(()));
+        };
+        let name = shared.about.name.clone();
+        let ended = |ended: Result<(), _>| on_end(ended.map_err(|error| unreleased(name, error)));
+        begins(&shared, Box::new(ended));
+    }
+
+    fn waits_for(&self, number: u64, begins: fn(&Self, u64, OnReleased)) -> Result<(), Unreleased> {
+        let (tells, told) = std::sync::mpsc::sync_channel(1);
+        let on_end = move |ended| {
+            // Who called waits.
+            let _ = tells.send(ended);
+        };
+        begins(self, number, Box::new(on_end));
+        told.recv().unwrap_or(Ok(()))
     }
 
     /// True when hosts have sent messages of an object that is not open here.
@@ -434,26 +516,18 @@ pub(crate) fn check_kind(
     scheduler: Scheduler,
     replicas: u8,
     may_be_old: bool,
+    consistency: Consistency,
+    is_durable: bool,
 ) -> Result<(), OpenError> {
+    let is_plain = (scheduler, replicas) == (Scheduler::Distributed, 1) && !may_be_old;
+    let is_released = consistency == Consistency::Release;
     match (scheduler, replicas) {
+        _ if is_durable && (!is_plain || is_released) => Err(OpenError::Durable),
+        _ if is_released && !is_plain => Err(OpenError::Release),
         (Scheduler::Distributed, 2) | (Scheduler::Simple, 1) if may_be_old => Err(OpenError::Old),
         (_, 1) | (Scheduler::Distributed, 2) => Ok(()),
         (Scheduler::Simple, 2) => Err(OpenError::Simple),
         (Scheduler::Simple | Scheduler::Distributed, more) => Err(OpenError::Replicas(more)),
-    }
-}
-
-/// Refuses what cannot have a file.
-pub(crate) fn check_durable(
-    is_durable: bool,
-    scheduler: Scheduler,
-    replicas: u8,
-    may_be_old: bool,
-) -> Result<(), OpenError> {
-    let fits = (scheduler, replicas, may_be_old) == (Scheduler::Distributed, 1, false);
-    match is_durable && !fits {
-        true => Err(OpenError::Durable),
-        false => Ok(()),
     }
 }
 

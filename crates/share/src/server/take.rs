@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farpage_coherence::{Epoch, Generation, HOSTS_MAX, Host, Message, Receipt};
+use farpage_coherence::{Epoch, Generation, HOSTS_MAX, Host, Message, Receipt, TwinMessage};
 
 use super::{EARLY_MAX, Server, Wrong, wrong};
 use crate::mirrored::{Parcel, Then, Written};
@@ -83,6 +83,14 @@ impl Server {
                     contents: contents.map_err(|what| wrong(from, what))?,
                 };
                 Ok(shared.simple_came(from, number, said)?)
+            }),
+            Said::Twinned {
+                object,
+                unit,
+                generation,
+                message,
+            } => self.counted(from, object, generation, bytes, |shared| {
+                take_twinned(shared, from, unit, message, contents)
             }),
             Said::TakeOver {
                 object,
@@ -262,6 +270,27 @@ fn take_unit(
     let contents = contents_of(shared, unit, message.has_contents(), contents);
     let contents = contents.map_err(|what| wrong(from, what))?;
     Ok(shared.came(origin, unit, message, contents)?)
+}
+
+/// Of an object with release consistency.
+fn take_twinned(
+    shared: &Shared,
+    from: Host,
+    unit: u64,
+    message: TwinMessage,
+    came: &[u8],
+) -> Result<(), Wrong> {
+    let came = match message {
+        TwinMessage::Diff { .. } => {
+            unit_bytes(shared, unit).map_err(|what| wrong(from, what))?;
+            Some(came.into())
+        }
+        _ => {
+            let came = contents_of(shared, unit, message.has_contents(), came);
+            came.map_err(|what| wrong(from, what))?
+        }
+    };
+    Ok(shared.twin_came(from, unit, message, came)?)
 }
 
 /// What came with a message of a unit.

@@ -17,7 +17,7 @@ use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_coherence::Host;
 use farpage_host::{Object, Objects, SpaceId};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
-use farpage_share::{About, Hosts, Scheduler, Server, Wire};
+use farpage_share::{About, Consistency, Hosts, Scheduler, Server, Wire};
 use farpage_sys::file::Fd;
 use farpage_sys::view::View;
 use farpage_sys::{message, process, socket};
@@ -215,6 +215,14 @@ pub fn simple(number: u64, pages: u64, unit_pages: u64) -> About {
     }
 }
 
+/// The same with release consistency.
+pub fn released(number: u64, pages: u64, unit_pages: u64) -> About {
+    About {
+        consistency: Consistency::Release,
+        ..about(number, pages, unit_pages)
+    }
+}
+
 /// An object of pages in units of `unit_pages`, whose home is the first host.
 pub fn about(number: u64, pages: u64, unit_pages: u64) -> About {
     About {
@@ -229,6 +237,7 @@ pub fn about(number: u64, pages: u64, unit_pages: u64) -> About {
         hold: Duration::from_micros(100),
         stale: None,
         is_durable: false,
+        consistency: Consistency::Strict,
         turned: None,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use farpage_abi::shm::Ipc;
-use farpage_control::{ControlError, Description, Scheduler};
+use farpage_control::{Consistency, ControlError, Description, Scheduler};
 use farpage_host::Object;
 use farpage_share::{Figures, HaveError, Observer, Wish};
 use farpage_sys::{Errno, ipc};
@@ -55,6 +55,7 @@ impl Names {
             replicas: self.replicas,
             hold_us: None,
             stale_us: None,
+            consistency: Consistency::Strict,
             stays: false,
             note: "0".into(),
         };
