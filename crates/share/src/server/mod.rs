@@ -186,7 +186,10 @@ pub enum OpenError {
     Old,
     /// Several hosts are to write to one page, and it has a kind of which one does.
     #[error(
-        "with consistency release hosts write to copies of a page, which one host, its home, puts together:          that is with the distributed scheduler and 1 replica, and what is read is as old as the last          acquire, not by a time; give these and no stale, or leave out the consistency"
+        "with consistency release hosts write to copies of a page, which one host, its home, \
+         puts together: that is with the distributed scheduler and 1 replica, and what is read \
+         is as old as the last acquire, not by a time; give these and no stale, or leave out \
+         the consistency"
     )]
     Release,
     /// It cannot be had in this host's byte order.
@@ -205,12 +208,14 @@ pub type OnReleased = Box<dyn FnOnce(Result<(), Unreleased>) + Send>;
 pub enum Unreleased {
     /// The contents are lost.
     #[error(
-        "what was written to '{0}' is lost in part: the host that had those pages has died, and nobody          else has them (consistency release is with 1 replica); make it anew"
+        "what was written to '{0}' is lost in part: the host that had those pages has died, and \
+         nobody else has them (consistency release is with 1 replica); make it anew"
     )]
     Lost(String),
     /// This host may not act any more.
     #[error(
-        "what was written to '{0}' does not reach others: this host is out of the cluster, or leaves it;          start the program again when the host is in the cluster"
+        "what was written to '{0}' does not reach others: this host is out of the cluster, or \
+         leaves it; start the program again when the host is in the cluster"
     )]
     Out(String),
 }
