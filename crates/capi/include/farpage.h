@@ -126,6 +126,13 @@
 // The host on which the memory was made decides of all of it, and takes it with it.
 #define FP_SIMPLE 1
 
+// What a host writes others see at once.
+#define FP_STRICT 0
+
+// Several hosts may write to different parts of a page, and see what others wrote when those have
+// released it and they have acquired it (fp_shared_release, fp_shared_acquire, locks and barriers).
+#define FP_RELEASE 1
+
 // The arrays of a file, mapped.
 typedef struct fp_arrays fp_arrays;
 
@@ -359,6 +366,8 @@ typedef struct fp_shared_options {
     // has its contents, and which is made when there is none. NULL: nowhere. Only without a cluster that
     // this program has joined.
     const char *file;
+    // FP_STRICT or FP_RELEASE.
+    uint32_t consistency;
 } fp_shared_options;
 
 #ifdef __cplusplus
@@ -708,6 +717,19 @@ int32_t fp_shared_write(const struct fp_shared *shared,
                         const void *buffer,
                         size_t bytes,
                         struct fp_error *error);
+
+// What was written to memory with FP_RELEASE at this host until now is seen by whoever acquires it from
+// now on, at any host. Giving back a lock and coming to a barrier do it by themselves, for all such memory
+// that this program has mapped; for other memory nothing is done. Returns the error's code: FP_KERNEL when
+// some of it is lost with a host that died, or this host is out of the cluster.
+int32_t fp_shared_release(const struct fp_shared *shared,
+                          struct fp_error *error);
+
+// What is read of memory with FP_RELEASE at this host from now on has all that was released before, by any
+// host. Taking a lock and passing a barrier do it by themselves, as for fp_shared_release. Returns the
+// error's code.
+int32_t fp_shared_acquire(const struct fp_shared *shared,
+                          struct fp_error *error);
 
 // Unmaps it; pointers into it are not valid any more. It is gone when no program of any host has it,
 // unless it stays. Takes NULL.

@@ -215,12 +215,14 @@ pub type OnReleased = Box<dyn FnOnce(Result<(), Unreleased>) + Send>;
 pub enum Unreleased {
     /// The contents are lost.
     #[error(
-        "what was written to '{0}' is lost in part: the host that had those pages has died, and nobody          else has them (consistency release is with 1 replica); make it anew"
+        "what was written to '{0}' is lost in part: the host that had those pages has died, and \
+         nobody else has them (consistency release is with 1 replica); make it anew"
     )]
     Lost(String),
     /// This host may not act any more.
     #[error(
-        "what was written to '{0}' does not reach others: this host is out of the cluster, or leaves it;          start the program again when the host is in the cluster"
+        "what was written to '{0}' does not reach others: this host is out of the cluster, or \
+         leaves it; start the program again when the host is in the cluster"
     )]
     Out(String),
 }
