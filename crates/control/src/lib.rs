@@ -69,7 +69,8 @@ mod known;
 mod names;
 mod objects;
 #[doc(hidden)]
-pub mod record;
+pub mod ports;
+mod record;
 mod rule;
 mod store;
 mod table;
@@ -85,8 +86,8 @@ pub use endpoint::{Endpoint, EtcdEndpoint};
 pub use error::{ControlError, EndpointError};
 pub use event::Event;
 pub use record::{
-    CHECKPOINT_MAX, Checkpoint, Description, Durability, Home, NOTE_MAX, Object, ObjectId,
-    RecordError, Scheduler,
+    CHECKPOINT_MAX, CheckedIn, Checkpoint, Description, Durability, Home, NOTE_MAX, Object,
+    ObjectId, RecordError, Scheduler,
 };
 pub use rule::{Ping, Pong};
 pub use view::{HOSTS_MAX, Incarnation, Member, Representation, Slot, View};

@@ -50,8 +50,8 @@ pub mod wire;
 
 pub use changed::Changed;
 pub use cluster::{
-    Cluster, Config, HaveError, HostFigures, JoinError, Lives, Member, Observer, Replied, State,
-    Units, Wish, Woken,
+    Cluster, Config, HaveError, HostFigures, JoinError, Lives, Member, Observer, PortWire, Replied,
+    State, Units, Wish, Woken,
 };
 pub use counters::Figures;
 pub use farpage_control::Scheduler;
