@@ -24,6 +24,8 @@ mod locks_of_hosts;
 mod mpi;
 #[path = "cluster/parallel.rs"]
 mod parallel;
+#[path = "cluster/ports.rs"]
+mod ports;
 #[path = "cluster/runs.rs"]
 mod runs;
 #[path = "cluster/sysv.rs"]
