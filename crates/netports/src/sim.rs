@@ -494,7 +494,7 @@ impl World {
                 }
             }
             50..52 => self.dies(at),
-            52..54 => {
+            52..60 => {
                 let host = self.hosts.get_mut(&at).unwrap();
                 let ports: Vec<u64> = host.ports.keys().copied().collect();
                 if let Some(number) = self.rng.pick(&ports) {
@@ -502,9 +502,9 @@ impl World {
                     self.drain(at);
                 }
             }
-            54 if self.rng.below(4) == 0 && alive.len() > 2 => self.crash(at),
-            55 if alive.len() < 5 => self.joins(),
-            56..62 => self.sees(at),
+            60 if self.rng.below(2) == 0 && alive.len() > 3 => self.crash(at),
+            61 if alive.len() < 5 => self.joins(),
+            62..66 => self.sees(at),
             _ => {
                 let full = self.channels.iter();
                 let full = full.filter(|(_, sent)| !sent.is_empty());
