@@ -68,9 +68,9 @@ mod join;
 mod known;
 mod names;
 mod objects;
+mod ports;
 #[doc(hidden)]
-pub mod ports;
-mod record;
+pub mod record;
 mod rule;
 mod store;
 mod table;

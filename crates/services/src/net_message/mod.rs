@@ -12,6 +12,7 @@ mod names;
 mod send;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender as Queue, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Wake, Waker};
@@ -60,6 +61,8 @@ struct Inner {
     deaths: ReceiveRight,
     rooms: Queue<u64>,
     work: Queue<Work>,
+    /// Calls that wait for the store.
+    asked: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -74,12 +77,15 @@ struct State {
     local: HashMap<Port, Local>,
     ports: HashMap<Name, Port>,
     /// Who waits for a port to be claimed.
-    looked_up: HashMap<Port, Vec<(String, Answer<Tried<SendRight>>)>>,
+    looked_up: HashMap<Port, Vec<LookedUp>>,
     /// What was given a name at this host, in this stay.
     names: HashMap<String, names::Named>,
     /// Proxies that wait for the network.
     parked: HashSet<Port>,
 }
+
+/// A name, and who waits for a right to its port.
+type LookedUp = (String, Answer<Tried<SendRight>>);
 
 struct InCluster {
     table: Table,
@@ -123,6 +129,9 @@ impl Wake for Rings {
     }
 }
 
+/// What a thread does.
+type Run = Box<dyn FnOnce() + Send>;
+
 impl NetMessages {
     /// A server in no cluster yet, whose names are kept by `names`.
     ///
@@ -144,9 +153,10 @@ impl NetMessages {
             deaths,
             rooms,
             work,
+            asked: AtomicUsize::new(0),
             state: Mutex::default(),
         });
-        let threads: [(&str, Box<dyn FnOnce() + Send>); 3] = [
+        let threads: [(&str, Run); 3] = [
             ("net-messages", {
                 let inner = Arc::clone(&inner);
                 Box::new(move || inner.run())
@@ -217,14 +227,14 @@ impl NetMessages {
     /// What another host's server says.
     pub fn packet(&self, from: u64, packet: &[u8]) {
         let mut state = lock(&self.0.state);
-        if let Err(violation) = self.0.came(&mut state, Stay(from), packet) {
-            if let Some(stay) = &mut state.stay {
-                farpage_sys::say!(
-                    "farpage: a host of the cluster broke the protocol of ports: {violation}; ports \
-                     between it and this host are dead until it joins anew"
-                );
-                stay.table.expel(Stay(from));
-            }
+        if let Err(violation) = self.0.came(&mut state, Stay(from), packet)
+            && let Some(stay) = &mut state.stay
+        {
+            farpage_sys::say!(
+                "farpage: a host of the cluster broke the protocol of ports: {violation}; ports between \
+                 it and this host are dead until it joins anew"
+            );
+            stay.table.expel(Stay(from));
         }
         self.0.drain(&mut state);
     }

@@ -1,5 +1,6 @@
 //! Names of ports, the same for all hosts of the cluster: the store is asked by a thread of its own.
 
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
 use farpage_netports::{Kind, Port, Stay};
@@ -11,6 +12,11 @@ use super::{Inner, Kept, Known, guard};
 use crate::interface::{NetName, Tried};
 use crate::service::identity;
 use crate::{Refusal, names};
+
+/// Calls that wait for the store at most.
+const ASKED_MAX: usize = 256;
+/// Ports of one host that have names at most.
+const NAMES_MAX: usize = 4096;
 
 /// Where a port is, as the cluster's store has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +94,29 @@ pub(super) enum Work {
     List(u32, Answer<Tried<PortsListed>>),
 }
 
+impl Work {
+    fn refuse(self) {
+        let why = "too many calls wait for the cluster's store; try again";
+        let refusal = Refusal::Cluster(why.into());
+        match self {
+            Self::CheckIn(.., answer) => {
+                answer.give(Tried(Err(refusal)));
+            }
+            Self::LookUp(.., answer) => {
+                answer.give(Tried(Err(refusal)));
+            }
+            Self::CheckOut(.., answer) => {
+                if let Some(answer) = answer {
+                    answer.give(Tried(Err(refusal)));
+                }
+            }
+            Self::List(.., answer) => {
+                answer.give(Tried(Err(refusal)));
+            }
+        }
+    }
+}
+
 fn may(uid: u32, of: u32, name: &str) -> Result<(), Refusal> {
     match uid == of || uid == 0 {
         true => Ok(()),
@@ -105,6 +134,9 @@ fn check(name: &str) -> Result<(), Refusal> {
 impl Inner {
     pub(super) fn names(&self, store: &dyn Names, work: &Receiver<Work>) {
         for work in work {
+            if !matches!(work, Work::CheckOut(.., None)) {
+                self.asked.fetch_sub(1, Ordering::Relaxed);
+            }
             match work {
                 Work::CheckIn(name, number, uid, answer) => {
                     let done = store.check_in(&name, number, uid);
@@ -201,6 +233,11 @@ impl Inner {
         if state.stay.is_none() {
             return Err(Refusal::Cluster("this host is out of the cluster".into()));
         }
+        if state.names.len() >= NAMES_MAX {
+            let why =
+                format!("this host has given {NAMES_MAX} ports names already; check some out");
+            return Err(Refusal::Cluster(why));
+        }
         if state.names.contains_key(name) {
             return Err(Refusal::PortExists(name.into()));
         }
@@ -229,7 +266,15 @@ impl Inner {
         Some(may.map(|()| (named.number, real.right.clone())))
     }
 
+    /// Has the store asked, if few wait for that.
     fn asks(&self, work: Work) {
+        if self.asked.fetch_add(1, Ordering::Relaxed) >= ASKED_MAX {
+            self.asked.fetch_sub(1, Ordering::Relaxed);
+            if let Work::CheckIn(name, number, ..) = &work {
+                self.unname(name, *number);
+            }
+            return work.refuse();
+        }
         // The thread ends with the process.
         let _ = self.work.send(work);
     }
