@@ -5,6 +5,7 @@ mod default_pager;
 mod fault;
 mod heap;
 mod hot;
+mod ports;
 mod rpc;
 mod share;
 mod shared;
@@ -88,6 +89,11 @@ fn main() {
         Some("share-redis") => {
             share::redis(&args[1], number("--count", 64), number("--unit", 1 << 20));
         }
+        // Parts of `cargo xtask bench ports`, each started on its host.
+        Some("ports-serve") => ports::serve(&args[1], &args[2]),
+        Some("ports-call") => ports::call(&args[1], &args[2], number("--calls", 2000)),
+        Some("ports-tcp-serve") => ports::tcp_serve(&args[1]),
+        Some("ports-tcp-call") => ports::tcp_call(&args[1], number("--calls", 2000)),
         Some("rpc") => rpc::run(
             number("--runs", 5) as usize,
             number("--calls", 50_000) as usize,

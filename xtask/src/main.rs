@@ -47,6 +47,8 @@ cargo xtask COMMAND
                              malloc in shared memory, beside the C library's
   bench local [--runs 5] [--mib 1024] [--pages 20000]
                              a file four times its memory, beside mmap, O_DIRECT and UMap
+  bench ports [--runs 5] [--calls 2000]
+                             calls between programs of two hosts by ports, beside bare TCP
   bench programs [--runs 5] [--only matmul|paths|particles|router]...
                              parallel programs on one, two and three hosts, beside bare processes
   bench remote [--runs 5] [--latency-ms 5] [--mb-per-s 60]

@@ -14,6 +14,7 @@ use crate::host::WhichHost;
 use crate::host::figures::StatsArgs;
 use crate::host::gc::GcArgs;
 use crate::host::list::{LsArgs, RmArgs};
+use crate::host::ports::PortsArgs;
 use crate::host::top::TopArgs;
 use crate::host::trace::TraceArgs;
 use crate::open::OpenArgs;
@@ -58,6 +59,7 @@ pub enum Command {
     Top(TopArgs),
     Trace(TraceArgs),
     Pages(PagesArgs),
+    Ports(PortsArgs),
     Gc(GcArgs),
     Pager(PagerArgs),
     Plot(PlotArgs),

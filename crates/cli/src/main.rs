@@ -68,6 +68,7 @@ fn main() -> ExitCode {
         Command::Ls(args) => (host::list::list(&args), 1),
         Command::Rm(args) => (host::list::remove(&args), 1),
         Command::Stats(args) => (host::figures::stats(&args), 1),
+        Command::Ports(args) => (host::ports::ports(&args), 1),
         Command::Gc(args) => (host::gc::gc(&args), 1),
         Command::Top(args) => (host::top::top(&args), 1),
         Command::Trace(args) => (host::trace::trace(&args), 1),

@@ -91,6 +91,9 @@ pub fn main(args: &UpArgs) -> Result<()> {
     };
     let service = match &joined {
         Some((cluster, _)) => {
+            let service = service
+                .with_net_messages(cluster.net_messages())
+                .context("cannot start the network message server")?;
             let cluster = Arc::clone(cluster) as _;
             service
                 .with_cluster(cluster)

@@ -19,7 +19,8 @@ use crate::host::Host;
 use crate::join::{join, look};
 use crate::names;
 use crate::objects;
-use crate::record::{Checkpoint, Description, Object, ObjectId};
+use crate::ports;
+use crate::record::{CheckedIn, Checkpoint, Description, Object, ObjectId};
 use crate::rule::{GOING_ON_MAX, Ping, Pong};
 use crate::view::{Incarnation, Member, Slot, View};
 
@@ -372,6 +373,45 @@ impl Control {
     /// As [`Control::find`].
     pub fn checkpoint_of(&self, id: ObjectId) -> Result<Option<Checkpoint>, ControlError> {
         self.call(move |host| async move { objects::checkpoint_of(&host, id).await })
+    }
+
+    /// Gives a port of this host's a name for the whole cluster, as long as this stay.
+    ///
+    /// # Errors
+    /// [`ControlError::PortExists`], [`ControlError::Name`]; as [`Control::find`].
+    pub fn check_in(&self, name: &str, number: u64, uid: u32) -> Result<(), ControlError> {
+        let name = object_name(name)?;
+        self.call(move |host| async move { ports::check_in(&host, name, number, uid).await })
+    }
+
+    /// The port of a name.
+    ///
+    /// # Errors
+    /// [`ControlError::NoPort`], [`ControlError::Name`]; as [`Control::find`].
+    pub fn look_up(&self, name: &str) -> Result<CheckedIn, ControlError> {
+        let name = object_name(name)?;
+        self.call(move |host| async move { ports::look_up(&host, name).await })
+    }
+
+    /// Takes its name away from a port, if that has it still.
+    ///
+    /// # Errors
+    /// As [`Control::find`].
+    pub fn check_out(&self, name: &str, port: CheckedIn) -> Result<(), ControlError> {
+        let name = object_name(name)?;
+        self.call(move |host| async move { ports::check_out(&host, name, port).await })
+    }
+
+    /// All ports that have names, as far as this host knows.
+    ///
+    /// # Errors
+    /// When it is fenced.
+    pub fn ports(&self) -> Result<Vec<(String, CheckedIn)>, ControlError> {
+        let state = self.host.state()?;
+        let ports = state.known.ports();
+        Ok(ports
+            .map(|(name, port)| (name.into(), port.clone()))
+            .collect())
     }
 
     /// Leaves: the host is fenced, and then the others are told at once.

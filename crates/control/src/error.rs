@@ -111,6 +111,14 @@ pub enum ControlError {
     /// Nothing has that name.
     #[error("no object is named {0:?}; see the list of objects")]
     NoName(String),
+    /// Another port has the name.
+    #[error(
+        "there is a port '{0}' in the cluster already; take another name, or check that one out"
+    )]
+    PortExists(String),
+    /// No port has that name.
+    #[error("there is no port '{0}' in the cluster; farpage ports shows what there is")]
+    NoPort(String),
     /// Hosts came or went since.
     #[error("the view is not that of generation {0} any more; begin again with the new view")]
     Stale(u64),

@@ -431,7 +431,11 @@ impl Host {
                 .map(Write::Delete)
                 .collect(),
         });
-        holders.chain(objects).collect()
+        let ports = known.dead_ports().into_iter().map(|(key, revision)| Txn {
+            needs: vec![Need::Unchanged(key.clone(), revision)],
+            writes: vec![Write::Delete(key)],
+        });
+        holders.chain(objects).chain(ports).collect()
     }
 }
 

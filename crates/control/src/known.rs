@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::apart::Unheard;
 use crate::event::Event;
 use crate::record::{
-    Object, ObjectId, RecordError, decode_members, decode_number, decode_object, decode_unheard,
+    CheckedIn, Object, ObjectId, RecordError, decode_members, decode_number, decode_object,
+    decode_port, decode_unheard,
 };
 use crate::rule::{GOING_ON_MAX, Told};
 use crate::table::{Change, Snapshot};
@@ -115,6 +116,16 @@ impl Keys {
         self.of("next-object")
     }
 
+    /// Where a port is found by its name.
+    pub(crate) fn port(&self, name: &str) -> String {
+        self.of(&format!("now/port/{name}"))
+    }
+
+    pub(crate) fn port_of<'a>(&self, key: &'a str) -> Option<&'a str> {
+        let rest = key.strip_prefix(&self.cluster)?;
+        rest.strip_prefix("/now/port/")
+    }
+
     pub(crate) fn checkpoint(&self, id: ObjectId) -> String {
         self.of(&format!("checkpoint/{id}"))
     }
@@ -156,6 +167,8 @@ pub(crate) struct Known {
     pub(crate) unheard: Unheard,
     pub(crate) objects: BTreeMap<ObjectId, KnownObject>,
     holders: BTreeSet<(ObjectId, Incarnation)>,
+    /// Ports by their names, each with its revision.
+    ports: BTreeMap<String, (CheckedIn, i64)>,
     /// All keys there are, to see after a gap what was deleted.
     revisions: BTreeMap<String, i64>,
 }
@@ -174,6 +187,7 @@ impl Known {
             unheard: Unheard::new(),
             objects: BTreeMap::new(),
             holders: BTreeSet::new(),
+            ports: BTreeMap::new(),
             revisions: BTreeMap::new(),
         }
     }
@@ -247,6 +261,16 @@ impl Known {
                 };
             } else if let Some(id) = self.keys.object_of(&change.key) {
                 events.extend(self.apply_object(id, change));
+            } else if let Some(name) = self.keys.port_of(&change.key) {
+                // What cannot be read is said where somebody looks for it.
+                let value = change.value.as_ref();
+                match value.and_then(|value| decode_port(value).ok()) {
+                    Some(port) => {
+                        let known = (port, change.revision);
+                        self.ports.insert(String::from(name), known);
+                    }
+                    None => drop(self.ports.remove(name)),
+                }
             } else if let Some(holder) = self.keys.holder_of(&change.key) {
                 match change.value {
                     Some(_) => self.holders.insert(holder),
@@ -328,6 +352,26 @@ impl Known {
             .iter()
             .filter(|(_, host)| !there.contains(host));
         dead.map(|(id, host)| self.keys.holder(*id, *host))
+            .collect()
+    }
+
+    /// True of a host of the view.
+    pub(crate) fn is_member(&self, host: Incarnation) -> bool {
+        let mut members = self.members.members.values();
+        members.any(|member| member.incarnation == host)
+    }
+
+    /// Ports by their names, of hosts that are there.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = (&str, &CheckedIn)> {
+        let ports = self.ports.iter().map(|(name, (port, _))| (&**name, port));
+        ports.filter(|(_, port)| self.is_member(port.incarnation))
+    }
+
+    /// Names of ports of hosts that left the view for ever, with their revisions.
+    pub(crate) fn dead_ports(&self) -> Vec<(String, i64)> {
+        let dead = self.ports.iter();
+        let dead = dead.filter(|(_, (port, _))| !self.is_member(port.incarnation));
+        dead.map(|(name, (_, revision))| (self.keys.port(name), *revision))
             .collect()
     }
 

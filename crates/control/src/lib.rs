@@ -69,6 +69,7 @@ mod join;
 mod known;
 mod names;
 mod objects;
+mod ports;
 #[doc(hidden)]
 pub mod record;
 mod rule;
@@ -86,8 +87,8 @@ pub use endpoint::{Endpoint, EtcdEndpoint};
 pub use error::{ControlError, EndpointError};
 pub use event::Event;
 pub use record::{
-    CHECKPOINT_MAX, Checkpoint, Consistency, Description, Durability, Home, NOTE_MAX, Object,
-    ObjectId, RecordError, Scheduler,
+    CHECKPOINT_MAX, CheckedIn, Checkpoint, Consistency, Description, Durability, Home, NOTE_MAX,
+    Object, ObjectId, RecordError, Scheduler,
 };
 pub use rule::{Ping, Pong};
 pub use view::{HOSTS_MAX, Incarnation, Member, Representation, Slot, View};

@@ -18,7 +18,7 @@ use crate::record::{
 use crate::table::{Need, Txn, Write};
 
 /// One attempt at an operation.
-enum Tried<T> {
+pub(crate) enum Tried<T> {
     Done(T),
     /// Something changed meanwhile.
     Again,
@@ -37,18 +37,21 @@ impl From<ControlError> for Attempt {
 }
 
 /// Why an attempt failed.
-enum Attempt {
+pub(crate) enum Attempt {
     Store(StoreError),
     /// No use to try again.
     For(ControlError),
 }
 
-type Result<T> = std::result::Result<T, ControlError>;
-type Try<T> = std::result::Result<Tried<T>, Attempt>;
+pub(crate) type Result<T> = std::result::Result<T, ControlError>;
+pub(crate) type Try<T> = std::result::Result<Tried<T>, Attempt>;
 
 /// Tries while the store is silent, for as long as the host was told to; the attempt is told
 /// whether one before it may have been done.
-async fn insist<T>(host: &Host, mut attempt: impl AsyncFnMut(bool) -> Try<T>) -> Result<T> {
+pub(crate) async fn insist<T>(
+    host: &Host,
+    mut attempt: impl AsyncFnMut(bool) -> Try<T>,
+) -> Result<T> {
     let began = Instant::now();
     let endpoint = || host.endpoint.clone();
     let mut maybe_done = false;
@@ -81,7 +84,7 @@ async fn insist<T>(host: &Host, mut attempt: impl AsyncFnMut(bool) -> Try<T>) ->
 }
 
 /// What an attempt ends with: it is done if all that it needs is so.
-async fn commit<T>(host: &Host, txn: Txn, done: T) -> Try<T> {
+pub(crate) async fn commit<T>(host: &Host, txn: Txn, done: T) -> Try<T> {
     match host.store.transact(&txn).await? {
         true => Ok(Tried::Done(done)),
         false => Ok(Tried::Again),
@@ -98,7 +101,7 @@ impl Host {
         Ok(Some((object, entry.revision)))
     }
 
-    fn here(&self) -> Need {
+    pub(crate) fn here(&self) -> Need {
         Need::Present(self.keys.alive(self.me))
     }
 
@@ -117,7 +120,7 @@ impl Host {
     }
 }
 
-fn readable<T>(key: String, read: std::result::Result<T, RecordError>) -> Result<T> {
+pub(crate) fn readable<T>(key: String, read: std::result::Result<T, RecordError>) -> Result<T> {
     read.map_err(|why| ControlError::Unreadable { key, why })
 }
 

@@ -189,6 +189,27 @@ pub struct Object {
     pub(crate) attempt: u64,
 }
 
+/// A port that is found by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckedIn {
+    /// The stay of the host at which it is; when that is over, it is gone.
+    pub incarnation: Incarnation,
+    /// What that host calls it.
+    pub number: u64,
+    /// The user whose it is.
+    pub uid: u32,
+}
+
+pub(crate) fn encode_port(port: &CheckedIn) -> String {
+    encode(port)
+}
+
+/// Reads a port.
+pub(crate) fn decode_port(bytes: &[u8]) -> Result<CheckedIn, RecordError> {
+    decode(bytes)
+}
+
 /// Directory of an object as it was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {

@@ -11,6 +11,6 @@ pub mod node;
 pub use farpage_rights::{Name, PortStatus};
 pub use node::{
     CallError, ConnectError, Donated, Lent, Listening, Memory, Message, Node, Notice, PortSet,
-    ReceiveError, ReceiveRight, Received, Refused, Right, SendError, SendOnceRight, SendRight,
-    Sender, Ticket,
+    ReceiveError, ReceiveRight, Received, Refused, Right, Room, SendError, SendOnceRight,
+    SendRight, Sender, Ticket,
 };

@@ -577,3 +577,86 @@ fn nobody_is_at_home_at_ones_own_path() {
     let _listening = node.listen(&path, &port.make_send()).unwrap();
     assert!(node.connect(&path, LONG).is_err());
 }
+
+#[test]
+fn a_proxy_port_takes_only_what_can_go_to_another_host() {
+    let (server, client) = (Node::new().unwrap(), Node::new().unwrap());
+    let port = server.proxy_port();
+    let right = meet(&server, &port, &client);
+    // Over a third Node, too, to which the right is sent.
+    let third = Node::new().unwrap();
+    let inbox = third.port();
+    let to_third = meet(&third, &inbox, &client);
+    let rights = vec![Right::Send(right.clone())];
+    to_third.send(with(1, rights), LONG).unwrap();
+    let mut got = inbox.receive(LONG).unwrap();
+    let there = got.rights.pop().unwrap().into_send().unwrap();
+    there.send(Message::new(3), LONG).unwrap();
+    assert_eq!(port.receive(LONG).unwrap().id, 3, "it has come through");
+    let local = port.make_send();
+    for (node, right) in [(&client, &right), (&third, &there), (&server, &local)] {
+        let mut descriptor = Message::new(1);
+        descriptor.descriptors.push(file_of("x"));
+        let moved = with(1, vec![Right::Receive(node.port())]);
+        let mut much = Message::new(1);
+        let region = Region::create((64 << 20) + 1).unwrap();
+        let bytes = region.len();
+        much.memory
+            .push(Memory::Lent(Lent::new(&region, 0..bytes).0));
+        for message in [descriptor, moved, much] {
+            let refused = right.send(message, LONG).unwrap_err();
+            assert_eq!(refused.error, SendError::Elsewhere);
+        }
+        right
+            .send(with(2, vec![Right::Send(right.clone())]), LONG)
+            .unwrap();
+        assert_eq!(port.receive(LONG).unwrap().id, 2);
+    }
+    let once = port.make_send_once();
+    assert_eq!(once.port(), Some(port.name()));
+    let mut descriptor = Message::new(1);
+    descriptor.descriptors.push(file_of("x"));
+    assert_eq!(
+        once.send(descriptor).unwrap_err().error,
+        SendError::Elsewhere
+    );
+    // The right was dropped unused.
+    assert_eq!(port.receive(LONG).unwrap().notice(), Some(Notice::SendOnce));
+}
+
+#[test]
+fn who_waits_for_room_is_woken_when_there_is_some() {
+    struct Woken(std::sync::mpsc::Sender<()>);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.send(()).unwrap();
+        }
+    }
+    let (_server, port, _client, right) = joined();
+    port.set_limit(1);
+    while right
+        .send(Message::new(1), Some(Duration::from_millis(100)))
+        .is_ok()
+    {}
+    let (tell, told) = std::sync::mpsc::channel();
+    let room = right.wake_on_room(Waker::from(Arc::new(Woken(tell.clone()))));
+    assert!(told.try_recv().is_err());
+    while port.receive(Some(Duration::from_millis(50))).is_ok() {}
+    told.recv_timeout(Duration::from_secs(30)).unwrap();
+    drop(room);
+    // Nobody is woken who does not wait any more; who asks when the port is dead is at once.
+    while right
+        .send(Message::new(1), Some(Duration::from_millis(100)))
+        .is_ok()
+    {}
+    drop(right.wake_on_room(Waker::from(Arc::new(Woken(tell.clone())))));
+    port.receive(LONG).unwrap();
+    assert!(told.recv_timeout(Duration::from_millis(100)).is_err());
+    drop(port);
+    while right
+        .send(Message::new(1), NOW)
+        .is_err_and(|it| it.error != SendError::Dead)
+    {}
+    let _room = right.wake_on_room(Waker::from(Arc::new(Woken(tell))));
+    told.recv_timeout(Duration::from_secs(30)).unwrap();
+}

@@ -75,7 +75,11 @@ impl Space {
     /// An entry of this Link's own table that the peer may still name.
     pub(crate) fn held_export(&self, link: LinkId, export: ExportId) -> Result<u32, Fault> {
         match self.exports.of(export.key()) {
-            Some(it) if it.link == link && it.state != ExportState::Leaving => {
+            Some(it)
+                if it.link == link
+                    && it.state != ExportState::Leaving
+                    && it.is_proxy == export.is_proxy() =>
+            {
                 Ok(export.key().index)
             }
             Some(_) | None => Err(Fault::NotHeld),

@@ -66,6 +66,12 @@ pub enum SendError {
     /// A receive right would be queued, directly or not, at its own port.
     #[error("the receive right would travel to itself and be lost; send it to another port")]
     Circular,
+    /// The port is a proxy: its receiver is on another host.
+    #[error(
+        "the port's receiver is on another host, where no descriptors, receive rights and more than 64 \
+         MiB of memory can go"
+    )]
+    Elsewhere,
 }
 
 /// A message that was not sent, whole.

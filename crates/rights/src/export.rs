@@ -27,6 +27,8 @@ pub(crate) struct Export {
     pub(crate) link: LinkId,
     pub(crate) port: u32,
     pub(crate) kind: RightKind,
+    /// That of the port, whose slot another may have when it is dead.
+    pub(crate) is_proxy: bool,
     pub(crate) state: ExportState,
     /// How often it was given and not released.
     pub(crate) count: u32,
@@ -90,6 +92,7 @@ impl Space {
             link,
             port,
             kind,
+            is_proxy: self.ports[port].is_proxy,
             state: ExportState::Live,
             count: 1,
             credits,
@@ -106,7 +109,12 @@ impl Space {
         if kind == RightKind::Send && self.ports[port].home != Home::Here {
             self.work(Work::Move(key));
         }
-        (ExportId::of(key), credits)
+        (self.export_id(key.index), credits)
+    }
+
+    /// What the peer calls an entry.
+    pub(crate) fn export_id(&self, index: u32) -> ExportId {
+        ExportId::new(self.exports.key(index), self.exports[index].is_proxy)
     }
 
     fn first_credits(&self, port: u32, kind: RightKind) -> u16 {
@@ -123,7 +131,7 @@ impl Space {
             if let Some(count) = export.count.checked_add(1) {
                 export.count = count;
                 self.trash(Right::Send(Target::Port(port)));
-                return (ExportId::of(self.exports.key(index)), 0);
+                return (self.export_id(index), 0);
             }
         }
         let (id, credits) = self.export(link, port, RightKind::Send);
@@ -179,7 +187,7 @@ impl Space {
         while self.ports[port].exports != NONE {
             let index = self.ports[port].exports;
             self.detach_export(index);
-            let id = ExportId::of(self.exports.key(index));
+            let id = self.export_id(index);
             let export = &mut self.exports[index];
             export.state = ExportState::Dead;
             let (link, kind) = (export.link, export.kind);
@@ -215,7 +223,7 @@ impl Space {
         }
         let link = export.link;
         self.exports[index].credits += room;
-        let export = ExportId::of(self.exports.key(index));
+        let export = self.export_id(index);
         let credits = room;
         self.put_frame(link, Frame::Credit { export, credits });
     }

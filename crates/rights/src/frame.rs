@@ -9,13 +9,21 @@ use crate::slab::Key;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExportId(pub u64);
 
+/// A bit of an entry's index that no table is large enough to use: the port is a proxy.
+const PROXY: u64 = 1 << 31;
+
 impl ExportId {
     pub(crate) fn key(self) -> Key {
-        Key::from_bits(self.0)
+        Key::from_bits(self.0 & !PROXY)
     }
 
-    pub(crate) fn of(key: Key) -> Self {
-        Self(key.to_bits())
+    pub(crate) fn new(key: Key, is_proxy: bool) -> Self {
+        Self(key.to_bits() | if is_proxy { PROXY } else { 0 })
+    }
+
+    /// What is sent there goes on to another host.
+    pub(crate) fn is_proxy(self) -> bool {
+        self.0 & PROXY != 0
     }
 }
 

@@ -71,8 +71,8 @@ pub use frame::{ExportId, Frame, MessageFrame, WireMemory, WireRight};
 pub use input::{Input, Output, Woken};
 pub use message::{
     Descriptor, Disposition, Give, Got, LinkId, MAX_DESCRIPTORS, MAX_INLINE, MAX_MEMORY,
-    MAX_RIGHTS, Memory, MemoryKind, Message, Name, Notice, Received, RightKind, Sender, TaskId,
-    Tick, Waiter,
+    MAX_MEMORY_ELSEWHERE, MAX_RIGHTS, Memory, MemoryKind, Message, Name, Notice, Received,
+    RightKind, Sender, TaskId, Tick, Waiter,
 };
 pub use notify::Request;
 pub use space::{DEFAULT_LIMIT, PortStatus, Space};

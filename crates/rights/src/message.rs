@@ -13,6 +13,9 @@ pub const MAX_DESCRIPTORS: usize = 253;
 /// Most pieces of out-of-line memory of one message.
 pub const MAX_MEMORY: usize = 64;
 
+/// Most bytes of out-of-line memory of one message to a port of another host.
+pub const MAX_MEMORY_ELSEWHERE: u64 = 64 << 20;
+
 /// A right's name in one task. A name that was freed is never mistaken for a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(pub(crate) u64);

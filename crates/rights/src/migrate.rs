@@ -67,7 +67,7 @@ impl Space {
         if live && self.forwards(port).is_some() {
             self.exports[key.index].state = ExportState::Moving;
             self.unjoin(key.index);
-            let export = ExportId::of(key);
+            let export = self.export_id(key.index);
             self.put_frame(link, Frame::Moved { export });
         }
     }
@@ -235,11 +235,12 @@ impl Space {
             return;
         }
         let link = self.exports[export.index].link;
+        let id = self.export_id(export.index);
         self.hold(now);
         let right = self.carry(Right::Send(now), link, true);
         let gone = self.remove_export(export.index);
         self.trash(gone);
-        let export = ExportId::of(export);
+        let export = id;
         self.put_frame(link, Frame::Handed { export, right });
     }
 

@@ -32,6 +32,8 @@ pub(crate) enum Place {
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(crate) struct Port {
     pub(crate) home: Home,
+    /// It stands for a port of another host's: it takes only what can go there.
+    pub(crate) is_proxy: bool,
     pub(crate) place: Place,
     /// The name that a further send right joins.
     pub(crate) name: u32,
@@ -58,6 +60,7 @@ impl Port {
     pub(crate) fn new(limit: u16) -> Self {
         Self {
             home: Home::Here,
+            is_proxy: false,
             place: Place::Loose,
             name: NONE,
             head: NONE,

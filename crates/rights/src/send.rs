@@ -7,8 +7,8 @@ use crate::few::each;
 use crate::frame::Frame;
 use crate::import::ImportState;
 use crate::message::{
-    Disposition, Give, LinkId, MAX_DESCRIPTORS, MAX_INLINE, MAX_MEMORY, MAX_RIGHTS, MemoryKind,
-    Message, Sender,
+    Disposition, Give, LinkId, MAX_DESCRIPTORS, MAX_INLINE, MAX_MEMORY, MAX_MEMORY_ELSEWHERE,
+    MAX_RIGHTS, MemoryKind, Message, Sender,
 };
 use crate::port::{Letter, Parcel, Place};
 use crate::right::{Entry, Right, Target};
@@ -101,7 +101,34 @@ impl Space {
             at if at <= replies => SendError::Reply(error),
             at => SendError::Right(at - 1 - replies, error),
         })?;
+        self.check_reach(message)?;
         self.check_way(message.to, given)
+    }
+
+    /// Checks that what stands for a port of another host gets only what can go there.
+    fn check_reach(&mut self, message: &Message) -> Result<(), SendError> {
+        let moves = |give: &Give| give.how == Disposition::MoveReceive;
+        let donated = message.memory.iter().map(|memory| memory.length);
+        let bytes = donated.fold(0, u64::saturating_add);
+        let can_go = message.descriptors.is_empty()
+            && bytes <= MAX_MEMORY_ELSEWHERE
+            && !message.rights.iter().any(moves);
+        if can_go {
+            return Ok(());
+        }
+        let target = match self.entry(message.to.name) {
+            Ok(Entry::Port { target, .. } | Entry::Once(target)) => target,
+            Ok(Entry::Dead { .. } | Entry::Set(_)) | Err(_) => return Ok(()),
+        };
+        let is_proxy = match target {
+            Target::Port(port) => self.ports[port].is_proxy,
+            // Of what is awaited the port is not known yet.
+            Target::Import(import) => self.imports[import].export.is_proxy(),
+        };
+        match is_proxy {
+            true => Err(SendError::Elsewhere),
+            false => Ok(()),
+        }
     }
 
     /// Checks that the destination takes the message now.

@@ -155,6 +155,32 @@ impl Space {
         self.name_receive(port)
     }
 
+    /// Makes a port that stands for one of another host's: whoever sends it what cannot go there is
+    /// refused, wherever the right has come to.
+    pub fn allocate_proxy(&mut self) -> Name {
+        let mut port = Port::new(DEFAULT_LIMIT);
+        port.is_proxy = true;
+        let port = self.ports.insert(port).index;
+        self.name_receive(port)
+    }
+
+    /// The name of the receive right of the port that a send-once right is to, when that is here.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`].
+    pub fn port_of_once(&mut self, once: Name) -> Result<Option<Name>, Error> {
+        Ok(match self.entry(once)? {
+            Entry::Once(Target::Port(port)) => match self.ports[port].place {
+                Place::Named(name) => Some(Name(self.names.key(name).to_bits())),
+                Place::Queued(_) | Place::Loose => None,
+            },
+            Entry::Once(Target::Import(_))
+            | Entry::Port { .. }
+            | Entry::Set(_)
+            | Entry::Dead { .. } => None,
+        })
+    }
+
     /// Makes an empty port set.
     pub fn allocate_set(&mut self) -> Name {
         let set = self.sets.insert(Set {

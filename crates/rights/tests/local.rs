@@ -565,3 +565,28 @@ fn waiters_at_a_port_that_is_destroyed_are_woken() {
     let gone = space.wait(Wait::Message(port), Waiter(1), None);
     assert_eq!(gone, Err(Error::InvalidName));
 }
+
+#[test]
+fn what_stands_for_a_port_of_another_host_takes_only_what_can_go_there() {
+    let mut space = space();
+    let proxy = space.allocate_proxy();
+    let to = space.insert(make_send(proxy)).unwrap();
+    let message = || Message::new(copy_send(to), 1);
+    let mut moved = message();
+    moved.rights = vec![move_receive(space.allocate_port())];
+    let mut descriptor = message();
+    descriptor.descriptors = vec![farpage_rights::Descriptor(1)];
+    let (mut much, mut full) = (message(), message());
+    much.memory = vec![lent(1, 64 << 20), donated(2, 1)];
+    full.memory = vec![lent(1, 64 << 20)];
+    for refused in [moved, descriptor, much] {
+        let error = space.send(refused).unwrap_err().error;
+        assert_eq!(error, SendError::Elsewhere);
+    }
+    space.send(full).unwrap();
+    space.send(message()).unwrap();
+    assert_eq!(drain(&mut space, proxy), [1, 1]);
+    let once = space.insert(make_send_once(proxy)).unwrap();
+    assert_eq!(space.port_of_once(once), Ok(Some(proxy)));
+    assert_eq!(space.port_of_once(to), Ok(None));
+}

@@ -25,10 +25,10 @@ use crate::cluster::{
 };
 use crate::figures::{Figures, Message};
 use crate::here;
-use crate::interface::{Failures, KernelClient, MemoryClient, OfCluster, Tried};
+use crate::interface::{Failures, KernelClient, MemoryClient, NetNameClient, OfCluster, Tried};
 use crate::pager::{MemoryObject, MemoryObjects};
 use crate::passes;
-use crate::{Listed, PagerListed, Refusal, Status, default_socket, lock};
+use crate::{Listed, PagerListed, PortsListed, Refusal, Status, default_socket, lock};
 
 /// A host kernel that does not answer for so long is taken for dead.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -125,6 +125,8 @@ struct Connection {
 struct Up {
     node: Node,
     kernel: KernelClient,
+    /// Once it was needed.
+    net_name: Mutex<Option<NetNameClient>>,
     /// A thread waits for the host kernel's end.
     watched: AtomicBool,
 }
@@ -426,6 +428,55 @@ impl Host {
         Ok(kernel.cluster_figures()?.0?)
     }
 
+    fn net_name(&self) -> Result<NetNameClient, Error> {
+        let up = self.0.up()?;
+        let mut known = lock(&up.net_name);
+        match &*known {
+            Some(client) if !client.right().is_dead() => Ok(client.clone()),
+            Some(_) | None => {
+                let right = up.kernel.network_server()?.0?;
+                let client = NetNameClient::new(right).with_timeout(PATIENCE);
+                Ok(known.insert(client).clone())
+            }
+        }
+    }
+
+    /// Gives a port of this process, a right to which is of [`Host::node`], a name that all hosts of the
+    /// cluster know (Mach's `netname_check_in`): until it is checked out or dead, or this host leaves the
+    /// cluster. It is for programs of the same user, and root.
+    ///
+    /// # Errors
+    /// [`Refusal::Alone`], [`Refusal::PortExists`], [`Refusal::PortName`], [`Refusal::PortElsewhere`] and
+    /// others.
+    pub fn check_in(&self, name: &str, port: &SendRight) -> Result<(), Error> {
+        Ok(self.net_name()?.check_in(name.into(), port.clone())?.0?)
+    }
+
+    /// A right to the port of a name, at whichever host of the cluster (`netname_look_up`). What is sent
+    /// to it goes there by the host kernels; else it is as one to a port of this host.
+    ///
+    /// # Errors
+    /// [`Refusal::Alone`], [`Refusal::NoPort`], [`Refusal::NotYours`] and others.
+    pub fn look_up(&self, name: &str) -> Result<SendRight, Error> {
+        Ok(self.net_name()?.look_up(name.into())?.0?)
+    }
+
+    /// Takes its name away from a port of this host (`netname_check_out`). Who has a right keeps it.
+    ///
+    /// # Errors
+    /// [`Refusal::Alone`], [`Refusal::PortNotHere`], [`Refusal::NotYours`] and others.
+    pub fn check_out(&self, name: &str) -> Result<(), Error> {
+        Ok(self.net_name()?.check_out(name.into())?.0?)
+    }
+
+    /// Ports of the cluster.
+    ///
+    /// # Errors
+    /// [`Refusal::Alone`] and others.
+    pub fn ports(&self) -> Result<PortsListed, Error> {
+        Ok(self.net_name()?.list()?.0?)
+    }
+
     /// The Node by which it is reached: rights to memory objects are rights of this Node's.
     ///
     /// # Errors
@@ -667,6 +718,7 @@ impl Up {
         Ok(Self {
             node,
             kernel,
+            net_name: Mutex::default(),
             watched: AtomicBool::new(false),
         })
     }

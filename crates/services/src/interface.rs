@@ -8,6 +8,7 @@ use crate::cluster::{
     ClusterFigures, ClusterListed, Consistency, PagesTold, PagesWanted, Passes, Wanted,
 };
 use crate::figures::{Figures, Message, SILENT_NS};
+use crate::net_message::PortsListed;
 
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -95,6 +96,33 @@ pub enum Refusal {
     /// The cluster could not.
     #[error("the cluster could not do it: {0}")]
     Cluster(String),
+    /// There is a port of this name.
+    #[error(
+        "there is a port '{0}' in the cluster already; take another name, or check that one out"
+    )]
+    PortExists(String),
+    /// There is no port of this name.
+    #[error(
+        "there is no port '{0}' in the cluster, or not any more: its name goes with it, and with its \
+         host; farpage ports shows what there is"
+    )]
+    NoPort(String),
+    /// It is no name.
+    #[error(
+        "'{0}' is no name of a port; give 1 to 200 characters without '/' and control characters"
+    )]
+    PortName(String),
+    /// The port is dead.
+    #[error("port '{0}' is dead: its receiver has gone or destroyed it")]
+    PortDead(String),
+    /// The port's receiver is on another host.
+    #[error("the receiver of '{0}' is on another host; check it in there")]
+    PortElsewhere(String),
+    /// It has no name here.
+    #[error(
+        "no port of this host is checked in as '{0}'; check it out at its host (farpage ports)"
+    )]
+    PortNotHere(String),
     /// Another pager does.
     #[error(
         "process {1} answers for '{0}' already; end it first, or give this memory object another \
@@ -275,6 +303,23 @@ interface! {
         fn pages(name: String, wanted: PagesWanted) => Tried<PagesTold>;
         /// What all hosts of the cluster do.
         fn cluster_figures() => Tried<ClusterFigures>;
+        /// A right to the network message server, which knows ports of all hosts by name.
+        fn network_server() -> Tried<SendRight>;
+    }
+}
+
+interface! {
+    /// The network message server: ports of all hosts of the cluster, by name.
+    pub(crate) trait NetName, client NetNameClient, "farpage.netname" version 1 {
+        /// Gives a port of this host's a name, until it is checked out or dead, or its host is out of
+        /// the cluster.
+        fn check_in(name: String, port: SendRight) => Tried<()>;
+        /// A right to the port of a name.
+        fn look_up(name: String) => Tried<SendRight>;
+        /// Takes its name away from a port of this host's.
+        fn check_out(name: String) => Tried<()>;
+        /// All ports that have names and that the caller may use.
+        fn list() => Tried<PortsListed>;
     }
 }
 

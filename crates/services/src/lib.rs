@@ -18,6 +18,7 @@ mod here;
 mod interface;
 mod limits;
 mod names;
+pub mod net_message;
 pub mod pager;
 mod passes;
 mod service;
@@ -31,6 +32,7 @@ pub use figures::{
 pub use heap::HeapError;
 pub use here::Here;
 pub use interface::{Listed, PagerListed, Refusal, Status};
+pub use net_message::{NetMessages, PortListed, PortsListed};
 pub use service::{Service, WriteBack};
 
 use std::path::PathBuf;

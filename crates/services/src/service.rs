@@ -34,7 +34,7 @@ use crate::cluster::{
 use crate::figures::{Figures, Message};
 use crate::interface::{About, FailuresClient, Kernel, Memory, OfCluster, Tried};
 use crate::limits::{Cost, Limits};
-use crate::{Here, Listed, PagerListed, Refusal, Status, names};
+use crate::{Here, Listed, NetMessages, PagerListed, Refusal, Status, names};
 
 /// A child of fork has so much time to come for what its parent had.
 const FORK: Duration = Duration::from_secs(5);
@@ -80,6 +80,7 @@ pub struct Service {
     users: HashMap<u32, Arc<Share>>,
     clustered: Option<Clustered>,
     here: Arc<Here>,
+    net_messages: Option<SendRight>,
 }
 
 /// What a port of ours stands for.
@@ -184,6 +185,7 @@ impl Service {
             users: HashMap::new(),
             clustered: None,
             here,
+            net_messages: None,
         })
     }
 
@@ -191,6 +193,15 @@ impl Service {
     #[must_use]
     pub fn here(&self) -> Arc<Here> {
         Arc::clone(&self.here)
+    }
+
+    /// Programs may give ports names for the whole cluster, and send to those of other hosts.
+    ///
+    /// # Errors
+    /// [`ConnectError`] without descriptors or threads.
+    pub fn with_net_messages(mut self, server: &NetMessages) -> Result<Self, ConnectError> {
+        self.net_messages = Some(server.introduce(&self.node)?);
+        Ok(self)
     }
 
     /// Objects of one user have at most so many bytes in memory together.
@@ -656,6 +667,10 @@ impl Kernel for Service {
 
     fn cluster_figures(&mut self, caller: Sender, answer: Answer<Tried<ClusterFigures>>) {
         self.figures_of_cluster(caller, answer);
+    }
+
+    fn network_server(&mut self, _: Sender) -> Tried<SendRight> {
+        Tried(self.net_messages.clone().ok_or(Refusal::Alone))
     }
 
     fn enter(&mut self, caller: Sender) -> Tried<Both<u64, Both<SendRight, Fd>>> {

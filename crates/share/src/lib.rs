@@ -61,8 +61,8 @@ pub mod wire;
 pub use backing::{Backing, BackingError};
 pub use changed::Changed;
 pub use cluster::{
-    Cluster, Config, Files, HaveError, HostFigures, JoinError, Lives, Member, Observer, Replied,
-    State, Units, Wish, Woken,
+    Cluster, Config, Files, HaveError, HostFigures, JoinError, Lives, Member, Observer, PortWire,
+    Replied, State, Units, Wish, Woken,
 };
 pub use counters::Figures;
 pub use durable::FlushError;

@@ -8,6 +8,7 @@ mod heap;
 mod hosts;
 mod job;
 mod local;
+mod ports;
 mod programs;
 mod remote;
 mod rpc;
@@ -36,6 +37,7 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         Some("fits") => fits::bench(world, args),
         Some("cache") => fault::bench_cache(world, args),
         Some("local") => local::bench(world, args),
+        Some("ports") => ports::bench(world, args),
         Some("programs") => programs::bench(world, args),
         Some("remote") => remote::bench(world, args),
         Some("rpc") => rpc::bench(world, args),
@@ -43,7 +45,7 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         Some("shared") => shared::bench(world, args),
         Some("translate") => translate::bench(world, args),
         other => bail!(
-            "bench run, costs, default-pager, fault, fits, heap, cache, local, programs, remote, rpc, share, shared or translate, not {:?}",
+            "bench run, costs, default-pager, fault, fits, heap, cache, local, ports, programs, remote, rpc, share, shared or translate, not {:?}",
             other.unwrap_or("")
         ),
     }

@@ -4,6 +4,7 @@
 //! programs have of it fails, with the reason. In the next stay it begins with nothing, and what they
 //! open anew they have.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
@@ -12,10 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use farpage_host::Objects;
 use farpage_pagers::Pager;
-use farpage_services::{Here, Refusal};
-use farpage_share::{Cluster, JoinError, Observer};
+use farpage_services::{Here, NetMessages, Refusal};
+use farpage_share::{Cluster, JoinError, Observer, PortWire};
 
 use super::join::{JoinArgs, Joining, PORT, config, leave};
+use super::ports::{self, Wired};
 use crate::symbols::Symbols;
 
 /// Before the first attempt to join again.
@@ -35,6 +37,7 @@ pub struct Joined {
     objects: &'static Objects,
     paging_space: Arc<dyn Pager>,
     here: Arc<Here>,
+    net_messages: NetMessages,
     /// Is told why a stay is over.
     over: Sender<String>,
     now: Mutex<Now>,
@@ -64,11 +67,13 @@ pub fn join(
         return Ok(None);
     };
     let (over, overs) = channel();
+    let (net_messages, names) = ports::start()?;
     let joined = Joined {
         how,
         objects,
         paging_space,
         here,
+        net_messages,
         over,
         now: Mutex::new(Now::Left),
     };
@@ -76,6 +81,7 @@ pub fn join(
     let said = joined.called(&cluster);
     *joined.now() = Now::In(Arc::new(cluster));
     let joined = Arc::new(joined);
+    names.are_of(&joined);
     let joining = Arc::clone(&joined);
     std::thread::Builder::new()
         .name("joins-again".into())
@@ -87,6 +93,7 @@ pub fn join(
 /// Tells users what they should see, and other hosts what they ask of the processes of this one.
 struct Says {
     here: Arc<Here>,
+    net_messages: NetMessages,
     symbols: Mutex<Symbols>,
     over: Sender<String>,
 }
@@ -101,12 +108,33 @@ impl Observer for Says {
             "this host is out of the cluster: {why}; what it shared cannot be used here any more, which \
              programs are told by SIGBUS; it joins again by itself"
         ));
+        self.net_messages.ends();
         // Without anybody who listens this process ends.
         let _ = self.over.send(why.into());
     }
 
     fn wake(&self, number: u64, offset: u64, _: u32) {
         self.here.wake(number, offset);
+    }
+
+    fn ports_begin(&self, own: u64, wire: PortWire) {
+        self.net_messages.begins(own, Arc::new(Wired(wire)));
+    }
+
+    fn port_hosts_come(&self, stays: &[u64]) {
+        self.net_messages.meets(stays);
+    }
+
+    fn port_hosts_are(&self, generation: u64, stays: &BTreeSet<u64>) {
+        self.net_messages.sees(generation, stays);
+    }
+
+    fn port_packet(&self, from: u64, packet: &[u8]) {
+        self.net_messages.packet(from, packet);
+    }
+
+    fn port_saw(&self, from: u64, generation: u64) {
+        self.net_messages.saw(from, generation);
     }
 
     fn lives(&self, process: u64) -> bool {
@@ -122,6 +150,11 @@ impl Observer for Says {
 impl Joined {
     fn now(&self) -> MutexGuard<'_, Now> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// By which programs send to ports of other hosts.
+    pub fn net_messages(&self) -> &NetMessages {
+        &self.net_messages
     }
 
     /// How the cluster is called.
@@ -170,6 +203,7 @@ impl Joined {
     fn begins(&self, before: &[u64]) -> Result<Cluster, JoinError> {
         let says = Says {
             here: Arc::clone(&self.here),
+            net_messages: self.net_messages.clone(),
             symbols: Mutex::default(),
             over: self.over.clone(),
         };

@@ -5,6 +5,7 @@ pub mod joined;
 pub mod objects;
 mod offered;
 pub mod pages;
+mod ports;
 mod told;
 
 use std::path::{Path, PathBuf};

@@ -4,6 +4,7 @@ pub mod figures;
 pub mod gc;
 pub mod hosts;
 pub mod list;
+pub mod ports;
 pub mod reading;
 mod silent;
 pub mod top;

@@ -152,9 +152,14 @@ pub struct Client {
 
 impl Client {
     pub fn new(socket: &Path) -> Self {
+        Self::running("the_client", CLIENT, socket)
+    }
+
+    /// A program that a test is, when it is told a socket so.
+    pub fn running(test: &str, told: &str, socket: &Path) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["the_client", "--exact", "--nocapture"]);
-        command.env(CLIENT, socket).stdin(Stdio::piped());
+        command.args([test, "--exact", "--nocapture"]);
+        command.env(told, socket).stdin(Stdio::piped());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let input = child.stdin.take().unwrap();

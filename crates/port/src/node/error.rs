@@ -71,6 +71,12 @@ pub enum SendError {
     /// A receive right would be queued at its own port.
     #[error("the receive right would travel to its own port and be lost; send it elsewhere")]
     Circular,
+    /// The port's receiver is on another host.
+    #[error(
+        "the port's receiver is on another host, where no descriptors, receive rights and more than 64 \
+         MiB of memory can go; send bytes, send rights and less memory, or share memory of the cluster"
+    )]
+    Elsewhere,
     /// A right of another Node of this process.
     #[error(
         "a right belongs to another Node of this process; rights move between Nodes by messages"

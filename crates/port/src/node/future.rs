@@ -163,6 +163,30 @@ impl SendRight {
     }
 }
 
+/// Has somebody woken, once, when there may be room in a port's queue, or the port is dead.
+#[derive(Debug)]
+pub struct Room {
+    node: Node,
+    waiter: Option<Waiter>,
+}
+
+impl SendRight {
+    /// Has `waker` woken when there may be room for a message: at once when there is. It is called
+    /// under the Node's lock, and must not use the Node.
+    pub fn wake_on_room(&self, waker: std::task::Waker) -> Room {
+        let node = self.node().clone();
+        let waiter = node.register(Wait::Room(self.name()), How::Task(waker));
+        let waiter = Some(waiter);
+        Room { node, waiter }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.node.unregister(self.waiter.take());
+    }
+}
+
 impl ReceiveRight {
     /// As [`ReceiveRight::receive`], without a thread that waits.
     pub fn receive_async(&self) -> Receiving<'_> {

@@ -36,7 +36,7 @@ use farpage_rights::{Got, TaskId};
 use farpage_sys::Errno;
 
 pub use error::{CallError, ConnectError, ReceiveError, Refused, SendError};
-pub use future::{Readiness, Receiving, Sending};
+pub use future::{Readiness, Receiving, Room, Sending};
 pub use memory::{Donated, Lent, Memory, Ticket};
 pub use message::{Message, Notice, Received, Sender};
 pub use right::{PortSet, ReceiveRight, Right, SendOnceRight, SendRight};
@@ -162,6 +162,15 @@ impl Node {
     #[must_use]
     pub fn port(&self) -> ReceiveRight {
         let name = self.lock().space.allocate_port();
+        ReceiveRight::new(self, name)
+    }
+
+    /// Makes a port that stands for one whose receiver is on another host: whoever sends it
+    /// descriptors, receive rights or more than 64 MiB of memory is refused, wherever the right has
+    /// come to.
+    #[must_use]
+    pub fn proxy_port(&self) -> ReceiveRight {
+        let name = self.lock().space.allocate_proxy();
         ReceiveRight::new(self, name)
     }
 

@@ -197,6 +197,7 @@ impl Node {
                 rights::SendError::Dead => SendError::Dead,
                 rights::SendError::TooLarge => SendError::TooLarge,
                 rights::SendError::Circular => SendError::Circular,
+                rights::SendError::Elsewhere => SendError::Elsewhere,
                 rights::SendError::Reply(_) => SendError::Reply,
                 rights::SendError::Destination(_) | rights::SendError::Right(..) => {
                     unreachable!("held rights have names of their kinds: {}", refused.error)

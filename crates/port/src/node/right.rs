@@ -242,6 +242,15 @@ impl SendOnceRight {
         self.0.name
     }
 
+    /// The name of its port's receive right, when that is in this task.
+    #[must_use]
+    pub fn port(&self) -> Option<Name> {
+        let mut state = self.0.node.lock();
+        let port = state.space.port_of_once(self.0.name);
+        self.0.node.pump(&mut state);
+        port.expect("a held right has a name")
+    }
+
     /// Sends the one message, without waiting.
     ///
     /// # Errors

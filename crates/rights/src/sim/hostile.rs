@@ -75,7 +75,7 @@ impl Victims {
         let space = &self.spaces[at];
         let mut known: Vec<ExportId> = vec![ExportId(rng.below(4) as u64)];
         for (index, export) in space.exports.iter() {
-            let id = ExportId::of(space.exports.key(index));
+            let id = space.export_id(index);
             // Those of its own Link more often.
             let often = if export.link == HONEST { 1 } else { 6 };
             known.extend(core::iter::repeat_n(id, often));

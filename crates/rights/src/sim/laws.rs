@@ -279,7 +279,7 @@ impl World {
                 for &index in owner.link(*link).exports.keys() {
                     let export = &owner.exports[index];
                     assert_eq!(export.state, ExportState::Live);
-                    let id = crate::ExportId::of(owner.exports.key(index));
+                    let id = owner.export_id(index);
                     let import = &holder.imports[imports.get(&id).copied().expect("imported")];
                     assert_eq!(import.state, ImportState::Live);
                     assert_eq!(import.received, export.count, "how often it was given");

@@ -279,7 +279,7 @@ impl<T: Wire> Wire for Answer<T> {
 
 interface! {
     /// As the host kernel declares it.
-    pub trait Kernel, client KernelByHand, "farpage.kernel" version 5 {
+    pub trait Kernel, client KernelByHand, "farpage.kernel" version 6 {
         /// See there.
         fn create(name: String, bytes: u64) -> Answer<Both<SendRight, SendRight>>;
         /// See there.

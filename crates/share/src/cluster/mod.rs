@@ -2,12 +2,13 @@
 
 mod lives;
 mod names;
+mod ports;
 mod post;
 mod process;
 mod sysv;
 mod told;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -39,6 +40,7 @@ use sysv::Sysv;
 use told::{Desk, Gathering};
 
 pub use lives::Lives;
+pub use ports::PortWire;
 pub use sysv::{Replied, Woken};
 pub use told::{HostFigures, Units};
 
@@ -249,6 +251,33 @@ pub trait Observer: Send + Sync {
         false
     }
 
+    /// A stay of this host begins, in which its network server sends so. Called before anything of it
+    /// comes. What network servers say is carried as it is, in order and once between two stays.
+    fn ports_begin(&self, own: u64, wire: PortWire) {
+        let _ = (own, wire);
+    }
+
+    /// Stays of other hosts are about to be heard. As [`Observer::port_packet`].
+    fn port_hosts_come(&self, stays: &[u64]) {
+        let _ = stays;
+    }
+
+    /// These are the stays of the other hosts of the newest view: of others nothing comes any more.
+    fn port_hosts_are(&self, generation: u64, stays: &BTreeSet<u64>) {
+        let _ = (generation, stays);
+    }
+
+    /// Another host's network server says this. The caller must not be kept waiting.
+    fn port_packet(&self, from: u64, packet: &[u8]) {
+        let _ = (from, packet);
+    }
+
+    /// Another host has handled all that came to it from hosts that are not in a view any more. As
+    /// [`Observer::port_packet`], and in order with that.
+    fn port_saw(&self, from: u64, generation: u64) {
+        let _ = (from, generation);
+    }
+
     /// A thread of this host, which may have ended, and the instruction at which it waited, in words: its
     /// process, and the place in its program. The instruction is 0 when it is not known.
     fn place(&self, thread: u32, instruction: u64) -> String {
@@ -279,6 +308,7 @@ struct Inner {
     questions: Questions,
     gathering: Gathering,
     desk: Desk,
+    parts: ports::Parts,
     /// Why somebody was turned away, and when that was last said.
     told: Mutex<HashMap<String, Instant>>,
     observer: Arc<dyn Observer>,
@@ -322,6 +352,7 @@ impl Cluster {
             questions: Questions::default(),
             gathering: Gathering::default(),
             desk,
+            parts: ports::Parts::default(),
             told: Mutex::default(),
             observer,
         });
@@ -329,6 +360,9 @@ impl Cluster {
         post.begin(inbox);
         let ears = Ears(Arc::downgrade(&post));
         post.uses(Network::start(network, Arc::new(ears))?);
+        inner
+            .observer
+            .ports_begin(inner.control.incarnation().0, PortWire::new(&post));
         inner.shows(&view);
         inner.sysv_sees(&view);
         inner.server.begins();
@@ -833,9 +867,11 @@ impl Inner {
             (Host(slot.0), (peer, member.address))
         });
         let others: HashMap<Host, (Incarnation, SocketAddr)> = others.collect();
+        self.ports_meet(others.values().map(|(peer, _)| *peer));
         for why in self.post.are_peers(&others) {
             self.say(&format!("cannot meet a host of the cluster: {why}"));
         }
+        self.ports_see(view);
         let neighbours = view.members.values().filter_map(|member| {
             let process = member.process.parse::<Process>().ok()?;
             let is_other = member.incarnation != own && process.is_of_this_machine();
@@ -894,6 +930,13 @@ impl Inner {
 }
 
 impl Inbox for Inner {
+    fn came_from(&self, from: Incarnation, kind: Kind, bytes: &[u8]) {
+        match kind {
+            Kind::Port => self.port_part_came(from, bytes),
+            _ => self.saw_came(from, bytes),
+        }
+    }
+
     fn came(&self, from: Host, kind: Kind, bytes: &[u8]) {
         match kind {
             Kind::Unit => self.unit_came(from, bytes),
@@ -918,6 +961,8 @@ impl Inbox for Inner {
                 None => self.is_wrong(from, "an answer that is none"),
             },
             Kind::Sysv => self.sysv_came(from, bytes),
+            // They come with their stay.
+            Kind::Port | Kind::Saw => {}
             Kind::Wake => match take(bytes) {
                 Some((number, offset, count)) => self.observer.wake(number, offset, count),
                 None => self.is_wrong(from, "whom to wake, and it is nobody"),

@@ -34,6 +34,10 @@ pub(crate) enum Kind {
     Asks = 10,
     /// It tells.
     Told = 11,
+    /// A part of what network servers say to each other.
+    Port = 12,
+    /// All that came from hosts that a view has not any more is handled.
+    Saw = 13,
 }
 
 impl Kind {
@@ -50,6 +54,8 @@ impl Kind {
             Self::IsLiving,
             Self::Asks,
             Self::Told,
+            Self::Port,
+            Self::Saw,
         ];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
@@ -59,6 +65,8 @@ impl Kind {
 pub(crate) trait Inbox: Send + Sync {
     /// A message of a host of the view.
     fn came(&self, from: Host, kind: Kind, bytes: &[u8]);
+    /// The same, for whom a host's number is not enough.
+    fn came_from(&self, from: Incarnation, kind: Kind, bytes: &[u8]);
     /// A host sent what is none.
     fn is_wrong(&self, from: Host, what: &str);
     /// A host is connected, or not, for this reason.
@@ -138,13 +146,31 @@ impl Post {
             return;
         };
         drop(peers);
+        self.sends_to(peer, Priority::Urgent, kind, parts);
+    }
+
+    /// Sends a message to an incarnation; to one that is not met it goes nowhere.
+    pub(crate) fn sends_to(
+        &self,
+        to: Incarnation,
+        priority: Priority,
+        kind: Kind,
+        parts: &[&[u8]],
+    ) {
         let first = [kind as u8];
         let mut all: Vec<&[u8]> = vec![&first];
         all.extend(parts);
         if let Some(network) = self.network() {
             // One that is gone is being parted from.
-            let _ = network.send(peer, Priority::Urgent, &all);
+            let _ = network.send(to, priority, &all);
         }
+    }
+
+    /// What is kept for an incarnation until it has come.
+    pub(crate) fn owed_bytes(&self, to: Incarnation, priority: Priority) -> usize {
+        let network = self.network();
+        let owed = network.and_then(|network| network.owed_bytes(to, priority).ok());
+        owed.unwrap_or(0)
     }
 
     /// The number of a host of the view.
@@ -182,11 +208,13 @@ impl Ears {
 
 impl Receiver for Ears {
     fn received(&self, from: Incarnation, _: Priority, message: &[u8]) {
+        let stay = from;
         let Some((from, inbox)) = self.whose(from) else {
             return;
         };
         let (first, rest) = message.split_first().unwrap_or((&0, &[]));
         match Kind::of(*first) {
+            Some(kind @ (Kind::Port | Kind::Saw)) => inbox.came_from(stay, kind, rest),
             Some(kind) => inbox.came(from, kind, rest),
             None => inbox.is_wrong(from, "a message of no kind of this version"),
         }
