@@ -297,7 +297,7 @@ interface! {
 
 interface! {
     /// As the host kernel declares it.
-    pub trait Memory, client MemoryByHand, "farpage.memory" version 3 {
+    pub trait Memory, client MemoryByHand, "farpage.memory" version 4 {
         /// See there.
         fn file() -> Answer<Fd>;
         /// See there.
