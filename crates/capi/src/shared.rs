@@ -124,7 +124,8 @@ impl From<HaveError> for Failure {
         let code = match &error {
             HaveError::NotYours(_) => FP_DENIED,
             HaveError::Differs { .. } | HaveError::Consistency(..) => FP_ARGUMENT,
-            HaveError::File(..) | HaveError::NoFile(_) => FP_ARGUMENT,
+            HaveError::File(..) | HaveError::NoFile(_) | HaveError::OtherFile(_) => FP_ARGUMENT,
+            HaveError::Over(_) => FP_KERNEL,
             HaveError::Open(_) | HaveError::Unsealable(_) | HaveError::Flush(..) => FP_KERNEL,
             HaveError::Control(ControlError::NoName(_)) => FP_NOT_FOUND,
             HaveError::Control(_) => FP_UNREACHABLE,

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Mutex;
 
 use farpage_abi::{PAGE_BYTES, PageIndex};
@@ -73,6 +73,17 @@ pub enum BackingError {
         /// The object's.
         memory: u64,
     },
+    /// It is something else, as its size says.
+    #[error(
+        "it has {file} bytes, and the memory {memory}: it is not what was flushed of such memory; give its size, \
+         or another file (a new or empty one is zeros)"
+    )]
+    Shorter {
+        /// Its bytes.
+        file: u64,
+        /// The object's.
+        memory: u64,
+    },
     /// What was flushed is of units of another size.
     #[error(
         "what was flushed last, and is in its journal, is in pages of {there} bytes, not of {wanted}; give \
@@ -119,6 +130,13 @@ impl Backing {
                 memory: bytes,
             });
         }
+        // What is not whole units is zeros to their end.
+        if there > 0 && there + unit_bytes <= bytes {
+            return Err(BackingError::Shorter {
+                file: there,
+                memory: bytes,
+            });
+        }
         let backing = Self {
             file,
             journal,
@@ -131,6 +149,12 @@ impl Backing {
             backing.file.set_len(bytes)?;
         }
         Ok(backing)
+    }
+
+    /// True of the same file.
+    pub(crate) fn is(&self, other: &File) -> bool {
+        let of = |file: &File| file.metadata().map(|of| (of.dev(), of.ino())).ok();
+        of(&self.file).is_some_and(|own| Some(own) == of(other))
     }
 
     /// Writes a whole journal to the file.
@@ -445,6 +469,8 @@ mod tests {
         drop(backing);
         let shorter = opens(folder.path(), UNIT, UNIT);
         assert!(matches!(shorter, Err(BackingError::Longer { .. })));
+        let longer = opens(folder.path(), 2 * UNITS * UNIT, UNIT);
+        assert!(matches!(longer, Err(BackingError::Shorter { .. })));
         let journal = folder.path().join("journal");
         std::fs::write(&journal, vec![5; 5000]).unwrap();
         assert!(matches!(open(folder.path()), Err(BackingError::Journal)));

@@ -57,6 +57,11 @@ pub(crate) struct State {
     came: HashMap<Host, u64>,
     /// They will be.
     pub(crate) is_timed: bool,
+    /// Several hosts have died since all went on: what the last had seen of another may be with none
+    /// that lives.
+    pub(crate) loses_several: bool,
+    /// The home was among such, once: it had what nobody knows of.
+    pub(crate) has_lost_home: bool,
 }
 
 impl State {
@@ -105,6 +110,7 @@ impl State {
     pub(crate) fn resume(&mut self) {
         self.mirror.resume();
         self.flying.clear();
+        self.loses_several = false;
     }
 }
 

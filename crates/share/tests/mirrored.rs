@@ -12,7 +12,7 @@ use std::time::Duration;
 use farpage_abi::PAGE_BYTES;
 use farpage_share::{About, OpenError};
 use farpage_sys::view::View;
-use support::{One, Order, dies, hosts, mirrored, read, write};
+use support::{One, Order, die, dies, hosts, mirrored, read, write};
 
 const SEED: &str = "FARPAGE_SEED";
 
@@ -185,6 +185,42 @@ fn one_host_after_the_other_dies_and_nothing_is_lost() {
         let last = living[1];
         grid.dies(&living, living[0], 200, 9);
         assert!(read(&grid.views[last], place(0, last)).is_some());
+    }
+}
+
+/// A writer and its backup: what is left elsewhere is older than what others have seen.
+#[test]
+fn what_two_hosts_took_that_died_at_once_is_lost_and_nobody_reads_what_was_before() {
+    for (one, other) in [(3, 0), (3, 1), (2, 3), (0, 1)] {
+        let all = hosts(4, 16 << 20, Order::AsSent);
+        let grid = mirrored(1, 8, 1);
+        let views: Vec<View> = all.iter().map(|one| one.map(&grid).1).collect();
+        let reader = (0..4).find(|host| ![one, other].contains(host)).unwrap();
+        let earlier = (0..4)
+            .rfind(|host| ![one, other, reader].contains(host))
+            .unwrap();
+        for page in 0..4 {
+            assert!(write(&views[usize::from(earlier)], page * PAGE_BYTES, 610));
+            assert_eq!(read(&views[usize::from(one)], page * PAGE_BYTES), Some(610));
+            assert!(write(&views[usize::from(one)], page * PAGE_BYTES, 611));
+            assert_eq!(
+                read(&views[usize::from(reader)], page * PAGE_BYTES),
+                Some(611)
+            );
+            // Nobody has a copy of it any more, but for who writes and its backup.
+            assert!(write(&views[usize::from(one)], page * PAGE_BYTES, 612));
+        }
+        die(&all, &[one, other], 2);
+        for page in 0..4 {
+            let seen = read(&views[usize::from(reader)], page * PAGE_BYTES);
+            assert!(
+                matches!(seen, None | Some(611 | 612)),
+                "{one} and {other}: {seen:?}"
+            );
+        }
+        // What they had nothing to do with, or was lost with one of them, is as it is documented.
+        let rest = read(&views[usize::from(earlier)], 7 * PAGE_BYTES);
+        assert_eq!(rest, (one != 0 && other != 0).then_some(0));
     }
 }
 

@@ -258,6 +258,8 @@ fn refusal(name: &str, error: HaveError) -> Refusal {
         error @ (HaveError::Unsealable(_)
         | HaveError::File(..)
         | HaveError::NoFile(_)
+        | HaveError::OtherFile(_)
+        | HaveError::Over(_)
         | HaveError::Flush(..)) => Refusal::Cluster(error.to_string()),
         HaveError::Consistency(name, is) => {
             Refusal::Differs(name, format!("with consistency {is}"))

@@ -362,7 +362,9 @@ impl World {
                         self.lost.insert(kind);
                     }
                 }
-                (Some(SIGBUS), _) if said.contains("a host that died") => {
+                (Some(SIGBUS), _)
+                    if said.contains("a host that died") || said.contains("hosts that died") =>
+                {
                     self.lost.insert(kind);
                 }
                 (Some(SIGBUS | SIGKILL), _) | (_, Some(0 | NOT_YET)) => {}

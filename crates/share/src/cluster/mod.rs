@@ -113,6 +113,17 @@ pub enum HaveError {
     /// It is there, and has no file.
     #[error("'{0}' is there already, and has no file; give another name, or remove it first")]
     NoFile(String),
+    /// It is there, with a file of another host, or another file.
+    #[error(
+        "'{0}' is there already, with another file, or that of another host; leave the file out to open it"
+    )]
+    OtherFile(String),
+    /// The host that had its file has gone.
+    #[error(
+        "'{0}' is over: the host that had its file is not in the cluster any more; take its name away \
+         (farpage rm --cluster '{0}') and make it anew with the file, which has what was flushed"
+    )]
+    Over(String),
     /// It cannot be flushed.
     #[error("cannot flush '{0}': {1}")]
     Flush(String, String),
@@ -424,7 +435,6 @@ impl Cluster {
         mut files: Option<Files>,
     ) -> Result<(u64, Description, Arc<Object>), HaveError> {
         let inner = &self.inner;
-        let has_file = files.is_some();
         let mut backing = None;
         // Held all the while: what somebody else releases meanwhile would be gone for this one, too.
         let mut uses = lock(&inner.uses);
@@ -432,9 +442,7 @@ impl Cluster {
             let (id, described, has_made) = match (inner.control.find(name), wish) {
                 (Ok((id, found)), wish) => {
                     fits(name, uid, &found.description, wish)?;
-                    if has_file && found.description.durability != Durability::Flushed {
-                        return Err(HaveError::NoFile(name.into()));
-                    }
+                    inner.fits_file(id, name, &found.description, files.as_ref())?;
                     match inner.control.hold(id) {
                         Ok(()) => (id, found.description, false),
                         // Gone just then.
@@ -719,6 +727,27 @@ impl Inner {
             self.server.seal(number);
         }
         Ok(object)
+    }
+
+    /// Refuses what is there with another file than is given, or whose file has gone with its host.
+    fn fits_file(
+        &self,
+        id: ObjectId,
+        name: &str,
+        described: &Description,
+        files: Option<&Files>,
+    ) -> Result<(), HaveError> {
+        let home = described.home.incarnation;
+        let is_there = home == self.control.incarnation() || self.host_of(home.0).is_some();
+        match (described.durability, files) {
+            (Durability::Volatile, None) => Ok(()),
+            (Durability::Volatile, Some(_)) => Err(HaveError::NoFile(name.into())),
+            (Durability::Flushed, _) if !is_there => Err(HaveError::Over(name.into())),
+            (Durability::Flushed, Some(files)) if !self.server.has_file(id.0, &files.file) => {
+                Err(HaveError::OtherFile(name.into()))
+            }
+            (Durability::Flushed, _) => Ok(()),
+        }
     }
 
     /// True when an object stays, or another host has it.

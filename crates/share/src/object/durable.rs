@@ -1,5 +1,6 @@
 //! A durable object: its home has what was flushed in a file.
 
+use std::fs::File;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -21,6 +22,13 @@ impl Shared {
     /// It has a file, at this host or another.
     pub(crate) fn is_durable(&self) -> bool {
         self.about.is_durable
+    }
+
+    /// True when this is its file, which this host has.
+    pub(crate) fn has_this_file(&self, file: &File) -> bool {
+        self.backing
+            .as_ref()
+            .is_some_and(|backing| backing.is(file))
     }
 
     /// True when it ends with this host, which has its file.

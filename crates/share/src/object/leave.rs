@@ -110,11 +110,35 @@ impl Shared {
         }
     }
 
-    /// What is known of a unit that no survivor has.
+    /// What is known of a unit that survivors tell of, and of which none has the contents.
+    pub(crate) fn known_of_told(&self, unit: u64) -> Known {
+        match self.mirrored() {
+            Some(mirrored) if lock(mirrored).loses_several => Known::Nothing,
+            Some(_) => Known::Mirrored,
+            None => self.known(unit),
+        }
+    }
+
+    /// Several hosts have died since all went on after a death.
+    pub(crate) fn loses_several(&self) {
+        let is_next = lock(&self.home).is_next;
+        if let Some(mirrored) = self.mirrored() {
+            let mut state = lock(mirrored);
+            state.loses_several = true;
+            state.has_lost_home |= is_next;
+        }
+    }
+
+    /// What is known of a unit that no survivor tells of.
     pub(crate) fn known(&self, unit: u64) -> Known {
+        if let Some(mirrored) = self.mirrored() {
+            return match lock(mirrored).has_lost_home {
+                true => Known::Nothing,
+                false => Known::Mirrored,
+            };
+        }
         let touched = &lock(&self.untouched).touched;
         match touched {
-            _ if self.is_mirrored() => Known::Mirrored,
             Some(touched) if !touched.has(unit) => Known::NeverWritten,
             Some(_) | None => Known::Nothing,
         }

@@ -46,6 +46,11 @@ impl Pager for Shared {
         });
         failure.is_some_and(|error| {
             let said = match error {
+                LOST if self.is_mirrored() => write!(
+                    into,
+                    "its last contents were on hosts that died one right after the other (replicas=2 outlives \
+                     one at a time)"
+                ),
                 LOST => write!(
                     into,
                     "its last contents were on a host that died, and nowhere else (replicas=1)"

@@ -100,6 +100,13 @@ impl Shell {
         lock(&self.leaving).stage
     }
 
+    /// Others that said that they leave.
+    pub(super) fn leavers(&self) -> Hosts {
+        let leaving = lock(&self.leaving);
+        let leaves = leaving.others.iter().filter(|(_, other)| other.leaves);
+        Hosts::all(leaves.map(|(host, _)| *host))
+    }
+
     /// Hosts have died or left: what was said before does not count.
     pub(super) fn leaves_anew(&self) {
         let living = lock(&self.members).view().living;

@@ -145,6 +145,8 @@ pub struct Server {
     /// Numbers of objects that were closed here, the last first: what comes of them is for nobody.
     closed: Mutex<VecDeque<u64>>,
     recovering: Mutex<Option<Recovering>>,
+    /// Hosts that have died since all went on after the last death.
+    deaths: Mutex<u32>,
 }
 
 /// Who sent a message, and it.
@@ -300,6 +302,7 @@ impl Server {
             early: Mutex::default(),
             closed: Mutex::default(),
             recovering: Mutex::default(),
+            deaths: Mutex::default(),
         })
     }
 
@@ -337,6 +340,12 @@ impl Server {
     /// [`FlushError`].
     pub fn flush(&self, number: u64) -> Result<u64, FlushError> {
         self.shared(number).ok_or(FlushError::Homeless)?.flush()
+    }
+
+    /// True when this is the file of an object, which this host has.
+    pub(crate) fn has_file(&self, number: u64, file: &std::fs::File) -> bool {
+        let shared = self.shared(number);
+        shared.is_some_and(|shared| shared.has_this_file(file))
     }
 
     fn opens(&self, about: &About, backing: Option<Backing>) -> Result<Arc<Object>, OpenError> {

@@ -63,8 +63,16 @@ impl Server {
             all.iter().for_each(|shared| shared.keeps_copies());
         }
         let change = lock(&self.shell.members).change(view);
+        let deaths = {
+            let mut deaths = lock(&self.deaths);
+            *deaths += died.less(self.shell.leavers()).count();
+            *deaths
+        };
         for shared in &all {
             shared.has_home(hosts.home(&shared.about), !died.is_empty());
+            if deaths > 1 {
+                shared.loses_several();
+            }
         }
         *lock(&self.hosts) = hosts;
         match change {
@@ -178,7 +186,7 @@ impl Server {
         let own = |object: u64, unit: u64| {
             let all = lock(&self.shared);
             let shared = &all.get(&object)?.shared;
-            Some((shared.report_of(unit)?, shared.known(unit)))
+            Some((shared.report_of(unit)?, shared.known_of_told(unit)))
         };
         let (fence, all, verdicts) = {
             let mut recovering = lock(&self.recovering);
@@ -216,6 +224,7 @@ impl Server {
             *recovering = None;
             verdicts
         };
+        *lock(&self.deaths) = 0;
         lock(&self.shell.members).resume();
         for shared in self.all() {
             let number = shared.about.number;

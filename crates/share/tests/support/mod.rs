@@ -244,8 +244,15 @@ pub fn about(number: u64, pages: u64, unit_pages: u64) -> About {
 
 /// The others see that a host has died, one after the other.
 pub fn dies(all: &[One], host: u8, generation: u64) {
+    die(all, &[host], generation);
+}
+
+/// The same of several at once.
+pub fn die(all: &[One], hosts: &[u8], generation: u64) {
     let dead = &all[0].dead;
-    dead[usize::from(host)].store(true, Ordering::SeqCst);
+    for host in hosts {
+        dead[usize::from(*host)].store(true, Ordering::SeqCst);
+    }
     let lives = |host: &u8| !dead[usize::from(*host)].load(Ordering::SeqCst);
     let living: Vec<u8> = (0..all.len() as u8).filter(lives).collect();
     for host in &living {
