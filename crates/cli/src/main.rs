@@ -15,6 +15,7 @@ mod open;
 mod options;
 mod pager;
 mod paging;
+mod panics;
 mod plot;
 mod prepare;
 mod program;
@@ -46,6 +47,7 @@ use crate::args::{Cli, Command};
 const RUN_FAILED: u8 = 125;
 
 fn main() -> ExitCode {
+    panics::end_the_process();
     let (result, failed) = match Cli::parse().command {
         Command::Run(args) if args.takes_an_option_for_the_program(std::env::args_os()) => {
             unknown_option(&args.program[0])

@@ -20,6 +20,7 @@ impl Server {
         bytes: &[u8],
         take: impl FnOnce(&mut Recovering) -> Result<(), &'static str>,
     ) -> Result<(), Wrong> {
+        let entered = self.shell.gate.enter();
         let now = lock(&self.shell.members).fence();
         if fence > now {
             lock(&self.kept).push((from, bytes.to_vec()));
@@ -31,6 +32,7 @@ impl Server {
             }
             Some(_) | None => return Ok(()),
         }
+        drop(entered);
         self.goes_on();
         Ok(())
     }
@@ -134,11 +136,15 @@ impl Server {
 
     /// Does the next step of a recovery, if it is time.
     pub(super) fn goes_on(&self) {
-        if lock(&self.recovering).is_none() {
-            return;
+        {
+            // No other recovery begins meanwhile.
+            let _entered = self.shell.gate.enter();
+            if lock(&self.recovering).is_none() {
+                return;
+            }
+            self.reports();
+            self.decides();
         }
-        self.reports();
-        self.decides();
         self.resumes();
     }
 

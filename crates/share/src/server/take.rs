@@ -135,6 +135,7 @@ impl Server {
                 self.received(from, &whole)
             }
             Said::Began(generation) => {
+                let entered = self.shell.gate.enter();
                 let mut members = lock(&self.shell.members);
                 members.began(from, generation)?;
                 let (fence, view) = (members.fence(), members.view());
@@ -147,6 +148,7 @@ impl Server {
                 {
                     now.excuse(from);
                 }
+                drop(entered);
                 self.goes_on();
                 Ok(())
             }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_coherence::Host;
@@ -107,8 +107,20 @@ fn take(server: &Server, from: Host, bytes: &[u8]) {
     }
 }
 
+/// A thread of a host that panics ends the test, for the same reason.
+struct EndsAll;
+
+impl Drop for EndsAll {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 /// Brings messages to a server.
 fn deliver(come: &Receiver<(Host, Vec<u8>)>, server: &Weak<Server>, order: Order, dead: &Dead) {
+    let _ends = EndsAll;
     let is_dead = |host: Host| dead[usize::from(host.0)].load(Ordering::SeqCst);
     let mut late: Vec<(Host, Vec<u8>)> = Vec::new();
     let Order::Any(mut seed) = order else {
@@ -249,18 +261,47 @@ pub fn dies(all: &[One], host: u8, generation: u64) {
 
 /// The same of several at once.
 pub fn die(all: &[One], hosts: &[u8], generation: u64) {
-    let dead = &all[0].dead;
     for host in hosts {
-        dead[usize::from(*host)].store(true, Ordering::SeqCst);
+        all[0].dead[usize::from(*host)].store(true, Ordering::SeqCst);
     }
-    let lives = |host: &u8| !dead[usize::from(*host)].load(Ordering::SeqCst);
-    let living: Vec<u8> = (0..all.len() as u8).filter(lives).collect();
-    for host in &living {
-        let wrong = all[usize::from(*host)]
+    for host in living(all) {
+        let wrong = all[usize::from(host)]
             .server
-            .sees(view(generation, living.clone()));
+            .sees(view(generation, living(all)));
         assert!(wrong.is_empty(), "{wrong:?}");
     }
+}
+
+/// These die one after the other, and the rest see each at about the same time: the first host so much
+/// later.
+pub fn die_in_turn(all: &[One], hosts: &[u8], generation: u64, lag: Duration) {
+    for host in hosts {
+        all[0].dead[usize::from(*host)].store(true, Ordering::SeqCst);
+    }
+    let left = |after: usize| {
+        let dying = hosts[after + 1..].iter().copied();
+        living(all).into_iter().chain(dying)
+    };
+    thread::scope(|scope| {
+        for survivor in living(all) {
+            scope.spawn(move || {
+                for after in 0..hosts.len() {
+                    if survivor == 0 {
+                        let until = Instant::now() + lag;
+                        while Instant::now() < until {}
+                    }
+                    let seen = view(generation + after as u64, left(after));
+                    let wrong = all[usize::from(survivor)].server.sees(seen);
+                    assert!(wrong.is_empty(), "{wrong:?}");
+                }
+            });
+        }
+    });
+}
+
+fn living(all: &[One]) -> Vec<u8> {
+    let lives = |host: &u8| !all[0].dead[usize::from(*host)].load(Ordering::SeqCst);
+    (0..all.len() as u8).filter(lives).collect()
 }
 
 /// A word of memory, which may be such as cannot be had: that is `None`, and no signal.
