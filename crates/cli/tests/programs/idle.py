@@ -10,7 +10,7 @@ import sys
 
 MIB = 1 << 20
 PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-ROUNDS = 60
+ROUNDS = 240
 
 
 def filled(memory):
