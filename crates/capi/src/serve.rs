@@ -23,16 +23,21 @@ pub struct FpServed {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match &error {
-            Error::Absent(_) | Error::Refused(Refusal::NotFound(_)) => FP_NOT_FOUND,
+            Error::Absent(_) | Error::Refused(Refusal::NotFound(_) | Refusal::NotShared(_)) => {
+                FP_NOT_FOUND
+            }
             Error::NotOurs(..)
             | Error::Denied(..)
-            | Error::Refused(Refusal::NotYours(_) | Refusal::Exists(_) | Refusal::Answered(..)) => {
-                FP_DENIED
-            }
+            | Error::Refused(
+                Refusal::NotYours(_)
+                | Refusal::Exists(_)
+                | Refusal::Answered(..)
+                | Refusal::Over(_),
+            ) => FP_DENIED,
             Error::File { .. }
-            | Error::Refused(Refusal::Name(_) | Refusal::Size(_) | Refusal::Differs(..)) => {
-                FP_ARGUMENT
-            }
+            | Error::Refused(
+                Refusal::Name(_) | Refusal::Size(_) | Refusal::Differs(..) | Refusal::Unfit(_),
+            ) => FP_ARGUMENT,
             Error::Connect { .. } | Error::Call(_) => FP_UNREACHABLE,
             _ => FP_KERNEL,
         };

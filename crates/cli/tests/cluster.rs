@@ -495,7 +495,7 @@ fn what_is_sealed_all_hosts_read_and_who_writes_to_it_is_told() {
         ),
         (
             &["create", "--stale", "9ms", "--replicas", "2", "x", "1M"],
-            "may be old only with the distributed scheduler",
+            "may be old (stale) only with the distributed scheduler",
         ),
         (
             &[

@@ -196,6 +196,8 @@ impl Shared {
         match &greeter.role {
             Role::Caller(lane) => self.not_made(lane, Some(greeter.token), why),
             Role::Called(_) if why.ends_with(PARTED) => {}
+            // It has gone of itself.
+            Role::Called(_) if why == Broken::Ended.to_string() => {}
             Role::Called(address) => self.tell_refused(*address, why),
         }
     }

@@ -54,7 +54,7 @@ class SharedArray(np.ndarray):
         others, so that all get it soon. Arrays that are opened from now on, and this one, are read-only;
         who writes by another that was open already gets SIGBUS.
 
-        Raises `KernelError` for the simple scheduler, two replicas, or `consistency="release"`.
+        Raises `ArgumentError` for the simple scheduler, two replicas, or `consistency="release"`.
         """
         with talking:
             _farpage.seal_of_cluster(self.name)
@@ -91,7 +91,7 @@ class SharedArray(np.ndarray):
 
 
 def _again(name, start, dtype, shape, strides):
-    whole = shared(name)
+    whole = _as_it_is(name, (dtype, shape, strides))
     array = np.ndarray(shape, dtype, whole._memory, start, strides).view(SharedArray)
     array.name, array._memory, array.locks = name, whole._memory, whole.locks
     return array
@@ -99,6 +99,32 @@ def _again(name, start, dtype, shape, strides):
 
 def _lock_of(name, number):
     return shared(name).locks[number]
+
+
+def _as_it_is(name, again=None):
+    """The array of this name, or bytes for `_again` where it is memory without a shape."""
+    with talking:
+        memory, note = _farpage.shared_of_cluster(name)
+    if note:
+        return _array(name, memory, *_noted(name, note))
+    if again is None:
+        raise errors.ArgumentError(
+            f"'{name}' was made by farpage create, with {len(memory)} bytes and no shape; give shape= and dtype="
+        )
+    return _array(name, memory, (len(memory),), np.dtype("u1"), 0, 4096)
+
+
+def _found(name, wanted, file):
+    """What there is of this name, or made as wanted. Memory of farpage create is taken as it is."""
+    try:
+        with talking:
+            return _farpage.shared_of_cluster(name, wanted, file)
+    except errors.Exists:
+        with talking:
+            memory, note = _farpage.shared_of_cluster(name)
+        if note or memory.is_released != wanted["release"]:
+            raise
+        return memory, note
 
 
 def _address(memory):
@@ -124,7 +150,8 @@ def shared(
     the others read, as threads of one process do.
 
     It is found, or made of zeros when there is none. `shape`, `dtype`: of a new one; one that is
-    there must be the same, or is opened as it is without a shape. `page_size`: what goes from host to
+    there must be the same, or is opened as it is without a shape. Memory of `farpage create` has no shape:
+    it takes the one that is given, if it is large enough. `page_size`: what goes from host to
     host together, 4096 bytes to 2 MiB, a power of two ('64K' suits arrays that are read in order,
     4096 what is written everywhere). `scheduler`: 'distributed', or
     'simple', by which the host that made it decides, and takes it with it when it goes.
@@ -191,9 +218,7 @@ def shared(
     if shape is None:
         if file is not None:
             raise errors.ArgumentError("file: it is for who makes the array; give its shape, too")
-        with talking:
-            memory, note = _farpage.shared_of_cluster(name)
-        return _array(name, memory, *_noted(name, note))
+        return _as_it_is(name)
     shape = tuple(int(n) for n in (shape if np.iterable(shape) else (shape,)))
     dtype = np.dtype(dtype)
     if dtype.hasobject:
@@ -207,24 +232,30 @@ def shared(
     wanted = {"shape": shape, "dtype": np.lib.format.dtype_to_descr(dtype)}
     if locks:
         wanted.update(locks=locks, page_size=unit)
-    wanted = json.dumps(wanted)
-    with talking:
-        hold_us, stale_us = (None if time is None else round(time * 1e6) for time in (hold, stale))
-        memory, note = _farpage.shared_of_cluster(
-            name,
-            {
-                "bytes": size,
-                "unit_bytes": unit,
-                "simple": scheduler == "simple",
-                "replicas": replicas,
-                "hold_us": hold_us,
-                "stale_us": stale_us,
-                "release": is_released,
-                "stays": bool(stays),
-                "note": wanted,
-            },
-            None if file is None else os.fspath(file),
-        )
+    hold_us, stale_us = (None if time is None else round(time * 1e6) for time in (hold, stale))
+    memory, note = _found(
+        name,
+        {
+            "bytes": size,
+            "unit_bytes": unit,
+            "simple": scheduler == "simple",
+            "replicas": replicas,
+            "hold_us": hold_us,
+            "stale_us": stale_us,
+            "release": is_released,
+            "stays": bool(stays),
+            "note": json.dumps(wanted),
+        },
+        None if file is None else os.fspath(file),
+    )
+    if not note:
+        if len(memory) < size or locks:
+            raise errors.Exists(
+                f"'{name}' was made by farpage create, with {len(memory)} bytes and no locks in it, and "
+                f"shape {shape} of {dtype} with locks={locks!r} takes {size}; give a shape that fits, and "
+                "locks of their own (fp.Lock)"
+            )
+        return _array(name, memory, shape, dtype, 0, unit, stays)
     there = _noted(name, note)
     if there[:3] != (shape, dtype, locks):
         raise errors.Exists(

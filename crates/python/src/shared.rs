@@ -36,12 +36,16 @@ pub(crate) fn with_host<T: Send>(
 pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
         Error::Absent(_) | Error::Connect { .. } | Error::Call(_) => "Unreachable",
-        Error::Refused(Refusal::Exists(_) | Refusal::Answered(..) | Refusal::Differs(..)) => {
-            "Exists"
-        }
-        Error::Refused(Refusal::NotFound(_)) => "NotFound",
         Error::Refused(
-            Refusal::Name(_) | Refusal::Size(_) | Refusal::Ram(_) | Refusal::Outside(_),
+            Refusal::Exists(_) | Refusal::Answered(..) | Refusal::Differs(..) | Refusal::Over(_),
+        ) => "Exists",
+        Error::Refused(Refusal::NotFound(_) | Refusal::NotShared(_)) => "NotFound",
+        Error::Refused(
+            Refusal::Name(_)
+            | Refusal::Size(_)
+            | Refusal::Ram(_)
+            | Refusal::Outside(_)
+            | Refusal::Unfit(_),
         ) => "ArgumentError",
         Error::File { .. } => "ArgumentError",
         Error::Refused(Refusal::NotYours(_)) | Error::NotOurs(..) | Error::Denied(..) => "Denied",

@@ -114,7 +114,7 @@ b[::2] = 7
 """
     assert elsewhere(script, sockets[1], code) == "True"
     assert (a[::2] == 7).all() and a[1, 0] == 512
-    with pytest.raises(fp.KernelError, match="give 1 replica"):
+    with pytest.raises(fp.ArgumentError, match="give 1 replica"):
         fp.shared("two", shape=8, scheduler="simple", replicas=2)
 
 
@@ -136,7 +136,7 @@ except ValueError as error:
     said = elsewhere(script, sockets[1], code).splitlines()
     assert said[0] == "True" and "read-only" in said[1]
     simple = fp.shared("own", shape=8, scheduler="simple")
-    with pytest.raises(fp.KernelError, match="cannot be sealed"):
+    with pytest.raises(fp.ArgumentError, match="cannot be sealed"):
         simple.seal()
     simple[0] = 1
 
@@ -162,17 +162,42 @@ b[1] = 9
         try:
             again = fp.shared("kept", shape=(64, 512), file=path)
             break
-        except fp.KernelError as error:
+        except fp.ArgumentError as error:
             assert "give each a file of its own" in str(error)
             time.sleep(0.1)
     assert (again[::2] == 7).all() and (again[1] == 9).all() and again[3, 0] == 1536
     plain = fp.shared("plain", shape=8)
     with pytest.raises(fp.KernelError, match="it has no file"):
         plain.flush()
-    with pytest.raises(fp.KernelError, match="is there already, and has no file"):
+    with pytest.raises(fp.ArgumentError, match="is there already, and has no file"):
         fp.shared("plain", shape=8, file=tmp_path / "other")
     with pytest.raises(fp.ArgumentError, match="cannot open"):
         fp.shared("none", shape=8, file=tmp_path / "no" / "file")
+
+
+def test_memory_of_the_command_takes_the_shape_that_is_given(sockets, script):
+    create = [COMMAND, "create", "--page-size", "64K", "--socket", sockets[0], "made", "1M"]
+    subprocess.run(create, check=True)
+    with pytest.raises(fp.ArgumentError, match="1048576 bytes and no shape; give shape="):
+        fp.shared("made")
+    a = fp.shared("made", shape=(100, 512), dtype="i4")
+    a[:] = np.arange(100 * 512).reshape(100, 512)
+    code = """
+import farpage as fp, numpy as np, pickle
+b = fp.shared("made", shape=(100, 512), dtype="i4")
+print(bool((b == np.arange(100 * 512).reshape(100, 512)).all()))
+again = pickle.loads(pickle.dumps(b[1:3, ::2]))
+b[1, 2] = 7
+print(again[0, 1])
+"""
+    assert elsewhere(script, sockets[1], code) == "True\n7"
+    with pytest.raises(fp.Exists, match="with 1048576 bytes and no locks"):
+        fp.shared("made", shape=1 << 20)
+    with pytest.raises(fp.Exists, match="no locks in it"):
+        fp.shared("made", shape=8, locks=1)
+    with pytest.raises(fp.Exists, match="consistency"):
+        fp.shared("made", shape=8, consistency="release")
+    fp.unshare("made")
 
 
 def test_another_shape_is_refused_and_said(sockets):
@@ -220,7 +245,7 @@ print("exact")
     a.release()
     with pytest.raises(fp.ArgumentError, match="no array of shared"):
         a.copy().release()
-    with pytest.raises(fp.KernelError, match="cannot be sealed"):
+    with pytest.raises(fp.ArgumentError, match="cannot be sealed"):
         a.seal()
     with pytest.raises(fp.Exists, match="consistency release"):
         fp.shared("both", shape=1024, dtype="i8")

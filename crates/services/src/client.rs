@@ -1,5 +1,6 @@
 //! A process's side.
 
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -19,6 +20,7 @@ use farpage_sys::futex;
 use farpage_sys::memory_file::Words;
 use farpage_sys::uffd::with_device;
 use farpage_sys::view::View;
+use rustix::fs::{FlockOperation, flock};
 
 use crate::cluster::{
     ClusterFigures, ClusterListed, Consistency, PagesTold, PagesWanted, Passes, Wanted,
@@ -75,7 +77,11 @@ pub enum Error {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// A file cannot be opened.
-    #[error("cannot open '{}' to keep memory there: {why}", .path.display())]
+    #[error(
+        "cannot open '{}' to keep memory there: {why}; give a file in a folder that is there and that this user \
+         may write to",
+        .path.display()
+    )]
     File {
         /// Which.
         path: PathBuf,
@@ -98,15 +104,50 @@ pub enum Error {
     Taken(String),
 }
 
-/// A file to be read and written, which is made when there is none.
-fn opened(path: &Path) -> Result<OwnedFd, Error> {
-    let mut options = std::fs::OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    let file = options.open(path).map_err(|why| Error::File {
-        path: path.to_owned(),
-        why,
-    })?;
-    Ok(file.into())
+/// A file to be read and written, which is made when there is none, and is taken away again when it was not
+/// used.
+struct Opened {
+    file: File,
+    made: Option<PathBuf>,
+}
+
+impl Opened {
+    fn open(path: &Path) -> Result<Self, Error> {
+        let mut options = File::options();
+        options.read(true).write(true);
+        let (opened, made) = match options.clone().create_new(true).open(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                (options.open(path), None)
+            }
+            opened => (opened, Some(path.to_owned())),
+        };
+        let file = opened.map_err(|why| Error::File {
+            path: path.to_owned(),
+            why,
+        })?;
+        Ok(Self { file, made })
+    }
+
+    fn sent(&self) -> std::io::Result<SentFd> {
+        Ok(SentFd(self.file.try_clone()?.into()))
+    }
+
+    fn is_used(mut self) {
+        self.made = None;
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // Somebody else may have it meanwhile: the host kernel of that locks the journal, and gives the file
+        // its size.
+        let is_free = flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let is_empty = self.file.metadata().is_ok_and(|about| about.len() == 0);
+        if let Some(path) = self.made.take().filter(|_| is_free && is_empty) {
+            // Then it stays, and is empty.
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// The host kernel, as one process sees it.
@@ -349,10 +390,18 @@ impl Host {
     ) -> Result<(Shared, String), Error> {
         let mut journal = path.as_os_str().to_owned();
         journal.push(".journal");
-        let (file, journal) = (opened(path)?, opened(Path::new(&journal))?);
+        let (file, journal) = (Opened::open(path)?, Opened::open(Path::new(&journal))?);
+        let sent = file.sent().and_then(|file| Ok((file, journal.sent()?)));
+        let (sent_file, sent_journal) = sent.map_err(|why| Error::File {
+            path: path.to_owned(),
+            why,
+        })?;
         let kernel = self.0.up()?.kernel.clone();
-        let given = kernel.shared_with_file(name.into(), wanted, SentFd(file), SentFd(journal))?;
-        self.maps_shared(name, given.0?)
+        let given = kernel.shared_with_file(name.into(), wanted, sent_file, sent_journal)?;
+        let given = given.0?;
+        file.is_used();
+        journal.is_used();
+        self.maps_shared(name, given)
     }
 
     fn maps_shared(

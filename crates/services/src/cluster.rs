@@ -104,14 +104,23 @@ pub struct SharedListed {
     pub is_sealed: bool,
     /// What was flushed is in a file of its home.
     pub is_durable: bool,
-    /// The number of the host that had all of it in the beginning.
-    pub home: u8,
+    /// The number of the host that had all of it in the beginning; `None`: it has gone.
+    pub home: Option<u8>,
     /// Units that this host owns.
     pub owned: u64,
     /// Units of which it has a copy.
     pub copies: u64,
     /// What was done for it at this host.
     pub figures: SharedFigures,
+}
+
+impl SharedListed {
+    /// It was with a host that has gone, and cannot be had any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let is_kept_by_home = self.is_durable || self.wanted.scheduler == Scheduler::Simple;
+        self.home.is_none() && is_kept_by_home
+    }
 }
 
 /// What was done for an object of the cluster at one host.

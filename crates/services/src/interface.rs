@@ -93,6 +93,24 @@ pub enum Refusal {
     /// The object of this name is another one than was wanted.
     #[error("there is an object '{0}' in the cluster, {1}; open it as it is, or give another name")]
     Differs(String, String),
+    /// The cluster has none of this name.
+    #[error(
+        "there is no shared memory object '{0}' in the cluster, or not any more; farpage ls --hosts shows \
+         what there is"
+    )]
+    NotShared(String),
+    /// The host that had all of it has gone.
+    #[error(
+        "'{0}' is over: the host that had all of it is not in the cluster any more; take its name away (farpage \
+         rm --cluster '{0}') and make it anew (with its file, if it had one: that has what was flushed)"
+    )]
+    Over(String),
+    /// It cannot be as it is wanted.
+    #[error("{0}")]
+    Unfit(String),
+    /// It cannot be flushed.
+    #[error("cannot flush '{0}': {1}")]
+    Unflushed(String, String),
     /// The cluster could not.
     #[error("the cluster could not do it: {0}")]
     Cluster(String),

@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 use farpage_pagers::PagerError;
 
 use crate::backing::BackingError;
+use crate::object::LOST;
 
 /// Who waits until a unit is in the journal, or cannot be had.
 pub(crate) struct Flushed(Sender<Result<(), FlushError>>);
@@ -32,18 +33,26 @@ impl Flushed {
 #[derive(Debug, thiserror::Error)]
 pub enum FlushError {
     /// It has no file.
-    #[error("it has no file; make it with one (--file FILE)")]
+    #[error("it has no file; make it with one (farpage create --file FILE, fp.shared(..., file=))")]
     Volatile,
     /// Its home has gone.
     #[error("the host that has its file is not in the cluster any more")]
     Homeless,
     /// A page cannot be had.
     #[error(
-        "a page of it cannot be had ({0}), so nothing was flushed: its file is as of the last flush; to go \
-         back to that, make it anew with the file"
+        "{}, so nothing was flushed: its file is as of the last flush; to go back to that, take its name away \
+         (farpage rm --cluster), and make it anew with the file",
+        not_had(*.0)
     )]
     Page(PagerError),
     /// The file cannot be written.
     #[error("its file cannot be written, and is as of the last flush: {0}")]
     File(#[from] BackingError),
+}
+
+fn not_had(error: PagerError) -> String {
+    match error {
+        LOST => "a page of it died with the host that had it".into(),
+        error => format!("a page of it cannot be had ({error})"),
+    }
 }

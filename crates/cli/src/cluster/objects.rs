@@ -117,8 +117,12 @@ pub fn create(args: &CreateArgs) -> Result<()> {
         note: String::new(),
     };
     args.which.ask(|host| {
-        let is_there = |listed: &ClusterListed| listed.objects.iter().any(|o| o.name == args.name);
-        if is_there(&host.cluster()?) {
+        let listed = host.cluster()?;
+        let there = listed.objects.iter().find(|one| one.name == args.name);
+        if let Some(over) = there.filter(|one| one.is_over()) {
+            return Err(farpage_services::Refusal::Over(over.name.clone()).into());
+        }
+        if there.is_some() {
             return Err(farpage_services::Refusal::Exists(args.name.clone()).into());
         }
         match &args.file {
@@ -219,7 +223,7 @@ pub fn tables(listed: &ClusterListed) -> String {
                 (false, false, Consistency::Strict) => one.wanted.scheduler.to_string(),
             },
             one.wanted.replicas.to_string(),
-            one.home.to_string(),
+            one.home.map_or("gone".into(), |home| home.to_string()),
             one.owned.to_string(),
             one.copies.to_string(),
             (one.figures.read_misses + one.figures.write_misses + one.figures.upgrades).to_string(),
@@ -245,6 +249,12 @@ pub fn tables(listed: &ClusterListed) -> String {
         true => "the cluster shares nothing\n".to_owned(),
         false => columns(sides, head, objects).join("\n") + "\n",
     };
+    for over in listed.objects.iter().filter(|one| one.is_over()) {
+        text += &format!(
+            "'{0}' is over: the host that had all of it has gone; farpage rm --cluster '{0}' takes its name away\n",
+            over.name
+        );
+    }
     text += &format!("{}, view {}\n", listed.store, listed.generation);
     if !listed.trouble.is_empty() {
         text += &format!("{}\n", listed.trouble);

@@ -6,7 +6,7 @@ use farpage_services::cluster::{
     Cluster, ClusterListed, Consistency, Files, Had, HostListed, OnFigures, OnFlushed, OnPages,
     OnReleased, PagesWanted, Passes, Scheduler, SharedFigures, SharedListed, Wanted,
 };
-use farpage_share::{HaveError, Wish};
+use farpage_share::{HaveError, OpenError, Wish};
 
 use super::joined::Joined;
 use super::told;
@@ -127,7 +127,7 @@ impl Cluster for Joined {
         let mut named = state.objects.iter();
         let found = named.find(|(_, (of, _))| of.as_deref() == Some(name));
         let (number, described) = match found {
-            None => return answer(Err(Refusal::NotFound(name.into()))),
+            None => return answer(Err(Refusal::NotShared(name.into()))),
             Some((_, (_, described))) if uid != 0 && uid != described.uid => {
                 return answer(Err(Refusal::NotYours(name.into())));
             }
@@ -214,6 +214,9 @@ fn listed(
     (name, described): (Option<String>, farpage_control::Description),
 ) -> SharedListed {
     let figures = cluster.figures(number).unwrap_or_default();
+    let home = cluster
+        .has_home(&described)
+        .then_some(described.home.slot.0);
     SharedListed {
         name: name.unwrap_or_default(),
         number,
@@ -233,7 +236,7 @@ fn listed(
         },
         is_sealed: described.is_sealed,
         is_durable: described.durability == Durability::Flushed,
-        home: described.home.slot.0,
+        home,
         owned: figures.owned,
         copies: figures.copies,
         figures: SharedFigures {
@@ -251,16 +254,17 @@ fn listed(
 
 fn refusal(name: &str, error: HaveError) -> Refusal {
     match error {
-        HaveError::Control(ControlError::NoName(_)) => Refusal::NotFound(name.into()),
+        HaveError::Control(ControlError::NoName(_)) => Refusal::NotShared(name.into()),
         HaveError::Control(ControlError::Name(_)) => Refusal::Name(name.into()),
         HaveError::Control(error) => Refusal::Cluster(error.to_string()),
-        HaveError::Open(error) => Refusal::Cluster(error.to_string()),
-        error @ (HaveError::Unsealable(_)
+        HaveError::Open(error @ OpenError::Kernel(_)) => Refusal::Failed(error.to_string()),
+        HaveError::Over(name) => Refusal::Over(name),
+        HaveError::Flush(name, why) => Refusal::Unflushed(name, why),
+        error @ (HaveError::Open(_)
+        | HaveError::Unsealable(_)
         | HaveError::File(..)
         | HaveError::NoFile(_)
-        | HaveError::OtherFile(_)
-        | HaveError::Over(_)
-        | HaveError::Flush(..)) => Refusal::Cluster(error.to_string()),
+        | HaveError::OtherFile(_)) => Refusal::Unfit(error.to_string()),
         HaveError::Consistency(name, is) => {
             Refusal::Differs(name, format!("with consistency {is}"))
         }

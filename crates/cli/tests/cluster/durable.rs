@@ -203,9 +203,37 @@ fn what_cannot_have_a_file_or_be_flushed_is_refused() {
     said(
         &two,
         &["flush", "volatile"],
-        "it has no file; make it with one (--file FILE)",
+        "it has no file; make it with one (farpage create --file FILE",
     );
-    said(&two, &["flush", "nothing"], "nothing");
+    said(
+        &two,
+        &["flush", "nothing"],
+        "in the cluster, or not any more; farpage ls --hosts shows what there is",
+    );
+    // What is refused leaves no file behind.
+    let new = net.folder.path().join("new");
+    let (simple, new) = (
+        ["create", "--scheduler", "simple", "--file"],
+        new.to_str().unwrap(),
+    );
+    said(
+        &one,
+        &[&simple[..], &[new, "x", "1M"]].concat(),
+        "leave out the file",
+    );
+    said(
+        &one,
+        &["create", "--file", new, "volatile", "1M"],
+        "'volatile' already",
+    );
+    let left = std::fs::read_dir(net.folder.path()).unwrap();
+    let left: Vec<_> = left.map(|one| one.unwrap().file_name()).collect();
+    assert!(
+        !left
+            .iter()
+            .any(|name| name.to_string_lossy().starts_with("new")),
+        "{left:?}"
+    );
     // What a host that died had is lost, and is not flushed.
     let (mut a, mut b) = (one.client(), two.client());
     assert_eq!(
@@ -221,7 +249,34 @@ fn what_cannot_have_a_file_or_be_flushed_is_refused() {
         "[99, 1, 0]",
         "all but what was written since"
     );
-    said(&one, &["flush", "grid"], "a page of it cannot be had");
-    let said = one.ends();
-    assert!(said.contains("nothing was flushed"), "{said}");
+    said(
+        &one,
+        &["flush", "grid"],
+        "cannot flush 'grid': a page of it died with the host that had it",
+    );
+    // Its name outlives its host, and it does not.
+    let mut last = net.host();
+    assert_eq!(
+        last.says(&["create", "--scheduler", "simple", "own", "1M"]),
+        ""
+    );
+    let ended = one.ends();
+    assert!(ended.contains("nothing was flushed"), "{ended}");
+    let three = net.host();
+    last.kill();
+    three.until(
+        &["ls", "--hosts"],
+        &[
+            "'grid' is over: the host that had all of it has gone",
+            "'own' is over",
+        ],
+    );
+    said(&three, &["create", "own", "1M"], "'own' is over");
+    said(
+        &three,
+        &["create", "--file", path, "grid", "4M"],
+        "farpage rm --cluster 'grid'",
+    );
+    assert_eq!(three.says(&["rm", "--cluster", "own"]), "");
+    assert_eq!(three.says(&["create", "own", "1M"]), "");
 }

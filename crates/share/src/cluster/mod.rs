@@ -119,10 +119,7 @@ pub enum HaveError {
     )]
     OtherFile(String),
     /// The host that had its file has gone.
-    #[error(
-        "'{0}' is over: the host that had its file is not in the cluster any more; take its name away \
-         (farpage rm --cluster '{0}') and make it anew with the file, which has what was flushed"
-    )]
+    #[error("'{0}' is over: the host that had its file is not in the cluster any more")]
     Over(String),
     /// It cannot be flushed.
     #[error("cannot flush '{0}': {1}")]
@@ -442,7 +439,10 @@ impl Cluster {
             let (id, described, has_made) = match (inner.control.find(name), wish) {
                 (Ok((id, found)), wish) => {
                     fits(name, uid, &found.description, wish)?;
-                    inner.fits_file(id, name, &found.description, files.as_ref())?;
+                    let wants_file = files.is_some() || backing.is_some();
+                    let has_this = |files: &Files| inner.server.has_file(id.0, &files.file);
+                    let is_this = files.as_ref().is_some_and(has_this);
+                    inner.fits_file(name, &found.description, wants_file, is_this)?;
                     match inner.control.hold(id) {
                         Ok(()) => (id, found.description, false),
                         // Gone just then.
@@ -586,6 +586,12 @@ impl Cluster {
     #[must_use]
     pub fn state(&self) -> State {
         lock(&self.inner.state).clone()
+    }
+
+    /// True while the host is there that had all of an object in the beginning.
+    #[must_use]
+    pub fn has_home(&self, described: &Description) -> bool {
+        self.inner.has_home(described)
     }
 
     /// What was done for an object at this host, if it is here.
@@ -732,22 +738,26 @@ impl Inner {
     /// Refuses what is there with another file than is given, or whose file has gone with its host.
     fn fits_file(
         &self,
-        id: ObjectId,
         name: &str,
         described: &Description,
-        files: Option<&Files>,
+        wants_file: bool,
+        is_this: bool,
     ) -> Result<(), HaveError> {
-        let home = described.home.incarnation;
-        let is_there = home == self.control.incarnation() || self.host_of(home.0).is_some();
-        match (described.durability, files) {
-            (Durability::Volatile, None) => Ok(()),
-            (Durability::Volatile, Some(_)) => Err(HaveError::NoFile(name.into())),
-            (Durability::Flushed, _) if !is_there => Err(HaveError::Over(name.into())),
-            (Durability::Flushed, Some(files)) if !self.server.has_file(id.0, &files.file) => {
-                Err(HaveError::OtherFile(name.into()))
+        match (described.durability, wants_file) {
+            (Durability::Volatile, false) => Ok(()),
+            (Durability::Volatile, true) => Err(HaveError::NoFile(name.into())),
+            (Durability::Flushed, _) if !self.has_home(described) => {
+                Err(HaveError::Over(name.into()))
             }
+            (Durability::Flushed, true) if !is_this => Err(HaveError::OtherFile(name.into())),
             (Durability::Flushed, _) => Ok(()),
         }
+    }
+
+    /// True while the host is there that had all of it in the beginning.
+    fn has_home(&self, described: &Description) -> bool {
+        let home = described.home.incarnation;
+        home == self.control.incarnation() || self.host_of(home.0).is_some()
     }
 
     /// True when an object stays, or another host has it.

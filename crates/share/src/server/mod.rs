@@ -184,8 +184,8 @@ pub enum OpenError {
     Simple,
     /// What is read of it may be old, and it has a kind that has no use for that.
     #[error(
-        "what is read may be old only with the distributed scheduler and 1 replica; give these, or leave \
-         out how old"
+        "what is read may be old (stale) only with the distributed scheduler and 1 replica; give these, or \
+         leave out stale"
     )]
     Old,
     /// It is to have a file, and a kind that cannot.
