@@ -109,9 +109,9 @@ def _as_it_is(name, again=None):
         return _array(name, memory, *_noted(name, note))
     if again is None:
         raise errors.ArgumentError(
-            f"'{name}' was made by farpage create, with {len(memory)} bytes and no shape; give shape= and dtype="
+            f"'{name}' was made by farpage create, with {_bytes(memory)} bytes and no shape; give shape= and dtype="
         )
-    return _array(name, memory, (len(memory),), np.dtype("u1"), 0, 4096)
+    return _array(name, memory, (_bytes(memory),), np.dtype("u1"), 0, 4096)
 
 
 def _found(name, wanted, file):
@@ -125,6 +125,10 @@ def _found(name, wanted, file):
         if note or memory.is_released != wanted["release"]:
             raise
         return memory, note
+
+
+def _bytes(memory):
+    return memoryview(memory).nbytes
 
 
 def _address(memory):
@@ -249,9 +253,9 @@ def shared(
         None if file is None else os.fspath(file),
     )
     if not note:
-        if len(memory) < size or locks:
+        if _bytes(memory) < size or locks:
             raise errors.Exists(
-                f"'{name}' was made by farpage create, with {len(memory)} bytes and no locks in it, and "
+                f"'{name}' was made by farpage create, with {_bytes(memory)} bytes and no locks in it, and "
                 f"shape {shape} of {dtype} with locks={locks!r} takes {size}; give a shape that fits, and "
                 "locks of their own (fp.Lock)"
             )
