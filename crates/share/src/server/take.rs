@@ -137,6 +137,11 @@ impl Server {
             Said::Began(generation) => {
                 let entered = self.shell.gate.enter();
                 let mut members = lock(&self.shell.members);
+                if generation > members.view().generation {
+                    // Who has just come may be heard of before it is seen.
+                    lock(&self.kept).push((from, bytes.bytes.to_vec()));
+                    return Ok(());
+                }
                 members.began(from, generation)?;
                 let (fence, view) = (members.fence(), members.view());
                 drop(members);

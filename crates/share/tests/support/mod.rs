@@ -178,6 +178,16 @@ pub fn view(generation: u64, hosts: impl IntoIterator<Item = u8>) -> Hosts {
 
 /// So many hosts, each with so much memory.
 pub fn hosts(count: u8, ram_bytes: u64, order: Order) -> Vec<One> {
+    hosts_that_see(count, ram_bytes, order, |_| view(1, 0..count))
+}
+
+/// The same, which begin with these views.
+pub fn hosts_that_see(
+    count: u8,
+    ram_bytes: u64,
+    order: Order,
+    first: impl Fn(u8) -> Hosts,
+) -> Vec<One> {
     let (to, come): (Vec<_>, Vec<_>) = (0..count).map(|_| channel()).unzip();
     let dead: Dead = Arc::new((0..count).map(|_| AtomicBool::new(false)).collect());
     let mut all = Vec::new();
@@ -190,8 +200,7 @@ pub fn hosts(count: u8, ram_bytes: u64, order: Order) -> Vec<One> {
         });
         let objects = Objects::start(ram_bytes).unwrap();
         let store = Arc::new(Store::default());
-        let first = view(1, 0..count);
-        let server = Server::start(own, first, objects, store, wire).unwrap();
+        let server = Server::start(own, first(own.0), objects, store, wire).unwrap();
         let server = Arc::new(server);
         let order = match order {
             Order::AsSent => Order::AsSent,
