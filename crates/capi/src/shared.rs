@@ -11,7 +11,7 @@ use farpage_host::{CallError, Object};
 use farpage_member::{Joining, Member};
 use farpage_services::Host;
 use farpage_services::cluster::{Consistency, Scheduler, Wanted};
-use farpage_share::{HaveError, Unreleased, Wish, element_bytes};
+use farpage_share::{HaveError, OpenError, Unreleased, Wish, element_bytes};
 use farpage_sys::process;
 use serde_json::{Value, json};
 
@@ -122,11 +122,11 @@ impl From<farpage_member::Error> for Failure {
 impl From<HaveError> for Failure {
     fn from(error: HaveError) -> Self {
         let code = match &error {
-            HaveError::NotYours(_) => FP_DENIED,
+            HaveError::NotYours(_) | HaveError::Over(_) => FP_DENIED,
             HaveError::Differs { .. } | HaveError::Consistency(..) => FP_ARGUMENT,
             HaveError::File(..) | HaveError::NoFile(_) | HaveError::OtherFile(_) => FP_ARGUMENT,
-            HaveError::Over(_) => FP_KERNEL,
-            HaveError::Open(_) | HaveError::Unsealable(_) | HaveError::Flush(..) => FP_KERNEL,
+            HaveError::Open(OpenError::Kernel(_)) | HaveError::Flush(..) => FP_KERNEL,
+            HaveError::Open(_) | HaveError::Unsealable(_) => FP_ARGUMENT,
             HaveError::Control(ControlError::NoName(_)) => FP_NOT_FOUND,
             HaveError::Control(_) => FP_UNREACHABLE,
         };

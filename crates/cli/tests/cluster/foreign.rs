@@ -38,16 +38,18 @@ fn foreign_library() -> PathBuf {
     PathBuf::from(paths.next_back().expect("cargo says what it has made"))
 }
 
-fn compile(net: &Net, is_foreign: bool) -> PathBuf {
+/// A C program of `programs`, for either machine.
+pub fn compile(net: &Net, program: &str, is_foreign: bool) -> PathBuf {
     let (gcc, library) = match is_foreign {
         true => (GCC, foreign_library()),
         false => ("gcc", native_library()),
     };
-    let to = net.folder.path().join(format!("records-{gcc}"));
+    let to = net.folder.path().join(format!("{program}-{gcc}"));
     let mut cc = Command::new(gcc);
     cc.args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-static"]);
     cc.arg("-I").arg(root().join("crates/capi/include"));
-    cc.arg(root().join("crates/cli/tests/programs/records.c"));
+    let source = format!("crates/cli/tests/programs/{program}.c");
+    cc.arg(root().join(source));
     cc.arg(library).arg("-o").arg(&to);
     // What the archive's parts name of libc that a static program has only in part.
     cc.args(["-Wl,--no-warnings", "-lpthread", "-lm", "-ldl"]);
@@ -59,7 +61,8 @@ fn compile(net: &Net, is_foreign: bool) -> PathBuf {
     to
 }
 
-fn said(output: Output) -> String {
+/// What a program says that ends well.
+pub fn said(output: Output) -> String {
     let out = String::from_utf8(output.stdout).unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {out}{told}", output.status);
@@ -71,7 +74,10 @@ fn a_big_endian_program_without_faults_and_a_native_one_that_faults_share_record
     let Some(mut net) = Net::new() else {
         return;
     };
-    let (native, foreign) = (compile(&net, false), compile(&net, true));
+    let (native, foreign) = (
+        compile(&net, "records", false),
+        compile(&net, "records", true),
+    );
     let kernel = net.host();
     let other = net.bare_host();
     let native = |what: &str| {
@@ -121,7 +127,7 @@ fn numbers_that_a_foreign_host_cannot_have_are_refused_there() {
     let Some(mut net) = Net::new() else {
         return;
     };
-    let foreign = compile(&net, true);
+    let foreign = compile(&net, "records", true);
     let _kernel = net.host();
     let other = net.bare_host();
     let mut command = net.at(other, Path::new("qemu-s390x"));

@@ -1,6 +1,10 @@
 //! Release consistency between hosts that are real: network namespaces, etcd, host kernels.
 
+use std::path::Path;
+use std::process::{Child, Stdio};
+
 use crate::cluster::{Client, Kernel, Net};
+use crate::foreign::{compile, said};
 use crate::locks_of_hosts::sent;
 
 const PAGES: u64 = 6;
@@ -116,4 +120,44 @@ fn what_release_consistency_cannot_have_is_refused() {
         said.contains("'grid' cannot be sealed") && said.contains("strict consistency"),
         "{said}"
     );
+}
+
+#[test]
+fn programs_in_c_write_every_other_number_mapped_or_by_calls() {
+    let Some(mut net) = Net::new() else {
+        return;
+    };
+    let (native, foreign) = (
+        compile(&net, "released", false),
+        compile(&net, "released", true),
+    );
+    let kernels = [net.host(), net.host()];
+    let bare = net.bare_host();
+    let native = |what: &str, host: u8| {
+        let mut command = net.at(host.into(), &native);
+        command.args([what, &host.to_string()]);
+        command.env("FARPAGE_HOST", &kernels[usize::from(host)].socket);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let foreign = |what: &str, which: &str| {
+        let mut command = net.at(bare, Path::new("qemu-s390x"));
+        let store = "etcd://10.79.0.1:2379/test";
+        command.arg(&foreign).args([what, which, store]);
+        said(command.arg(net.key()).output().unwrap())
+    };
+    let ends = |child: Child| said(child.wait_with_output().unwrap());
+    for one in [native("rounds", 0), native("rounds", 1)] {
+        assert_eq!(ends(one), "done\n");
+    }
+    assert_eq!(foreign("write", "1"), "done\n");
+    assert_eq!(ends(native("check", 0)), "done\n");
+    assert_eq!(ends(native("write", 0)), "done\n");
+    assert_eq!(foreign("check", "1"), "done\n");
+    for said in [ends(native("refused", 0)), foreign("refused", "1")] {
+        assert!(
+            said.contains("1 replica") && said.contains("release"),
+            "{said}"
+        );
+    }
 }
