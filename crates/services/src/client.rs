@@ -132,7 +132,7 @@ impl Opened {
         Ok(SentFd(self.file.try_clone()?.into()))
     }
 
-    fn is_used(mut self) {
+    fn keep(mut self) {
         self.made = None;
     }
 }
@@ -399,8 +399,8 @@ impl Host {
         let kernel = self.0.up()?.kernel.clone();
         let given = kernel.shared_with_file(name.into(), wanted, sent_file, sent_journal)?;
         let given = given.0?;
-        file.is_used();
-        journal.is_used();
+        file.keep();
+        journal.keep();
         self.maps_shared(name, given)
     }
 

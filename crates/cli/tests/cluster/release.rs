@@ -134,7 +134,7 @@ fn programs_in_c_write_every_other_number_mapped_or_by_calls() {
     let kernels = [net.host(), net.host()];
     let bare = net.bare_host();
     let native = |what: &str, host: u8| {
-        let mut command = net.at(host.into(), &native);
+        let mut command = net.at(host, &native);
         command.args([what, &host.to_string()]);
         command.env("FARPAGE_HOST", &kernels[usize::from(host)].socket);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
