@@ -5,10 +5,13 @@ mod default_pager;
 mod fault;
 mod heap;
 mod hot;
+mod locked;
+mod map_fd;
 mod ports;
 mod rpc;
 mod share;
 mod shared;
+mod stdio;
 mod together;
 mod translate;
 
@@ -36,6 +39,22 @@ farpage-bench heap [--runs N] [--pairs N]
     blocks of a heap in shared memory freed and allocated, beside the C library's malloc
 prints lines: processes name sizes pairs ns_a_pair
 
+farpage-bench map-fd [--runs N] [--mib N]
+    a private copy of the bytes of a file, beside reading them and a private mapping
+prints lines: way MiB ms_to_the_first_byte ms_to_a_page_in_64 ms_to_all
+
+farpage-bench locked [--runs N]
+    locking and registering memory, first and again, beside the calls of Linux that do it
+prints lines: way memory bytes us_to_register us_to_give_up
+
+farpage-bench hits [--runs N]
+    registrations that are found again
+prints lines: hit farpage regions threads ns
+
+farpage-bench stdio bufreader|memmap2|stream FILE
+    the bytes of a file added up
+prints a line: bytes sum processor_ms ms 0 0
+
 farpage-bench shared [--runs N] [--pages N, a power of two]
     pages of an object that two processes map, new ones and ones that are there, beside a memory file;
     pages that its pager has, beside the embedded kernel; pages of a hot set that are asked for again
@@ -53,6 +72,16 @@ fn main() {
         })
     };
     match args.first().map(String::as_str) {
+        Some("stdio") => match &args[1..] {
+            [way, path] => stdio::stdio(way, path),
+            _ => {
+                eprintln!("farpage-bench: stdio takes a way and a file");
+                std::process::exit(2);
+            }
+        },
+        Some("locked") => locked::sizes(number("--runs", 5) as usize),
+        Some("hits") => locked::hits(number("--runs", 5) as usize),
+        Some("map-fd") => map_fd::run(number("--runs", 5) as usize, number("--mib", 256) as usize),
         Some("fault") => {
             let (runs, pages) = (number("--runs", 5), number("--pages", 16384));
             let threads = number("--threads", 0);

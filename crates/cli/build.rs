@@ -1,5 +1,6 @@
 //! Builds the agent: a static library of `farpage-preload`, linked to one shared object that needs
-//! nothing and exports nothing. `launch` carries its bytes.
+//! nothing and exports nothing. Builds the library of streams, `farpage-stdio`, too. `launch` carries
+//! the bytes of both.
 
 use std::env;
 use std::ffi::OsStr;
@@ -11,14 +12,16 @@ use object::elf;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
 use object::{Endianness, Object};
 
-/// The crates that the agent is made of.
-const CRATES: [&str; 7] = [
+/// The crates that the agent and the library of streams are made of.
+const CRATES: [&str; 9] = [
     "abi",
     "default-pager",
     "kernel",
+    "mapio",
     "object",
     "pagers",
     "preload",
+    "stdio",
     "sys",
 ];
 
@@ -41,6 +44,26 @@ fn main() {
     let agent = out.join("agent.so");
     link(&library, &agent, &out);
     check(&fs::read(&agent).expect("the agent was just linked"));
+    let stdio = streams(&root, &out.join("agent"));
+    fs::copy(stdio, out.join("stdio.so")).expect("OUT_DIR can be written");
+}
+
+/// Runs cargo for the library of streams, likewise.
+fn streams(root: &Path, target_dir: &Path) -> PathBuf {
+    let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets CARGO"));
+    cargo
+        .current_dir(root)
+        .args(["rustc", "--package", "farpage-stdio", "--lib", "--release"])
+        .args(["--crate-type", "cdylib", "--target-dir"])
+        .arg(target_dir)
+        .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+        .env("CARGO_PROFILE_RELEASE_LTO", "thin")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
+        .env("CARGO_PROFILE_RELEASE_STRIP", "true")
+        .env("RUSTFLAGS", "");
+    without_wrappers(&mut cargo);
+    run(&mut cargo);
+    target_dir.join("release/libfarpage_stdio.so")
 }
 
 /// Runs cargo for the static library: optimised whatever this build is, checked where this one is,
@@ -72,6 +95,12 @@ fn compile(root: &Path, target_dir: &Path) -> PathBuf {
             "RUSTFLAGS",
             "-C relocation-model=pic -C force-unwind-tables=no",
         );
+    without_wrappers(&mut cargo);
+    run(&mut cargo);
+    target_dir.join("release/libfarpage_preload.a")
+}
+
+fn without_wrappers(cargo: &mut Command) {
     for (name, _) in env::vars_os() {
         let name_text = name.to_string_lossy();
         let foreign = name_text.contains("WRAPPER")
@@ -82,8 +111,6 @@ fn compile(root: &Path, target_dir: &Path) -> PathBuf {
             cargo.env_remove(&name);
         }
     }
-    run(&mut cargo);
-    target_dir.join("release/libfarpage_preload.a")
 }
 
 fn link(library: &Path, agent: &Path, out: &Path) {

@@ -13,6 +13,7 @@ mod node;
 mod npy;
 mod npz;
 mod pager;
+mod program;
 mod raw;
 mod rights;
 mod safetensors;
@@ -73,6 +74,11 @@ pub(crate) const TARGETS: &[Target] = &[
         name: "trace",
         run: trace::run,
         seeds: trace::seeds,
+    },
+    Target {
+        name: "program",
+        run: program::run,
+        seeds: program::seeds,
     },
     Target {
         name: "rights",

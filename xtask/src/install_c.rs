@@ -28,7 +28,8 @@ pub(crate) fn main(world: &World, mut args: Args) -> Result<()> {
 /// The same, below `prefix`.
 pub(crate) fn install(world: &World, prefix: &Path) -> Result<()> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--package", "farpage-capi", "--quiet"]);
+    cargo.args(["build", "--release", "--quiet"]);
+    cargo.args(["--package", "farpage-capi", "--package", "farpage-stdio"]);
     proc::must(cargo.current_dir(&world.root), "cargo build --release")?;
     let (source, built) = (world.root.join("crates/capi"), world.release_dir()?);
     let (lib, include) = (prefix.join("lib"), prefix.join("include"));
@@ -45,10 +46,34 @@ pub(crate) fn install(world: &World, prefix: &Path) -> Result<()> {
         &source.join("include/farpage.h"),
         &include.join("farpage.h"),
     )?;
+    streams(world, &built, prefix)?;
     let pc = fs::read_to_string(source.join("farpage.pc.in"))?;
     let pc = pc.replace("@VERSION@", VERSION);
     let pc = pc.replace("@PREFIX@", &prefix.display().to_string());
     fs::write(lib.join("pkgconfig/farpage.pc"), pc).context("cannot write farpage.pc")
+}
+
+/// The library of streams and its header.
+fn streams(world: &World, built: &Path, prefix: &Path) -> Result<()> {
+    let (lib, include) = (prefix.join("lib"), prefix.join("include/farpage"));
+    let made = fs::create_dir_all(&include);
+    made.with_context(|| format!("cannot make {}", include.display()))?;
+    let whole = format!("libfarpage-stdio.so.{VERSION}");
+    copy(&built.join("libfarpage_stdio.so"), &lib.join(&whole))?;
+    copy(
+        &built.join("libfarpage_stdio.a"),
+        &lib.join("libfarpage-stdio.a"),
+    )?;
+    link(&whole, &lib.join("libfarpage-stdio.so.0"))?;
+    link("libfarpage-stdio.so.0", &lib.join("libfarpage-stdio.so"))?;
+    let header = world.root.join("crates/stdio/include/farpage/stdio.h");
+    copy(&header, &include.join("stdio.h"))?;
+    let pc = format!(
+        "prefix={}\n\nName: farpage-stdio\nDescription: Streams that read files where they lie\n\
+         Version: {VERSION}\nLibs: -L${{prefix}}/lib -lfarpage-stdio\nCflags: -I${{prefix}}/include\n",
+        prefix.display()
+    );
+    fs::write(lib.join("pkgconfig/farpage-stdio.pc"), pc).context("cannot write farpage-stdio.pc")
 }
 
 /// In place of what is there, which programs may be using.

@@ -39,6 +39,8 @@ cargo xtask COMMAND
                              pages from the cache on disk, beside pread and UFFDIO_COPY
   bench default-pager [--runs 5] [--mib 4096]
                              the default pager as a process of its own, beside that in the kernel
+  bench exec [--runs 5] [--latency-ms 20] [--mb-per-s 60]
+                             programs behind HTTP, beside rclone and downloading first
   bench fault [--runs 5] [--pages 16384]
                              page faults beside the bare kernel primitive and a minimal handler
   bench fits [--runs 5] [--mib 1024]
@@ -61,6 +63,11 @@ cargo xtask COMMAND
                              OpenSHMEM, ArgoDSM (bench/peers/argo.cpp), Redis and Ray
   bench shared [--runs 5] [--pages 65536]
                              pages of an object that two processes map, beside a bare memory file
+  bench map-fd [--runs 5] [--mib 256]
+                             a private copy of bytes of a file, beside read and mmap
+  bench stdio [--runs 5] [--mib 1024]
+                             a file read byte by byte and in pieces, by streams of the C library and
+                             ours, beside read, mmap, BufReader and memmap2
   bench translate [--runs 5] [--mib 64]
                              numbers of other formats on page-in and page-out, beside memcpy
   chaos [--minutes 5] [--seed 1] [--hosts 4]

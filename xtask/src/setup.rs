@@ -38,6 +38,7 @@ const NEEDS: &[(Probe, &str)] = &[
     (Probe::Program("zstd"), "zstd"),
     (Probe::Program("bgzip"), "tabix"),
     (Probe::Program("sqlite3"), "sqlite3"),
+    (Probe::Program("gawk"), "gawk"),
     (Probe::Program("redis-check-rdb"), "redis-tools"), // the server is the same program
     (Probe::Program("stress-ng"), "stress-ng"),
     (Probe::Program("node"), "nodejs"),
@@ -57,6 +58,11 @@ const NEEDS: &[(Probe, &str)] = &[
         "libc6-dev-s390x-cross",
     ),
     (Probe::Program("qemu-s390x"), "qemu-user"),
+    // Hosts whose clocks jump.
+    (
+        Probe::File("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"),
+        "libfaketime",
+    ),
     // The build of etcd's client writes Rust from its protocol.
     (Probe::Program("protoc"), "protobuf-compiler"),
     (

@@ -116,6 +116,8 @@ pub mod fds {
     pub const DEVICE: u32 = 2;
     /// Where messages to the user go: the standard error of `farpage run`.
     pub const MESSAGES: u32 = 3;
+    /// The library of streams, with `--stdio`.
+    pub const STDIO: u32 = 5;
     /// Paging file 0; the others follow.
     pub const SPILL: u32 = 8;
     /// The task's own userfaultfd, closed on exec.

@@ -6,10 +6,10 @@
 //! while it changes names a page that nobody wants: that page is brought in for nothing, and the
 //! thread faults again.
 
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Files of one tree.
-pub const MAPPED_MAX: usize = 16;
+pub const MAPPED_MAX: usize = 64;
 /// Pieces of them in the memory of all tasks together.
 pub const PIECES_MAX: usize = 1 << 16;
 /// Ranges that can be held at a time.
@@ -43,6 +43,8 @@ pub struct MappedFile {
     pub device: AtomicU64,
     /// See `device`.
     pub inode: AtomicU64,
+    /// It is a program: what Linux itself needs of it to execute it stays in memory.
+    pub executable: AtomicBool,
     /// Absolute paths at which the program finds it, without `.`, `..` or doubled slashes: as it
     /// was given, and with the links of its folder followed. A length of 0: none.
     pub paths: [Path; 2],

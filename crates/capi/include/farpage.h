@@ -111,6 +111,10 @@
 // Its bytes as they are.
 #define FP_AS_IT_IS 2
 
+// The frames stay, too, and not only the pages in memory: for what reads memory by its physical
+// address.
+#define FP_PINNED 1
+
 // In this machine: read in the thread that asks.
 #define FP_NEAR 0
 
@@ -150,6 +154,9 @@ typedef struct fp_memory fp_memory;
 
 // A lock that one thread at a time has, of all processes of all hosts, and its condition.
 typedef struct fp_mutex fp_mutex;
+
+// A cache of registrations.
+typedef struct fp_regs fp_regs;
 
 // So many places; a place is the process's that took it.
 typedef struct fp_semaphore fp_semaphore;
@@ -269,6 +276,40 @@ typedef struct fp_array {
     // Bytes of one element.
     uint64_t element_bytes;
 } fp_array;
+
+// Frames one behind the other, of 4096 bytes each.
+typedef struct fp_block {
+    // The number of the first: its physical address divided by 4096.
+    uint64_t first;
+    // So many.
+    uint64_t frames;
+} fp_block;
+
+// What a program registers memory with: a driver's functions. They are called by one thread at a
+// time, perhaps one of the library's, and must not use the cache.
+typedef struct fp_reg {
+    // sizeof(fp_reg).
+    size_t size;
+    // Given to the functions.
+    void *context;
+    // Registers whole pages and writes what they are known by. Returns 0, or an errno: after ENOMEM and
+    // ENOSPC it is asked again when others were given up.
+    int (*add)(void *context, void *address, size_t bytes, uint64_t *token);
+    // Gives them up. The memory may be gone.
+    void (*remove)(void *context, void *address, size_t bytes, uint64_t token);
+} fp_reg;
+
+// Memory that is registered until it is put back.
+typedef struct fp_registered {
+    // What it is known by: of fp_reg's function, or the index of a ring's buffer.
+    uint64_t token;
+    // The first address that is registered.
+    void *address;
+    // So many bytes, all that was asked for and perhaps more.
+    size_t bytes;
+    // The cache's number of it.
+    uint32_t number;
+} fp_registered;
 
 // Answers for the contents of memory. Set all to 0, then `size`. Several threads of the library
 // call it at a time, each with 200 KiB of stack; it must not touch memory that it answers for, nor
@@ -501,6 +542,164 @@ const struct fp_array *fp_array_named(const struct fp_arrays *arrays, const char
 
 // Unmaps all of it, as fp_close. Takes NULL.
 void fp_arrays_close(struct fp_arrays *arrays);
+
+// Maps a private copy of `bytes` bytes of the file of `fd` from byte `offset` on, as they are now:
+// what others write to the file later is not seen, and what is written to the copy stays in this
+// process. Neither number has to be a multiple of anything. `fd` may be closed afterwards.
+//
+// With `find_space` the address of the first byte is written to `*address`; it may lie inside a
+// page. Without, the first byte comes to lie at `*address`, which must begin a page where nothing
+// lies; then all is copied at once. With it more than a MiB of a file that nobody has open for
+// writing comes when it is touched, and whoever opens it for writing waits until the rest is
+// copied. A page that cannot be had raises SIGBUS where it is touched, after a message on standard
+// error. Returns the error's code.
+int32_t fp_map_fd(int32_t fd,
+                  uint64_t offset,
+                  void **address,
+                  int32_t find_space,
+                  size_t bytes,
+                  struct fp_error *error);
+
+// As fp_map_fd, of the bytes themselves: what is written is in the file, and what others write is
+// seen. They can be written to when `fd` can. Without `find_space` `offset` must be a multiple of
+// 4096. Returns the error's code.
+int32_t fp_map_fd_shared(int32_t fd,
+                         uint64_t offset,
+                         void **address,
+                         int32_t find_space,
+                         size_t bytes,
+                         struct fp_error *error);
+
+// As fp_map_fd, of what is at `url`, a path or an URL: `*bytes` of it, or, when that is 0, all
+// from `offset` on, and `*bytes` says how many then. `options` may be NULL. Returns the error's
+// code.
+int32_t fp_map_url(const char *url,
+                   uint64_t offset,
+                   void **address,
+                   int32_t find_space,
+                   size_t *bytes,
+                   const struct fp_options *options,
+                   struct fp_error *error);
+
+// Unmaps what fp_map_fd, fp_map_fd_shared or fp_map_url mapped: `address` is the one that it gave.
+// Pointers into it are not valid any more. Takes NULL. Returns the error's code.
+int32_t fp_unmap(void *address, struct fp_error *error);
+
+// Locks the pages that have some of the `bytes` bytes at `address`: they are in memory when this
+// returns, and stay there. `flags` is 0 or FP_PINNED. Areas may overlap and nest; each page stays
+// locked until the last of them is given back, in any order. The memory has to stay mapped
+// meanwhile. A child of fork has nothing locked.
+//
+// Writes a handle to `*handle`, never 0. When it fails nothing is locked: FP_ARGUMENT says which
+// address cannot be locked and why, FP_KERNEL which limit, its value and how to raise it,
+// FP_UNSUPPORTED that there is no io_uring to pin with. Returns the error's code.
+int32_t fp_lock_area(const void *address,
+                     size_t bytes,
+                     uint32_t flags,
+                     uint64_t *handle,
+                     struct fp_error *error);
+
+// Gives a lock back. Returns the error's code.
+int32_t fp_unlock_area(uint64_t handle, struct fp_error *error);
+
+// Writes the frames of the locked pages to `frames`, in order: physical addresses divided by 4096.
+// `*count` is how many there is room for, and says how many there are; with too little room nothing
+// is written, and it is FP_ARGUMENT. Needs CAP_SYS_ADMIN, without which it is FP_DENIED. Unless the
+// area is pinned they may be others the next moment. Returns the error's code.
+int32_t fp_get_pages(uint64_t handle, uint64_t *frames, size_t *count, struct fp_error *error);
+
+// As fp_get_pages, with consecutive frames merged to blocks of `most` frames at most: for lists of
+// scatter and gather. Returns the error's code.
+int32_t fp_get_blocks(uint64_t handle,
+                      uint64_t most,
+                      struct fp_block *blocks,
+                      size_t *count,
+                      struct fp_error *error);
+
+// Gives all locks back.
+void fp_lock_cleanup(void);
+
+// A cache of registrations with a device of the program's, or, when `with` is NULL, of memory whose
+// frames stay (with an io_uring of the library's, on which nothing is sent). `most_bytes` are
+// registered at most, 0: as many as can be, and `most_regions` regions, 0: 16384; what was not used
+// for longest goes first. Returns NULL when it fails.
+struct fp_regs *fp_reg_cache(const struct fp_reg *with,
+                             uint64_t most_bytes,
+                             uint32_t most_regions,
+                             struct fp_error *error);
+
+// A cache of registered buffers of an io_uring of the program's: tokens are the indexes of its buffers,
+// for reads and writes of fixed buffers. `ring` is its descriptor; its table of buffers was registered
+// sparse, and the first `buffers` places of it are the cache's. Returns NULL when it fails.
+struct fp_regs *fp_reg_cache_of_ring(int ring,
+                                     uint32_t buffers,
+                                     uint64_t most_bytes,
+                                     struct fp_error *error);
+
+// The pages that have some of the `bytes` bytes at `address`, registered: as before, without a lock or
+// a call of the system, or from now on. Put it back with fp_reg_put, in any thread. Memory that is
+// unmapped, mapped over, moved or discarded by this process is not found again; a shared memory file
+// that is cut off or punched is: call fp_reg_forget then. Returns the error's code.
+int32_t fp_reg_get(const struct fp_regs *cache,
+                   const void *address,
+                   size_t bytes,
+                   struct fp_registered *registered,
+                   struct fp_error *error);
+
+// Gives back what was got, once.
+void fp_reg_put(const struct fp_regs *cache, const struct fp_registered *registered);
+
+// 1 when memory of it went away since it was got, or more was registered together with it: what it was
+// registered with has what was there, and it is to be got again. Else 0.
+int32_t fp_reg_is_gone(const struct fp_regs *cache,
+                       const struct fp_registered *registered);
+
+// Nothing of the `bytes` bytes at `address` is found again. What is held stays registered until it is put
+// back.
+void fp_reg_forget(const struct fp_regs *cache,
+                   const void *address,
+                   size_t bytes);
+
+// Gives up all that is registered, and the cache. Nothing of it may be held.
+void fp_reg_cache_free(struct fp_regs *cache);
+
+// Has bytes of shared memory stay in memory, or, with FP_PINNED in `flags`, in their frames, too, for all
+// processes that have it, through the host kernel (`farpage up`): of the file `fd`, which is of
+// memfd_create, shm_open or in a tmpfs, and to be pinned is open for writing. What several processes lock is
+// locked and charged once, page by page, until the last of them has given it back or has ended.
+//
+// Writes a handle to `*handle`, for fp_unlock_area, fp_get_pages, fp_get_blocks and fp_lend_lock. The host
+// kernel tells frames, to whom it may. When it fails nothing is locked: FP_NOT_FOUND without a host kernel,
+// FP_ARGUMENT for what is no shared memory or not so large, FP_KERNEL says which limit, its value and how to
+// raise it. Returns the error's code.
+int32_t fp_lock_shared(int32_t fd,
+                       uint64_t offset,
+                       uint64_t bytes,
+                       uint32_t flags,
+                       uint64_t *handle,
+                       struct fp_error *error);
+
+// As fp_lock_shared, of the System V segment with the number `segment` (shmget). Its mode has to allow this
+// user to read it, and to write to it when it is to be pinned; else it is FP_DENIED.
+int32_t fp_lock_segment(int32_t segment,
+                        uint64_t offset,
+                        uint64_t bytes,
+                        uint32_t flags,
+                        uint64_t *handle,
+                        struct fp_error *error);
+
+// Lets other processes of this user borrow a lock of shared memory by a name, also when this one has given it
+// back, as long as another has it. FP_DENIED when the name is in use. Returns the error's code.
+int32_t fp_lend_lock(uint64_t handle,
+                     const char *name,
+                     struct fp_error *error);
+
+// Has a share of the lock that is lent by a name, and writes a handle to `*handle`: locked and charged once,
+// until the last process that has a share has given it back or has ended. FP_NOT_FOUND when there is none.
+// Returns the error's code.
+int32_t fp_borrow_lock(const char *name,
+                       uint64_t *handle,
+                       struct fp_error *error);
 
 // Maps `pager->bytes` bytes that the functions of `pager` answer for. The table is copied. Of
 // `options`, which may be NULL, those count that say how it is mapped and read; it can be written

@@ -9,19 +9,26 @@
 mod arrays;
 mod error;
 mod heap;
+mod locks;
+mod map_fd;
 mod memory;
 mod options;
 mod pager;
+mod registrations;
 mod serve;
 mod shared;
+mod shared_locks;
 mod sync;
 
 pub use arrays::*;
 pub use error::*;
 pub use heap::*;
+pub use locks::*;
+pub use map_fd::*;
 pub use memory::*;
 pub use options::*;
 pub use pager::*;
+pub use registrations::*;
 pub use serve::*;
 pub use shared::*;
 pub use sync::*;

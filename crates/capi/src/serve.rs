@@ -38,6 +38,7 @@ impl From<Error> for Failure {
             | Error::Refused(
                 Refusal::Name(_) | Refusal::Size(_) | Refusal::Differs(..) | Refusal::Unfit(_),
             ) => FP_ARGUMENT,
+            Error::Refused(Refusal::Lock(refusal)) => crate::shared_locks::code(refusal),
             Error::Connect { .. } | Error::Call(_) => FP_UNREACHABLE,
             _ => FP_KERNEL,
         };

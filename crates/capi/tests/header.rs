@@ -4,11 +4,15 @@ use std::path::Path;
 use std::{env, fs};
 
 /// The files that declare something, in the order in which the header has it.
-const FILES: [&str; 9] = [
+const FILES: [&str; 13] = [
     "error.rs",
     "options.rs",
     "memory.rs",
     "arrays.rs",
+    "map_fd.rs",
+    "locks.rs",
+    "registrations.rs",
+    "shared_locks.rs",
     "pager.rs",
     "serve.rs",
     "heap.rs",

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use farpage_abi::ObjectId;
 use farpage_host::Objects;
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_services::locks::FramesTold;
 use farpage_services::{Host, Service};
 use farpage_test_server::{Answer, Server, Speed};
 use tempfile::TempDir;
@@ -284,16 +285,60 @@ fn a_c_program_answers_for_memory_of_other_processes() {
 }
 
 #[test]
+fn any_bytes_of_a_file_are_mapped() {
+    let folder = folder();
+    libraries(folder.path());
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
+    let file = folder.path().join("bytes");
+    fs::write(&file, bytes).unwrap();
+    let server = Server::start(folder.path(), Speed::default()).unwrap();
+    for way in WAYS {
+        let program = compile(&test_program("map_fd.c"), way, folder.path());
+        output(&program, &[text(&file), &server.url("/bytes")]);
+    }
+}
+
+#[test]
+fn areas_are_locked_and_told() {
+    let folder = folder();
+    libraries(folder.path());
+    for way in WAYS {
+        let program = compile(&test_program("locked.c"), way, folder.path());
+        assert_eq!(output(&program, &[]), "done\n");
+    }
+}
+
+#[test]
+fn registrations_are_found_again_until_their_memory_goes() {
+    let folder = folder();
+    libraries(folder.path());
+    for way in WAYS {
+        let program = compile(&test_program("registered.c"), way, folder.path());
+        assert_eq!(output(&program, &[]), "done\n");
+    }
+}
+
+#[test]
 fn locks_of_c_programs_outlive_who_is_killed() {
+    runs_beside_a_host_kernel("locks.c");
+}
+
+#[test]
+fn shared_memory_is_locked_and_lent_through_the_host_kernel() {
+    runs_beside_a_host_kernel("shared_locks.c");
+}
+
+fn runs_beside_a_host_kernel(name: &str) {
     let folder = folder();
     libraries(folder.path());
     let socket = folder.path().join("host");
     let objects = Objects::start(64 << 20).unwrap();
     let service = Service::new(objects, 64 << 20, Arc::new(NoSpace)).unwrap();
+    let service = service.with_locks(1 << 20, FramesTold::default());
     let _listening = service.listen(&socket).unwrap();
     std::thread::spawn(move || service.run());
     for way in WAYS {
-        let program = compile(&test_program("locks.c"), way, folder.path());
+        let program = compile(&test_program(name), way, folder.path());
         let mut run = Command::new("timeout");
         run.arg("60").arg(program).env("FARPAGE_HOST", &socket);
         let done = run.output().unwrap();

@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,10 +10,12 @@ use crate::cluster::ClusterArgs;
 use crate::cluster::join::JoinArgs;
 use crate::cluster::objects::{CreateArgs, FlushArgs, SealArgs, unit_bytes};
 use crate::cluster::pages::PagesArgs;
+use crate::exec::ExecArgs;
 use crate::host::WhichHost;
 use crate::host::figures::StatsArgs;
 use crate::host::gc::GcArgs;
 use crate::host::list::{LsArgs, RmArgs};
+use crate::host::locks::LocksArgs;
 use crate::host::ports::PortsArgs;
 use crate::host::top::TopArgs;
 use crate::host::trace::TraceArgs;
@@ -46,6 +48,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     Run(RunArgs),
+    Exec(ExecArgs),
     Doctor(DoctorArgs),
     Open(OpenArgs),
     Up(UpArgs),
@@ -60,6 +63,7 @@ pub enum Command {
     Trace(TraceArgs),
     Pages(PagesArgs),
     Ports(PortsArgs),
+    Locks(LocksArgs),
     Gc(GcArgs),
     Pager(PagerArgs),
     Plot(PlotArgs),
@@ -169,6 +173,12 @@ pub struct RunArgs {
     /// processes find them empty.
     #[arg(long, conflicts_with = "map")]
     pub shm: bool,
+    /// Let the program's C library read large files where they lie, instead of copying them
+    ///
+    /// For programs that are linked to glibc and read through its streams (getc, fgets, fread and
+    /// their like): they do the same as without it.
+    #[arg(long)]
+    pub stdio: bool,
     /// With --cluster, the same shared memory is there for programs at all its hosts.
     #[command(flatten)]
     pub join: JoinArgs,
@@ -225,14 +235,11 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| "it is no time; give seconds, such as 300 or 0.5".into())
 }
 
-impl RunArgs {
-    /// True when what is taken for the program is more likely a mistyped option: it begins with
-    /// `-`, and no `--` among `words` says that options end.
-    pub fn takes_an_option_for_the_program(&self, words: impl Iterator<Item = OsString>) -> bool {
-        let program = &self.program[0];
-        let mut before = words.take_while(|word| word != program);
-        program.as_encoded_bytes().starts_with(b"-") && !before.any(|word| word == "--")
-    }
+/// True when what is taken for the program is more likely a mistyped option: it begins with `-`, and
+/// no `--` among `words` says that options end.
+pub fn is_mistyped_option(program: &OsStr, words: impl Iterator<Item = OsString>) -> bool {
+    let mut before = words.take_while(|word| word != program);
+    program.as_encoded_bytes().starts_with(b"-") && !before.any(|word| word == "--")
 }
 
 /// Say what works on this machine and how to improve it

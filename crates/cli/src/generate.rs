@@ -12,7 +12,7 @@ use crate::args::Cli;
 pub fn completions(shell: Shell) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "farpage", &mut script);
-    print!("{}", String::from_utf8_lossy(&script));
+    out!("{}", String::from_utf8_lossy(&script));
 }
 
 /// Writes the manual pages into `dir`.

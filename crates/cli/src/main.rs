@@ -1,10 +1,14 @@
 //! The `farpage` command.
 
+#[macro_use]
+mod print;
+
 mod args;
 mod cluster;
 mod columns;
 mod control_socket;
 mod doctor;
+mod exec;
 mod generate;
 mod heat;
 mod host;
@@ -41,7 +45,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, is_mistyped_option};
 
 /// What `farpage run` ends with when it could not do its part: `env` and `timeout` do the same.
 const RUN_FAILED: u8 = 125;
@@ -49,11 +53,19 @@ const RUN_FAILED: u8 = 125;
 fn main() -> ExitCode {
     panics::end_the_process();
     let (result, failed) = match Cli::parse().command {
-        Command::Run(args) if args.takes_an_option_for_the_program(std::env::args_os()) => {
-            unknown_option(&args.program[0])
+        Command::Run(args) if is_mistyped_option(&args.program[0], std::env::args_os()) => {
+            unknown_option("run", &args.program[0])
+        }
+        Command::Exec(args) if is_mistyped_option(&args.program[0], std::env::args_os()) => {
+            unknown_option("exec", &args.program[0])
         }
         Command::Run(args) => match run::main(&args) {
             Ok(status) => signals::end_like(status),
+            Err(error) => (Err(error), RUN_FAILED),
+        },
+        Command::Exec(args) => match exec::main(&args) {
+            Ok(Some(status)) => signals::end_like(status),
+            Ok(None) => return ExitCode::SUCCESS,
             Err(error) => (Err(error), RUN_FAILED),
         },
         Command::Doctor(args) => match doctor::main(&args) {
@@ -71,6 +83,7 @@ fn main() -> ExitCode {
         Command::Rm(args) => (host::list::remove(&args), 1),
         Command::Stats(args) => (host::figures::stats(&args), 1),
         Command::Ports(args) => (host::ports::ports(&args), 1),
+        Command::Locks(args) => (host::locks::locks(&args), 1),
         Command::Gc(args) => (host::gc::gc(&args), 1),
         Command::Top(args) => (host::top::top(&args), 1),
         Command::Trace(args) => (host::trace::trace(&args), 1),
@@ -91,23 +104,23 @@ fn main() -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
     };
-    eprintln!("farpage: {error:#}");
+    farpage_sys::say!("farpage: {error:#}");
     let unusable = error.downcast_ref::<program::Unusable>();
     ExitCode::from(unusable.map_or(failed, program::Unusable::exit_code))
 }
 
-fn unknown_option(word: &OsStr) -> ! {
+fn unknown_option(of: &str, word: &OsStr) -> ! {
     let mut command = Cli::command();
     command.build();
-    let run = command.find_subcommand_mut("run");
-    let run = run.expect("there is a command `run`");
+    let run = command.find_subcommand_mut(of);
+    let run = run.expect("it was given");
     let shown = word.display();
     let tip = similar(run, &word.to_string_lossy()).map_or(String::new(), |option| {
         format!("; did you mean '--{option}'?")
     });
     let message = format!(
         "unknown option '{shown}'{tip}\n\n\
-         To run a program of that name: farpage run [OPTIONS] -- {shown}"
+         To run a program of that name: farpage {of} [OPTIONS] -- {shown}"
     );
     run.error(ErrorKind::UnknownArgument, message).exit()
 }

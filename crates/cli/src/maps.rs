@@ -9,10 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use farpage::{Address, Cache, OpenOptions, Source, open_source};
 use farpage_abi::{Control, PageRange};
-use farpage_host::{Figures, Files, Request};
-use farpage_source::{Recorder, Traced, Traces, yet_to_be_recorded};
+use farpage_host::{Figures, Files, Object, Opening, Request};
+use farpage_source::{Reach, Recorder, Traced, Traces, yet_to_be_recorded};
 use farpage_sys::file::Fd;
 
+use crate::exec;
 use crate::options::RunOptions;
 use crate::replay;
 use crate::size::{human, human_count};
@@ -89,7 +90,13 @@ fn resolved(path: &str) -> Option<String> {
 
 /// What a URL names, decompressed when it is packed; and the cache that its bytes are kept in, if
 /// one is named and they are not near anyway.
-fn open(url: &str, deadline: Option<Duration>) -> Result<(Arc<dyn Source>, Option<Cache>)> {
+///
+/// # Errors
+/// Why it cannot be opened.
+pub fn open(url: &str, deadline: Option<Duration>) -> Result<(Arc<dyn Source>, Option<Cache>)> {
+    if let Some(shared) = exec::open_shared(url)? {
+        return Ok((shared, None));
+    }
     let cache = match std::env::var_os("FARPAGE_CACHE") {
         Some(folder) if !folder.is_empty() => Some(Cache::open(Path::new(&folder), CACHE_BYTES)?),
         _ => None,
@@ -101,6 +108,116 @@ fn open(url: &str, deadline: Option<Duration>) -> Result<(Arc<dyn Source>, Optio
     };
     let is_url = matches!(Address::parse(url), Address::Url(_));
     Ok((open_source(url, &options)?, cache.filter(|_| is_url)))
+}
+
+/// Files that were opened, before the program starts.
+pub struct Opened {
+    opening: Opening,
+    /// What was asked for.
+    pub options: Vec<MapOption>,
+    sources: Vec<Arc<dyn Source>>,
+    /// What the files are kept in on the disk: one handle for each, with counts of its own.
+    caches: Vec<Option<Cache>>,
+    deadline: Option<Duration>,
+}
+
+impl Opened {
+    /// Opens all of `options`, at the same time.
+    fn new(
+        control: &'static Control,
+        options: &[MapOption],
+        deadline: Option<Duration>,
+    ) -> Result<Self> {
+        let mut opened = Self {
+            opening: Opening::new(control)?,
+            options: Vec::new(),
+            sources: Vec::new(),
+            caches: Vec::new(),
+            deadline,
+        };
+        let found = at_once(options, |option| open(&option.url, deadline));
+        for (option, found) in options.iter().zip(found) {
+            opened.add(option.clone(), found?)?;
+        }
+        Ok(opened)
+    }
+
+    fn add(
+        &mut self,
+        option: MapOption,
+        (source, cache): (Arc<dyn Source>, Option<Cache>),
+    ) -> Result<()> {
+        self.opening.add(Request {
+            also: resolved(&option.path).or_else(|| exec::other_path(&option)),
+            path: option.path.clone(),
+            source: Arc::clone(&source),
+            deadline: self.deadline,
+        })?;
+        self.options.push(option);
+        self.sources.push(source);
+        self.caches.push(cache);
+        Ok(())
+    }
+
+    /// Opens the first that is there of each of `all`, at the same time; none is no failure.
+    ///
+    /// # Errors
+    /// What is there and cannot be opened.
+    pub fn add_first_found(&mut self, all: Vec<Vec<MapOption>>) -> Result<()> {
+        let deadline = self.deadline;
+        let first = |candidates: &Vec<MapOption>| -> Result<Option<(MapOption, _)>> {
+            for candidate in candidates {
+                match open(&candidate.url, deadline) {
+                    Ok(found) => return Ok(Some((candidate.clone(), found))),
+                    Err(error) if exec::is_missing(&error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(None)
+        };
+        for found in at_once(&all, first) {
+            if let Some((option, found)) = found? {
+                self.add(option, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory object of a file.
+    pub fn object(&self, number: usize) -> &Object {
+        self.opening.object(number)
+    }
+
+    /// The size of a file.
+    pub fn size(&self, number: usize) -> u64 {
+        self.sources[number].size()
+    }
+
+    /// Whether its pages come from another machine.
+    pub fn is_far(&self, number: usize) -> bool {
+        self.sources[number].reach() == Reach::Far
+    }
+
+    /// The file is a program: these pages of it stay in memory.
+    ///
+    /// # Errors
+    /// When they are too many for `--ram`.
+    pub fn is_executable(&self, number: usize, before_start: &[PageRange]) -> Result<()> {
+        Ok(self.opening.is_executable(number, before_start)?)
+    }
+}
+
+/// What becomes of each of `all`, each in a thread of its own.
+pub fn at_once<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads = all.iter().map(|each| scope.spawn(move || work(each)));
+        let threads: Vec<_> = threads.collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined
+            .map(|done| done.expect("it does not panic"))
+            .collect()
+    })
 }
 
 /// The mapped files of a run.
@@ -128,20 +245,27 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
     let traces = options.replay.as_deref().filter(recorded);
     let traces = traces.map(Traces::read).transpose();
     let traces = traces.context("cannot replay")?;
-    let (mut requests, mut caches) = (Vec::new(), Vec::new());
-    for option in &options.maps {
-        let (source, cache) = open(&option.url, options.deadline)?;
-        caches.push(cache);
-        requests.push(Request {
-            also: resolved(&option.path),
-            path: option.path.clone(),
-            source,
-            deadline: options.deadline,
-        });
+    let mut opened = Opened::new(control, &options.maps, options.deadline).map_err(|error| {
+        if options.exec.is_some() {
+            exec::missing(error)
+        } else {
+            error
+        }
+    })?;
+    let mut runs = Vec::new();
+    if let Some(exec) = &options.exec {
+        let loaded = exec::load(&mut opened, exec)?;
+        // What is recorded is what the program asks for.
+        if options.record.is_none() {
+            runs = exec::ahead(&opened, &loaded, exec);
+        }
     }
-    let runs = traces.map(|traces| replayed(&traces, &options.maps, &requests));
-    let traced = traced(&options.maps, &requests);
-    let (mapped, socket) = Files::start(control, requests)?;
+    if let Some(traces) = traces {
+        runs = replayed(&traces, &opened);
+    }
+    let traced = traced(&opened);
+    let caches = opened.caches;
+    let (mapped, socket) = opened.opening.start()?;
     let recorder = options.record.as_deref().map(|path| {
         let recorder = Recorder::new(path, &traced).context("cannot record")?;
         Ok::<_, anyhow::Error>(Arc::new(recorder))
@@ -150,7 +274,7 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
     if let Some(recorder) = &recorder {
         mapped.record(recorder);
     }
-    if let Some(runs) = runs {
+    if !runs.is_empty() {
         mapped.replay(runs)?;
     }
     Ok(Some(Maps {
@@ -163,19 +287,20 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
 }
 
 /// What of `traces` is to be brought in. Says what is not.
-fn replayed(
-    traces: &Traces,
-    options: &[MapOption],
-    requests: &[Request],
-) -> Vec<(usize, PageRange)> {
-    let map = |(option, request)| {
-        let (option, request): (&MapOption, &Request) = (option, request);
+fn replayed(traces: &Traces, opened: &Opened) -> Vec<(usize, PageRange)> {
+    let map = |(option, source)| {
+        let (option, source): (&MapOption, &Arc<dyn Source>) = (option, source);
         replay::Map {
             name: option.name.as_str(),
-            source: &*request.source,
+            source: &**source,
         }
     };
-    let maps: Vec<_> = options.iter().zip(requests).map(map).collect();
+    let maps: Vec<_> = opened
+        .options
+        .iter()
+        .zip(&opened.sources)
+        .map(map)
+        .collect();
     let (runs, messages) = replay::plan(traces, &maps);
     for message in messages {
         farpage_sys::say!("farpage: {message}");
@@ -184,14 +309,14 @@ fn replayed(
 }
 
 /// What `--record` says of the files. The only one needs no name.
-fn traced(options: &[MapOption], requests: &[Request]) -> Vec<Traced> {
-    let named = options.len() > 1;
-    let of = |(option, request): (&MapOption, &Request)| Traced {
+fn traced(opened: &Opened) -> Vec<Traced> {
+    let named = opened.options.len() > 1;
+    let of = |(option, source): (&MapOption, &Arc<dyn Source>)| Traced {
         name: named.then(|| option.name.clone()),
-        size: request.source.size(),
-        version: request.source.version(),
+        size: source.size(),
+        version: source.version(),
     };
-    options.iter().zip(requests).map(of).collect()
+    opened.options.iter().zip(&opened.sources).map(of).collect()
 }
 
 impl Maps {

@@ -89,9 +89,9 @@ struct Kept {
 pub fn main(args: &OpenArgs) -> Result<()> {
     let found = look(args)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&found)?);
+        outln!("{}", serde_json::to_string_pretty(&found)?);
     } else {
-        print!("{}", text(&found));
+        out!("{}", text(&found));
     }
     Ok(())
 }

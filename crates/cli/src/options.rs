@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 use farpage_abi::{Control, Death, Tier};
 use farpage_sys::file::Fd;
 
+use crate::exec::Exec;
 use crate::maps::{MapOption, Maps};
 use crate::shm::Shm;
 use crate::userfaultfd;
@@ -43,6 +44,8 @@ pub struct RunOptions {
     pub threshold_bytes: u64,
     /// `--map`: files that the program finds.
     pub maps: Vec<MapOption>,
+    /// The first of them is the program, and Linux executes it.
+    pub exec: Option<Exec>,
     /// `--deadline`: how long far sources of them are tried again. `None`: the default.
     pub deadline: Option<Duration>,
     /// `--record`: where it goes which pages of them are asked for.
@@ -51,6 +54,8 @@ pub struct RunOptions {
     pub replay: Option<PathBuf>,
     /// `--shm`: shared memory is kept in this process.
     pub shm: bool,
+    /// `--stdio`: the program's streams read large files where they lie.
+    pub stdio: bool,
     /// `--stats`: where the statistics go at the end.
     pub stats: Option<PathBuf>,
     /// `--trace`: record page events.

@@ -30,10 +30,12 @@ pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
         threshold_bytes: absolute("--threshold", args.threshold.as_deref())?
             .unwrap_or(THRESHOLD_BYTES),
         maps: maps::options(&args.map, &maps::folder()?)?,
+        exec: None,
         deadline: args.deadline,
         record: args.record.clone(),
         replay: args.replay.clone(),
         shm: args.shm || is_cluster,
+        stdio: args.stdio,
         stats: args.stats.clone(),
         trace: args.trace,
         quiet: args.quiet,

@@ -40,8 +40,25 @@ const REDRAW: Duration = Duration::from_millis(200);
 pub fn main(args: &RunArgs) -> Result<ExitStatus> {
     let limit = MemoryLimit::read();
     let options = prepare::options(args, &limit)?;
-    for warning in prepare::warnings(&options, &limit) {
-        eprintln!("farpage: {warning}");
+    let shared = shm::Shared {
+        join: &args.join,
+        replicas: args.replicas,
+        unit_bytes: args.page_size,
+    };
+    with_options(options, &limit, Some(shared))
+}
+
+/// As [`main`], from options. `shared`: how shared memory is kept, when it is.
+///
+/// # Errors
+/// As there.
+pub fn with_options(
+    options: RunOptions,
+    limit: &MemoryLimit,
+    shared: Option<shm::Shared<'_>>,
+) -> Result<ExitStatus> {
+    for warning in prepare::warnings(&options, limit) {
+        farpage_sys::say!("farpage: {warning}");
     }
     let output = options.stats.as_deref().map(stats::Output::open);
     let output = output.transpose()?;
@@ -51,17 +68,13 @@ pub fn main(args: &RunArgs) -> Result<ExitStatus> {
     let spill = Arc::new(SpillSet::start(control, &options.memory)?);
     let blocked = signals::block();
     // Without it `farpage spill` does not find this run; the run itself needs it not.
-    let server = Server::start(Arc::clone(&spill))
-        .inspect_err(|error| eprintln!("farpage: warning: farpage spill will not work: {error:#}"));
+    let server = Server::start(Arc::clone(&spill)).inspect_err(|error| {
+        farpage_sys::say!("farpage: warning: farpage spill will not work: {error:#}")
+    });
     let maps = maps::start(control, &options)?;
-    let shared = shm::Shared {
-        join: &args.join,
-        replicas: args.replicas,
-        unit_bytes: args.page_size,
-    };
-    let shm = options
-        .shm
-        .then(|| shm::start(control, Arc::clone(&spill), shared));
+    let shm = shared
+        .filter(|_| options.shm)
+        .map(|shared| shm::start(control, Arc::clone(&spill), shared));
     let shm = shm.transpose()?;
     let mut prepared = Prepared {
         maps,
@@ -184,18 +197,18 @@ impl<'a> Watch<'a> {
         };
         let dirs: Vec<PathBuf> = spill.list().into_iter().map(|file| file.dir).collect();
         for casualty in &self.casualties {
-            eprint!("{}", summary::casualty(casualty, options, &dirs));
+            crate::print::errors(&summary::casualty(casualty, options, &dirs));
         }
         if !options.quiet {
-            eprint!("{}", summary::text(&outcome));
+            crate::print::errors(&summary::text(&outcome));
             if let Some(maps) = &self.prepared.maps {
-                eprint!("{}", maps.summary());
+                crate::print::errors(&maps.summary());
             }
             if let Some(shm) = &self.shm {
-                eprint!("{}", shm.summary());
+                crate::print::errors(&shm.summary());
             }
             if let Some(cost) = self.cost() {
-                eprint!("{}", cost.summary());
+                crate::print::errors(&cost.summary());
             }
         }
         match output {

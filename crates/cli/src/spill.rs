@@ -30,7 +30,7 @@ pub fn main(args: &SpillArgs) -> Result<()> {
                 limit_segments: limit_segments as u32,
             };
             finish(control_socket::ask(&find(which)?, &request, |_| ())?)?;
-            println!("'{}' takes pages now", dir.display());
+            outln!("'{}' takes pages now", dir.display());
         }
         SpillCommand::Rm { dir, which } => {
             let dir = absolute_dir(dir)?;
@@ -41,7 +41,7 @@ pub fn main(args: &SpillArgs) -> Result<()> {
             let Reply::Files(files) = reply else {
                 bail!("cannot read the answer; use the same version of farpage as the run's");
             };
-            print!("{}", table(&files));
+            out!("{}", table(&files));
         }
     }
     Ok(())
@@ -66,7 +66,7 @@ fn remove(socket: &Path, dir: &Path) -> Result<()> {
         let _ = std::io::stderr().write_all(b"\r\x1b[K");
     }
     finish(reply?)?;
-    println!("'{}' is empty and removed", dir.display());
+    outln!("'{}' is empty and removed", dir.display());
     Ok(())
 }
 
@@ -74,7 +74,7 @@ fn finish(reply: Reply) -> Result<()> {
     match reply {
         Reply::Done { warning } => {
             if let Some(warning) = warning {
-                eprintln!("farpage: {warning}");
+                farpage_sys::say!("farpage: {warning}");
             }
             Ok(())
         }

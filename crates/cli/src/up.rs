@@ -23,6 +23,7 @@ use rustix::process::umask;
 use crate::args::MemoryArgs;
 use crate::cluster::join::JoinArgs;
 use crate::cluster::joined::join;
+use crate::host::locks::LockingArgs;
 use crate::host::web::{self, WebArgs};
 use crate::paging::Paging;
 use crate::size::{Size, counted, human};
@@ -58,6 +59,8 @@ pub struct UpArgs {
     #[arg(long, value_name = "SIZE")]
     pub user_ram: Option<String>,
     #[command(flatten)]
+    pub locking: LockingArgs,
+    #[command(flatten)]
     pub join: JoinArgs,
     #[command(flatten)]
     pub web: WebArgs,
@@ -69,7 +72,9 @@ pub struct UpArgs {
 /// When it cannot start.
 pub fn main(args: &UpArgs) -> Result<()> {
     web::check(&args.web)?;
-    let memory = prepare::memory(&args.memory, &MemoryLimit::read())?;
+    let of_machine = MemoryLimit::read();
+    let memory = prepare::memory(&args.memory, &of_machine)?;
+    let (lock_limit, frames) = args.locking.read(&of_machine)?;
     let user_ram = user_ram(args, memory.ram_bytes)?;
     let socket = args.socket.clone().unwrap_or_else(default_socket);
     shm::tidy();
@@ -84,6 +89,7 @@ pub fn main(args: &UpArgs) -> Result<()> {
     let service = Service::new(objects, memory.ram_bytes, Arc::clone(&own))?;
     let joined = join(&args.join, objects, own, service.here())?;
     let service = service.with_default_memory_manager(manager);
+    let service = service.with_locks(lock_limit, frames);
     let service = service.with_paging_space_told(move || paging.about());
     let service = match user_ram {
         Some(bytes) => service.with_user_ram(bytes),
@@ -121,16 +127,16 @@ pub fn main(args: &UpArgs) -> Result<()> {
     let each = user_ram.map_or(String::new(), |bytes| {
         format!(", {} of it for each user", human(bytes))
     });
-    println!(
+    tell!(
         "farpage: the host kernel answers at {}, with {} of RAM{each}",
         socket.display(),
         human(memory.ram_bytes)
     );
     if let Some((_, said)) = &joined {
-        println!("farpage: it is {said}");
+        tell!("farpage: it is {said}");
     }
     if let Some(address) = page {
-        println!("farpage: its page is http://{address}/");
+        tell!("farpage: its page is http://{address}/");
     }
     // A service manager, if there is one, is told that programs may come.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);

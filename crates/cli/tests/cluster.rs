@@ -34,6 +34,8 @@ mod release;
 mod released;
 #[path = "cluster/runs.rs"]
 mod runs;
+#[path = "cluster/stress.rs"]
+mod stress;
 #[path = "cluster/sysv.rs"]
 mod sysv;
 #[path = "support/up.rs"]
@@ -737,6 +739,31 @@ fn a_program_outlives_its_hosts_stay_without_what_it_had_in_it() {
     assert_eq!(a.does("try 0 1500"), "TimedOut");
     assert_eq!(b.does("give 0"), "done");
     assert_eq!(a.does("take 0"), "Taken");
+}
+
+#[test]
+fn a_host_alone_needs_no_etcd_and_no_key() {
+    use std::sync::atomic::Ordering;
+
+    let up = up::Up::start(&["--cluster", "embedded:"]);
+    assert_eq!(up.says(&["create", "grid", "1M"]), "");
+    let (first, second) = (up.host(), up.host());
+    let open = |host: &farpage_services::Host| host.shared("grid", None).unwrap().0;
+    let (one, other) = (open(&first), open(&second));
+    one.words()[7].store(5, Ordering::SeqCst);
+    assert_eq!(other.words()[7].load(Ordering::SeqCst), 5);
+    let lock = |host| farpage_services::sync::Mutex::named(host, "turn", 1).unwrap();
+    drop(lock(&first).lock().unwrap());
+    drop(lock(&second).lock().unwrap());
+    let listed = up.says(&["ls", "--hosts"]);
+    assert!(
+        listed.contains("at embedded:") && listed.contains("grid"),
+        "{listed}"
+    );
+    let refused = up.asks(&["create", "grid", "1M"]);
+    assert!(!refused.status.success(), "the name is taken");
+    drop((one, other));
+    up.ends();
 }
 
 #[test]

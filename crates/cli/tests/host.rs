@@ -9,6 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 
+use farpage_services::locks::Hold;
 use farpage_services::{Error, Host, Refusal};
 
 use up::{PATIENCE, Up, farpage, until};
@@ -56,10 +57,9 @@ fn when_paging_space_is_full_it_says_so_and_there_is_nothing_new_until_there_is_
     let fills = fills.wait_with_output().unwrap();
     assert_eq!(fills.status.signal(), Some(7), "SIGBUS");
     let why = String::from_utf8(fills.stderr).unwrap();
-    assert!(
-        why.contains("gets SIGBUS: it uses 'filled' at byte"),
-        "{why}"
-    );
+    if !why.contains("gets SIGBUS: it uses 'filled' at byte") {
+        panic!("{why} / {}", up.ends());
+    }
     let most = host.figures().unwrap().resident_bytes;
     assert!(most <= 20 << 20, "{most} of 16 MiB");
     // Now its object is gone, and so is what it had.
@@ -517,4 +517,76 @@ fn a_socket_that_a_service_manager_gives_is_used_and_left_in_its_place() {
     up.signal("-TERM");
     assert!(up.child.wait().unwrap().success());
     assert!(given.exists(), "it is the service manager's");
+}
+
+#[test]
+fn locks_of_shared_memory_are_listed_as_long_as_they_are_held() {
+    let up = Up::start(&["--lock-limit", "2M", "--frames", "nobody"]);
+    let host = up.host();
+    assert_eq!(up.says(&["locks"]), "nothing is locked\n");
+    let file = rustix::fs::memfd_create("grid", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 4 << 20).unwrap();
+    let resident = host.lock_file(&file, 0..10, Hold::Resident).unwrap();
+    let pinned = host.lock_file(&file, 1 << 20..2 << 20, Hold::Pinned);
+    let pinned = pinned.unwrap();
+    pinned.lend("ring").unwrap();
+    let borrowed = host.borrow_lock("ring").unwrap();
+    let pid = std::process::id();
+    let user = rustix::process::geteuid().as_raw();
+    let said = up.says(&["locks"]);
+    let words: Vec<Vec<&str>> = said
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let (process, user) = (pid.to_string(), user.to_string());
+    let own = process.as_str();
+    let wanted: [&[&str]; 7] = [
+        &["MEMORY", "SIZE", "PROCESS", "RESIDENT", "PINNED", "LOCKS"],
+        &[
+            "memfd:grid",
+            "4.00",
+            "MiB",
+            own,
+            "4.00",
+            "KiB",
+            "1.00",
+            "MiB",
+            "3",
+        ],
+        &[],
+        &["LENT", "MEMORY", "FROM", "BYTE", "SIZE", "HOW", "USERS"],
+        &[
+            "ring",
+            "memfd:grid",
+            "1048576",
+            "1.00",
+            "MiB",
+            "pinned",
+            own,
+            own,
+        ],
+        &[],
+        &[
+            "user", &user, "has", "1.00", "MiB", "of", "2.00", "MiB", "locked",
+        ],
+    ];
+    assert_eq!(words, wanted, "{said}");
+    let json: serde_json::Value = serde_json::from_str(&up.says(&["locks", "--json"])).unwrap();
+    assert_eq!(json["processes"][0]["pinned_bytes"], 1 << 20);
+    assert_eq!(json["lent"][0]["users"], serde_json::json!([pid, pid]));
+    let refused = pinned.frames().unwrap_err().to_string();
+    assert!(refused.contains("tells them to nobody"), "{refused}");
+    let more = host.lock_file(&file, 0..4 << 20, Hold::Pinned).unwrap_err();
+    assert!(more.to_string().contains("may have 2048 KiB"), "{more}");
+    drop((resident, pinned, borrowed));
+    until("they are gone", || {
+        up.says(&["locks"]) == "nothing is locked\n"
+    });
+    for (option, value, says) in [
+        ("--frames", "no such", "there is no user 'no such'"),
+        ("--lock-limit", "much", "cannot read --lock-limit 'much'"),
+    ] {
+        let refused = String::from_utf8(up.asks(&["up", option, value]).stderr).unwrap();
+        assert!(refused.contains(says), "{refused}");
+    }
 }

@@ -11,6 +11,7 @@
 //! 4. Messages may come in any order. None is lost or doubled: whoever carries them sees to that.
 //! 5. Every fault is answered once all messages have come and everybody who holds has let go.
 //! 6. A peer's message that cannot be is a [`Violation`], and changes nothing.
+//! 7. A page that is locked at a host ([`Page::lock`]) stays there until its locks are given back, or the host dies.
 //!
 //! [`Page`] is the distributed scheduler: the owner of a page serialises what is asked of it, and
 //! ownership moves to who writes. [`Group`] is a page of a host whose pages are larger than the

@@ -19,6 +19,7 @@
 
 mod check;
 mod crash;
+mod lock;
 mod owner;
 mod seal;
 mod stale;
@@ -61,6 +62,7 @@ struct UnderWay {
     asked: Option<Access>,
     /// Threads were given access and have not all used it yet.
     is_held: bool,
+    locks: lock::Locks,
     /// Hosts that dropped copies for an ownership that is still on its way here.
     early: Hosts,
     /// One request of a host at most, and one order to drop a copy.
@@ -73,6 +75,7 @@ impl UnderWay {
         self.wanted.is_none()
             && self.asked.is_none()
             && !self.is_held
+            && self.locks.are_none()
             && self.later.is_empty()
             && self.outputs.is_empty()
     }
@@ -223,11 +226,11 @@ impl Page {
         self.under_way.as_ref().is_some_and(|now| now.is_held)
     }
 
-    /// True when others wait for this host to let go of what it holds.
+    /// True when others wait for this host to let go of what it holds, or to give a lock back.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         let now = self.under_way.as_ref();
-        now.is_some_and(|now| now.is_held && !now.later.is_empty())
+        now.is_some_and(|now| now.is_held && !now.later.is_empty()) || self.is_lock_awaited()
     }
 
     /// What is to be done next.
@@ -272,13 +275,14 @@ impl Page {
         self.rest();
     }
 
-    /// The host drops its copy to have room. False when it must keep the page: it owns it, or has
-    /// said that it has a copy.
+    /// The host drops its copy to have room. False when it must keep the page: it owns it, has
+    /// said that it has a copy, or has locked it.
     pub fn forget(&mut self) -> bool {
         let may = self.role == Role::Other
             && self.allowed == Some(Access::Read)
             && self.asked().is_none()
             && !self.is_held()
+            && self.locks().are_none()
             && !self.is_frozen;
         if may {
             self.allow(None);
@@ -388,7 +392,7 @@ impl Page {
         if self.role == (Role::Becoming { copies }) {
             self.role = Role::Owner { copies };
             self.now().asked = None;
-            if self.is_sealed {
+            if self.is_to_settle() {
                 return self.settle(copies);
             }
             // Who only reads is not taken for a writer before it writes.
@@ -446,14 +450,15 @@ impl Page {
         now.later.iter().position(|later| match later {
             Later::Request(request) => match self.role {
                 Role::Becoming { .. } => false,
-                Role::Owner { .. } => !now.is_held,
+                Role::Owner { .. } => !now.is_held && !self.forbids(*request),
                 Role::Lost => true,
                 Role::Other if request.to_copy => self.is_copy_due(*request),
                 Role::Other => request.known <= self.epoch,
             },
             // A host that is not listed is told to drop the copy that is on its way.
             Later::Invalidate { .. } => {
-                !now.is_held && (self.is_listed || now.asked != Some(Access::Read))
+                let is_here = self.is_listed || now.asked != Some(Access::Read);
+                !now.is_held && now.locks.are_none() && is_here
             }
         })
     }

@@ -323,14 +323,15 @@ impl Twinned {
     /// # Panics
     /// When it was not to be put in.
     pub fn applied(&mut self, apply: u64) {
-        let at = self.applying.iter().position(|one| one.apply == apply);
-        let one = self
-            .applying
-            .swap_remove(at.expect("a diff is put in once"));
-        if let Some((of, number)) = one.of {
-            self.send(of, TwinMessage::Applied { number });
-        }
-        self.catch_up();
+        self.ends_putting(apply, |number| TwinMessage::Applied { number });
+    }
+
+    /// A diff cannot be put in the page, which cannot be read: who sent it is told that it is lost.
+    ///
+    /// # Panics
+    /// When it was not to be put in.
+    pub fn not_applied(&mut self, apply: u64) {
+        self.ends_putting(apply, |_| TwinMessage::Lost);
     }
 
     /// A message has come.
@@ -359,6 +360,17 @@ impl Twinned {
         }
         self.catch_up();
         Ok(())
+    }
+
+    fn ends_putting(&mut self, apply: u64, says: fn(u64) -> TwinMessage) {
+        let at = self.applying.iter().position(|one| one.apply == apply);
+        let one = self
+            .applying
+            .swap_remove(at.expect("a diff is put in once"));
+        if let Some((of, number)) = one.of {
+            self.send(of, says(number));
+        }
+        self.catch_up();
     }
 
     fn diff_came(&mut self, from: Host, number: u64) {

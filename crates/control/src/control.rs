@@ -20,7 +20,7 @@ use crate::join::{join, look};
 use crate::names;
 use crate::objects;
 use crate::ports;
-use crate::record::{CheckedIn, Checkpoint, Description, Object, ObjectId};
+use crate::record::{CheckedIn, Description, Object, ObjectId};
 use crate::rule::{GOING_ON_MAX, Ping, Pong};
 use crate::view::{Incarnation, Member, Slot, View};
 
@@ -349,30 +349,6 @@ impl Control {
     /// When it is fenced.
     pub fn outlives_this_host(&self, id: ObjectId) -> Result<bool, ControlError> {
         Ok(self.host.state()?.known.outlives_me(id))
-    }
-
-    /// Saves an object's directory as it is in the view of this generation.
-    ///
-    /// # Errors
-    /// [`ControlError::Stale`] when there is a newer view: nothing was saved.
-    /// [`ControlError::TooLong`]; [`ControlError::NoObject`]; as [`Control::find`].
-    pub fn checkpoint(
-        &self,
-        id: ObjectId,
-        generation: u64,
-        bytes: &[u8],
-    ) -> Result<(), ControlError> {
-        let bytes = bytes.to_vec();
-        let checkpoint = Checkpoint { generation, bytes };
-        self.call(move |host| async move { objects::checkpoint(&host, id, checkpoint).await })
-    }
-
-    /// The last checkpoint of an object.
-    ///
-    /// # Errors
-    /// As [`Control::find`].
-    pub fn checkpoint_of(&self, id: ObjectId) -> Result<Option<Checkpoint>, ControlError> {
-        self.call(move |host| async move { objects::checkpoint_of(&host, id).await })
     }
 
     /// Gives a port of this host's a name for the whole cluster, as long as this stay.

@@ -119,10 +119,4 @@ pub enum ControlError {
     /// No port has that name.
     #[error("there is no port '{0}' in the cluster; farpage ports shows what there is")]
     NoPort(String),
-    /// Hosts came or went since.
-    #[error("the view is not that of generation {0} any more; begin again with the new view")]
-    Stale(u64),
-    /// A checkpoint that is too long.
-    #[error("a checkpoint of {0} bytes is too long; {max} at most", max = crate::record::CHECKPOINT_MAX)]
-    TooLong(usize),
 }

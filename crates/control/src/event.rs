@@ -21,7 +21,7 @@ pub enum Event {
     Made(ObjectId, Object),
     /// An object has another name, or another note; without a name it lives while somebody holds it.
     Changed(ObjectId, Object),
-    /// An object is gone, with its checkpoint.
+    /// An object is gone.
     Removed(ObjectId),
     /// The store let go of a member's lease: it is dead, or cannot reach the store. Either it
     /// comes back, with a new view of the same members, or it is removed.

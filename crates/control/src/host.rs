@@ -425,8 +425,7 @@ impl Host {
                 Need::Unchanged(self.keys.object(id), revision),
                 Need::NoneUnder(self.keys.holders(id)),
             ],
-            writes: [self.keys.object(id), self.keys.checkpoint(id)]
-                .into_iter()
+            writes: std::iter::once(self.keys.object(id))
                 .chain(name.map(|name| self.keys.name(&name)))
                 .map(Write::Delete)
                 .collect(),

@@ -125,10 +125,6 @@ impl Keys {
         let rest = key.strip_prefix(&self.cluster)?;
         rest.strip_prefix("/now/port/")
     }
-
-    pub(crate) fn checkpoint(&self, id: ObjectId) -> String {
-        self.of(&format!("checkpoint/{id}"))
-    }
 }
 
 /// How long a host may go on; the longest that there is when that cannot be read.

@@ -47,7 +47,6 @@
 //! | `now/holder/ID/INCARNATION` | the host holds the object; counts while the host is in the view |
 //! | `name/NAME` | the number of the object |
 //! | `next-object` | the number of the next object |
-//! | `checkpoint/ID` | its directory as it was saved |
 //!
 //! etcd keeps the history of all this until it is told otherwise: run it with
 //! `--auto-compaction-retention=1h`.
@@ -87,8 +86,8 @@ pub use endpoint::{Endpoint, EtcdEndpoint};
 pub use error::{ControlError, EndpointError};
 pub use event::Event;
 pub use record::{
-    CHECKPOINT_MAX, CheckedIn, Checkpoint, Consistency, Description, Durability, Home, NOTE_MAX,
-    Object, ObjectId, RecordError, Scheduler,
+    CheckedIn, Consistency, Description, Durability, Home, NOTE_MAX, Object, ObjectId, RecordError,
+    Scheduler,
 };
 pub use rule::{Ping, Pong};
 pub use view::{HOSTS_MAX, Incarnation, Member, Representation, Slot, View};

@@ -1,4 +1,4 @@
-//! Objects: names, holders, checkpoints; each operation is one transaction.
+//! Objects: names, holders; each operation is one transaction.
 //!
 //! Every write demands that this host's key is there: what was removed from the view writes no
 //! more. Holders count while their host is in the view, whatever becomes of its lease, so that
@@ -12,8 +12,7 @@ use crate::error::{ControlError, StoreError};
 use crate::host::{Host, PAUSE};
 use crate::known::Known;
 use crate::record::{
-    self, CHECKPOINT_MAX, Checkpoint, Description, Object, ObjectId, RecordError, encode_members,
-    encode_number, encode_object,
+    self, Description, Object, ObjectId, RecordError, encode_members, encode_number, encode_object,
 };
 use crate::table::{Need, Txn, Write};
 
@@ -346,44 +345,6 @@ pub(crate) async fn release(host: &Host, id: ObjectId) -> Result<()> {
         let needs = vec![host.here()];
         let writes = vec![Write::Delete(host.keys.holder(id, host.me))];
         commit(host, Txn { needs, writes }, ()).await
-    })
-    .await
-}
-
-pub(crate) async fn checkpoint(host: &Host, id: ObjectId, checkpoint: Checkpoint) -> Result<()> {
-    if checkpoint.bytes.len() > CHECKPOINT_MAX {
-        return Err(ControlError::TooLong(checkpoint.bytes.len()));
-    }
-    let stale = || ControlError::Stale(checkpoint.generation);
-    let generation = i64::try_from(checkpoint.generation).map_err(|_| stale())?;
-    let value = record::encode_checkpoint(&checkpoint);
-    insist(host, async |_| {
-        let needs = vec![
-            host.here(),
-            Need::Unchanged(host.keys.view(), generation),
-            Need::Present(host.keys.object(id)),
-        ];
-        let writes = vec![Write::put(host.keys.checkpoint(id), value.clone())];
-        if host.store.transact(&Txn { needs, writes }).await? {
-            return Ok(Tried::Done(()));
-        }
-        host.absent(id).await?;
-        match host.store.get(&host.keys.view()).await? {
-            Some(view) if view.revision == generation => Ok(Tried::Again),
-            Some(_) | None => Err(stale().into()),
-        }
-    })
-    .await
-}
-
-pub(crate) async fn checkpoint_of(host: &Host, id: ObjectId) -> Result<Option<Checkpoint>> {
-    insist(host, async |_| {
-        let key = host.keys.checkpoint(id);
-        let Some(entry) = host.store.get(&key).await? else {
-            return Ok(Tried::Done(None));
-        };
-        let checkpoint = readable(key, record::decode_checkpoint(&entry.value))?;
-        Ok(Tried::Done(Some(checkpoint)))
     })
     .await
 }

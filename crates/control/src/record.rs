@@ -4,8 +4,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +12,6 @@ use crate::view::{Incarnation, Members, Slot};
 
 /// The version of everything that is stored.
 pub(crate) const VERSION: u32 = 1;
-/// Bytes of a checkpoint at most: with what JSON adds it stays below etcd's 1.5 MiB for a request.
-pub const CHECKPOINT_MAX: usize = 1 << 20;
 /// Bytes of a note at most.
 pub const NOTE_MAX: usize = 1024;
 /// Copies of a page at most.
@@ -210,22 +206,6 @@ pub(crate) fn decode_port(bytes: &[u8]) -> Result<CheckedIn, RecordError> {
     decode(bytes)
 }
 
-/// Directory of an object as it was saved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checkpoint {
-    /// In which view.
-    pub generation: u64,
-    /// What.
-    pub bytes: Vec<u8>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StoredCheckpoint {
-    generation: u64,
-    base64: String,
-}
-
 #[derive(Serialize, Deserialize)]
 struct Envelope<T> {
     version: u32,
@@ -321,26 +301,6 @@ pub fn decode_object(bytes: &[u8]) -> Result<Object, RecordError> {
     }
 }
 
-pub(crate) fn encode_checkpoint(checkpoint: &Checkpoint) -> String {
-    encode(StoredCheckpoint {
-        generation: checkpoint.generation,
-        base64: BASE64.encode(&checkpoint.bytes),
-    })
-}
-
-/// Reads a checkpoint.
-pub fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint, RecordError> {
-    let stored: StoredCheckpoint = decode(bytes)?;
-    let garbled = |why: base64::DecodeError| RecordError::Garbled(why.to_string());
-    let bytes = BASE64.decode(stored.base64).map_err(garbled)?;
-    if bytes.len() > CHECKPOINT_MAX {
-        let what = format!("a checkpoint of {} bytes is too long", bytes.len());
-        return Err(RecordError::Wrong(what));
-    }
-    let generation = stored.generation;
-    Ok(Checkpoint { generation, bytes })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -379,11 +339,6 @@ mod tests {
             "{text}"
         );
         assert_eq!(decode_object(text.as_bytes()), Ok(object()));
-        let generation = 5;
-        let bytes = vec![0, 255, 7];
-        let checkpoint = Checkpoint { generation, bytes };
-        let text = encode_checkpoint(&checkpoint);
-        assert_eq!(decode_checkpoint(text.as_bytes()), Ok(checkpoint));
         assert_eq!(decode_number(encode_number(9).as_bytes()), Ok(9));
         assert_eq!(check_format(encode_format().as_bytes()), Ok(()));
     }

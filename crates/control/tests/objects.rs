@@ -1,11 +1,11 @@
-//! Objects: names, holders, checkpoints, with a real etcd.
+//! Objects: names, holders, with a real etcd.
 
 mod support;
 
 use std::thread;
 use std::time::Duration;
 
-use farpage_control::{CHECKPOINT_MAX, Control, ControlError, Event, ObjectId};
+use farpage_control::{Control, ControlError, Event, ObjectId};
 
 use support::{Etcd, LONG, description, join, wait_for, wait_until};
 
@@ -184,39 +184,6 @@ fn the_last_to_leave_takes_along_what_nobody_names() {
     let b = join(&etcd.endpoint(), "b", LONG);
     let all = b.list().expect("listed");
     assert_eq!(all.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [kept]);
-}
-
-#[test]
-fn checkpoints_of_an_older_view_are_refused() {
-    let Some(etcd) = Etcd::start() else { return };
-    let a = join(&etcd.endpoint(), "a", LONG);
-    let id = a.make(Some("grid"), description(&a)).expect("made");
-    assert_eq!(a.checkpoint_of(id).expect("none yet"), None);
-    let old = a.view().expect("a view").generation;
-    let longest = vec![7; CHECKPOINT_MAX];
-    a.checkpoint(id, old, &longest).expect("it is saved");
-    let b = join(&etcd.endpoint(), "b", LONG);
-    let stale = a.checkpoint(id, old, b"late");
-    assert!(
-        matches!(stale, Err(ControlError::Stale(at)) if at == old),
-        "{stale:?}"
-    );
-    assert_eq!(
-        b.checkpoint_of(id).expect("saved").expect("saved").bytes,
-        longest
-    );
-    let new = b.view().expect("a view").generation;
-    b.checkpoint(id, new, b"new").expect("it is saved");
-    let saved = a.checkpoint_of(id).expect("saved").expect("saved");
-    assert_eq!((saved.generation, saved.bytes), (new, b"new".to_vec()));
-    let long = b.checkpoint(id, new, &vec![7; CHECKPOINT_MAX + 1]);
-    assert!(matches!(long, Err(ControlError::TooLong(_))), "{long:?}");
-    a.remove("grid").expect("named");
-    a.release(id).expect("released");
-    assert_eq!(removed(&b), id);
-    let gone = b.checkpoint(id, new, b"x");
-    assert!(matches!(gone, Err(ControlError::NoObject(_))), "{gone:?}");
-    assert_eq!(b.checkpoint_of(id).expect("none"), None);
 }
 
 #[test]

@@ -183,16 +183,39 @@ pub fn raw(
     map(&places, opened, layout, &options)
 }
 
+/// As [`raw`], of a source of the caller's own, which is there as it is.
+///
+/// # Errors
+/// As [`raw`].
+pub fn raw_of_source(
+    source: Arc<dyn Source>,
+    (dtype, order): (Dtype, Order),
+    shape: &[i64],
+    options: &LoadOptions,
+) -> Result<Loaded, Error> {
+    let layout = farpage_format::raw(source.size(), dtype, order, shape);
+    let mut layout = layout.map_err(|error| Error::format(source.name(), error))?;
+    let plan = present(&mut layout.tensors, options);
+    loaded(layout, plan.apply(source), Reopen::Same, options)
+}
+
 fn map(
     places: &Places,
     opened: Opened,
-    layout: Layout,
+    mut layout: Layout,
     options: &LoadOptions,
 ) -> Result<Loaded, Error> {
-    let Layout { kind, mut tensors } = layout;
-    let plan = present(&mut tensors, options);
+    let plan = present(&mut layout.tensors, options);
     let reopen = Reopen::of(places, &opened, plan.clone());
-    let source = plan.apply(opened.into_source());
+    loaded(layout, plan.apply(opened.into_source()), reopen, options)
+}
+
+fn loaded(
+    Layout { kind, tensors }: Layout,
+    source: Arc<dyn Source>,
+    reopen: Reopen,
+    options: &LoadOptions,
+) -> Result<Loaded, Error> {
     let extents = match kind {
         Kind::Safetensors => tensors
             .iter()

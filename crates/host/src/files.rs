@@ -13,7 +13,9 @@ use farpage_abi::maps::{MAPPED_MAX, PATH_MAX, Word};
 use farpage_abi::{Control, PAGE_BYTES, PageRange};
 use farpage_pagers::Pager;
 use farpage_source::{Counts, Options, Source, SourcePager};
+use farpage_sys::Errno;
 use farpage_sys::file::Fd;
+use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::objects::spawn;
@@ -24,6 +26,8 @@ use crate::{Error, Object, Objects};
 /// Pages that programs said they will want, and that were not asked for yet: so many words. More
 /// are not heard.
 const SOON_MAX: usize = 256;
+/// Mode of a program that is only read.
+const EXECUTABLE: u32 = 0o555;
 
 /// A file that the tree is to find.
 pub struct Request {
@@ -71,28 +75,91 @@ pub(crate) struct File {
     pub(crate) pager: Arc<SourcePager>,
 }
 
-impl Files {
-    /// Makes the files and starts to answer for them. Also returns the end of the socket that
-    /// tasks are to have: this process must not keep it, so that tasks notice its end.
+/// Files of a tree in which no task is yet: more can be added.
+pub struct Opening {
+    control: &'static Control,
+    objects: &'static Objects,
+    all: Vec<File>,
+}
+
+impl Opening {
+    /// No files yet.
+    ///
+    /// # Errors
+    /// As [`Objects::in_tree`].
+    pub fn new(control: &'static Control) -> Result<Self, Error> {
+        let objects = Objects::in_tree(control)?;
+        let all = Vec::new();
+        Ok(Self {
+            control,
+            objects,
+            all,
+        })
+    }
+
+    /// Adds a file; returns its number.
     ///
     /// # Errors
     /// Why not.
-    pub fn start(
-        control: &'static Control,
-        requests: Vec<Request>,
-    ) -> Result<(&'static Self, OwnedFd), Error> {
-        if requests.len() > MAPPED_MAX {
+    pub fn add(&mut self, request: Request) -> Result<usize, Error> {
+        if self.all.len() == MAPPED_MAX {
             return Err(Error::TooMany);
         }
-        let objects = Objects::in_tree(control)?;
-        let mut all = Vec::new();
-        for request in requests {
-            all.push(File::new(control, objects, request)?);
+        let file = File::new(self.control, self.objects, request)?;
+        self.all.push(file);
+        Ok(self.all.len() - 1)
+    }
+
+    /// The memory object of a file.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn object(&self, number: usize) -> &Arc<Object> {
+        &self.all[number].object
+    }
+
+    /// The file is a program: `before_start` stay in memory once they are there. Linux itself reads
+    /// them when it executes it, and what it does not find there are zeros to it: who calls this has
+    /// them brought in before any task starts.
+    ///
+    /// # Errors
+    /// When they are too many for the budget.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn is_executable(&self, number: usize, before_start: &[PageRange]) -> Result<(), Error> {
+        let object = &self.all[number].object;
+        let refused = |what, errno| Error::System {
+            path: object.name().to_owned(),
+            what,
+            errno,
+        };
+        for pages in before_start {
+            let wired = object.wire(*pages);
+            wired.map_err(|_| refused("keep its first pages in memory", Errno::ENOMEM))?;
         }
+        rustix::fs::fchmod(object.file(), Mode::from_raw_mode(EXECUTABLE))
+            .map_err(|errno| refused("make it executable", Errno(errno.raw_os_error())))?;
+        let entry = &self.control.maps.files[number];
+        entry.executable.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Starts to answer for the files. Also returns the end of the socket that tasks are to have:
+    /// this process must not keep it, so that tasks notice its end.
+    ///
+    /// # Errors
+    /// Without threads or descriptors.
+    pub fn start(self) -> Result<(&'static Files, OwnedFd), Error> {
+        let Self {
+            control,
+            objects,
+            all,
+        } = self;
         let flags = SocketFlags::CLOEXEC;
         let (own, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(|errno| Error::Start(errno.into()))?;
-        let files: &'static Self = Box::leak(Box::new(Self { objects, all }));
+        let files: &'static Files = Box::leak(Box::new(Files { objects, all }));
         let (soon, words) = mpsc::sync_channel(SOON_MAX);
         spawn("maps-words", move || hear(control, objects, &own, &soon))?;
         spawn("maps-soon", move || {
@@ -101,6 +168,23 @@ impl Files {
         let count = &control.maps.count;
         count.store(files.all.len() as u32, Ordering::Release);
         Ok((files, theirs))
+    }
+}
+
+impl Files {
+    /// Makes the files and starts to answer for them, as [`Opening::start`].
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn start(
+        control: &'static Control,
+        requests: Vec<Request>,
+    ) -> Result<(&'static Self, OwnedFd), Error> {
+        let mut opening = Opening::new(control)?;
+        for request in requests {
+            opening.add(request)?;
+        }
+        opening.start()
     }
 
     /// The memory files, in the order of the requests.

@@ -36,7 +36,7 @@ mod waiter;
 pub use call::{CallError, OnPut};
 pub use counters::{ObjectFigures, PagerFigures};
 pub use error::{Error, MapError};
-pub use files::{Figures, Files, Request};
+pub use files::{Figures, Files, Opening, Request};
 pub use full::NoRoom;
 pub use object::{Object, WireLimit};
 pub use objects::{Objects, Paged, SpaceId};

@@ -223,9 +223,17 @@ impl Kernel {
         }
         match moved.stopped {
             None => true,
-            Some(Errno::EEXIST) => false,
+            // Linux 6.18 moves a page now and then that it does not count as moved.
+            Some(Errno::EEXIST) => self.is_absent(from),
             Some(_) => self.copy_aside(from, to, locked),
         }
+    }
+
+    /// Whether Linux has nothing of the page at `at`.
+    fn is_absent(&self, at: usize) -> bool {
+        let mut there = false;
+        let scanned = pagemap::scan(self.pagemap(), at, at + PAGE_BYTES, |_, _| there = true);
+        scanned.is_ok() && !there
     }
 
     /// For pages that cannot be moved: shared after a fork, of other protection, older kernels.

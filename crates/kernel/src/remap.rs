@@ -187,7 +187,8 @@ impl Kernel {
         while done < bytes {
             // SAFETY: as above.
             let one = unsafe { self.uffd().move_pages(to + done, from + done, PAGE_BYTES) };
-            if one.stopped.is_some() {
+            // One that was moved and not counted is there, where nothing was.
+            if !matches!(one.stopped, None | Some(Errno::EEXIST)) {
                 // SAFETY: as above; a page that cannot be moved is copied.
                 let copied = unsafe { self.uffd().copy(to + done, from + done, PAGE_BYTES, false) };
                 if let Some(errno) = copied.stopped {

@@ -1,9 +1,14 @@
 //! Hosts, their programs and the network between them by seed: packets between two hosts come in
 //! order, and whenever they like; hosts come, and are killed; views come to each host in its time.
 
+#[path = "../../coherence/src/tests/seeds.rs"]
+mod seeds;
+
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use std::eprintln;
+
+use seeds::seeds;
 
 use crate::packet::{Head, Kind, Packet, Port, Ref, Stay};
 use crate::table::{Given, Output, Table, Taken, units};
@@ -578,14 +583,7 @@ fn run(seed: u64) {
 
 #[test]
 fn rights_of_hosts_are_held_exactly_as_long_as_somebody_has_them() {
-    let first = std::env::var("FARPAGE_SEED")
-        .ok()
-        .map(|seed| seed.parse().unwrap());
-    let seeds = match first {
-        Some(seed) => seed..seed + 1,
-        None => 0..std::env::var("FARPAGE_SEEDS").map_or(400, |seeds| seeds.parse().unwrap()),
-    };
-    for seed in seeds {
+    for seed in seeds() {
         if std::panic::catch_unwind(|| run(seed)).is_err() {
             eprintln!("replay: FARPAGE_SEED={seed} cargo test -p farpage-netports sim");
             panic!("seed {seed}");

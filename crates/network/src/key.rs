@@ -87,6 +87,10 @@ impl std::fmt::Debug for ClusterKey {
     }
 }
 
+fn new_pair() -> KeyPair {
+    KeyPair::generate().expect("Linux has random numbers")
+}
+
 /// What a host needs for TLS with others.
 pub(crate) struct Identity {
     pub(crate) client: Arc<ClientConfig>,
@@ -100,7 +104,7 @@ impl ClusterKey {
     /// # Errors
     /// [`KeyError::Write`], also when there is one already.
     pub fn create(folder: &Path) -> Result<Self, KeyError> {
-        let pair = KeyPair::generate().expect("Linux has random numbers");
+        let pair = new_pair();
         let pem = pair.serialize_pem();
         let key = Self::of(pair);
         let certificate = key.0.certificate.pem();
@@ -115,6 +119,12 @@ impl ClusterKey {
             write(&path, &contents).map_err(|source| KeyError::Write { path, source })?;
         }
         Ok(key)
+    }
+
+    /// A new cluster's key that nobody else will ever have: for one host alone.
+    #[must_use]
+    pub fn unshared() -> Self {
+        Self::of(new_pair())
     }
 
     /// Reads a key. `path` is the file, or the folder that it is in.

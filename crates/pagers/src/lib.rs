@@ -362,6 +362,8 @@ pub mod errno {
     pub const EHOSTUNREACH: i32 = 113;
     /// It is another version than that opened.
     pub const ESTALE: i32 = 116;
+    /// Who has it could not read it.
+    pub const EREMOTEIO: i32 = 121;
 }
 
 /// Why a pager could not do what it was asked.

@@ -40,7 +40,11 @@ struct Environment {
 /// As the call that the program made.
 pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) -> Result<usize> {
     let mut reader = Reader::new();
-    let image = image_of(&mut reader, call)?;
+    let mapped = maps::target(call.dir, call.path, call.flags).transpose()?;
+    let image = match mapped {
+        Some(_) => Image::Static,
+        None => image_of(&mut reader, call)?,
+    };
     let looks_at_files = maps::exist() || shm::exist();
     if image == Image::Foreign && looks_at_files {
         return Err(refuse_foreign(&mut reader, call));
@@ -66,17 +70,12 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
     let blocked = process::set_signal_mask(frame.mask);
     let envp = environment.pointers.as_ptr();
     let kept = keep_for_next_owner(own, visitor, environment);
-    // SAFETY: the program's own call, with an environment that lives until the memory is gone.
-    let result = unsafe {
-        syscall!(
-            g::__NR_execveat,
-            call.dir,
-            call.path,
-            call.argv,
-            envp,
-            call.flags
-        )
+    let (dir, path, flags) = match mapped {
+        Some(fd) => (fd.0, c"".as_ptr().expose_provenance(), AT_EMPTY_PATH),
+        None => (call.dir, call.path, call.flags),
     };
+    // SAFETY: the program's own call, with an environment that lives until the memory is gone.
+    let result = unsafe { syscall!(g::__NR_execveat, dir, path, call.argv, envp, flags) };
     process::set_signal_mask(blocked);
     drop(kept.or_else(|| own.and_then(left_by_last_owner)));
     if let (true, Some(stack)) = (visitor, own) {

@@ -39,7 +39,10 @@ pub(crate) struct Frame {
     pub(crate) rcx: usize,
     pub(crate) rsp: usize,
     pub(crate) rip: usize,
-    rest: [u64; 15],
+    flags_to_fault: [u64; 6],
+    /// Where the vector registers and the protection keys are.
+    vectors: usize,
+    reserved: [u64; 8],
     /// Signals blocked once the handler is over.
     pub(crate) mask: u64,
 }
@@ -47,11 +50,50 @@ pub(crate) struct Frame {
 const _: () = {
     assert!(core::mem::offset_of!(Frame, r8) == 40);
     assert!(core::mem::offset_of!(Frame, rip) == 168);
+    assert!(core::mem::offset_of!(Frame, vectors) == 224);
     assert!(core::mem::offset_of!(Frame, mask) == 296);
     assert!(core::mem::offset_of!(Info, call_address) == 16);
 };
 
+/// Bytes below the stack pointer that Linux leaves alone.
+const RED_ZONE: usize = 128;
+/// Bytes below them that the agent may use after [`Frame::make_room`].
+const ROOM: usize = 128;
+/// Bytes of vector registers where no more follow, and where Linux says whether some do.
+const LEGACY: usize = 512;
+const MORE: usize = 464;
+const MORE_MARK: u32 = 0x4650_5853;
+
 impl Frame {
+    /// Makes room below the red zone of the program's stack, where Linux has put the vector registers
+    /// that it puts back when the handler is over: they move down, over the signal's information,
+    /// which lies there, has that size and is not needed any more.
+    ///
+    /// What ends that area are the protection keys: overwritten, they forbid the program its own
+    /// memory.
+    pub(crate) fn make_room(&mut self) {
+        let (at, top) = (self.vectors, self.rsp.wrapping_sub(RED_ZONE));
+        if at == 0 {
+            return;
+        }
+        // SAFETY: Linux has put 512 bytes there at least, for as long as the handler runs.
+        let mark = unsafe { core::ptr::with_exposed_provenance::<[u32; 2]>(at + MORE).read() };
+        let bytes = if mark[0] == MORE_MARK {
+            mark[1] as usize
+        } else {
+            LEGACY
+        };
+        // On another stack, or moved already, it is out of the way.
+        if at > top || at + bytes <= top.wrapping_sub(ROOM) || at + bytes > top {
+            return;
+        }
+        let from = core::ptr::with_exposed_provenance_mut::<u8>(at);
+        // SAFETY: as above; below it lies the signal's information, of 128 bytes, which nobody reads
+        // any more. The new place is as aligned as the old one.
+        unsafe { core::ptr::copy(from, from.sub(ROOM), bytes) };
+        self.vectors = at - ROOM;
+    }
+
     /// The trapped call's arguments.
     pub(crate) fn arguments(&self) -> [usize; 6] {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]

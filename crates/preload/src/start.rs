@@ -12,7 +12,7 @@ use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, control, join, process, seccomp, syscall};
 
 use crate::frame::without_sigsys;
-use crate::{memory, signals, trap};
+use crate::{maps, memory, signals, trap};
 
 /// Filled in by the launcher and, for static programs, by the supervisor.
 static CONFIG: AgentConfig = AgentConfig::new();
@@ -56,6 +56,7 @@ pub extern "C" fn farpage_agent_init() {
         }
     }
     memory::init();
+    maps::adopt();
 }
 
 /// Where a static program is started: brings the agent up and goes to the program's own entry with

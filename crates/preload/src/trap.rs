@@ -136,6 +136,7 @@ extern "C" fn handle(info: *mut Info, frame: *mut Frame, own: Option<&Stack>) ->
 
 /// Points the program at the gate's stub, which comes back behind the call.
 fn reissue(number: u32, context: &mut Frame) {
+    context.make_room();
     context.rax = number as usize;
     context.rsp -= usize::from(REISSUE_SKIP) + 8;
     let at = core::ptr::with_exposed_provenance_mut::<usize>(context.rsp);
@@ -193,7 +194,8 @@ fn sleep(number: u32, context: &mut Frame, until: &Sleep) {
 }
 
 /// Where data for a call that is made again can lie: 64 bytes below the red zone.
-pub(crate) fn reissue_data(frame: &Frame) -> usize {
+fn reissue_data(frame: &mut Frame) -> usize {
+    frame.make_room();
     frame.rsp.next_multiple_of(8) - usize::from(REISSUE_SKIP)
 }
 

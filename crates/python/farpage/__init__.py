@@ -12,15 +12,20 @@ from . import errors
 from ._array import Array, Arrays
 from ._cluster import SharedArray, shared, unshare
 from ._farpage import __version__
+from ._fopen import Stream, fopen
+from ._locks import Locked, lock_area
+from ._map_fd import map_fd
 from ._object import Object
 from ._open import load, open, set_ram
 from ._options import cache_folder
 from ._pager import serve_pager
 from ._shared import SharedMemory
+from ._shared_locks import SharedLock, borrow_lock, lock_shared
 from ._sync import Barrier, Condition, Lock, Semaphore
 from .errors import *  # noqa: F403
 from .errors import Error
 
 __all__ = ["Array", "Arrays", "Error", "Object", "__version__", "cache_folder", "errors"]
 __all__ += ["SharedArray", "SharedMemory", "load", "open", "serve_pager", "set_ram", "shared"]
-__all__ += ["unshare", "Barrier", "Condition", "Lock", "Semaphore"]
+__all__ += ["SharedLock", "borrow_lock", "lock_shared"]
+__all__ += ["Locked", "Stream", "fopen", "lock_area", "map_fd", "unshare", "Barrier", "Condition", "Lock", "Semaphore"]

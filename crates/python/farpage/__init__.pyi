@@ -1,4 +1,5 @@
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from io import BufferedIOBase
 from os import PathLike
 from types import TracebackType
 from typing import Any, Generic, Literal, Protocol, SupportsIndex, TypedDict, overload
@@ -149,6 +150,57 @@ def open(
     native: bool = True,
     **options: Unpack[_Options],
 ) -> Array: ...
+
+class _Far(TypedDict, total=False):
+    ram: Size | None
+    cache: bool | Path | tuple[Path, Size] | None
+    on_failure: Literal["error", "wait", "zero"]
+    timeout: float | None
+    headers: Mapping[str, str] | Iterable[tuple[str, str]] | None
+    decompress: bool | None
+
+class _HasDescriptor(Protocol):
+    def fileno(self) -> int: ...
+
+def map_fd(
+    source: int | Path | _HasDescriptor,
+    offset: Size = 0,
+    length: Size | None = None,
+    *,
+    shared: bool = False,
+    dtype: DTypeLike | None = None,
+    **options: Unpack[_Far],
+) -> np.ndarray[Any, np.dtype[Any]]: ...
+
+def fopen(file: Path | SupportsIndex, mode: str = "r") -> BufferedIOBase: ...
+
+class Stream(BufferedIOBase):
+    name: str | int
+    mode: str
+    def __iter__(self) -> Iterator[bytes]: ...  # type: ignore[override]
+    def peek(self, size: int = 0) -> bytes: ...
+    closed: bool  # type: ignore[assignment]
+    def fmap(self, size: Size = 0) -> np.ndarray[Any, np.dtype[np.uint8]]: ...
+
+class Locked:
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+    @property
+    def is_locked(self) -> bool: ...
+    @property
+    def range(self) -> tuple[int, int]: ...
+    def frames(self) -> list[int]: ...
+    def blocks(self, most: int | None = None) -> list[tuple[int, int]]: ...
+    def unlock(self) -> None: ...
+
+def lock_area(memory: Buffer, *, pinned: bool = False) -> Locked: ...
+
 class SharedMemory:
     def __init__(
         self,

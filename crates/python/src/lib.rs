@@ -2,11 +2,15 @@
 
 mod buffer;
 mod errors;
+mod fopen;
+mod locks;
+mod map_fd;
 mod memory;
 mod options;
 mod pager;
 mod served;
 mod shared;
+mod shared_locks;
 mod sync;
 
 use std::os::fd::RawFd;
@@ -81,6 +85,26 @@ fn load(
     answer(py, loaded, &options)
 }
 
+/// The type of that name, and its order of bytes.
+fn number(py: Python<'_>, dtype: &str) -> PyResult<(Dtype, Order)> {
+    let named = |(name, order)| Dtype::from_name(name).map(|dtype| (dtype, order));
+    let number = Dtype::from_descr(dtype)
+        .or_else(|| {
+            dtype
+                .strip_prefix('>')
+                .and_then(|name| named((name, Order::Big)))
+        })
+        .or_else(|| named((dtype, Order::Little)));
+    number.ok_or_else(|| {
+        let why = format!("dtype '{dtype}' is not known");
+        errors::argument(
+            py,
+            &why,
+            "give one of NumPy's, 'bf16', or 'vax_f', 'vax_d', 'vax_g'",
+        )
+    })
+}
+
 /// Maps parts that are nothing but numbers.
 #[pyfunction]
 fn raw(
@@ -91,22 +115,7 @@ fn raw(
     options: &Bound<'_, PyDict>,
 ) -> PyResult<(Memory, String, Vec<Entry>)> {
     let options = Options::read(options)?;
-    let named = |(name, order)| Dtype::from_name(name).map(|dtype| (dtype, order));
-    let number = Dtype::from_descr(dtype)
-        .or_else(|| {
-            dtype
-                .strip_prefix('>')
-                .and_then(|name| named((name, Order::Big)))
-        })
-        .or_else(|| named((dtype, Order::Little)));
-    let number = number.ok_or_else(|| {
-        let why = format!("dtype '{dtype}' is not known");
-        errors::argument(
-            py,
-            &why,
-            "give one of NumPy's, 'bf16', or 'vax_f', 'vax_d', 'vax_g'",
-        )
-    })?;
+    let number = number(py, dtype)?;
     let loaded = py.detach(|| farpage::raw(places(parts), number, &shape, &options.load));
     answer(py, loaded, &options)
 }
@@ -164,7 +173,17 @@ fn _farpage(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(set_ram, module)?)?;
     module.add_function(wrap_pyfunction!(read_trace, module)?)?;
     module.add_function(wrap_pyfunction!(pager::serve_pager, module)?)?;
+    module.add_class::<fopen::Stream>()?;
+    module.add_class::<locks::Area>()?;
+    module.add_class::<map_fd::Mapping>()?;
+    module.add_function(wrap_pyfunction!(map_fd::map_fd, module)?)?;
+    module.add_function(wrap_pyfunction!(map_fd::map_fd_numbers, module)?)?;
+    module.add_function(wrap_pyfunction!(map_fd::map_url, module)?)?;
     module.add_class::<shared::Shared>()?;
+    module.add_class::<shared_locks::SharedLock>()?;
+    module.add_function(wrap_pyfunction!(shared_locks::lock_file, module)?)?;
+    module.add_function(wrap_pyfunction!(shared_locks::lock_segment, module)?)?;
+    module.add_function(wrap_pyfunction!(shared_locks::borrow_lock, module)?)?;
     module.add_class::<sync::Mutex>()?;
     module.add_class::<sync::Semaphore>()?;
     module.add_class::<sync::Barrier>()?;

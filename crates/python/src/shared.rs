@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farpage_services::cluster::{Consistency, Scheduler, Wanted};
+use farpage_services::locks::LockRefusal;
 use farpage_services::{Error, Host, Refusal};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -48,10 +49,30 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
             | Refusal::Unfit(_),
         ) => "ArgumentError",
         Error::File { .. } => "ArgumentError",
+        Error::Refused(Refusal::Lock(refusal)) => not_locked(refusal),
         Error::Refused(Refusal::NotYours(_)) | Error::NotOurs(..) | Error::Denied(..) => "Denied",
         _ => "KernelError",
     };
     made(py, class, error.to_string())
+}
+
+fn not_locked(refusal: &LockRefusal) -> &'static str {
+    match refusal {
+        LockRefusal::Empty
+        | LockRefusal::Beyond { .. }
+        | LockRefusal::NoMemory
+        | LockRefusal::Own(_)
+        | LockRefusal::ReadOnly(_)
+        | LockRefusal::NoSegment(_)
+        | LockRefusal::Name(_) => "ArgumentError",
+        LockRefusal::Denied { .. }
+        | LockRefusal::FramesDenied { .. }
+        | LockRefusal::FramesUnknown => "Denied",
+        LockRefusal::Lent(_) => "Exists",
+        LockRefusal::NotLent(_) => "NotFound",
+        LockRefusal::Gone { .. } => "LockError",
+        _ => "KernelError",
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -226,20 +226,21 @@ pub struct Wire {
 pub struct Hold(#[expect(dead_code, reason = "it is held")] OfProcess<SendRight>);
 
 /// Something that in a child of fork is not to be touched, nor dropped: it is the parent's.
-struct OfProcess<T> {
+#[derive(Debug)]
+pub(crate) struct OfProcess<T> {
     process: AtomicU32,
     value: Option<T>,
 }
 
 impl<T> OfProcess<T> {
-    fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         Self {
             process: AtomicU32::new(std::process::id()),
             value: Some(value),
         }
     }
 
-    fn is_own(&self) -> bool {
+    pub(crate) fn is_own(&self) -> bool {
         self.process.load(Ordering::Acquire) == std::process::id()
     }
 
@@ -616,6 +617,11 @@ impl Host {
         let ms = patience.map(|patience| u32::try_from(patience.as_millis()).unwrap_or(u32::MAX));
         let Both(bytes, right) = kernel.map_object(object.clone(), ms)?.0?;
         Ok((bytes, right))
+    }
+
+    /// For calls that may take long.
+    pub(crate) fn kernel_right(&self) -> Result<SendRight, Error> {
+        Ok(self.0.up()?.kernel.right().clone())
     }
 
     /// All pagers of this user in other processes; of all users for root.

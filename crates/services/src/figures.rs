@@ -261,6 +261,7 @@ impl Service {
             | Held::Name(_)
             | Held::Mapping(_)
             | Held::Wired(_)
+            | Held::Locked { .. }
             | Held::Process { .. } => None,
         })
     }
@@ -268,7 +269,11 @@ impl Service {
     fn entry(&self, port: Name) -> Option<&Entry> {
         match self.held.get(&port)? {
             Held::Object(entry) => Some(entry),
-            Held::Name(_) | Held::Mapping(_) | Held::Wired(_) | Held::Process { .. } => None,
+            Held::Name(_)
+            | Held::Mapping(_)
+            | Held::Wired(_)
+            | Held::Locked { .. }
+            | Held::Process { .. } => None,
         }
     }
 
@@ -303,6 +308,7 @@ impl Service {
             | Held::Name(_)
             | Held::Mapping(_)
             | Held::Wired(_)
+            | Held::Locked { .. }
             | Held::Process { .. } => None,
         })
     }

@@ -8,6 +8,7 @@ use crate::cluster::{
     ClusterFigures, ClusterListed, Consistency, PagesTold, PagesWanted, Passes, Wanted,
 };
 use crate::figures::{Figures, Message, SILENT_NS};
+use crate::locks::{LockAbout, LockRefusal, LockWanted, LocksListed};
 use crate::net_message::PortsListed;
 
 /// Why something was not done.
@@ -87,7 +88,7 @@ pub enum Refusal {
     /// There is no cluster.
     #[error(
         "this host kernel belongs to no cluster; start it with farpage up --cluster \
-         etcd://HOST:PORT/NAME"
+         etcd://HOST:PORT/NAME, or with --cluster embedded: for this host alone"
     )]
     Alone,
     /// The object of this name is another one than was wanted.
@@ -147,6 +148,9 @@ pub enum Refusal {
          name (a pager that dies may be replaced by one of the same user, with as many bytes)"
     )]
     Answered(String, u32),
+    /// Shared memory is not locked.
+    #[error(transparent)]
+    Lock(#[from] LockRefusal),
 }
 
 /// An object, as `farpage ls` shows it.
@@ -264,7 +268,7 @@ type PutError = farpage_port::interface::EncodeError;
 
 interface! {
     /// The host kernel.
-    pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 6 {
+    pub(crate) trait Kernel, client KernelClient, "farpage.kernel" version 7 {
         /// Makes an object of so many bytes, all zeros; without a name when that is empty. A right
         /// to it, and one to its name: it lives as long as the first, or as long as the second
         /// unless its name is taken away. Without a name both are to the object.
@@ -323,6 +327,26 @@ interface! {
         fn cluster_figures() => Tried<ClusterFigures>;
         /// A right to the network message server, which knows ports of all hosts by name.
         fn network_server() -> Tried<SendRight>;
+        /// A part of the shared memory that is this file stays where it is until the right is given up.
+        fn lock_file(file: Fd, wanted: LockWanted) => Tried<Both<LockAbout, SendRight>>;
+        /// The same of a System V segment.
+        fn lock_segment(number: u32, wanted: LockWanted) => Tried<Both<LockAbout, SendRight>>;
+        /// A share of the lock that is lent by this name.
+        fn borrow_lock(name: String) => Tried<Both<LockAbout, SendRight>>;
+        /// All locks that the caller may see.
+        fn locks() => Tried<LocksListed>;
+    }
+}
+
+interface! {
+    /// A lock of shared memory.
+    pub(crate) trait Locked, client LockedClient, "farpage.locked" version 1 {
+        /// Others of the same user may borrow it by this name.
+        fn lend(name: String) => Tried<()>;
+        /// Whether it still is what was locked.
+        fn check() => Tried<()>;
+        /// The frames of so many of its pages from its first on, some of them at least.
+        fn frames(first: u64, pages: u64) => Tried<Vec<u64>>;
     }
 }
 

@@ -3,6 +3,7 @@
 //! - [`Service`]: the host kernel's side: names, objects, who holds them. `farpage up` runs it.
 //! - [`Host`]: a process's side: it makes, finds and maps shared memory.
 //! - `interface`: what they say to each other.
+//! - [`locks`]: shared memory of others that stays where it is.
 //! - [`pager`]: objects whose contents other processes answer for.
 //!
 //! An object is a port: who holds a send right to it has the object. When the last right is gone,
@@ -17,6 +18,7 @@ mod heap;
 mod here;
 mod interface;
 mod limits;
+pub mod locks;
 mod names;
 pub mod net_message;
 pub mod pager;

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use rustix::process::{Resource, getrlimit};
 
 use crate::Refusal;
+use crate::locks::LockRefusal;
 
 /// What an object or a mapping takes of the host kernel's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,6 +111,99 @@ impl Limits {
     }
 }
 
+/// Locks of all users together, of which one may have half: each may split mappings and take a place of the ring.
+const LOCKS_MAX: u64 = 16_384;
+/// Bytes of segments of System V that are mapped whole at most.
+const ATTACHED_MAX: u64 = 1 << 44;
+
+/// What users have locked.
+pub(crate) struct Locking {
+    /// Bytes of each user at most.
+    pub(crate) most_bytes: u64,
+    by_user: HashMap<u32, u64>,
+    locks: HashMap<u32, u64>,
+    attached_bytes: u64,
+}
+
+impl Locking {
+    pub(crate) fn new(most_bytes: u64) -> Self {
+        Self {
+            most_bytes,
+            by_user: HashMap::new(),
+            locks: HashMap::new(),
+            attached_bytes: 0,
+        }
+    }
+
+    /// A user has so many bytes more locked.
+    pub(crate) fn take(&mut self, user: u32, bytes: u64) -> Result<(), LockRefusal> {
+        let used = self.bytes_of(user);
+        if used + bytes > self.most_bytes && bytes > 0 {
+            return Err(LockRefusal::Limit {
+                user,
+                asked: bytes >> 10,
+                limit: self.most_bytes >> 10,
+                used: used >> 10,
+            });
+        }
+        self.by_user.insert(user, used + bytes);
+        Ok(())
+    }
+
+    pub(crate) fn give_back(&mut self, user: u32, bytes: u64) {
+        if let Some(used) = self.by_user.get_mut(&user) {
+            *used -= bytes;
+        }
+        self.by_user.retain(|_, used| *used > 0);
+    }
+
+    pub(crate) fn bytes_of(&self, user: u32) -> u64 {
+        self.by_user.get(&user).copied().unwrap_or(0)
+    }
+
+    /// A user has one lock more; half of all are one's.
+    pub(crate) fn add(&mut self, user: u32) -> Result<(), LockRefusal> {
+        let own = self.locks.get(&user).copied().unwrap_or(0);
+        let all: u64 = self.locks.values().sum();
+        for (used, most, whose) in [
+            (own, LOCKS_MAX / 2, format!("user {user}")),
+            (all, LOCKS_MAX, "all users together".into()),
+        ] {
+            if used >= most {
+                let what = "locks".into();
+                return Err(LockRefusal::Many { whose, what, most });
+            }
+        }
+        self.locks.insert(user, own + 1);
+        Ok(())
+    }
+
+    pub(crate) fn remove(&mut self, user: u32) {
+        if let Some(locks) = self.locks.get_mut(&user) {
+            *locks -= 1;
+        }
+        self.locks.retain(|_, locks| *locks > 0);
+    }
+
+    /// A segment of System V is mapped.
+    pub(crate) fn attach(&mut self, bytes: u64) -> Result<(), LockRefusal> {
+        let sum = self.attached_bytes.saturating_add(bytes);
+        if sum > ATTACHED_MAX {
+            return Err(LockRefusal::Many {
+                whose: "all users together".into(),
+                what: "bytes in System V segments of which something is locked".into(),
+                most: ATTACHED_MAX,
+            });
+        }
+        self.attached_bytes = sum;
+        Ok(())
+    }
+
+    pub(crate) fn detach(&mut self, bytes: u64) {
+        self.attached_bytes -= bytes;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,5 +242,28 @@ mod tests {
         }
         assert!(limits.take(2, Cost::of_object(1 << 45)).is_ok());
         assert!(limits.take(3, Cost::of_object(1)).is_err());
+    }
+
+    #[test]
+    fn what_users_have_locked_is_limited_each_for_itself() {
+        let mut locking = Locking::new(8192);
+        assert!(locking.take(1, 8192).is_ok() && locking.take(2, 4096).is_ok());
+        assert!(locking.take(1, 0).is_ok());
+        let refused = locking.take(1, 4096).unwrap_err().to_string();
+        let wanted = "cannot lock 4 KiB more: processes of user 1 may have 8 KiB locked at the host kernel, of \
+                      which 8 are in use; unlock some, or start it with more (farpage up --lock-limit)";
+        assert_eq!(refused, wanted);
+        locking.give_back(1, 4096);
+        assert!(locking.take(1, 4096).is_ok());
+        for _ in 0..LOCKS_MAX / 2 {
+            locking.add(1).unwrap();
+        }
+        assert!(matches!(locking.add(1), Err(LockRefusal::Many { .. })));
+        assert!(locking.add(2).is_ok());
+        locking.remove(1);
+        assert!(locking.add(1).is_ok());
+        assert!(locking.attach(ATTACHED_MAX).is_ok() && locking.attach(1).is_err());
+        locking.detach(1);
+        assert!(locking.attach(1).is_ok());
     }
 }

@@ -1,6 +1,7 @@
 //! The host kernel's side.
 
 mod backed;
+mod locked;
 mod paging;
 mod shared;
 
@@ -25,6 +26,7 @@ use farpage_sys::Errno;
 
 pub use backed::WriteBack;
 use backed::{Backed, Backing};
+use locked::OfLock;
 use paging::AboutPagingSpace;
 use shared::Clustered;
 
@@ -32,14 +34,16 @@ use crate::cluster::{
     ClusterFigures, ClusterListed, Files, PagesTold, PagesWanted, Passes, Wanted,
 };
 use crate::figures::{Figures, Message};
-use crate::interface::{About, FailuresClient, Kernel, Memory, OfCluster, Tried};
+use crate::interface::{About, FailuresClient, Kernel, Locked, Memory, OfCluster, Tried};
 use crate::limits::{Cost, Limits};
+use crate::locks::{self, Caller, Keeper, LockWanted, LocksListed, Work};
 use crate::{Here, Listed, NetMessages, PagerListed, Refusal, Status, names};
 
 /// A child of fork has so much time to come for what its parent had.
 const FORK: Duration = Duration::from_secs(5);
-/// A process that is told why it gets SIGBUS has so much time to say it.
-const TOLD: Duration = Duration::from_millis(500);
+/// A process that is told why it gets SIGBUS has so much time to say it: on a busy machine the thread
+/// that does may wait for a processor.
+const TOLD: Duration = Duration::from_secs(5);
 /// What an object may be kept within at least.
 const RAM_MIN: u64 = 1 << 20;
 /// Time between two looks for children that did not come.
@@ -81,6 +85,8 @@ pub struct Service {
     clustered: Option<Clustered>,
     here: Arc<Here>,
     net_messages: Option<SendRight>,
+    /// Shared memory that others have locked.
+    locks: Keeper,
 }
 
 /// What a port of ours stands for.
@@ -90,6 +96,10 @@ pub(crate) enum Held {
     Name(Name),
     Mapping(Mapping),
     Wired(Wired),
+    /// A lock of shared memory.
+    Locked {
+        _port: ReceiveRight,
+    },
     /// A process that may have locks.
     Process {
         _port: ReceiveRight,
@@ -186,6 +196,7 @@ impl Service {
             clustered: None,
             here,
             net_messages: None,
+            locks: Keeper::start().map_err(no_thread)?,
         })
     }
 
@@ -269,6 +280,8 @@ impl Service {
             let _ = self.dispatch(received);
         } else if let Some(Held::Object(_)) = self.held.get(&port) {
             let _ = OfObject(self, port).dispatch(received);
+        } else if let Some(Held::Locked { .. }) = self.held.get(&port) {
+            let _ = OfLock(self, port).dispatch(received);
         }
     }
 
@@ -309,6 +322,10 @@ impl Service {
                 if let Some(object) = wired.object.upgrade() {
                     object.unwire(wired.pages);
                 }
+                self.held.remove(&port);
+            }
+            Some(Held::Locked { .. }) => {
+                self.locks.tell(Work::Release(port));
                 self.held.remove(&port);
             }
             Some(Held::Process { process, pid, .. }) => {
@@ -362,7 +379,14 @@ impl Service {
         let held = port.and_then(|port| Some((port, self.held.get_mut(&port)?)));
         match held {
             Some((port, Held::Object(entry))) => Ok((port, entry)),
-            Some((_, Held::Name(_) | Held::Mapping(_) | Held::Wired(_) | Held::Process { .. }))
+            Some((
+                _,
+                Held::Name(_)
+                | Held::Mapping(_)
+                | Held::Wired(_)
+                | Held::Locked { .. }
+                | Held::Process { .. },
+            ))
             | None => Err(Refusal::NotFound(name.into())),
         }
     }
@@ -522,7 +546,13 @@ impl Kernel for Service {
         let port = identity_of(&file.0).and_then(|file| self.files.get(&file).copied());
         Tried(match port.and_then(|port| self.held.get_mut(&port)) {
             Some(Held::Object(entry)) => Ok(Both(entry.bytes, entry.give())),
-            Some(Held::Name(_) | Held::Mapping(_) | Held::Wired(_) | Held::Process { .. })
+            Some(
+                Held::Name(_)
+                | Held::Mapping(_)
+                | Held::Wired(_)
+                | Held::Locked { .. }
+                | Held::Process { .. },
+            )
             | None => Err(Refusal::NotFound("(a descriptor)".into())),
         })
     }
@@ -673,6 +703,28 @@ impl Kernel for Service {
         Tried(self.net_messages.clone().ok_or(Refusal::Alone))
     }
 
+    fn lock_file(&mut self, caller: Sender, file: Fd, part: LockWanted, answer: locks::Locked) {
+        self.lock_memory(caller, locks::Memory::File(file.0), part, answer);
+    }
+
+    fn lock_segment(
+        &mut self,
+        caller: Sender,
+        number: u32,
+        part: LockWanted,
+        answer: locks::Locked,
+    ) {
+        self.lock_memory(caller, locks::Memory::Segment(number), part, answer);
+    }
+
+    fn borrow_lock(&mut self, caller: Sender, name: String, answer: locks::Locked) {
+        self.borrow_locked(caller, name, answer);
+    }
+
+    fn locks(&mut self, caller: Sender, answer: Answer<Tried<LocksListed>>) {
+        self.locks.ask(Work::List(Caller::new(caller), answer));
+    }
+
     fn enter(&mut self, caller: Sender) -> Tried<Both<u64, Both<SendRight, Fd>>> {
         Tried(self.enters(identity(caller).1))
     }
@@ -685,7 +737,13 @@ impl OfObject<'_> {
     fn entry(&mut self) -> Option<&mut Entry> {
         match self.0.held.get_mut(&self.1) {
             Some(Held::Object(entry)) => Some(entry),
-            Some(Held::Name(_) | Held::Mapping(_) | Held::Wired(_) | Held::Process { .. })
+            Some(
+                Held::Name(_)
+                | Held::Mapping(_)
+                | Held::Wired(_)
+                | Held::Locked { .. }
+                | Held::Process { .. },
+            )
             | None => None,
         }
     }

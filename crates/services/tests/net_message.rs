@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -33,11 +34,23 @@ impl Pager for Nothing {
 /// The store of all hosts.
 type Known = Arc<Mutex<HashMap<String, Found>>>;
 
-struct Stored(u64, Known);
+struct Stored(u64, Known, Silent, Lost);
+
+/// The store does not answer the next time that a name is given or taken away.
+type Silent = Arc<AtomicBool>;
+/// It is known not to answer.
+type Lost = Arc<AtomicBool>;
 
 impl Stored {
     fn known(&self) -> MutexGuard<'_, HashMap<String, Found>> {
         self.1.lock().unwrap()
+    }
+
+    fn answers(&self) -> Result<(), Refusal> {
+        match self.2.swap(false, SeqCst) {
+            true => Err(Refusal::Cluster("the store is silent".into())),
+            false => Ok(()),
+        }
     }
 }
 
@@ -49,7 +62,8 @@ impl Names for Stored {
         }
         self.known()
             .insert(name.into(), Found { home, number, uid });
-        Ok(())
+        // It has done it, and nobody hears that.
+        self.answers()
     }
 
     fn look_up(&self, name: &str) -> Result<Found, Refusal> {
@@ -58,6 +72,7 @@ impl Names for Stored {
     }
 
     fn check_out(&self, name: &str, _: u64) -> Result<(), Refusal> {
+        self.answers()?;
         self.known().remove(name);
         Ok(())
     }
@@ -65,10 +80,15 @@ impl Names for Stored {
     fn list(&self) -> Result<Vec<PortListed>, Refusal> {
         Ok(Vec::new())
     }
+
+    fn lost(&self) -> Option<Refusal> {
+        let is_lost = self.3.load(SeqCst);
+        is_lost.then(|| Refusal::Cluster("the store is lost".into()))
+    }
 }
 
 /// Packets of one host, in order.
-struct Ferry(Mutex<Sender<(u64, Vec<u8>)>>);
+struct Ferry(Mutex<Sender<(u64, Vec<u8>)>>, Arc<AtomicUsize>);
 
 impl Wire for Ferry {
     fn send(&self, to: u64, parts: &[&[u8]]) {
@@ -76,7 +96,7 @@ impl Wire for Ferry {
     }
 
     fn owed_bytes(&self, _: u64) -> usize {
-        0
+        self.1.load(SeqCst)
     }
 }
 
@@ -84,6 +104,10 @@ struct Hosts {
     servers: Vec<NetMessages>,
     hosts: Vec<Host>,
     known: Known,
+    silent: Silent,
+    lost: Lost,
+    /// What is said to be on its way from any.
+    owed: Arc<AtomicUsize>,
     _folder: tempfile::TempDir,
 }
 
@@ -91,7 +115,16 @@ struct Hosts {
 fn two() -> Hosts {
     let folder = tempfile::tempdir().unwrap();
     let known = Known::default();
-    let start = |stay| NetMessages::start(Arc::new(Stored(stay, Arc::clone(&known)))).unwrap();
+    let (silent, lost) = (Silent::default(), Lost::default());
+    let start = |stay| {
+        let stored = Stored(
+            stay,
+            Arc::clone(&known),
+            Arc::clone(&silent),
+            Arc::clone(&lost),
+        );
+        NetMessages::start(Arc::new(stored)).unwrap()
+    };
     let servers = vec![start(1), start(2)];
     let hosts = servers.iter().enumerate().map(|(at, server)| {
         let path = folder.path().join(at.to_string());
@@ -99,9 +132,10 @@ fn two() -> Hosts {
         Host::connect(&path).unwrap()
     });
     let hosts = hosts.collect();
+    let owed = Arc::<AtomicUsize>::default();
     for (own, server) in (1..).zip(&servers) {
         let (send, sent) = channel::<(u64, Vec<u8>)>();
-        server.begins(own, Arc::new(Ferry(Mutex::new(send))));
+        server.begins(own, Arc::new(Ferry(Mutex::new(send), Arc::clone(&owed))));
         let all = servers.clone();
         std::thread::spawn(move || {
             for (to, packet) in sent {
@@ -115,6 +149,9 @@ fn two() -> Hosts {
         servers,
         hosts,
         known,
+        silent,
+        lost,
+        owed,
         _folder: folder,
     }
 }
@@ -302,5 +339,97 @@ impl Hosts {
     fn until_held_by_nobody(&self) {
         let listed = self.hosts[0].ports().unwrap();
         assert_eq!((listed.held_by_others, listed.held_of_others), (0, 0));
+    }
+}
+
+#[test]
+fn a_name_that_the_store_did_not_take_away_can_be_taken_away_again() {
+    let it = two();
+    let _port = it.port(0, "kept");
+    it.silent.store(true, SeqCst);
+    let silent = refusal(it.hosts[0].check_out("kept"));
+    assert!(matches!(silent, Refusal::Cluster(_)), "{silent}");
+    it.hosts[0].check_out("kept").unwrap();
+    assert!(it.known.lock().unwrap().is_empty());
+}
+
+#[test]
+fn the_name_of_a_port_that_died_while_the_store_was_silent_goes_when_it_answers() {
+    let it = two();
+    let port = it.port(0, "kept");
+    it.silent.store(true, SeqCst);
+    drop(port);
+    let began = Instant::now();
+    while !it.known.lock().unwrap().is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(10), "it stays");
+    }
+}
+
+#[test]
+fn a_name_that_was_given_unheard_is_taken_away_or_given_again() {
+    let it = two();
+    let port = it.hosts[0].node().unwrap().port();
+    let right = port.make_send();
+    it.silent.store(true, SeqCst);
+    let silent = refusal(it.hosts[0].check_in("clock", &right));
+    assert!(matches!(silent, Refusal::Cluster(_)), "{silent}");
+    it.hosts[0].check_in("clock", &right).unwrap();
+    it.hosts[1].look_up("clock").unwrap();
+    it.hosts[0].check_out("clock").unwrap();
+    it.silent.store(true, SeqCst);
+    refusal(it.hosts[0].check_in("clock", &right));
+    let began = Instant::now();
+    while !it.known.lock().unwrap().is_empty() {
+        assert!(began.elapsed() < LONG.unwrap(), "it stays");
+    }
+}
+
+#[test]
+fn what_is_owed_to_a_host_holds_up_all_its_ports_and_those_of_no_other() {
+    let it = two();
+    let [first, second] = ["first", "second"].map(|name| it.port(0, name));
+    let [to_first, to_second] = ["first", "second"].map(|n| it.hosts[1].look_up(n).unwrap());
+    let back = it.port(1, "back");
+    let to_back = it.hosts[0].look_up("back").unwrap();
+    it.owed.store(usize::MAX, SeqCst);
+    to_first.send(Message::new(1), LONG).unwrap();
+    assert_eq!(first.receive(LONG).unwrap().id, 1);
+    to_second.send(Message::new(2), LONG).unwrap();
+    // What its server is asked after that has been answered, and more than once.
+    for _ in 0..100 {
+        it.hosts[1].ports().unwrap();
+    }
+    let held = second.receive(Some(Duration::ZERO));
+    assert!(held.is_err(), "{held:?}");
+    to_back.send(Message::new(3), LONG).unwrap();
+    assert_eq!(back.receive(LONG).unwrap().id, 3);
+    it.owed.store(0, SeqCst);
+    assert_eq!(second.receive(LONG).unwrap().id, 2);
+}
+
+#[test]
+fn a_store_that_is_known_to_be_lost_is_not_asked() {
+    let it = two();
+    let port = it.port(0, "clock");
+    let right = port.make_send();
+    it.lost.store(true, SeqCst);
+    // They would be answered by the store otherwise.
+    let [given, found, taken] = [
+        refusal(it.hosts[0].check_in("other", &right)),
+        refusal(it.hosts[1].look_up("clock")),
+        refusal(it.hosts[0].check_out("clock")),
+    ];
+    for refused in [given, found, taken] {
+        assert_eq!(refused, Refusal::Cluster("the store is lost".into()));
+    }
+    // What needs no store goes on.
+    it.hosts[0].look_up("clock").unwrap();
+    it.hosts[0].ports().unwrap();
+    drop(port);
+    assert!(right.send(Message::new(1), LONG).is_err());
+    it.lost.store(false, SeqCst);
+    let began = Instant::now();
+    while !it.known.lock().unwrap().is_empty() {
+        assert!(began.elapsed() < LONG.unwrap(), "it stays");
     }
 }

@@ -49,6 +49,9 @@ struct State {
     taken: BTreeSet<u64>,
     /// What the journal has.
     entries: Vec<Entry>,
+    /// What the journal has of a flush that did not come to its end: its head may say that it is whole, so
+    /// that nothing is written over it before it is in the file.
+    unfinished: Option<Vec<Entry>>,
 }
 
 #[derive(Clone, Copy)]
@@ -97,9 +100,23 @@ pub enum BackingError {
     },
     /// The journal is something else, or damaged.
     #[error(
-        "its journal is damaged, or is another file; move it away to have what was flushed before"
+        "its journal is damaged, or is another file; move it away if it is another: with a damaged one the file \
+         may have but a part of the last flush, so take both from a copy"
     )]
     Journal,
+    /// The journal takes nothing.
+    #[error(
+        "its journal cannot be written ({0}), so that its file is as of the last flush; make room where it lies, \
+         and flush again"
+    )]
+    NotWritten(io::Error),
+    /// The journal is whole, and the file is not.
+    #[error(
+        "what was flushed is in its journal, and cannot all be written to its file ({0}): keep the two together, \
+         make room where they lie, and flush again; whoever makes memory with the two has all of it, or of the \
+         flush before"
+    )]
+    Unfinished(Box<BackingError>),
     /// Linux refuses.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -228,7 +245,24 @@ impl Backing {
         // Before anything else is written over what the head tells of.
         self.journal.write_all_at(&[0; HEAD_WORDS * 8], 0)?;
         self.journal.sync_data()?;
-        self.journal.set_len(HEAD_BYTES)?;
+        // Its room is of use to others; that it is there is no failure.
+        let _ = self.journal.set_len(HEAD_BYTES);
+        Ok(())
+    }
+
+    /// Before another flush: that of before comes to its end.
+    ///
+    /// # Errors
+    /// [`BackingError::Unfinished`]: nothing can be flushed until it has.
+    pub(crate) fn finishes(&self) -> Result<(), BackingError> {
+        let unfinished = lock(&self.state).unfinished.clone();
+        if let Some(entries) = unfinished {
+            // The head may not have been written, and the file must not have a part without it.
+            let done = self.writes_head(&entries).map_err(BackingError::Io);
+            let done = done.and_then(|()| self.goes_to_file(&entries));
+            done.map_err(|error| BackingError::Unfinished(Box::new(error)))?;
+            lock(&self.state).unfinished = None;
+        }
         Ok(())
     }
 
@@ -265,8 +299,12 @@ impl Backing {
     }
 
     /// What a unit is now goes to the journal. `changes`: somebody may write to it at once.
+    ///
+    /// # Panics
+    /// When a flush of before is unfinished.
     pub(crate) fn takes(&self, unit: u64, contents: &[u8], changes: bool) -> io::Result<()> {
         let mut state = lock(&self.state);
+        assert!(state.unfinished.is_none(), "that comes to its end before");
         let number = state.entries.len() as u64;
         let sum = crc32c(contents);
         state.entries.push(Entry { unit, sum });
@@ -282,17 +320,16 @@ impl Backing {
     /// bytes it was.
     pub(crate) fn commits(&self) -> Result<u64, BackingError> {
         let entries = lock(&self.state).entries.clone();
-        let done = self.writes(&entries);
+        if let Err(error) = self.writes(&entries) {
+            self.gives_up();
+            return Err(error);
+        }
         let mut state = lock(&self.state);
         state.entries.clear();
         let taken = std::mem::take(&mut state.taken);
-        match done {
-            Ok(()) => taken.iter().for_each(|unit| {
-                state.elsewhere.remove(unit);
-            }),
-            Err(_) => state.modified.extend(taken),
-        }
-        done?;
+        taken.iter().for_each(|unit| {
+            state.elsewhere.remove(unit);
+        });
         Ok(entries
             .iter()
             .map(|entry| self.unit_bytes_of(entry.unit) as u64)
@@ -303,26 +340,44 @@ impl Backing {
         if entries.is_empty() {
             return Ok(());
         }
-        let words = entries
-            .iter()
-            .flat_map(|entry| [entry.unit, entry.sum.into()]);
-        let table: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-        let count = entries.len() as u64;
-        self.journal.write_all_at(&table, self.slot(count))?;
-        self.journal.sync_data()?;
-        let head = head_of(self.unit_bytes, count, crc32c(&table).into());
-        self.journal.write_all_at(&head, 0)?;
-        self.journal.sync_data()?;
-        self.goes_to_file(entries)
+        let table = table_of(entries);
+        let written = self
+            .journal
+            .write_all_at(&table, self.slot(entries.len() as u64));
+        let written = written.and_then(|()| self.journal.sync_data());
+        written.map_err(BackingError::NotWritten)?;
+        // From here on it may be whole: nobody knows what a write that fails has done.
+        lock(&self.state).unfinished = Some(entries.to_vec());
+        self.finishes()
     }
 
-    /// What is in the journal is not to be flushed.
+    /// With it the journal is whole.
+    fn writes_head(&self, entries: &[Entry]) -> io::Result<()> {
+        let sum = crc32c(&table_of(entries)).into();
+        let head = head_of(self.unit_bytes, entries.len() as u64, sum);
+        self.journal.write_all_at(&head, 0)?;
+        self.journal.sync_data()
+    }
+
+    /// What is in the journal is not to be flushed, but for what is unfinished.
     pub(crate) fn gives_up(&self) {
         let mut state = lock(&self.state);
+        if state.unfinished.is_none() {
+            // Its room is of use to others; the next flush needs none of it.
+            let _ = self.journal.set_len(HEAD_BYTES);
+        }
         state.entries.clear();
         let taken = std::mem::take(&mut state.taken);
         state.modified.extend(taken);
     }
+}
+
+/// What the journal has after the contents.
+fn table_of(entries: &[Entry]) -> Vec<u8> {
+    let words = entries
+        .iter()
+        .flat_map(|entry| [entry.unit, entry.sum.into()]);
+    words.flat_map(u64::to_le_bytes).collect()
 }
 
 fn head_of(unit_bytes: u64, count: u64, sum: u64) -> [u8; HEAD_WORDS * 8] {
@@ -393,11 +448,7 @@ mod tests {
             next.takes(one, &unit(8), false).unwrap();
         }
         let entries = lock(&next.state).entries.clone();
-        let table: Vec<u8> = entries
-            .iter()
-            .flat_map(|entry| [entry.unit, entry.sum.into()])
-            .flat_map(u64::to_le_bytes)
-            .collect();
+        let table = table_of(&entries);
         next.journal.write_all_at(&table, next.slot(2)).unwrap();
         let head = head_of(UNIT, 2, crc32c(&table).into());
         drop(next);
@@ -459,6 +510,68 @@ mod tests {
         backing.gives_up();
         assert_eq!(backing.modified(), [2, 4]);
         assert_eq!(backing.commits().unwrap(), 0);
+    }
+
+    #[test]
+    fn a_flush_after_one_that_could_not_write_the_file_leaves_it_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = open(folder.path()).unwrap();
+        for one in 0..3 {
+            first.takes(one, &unit(1), false).unwrap();
+        }
+        first.commits().unwrap();
+        drop(first);
+        // The file takes nothing any more (as on a full disk), the journal does.
+        let options = |writes| OpenOptions::new().read(true).write(writes).clone();
+        let file = options(false).open(folder.path().join("file")).unwrap();
+        let journal = options(true).open(folder.path().join("journal")).unwrap();
+        let full = Backing::open(file, journal, UNITS * UNIT, UNIT).unwrap();
+        for one in 0..3 {
+            full.takes(one, &unit(2), false).unwrap();
+        }
+        let failed = full.commits().unwrap_err();
+        assert!(
+            failed.to_string().contains("keep the two together"),
+            "{failed}"
+        );
+        assert_eq!(full.modified(), [0, 1, 2], "they are flushed again");
+        // Somebody flushes again, which has to wait, and the host dies.
+        assert!(matches!(full.finishes(), Err(BackingError::Unfinished(_))));
+        drop(full);
+        let found = open(folder.path()).unwrap();
+        assert_eq!(seen(&found), [2, 2, 2, 0, 0, 0, 0, 0, 0, 0]);
+        found.finishes().unwrap();
+        found.takes(1, &unit(3), false).unwrap();
+        found.commits().unwrap();
+        assert_eq!(seen(&found)[..3], [2, 3, 2]);
+    }
+
+    #[test]
+    fn a_flush_whose_head_was_not_written_has_one_before_it_goes_to_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut backing = open(folder.path()).unwrap();
+        backing.takes(1, &unit(1), false).unwrap();
+        backing.takes(2, &unit(1), false).unwrap();
+        backing.file = File::open(folder.path().join("file")).unwrap();
+        assert!(backing.commits().is_err());
+        // As if the disk had not taken it.
+        let head = [0; HEAD_WORDS * 8];
+        backing.journal.write_all_at(&head, 0).unwrap();
+        assert!(backing.finishes().is_err());
+        drop(backing);
+        let found = open(folder.path()).unwrap();
+        assert_eq!(seen(&found)[..4], [0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn a_flush_that_is_given_up_leaves_its_room_on_the_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let backing = open(folder.path()).unwrap();
+        backing.takes(1, &unit(1), false).unwrap();
+        assert!(backing.journal.metadata().unwrap().len() > HEAD_BYTES);
+        backing.gives_up();
+        assert_eq!(backing.journal.metadata().unwrap().len(), HEAD_BYTES);
+        assert_eq!(backing.modified(), [1]);
     }
 
     #[test]

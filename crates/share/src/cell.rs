@@ -62,6 +62,8 @@ pub(crate) struct Cell {
     /// Contents that are neither with the kernel nor in paging space: they have just come, or are
     /// a copy that another host was told of.
     pub(crate) contents: Option<Box<[u8]>>,
+    /// They came as such that the host that had them cannot read, and are nowhere here.
+    pub(crate) is_bad: bool,
     /// Nobody but this host has ever had it: what is nowhere is zeros.
     pub(crate) is_new: bool,
     /// Since when threads that were let in may keep the unit.
@@ -91,6 +93,7 @@ impl Cell {
             is_busy: false,
             tickets: Vec::new(),
             contents: None,
+            is_bad: false,
             is_new,
             let_in: None,
             asked: None,

@@ -20,7 +20,7 @@ impl Flushed {
         // Who has given up does not wait any more.
         let _ = self
             .0
-            .send(written.map_err(|error| FlushError::File(error.into())));
+            .send(written.map_err(|error| FlushError::File(BackingError::NotWritten(error))));
     }
 
     /// It cannot be had.
@@ -46,7 +46,7 @@ pub enum FlushError {
     )]
     Page(PagerError),
     /// The file cannot be written.
-    #[error("its file cannot be written, and is as of the last flush: {0}")]
+    #[error("it could not be flushed: {0}")]
     File(#[from] BackingError),
 }
 

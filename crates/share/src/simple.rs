@@ -1,7 +1,7 @@
 //! A unit under the simple scheduler, at one host: a client of the server, which is the object's home.
 //! There the server is part of the same cell, and what the two tell each other goes no way.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use farpage_abi::Access;
 use farpage_coherence::{Asked, Central, Host, Hosts, Order, Output, TwinOutput, Violation};
@@ -50,6 +50,8 @@ pub(crate) struct State {
     pub(crate) lanes: Lanes<Said>,
     /// The server's contents that do not fit into paging space.
     pub(crate) unstored: HashMap<u64, Box<[u8]>>,
+    /// Units whose contents the host that had them could not read.
+    pub(crate) bad: HashSet<u64>,
     /// Its home has died.
     pub(crate) is_homeless: bool,
 }

@@ -25,8 +25,8 @@ pub(crate) struct Twins {
     pub(crate) twin: Option<Twin>,
     /// The last diff, until the owner has it.
     pub(crate) diff: Option<Box<[u8]>>,
-    /// Diffs of others that are being put in.
-    pub(crate) applying: HashMap<u64, Runs>,
+    /// Diffs of others that are being put in, and how often that was tried.
+    pub(crate) applying: HashMap<u64, (Runs, u32)>,
     /// Who waits, and for what.
     pub(crate) waiting: Vec<(Waits, Call)>,
 }

@@ -198,7 +198,7 @@ impl SourceError {
                 // Half a second is not zero.
                 seconds: deadline.as_secs_f64().ceil() as u64,
                 cause,
-                remedy: "check the network and the server, or allow more time",
+                remedy: "check the address, the network and the server, or allow more time",
             },
             other => other,
         }

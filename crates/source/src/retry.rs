@@ -179,7 +179,7 @@ mod tests {
             name: "far".into(),
             seconds: 10,
             cause: "it is down".into(),
-            remedy: "check the network and the server, or allow more time",
+            remedy: "check the address, the network and the server, or allow more time",
         };
         assert_eq!(failed, Err(timed_out));
     }

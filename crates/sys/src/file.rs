@@ -420,6 +420,18 @@ pub fn status(fd: Fd) -> Result<Status> {
     Ok(Status::new(&raw))
 }
 
+/// What changes when a file is written to: its size, and when it was written to and changed last.
+///
+/// # Errors
+/// As `fstat(2)`.
+pub fn stamp(fd: Fd) -> Result<[u64; 5]> {
+    let mut raw = [0u64; 18];
+    // SAFETY: the kernel's `struct stat` has 144 bytes.
+    unsafe { syscall!(g::__NR_fstat, fd.0, raw.as_mut_ptr()) }?;
+    let at = if cfg!(target_arch = "s390x") { 9 } else { 11 };
+    Ok([raw[6], raw[at], raw[at + 1], raw[at + 2], raw[at + 3]])
+}
+
 /// What Linux says about what the path at the address `path`, perhaps a program's, leads to from
 /// `dir`.
 ///
@@ -530,6 +542,23 @@ pub fn write_message(fd: Fd, bytes: &[u8]) {
 pub fn read(fd: Fd, buffer: &mut [u8]) -> Result<usize> {
     // SAFETY: `buffer` is valid for writes of its length.
     unsafe { syscall!(g::__NR_read, fd.0, buffer.as_mut_ptr(), buffer.len()) }
+}
+
+/// Moves the offset of `fd` from where it is; returns where it then is.
+///
+/// # Errors
+/// As `lseek(2)`.
+pub fn move_offset(fd: Fd, by: i64) -> Result<u64> {
+    const SEEK_CUR: usize = 1;
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_lseek, fd.0, by, SEEK_CUR) }.map(|at| at as u64)
+}
+
+/// Has Linux read a range of a file into memory, without waiting for it. Best effort.
+pub fn read_ahead(fd: Fd, offset: u64, bytes: u64) {
+    const POSIX_FADV_WILLNEED: usize = 3;
+    // SAFETY: takes no pointer.
+    let _ = unsafe { syscall!(g::__NR_fadvise64, fd.0, offset, bytes, POSIX_FADV_WILLNEED) };
 }
 
 /// Allocates disk space for `bytes` bytes from `offset`.

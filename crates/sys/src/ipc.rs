@@ -29,6 +29,46 @@ pub fn segment(number: u32) -> Result<Segment> {
     })
 }
 
+/// Who may do what with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permissions {
+    /// Its owner and who made it.
+    pub users: [u32; 2],
+    /// Their groups.
+    pub groups: [u32; 2],
+    /// As of a file.
+    pub mode: u32,
+}
+
+impl Permissions {
+    /// Whether `user`, who is in the groups for which `is_in`, may read it, or also write to it: as Linux
+    /// decides it for users without privileges.
+    pub fn allow(&self, user: u32, is_in: impl Fn(u32) -> bool, writing: bool) -> bool {
+        let wanted = if writing { 0o6 } else { 0o4 };
+        let mode = match () {
+            () if self.users.contains(&user) => self.mode >> 6,
+            () if self.groups.iter().any(|group| is_in(*group)) => self.mode >> 3,
+            () => self.mode,
+        };
+        mode & wanted == wanted
+    }
+}
+
+/// Who may do what with a segment.
+///
+/// # Errors
+/// As [`segment`]; `EACCES` when this process may not read it.
+pub fn permissions(number: u32) -> Result<Permissions> {
+    let raw = stat(number)?;
+    // The key, the owner's user and group, the maker's, the mode: 32 bits each.
+    let half = |at: usize| (raw[at / 2] >> (at % 2 * 32)) as u32;
+    Ok(Permissions {
+        users: [half(1), half(3)],
+        groups: [half(2), half(4)],
+        mode: half(5) & 0o777,
+    })
+}
+
 fn stat(number: u32) -> Result<[u64; 14]> {
     // `struct shmid64_ds`: what all have in common (48 bytes), size, three times, the creator's and
     // the last user's process, the count of mappings, two reserved.
@@ -170,6 +210,19 @@ mod tests {
         unsafe { syscall!(g::__NR_shmdt, at) }.unwrap();
         assert!(is_gone(number));
         assert!(remove_segment(number).is_err() && is_removed(number));
+        // SAFETY: takes no pointer.
+        let other = unsafe { syscall!(g::__NR_shmget, IPC_PRIVATE, 12345, 0o640) };
+        let other = other.unwrap() as u32;
+        let allowed = permissions(other).unwrap();
+        remove_segment(other).unwrap();
+        // SAFETY: takes no pointer.
+        let user = unsafe { syscall!(g::__NR_geteuid) }.unwrap();
+        let (owner, none) = (user as u32, |_: u32| false);
+        assert_eq!((allowed.users, allowed.mode), ([owner; 2], 0o640));
+        assert!(allowed.allow(owner, none, true) && !allowed.allow(owner + 1, none, false));
+        let in_group = |group| group == allowed.groups[0];
+        assert!(allowed.allow(owner + 1, in_group, false));
+        assert!(!allowed.allow(owner + 1, in_group, true));
         let key = 0x4000_0000 | std::process::id();
         let keyed = make_segment(key, 4097).unwrap();
         assert_eq!(super::segment(keyed).unwrap().bytes, 4097);

@@ -23,8 +23,12 @@ pub mod file;
 pub mod fork;
 pub mod futex;
 pub mod gate;
+#[cfg(feature = "std")]
+pub mod guarded;
 pub mod ipc;
 pub mod join;
+#[cfg(feature = "std")]
+pub mod lease;
 #[cfg(feature = "std")]
 pub mod mapped;
 pub mod marks;
@@ -34,6 +38,8 @@ pub mod memory_file;
 #[cfg(feature = "std")]
 pub mod message;
 pub mod pagemap;
+#[cfg(feature = "std")]
+pub mod part;
 pub mod pressure;
 pub mod probe;
 pub mod process;
@@ -53,6 +59,8 @@ pub mod symbol;
 pub mod thread;
 pub mod time;
 pub mod uffd;
+#[cfg(feature = "std")]
+pub mod untouched;
 pub mod view;
 
 pub use crc32c::crc32c;

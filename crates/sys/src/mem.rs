@@ -2,7 +2,7 @@
 
 use linux_raw_sys::general as g;
 
-use crate::file::Fd;
+use crate::file::{Fd, ioctl};
 use crate::raw::Result;
 use crate::syscall;
 
@@ -152,4 +152,53 @@ pub fn wire() -> Result<()> {
     let flags = g::MCL_CURRENT | g::MCL_FUTURE | g::MCL_ONFAULT;
     // SAFETY: takes no pointer, and changes no contents.
     unsafe { syscall!(g::__NR_mlockall, flags) }.map(drop)
+}
+
+/// The mapping that has an address, as `maps`, an open `/proc/self/maps`, tells: from its first address to
+/// behind the last.
+///
+/// # Errors
+/// `ENOENT` when nothing is mapped there, `ENOTTY` before Linux 6.11.
+pub fn mapping_of(maps: Fd, at: usize) -> Result<core::ops::Range<usize>> {
+    /// `struct procmap_query`.
+    #[repr(C)]
+    struct Query {
+        size: u64,
+        flags: u64,
+        address: u64,
+        start: u64,
+        end: u64,
+        others: [u64; 8],
+    }
+    const QUERY: u32 = 3 << 30 | (size_of::<Query>() as u32) << 16 | 0x66 << 8 | 17;
+    let mut query = Query {
+        size: size_of::<Query>() as u64,
+        flags: 0,
+        address: at as u64,
+        start: 0,
+        end: 0,
+        others: [0; 8],
+    };
+    // SAFETY: `query` is the structure that the request expects, without places for names.
+    unsafe { ioctl(maps, QUERY, &mut query) }?;
+    Ok(query.start as usize..query.end as usize)
+}
+
+/// A word of zeros, never freed, that is zero again in a child of fork.
+///
+/// # Errors
+/// As `mmap(2)`.
+pub fn word_of_process() -> Result<&'static core::sync::atomic::AtomicU32> {
+    let at = map_anonymous(farpage_abi::PAGE_BYTES)?;
+    // SAFETY: the page was mapped above, and is nobody else's.
+    unsafe {
+        syscall!(
+            g::__NR_madvise,
+            at,
+            farpage_abi::PAGE_BYTES,
+            g::MADV_WIPEONFORK
+        )
+    }?;
+    // SAFETY: mapped for good, of zeros, aligned, and used as nothing else.
+    Ok(unsafe { &*core::ptr::with_exposed_provenance(at) })
 }

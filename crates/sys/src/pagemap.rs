@@ -170,6 +170,19 @@ pub fn count_exclusive(pagemap: Fd, start: usize, end: usize) -> Result<u64> {
     Ok(count)
 }
 
+/// Calls `found` with the frame of each page; 0 for one that is absent, or of which this process may not
+/// know (`CAP_SYS_ADMIN`).
+///
+/// # Errors
+/// As `pread(2)`.
+pub fn frames(pagemap: Fd, start: usize, end: usize, mut found: impl FnMut(u64)) -> Result<()> {
+    const PRESENT_BIT: u64 = 1 << 63;
+    each_entry(pagemap, start, end, |_, entry| {
+        let is_there = entry & PRESENT_BIT != 0;
+        found(if is_there { entry & ((1 << 55) - 1) } else { 0 });
+    })
+}
+
 fn each_entry(
     pagemap: Fd,
     start: usize,

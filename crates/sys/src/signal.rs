@@ -51,6 +51,28 @@ pub fn next(fd: Fd) -> Result<Arrival> {
     })
 }
 
+/// Does something, as starting a thread, while no signal is handled in this thread.
+pub fn without<T>(act: impl FnOnce() -> T) -> T {
+    const BLOCK: u32 = 0;
+    const SET: u32 = 2;
+    let all = u64::MAX;
+    let mut before = 0u64;
+    // SAFETY: both are 8-byte signal sets.
+    let _ = unsafe {
+        syscall!(
+            g::__NR_rt_sigprocmask,
+            BLOCK,
+            &raw const all,
+            &raw mut before,
+            8
+        )
+    };
+    let done = act();
+    // SAFETY: as above.
+    let _ = unsafe { syscall!(g::__NR_rt_sigprocmask, SET, &raw const before, 0, 8) };
+    done
+}
+
 /// Gives `signal` its default effect back, whoever handled or ignored it.
 ///
 /// # Errors
@@ -77,7 +99,7 @@ pub struct BadAccess {
 pub type Answer = fn(BadAccess) -> bool;
 
 #[cfg(target_arch = "x86_64")]
-pub use sigbus::answer_sigbus;
+pub use sigbus::{answer_sigbus, is_answering_sigbus};
 
 /// Not known on this processor.
 ///
@@ -89,4 +111,10 @@ pub use sigbus::answer_sigbus;
 #[cfg(not(target_arch = "x86_64"))]
 pub unsafe fn answer_sigbus(_: Answer) -> Result<()> {
     Err(Errno::ENOSYS)
+}
+
+/// Not known on this processor.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn is_answering_sigbus() -> bool {
+    false
 }

@@ -216,6 +216,27 @@ pub fn exit() -> ! {
     }
 }
 
+/// Prepares [`all_pass_a_barrier`] for this process.
+///
+/// # Errors
+/// `ENOSYS` before Linux 4.14.
+pub fn prepare_barriers() -> Result<()> {
+    const REGISTER_PRIVATE_EXPEDITED: u32 = 1 << 4;
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_membarrier, REGISTER_PRIVATE_EXPEDITED, 0, 0) }.map(drop)
+}
+
+/// Has every thread of this process pass a full memory barrier: those that run at once, others before
+/// they do.
+///
+/// # Errors
+/// `EPERM` without [`prepare_barriers`].
+pub fn all_pass_a_barrier() -> Result<()> {
+    const PRIVATE_EXPEDITED: u32 = 1 << 3;
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_membarrier, PRIVATE_EXPEDITED, 0, 0) }.map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

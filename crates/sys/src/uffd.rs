@@ -34,6 +34,12 @@ pub mod features {
     pub const FAULT_FLAG_WP: u64 = 1 << 0;
     /// Faults on pages of a memory file that are there but not mapped are reported.
     pub const MINOR_SHMEM: u64 = 1 << 10;
+    /// `mremap` is reported.
+    pub const EVENT_REMAP: u64 = 1 << 2;
+    /// `MADV_DONTNEED`, `MADV_FREE` and `MADV_REMOVE` are reported.
+    pub const EVENT_REMOVE: u64 = 1 << 3;
+    /// `munmap`, and what is mapped over, are reported.
+    pub const EVENT_UNMAP: u64 = 1 << 6;
     /// Pages of memory files can be write-protected.
     pub const WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
     /// Missing faults raise SIGBUS in the faulting thread instead of a message.
@@ -127,6 +133,17 @@ pub struct Fault {
     pub protection: bool,
     /// The thread (0 when unknown).
     pub thread: u32,
+}
+
+/// Memory that goes away or has gone, from its first address to behind the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Its contents are about to be discarded: as soon as this is read.
+    Removed(usize, usize),
+    /// It has been unmapped.
+    Unmapped(usize, usize),
+    /// It has been moved to another address.
+    Moved(usize, usize),
 }
 
 /// How far an operation on a range came.
@@ -524,6 +541,34 @@ impl Uffd {
                 Err(Errno::EOPNOTSUPP) => unsafe { syscall!(g::__NR_read, fd, to, bytes) },
                 other => other,
             }
+        })
+    }
+
+    /// Takes what has happened to memory that is registered, as far as the `features::EVENT_*` that are
+    /// enabled report it: who does it waits until it is taken. `None` when there is nothing, and of a fault.
+    /// The descriptor must be one that does not wait.
+    ///
+    /// # Errors
+    /// As `read(2)`.
+    pub fn event(self) -> Result<Option<Event>> {
+        const REMAP: u8 = 0x14;
+        const REMOVE: u8 = 0x15;
+        const UNMAP: u8 = 0x16;
+        let mut message = [0u64; 4];
+        let (to, bytes) = (message.as_mut_ptr(), size_of_val(&message));
+        // SAFETY: `message` is valid for writes of `bytes`, and as large as a message.
+        match unsafe { syscall!(g::__NR_read, self.0.0, to, bytes) } {
+            Ok(_) => {}
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
+            Err(errno) => return Err(errno),
+        }
+        let [kind, a, b, c] = message;
+        let (a, b, c) = (a as usize, b as usize, c as usize);
+        Ok(match kind.to_ne_bytes()[0] {
+            REMAP => Some(Event::Moved(a, a + c)),
+            REMOVE => Some(Event::Removed(a, b)),
+            UNMAP => Some(Event::Unmapped(a, b)),
+            _ => None,
         })
     }
 

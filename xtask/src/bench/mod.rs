@@ -2,18 +2,22 @@
 
 mod costs;
 mod default_pager;
+mod exec;
 mod fault;
 mod fits;
 mod heap;
 mod hosts;
 mod job;
 mod local;
+mod locked;
+mod map_fd;
 mod ports;
 mod programs;
 mod remote;
 mod rpc;
 mod share;
 mod shared;
+mod stdio;
 mod swap;
 mod translate;
 
@@ -32,20 +36,24 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         Some("run") => job::bench(world, args),
         Some("costs") => costs::bench(world, args),
         Some("default-pager") => default_pager::bench(world, args),
+        Some("exec") => exec::bench(world, args),
         Some("fault") => fault::bench(world, args),
         Some("heap") => heap::bench(world, args),
         Some("fits") => fits::bench(world, args),
         Some("cache") => fault::bench_cache(world, args),
         Some("local") => local::bench(world, args),
+        Some("locked") => locked::bench(world, args),
+        Some("map-fd") => map_fd::bench(world, args),
         Some("ports") => ports::bench(world, args),
         Some("programs") => programs::bench(world, args),
         Some("remote") => remote::bench(world, args),
         Some("rpc") => rpc::bench(world, args),
         Some("share") => share::bench(world, args),
         Some("shared") => shared::bench(world, args),
+        Some("stdio") => stdio::bench(world, args),
         Some("translate") => translate::bench(world, args),
         other => bail!(
-            "bench run, costs, default-pager, fault, fits, heap, cache, local, ports, programs, remote, rpc, share, shared or translate, not {:?}",
+            "bench run, costs, default-pager, exec, fault, fits, heap, cache, local, locked, map-fd, ports, programs, remote, rpc, share, shared, stdio or translate, not {:?}",
             other.unwrap_or("")
         ),
     }

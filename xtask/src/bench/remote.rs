@@ -32,7 +32,14 @@ struct Times {
 }
 
 /// Ends with this value.
-struct Running(Child);
+pub(super) struct Running(Child);
+
+impl Running {
+    /// Its process id.
+    pub(super) fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -63,7 +70,7 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         .arg(&data);
     proc::must(&mut make, "make_remote.py")?;
     let (_server, url) = serve(world, &data, latency, rate)?;
-    let mount = Mount::new(&scratch.join("mount"), &url)?;
+    let mount = Mount::new(&scratch.join("mount"), &url, "model.safetensors")?;
     println!("{}", machine());
     println!(
         "a server of {latency} ms and {rate} MB/s a connection; seconds, {runs} runs in turn:"
@@ -230,7 +237,12 @@ pub(super) fn package(world: &World) -> Result<PathBuf> {
 }
 
 /// Starts the server; returns its address.
-fn serve(world: &World, data: &Path, latency: u32, rate: u32) -> Result<(Running, String)> {
+pub(super) fn serve(
+    world: &World,
+    data: &Path,
+    latency: u32,
+    rate: u32,
+) -> Result<(Running, String)> {
     let mut server = Command::new(world.release_dir()?.join("farpage-test-server"));
     server
         .args([
@@ -253,19 +265,20 @@ fn serve(world: &World, data: &Path, latency: u32, rate: u32) -> Result<(Running
 }
 
 /// A folder that rclone serves.
-struct Mount {
-    folder: PathBuf,
+pub(super) struct Mount {
+    pub(super) folder: PathBuf,
     _rclone: Running,
 }
 
 impl Mount {
-    fn new(folder: &Path, url: &str) -> Result<Self> {
+    /// Mounts what is at `url`, where `name` is then.
+    pub(super) fn new(folder: &Path, url: &str, name: &str) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let mut rclone = Command::new("rclone");
         rclone
             .args(["mount", ":http:"])
             .arg(folder)
-            .args(["--http-url", url, "--read-only"])
+            .args(["--http-url", url, "--read-only", "--file-perms", "0755"])
             .stdout(Stdio::null());
         let child = rclone.spawn().context("cannot start rclone")?;
         let mount = Self {
@@ -273,7 +286,7 @@ impl Mount {
             _rclone: Running(child),
         };
         let began = Instant::now();
-        while !folder.join("model.safetensors").exists() {
+        while !folder.join(name).exists() {
             ensure!(
                 began.elapsed() < Duration::from_secs(20),
                 "rclone does not mount"

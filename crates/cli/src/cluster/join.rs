@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use farpage_control::Endpoint;
 use farpage_network::ClusterKey;
@@ -12,6 +12,8 @@ use crate::size::human;
 
 /// Where other hosts reach this one, unless it is said.
 pub const PORT: u16 = 7661;
+/// Where a host listens that is alone in its cluster.
+const ALONE: &str = "127.0.0.1:0";
 
 /// Which cluster.
 #[derive(Args, Debug)]
@@ -20,8 +22,9 @@ pub struct JoinArgs {
     /// etcd://HOST:PORT/NAME
     ///
     /// Several servers of etcd are separated by commas. NAME is the cluster's, any that no other has.
-    /// etcds:// uses TLS, etcd://USER:PASSWORD@HOST a user of etcd.
-    #[arg(long, value_name = "URL", requires = "cluster_key")]
+    /// etcds:// uses TLS, etcd://USER:PASSWORD@HOST a user of etcd. `embedded:` is a cluster of this host
+    /// alone: no etcd and no key, and its names end with it.
+    #[arg(long, value_name = "URL")]
     pub cluster: Option<String>,
     /// The cluster's key, made by `farpage cluster init`, or the folder that it is in
     #[arg(long, value_name = "FILE", env = "FARPAGE_CLUSTER_KEY")]
@@ -56,13 +59,21 @@ pub struct Joining {
 /// # Errors
 /// When they cannot be.
 pub fn config(args: &JoinArgs, port: u16) -> Result<Option<Joining>> {
-    let (Some(url), Some(key)) = (&args.cluster, &args.cluster_key) else {
+    let Some(url) = &args.cluster else {
         return Ok(None);
     };
     let endpoint = Endpoint::parse(url).with_context(|| format!("cannot use --cluster {url}"))?;
-    let key = ClusterKey::load(key)?;
-    let address = farpage_member::address(args.address.as_deref(), url, port)
-        .context("cannot tell --address")?;
+    let is_alone = matches!(endpoint, Endpoint::Embedded(_));
+    let key = match &args.cluster_key {
+        Some(key) => ClusterKey::load(key)?,
+        None if is_alone => ClusterKey::unshared(),
+        None => bail!(
+            "--cluster {endpoint} needs the cluster's key: --cluster-key FILE, which farpage cluster init makes"
+        ),
+    };
+    // Nobody else comes there.
+    let given = args.address.as_deref().or(is_alone.then_some(ALONE));
+    let address = farpage_member::address(given, url, port).context("cannot tell --address")?;
     let name = args.host_name.clone();
     let name = name.unwrap_or_else(farpage_member::host_name);
     let store = format!("cluster {} at {endpoint}", key.name());

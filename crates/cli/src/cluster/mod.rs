@@ -47,7 +47,7 @@ fn init(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make '{}'", dir.display()))?;
     let key = ClusterKey::create(dir)?;
     let path = dir.join("cluster.key");
-    println!(
+    outln!(
         "the key of cluster {} is {}\ncopy it to each host, then:\n  \
          farpage up --cluster etcd://HOST:2379/NAME --cluster-key {}",
         key.name(),

@@ -154,7 +154,7 @@ pub fn flush(args: &FlushArgs) -> Result<()> {
         Instant::now(),
         args.which.ask(|host| host.flush_shared(&args.name))?,
     );
-    println!(
+    outln!(
         "flushed {} in {:.2} s",
         human(bytes),
         began.elapsed().as_secs_f64()

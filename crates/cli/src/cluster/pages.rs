@@ -104,8 +104,8 @@ pub fn pages(args: &PagesArgs) -> Result<()> {
         );
     }
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&told)?),
-        false => print!("{}", text(&told, args.hosts, args.words.is_some())),
+        true => outln!("{}", serde_json::to_string_pretty(&told)?),
+        false => out!("{}", text(&told, args.hosts, args.words.is_some())),
     }
     Ok(())
 }

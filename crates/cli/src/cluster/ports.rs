@@ -95,4 +95,13 @@ impl Names for Stored {
         });
         Ok(listed.collect())
     }
+
+    fn lost(&self) -> Option<Refusal> {
+        let why = self.cluster().ok()?.store_lost()?;
+        let why = format!(
+            "the cluster's store does not answer ({why}): names of ports cannot be given, found or taken away \
+             until it does; try again then"
+        );
+        Some(Refusal::Cluster(why))
+    }
 }

@@ -101,9 +101,9 @@ pub fn main(args: &DoctorArgs) -> Result<bool> {
         checks,
     };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        outln!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        print!("{}", report::text(&report, colour()));
+        out!("{}", report::text(&report, colour()));
     }
     Ok(report.works)
 }

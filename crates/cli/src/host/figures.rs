@@ -35,8 +35,8 @@ pub struct StatsArgs {
 pub fn stats(args: &StatsArgs) -> Result<()> {
     let reading = args.which.ask(|host| twice(host, BETWEEN))?;
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&reading)?),
-        false => print!("{}", text(&reading)),
+        true => outln!("{}", serde_json::to_string_pretty(&reading)?),
+        false => out!("{}", text(&reading)),
     }
     Ok(())
 }

@@ -48,7 +48,7 @@ pub fn gc(args: &GcArgs) -> Result<()> {
             fs::remove_file(path).with_context(|| format!("cannot remove '{}'", path.display()))?;
             folders.extend(path.parent().map(Path::to_path_buf));
         }
-        println!("{}", path.display());
+        outln!("{}", path.display());
         removed += 1;
     }
     folders.dedup();
@@ -58,8 +58,8 @@ pub fn gc(args: &GcArgs) -> Result<()> {
     }
     let sockets = counted(removed, "socket");
     match args.dry_run {
-        true => println!("would remove {sockets}"),
-        false => println!("removed {sockets}"),
+        true => outln!("would remove {sockets}"),
+        false => outln!("removed {sockets}"),
     }
     let asked = args
         .socket

@@ -47,22 +47,22 @@ pub fn list(args: &LsArgs) -> Result<()> {
     if args.hosts {
         let listed = args.which.ask(|host| host.cluster())?;
         match args.json {
-            true => println!("{}", serde_json::to_string_pretty(&listed)?),
-            false => print!("{}", tables(&listed)),
+            true => outln!("{}", serde_json::to_string_pretty(&listed)?),
+            false => out!("{}", tables(&listed)),
         }
         return Ok(());
     }
     if args.json {
         let listed = args.which.ask(|host| host.list())?;
-        println!("{}", serde_json::to_string_pretty(&listed)?);
+        outln!("{}", serde_json::to_string_pretty(&listed)?);
         return Ok(());
     }
     let figures = args.which.ask(|host| host.figures())?;
     match figures.objects.is_empty() {
-        true => println!("nothing is shared"),
-        false => print!("{}", table(&figures.objects)),
+        true => outln!("nothing is shared"),
+        false => out!("{}", table(&figures.objects)),
     }
-    print!("{}", memory(&figures));
+    out!("{}", memory(&figures));
     Ok(())
 }
 

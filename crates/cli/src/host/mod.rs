@@ -4,6 +4,7 @@ pub mod figures;
 pub mod gc;
 pub mod hosts;
 pub mod list;
+pub mod locks;
 pub mod ports;
 pub mod reading;
 mod silent;

@@ -27,8 +27,8 @@ pub struct PortsArgs {
 pub fn ports(args: &PortsArgs) -> Result<()> {
     let listed = args.which.ask(|host| host.ports())?;
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&listed)?),
-        false => print!("{}", table(&listed)),
+        true => outln!("{}", serde_json::to_string_pretty(&listed)?),
+        false => out!("{}", table(&listed)),
     }
     Ok(())
 }

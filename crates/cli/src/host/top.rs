@@ -90,7 +90,7 @@ pub fn top(args: &TopArgs) -> Result<()> {
         if drawn {
             return Ok(watch(host, host.figures()?));
         }
-        print!("{}", text(&twice(host, EVERY)?));
+        out!("{}", text(&twice(host, EVERY)?));
         Ok(Ok(()))
     })?
 }

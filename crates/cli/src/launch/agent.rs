@@ -13,6 +13,9 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));
 
+/// `libfarpage-stdio.so`.
+static STDIO: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stdio.so"));
+
 const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
 
 /// The library's bytes for a run whose descriptors start at `fd_base`.
@@ -34,10 +37,19 @@ pub fn library(fd_base: u32) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The library of streams, as [`file`] has it.
+pub fn stdio() -> Result<OwnedFd> {
+    sealed("farpage-stdio", STDIO)
+}
+
 /// A file in memory with the library that nobody can change any more, closed on exec.
 pub fn file(library: &[u8]) -> Result<OwnedFd> {
+    sealed("farpage-agent", library)
+}
+
+fn sealed(name: &str, library: &[u8]) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = memfd_create("farpage-agent", flags).context("cannot make a memory file")?;
+    let fd = memfd_create(name, flags).context("cannot make a memory file")?;
     let mut file = File::from(fd);
     file.write_all(library)
         .context("cannot copy the agent's library")?;

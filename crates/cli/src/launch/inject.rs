@@ -33,7 +33,7 @@ pub fn serve(control: &Control, slot: usize, image: &Image) {
     let granted = answer(task, Inject::Taken, Inject::Ready);
     if (granted && follow(task, &tracee)) || let_go(&tracee) {
         if let Err(errno) = map_agent(&tracee, image, library) {
-            eprintln!(
+            farpage_sys::say!(
                 "farpage: cannot map the agent into static program {process}: {errno}; it is killed"
             );
             let _ = farpage_sys::process::kill(process, g::SIGKILL);

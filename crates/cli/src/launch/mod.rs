@@ -70,9 +70,18 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
     let tasks = Tasks::watch(control, agent::Image::new(&library)?)?;
     let tier = Tier::from_raw(control.tier.load(Ordering::Relaxed)).unwrap_or(Tier::None);
     let device = open_device(tier)?;
-    let places = places(fd_base, prepared, &agent, device.as_ref());
+    let stdio = options.stdio.then(agent::stdio).transpose()?;
+    let libraries = [&agent, stdio.as_ref().unwrap_or(&agent)];
+    let places = places(fd_base, prepared, libraries, device.as_ref());
 
-    let path = string(options.program.as_os_str())?;
+    let path = match options.exec {
+        Some(_) => {
+            // The memory file of the first of the mapped files.
+            let number = fd_base + fds::MAPPED;
+            CString::new(format!("/proc/self/fd/{number}"))?
+        }
+        None => string(options.program.as_os_str())?,
+    };
     let arguments: Vec<CString> = options
         .args
         .iter()
@@ -81,7 +90,7 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
     // Before its dynamic linker opens anything, where opening is looked at.
     let from_outside =
         image == Image::Static || (prepared.looks_at_files() && image != Image::Foreign);
-    let environment = environment(fd_base, !from_outside)?;
+    let environment = environment(fd_base, !from_outside, options.stdio)?;
     let filter = seccomp::filter(&seccomp::Params {
         fd_base,
         threshold_bytes: options.threshold_bytes,
@@ -158,6 +167,9 @@ fn describe(step: Step) -> &'static str {
 fn image_of(prepared: &Prepared) -> Result<Image> {
     let options = &prepared.options;
     let shown = options.program.display();
+    if options.exec.is_some() {
+        return Ok(Image::Static);
+    }
     let Ok(file) = File::open(&options.program) else {
         return Ok(Image::Unknown);
     };
@@ -243,10 +255,10 @@ fn open_device(tier: Tier) -> Result<Option<OwnedFd>> {
 fn places(
     fd_base: u32,
     prepared: &Prepared,
-    agent: &OwnedFd,
+    libraries: [&OwnedFd; 2],
     device: Option<&OwnedFd>,
 ) -> Vec<(Fd, Fd)> {
-    let agent = Fd(agent.as_raw_fd());
+    let [agent, stdio] = libraries.map(|fd| Fd(fd.as_raw_fd()));
     let spill = |offset: u32| {
         let file = prepared.control.spill.get((offset - fds::SPILL) as usize)?;
         let active = file.state.load(Ordering::Relaxed) == SpillState::Active as u32;
@@ -259,6 +271,7 @@ fn places(
         fds::MAPS => socket.map_or(agent, |socket| Fd(socket.as_raw_fd())),
         fds::MAPPED.. => mapped(offset).unwrap_or(agent),
         fds::CONTROL => prepared.control_fd,
+        fds::STDIO => stdio,
         fds::SPILL.. if spill(offset).is_some() => spill(offset).unwrap_or(agent),
         fds::DEVICE => device.map_or(agent, |device| Fd(device.as_raw_fd())),
         fds::MESSAGES => Fd(io::stderr().as_fd().as_raw_fd()),
@@ -274,9 +287,13 @@ fn places(
         .collect()
 }
 
-fn environment(fd_base: u32, with_agent: bool) -> Result<Vec<CString>> {
+fn environment(fd_base: u32, with_agent: bool, with_stdio: bool) -> Result<Vec<CString>> {
     let name = &join::PRELOAD[..join::PRELOAD.len() - 1];
-    let wanted = std::env::var_os(OsStr::from_bytes(name)).unwrap_or_default();
+    let mut wanted = std::env::var_os(OsStr::from_bytes(name)).unwrap_or_default();
+    if with_stdio {
+        // Like what the program asks for itself, it stays there when it executes others.
+        wanted.push(format!(":/proc/self/fd/{}", fd_base + fds::STDIO));
+    }
     let mut variables = Vec::new();
     for (key, value) in std::env::vars_os() {
         if key.as_bytes() != name {

@@ -73,19 +73,19 @@ pub fn main(args: &DefaultArgs) -> Result<()> {
     tell.context("cannot start a thread")?;
     let serving = Arc::new(host.set_default_memory_manager(offer, wired, folders)?);
     let own = std::process::id();
-    println!(
+    tell!(
         "farpage: process {own} is the default pager of the host kernel at {}: {wired}",
         socket.display()
     );
     let (told, has) = (Arc::clone(&serving), Arc::clone(&paging));
     let listen = move || {
         while signal::next(ends).is_err() {}
-        println!("farpage: pages move back to the host kernel");
+        tell!("farpage: pages move back to the host kernel");
         told.end();
         loop {
             std::thread::sleep(SAY_EVERY);
             let (compressed, files) = kept(&has.about());
-            println!(
+            tell!(
                 "farpage: {} compressed and {} in paging files are still here (farpage stats says \
                  whether there is room elsewhere)",
                 human(compressed),
@@ -100,7 +100,7 @@ pub fn main(args: &DefaultArgs) -> Result<()> {
     thread.spawn(arrive).context("cannot start a thread")?;
     match serving.wait() {
         Ended::Replaced => {
-            println!("farpage: the default pager is another one now, and has all pages");
+            tell!("farpage: the default pager is another one now, and has all pages");
             Ok(())
         }
         Ended::KernelGone => bail!(
@@ -142,7 +142,7 @@ fn say_when_all_is_here(host: &Host) {
         };
         let is_own = space.process.as_ref().is_some_and(|one| one.pid == own);
         if is_own && !space.is_moving {
-            println!("farpage: {} came from the one before", came(&space));
+            tell!("farpage: {} came from the one before", came(&space));
             return;
         }
     }

@@ -93,8 +93,8 @@ fn list(args: &LsArgs) -> Result<()> {
     let socket = args.socket.clone().unwrap_or_else(default_socket);
     let pagers = Host::connect(&socket)?.pagers()?;
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&pagers)?),
-        false => print!("{}", table(&pagers)),
+        true => outln!("{}", serde_json::to_string_pretty(&pagers)?),
+        false => out!("{}", table(&pagers)),
     }
     Ok(())
 }
@@ -134,7 +134,7 @@ fn serve(args: &ServeArgs) -> Result<()> {
             return Ok(());
         };
         if status.success() {
-            println!("farpage: '{name}' (process {pid}) has ended");
+            tell!("farpage: '{name}' (process {pid}) has ended");
             return Ok(());
         }
         // Interrupted, as this is.
@@ -235,7 +235,7 @@ impl Health {
                 Some((_, before)) => *before = state,
                 None => self.said.push((pager.name.clone(), state)),
             }
-            println!(
+            tell!(
                 "farpage: process {pid} {state} for '{}', {}{}",
                 pager.name,
                 human(pager.bytes),

@@ -35,7 +35,7 @@ pub fn main(args: &PlotArgs) -> Result<()> {
             args.output.display()
         )
     })?;
-    eprintln!("farpage: wrote {}", args.output.display());
+    farpage_sys::say!("farpage: wrote {}", args.output.display());
     Ok(())
 }
 

@@ -126,12 +126,12 @@ pub fn tidy() {
 /// `farpage gc`: as [`tidy`], and says what it found; only that when it is `dry`.
 pub fn collect(dry: bool) {
     match ledger::remove_what_dead_runs_left(dry) {
-        0 => println!("killed runs have left no shared memory"),
-        count if dry => println!(
+        0 => outln!("killed runs have left no shared memory"),
+        count if dry => outln!(
             "would remove shared memory of killed runs, unless others use it: {}",
             counted(count, "name")
         ),
-        count => print!("{}", removed(count)),
+        count => out!("{}", removed(count)),
     }
 }
 

@@ -13,6 +13,8 @@ enum Undo {
     Mend(End, End),
     Plug(u8),
     Hurry,
+    Smooth(u8, u8),
+    SetClock(u8),
 }
 
 /// Faults that have begun.
@@ -60,7 +62,7 @@ impl Faults {
         let other = ((u64::from(one) + world.dice.between(1, hosts)) % hosts) as u8;
         let length = Duration::from_millis(world.dice.between(200, 3000));
         let long = length * 4;
-        let name = match world.dice.below(13) {
+        let name = match world.dice.below(16) {
             0 => {
                 world.kills(one);
                 self.until(length, Undo::Start(one));
@@ -122,11 +124,29 @@ impl Faults {
                     .push((now + long, now, End::Host(one), to, false));
                 "a way flaps"
             }
-            _ => {
+            12 => {
                 let delay = Duration::from_millis(world.dice.between(5, 200));
                 world.net.delays_etcd(delay);
                 self.until(length * 2, Undo::Hurry);
                 "etcd is slow"
+            }
+            13 => {
+                let delay = Duration::from_micros(world.dice.between(100, 50_000));
+                self.hampers(world, (one, other), delay, 0, long);
+                "what two hosts send one another takes its time"
+            }
+            14 => {
+                let delay = Duration::from_micros(world.dice.below(2) * 3000);
+                let lost = world.dice.between(1, 25) as u8;
+                self.hampers(world, (one, other), delay, lost, long);
+                "what two hosts send one another gets lost"
+            }
+            _ => {
+                let by = world.dice.between(1, 1_000_000) as i64;
+                let by = if world.dice.below(2) == 0 { by } else { -by };
+                world.net.sets_clock(one, by);
+                self.until(length * 2, Undo::SetClock(one));
+                "a clock jumps, and back"
             }
         };
         *world.figures.faults.entry(name).or_default() += 1;
@@ -137,12 +157,33 @@ impl Faults {
         self.open.push((Instant::now() + length, undo));
     }
 
+    /// Both ways.
+    fn hampers(
+        &mut self,
+        world: &World,
+        (one, other): (u8, u8),
+        delay: Duration,
+        lost: u8,
+        length: Duration,
+    ) {
+        hampered(world, (one, other), delay, lost);
+        self.until(length, Undo::Smooth(one, other));
+    }
+
     fn cuts(&mut self, world: &World, one: End, other: End, both: bool, length: Duration) {
         let ways = [(one, other), (other, one)];
         for (from, to) in ways.into_iter().take(if both { 2 } else { 1 }) {
             world.net.cut(from, to, true);
             self.until(length, Undo::Mend(from, to));
         }
+    }
+}
+
+fn hampered(world: &World, (one, other): (u8, u8), delay: Duration, lost: u8) {
+    for (from, to) in [(one, other), (other, one)] {
+        world.net.way(End::Host(from), End::Host(to), |way| {
+            (way.delay, way.lost) = (delay, lost);
+        });
     }
 }
 
@@ -162,5 +203,7 @@ fn undone(world: &mut World, undo: &Undo) {
         Undo::Mend(from, to) => world.net.cut(*from, *to, false),
         Undo::Plug(host) => world.net.plug(*host, true),
         Undo::Hurry => world.net.delays_etcd(Duration::ZERO),
+        Undo::Smooth(one, other) => hampered(world, (*one, *other), Duration::ZERO, 0),
+        Undo::SetClock(host) => world.net.sets_clock(*host, 0),
     }
 }

@@ -8,6 +8,7 @@ mod faults;
 mod laws;
 mod net;
 mod program;
+mod switch;
 mod world;
 
 use std::thread;

@@ -1,9 +1,8 @@
 //! Hosts as network namespaces, a switch between them, and a real etcd in a namespace of its own.
 //!
-//! Hosts reach etcd through a proxy at the switch, which may be slow. Whoever is cut from another sends
-//! to an address of the network that nobody has: packets go nowhere, and nobody is told.
+//! Hosts reach etcd through a proxy at the switch, which may be slow.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -16,11 +15,13 @@ use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::switch::{self, Switch, Way};
+
 /// Where hosts reach etcd: the proxy.
 const STORE: &str = "10.80.0.1";
-const ETCD: &str = "10.80.0.250";
-/// Of no network card.
-const NOBODY: &str = "02:00:00:00:00:99";
+const ETCD: &str = "10.81.0.2";
+/// Has calls that ask for the time answered as a file says.
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
 /// One end of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +37,17 @@ pub struct Net {
     hosts: u8,
     etcd: Option<Child>,
     proxy: Proxy,
+    /// Its last port is the store's.
+    switch: Option<Switch>,
 }
 
 pub fn ip(words: &str) -> bool {
     let done = Command::new("ip").args(words.split(' ')).output();
     done.is_ok_and(|done| done.status.success())
+}
+
+fn must(step: &str) {
+    assert!(ip(step), "ip {step}");
 }
 
 impl End {
@@ -54,7 +61,7 @@ impl End {
 
 impl Net {
     /// With so many hosts; nothing without the privilege.
-    pub fn new(hosts: u8) -> Option<Self> {
+    pub fn new(seed: u64, hosts: u8) -> Option<Self> {
         let name = format!("farpage-chaos-{}", std::process::id());
         if !ip(&format!("netns add {name}-sw")) {
             println!("skipped: making network namespaces needs root and `ip`");
@@ -66,24 +73,25 @@ impl Net {
             hosts: 0,
             etcd: None,
             proxy: Proxy::default(),
+            switch: None,
         };
-        let switch = format!("-n {}-sw", net.name);
-        for step in [
-            "link set lo up".into(),
-            "link add br0 type bridge".into(),
-            format!("addr add {STORE}/24 dev br0"),
-            "link set br0 up".into(),
-        ] {
-            if !ip(&format!("{switch} {step}")) {
-                println!("skipped: this Linux has no bridges of network devices");
-                return None;
-            }
-        }
-        net.space("etcd", &format!("{ETCD}/24"), "vetcd");
+        net.space_of_etcd();
         for number in 0..hosts {
-            let address = format!("{}/24", End::Host(number).address());
-            net.space(&number.to_string(), &address, &format!("v{number}"));
+            must(&format!("netns add {}", net.space(End::Host(number))));
             net.hosts += 1;
+        }
+        let ends: Vec<End> = (0..hosts).map(End::Host).chain([End::Store]).collect();
+        let spaces: Vec<String> = ends.iter().map(|end| net.space(*end)).collect();
+        net.switch = Some(Switch::new(seed, &spaces));
+        for (port, end) in ends.iter().enumerate() {
+            let space = format!("-n {}", net.space(*end));
+            must(&format!("{space} link set lo up"));
+            must(&format!(
+                "{space} link set e0 address {}",
+                switch::mac(port)
+            ));
+            must(&format!("{space} link set e0 mtu 9000 up"));
+            must(&format!("{space} addr add {}/24 dev e0", end.address()));
         }
         net.start_etcd();
         net.proxy.start(&net.name);
@@ -93,17 +101,26 @@ impl Net {
         Some(net)
     }
 
-    fn space(&self, space: &str, address: &str, plug: &str) {
-        let (name, space) = (&self.name, format!("{}-{space}", self.name));
+    fn space(&self, end: End) -> String {
+        match end {
+            End::Host(number) => format!("{}-{number}", self.name),
+            End::Store => format!("{}-sw", self.name),
+        }
+    }
+
+    /// etcd, behind the proxy.
+    fn space_of_etcd(&self) {
+        let (name, space) = (&self.name, format!("{}-etcd", self.name));
         for step in [
             format!("netns add {space}"),
             format!("-n {space} link set lo up"),
-            format!("link add {plug} netns {name}-sw type veth peer name e0 netns {space}"),
-            format!("-n {name}-sw link set {plug} master br0 up"),
-            format!("-n {space} addr add {address} dev e0"),
+            format!("link add etcd netns {name}-sw type veth peer name e0 netns {space}"),
+            format!("-n {name}-sw addr add 10.81.0.1/24 dev etcd"),
+            format!("-n {name}-sw link set etcd up"),
+            format!("-n {space} addr add {ETCD}/24 dev e0"),
             format!("-n {space} link set e0 up"),
         ] {
-            assert!(ip(&step), "ip {step}");
+            must(&step);
         }
     }
 
@@ -129,7 +146,23 @@ impl Net {
 
     /// The host kernel of a host, which may not be able to join.
     pub fn start(&self, number: u8) -> Child {
-        let mut command = self.within(&number.to_string(), env!("CARGO_BIN_EXE_farpage"));
+        let mut command = self.within(&number.to_string(), "env");
+        assert!(
+            Path::new(FAKETIME).exists(),
+            "{FAKETIME}: cargo xtask setup"
+        );
+        if !self.clock(number).exists() {
+            self.sets_clock(number, 0);
+        }
+        let clock = self.clock(number).display().to_string();
+        command.arg(format!("LD_PRELOAD={FAKETIME}"));
+        command.arg(format!("FAKETIME_TIMESTAMP_FILE={clock}"));
+        // Looked at once a second. Clocks that tell how long something takes never jump.
+        command.args([
+            "FAKETIME_CACHE_DURATION=1",
+            "FAKETIME_DONT_FAKE_MONOTONIC=1",
+        ]);
+        command.args(["FAKETIME_DISABLE_SHM=1", env!("CARGO_BIN_EXE_farpage")]);
         command.args(["up", "--ram", "64M", "--socket"]);
         command
             .arg(self.socket(number))
@@ -189,27 +222,39 @@ impl Net {
             .store(by.as_micros() as u64, Ordering::Relaxed);
     }
 
+    fn port(&self, end: End) -> usize {
+        match end {
+            End::Host(number) => number.into(),
+            End::Store => self.hosts.into(),
+        }
+    }
+
+    /// Changes how frames go from one end to the other.
+    pub fn way(&self, from: End, to: End, change: impl FnOnce(&mut Way)) {
+        if let Some(switch) = &self.switch {
+            switch.way(self.port(from), self.port(to), change);
+        }
+    }
+
     /// Nothing goes from one end to the other any more, or it does again.
     pub fn cut(&self, from: End, to: End, is_cut: bool) {
-        let (space, device) = match from {
-            End::Host(number) => (number.to_string(), "e0"),
-            End::Store => ("sw".into(), "br0"),
-        };
-        let (own, to) = (format!("-n {}-{space} neigh", self.name), to.address());
-        if is_cut {
-            let step = format!("{own} replace {to} lladdr {NOBODY} nud permanent dev {device}");
-            assert!(ip(&step), "ip {step}");
-        } else {
-            // It may have been mended before.
-            ip(&format!("{own} del {to} dev {device}"));
-        }
+        self.way(from, to, |way| way.is_cut = is_cut);
     }
 
     /// Plugs a host in, or out.
     pub fn plug(&self, number: u8, is_in: bool) {
-        let state = if is_in { "up" } else { "down" };
-        let step = format!("-n {}-sw link set v{number} {state}", self.name);
-        assert!(ip(&step), "ip {step}");
+        if let Some(switch) = &self.switch {
+            switch.plug(number.into(), is_in);
+        }
+    }
+
+    /// The clock that tells the date is so many seconds ahead at a host, or behind.
+    pub fn sets_clock(&self, number: u8, seconds: i64) {
+        fs::write(self.clock(number), format!("{seconds:+}\n")).unwrap();
+    }
+
+    fn clock(&self, number: u8) -> PathBuf {
+        self.folder.path().join(format!("host{number}.clock"))
     }
 
     /// Ends everything; what is left of it nevertheless.
@@ -224,6 +269,7 @@ impl Net {
 
     fn tidies(&mut self) {
         self.proxy.is_over.store(true, Ordering::Relaxed);
+        self.switch = None;
         self.kill_etcd();
         for number in 0..self.hosts {
             ip(&format!("netns del {}-{number}", self.name));

@@ -110,7 +110,7 @@ pub struct Figures {
 
 impl World {
     pub fn new(seed: u64, hosts: u8) -> Option<Self> {
-        let net = Net::new(hosts)?;
+        let net = Net::new(seed, hosts)?;
         let kernels = (0..hosts).map(|number| Some(net.start(number))).collect();
         Some(Self {
             net,

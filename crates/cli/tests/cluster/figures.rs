@@ -104,8 +104,13 @@ fn hosts_that_write_different_words_of_a_page_are_named() {
         said.contains("page 4 (offset 0x4000): hosts change the same word"),
         "{said}"
     );
-    let process = a.process().to_string();
-    assert!(said.contains(&format!("faults of {process} ")), "{said}");
+    // Which process, and in which of its functions.
+    for client in [&a, &b] {
+        let begin = format!("faults of {} the_client in ", client.process());
+        let places = said.split(&begin).skip(1);
+        let mut places = places.map(|place| place.lines().next().unwrap());
+        assert!(places.any(|place| place.contains("put_word")), "{said}");
+    }
     println!("{said}");
 }
 

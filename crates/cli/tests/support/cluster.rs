@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use farpage_services::Host;
@@ -81,7 +81,7 @@ pub fn run_client() {
         match words[0] {
             "set" => word(number(1)).store(number(2), Ordering::Relaxed),
             // A word, by its number.
-            "put" => words_of[number(1) as usize].store(number(2), Ordering::Relaxed),
+            "put" => put_word(&words_of[number(1) as usize], number(2)),
             // Each of so many pages from the first, in turn, so many times.
             "add" => {
                 for at in 0..number(3) {
@@ -141,6 +141,12 @@ pub fn run_client() {
         }
         println!("done");
     }
+}
+
+/// A function by whose name the place of a fault is known.
+#[inline(never)]
+fn put_word(word: &AtomicU64, value: u64) {
+    word.store(value, Ordering::Relaxed);
 }
 
 /// A program of a host.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use farpage_services::Host;
 
 /// What takes longer has failed.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A host kernel in a folder of its own.
 pub struct Up {

@@ -158,7 +158,7 @@ impl Page {
                 self.role = Role::Lost;
             }
         }
-        if self.is_sealed && self.role != Role::Lost {
+        if self.is_to_settle() && self.role != Role::Lost {
             self.settle(Hosts::NONE);
         }
     }

@@ -48,7 +48,8 @@ impl Page {
     /// True when who reads will most likely write, as this host did.
     fn is_to_migrate(&self, request: Request, copies: Hosts) -> bool {
         let is_read = !copies.less(Hosts::of(request.by)).is_empty();
-        self.migrates && self.allowed == Some(Access::Write) && !is_read
+        let is_free = self.locks().are_none();
+        self.migrates && self.allowed == Some(Access::Write) && !is_read && is_free
     }
 
     /// Another host owns the page from now on.

@@ -24,10 +24,11 @@ const FANOUT: u32 = 2;
 impl Page {
     /// Nobody is to write the page any more: what this host owns now, or will, nobody does. Who
     /// wants to is told so ([`Output::Sealed`]), and gets the ownership for nothing: so a host that leaves
-    /// is relieved of it.
+    /// is relieved of it. A lock for writing is given back first.
     pub fn seal(&mut self) {
         self.is_sealed = true;
-        if matches!(self.role, Role::Owner { .. }) && !self.is_frozen && !self.is_final {
+        let is_time = self.is_to_settle() && !self.is_frozen && !self.is_final;
+        if matches!(self.role, Role::Owner { .. }) && is_time {
             // Those who have copies so far keep them, and do not know that they may give them on.
             self.settle(Hosts::NONE);
             self.catch_up();
@@ -39,6 +40,11 @@ impl Page {
     #[must_use]
     pub fn is_final(&self) -> bool {
         self.is_final
+    }
+
+    /// True when nobody writes the page from the time on at which this host owns it.
+    pub(super) fn is_to_settle(&self) -> bool {
+        self.is_sealed && self.locked() != Some(Access::Write)
     }
 
     /// This host owns a page that is sealed; these have final copies.

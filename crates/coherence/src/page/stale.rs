@@ -37,7 +37,8 @@ impl Page {
     }
 
     pub(super) fn returns(&mut self) {
-        if self.is_borrowed() {
+        // What is locked nobody had written any more when it was.
+        if self.is_borrowed() && self.locks().are_none() {
             self.allow(None);
         }
     }

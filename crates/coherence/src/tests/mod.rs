@@ -5,10 +5,12 @@ mod central;
 mod crash;
 mod group;
 mod hot;
+mod lock;
 mod migration;
 mod model;
 mod named;
 mod seal;
+mod seeds;
 mod twinned;
 mod world;
 
@@ -17,6 +19,7 @@ use alloc::{format, string::String};
 use farpage_abi::Access;
 
 use crate::Message;
+use seeds::seeds;
 
 /// Refuses what a host says while its tasks can do so much that they would see, or write, what the
 /// receiver takes for its own.
@@ -34,17 +37,4 @@ fn check_said(message: &Message, can: Option<Access>) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("says {message:?}, while tasks have {can:?}")),
     }
-}
-
-/// The seeds of a test that runs many: FARPAGE_SEEDS of them, or the one that FARPAGE_SEED names, or
-/// so many from there.
-fn seeds() -> core::ops::Range<u64> {
-    let number = |name: &str| {
-        let text = std::env::var(name).ok()?;
-        Some(text.parse::<u64>().expect("it is a number"))
-    };
-    let first = number("FARPAGE_SEED");
-    let count = number("FARPAGE_SEEDS").unwrap_or(if first.is_some() { 1 } else { 1000 });
-    let first = first.unwrap_or(0);
-    first..first + count
 }

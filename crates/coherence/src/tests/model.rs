@@ -12,6 +12,7 @@ struct Small {
     /// Faults, and copies dropped to have room.
     chances: u8,
     way: Way,
+    may_lock: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,7 +27,8 @@ impl Model for Small {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let (world, chances) = (World::new(self.hosts, self.way), self.chances);
+        let world = World::new(self.hosts, self.way).locking(self.may_lock);
+        let chances = self.chances;
         let broken = None;
         [State {
             world,
@@ -49,7 +51,11 @@ impl Model for Small {
         let mut next = state.clone();
         if matches!(
             action,
-            Action::Fault(..) | Action::Forget(_) | Action::Seal(_) | Action::Tick
+            Action::Fault(..)
+                | Action::Lock(..)
+                | Action::Forget(_)
+                | Action::Seal(_)
+                | Action::Tick
         ) {
             next.chances -= 1;
         }
@@ -74,10 +80,15 @@ impl Model for Small {
 }
 
 fn explore(hosts: u8, chances: u8, way: Way) {
+    explore_locking(hosts, chances, way, false);
+}
+
+fn explore_locking(hosts: u8, chances: u8, way: Way, may_lock: bool) {
     let checked = Small {
         hosts,
         chances,
         way,
+        may_lock,
     }
     .checker()
     .threads(2)
@@ -109,6 +120,14 @@ fn three_hosts_in_every_order() {
     explore(3, 4, Way::Lent(2));
 }
 
+#[test]
+fn hosts_that_lock_the_page_in_every_order() {
+    for way in [Way::Plain, Way::Migrates, Way::Sealed, Way::Lent(2)] {
+        explore_locking(2, 6, way, true);
+        explore_locking(3, 4, way, true);
+    }
+}
+
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
@@ -130,7 +149,10 @@ fn run(seed: u64) -> Result<(), String> {
         2 => Way::Sealed,
         _ => Way::Lent(1 + rng.below(5) as u16),
     };
-    let mut world = World::new(2 + rng.below(7) as u8, way);
+    let may_lock = seed % 8 >= 4;
+    let mut world = World::new(2 + rng.below(7) as u8, way).locking(may_lock);
+    // Some locks are held while much else happens.
+    let lazy = 1 + rng.below(16);
     // Some runs have hardly any messages in flight at a time, others hundreds.
     let eager = 1 + rng.below(8);
     for _ in 0..300 {
@@ -140,7 +162,10 @@ fn run(seed: u64) -> Result<(), String> {
             false => due,
         };
         if !pick.is_empty() {
-            world.act(pick[rng.below(pick.len())].clone())?;
+            let action = pick[rng.below(pick.len())].clone();
+            if !matches!(action, Action::Unlock(..)) || rng.below(lazy) == 0 {
+                world.act(action)?;
+            }
         }
     }
     loop {

@@ -32,6 +32,8 @@ struct Member {
     is_sealed: bool,
     /// When it asked for what it has, or is to have.
     asked_at: Time,
+    /// What it has locked: each once.
+    locks: Vec<Access>,
 }
 
 /// A message on its way: from, to, what, and the contents.
@@ -43,6 +45,8 @@ pub(super) enum Action {
     Fault(Host, Access),
     Deliver(Flying),
     LetGo(Host),
+    Lock(Host, Access),
+    Unlock(Host, Access),
     Forget(Host),
     /// A host hears that nobody is to write any more.
     Seal(Host),
@@ -72,6 +76,7 @@ pub(super) struct World {
     written: Version,
     /// The page may be sealed.
     may_seal: bool,
+    may_lock: bool,
     /// So long copies are lent.
     lent_for: Option<Time>,
     now: Time,
@@ -100,6 +105,7 @@ impl World {
                 came: None,
                 is_sealed: false,
                 asked_at: 0,
+                locks: Vec::new(),
             }
         });
         Self {
@@ -107,6 +113,7 @@ impl World {
             flying: BTreeMap::new(),
             written: 0,
             may_seal: way == Way::Sealed,
+            may_lock: false,
             lent_for: match way {
                 Way::Lent(time) => Some(time),
                 Way::Plain | Way::Migrates | Way::Sealed => None,
@@ -117,6 +124,11 @@ impl World {
             sent: 0,
             hops_max: 0,
         }
+    }
+
+    /// Hosts lock the page.
+    pub(super) fn locking(self, may_lock: bool) -> Self {
+        Self { may_lock, ..self }
     }
 
     pub(super) fn hosts(&self) -> impl Iterator<Item = Host> + use<> {
@@ -151,7 +163,12 @@ impl World {
         let does = busy.iter().copied().map(Action::Does);
         let expire = free.iter().copied().filter(|host| self.is_over(*host));
         let expire = expire.map(Action::Expire);
+        let locked = free.iter().flat_map(|host| {
+            let locks = self.members[usize::from(host.0)].locks.iter();
+            locks.map(|access| Action::Unlock(*host, *access))
+        });
         does.chain(expire)
+            .chain(locked)
             .chain(held.copied().map(Action::LetGo))
             .chain(come.cloned().map(Action::Deliver))
             .collect()
@@ -177,6 +194,13 @@ impl World {
             if page.clone().forget() {
                 all.push(Action::Forget(host));
             }
+            if self.may_lock {
+                let locks = &self.members[usize::from(host.0)].locks;
+                let new = [Access::Read, Access::Write]
+                    .into_iter()
+                    .filter(|access| !locks.contains(access) && page.clone().lock(*access));
+                all.extend(new.map(|access| Action::Lock(host, access)));
+            }
             if self.may_seal && !self.members[usize::from(host.0)].is_sealed {
                 all.push(Action::Seal(host));
             }
@@ -193,6 +217,18 @@ impl World {
             }
             Action::LetGo(host) => {
                 self.member(host).page.let_go();
+                host
+            }
+            Action::Lock(host, access) => {
+                let member = self.member(host);
+                assert!(member.page.lock(access), "it was asked");
+                member.locks.push(access);
+                host
+            }
+            Action::Unlock(host, access) => {
+                let member = self.member(host);
+                member.page.unlock(access);
+                member.locks.retain(|one| *one != access);
                 host
             }
             Action::Forget(host) => {
@@ -336,6 +372,7 @@ impl World {
                 return Err(format!("{:?} of {}", member.contents, self.written));
             }
         }
+        self.check_locks()?;
         if self.finally.is_some_and(|finally| finally != self.written) {
             return Err("written after it was final".into());
         }
@@ -353,6 +390,23 @@ impl World {
         }
         if rests && self.hosts().any(|host| self.page(host).wanted().is_some()) {
             return Err("a thread waits for nothing".into());
+        }
+        Ok(())
+    }
+
+    /// What a host has locked it has, and nobody else has what it has locked for writing.
+    fn check_locks(&self) -> Result<(), String> {
+        for member in self.members.iter().filter(|one| !one.locks.is_empty()) {
+            let writes = member.locks.contains(&Access::Write);
+            let others = self.members.iter().filter(|one| one.can.is_some()).count() - 1;
+            let others = if self.lent_for.is_some() { 0 } else { others };
+            let page = &member.page;
+            if member.can.is_none() || page.allowed().is_none() {
+                return Err(format!("a page was taken that is locked: {page:?}"));
+            }
+            if writes && (!page.is_owner() || others > 0 || self.finally.is_some()) {
+                return Err(format!("{others} others have what is locked: {page:?}"));
+            }
         }
         Ok(())
     }

@@ -1,40 +1,44 @@
 //! Hosts, store, network and clocks by seed.
 
+#[path = "../../../coherence/src/tests/seeds.rs"]
+mod seeds;
 mod world;
 
 use std::time::Duration;
 
+use seeds::seeds;
 use world::{SEC, World};
 
 /// Long runs under all faults, then a healed world.
 #[test]
 fn nobody_acts_who_is_not_in_the_newest_view() {
-    let seeds = match std::env::var("FARPAGE_SEED") {
-        Ok(seed) => {
-            let seed: u64 = seed.parse().expect("FARPAGE_SEED is a number");
-            seed..seed + 1
-        }
-        Err(_) => 0..400,
-    };
+    let seeds = seeds();
+    let count = (seeds.end - seeds.start) as usize;
     let mut removed = 0;
     let mut without_store = 0;
     let mut left = 0;
-    for seed in seeds.clone() {
-        let mut world = World::new(seed, 5);
-        world.run_with_faults(120 * SEC);
-        world.heal();
-        world.run(60 * SEC);
-        world.demand_agreement();
+    for seed in seeds {
+        let ran = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed, 5);
+            world.run_with_faults(120 * SEC);
+            world.heal();
+            world.run(60 * SEC);
+            world.demand_agreement();
+            world
+        });
+        let Ok(world) = ran else {
+            panic!("seed {seed}; replay: FARPAGE_SEED={seed} cargo test -p farpage-control nobody");
+        };
         removed += world.removed;
         without_store += world.acted_without_store;
         left += world.left;
     }
-    if seeds.end - seeds.start > 1 {
+    if count >= 100 {
         // The faults do what they are for.
-        assert!(removed > 400, "{removed} hosts were removed");
-        assert!(left > 40, "{left} hosts left for others");
+        assert!(removed > count, "{removed} hosts were removed");
+        assert!(left * 10 > count, "{left} hosts left for others");
         assert!(
-            without_store > 400,
+            without_store > count,
             "{without_store} times a host went on without the store"
         );
     }

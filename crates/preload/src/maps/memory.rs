@@ -166,6 +166,22 @@ unsafe fn begin(maps: &Maps, uffd: Uffd, slot: usize, piece: PieceOf, prot: u32)
     })
 }
 
+/// Lists and registers what Linux mapped when it executed the program, which has not run yet.
+pub(super) fn adopt(maps: &Maps, pieces: &[PieceOf]) -> Result<()> {
+    let slot = start::slot().ok_or(Errno::ENODEV)?;
+    let mut state = STATE.lock();
+    let uffd = ready(&mut state, slot)?;
+    for piece in pieces {
+        if !maps.add(slot, *piece) {
+            return Err(Errno::ENOMEM);
+        }
+        let (at, bytes) = (piece.start as usize, (piece.end - piece.start) as usize);
+        // SAFETY: its faults are answered from now on.
+        unsafe { uffd.register_missing(at, bytes) }?;
+    }
+    Ok(())
+}
+
 /// Maps `bytes` of a file without access, at the lowest place that is free.
 fn place(maps: &Maps, slot: usize, bytes: usize, flags: u32, fd: Fd, offset: u64) -> Result<usize> {
     let mut taken: Vec<(usize, usize)> = maps

@@ -6,6 +6,7 @@
 //! there reads as zeros.
 
 mod descriptors;
+mod executed;
 mod memory;
 mod paths;
 mod read;
@@ -22,6 +23,7 @@ use crate::frame::Frame;
 use crate::trap::Outcome;
 use crate::{shm, start};
 
+pub(crate) use executed::{adopt, target};
 pub(crate) use memory::{
     after_fork_in_child, after_fork_in_parent, are_mapped, before_fork, forget, hold, release,
 };

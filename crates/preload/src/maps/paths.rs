@@ -11,6 +11,7 @@ use farpage_abi::maps::{Maps, PATH_MAX};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, file, syscall};
 
+use super::executed::{is_executable, own_name};
 use super::{by_identity, keep};
 use crate::program::{self, Reader};
 use crate::start;
@@ -41,16 +42,20 @@ pub(super) unsafe fn call(maps: &Maps, number: u32, args: [usize; 6]) -> Option<
         g::__NR_newfstatat => Some(stat(at(a, b)?, c)),
         g::__NR_statx => Some(statx(at(a, b)?, c, d, e)),
         g::__NR_access => {
-            at(HERE, a)?;
-            Some(access(b))
+            let file = at(HERE, a)?;
+            Some(access(b, is_executable(maps, file)))
         }
         g::__NR_faccessat | g::__NR_faccessat2 => {
-            at(a, b)?;
-            Some(access(c))
+            let file = at(a, b)?;
+            Some(access(c, is_executable(maps, file)))
         }
         // It is no link.
-        g::__NR_readlink => at(HERE, a).map(|_| Err(Errno::EINVAL)),
-        g::__NR_readlinkat => at(a, b).map(|_| Err(Errno::EINVAL)),
+        g::__NR_readlink => at(HERE, a)
+            .map(|_| Err(Errno::EINVAL))
+            .or_else(|| own_name(maps, a, b, c)),
+        g::__NR_readlinkat => at(a, b)
+            .map(|_| Err(Errno::EINVAL))
+            .or_else(|| own_name(maps, b, c, d)),
         g::__NR_getxattr | g::__NR_lgetxattr => at(HERE, a).map(|_| Err(ENODATA)),
         g::__NR_listxattr | g::__NR_llistxattr => at(HERE, a).map(|_| Ok(0)),
         g::__NR_truncate | g::__NR_unlink | g::__NR_chmod => refused(at(HERE, a)),
@@ -109,10 +114,10 @@ fn statx(file: usize, flags: usize, mask: usize, to: usize) -> Result<usize> {
     unsafe { syscall!(g::__NR_statx, fd, c"".as_ptr(), flags, mask, to) }
 }
 
-fn access(mode: usize) -> Result<usize> {
+fn access(mode: usize, is_executable: bool) -> Result<usize> {
     match mode {
         _ if mode & WRITE_OK != 0 => Err(Errno::EROFS),
-        _ if mode & EXECUTE_OK != 0 => Err(Errno::EACCES),
+        _ if mode & EXECUTE_OK != 0 && !is_executable => Err(Errno::EACCES),
         _ => Ok(0),
     }
 }
@@ -136,7 +141,7 @@ fn named(maps: &Maps, dir: usize, path: usize) -> Option<usize> {
 }
 
 /// As [`named`], for a path that is opened: it may also lead to an open descriptor of one.
-fn opened(maps: &Maps, dir: usize, path: usize) -> Option<usize> {
+pub(super) fn opened(maps: &Maps, dir: usize, path: usize) -> Option<usize> {
     named(maps, dir, path).or_else(|| by_identity(maps, file::identity_at(dir, path).ok()?))
 }
 

@@ -61,6 +61,7 @@ struct Inner {
     deaths: ReceiveRight,
     rooms: Queue<u64>,
     work: Queue<Work>,
+    store: Arc<dyn Names>,
     /// Calls that wait for the store.
     asked: AtomicUsize,
     state: Mutex<State>,
@@ -80,8 +81,10 @@ struct State {
     looked_up: HashMap<Port, Vec<LookedUp>>,
     /// What was given a name at this host, in this stay.
     names: HashMap<String, names::Named>,
-    /// Proxies that wait for the network.
-    parked: HashSet<Port>,
+    /// How often one was.
+    named: u64,
+    /// Hosts whose proxies wait for the network: what is owed to one is counted over all of them.
+    parked: HashSet<Stay>,
 }
 
 /// A name, and who waits for a right to its port.
@@ -153,6 +156,7 @@ impl NetMessages {
             deaths,
             rooms,
             work,
+            store: names,
             asked: AtomicUsize::new(0),
             state: Mutex::default(),
         });
@@ -167,7 +171,7 @@ impl NetMessages {
             }),
             ("net-names", {
                 let inner = Arc::clone(&inner);
-                Box::new(move || inner.names(&*names, &waiting))
+                Box::new(move || inner.names(&waiting))
             }),
         ];
         for (name, run) in threads {
@@ -339,7 +343,7 @@ impl Inner {
     fn listen(&self, state: &mut State, port: Port) {
         let is_open = state.stay.as_ref();
         let is_open = is_open.is_some_and(|stay| stay.table.is_open(port));
-        let is_parked = state.parked.contains(&port);
+        let is_parked = state.parked.contains(&port.home);
         if let Some(local) = state.local.get_mut(&port)
             && !local.in_set
             && is_open
@@ -357,9 +361,22 @@ impl Inner {
         let Some(stay) = &state.stay else {
             return;
         };
-        let is_free = |port: &Port| stay.wire.owed_bytes(port.home.0) < OWED_BYTES_MAX / 2;
-        let free: Vec<Port> = state.parked.extract_if(is_free).collect();
-        free.into_iter().for_each(|port| self.listen(state, port));
+        let is_free = |home: &Stay| stay.wire.owed_bytes(home.0) < OWED_BYTES_MAX / 2;
+        let free: HashSet<Stay> = state.parked.extract_if(is_free).collect();
+        let of_free = |port: &&Port| free.contains(&port.home);
+        let ports: Vec<Port> = state.local.keys().filter(of_free).copied().collect();
+        ports.into_iter().for_each(|port| self.listen(state, port));
+    }
+
+    /// Takes nothing that programs send to a host, until there is room on the way.
+    fn park(&self, state: &mut State, home: Stay) {
+        if state.parked.insert(home) {
+            let its = state.local.iter_mut().filter(|(port, _)| port.home == home);
+            for (_, local) in its.filter(|(_, local)| local.in_set) {
+                self.set.remove(&local.port);
+                local.in_set = false;
+            }
+        }
     }
 
     /// A send right to a port of another host's.
@@ -414,7 +431,7 @@ impl Inner {
         if stay.table.died(number) {
             let gone = state.names.extract_if(|_, named| named.number == number);
             for (name, named) in gone {
-                let _ = self.work.send(Work::CheckOut(name, named.number, None));
+                let _ = self.work.send(Work::Died(name, named.number));
             }
         }
     }
@@ -474,7 +491,6 @@ impl State {
     }
 
     fn forget(&mut self, port: Port) {
-        self.parked.remove(&port);
         if let Some(local) = self.local.remove(&port) {
             self.ports.remove(&local.port.name());
         }

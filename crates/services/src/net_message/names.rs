@@ -1,7 +1,8 @@
 //! Names of ports, the same for all hosts of the cluster: the store is asked by a thread of its own.
 
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use farpage_netports::{Kind, Port, Stay};
 use farpage_port::interface::Answer;
@@ -17,6 +18,8 @@ use crate::{Refusal, names};
 const ASKED_MAX: usize = 256;
 /// Ports of one host that have names at most.
 const NAMES_MAX: usize = 4096;
+/// Before what the store did not do is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Where a port is, as the cluster's store has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +57,9 @@ pub trait Names: Send + Sync {
     /// # Errors
     /// [`Refusal::Cluster`].
     fn list(&self) -> Result<Vec<PortListed>, Refusal>;
+
+    /// Why there is no use in asking now, without waiting: the store is known not to answer.
+    fn lost(&self) -> Option<Refusal>;
 }
 
 /// A port that has a name.
@@ -81,23 +87,31 @@ pub struct PortsListed {
 }
 
 /// A port of this host's that has a name.
+#[derive(Clone, Copy)]
 pub(super) struct Named {
     pub(super) number: u64,
     pub(super) uid: u32,
+    /// Which giving of a name of this host's it was.
+    nth: u64,
 }
 
 /// What the thread that asks the store does.
 pub(super) enum Work {
-    CheckIn(String, u64, u32, Answer<Tried<()>>),
+    CheckIn(String, Named, Answer<Tried<()>>),
     LookUp(String, u32, Answer<Tried<SendRight>>),
-    CheckOut(String, u64, Option<Answer<Tried<()>>>),
+    CheckOut(String, Named, Answer<Tried<()>>),
+    /// The port of a name is dead, which nobody waits for.
+    Died(String, u64),
     List(u32, Answer<Tried<PortsListed>>),
 }
 
 impl Work {
-    fn refuse(self) {
-        let why = "too many calls wait for the cluster's store; try again";
-        let refusal = Refusal::Cluster(why.into());
+    /// What is known here is listed without the store.
+    fn needs_store(&self) -> bool {
+        !matches!(self, Self::List(..))
+    }
+
+    fn refuse(self, refusal: Refusal) {
         match self {
             Self::CheckIn(.., answer) => {
                 answer.give(Tried(Err(refusal)));
@@ -106,10 +120,9 @@ impl Work {
                 answer.give(Tried(Err(refusal)));
             }
             Self::CheckOut(.., answer) => {
-                if let Some(answer) = answer {
-                    answer.give(Tried(Err(refusal)));
-                }
+                answer.give(Tried(Err(refusal)));
             }
+            Self::Died(..) => {}
             Self::List(.., answer) => {
                 answer.give(Tried(Err(refusal)));
             }
@@ -131,43 +144,100 @@ fn check(name: &str) -> Result<(), Refusal> {
     })
 }
 
+/// Has what the store may have of a name taken away, if anything.
+fn takes_away(store: &dyn Names, name: &str, open: &mut Vec<(String, u64)>) -> Result<(), Refusal> {
+    if open.len() >= NAMES_MAX {
+        let why = "too many names wait for the cluster's store to forget them; try again";
+        return Err(Refusal::Cluster(why.into()));
+    }
+    while let Some(at) = open.iter().position(|(one, _)| one == name) {
+        store.check_out(name, open[at].1)?;
+        open.swap_remove(at);
+    }
+    Ok(())
+}
+
 impl Inner {
-    pub(super) fn names(&self, store: &dyn Names, work: &Receiver<Work>) {
-        for work in work {
-            if !matches!(work, Work::CheckOut(.., None)) {
-                self.asked.fetch_sub(1, Ordering::Relaxed);
+    pub(super) fn names(&self, work: &Receiver<Work>) {
+        let store = &*self.store;
+        // Names that the store may have, and that are none any more.
+        let mut open: Vec<(String, u64)> = Vec::new();
+        let mut again = Instant::now();
+        loop {
+            let next = match open.is_empty() {
+                true => work.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => work.recv_timeout(again.saturating_duration_since(Instant::now())),
+            };
+            match next {
+                Ok(work) => self.does(store, work, &mut open),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
             }
-            match work {
-                Work::CheckIn(name, number, uid, answer) => {
-                    let done = store.check_in(&name, number, uid);
-                    if done.is_err() {
-                        self.unname(&name, number);
+            // However much else is asked meanwhile.
+            if again <= Instant::now() {
+                while store.lost().is_none()
+                    && let Some((name, number)) = open.last()
+                    && store.check_out(name, *number).is_ok()
+                {
+                    open.pop();
+                }
+                again = Instant::now() + AGAIN;
+            }
+        }
+    }
+
+    fn does(&self, store: &dyn Names, work: Work, open: &mut Vec<(String, u64)>) {
+        // Those that have waited behind one that found it out.
+        let lost = store.lost().filter(|_| work.needs_store());
+        if let Work::Died(name, number) = work {
+            if lost.is_some() || store.check_out(&name, number).is_err() {
+                open.push((name, number));
+            }
+            return;
+        }
+        self.asked.fetch_sub(1, Ordering::Relaxed);
+        if let Some(lost) = lost {
+            return self.refuses(work, lost);
+        }
+        match work {
+            Work::Died(..) => unreachable!("it was done"),
+            Work::CheckIn(name, named, answer) => {
+                let mut done = takes_away(store, &name, open);
+                if done.is_ok() {
+                    done = store.check_in(&name, named.number, named.uid);
+                    if let Err(Refusal::Cluster(_)) = done {
+                        // It may have been done.
+                        open.push((name.clone(), named.number));
                     }
-                    answer.give(Tried(done));
                 }
-                Work::LookUp(name, uid, answer) => {
-                    let found = store.look_up(&name);
-                    let found = found.and_then(|found| may(uid, found.uid, &name).map(|()| found));
-                    match found {
-                        Ok(found) => self.found(name, found, answer),
-                        Err(refusal) => {
-                            answer.give(Tried(Err(refusal)));
-                        }
+                if done.is_err() {
+                    self.unname(&name, named);
+                }
+                answer.give(Tried(done));
+            }
+            Work::LookUp(name, uid, answer) => {
+                let found = store.look_up(&name);
+                let found = found.and_then(|found| may(uid, found.uid, &name).map(|()| found));
+                match found {
+                    Ok(found) => self.found(name, found, answer),
+                    Err(refusal) => {
+                        answer.give(Tried(Err(refusal)));
                     }
                 }
-                Work::CheckOut(name, number, answer) => {
-                    let done = store.check_out(&name, number);
-                    if let Some(answer) = answer {
-                        answer.give(Tried(done));
-                    }
+            }
+            Work::CheckOut(name, named, answer) => {
+                let done = store.check_out(&name, named.number);
+                if done.is_ok() {
+                    self.unname(&name, named);
                 }
-                Work::List(uid, answer) => {
-                    let named = store.list().map(|mut named| {
-                        named.retain(|one| may(uid, one.uid, "").is_ok());
-                        self.listed(named)
-                    });
-                    answer.give(Tried(named));
-                }
+                answer.give(Tried(done));
+            }
+            Work::List(uid, answer) => {
+                let named = store.list().map(|mut named| {
+                    named.retain(|one| may(uid, one.uid, "").is_ok());
+                    self.listed(named)
+                });
+                answer.give(Tried(named));
             }
         }
     }
@@ -184,15 +254,19 @@ impl Inner {
     }
 
     /// A name of this host's is none any more.
-    fn unname(&self, name: &str, number: u64) {
+    fn unname(&self, name: &str, of: Named) {
         let mut state = guard(self);
-        let is_it = |named: &Named| named.number == number;
-        if state.names.get(name).is_some_and(is_it) {
+        // It may have been given again since.
+        if state
+            .names
+            .get(name)
+            .is_some_and(|named| named.nth == of.nth)
+        {
             state.names.remove(name);
         }
-        let has_others = state.names.values().any(is_it);
+        let has_others = state.names.values().any(|named| named.number == of.number);
         if let Some(stay) = state.stay.as_mut().filter(|_| !has_others) {
-            stay.table.name(number, false);
+            stay.table.name(of.number, false);
         }
         self.drain(&mut state);
     }
@@ -227,7 +301,7 @@ impl Inner {
         self.drain(&mut state);
     }
 
-    fn checks_in(&self, name: &str, uid: u32, port: SendRight) -> Result<u64, Refusal> {
+    fn checks_in(&self, name: &str, uid: u32, port: SendRight) -> Result<Named, Refusal> {
         check(name)?;
         let mut state = guard(self);
         if state.stay.is_none() {
@@ -248,32 +322,43 @@ impl Inner {
                 return Err(Refusal::PortDead(name.into()));
             }
         };
-        state.names.insert(name.into(), Named { number, uid });
+        state.named += 1;
+        let nth = state.named;
+        let named = Named { number, uid, nth };
+        state.names.insert(name.into(), named);
         if let Some(stay) = &mut state.stay {
             stay.table.name(number, true);
         }
-        Ok(number)
+        Ok(named)
     }
 
     /// A port that has its name at this host.
-    fn own(&self, name: &str, uid: u32) -> Option<Result<(u64, SendRight), Refusal>> {
+    fn own(&self, name: &str, uid: u32) -> Option<Result<(Named, SendRight), Refusal>> {
         let state = guard(self);
-        let named = state.names.get(name)?;
+        let named = *state.names.get(name)?;
         let Some(Kept::Send(real)) = state.rights.get(&named.number) else {
             return None;
         };
         let may = may(uid, named.uid, name);
-        Some(may.map(|()| (named.number, real.right.clone())))
+        Some(may.map(|()| (named, real.right.clone())))
     }
 
-    /// Has the store asked, if few wait for that.
+    fn refuses(&self, work: Work, refusal: Refusal) {
+        if let Work::CheckIn(name, named, _) = &work {
+            self.unname(name, *named);
+        }
+        work.refuse(refusal);
+    }
+
+    /// Has the store asked, if it answers and few wait for that.
     fn asks(&self, work: Work) {
+        if let Some(lost) = self.store.lost().filter(|_| work.needs_store()) {
+            return self.refuses(work, lost);
+        }
         if self.asked.fetch_add(1, Ordering::Relaxed) >= ASKED_MAX {
             self.asked.fetch_sub(1, Ordering::Relaxed);
-            if let Work::CheckIn(name, number, ..) = &work {
-                self.unname(name, *number);
-            }
-            return work.refuse();
+            let why = "too many calls wait for the cluster's store; try again";
+            return self.refuses(work, Refusal::Cluster(why.into()));
         }
         // The thread ends with the process.
         let _ = self.work.send(work);
@@ -290,7 +375,7 @@ impl NetName for &Inner {
     ) {
         let (uid, _) = identity(caller);
         match self.checks_in(&name, uid, port) {
-            Ok(number) => self.asks(Work::CheckIn(name, number, uid, answer)),
+            Ok(named) => self.asks(Work::CheckIn(name, named, answer)),
             Err(refusal) => {
                 answer.give(Tried(Err(refusal)));
             }
@@ -318,10 +403,7 @@ impl NetName for &Inner {
             own.unwrap_or_else(|| Err(Refusal::PortNotHere(name.clone())))
         });
         match known {
-            Ok((number, _)) => {
-                self.unname(&name, number);
-                self.asks(Work::CheckOut(name, number, Some(answer)));
-            }
+            Ok((named, _)) => self.asks(Work::CheckOut(name, named, answer)),
             Err(refusal) => {
                 answer.give(Tried(Err(refusal)));
             }

@@ -94,15 +94,16 @@ impl Inner {
         parts.extend(pieces.iter().map(Piece::get));
         stay.wire.send(port.home.0, &parts);
         let is_open = stay.table.is_open(port);
-        let owed = stay.wire.owed_bytes(port.home.0);
-        if !stay.table.knows(port) || state.is_once(port) {
+        let is_known = stay.table.knows(port);
+        if stay.wire.owed_bytes(port.home.0) > OWED_BYTES_MAX {
+            self.park(state, port.home);
+        }
+        if !is_known || state.is_once(port) {
             return state.forget(port);
         }
-        if owed > OWED_BYTES_MAX {
-            state.parked.insert(port);
-        }
         if let Some(local) = state.local.get_mut(&port)
-            && (!is_open || owed > OWED_BYTES_MAX)
+            && !is_open
+            && local.in_set
         {
             self.set.remove(&local.port);
             local.in_set = false;

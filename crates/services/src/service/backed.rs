@@ -247,6 +247,7 @@ impl Service {
                         | Held::Name(_)
                         | Held::Mapping(_)
                         | Held::Wired(_)
+                        | Held::Locked { .. }
                         | Held::Process { .. } => None,
                     });
                     let backed: Vec<Name> = backed.collect();
@@ -271,7 +272,11 @@ impl Service {
                 match self.held.get_mut(port) {
                     Some(Held::Object(entry)) => Ok(Both(entry.bytes, entry.give())),
                     Some(
-                        Held::Name(_) | Held::Mapping(_) | Held::Wired(_) | Held::Process { .. },
+                        Held::Name(_)
+                        | Held::Mapping(_)
+                        | Held::Wired(_)
+                        | Held::Locked { .. }
+                        | Held::Process { .. },
                     )
                     | None => Err(Refusal::NotFound("(it is gone)".into())),
                 }
@@ -441,6 +446,7 @@ impl Service {
             | Held::Name(_)
             | Held::Mapping(_)
             | Held::Wired(_)
+            | Held::Locked { .. }
             | Held::Process { .. } => None,
         });
         let mut listed: Vec<PagerListed> = listed.collect();

@@ -284,7 +284,11 @@ impl Service {
         let here = Arc::clone(&self.here);
         let gone = self.held.extract_if(|_, held| match held {
             Held::Process { process, .. } => !here.lives(process.number()),
-            Held::Object(_) | Held::Name(_) | Held::Mapping(_) | Held::Wired(_) => false,
+            Held::Object(_)
+            | Held::Name(_)
+            | Held::Mapping(_)
+            | Held::Wired(_)
+            | Held::Locked { .. } => false,
         });
         for (_, held) in gone {
             if let Held::Process { pid, .. } = held {

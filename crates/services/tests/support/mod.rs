@@ -58,8 +58,14 @@ impl Pager for Store {
 
 /// Runs a host kernel for ever, at the default socket.
 pub fn run_host() -> ! {
+    run_host_with(|service| service)
+}
+
+/// The same, with options.
+pub fn run_host_with(options: impl FnOnce(Service) -> Service) -> ! {
     let objects = Objects::start(RAM).unwrap();
     let service = Service::new(objects, RAM, Arc::new(Store::default())).unwrap();
+    let service = options(service);
     let _listening = service.listen(&farpage_services::default_socket()).unwrap();
     let write_back = service.write_back();
     println!("> ready");
@@ -104,7 +110,8 @@ impl Program {
         Self::start_as(command, kind, socket)
     }
 
-    fn start_as(mut command: Command, kind: &str, socket: &Path) -> Self {
+    /// The same, by a command that runs it.
+    pub fn start_as(mut command: Command, kind: &str, socket: &Path) -> Self {
         command.args(["the_program", "--exact", "--nocapture"]);
         command.env(PROGRAM, kind).env("FARPAGE_HOST", socket);
         let mut child = command
@@ -279,7 +286,7 @@ impl<T: Wire> Wire for Answer<T> {
 
 interface! {
     /// As the host kernel declares it.
-    pub trait Kernel, client KernelByHand, "farpage.kernel" version 6 {
+    pub trait Kernel, client KernelByHand, "farpage.kernel" version 7 {
         /// See there.
         fn create(name: String, bytes: u64) -> Answer<Both<SendRight, SendRight>>;
         /// See there.

@@ -906,6 +906,28 @@ impl Inner {
             (Host(slot.0), (peer, member.address))
         });
         let others: HashMap<Host, (Incarnation, SocketAddr)> = others.collect();
+        // First, since what connects at once is noted there.
+        let mut state = lock(&self.state);
+        let before = std::mem::take(&mut state.members);
+        state.generation = view.generation;
+        state.members = view
+            .members
+            .iter()
+            .map(|(slot, member)| {
+                let incarnation = Incarnation(member.incarnation.0);
+                let is_known = self.post.incarnation(Host(slot.0)) == Some(incarnation);
+                let known = before.get(&slot.0).filter(|_| is_known);
+                let one = Member {
+                    host: Host(slot.0),
+                    name: member.name.clone(),
+                    address: member.address,
+                    is_up: member.incarnation == own || known.is_some_and(|known| known.is_up),
+                    cause: String::new(),
+                };
+                (slot.0, one)
+            })
+            .collect();
+        drop(state);
         self.ports_meet(others.values().map(|(peer, _)| *peer));
         for why in self.post.are_peers(&others) {
             self.say(&format!("cannot meet a host of the cluster: {why}"));
@@ -917,25 +939,6 @@ impl Inner {
             is_other.then_some((member.incarnation, process))
         });
         *lock(&self.neighbours) = neighbours.collect();
-        let mut state = lock(&self.state);
-        let before = std::mem::take(&mut state.members);
-        state.generation = view.generation;
-        state.members = view
-            .members
-            .iter()
-            .map(|(slot, member)| {
-                let known = before.get(&slot.0);
-                let known = known.filter(|known| known.address == member.address);
-                let one = Member {
-                    host: Host(slot.0),
-                    name: member.name.clone(),
-                    address: member.address,
-                    is_up: member.incarnation == own || known.is_some_and(|known| known.is_up),
-                    cause: String::new(),
-                };
-                (slot.0, one)
-            })
-            .collect();
     }
 
     /// A message of another server.
@@ -972,6 +975,7 @@ impl Inbox for Inner {
     fn came_from(&self, from: Incarnation, kind: Kind, bytes: &[u8]) {
         match kind {
             Kind::Port => self.port_part_came(from, bytes),
+            Kind::Sysv => self.sysv_came(from, bytes),
             _ => self.saw_came(from, bytes),
         }
     }
@@ -999,9 +1003,8 @@ impl Inbox for Inner {
                 Some(round) => self.rounds.answered(round, from),
                 None => self.is_wrong(from, "an answer that is none"),
             },
-            Kind::Sysv => self.sysv_came(from, bytes),
             // They come with their stay.
-            Kind::Port | Kind::Saw => {}
+            Kind::Port | Kind::Saw | Kind::Sysv => {}
             Kind::Wake => match take(bytes) {
                 Some((number, offset, count)) => self.observer.wake(number, offset, count),
                 None => self.is_wrong(from, "whom to wake, and it is nobody"),

@@ -149,6 +149,12 @@ impl Cluster {
         self.inner.control.ports().unwrap_or_default()
     }
 
+    /// Why the store does not answer, since that is known.
+    #[must_use]
+    pub fn store_lost(&self) -> Option<String> {
+        lock(&self.inner.state).store_lost.clone()
+    }
+
     /// What the host of a stay calls itself.
     #[must_use]
     pub fn host_name(&self, stay: u64) -> Option<String> {

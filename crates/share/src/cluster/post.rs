@@ -214,7 +214,7 @@ impl Receiver for Ears {
         };
         let (first, rest) = message.split_first().unwrap_or((&0, &[]));
         match Kind::of(*first) {
-            Some(kind @ (Kind::Port | Kind::Saw)) => inbox.came_from(stay, kind, rest),
+            Some(kind @ (Kind::Port | Kind::Saw | Kind::Sysv)) => inbox.came_from(stay, kind, rest),
             Some(kind) => inbox.came(from, kind, rest),
             None => inbox.is_wrong(from, "a message of no kind of this version"),
         }

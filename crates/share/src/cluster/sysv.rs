@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
 
-use farpage_coherence::Host;
 use farpage_control::View;
+use farpage_network::Incarnation;
 use farpage_sysv::{Command, Message, Output, Replica, Reply, Thread};
 
 use super::post::Inbox;
@@ -14,6 +14,8 @@ use super::{Cluster, Inner, Kind, lock, put, take};
 const EIO: i32 = 5;
 /// Bytes that are sent at a time: all that there is may be longer than a message can be.
 const PART_BYTES: usize = 512 << 10;
+/// Bytes of a message at most: all semaphores and queues that there can be, and more.
+const MESSAGE_BYTES_MAX: usize = 256 << 20;
 
 /// What is done with what a call returns.
 pub type Replied = Box<dyn FnOnce(Reply) + Send>;
@@ -24,8 +26,22 @@ pub type Woken = Option<Thread>;
 /// This host's part of it.
 pub(super) struct Sysv {
     state: Mutex<State>,
-    /// What has come of messages that come in parts.
-    parts: Mutex<HashMap<Host, Vec<u8>>>,
+    parts: Mutex<Parts>,
+}
+
+/// What has come of messages that come in parts, by the stay of who sends them: another that has its
+/// number begins anew.
+#[derive(Default)]
+struct Parts(HashMap<Incarnation, Vec<u8>>);
+
+impl Parts {
+    /// Another part: the whole message, when it was the last. What is too long is cut, and so is none.
+    fn came(&mut self, from: Incarnation, is_last: bool, part: &[u8]) -> Option<Vec<u8>> {
+        let known = self.0.entry(from).or_default();
+        let room = MESSAGE_BYTES_MAX.saturating_sub(known.len());
+        known.extend_from_slice(&part[..part.len().min(room)]);
+        is_last.then(|| self.0.remove(&from)).flatten()
+    }
 }
 
 struct State {
@@ -56,33 +72,28 @@ impl Inner {
     /// There is a new view.
     pub(super) fn sysv_sees(&self, view: &View) {
         let members: BTreeSet<u64> = view.members.values().map(|one| one.incarnation.0).collect();
-        let there = |host: &Host, _: &mut Vec<u8>| view.members.keys().any(|slot| slot.0 == host.0);
-        lock(&self.sysv.parts).retain(there);
+        let there = |stay: &Incarnation, _: &mut Vec<u8>| members.contains(&stay.0);
+        lock(&self.sysv.parts).0.retain(there);
         lock(&self.sysv.state).replica.viewed(&members);
         self.drain_sysv();
     }
 
     /// A part of a message of another host came: who that is, whether it is the last, and it.
-    pub(super) fn sysv_came(&self, from: Host, bytes: &[u8]) {
-        let Some((is_last, part)) = bytes.split_first() else {
-            return self.is_wrong(from, "a part of nothing");
-        };
-        let whole = {
-            let mut parts = lock(&self.sysv.parts);
-            let known = parts.entry(from).or_default();
-            known.extend_from_slice(part);
-            match *is_last != 0 {
-                true => std::mem::take(known),
-                false => return,
-            }
-        };
-        let Some((stay, message)) = take::<(u64, Message)>(&whole) else {
-            return self.is_wrong(from, "what is nothing of System V");
-        };
-        // The number of a host may be another's since then.
-        if self.host_of(stay) != Some(from) {
+    pub(super) fn sysv_came(&self, from: Incarnation, bytes: &[u8]) {
+        // Who has left meanwhile is not heard.
+        let Some(host) = self.host_of(from.0) else {
             return;
-        }
+        };
+        let Some((is_last, part)) = bytes.split_first() else {
+            return self.is_wrong(host, "a part of nothing");
+        };
+        let Some(whole) = lock(&self.sysv.parts).came(from, *is_last != 0, part) else {
+            return;
+        };
+        let known = take::<(u64, Message)>(&whole).filter(|(stay, _)| *stay == from.0);
+        let Some((stay, message)) = known else {
+            return self.is_wrong(host, "what is nothing of System V");
+        };
         let received = lock(&self.sysv.state).replica.received(stay, message);
         if let Err(wrong) = received {
             self.say(&wrong.to_string());
@@ -171,5 +182,31 @@ impl Cluster {
         state.replies.insert(number, replied);
         drop(state);
         inner.drain_sysv();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_stay_are_one_message_and_not_those_of_another() {
+        let mut parts = Parts::default();
+        let [one, next] = [Incarnation(1), Incarnation(2)];
+        assert_eq!(parts.came(one, false, b"ab"), None);
+        assert_eq!(parts.came(next, true, b"x"), Some(b"x".to_vec()));
+        assert_eq!(parts.came(one, true, b"c"), Some(b"abc".to_vec()));
+        assert_eq!(parts.came(one, true, b""), Some(Vec::new()));
+        assert!(parts.0.is_empty());
+    }
+
+    #[test]
+    fn what_is_too_long_takes_no_more_room() {
+        let mut parts = Parts::default();
+        let part = vec![0; 100 << 20];
+        for _ in 0..3 {
+            parts.came(Incarnation(1), false, &part);
+        }
+        assert_eq!(parts.0[&Incarnation(1)].len(), MESSAGE_BYTES_MAX);
     }
 }

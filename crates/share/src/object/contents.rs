@@ -1,17 +1,25 @@
 //! What is at this host of a unit, and where it goes.
 
+use std::time::{Duration, Instant};
+
 use farpage_abi::{Access, PAGE_BYTES, PageRange};
 use farpage_pagers::{PageOut, PagerError, Supplied, Ticket};
 
-use super::Shared;
+use super::{Shared, UNREADABLE, lock};
 use crate::unit::{Places, Taken};
+
+/// A disk that fails has many units.
+const SAID_EVERY: Duration = Duration::from_secs(10);
 
 impl Shared {
     /// All of a unit, which this host has.
     pub(super) fn contents(&self, places: &Places<'_>, unit: u64) -> Result<Box<[u8]>, PagerError> {
-        let (kept, is_new) = self.with(unit, |cell| (cell.contents.clone(), cell.is_new));
+        let (kept, is_bad, is_new) = self.with(unit, |cell| {
+            (cell.contents.clone(), cell.is_bad, cell.is_new)
+        });
         match kept {
             Some(contents) => Ok(contents),
+            None if is_bad => Err(UNREADABLE),
             None if let Some(twin) = self.twin_of(unit)? => {
                 places.all_or(self.pages_of(unit), twin)
             }
@@ -21,11 +29,40 @@ impl Shared {
         }
     }
 
+    /// As [`Shared::contents`], for another host. It gets a message without any when they cannot be read:
+    /// so its threads are told, and all else goes on as it does.
+    pub(super) fn contents_to_send(&self, places: &Places<'_>, unit: u64) -> Option<Box<[u8]>> {
+        let contents = self.contents(places, unit);
+        contents.map_err(|error| self.cannot_read(unit, error)).ok()
+    }
+
+    /// Who runs this host is told why others are told that a unit cannot be read.
+    pub(super) fn cannot_read(&self, unit: u64, error: PagerError) {
+        // What another host could not read is said there.
+        if error == UNREADABLE {
+            return;
+        }
+        let mut said = lock(&self.unread_said);
+        if said.is_none_or(|at| at.elapsed() > SAID_EVERY) {
+            *said = Some(Instant::now());
+            let name = &self.about.name;
+            farpage_sys::say!(
+                "farpage: cannot read unit {unit} of '{name}' for another host, from the paging space or the file \
+                 that has it ({error}): programs that touch it get SIGBUS; look at that disk (others of it are not \
+                 named for {} s)",
+                SAID_EVERY.as_secs()
+            );
+        }
+    }
+
     /// Output::Withdraw: until the unit is gone from here its contents are in the cell.
     pub(super) fn withdraw(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
-        let contents = self.contents(places, unit)?;
+        let contents = self.contents_to_send(places, unit);
         places.kernel.take_away(self.pages_of(unit))?;
-        self.with(unit, |cell| cell.contents = Some(contents));
+        self.with(unit, |cell| {
+            cell.is_bad = contents.is_none();
+            cell.contents = contents;
+        });
         if let Some(backing) = places.backing {
             backing.leaves(unit);
         }
@@ -61,10 +98,14 @@ impl Shared {
         access: Access,
         is_owner: bool,
     ) -> Result<bool, PagerError> {
-        let (contents, is_new, may_write) = self.with(unit, |cell| {
+        let (contents, is_bad, is_new, may_write) = self.with(unit, |cell| {
             let may_write = cell.unit.allowed() == Some(Access::Write);
-            (cell.contents.take(), cell.is_new, may_write)
+            (cell.contents.take(), cell.is_bad, cell.is_new, may_write)
         });
+        if is_bad {
+            self.supply_fails(unit, access);
+            return Ok(true);
+        }
         let tickets = self.with(unit, |cell| cell.tickets_for(access));
         if let Some(contents) = contents.as_deref().filter(|_| is_owner) {
             // First, since who is let in may write.
@@ -129,6 +170,22 @@ impl Shared {
             Some(_) | None => {}
         }
         Ok(true)
+    }
+
+    /// The unit has come, and not its contents. Who touches a copy of it the next time asks again.
+    fn supply_fails(&self, unit: u64, access: Access) {
+        lock(&self.failures).insert(unit, UNREADABLE);
+        let tickets = self.with(unit, |cell| {
+            let tickets = cell.tickets_for(access);
+            if !cell.unit.is_owner() {
+                cell.unit.let_go();
+                cell.unit.forget();
+            }
+            tickets
+        });
+        for ticket in tickets {
+            ticket.fail(UNREADABLE);
+        }
     }
 
     /// Pages that no ticket is for stay at this host all the same: it owns them.

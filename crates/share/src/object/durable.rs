@@ -8,7 +8,7 @@ use std::time::Duration;
 use farpage_abi::Access;
 use farpage_pagers::PagerError;
 
-use super::{Shared, lock};
+use super::{Shared, UNREADABLE, lock};
 use crate::cell::Event;
 use crate::durable::{FlushError, Flushed};
 use crate::unit::Places;
@@ -59,6 +59,7 @@ impl Shared {
             });
         };
         let _alone = lock(&self.flushes);
+        backing.finishes()?;
         let read = backing
             .modified()
             .chunks(AT_ONCE)
@@ -133,6 +134,11 @@ impl Shared {
             return Ok(());
         };
         if self.with(unit, |cell| cell.flushed.is_none()) {
+            return Ok(());
+        }
+        if self.with(unit, |cell| cell.is_bad) {
+            let flushed = self.with(unit, |cell| cell.flushed.take());
+            flushed.into_iter().for_each(|one| one.fails(UNREADABLE));
             return Ok(());
         }
         let contents = match self.with(unit, |cell| cell.contents.clone()) {

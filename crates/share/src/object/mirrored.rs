@@ -75,8 +75,11 @@ impl Shared {
         to: Host,
         message: Message,
         version: Option<Epoch>,
-    ) -> Result<(), PagerError> {
-        let contents = self.contents(places, unit)?;
+    ) {
+        let Some(contents) = self.contents_to_send(places, unit) else {
+            // It shows nothing.
+            return self.says_of_unit(unit, to, message, None);
+        };
         let mut written = Vec::new();
         let mut then = Then {
             to,
@@ -89,7 +92,6 @@ impl Shared {
             None => then.contents = Some(contents),
         }
         self.sends_written(places, written, Some(then));
-        Ok(())
     }
 
     /// True when messages with contents go by the backup.
@@ -313,17 +315,12 @@ impl Shared {
     }
 
     /// Output::Keep: what this host gives away stays with it.
-    pub(super) fn keeps_own(
-        &self,
-        places: &Places<'_>,
-        unit: u64,
-        version: Epoch,
-    ) -> Result<(), PagerError> {
-        let contents = self.contents(places, unit)?;
-        if let Some(mirrored) = self.mirrored() {
+    pub(super) fn keeps_own(&self, places: &Places<'_>, unit: u64, version: Epoch) {
+        if let Some(mirrored) = self.mirrored()
+            && let Some(contents) = self.contents_to_send(places, unit)
+        {
             self.keeps(mirrored, unit, version, &contents);
         }
-        Ok(())
     }
 
     /// Keeps contents, unless later ones are kept.
@@ -375,12 +372,15 @@ impl Shared {
         version: Epoch,
     ) -> Result<(), PagerError> {
         if version == Epoch(0) {
-            self.with(unit, |cell| (cell.contents, cell.is_new) = (None, true));
+            self.with(unit, |cell| {
+                (cell.contents, cell.is_bad, cell.is_new) = (None, false, true)
+            });
             return Ok(());
         }
         let contents = self.kept().get(self.pages_of(unit), false)?;
         let is_put = places.keep(self.pages_of(unit), &contents).is_ok();
         self.with(unit, |cell| {
+            cell.is_bad = false;
             (cell.contents, cell.is_new) = ((!is_put).then_some(contents), false);
         });
         Ok(())

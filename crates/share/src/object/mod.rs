@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageRange};
 use farpage_coherence::{Contents, HOSTS_MAX, Host, Message, Output, Page, Twinned, Violation};
@@ -45,8 +45,10 @@ use leave::Untouched;
 const PARTS: u64 = 16;
 /// The last contents died with a host.
 pub(crate) const LOST: PagerError = PagerError::Read(errno::EIO);
+/// Whoever had the last contents cannot read them.
+pub(crate) const UNREADABLE: PagerError = PagerError::Read(errno::EREMOTEIO);
 /// This host may not act any more.
-const FENCED: PagerError = PagerError::Read(errno::EHOSTUNREACH);
+pub(crate) const FENCED: PagerError = PagerError::Read(errno::EHOSTUNREACH);
 /// Nobody may write.
 const SEALED: PagerError = PagerError::Read(errno::EROFS);
 /// Who had all contents has died.
@@ -106,6 +108,8 @@ pub(crate) struct Shared {
     counters: Counters,
     /// Why units could not be had.
     failures: Mutex<HashMap<u64, PagerError>>,
+    /// When it was last said that one cannot be read here.
+    unread_said: Mutex<Option<Instant>>,
     /// Its home now.
     home: Mutex<Home>,
     kind: Kind,
@@ -191,6 +195,7 @@ impl Shared {
             cells: std::array::from_fn(|_| Mutex::default()),
             counters: Counters::default(),
             failures: Mutex::default(),
+            unread_said: Mutex::default(),
         })
     }
 
@@ -539,7 +544,10 @@ impl Shared {
             for output in std::mem::take(&mut work.outputs) {
                 let done = match output {
                     Does::As(output) => self.does(places, unit, output, &mut work),
-                    Does::Send(to, message) => self.says_simple(places, unit, to, message),
+                    Does::Send(to, message) => {
+                        self.says_simple(places, unit, to, message);
+                        Ok(())
+                    }
                     Does::Store => {
                         self.stores(unit, work.came.take());
                         Ok(())
@@ -564,7 +572,8 @@ impl Shared {
         match output {
             Output::Take => {
                 self.with(unit, |cell| {
-                    (cell.contents, cell.is_new) = (work.came.take(), false)
+                    cell.is_bad = work.came.is_none();
+                    (cell.contents, cell.is_new) = (work.came.take(), false);
                 });
             }
             Output::Allow(Some(Access::Write)) => {
@@ -585,6 +594,7 @@ impl Shared {
                 count(&self.counters.dropped);
                 self.with(unit, |cell| {
                     cell.has_let_in();
+                    cell.is_bad = false;
                     (cell.contents, cell.is_new) = (None, false);
                 });
                 if let Some(backing) = &self.backing {
@@ -598,7 +608,7 @@ impl Shared {
                     self.has_changed(places, unit);
                 }
             }
-            Output::Send(to, message) => self.sends(places, unit, to, message)?,
+            Output::Send(to, message) => self.sends(places, unit, to, message),
             Output::Lost => self.fails(unit, LOST),
             Output::Sealed => self.refuses_to_write(unit),
             Output::Show {
@@ -607,9 +617,9 @@ impl Shared {
                 version,
             } => {
                 self.counts_message(&message);
-                self.shows(places, unit, to, message, Some(version))?;
+                self.shows(places, unit, to, message, Some(version));
             }
-            Output::Keep(version) => self.keeps_own(places, unit, version)?,
+            Output::Keep(version) => self.keeps_own(places, unit, version),
             Output::Restore(version) => self.restores(places, unit, version)?,
             Output::Answer(access) => {
                 self.with(unit, Cell::lets_in);
@@ -626,27 +636,26 @@ impl Shared {
         Ok(())
     }
 
-    fn sends(
-        &self,
-        places: &Places<'_>,
-        unit: u64,
-        to: Host,
-        message: Message,
-    ) -> Result<(), PagerError> {
+    fn sends(&self, places: &Places<'_>, unit: u64, to: Host, message: Message) {
         self.counts_message(&message);
         if message.has_contents() && self.goes_by_backup() {
             return self.shows(places, unit, to, message, None);
         }
-        count(&self.counters.sent);
         self.asks_at(unit, &message);
-        // Before it is counted as sent: without them it is not.
+        // Before it is counted as sent: it may take long.
         let contents = match message.has_contents() {
-            true => Some(self.contents(places, unit)?),
+            true => self.contents_to_send(places, unit),
             false => None,
         };
+        self.says_of_unit(unit, to, message, contents.as_deref());
+    }
+
+    /// A message goes straight to a host.
+    fn says_of_unit(&self, unit: u64, to: Host, message: Message, contents: Option<&[u8]>) {
+        count(&self.counters.sent);
         let Some(generation) = self.shell.generation_to(to) else {
             // It has died: what it asked for is not asked for any more.
-            return Ok(());
+            return;
         };
         let said = Said::Unit {
             object: self.about.number,
@@ -656,11 +665,10 @@ impl Shared {
             message,
         };
         let head = said.bytes();
-        match &contents {
+        match contents {
             Some(contents) => self.shell.send(to, &[&head, &self.abroad(unit, contents)]),
             None => self.shell.send(to, &[&head]),
         }
-        Ok(())
     }
 
     fn counts_message(&self, message: &Message) {

@@ -8,7 +8,7 @@ use farpage_abi::{Access, ObjectId, PageIndex};
 use farpage_coherence::Twinned;
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
 
-use super::{FENCED, HOMELESS, LOST, SEALED, Shared, lock};
+use super::{FENCED, HOMELESS, LOST, SEALED, Shared, UNREADABLE, lock};
 use crate::cell::Event;
 use crate::counters::count;
 use crate::holds::Due;
@@ -59,6 +59,10 @@ impl Pager for Shared {
                     into,
                     "this host is out of the cluster, or leaves it, and others may change it; start \
                      the program again when the host is in the cluster"
+                ),
+                UNREADABLE => into.write_str(
+                    "the host that has its last contents cannot read them from its paging space, or file, and \
+                     says there why",
                 ),
                 HOMELESS if self.is_durable() => write!(
                     into,

@@ -10,7 +10,7 @@ use farpage_abi::PageRange;
 use farpage_coherence::{Host, Hosts, Violation};
 use farpage_pagers::PagerError;
 
-use super::{HOMELESS, Kind, Shared, lock};
+use super::{HOMELESS, Kind, Shared, UNREADABLE, lock};
 use crate::counters::count;
 use crate::line::Happening;
 use crate::simple::{Message, Said, State};
@@ -64,19 +64,16 @@ impl Shared {
     }
 
     /// Client and server tell each other something.
-    pub(super) fn says_simple(
-        &self,
-        places: &Places<'_>,
-        unit: u64,
-        to: Host,
-        message: Message,
-    ) -> Result<(), PagerError> {
+    pub(super) fn says_simple(&self, places: &Places<'_>, unit: u64, to: Host, message: Message) {
         let Some(state) = self.simple() else {
-            return Ok(());
+            return;
         };
         let contents = match message {
-            Message::Returned { .. } => Some(self.contents(places, unit)?),
-            Message::Supply { contents: true, .. } => Some(self.stored(state, unit)?),
+            Message::Returned { .. } => self.contents_to_send(places, unit),
+            Message::Supply { contents: true, .. } => {
+                let stored = self.stored(state, unit);
+                stored.map_err(|error| self.cannot_read(unit, error)).ok()
+            }
             Message::Supply {
                 contents: false, ..
             }
@@ -94,12 +91,12 @@ impl Shared {
             };
             // This thread is at work on the object, so it is done next.
             return match self.happens_in_line(Happening::Simple { from, said }) {
-                Ok(()) => Ok(()),
+                Ok(()) => {}
                 Err(violation) => unreachable!("{violation}"),
             };
         }
         let Some(generation) = self.shell.generation_to(to) else {
-            return Ok(());
+            return;
         };
         count(&self.counters.sent);
         if let Message::Supply { to_write: true, .. } = message {
@@ -118,16 +115,22 @@ impl Shared {
         let contents = contents.unwrap_or_default();
         self.shell
             .send(to, &[&said.bytes(), &self.abroad(unit, &contents)]);
-        Ok(())
     }
 
-    /// The server has contents back.
+    /// The server has contents back, or is told that they cannot be read.
     pub(super) fn stores(&self, unit: u64, contents: Option<Box<[u8]>>) {
-        let (Some(state), Some(contents)) = (self.simple(), contents) else {
+        let Some(state) = self.simple() else {
             return;
+        };
+        let Some(contents) = contents else {
+            let mut state = lock(state);
+            state.unstored.remove(&unit);
+            state.bad.insert(unit);
+            return self.kept().forget(self.pages_of(unit));
         };
         let is_put = self.kept().put(self.pages_of(unit), &contents).is_ok();
         let mut state = lock(state);
+        state.bad.remove(&unit);
         match is_put {
             true => state.unstored.remove(&unit),
             // There is no room in paging space: they stay in memory.
@@ -136,9 +139,14 @@ impl Shared {
     }
 
     fn stored(&self, state: &Mutex<State>, unit: u64) -> Result<Box<[u8]>, PagerError> {
-        if let Some(contents) = lock(state).unstored.get(&unit) {
+        let has = lock(state);
+        if has.bad.contains(&unit) {
+            return Err(UNREADABLE);
+        }
+        if let Some(contents) = has.unstored.get(&unit) {
             return Ok(contents.clone());
         }
+        drop(has);
         self.kept().get(self.pages_of(unit), true)
     }
 

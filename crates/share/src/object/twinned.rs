@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use farpage_abi::{PAGE_BYTES, PageIndex};
 use farpage_coherence::{Host, TwinMessage, TwinOutput, Twinned, Violation};
-use farpage_pagers::PagerError;
+use farpage_pagers::{PagerError, errno};
 
 use super::{FENCED, Kind, LOST, Shared, Work, lock};
 use crate::cell::{Cell, Event};
@@ -25,6 +25,8 @@ use crate::wire::Said;
 const TWINS_MAX: u64 = 64 << 20;
 /// What could not be put in a page is tried again after so long.
 const AGAIN: Duration = Duration::from_millis(10);
+/// And so often: then its page cannot be had.
+const TRIES: u32 = 200;
 
 /// A diff that is being put in the pages of a unit.
 struct Putting {
@@ -202,7 +204,7 @@ impl Shared {
                     count(&self.counters.given);
                 }
                 let contents = match message.has_contents() {
-                    true => Some(self.contents(places, unit)?),
+                    true => self.contents_to_send(places, unit),
                     false => None,
                 };
                 let contents = contents
@@ -212,7 +214,15 @@ impl Shared {
                 Ok(())
             }
             TwinOutput::Twin => self.twins_now(places, unit),
-            TwinOutput::Diff { to, number } => self.sends_diff(places, unit, to, number),
+            TwinOutput::Diff { to, number } => {
+                if let Err(error) = self.sends_diff(places, unit, to, number) {
+                    self.forgets_twin(unit);
+                    lock(&self.failures).insert(unit, error);
+                    self.fails_calls(unit, error);
+                    self.with(unit, |cell| cell.unit.twinned().map(Twinned::unchanged));
+                }
+                Ok(())
+            }
             TwinOutput::Again { to, number } => {
                 let diff = self.with(unit, |cell| cell.twins().diff.clone());
                 let message = TwinMessage::Diff { number };
@@ -222,7 +232,7 @@ impl Shared {
             TwinOutput::Apply(apply) => {
                 let came = work.came.take().unwrap_or_default();
                 let runs = self.runs_at_home(unit, &came);
-                self.with(unit, |cell| cell.twins().applying.insert(apply, runs));
+                self.with(unit, |cell| cell.twins().applying.insert(apply, (runs, 0)));
                 self.puts(places, unit, apply);
                 Ok(())
             }
@@ -292,6 +302,12 @@ impl Shared {
         to: Host,
         number: u64,
     ) -> Result<(), PagerError> {
+        if self.with(unit, |cell| cell.is_bad) {
+            // Nobody could write to it.
+            self.forgets_twin(unit);
+            self.with(unit, |cell| cell.unit.twinned().map(Twinned::unchanged));
+            return Ok(());
+        }
         let twin = self.twin_of(unit)?.ok_or(PagerError::Corrupt)?;
         let contents = self.contents(places, unit)?;
         // In the order of bytes between hosts.
@@ -331,7 +347,8 @@ impl Shared {
         let first = self.pages_of(unit).start.0;
         let mut by_page: Vec<(u64, Runs)> = Vec::new();
         self.with(unit, |cell| {
-            for (at, run) in cell.twins().applying.get(&apply).into_iter().flatten() {
+            let runs = cell.twins().applying.get(&apply).map(|(runs, _)| runs);
+            for (at, run) in runs.into_iter().flatten() {
                 let mut rest = &run[..];
                 let mut at = *at;
                 while !rest.is_empty() {
@@ -393,8 +410,30 @@ impl Shared {
     pub(super) fn after_put(&self, places: &Places<'_>, unit: u64, apply: u64, is_put: bool) {
         match is_put {
             true => self.is_put(unit, apply),
-            false => self.puts(places, unit, apply),
+            false if self.is_to_try_again(unit, apply) => self.puts(places, unit, apply),
+            false => self.cannot_put(unit, apply),
         }
+    }
+
+    fn is_to_try_again(&self, unit: u64, apply: u64) -> bool {
+        self.with(unit, |cell| {
+            let one = cell.twins().applying.get_mut(&apply);
+            one.is_some_and(|(_, tries)| {
+                *tries += 1;
+                *tries < TRIES
+            })
+        })
+    }
+
+    /// Who sent the diff is told that it is lost.
+    fn cannot_put(&self, unit: u64, apply: u64) {
+        self.cannot_read(unit, PagerError::Read(errno::EIO));
+        self.with(unit, |cell| {
+            cell.twins().applying.remove(&apply);
+            if let Some(page) = cell.unit.twinned() {
+                page.not_applied(apply);
+            }
+        });
     }
 
     /// True when something of others is being put in a unit.

@@ -19,7 +19,7 @@ use crate::counters::{Figures, Flows};
 use crate::durable::FlushError;
 use crate::gate::Gate;
 use crate::holds::Holds;
-use crate::object::{About, Home, LOST, Shared, lock};
+use crate::object::{About, FENCED, Home, LOST, Shared, lock};
 use crate::parts::Parts;
 use crate::recovery::Recovering;
 use crate::seen::{Flow, UnitFigures};
@@ -217,10 +217,16 @@ pub type OnReleased = Box<dyn FnOnce(Result<(), Unreleased>) + Send>;
 pub enum Unreleased {
     /// The contents are lost.
     #[error(
-        "what was written to '{0}' is lost in part: the host that had those pages has died, and \
-         nobody else has them (consistency release is with 1 replica); make it anew"
+        "what was written to '{0}' is lost in part: the host that had those pages has died, or cannot read \
+         them, and nobody else has them (consistency release is with 1 replica); make it anew"
     )]
     Lost(String),
+    /// A page cannot be read.
+    #[error(
+        "what was written to '{0}' does not reach others: a page of it cannot be read from the paging space of \
+         this host ({1}), so what was changed there is lost; look at that disk"
+    )]
+    Unread(String, PagerError),
     /// This host may not act any more.
     #[error(
         "what was written to '{0}' does not reach others: this host is out of the cluster, or \
@@ -232,7 +238,8 @@ pub enum Unreleased {
 fn unreleased(name: String, error: PagerError) -> Unreleased {
     match error {
         LOST => Unreleased::Lost(name),
-        _ => Unreleased::Out(name),
+        FENCED => Unreleased::Out(name),
+        error => Unreleased::Unread(name, error),
     }
 }
 

@@ -300,7 +300,8 @@ fn take_twinned(
     Ok(shared.twin_came(from, unit, message, came)?)
 }
 
-/// What came with a message of a unit.
+/// What came with a message of a unit: nothing, also where contents belong to it, when its sender cannot
+/// read them.
 fn contents_of(
     shared: &Shared,
     unit: u64,
@@ -308,9 +309,10 @@ fn contents_of(
     contents: &[u8],
 ) -> Result<Option<Box<[u8]>>, &'static str> {
     let bytes = unit_bytes(shared, unit)?;
-    match contents.len() == usize::from(has_contents) * bytes {
-        true => Ok(has_contents.then(|| shared.at_home(unit, contents))),
-        false => Err("a message with the wrong number of bytes"),
+    match contents.len() {
+        0 => Ok(None),
+        length if has_contents && length == bytes => Ok(Some(shared.at_home(unit, contents))),
+        _ => Err("a message with the wrong number of bytes"),
     }
 }
 

@@ -32,8 +32,14 @@ pub struct Store {
 
 type Contents = Box<[u8; PAGE_BYTES]>;
 
+/// Paging space cannot be read at the moment.
+pub static UNREADABLE: AtomicBool = AtomicBool::new(false);
+
 impl Pager for Store {
     fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+        if UNREADABLE.load(Ordering::SeqCst) {
+            return Err(PagerError::Read(farpage_pagers::errno::EIO));
+        }
         let (object, pages, mut all) = (
             request.object(),
             request.pages(),

@@ -1,12 +1,12 @@
 //! SIGBUS of an access, as x86-64 reports it.
 
 use core::arch::naked_asm;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use linux_raw_sys::general as g;
 
 use super::{Answer, BadAccess, set_default};
-use crate::raw::Result;
+use crate::raw::{Errno, Result};
 use crate::syscall;
 
 /// `struct sigaction` as the kernel takes it.
@@ -47,32 +47,38 @@ const _: () = {
 
 const BUS_BIT: u64 = 1 << (g::SIGBUS - 1);
 
-static ANSWER: AtomicUsize = AtomicUsize::new(0);
+/// Who is asked, in this order, until somebody answers.
+static ANSWERS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+/// The handler is installed, or about to be.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// What was there before: handler, flags, mask.
 static BEFORE: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
 /// Has `answer` asked about every SIGBUS of an access, with all signals blocked and on the stack
-/// of the thread. What it does not answer goes to the action that was there before.
+/// of the thread. What nobody answers goes to the action that was there before the first of them.
 ///
 /// # Safety
-/// `answer` must be sound wherever a thread may access memory that raises SIGBUS. Called once.
+/// `answer` must be sound wherever a thread may access memory that raises SIGBUS.
 ///
 /// # Errors
-/// As `sigaction(2)`.
+/// As `sigaction(2)`; `EMFILE` when four answer already.
 pub unsafe fn answer_sigbus(answer: Answer) -> Result<()> {
-    let mut before = Action {
-        handler: 0,
-        flags: 0,
-        restorer: 0,
-        mask: 0,
+    let new = answer as usize;
+    let is_taken = |slot: &AtomicUsize| {
+        let stored = slot.compare_exchange(0, new, Ordering::Release, Ordering::Relaxed);
+        stored.is_ok() || stored == Err(new)
     };
-    // SAFETY: `before` is valid for a write of its size.
-    unsafe { syscall!(g::__NR_rt_sigaction, g::SIGBUS, 0, &raw mut before, 8) }?;
+    if !ANSWERS.iter().any(is_taken) {
+        return Err(Errno::EMFILE);
+    }
+    if INSTALLED.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    let before = current()?;
     let words = [before.handler as u64, before.flags, before.mask];
     for (word, value) in BEFORE.iter().zip(words) {
         word.store(value, Ordering::Relaxed);
     }
-    ANSWER.store(answer as usize, Ordering::Release);
     let action = Action {
         handler: on_sigbus as *const () as usize,
         flags: u64::from(g::SA_SIGINFO | g::SA_RESTORER | g::SA_RESTART),
@@ -81,6 +87,23 @@ pub unsafe fn answer_sigbus(answer: Answer) -> Result<()> {
     };
     // SAFETY: the handler has the signature that SA_SIGINFO asks for, and the restorer returns.
     unsafe { syscall!(g::__NR_rt_sigaction, g::SIGBUS, &raw const action, 0, 8) }.map(drop)
+}
+
+/// True while the handler is in force: nobody has put another in its place.
+pub fn is_answering_sigbus() -> bool {
+    current().is_ok_and(|action| action.handler == on_sigbus as *const () as usize)
+}
+
+fn current() -> Result<Action> {
+    let mut action = Action {
+        handler: 0,
+        flags: 0,
+        restorer: 0,
+        mask: 0,
+    };
+    // SAFETY: `action` is valid for a write of its size.
+    unsafe { syscall!(g::__NR_rt_sigaction, g::SIGBUS, 0, &raw mut action, 8) }?;
+    Ok(action)
 }
 
 /// Returns from a handler. Unwinders know this sequence.
@@ -100,11 +123,16 @@ extern "C" fn on_sigbus(signal: i32, info: *mut Info, context: *mut Context) {
             write: frame.error & 2 != 0,
             protection: frame.error & 1 != 0,
         };
-        let answer = ANSWER.load(Ordering::Acquire);
-        // SAFETY: `answer_sigbus` stored a function of this type before it installed this handler.
-        let answer = unsafe { core::mem::transmute::<usize, Answer>(answer) };
-        if answer(access) {
-            return;
+        for slot in &ANSWERS {
+            let answer = slot.load(Ordering::Acquire);
+            if answer == 0 {
+                break;
+            }
+            // SAFETY: `answer_sigbus` stores functions of this type, and nothing else.
+            let answer = unsafe { core::mem::transmute::<usize, Answer>(answer) };
+            if answer(access) {
+                return;
+            }
         }
     }
     forward(signal, seen.code > 0, info, context);

@@ -1,7 +1,12 @@
 //! Hosts that join, leave and die at any time, by seed: what one was told is done is done once, at all.
 
+#[path = "../../../coherence/src/tests/seeds.rs"]
+mod seeds;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::vec::Vec;
+
+use seeds::seeds;
 
 use super::{Log, Message, Output, Replica};
 use crate::state::{Call, Command, Process, Reply, Thread, What};
@@ -280,12 +285,12 @@ fn run(seed: u64) {
 
 #[test]
 fn what_a_host_was_told_is_done_is_done_once_while_that_host_lives() {
-    let seeds = std::env::var("FARPAGE_SEEDS")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    for seed in 0..seeds.unwrap_or(1000) {
+    for seed in seeds() {
         let ran = std::panic::catch_unwind(|| run(seed));
-        assert!(ran.is_ok(), "seed {seed}");
+        assert!(
+            ran.is_ok(),
+            "seed {seed}; replay: FARPAGE_SEED={seed} cargo test -p farpage-sysv told"
+        );
     }
 }
 

@@ -25,12 +25,16 @@ impl World {
         for page in 0..self.latest.len() {
             self.check_page(page)?;
         }
+        for member in self.living() {
+            self.check_locks(member)?;
+        }
         if self.hops_max > HOPS_MAX {
             return Err("a request goes round and round".into());
         }
         let rests = self.due().is_empty();
         for member in self.living().filter(|_| rests) {
             let stuck = member.pages.iter().any(|page| page.wanted().is_some());
+            let stuck = stuck || member.locker.is_some();
             if stuck || member.members.is_frozen() || !member.inbox.is_empty() {
                 return Err(format!("{} waits for nothing: {member:?}", member.own));
             }

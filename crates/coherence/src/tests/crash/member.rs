@@ -9,6 +9,7 @@ use farpage_abi::{Access, PageIndex};
 
 use super::super::check_said;
 use super::flying::{About, Bytes, Flying, PAGES, What};
+use super::locker::Locker;
 use crate::{Change, Host, Members, Message, Mirror, Output, Page, Receipt, Report, View};
 
 /// Something that a host does, for the world to do.
@@ -36,6 +37,8 @@ pub(super) struct Member {
     pub(super) inbox: Vec<Flying>,
     /// Its backup has this parcel, and has not said so.
     pub(super) arrived: Option<u64>,
+    /// A thread that locks pages.
+    pub(super) locker: Option<Locker>,
     pub(super) reported: bool,
     pub(super) reports: BTreeMap<Host, Vec<(usize, Report)>>,
 }
@@ -54,6 +57,7 @@ impl Hash for Member {
         (
             &self.inbox,
             self.arrived.is_some(),
+            self.locker,
             self.reported,
             &self.reports,
         )
@@ -94,6 +98,7 @@ impl Member {
             knows: [0; PAGES],
             inbox: Vec::new(),
             arrived: None,
+            locker: None,
             reported: false,
             reports: BTreeMap::new(),
         }

@@ -2,6 +2,7 @@
 
 mod flying;
 mod laws;
+mod locker;
 mod member;
 mod model;
 mod named;

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
 
+use farpage_abi::Access;
 use stateright::{Checker, Model, Property};
 
 use super::world::{Action, World};
@@ -14,9 +15,9 @@ struct Small {
     pages: usize,
     is_mirrored: bool,
     may_seal: bool,
+    may_lock: bool,
     /// Faults, writes, and copies dropped to have room.
     chances: u8,
-    depth: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +72,13 @@ impl Model for Small {
         actions.extend(state.world.due());
         if state.chances > 0 {
             actions.extend(state.world.chances(true));
+            if self.may_lock {
+                let living = state.world.living().filter(|one| one.locker.is_none());
+                actions.extend(living.flat_map(|one| {
+                    let all = (0, self.pages);
+                    [Access::Read, Access::Write].map(|access| Action::Lock(one.own, access, all))
+                }));
+            }
             if self.may_seal {
                 let living = state.world.living();
                 actions.extend(living.map(|one| Action::Seal(one.own, 0)));
@@ -84,11 +92,16 @@ impl Model for Small {
     fn next_state(&self, state: &State, action: Action) -> Option<State> {
         let mut next = state.clone();
         match action {
-            Action::Fault(..) | Action::Write(..) | Action::Forget(..) | Action::Seal(..) => {
+            Action::Fault(..)
+            | Action::Write(..)
+            | Action::Lock(..)
+            | Action::Forget(..)
+            | Action::Seal(..) => {
                 next.chances -= 1;
             }
             Action::Crash(_) => next.crashes -= 1,
             Action::LetGo(..)
+            | Action::Unlock(_)
             | Action::Deliver(_)
             | Action::Hear(_)
             | Action::Arrived(_)
@@ -112,9 +125,7 @@ impl Small {
     fn explore(self) {
         let (hosts, pages, chances) = (self.hosts, self.pages, self.chances);
         let is_mirrored = self.is_mirrored;
-        let depth = self.depth;
-        let checker = self.checker().threads(2).target_max_depth(depth);
-        let checked = checker.spawn_bfs().join();
+        let checked = self.checker().threads(2).spawn_bfs().join();
         std::println!(
             "{hosts} hosts, {pages} pages, {chances} events, mirrored {is_mirrored}: {} states, depth {}",
             checked.unique_state_count(),
@@ -146,8 +157,8 @@ fn a_host_dies_in_every_order() {
         pages: 1,
         is_mirrored: false,
         may_seal: false,
+        may_lock: false,
         chances: chances(3),
-        depth: 1000,
     }
     .explore();
 }
@@ -159,8 +170,8 @@ fn a_host_of_a_page_that_is_sealed_meanwhile_dies_in_every_order() {
         pages: 1,
         is_mirrored: false,
         may_seal: true,
+        may_lock: false,
         chances: chances(3),
-        depth: 1000,
     }
     .explore();
 }
@@ -172,21 +183,38 @@ fn a_host_of_a_mirrored_page_dies_in_every_order() {
         pages: 1,
         is_mirrored: true,
         may_seal: false,
+        may_lock: false,
         chances: chances(3),
-        depth: 1000,
     }
     .explore();
 }
 
 #[test]
-fn a_host_of_two_mirrored_pages_dies_in_many_orders() {
-    Small {
-        hosts: 3,
-        pages: 2,
-        is_mirrored: true,
-        may_seal: false,
-        chances: chances(3),
-        depth: 12,
+fn a_host_of_two_pages_dies_in_every_order() {
+    for is_mirrored in [false, true] {
+        Small {
+            hosts: 3,
+            pages: 2,
+            is_mirrored,
+            may_seal: false,
+            may_lock: false,
+            chances: chances(3),
+        }
+        .explore();
     }
-    .explore();
+}
+
+#[test]
+fn a_host_that_locks_pages_dies_in_every_order() {
+    for (pages, is_mirrored, may_seal) in [(1, false, true), (2, false, false), (1, true, false)] {
+        Small {
+            hosts: 3,
+            pages,
+            is_mirrored,
+            may_seal,
+            may_lock: true,
+            chances: chances(2),
+        }
+        .explore();
+    }
 }

@@ -3,6 +3,9 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use farpage_abi::Access;
+
+use super::member::Member;
 use super::world::{Action, World};
 use crate::Host;
 use crate::tests::model::Rng;
@@ -16,6 +19,7 @@ struct Sum {
     restored: u64,
     resets: u64,
     seals: u64,
+    locked: u64,
     sent: u64,
 }
 
@@ -45,6 +49,18 @@ fn events(world: &World, rng: &mut Rng) -> Option<Action> {
     }
 }
 
+/// A thread begins to lock some pages, to read or to write.
+fn lock(world: &World, rng: &mut Rng) -> Option<Action> {
+    let living: Vec<&Member> = world.living().collect();
+    let member = living[rng.below(living.len())];
+    let pages = member.pages.len();
+    let first = rng.below(pages);
+    let end = first + 1 + rng.below(pages - first);
+    let access = [Access::Read, Access::Write][rng.below(2)];
+    let is_free = member.locker.is_none();
+    is_free.then_some(Action::Lock(member.own, access, (first, end)))
+}
+
 fn run(seed: u64, sum: &mut Sum) -> Result<(), String> {
     let mut rng = Rng(seed);
     let (hosts, pages) = (2 + rng.below(5) as u8, 1 + rng.below(4));
@@ -53,7 +69,17 @@ fn run(seed: u64, sum: &mut Sum) -> Result<(), String> {
     // Some runs have hardly any messages in flight at a time, others many.
     let eager = 1 + rng.below(8);
     let deadly = 20 + rng.below(200);
+    // Some hold what they locked for long. Runs without locks are as many as those with them.
+    let (lazy, locks) = (
+        1 + rng.below(50),
+        (seed % 4 >= 2).then(|| 5 + rng.below(100)),
+    );
     for _ in 0..2000 {
+        if locks.is_some_and(|often| rng.below(often) == 0)
+            && let Some(lock) = lock(&world, &mut rng)
+        {
+            world.act(lock)?;
+        }
         if rng.below(deadly) == 0
             && let Some(event) = events(&world, &mut rng)
         {
@@ -69,7 +95,10 @@ fn run(seed: u64, sum: &mut Sum) -> Result<(), String> {
             false => due,
         };
         if !pick.is_empty() {
-            world.act(pick[rng.below(pick.len())])?;
+            let action = pick[rng.below(pick.len())];
+            if !matches!(action, Action::Unlock(_)) || rng.below(lazy) == 0 {
+                world.act(action)?;
+            }
         }
     }
     loop {
@@ -81,6 +110,7 @@ fn run(seed: u64, sum: &mut Sum) -> Result<(), String> {
     }
     sum.losses += u64::from(world.losses);
     sum.restored += u64::from(world.restored);
+    sum.locked += world.locked;
     sum.sent += world.sent;
     Ok(())
 }

@@ -8,6 +8,7 @@ use farpage_abi::Access;
 
 use super::flying::{Flying, What};
 use super::laws::is_before;
+use super::locker::Locker;
 use super::member::{Effect, Member};
 use crate::{Host, Hosts, Message, Receipt, View};
 
@@ -17,6 +18,10 @@ pub(super) enum Action {
     /// A thread writes where it may.
     Write(Host, usize),
     LetGo(Host, usize),
+    /// A thread begins to lock the pages from one to before another.
+    Lock(Host, Access, (usize, usize)),
+    /// It has them all, and gives them back.
+    Unlock(Host),
     Forget(Host, usize),
     /// Which of the messages that are on their way.
     Deliver(usize),
@@ -54,6 +59,8 @@ pub(super) struct World {
     pub(super) mirrors_again: bool,
     pub(super) sent: u64,
     pub(super) hops_max: u8,
+    /// Pages that were locked.
+    pub(super) locked: u64,
     pub(super) losses: u32,
     pub(super) restored: u32,
 }
@@ -93,6 +100,7 @@ impl World {
             mirrors_again: false,
             sent: 0,
             hops_max: 0,
+            locked: 0,
             losses: 0,
             restored: 0,
         }
@@ -152,6 +160,9 @@ impl World {
         for member in self.living() {
             let held = (0..member.pages.len()).filter(|page| member.pages[*page].is_held());
             due.extend(held.map(|page| Action::LetGo(member.own, page)));
+            if member.locker.is_some_and(Locker::is_done) {
+                due.push(Action::Unlock(member.own));
+            }
             if !self.has_heard_all(member) {
                 due.push(Action::Hear(member.own));
             }
@@ -182,6 +193,8 @@ impl World {
             Action::Fault(host, page, access) => self.at(host, page, |page| page.fault(access))?,
             Action::Write(host, page) => self.write(host, page),
             Action::LetGo(host, page) => self.at(host, page, crate::Page::let_go)?,
+            Action::Lock(host, access, pages) => self.begin(host, access, pages)?,
+            Action::Unlock(host) => self.unlock(host)?,
             Action::Forget(host, page) => self.at(host, page, |page| {
                 page.forget();
             })?,
@@ -220,7 +233,7 @@ impl World {
         self.check()
     }
 
-    fn at(
+    pub(super) fn at(
         &mut self,
         host: Host,
         page: usize,
@@ -256,13 +269,14 @@ impl World {
                     if access == Access::Write {
                         self.write(host, page);
                     }
+                    self.step(host, page)?;
                 }
                 // It may have new contents since the answer was sent.
                 Effect::Lost(page) if !self.was_lost[page] => {
                     return Err(format!("page {page} was never lost"));
                 }
-                Effect::Lost(_) => {}
-                Effect::Sealed(page) if self.sealed[page] => {}
+                Effect::Lost(page) => self.give_up(host, page)?,
+                Effect::Sealed(page) if self.sealed[page] => self.give_up(host, page)?,
                 Effect::Sealed(page) => return Err(format!("page {page} is not sealed")),
             }
         }

@@ -1,0 +1,360 @@
+//! Locked areas: what is promised of pages and frames holds, and what cannot be is refused.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use farpage::{Hold, LockError, Locked, lock_area, locked_sums};
+use rustix::mm::{self, MapFlags, ProtFlags};
+
+const PAGE: usize = 4096;
+
+/// Sums and limits are of the process: one test at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Anonymous memory, private or shared.
+struct Memory {
+    at: usize,
+    bytes: usize,
+}
+
+impl Memory {
+    fn new(bytes: usize, flags: MapFlags) -> Self {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new memory.
+        let at = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags) };
+        let at = at.unwrap() as usize;
+        let memory = Self { at, bytes };
+        memory.bytes().fill(7);
+        memory
+    }
+
+    #[allow(clippy::mut_from_ref)]
+    fn bytes(&self) -> &mut [u8] {
+        // SAFETY: mapped, and one thread uses it.
+        unsafe { std::slice::from_raw_parts_mut(self.at as *mut u8, self.bytes) }
+    }
+
+    fn lock(&self, pages: std::ops::Range<usize>, hold: Hold) -> Result<Locked, LockError> {
+        lock_area(self.at + pages.start * PAGE, pages.len() * PAGE, hold)
+    }
+
+    /// KiB that Linux has locked of it.
+    fn locked_kib(&self) -> u64 {
+        let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let (mut inside, mut kib) = (false, 0);
+        for line in maps.lines() {
+            let first = line.split_whitespace().next().unwrap();
+            if let Some((from, to)) = first.split_once('-')
+                && let (Ok(from), Ok(to)) = (
+                    usize::from_str_radix(from, 16),
+                    usize::from_str_radix(to, 16),
+                )
+            {
+                inside = from >= self.at && to <= self.at + self.bytes;
+            } else if inside && first == "Locked:" {
+                kib += line
+                    .split_whitespace()
+                    .nth(1)
+                    .unwrap()
+                    .parse::<u64>()
+                    .unwrap();
+            }
+        }
+        kib
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: its own, used no more.
+        unsafe { mm::munmap(self.at as *mut _, self.bytes) }.unwrap();
+    }
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: only root may read frames and have memory compacted");
+    }
+    root
+}
+
+fn compact() {
+    fs::write("/proc/sys/vm/compact_memory", "1").unwrap();
+}
+
+#[test]
+fn areas_overlap_and_nest_and_are_given_up_in_any_order() {
+    let _alone = alone();
+    let before = locked_sums();
+    let memory = Memory::new(64 * PAGE, MapFlags::PRIVATE);
+    for hold in [Hold::Resident, Hold::Pinned] {
+        let all = memory.lock(0..40, hold).unwrap();
+        let inner = memory.lock(10..20, hold).unwrap();
+        let over = memory.lock(30..50, hold).unwrap();
+        // An area has each page of which it has a byte.
+        let bytes = lock_area(memory.at + 50 * PAGE + 4000, 200, hold).unwrap();
+        let page = memory.at + 50 * PAGE;
+        assert_eq!((bytes.range(), bytes.hold()), (page..page + 2 * PAGE, hold));
+        assert_eq!(memory.locked_kib(), 52 * 4);
+        let sums = locked_sums();
+        assert_eq!(sums.areas - before.areas, 4);
+        assert_eq!(sums.resident_bytes, 52 * PAGE as u64);
+        let pinned = if hold == Hold::Pinned {
+            52 * PAGE as u64
+        } else {
+            0
+        };
+        assert_eq!(sums.pinned_bytes, pinned);
+        drop(all);
+        assert_eq!(memory.locked_kib(), (10 + 20 + 2) * 4);
+        drop((over, bytes));
+        assert_eq!(memory.locked_kib(), 10 * 4);
+        drop(inner);
+        assert_eq!((memory.locked_kib(), locked_sums()), (0, before));
+    }
+}
+
+#[test]
+fn pinned_frames_stay_where_they_are_whatever_linux_does() {
+    let _alone = alone();
+    if !is_root() {
+        return;
+    }
+    for flags in [MapFlags::PRIVATE, MapFlags::SHARED] {
+        let memory = Memory::new(2048 * PAGE, flags);
+        // Given up in part: what is left stays pinned throughout.
+        let first = memory.lock(0..1024, Hold::Pinned).unwrap();
+        let locked = memory.lock(512..2048, Hold::Pinned).unwrap();
+        let frames = locked.frames().unwrap();
+        drop(first);
+        for round in 0..3 {
+            compact();
+            write_beside_a_child(&mut memory.bytes()[700 * PAGE..], round);
+            assert_eq!(locked.frames().unwrap(), frames, "{flags:?}");
+            let at = locked.range().start as *mut _;
+            // SAFETY: refused.
+            let refused = unsafe { mm::madvise(at, PAGE, mm::Advice::LinuxDontNeed) };
+            assert_eq!(refused, Err(rustix::io::Errno::INVAL));
+        }
+        let blocks = locked.blocks(u64::MAX).unwrap();
+        let all: u64 = blocks.iter().map(|block| block.frames).sum();
+        assert_eq!((all, blocks[0].first), (1536, frames[0]));
+        assert!(locked.blocks(1).unwrap().len() == 1536);
+    }
+    // Pages that only stay in memory go to other frames.
+    let memory = Memory::new(64 * PAGE, MapFlags::PRIVATE);
+    let locked = memory.lock(0..64, Hold::Resident).unwrap();
+    let frames = locked.frames().unwrap();
+    write_beside_a_child(memory.bytes(), 1);
+    let moved = locked.frames().unwrap();
+    assert!(frames.iter().zip(&moved).all(|(old, new)| old != new));
+}
+
+/// Writes while a child of fork has the same pages.
+fn write_beside_a_child(bytes: &mut [u8], value: u8) {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    // SAFETY: the child reads and ends.
+    match unsafe { fork() } {
+        0 => {
+            drop(writer);
+            let _ = std::io::Read::read(&mut reader, &mut [0]);
+            // SAFETY: ends the child.
+            unsafe { end(0) }
+        }
+        child => {
+            bytes.fill(value);
+            drop(writer);
+            wait(child);
+        }
+    }
+}
+
+#[test]
+fn resident_pages_are_there_also_where_farpage_answers_for_them() {
+    let _alone = alone();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let bytes: Vec<u8> = (0..32 << 20).map(|at: usize| (at / PAGE) as u8).collect();
+    fs::write(file.path(), &bytes).unwrap();
+    let options = farpage::OpenOptions {
+        ram: Some(16 << 20),
+        ..farpage::OpenOptions::default()
+    };
+    let path = file.path().to_str().unwrap();
+    let memory = farpage::Memory::open(farpage::Places::from(path), &options).unwrap();
+    let at = memory.as_ptr() as usize;
+    let locked = lock_area(at, 1 << 20, Hold::Resident).unwrap();
+    let there = |at: usize| {
+        let mut entry = [0; 8];
+        let map = fs::File::open("/proc/self/pagemap").unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&map, &mut entry, (at / PAGE * 8) as u64)
+            .unwrap();
+        u64::from_ne_bytes(entry) >> 63 == 1
+    };
+    for _ in 0..2 {
+        for page in 0..bytes.len() / PAGE {
+            // SAFETY: mapped.
+            let byte = unsafe { ((at + page * PAGE) as *const u8).read_volatile() };
+            assert_eq!(byte, page as u8);
+        }
+        assert!(locked.range().step_by(PAGE).all(there));
+    }
+    let absent = (at..at + bytes.len())
+        .step_by(PAGE)
+        .filter(|at| !there(*at));
+    assert!(absent.count() > 2048, "the others left");
+}
+
+#[test]
+fn what_cannot_be_locked_is_refused_and_nothing_of_it_is_locked() {
+    let _alone = alone();
+    let says = |locked: Result<Locked, LockError>, what: &str| {
+        let why = locked.unwrap_err().to_string();
+        assert!(why.contains(what), "{why}");
+    };
+    let memory = Memory::new(64 * PAGE, MapFlags::PRIVATE);
+    says(
+        lock_area(memory.at, 0, Hold::Resident),
+        "give a byte at least",
+    );
+    says(
+        lock_area(usize::MAX - 5, 10, Hold::Pinned),
+        "they end beyond all addresses",
+    );
+    let hole = (memory.at + 40 * PAGE) as *mut _;
+    // SAFETY: nobody uses it.
+    unsafe { mm::munmap(hole, PAGE) }.unwrap();
+    for hold in [Hold::Resident, Hold::Pinned] {
+        let inner = memory.lock(10..12, hold).unwrap();
+        let why = memory.lock(0..64, hold).unwrap_err();
+        let says_hole = format!("cannot lock the memory at {hole:?}: nothing is mapped there");
+        assert!(why.to_string().contains(&says_hole), "{why}");
+        assert_eq!(memory.locked_kib(), 8, "what was locked stays so");
+        drop(inner);
+    }
+    // SAFETY: nobody uses it.
+    unsafe { mm::mprotect(memory.at as *mut _, PAGE, mm::MprotectFlags::READ) }.unwrap();
+    drop(memory.lock(0..2, Hold::Resident).unwrap());
+    says(memory.lock(0..2, Hold::Pinned), "it may not be written");
+    // SAFETY: as above.
+    unsafe { mm::mprotect(memory.at as *mut _, PAGE, mm::MprotectFlags::empty()) }.unwrap();
+    says(memory.lock(0..2, Hold::Resident), "(PROT_NONE)");
+    assert_eq!(memory.locked_kib(), 0);
+    let file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+    file.as_file().set_len(PAGE as u64).unwrap();
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: new memory.
+    let shared = unsafe { mm::mmap(std::ptr::null_mut(), PAGE, prot, MapFlags::SHARED, &file, 0) };
+    let shared = shared.unwrap() as usize;
+    drop(lock_area(shared, PAGE, Hold::Resident).unwrap());
+    if let Err(why) = lock_area(shared, PAGE, Hold::Pinned) {
+        assert!(
+            why.to_string().contains("no shared mapping of a file"),
+            "{why}"
+        );
+    }
+    assert_eq!(locked_sums(), farpage::LockedSums::default());
+}
+
+/// Run in a process of its own, with 1 MiB of locked memory allowed and no privilege to have more.
+#[test]
+#[ignore = "is started by the next one"]
+fn in_a_small_limit() {
+    let memory = Memory::new(1024 * PAGE, MapFlags::PRIVATE);
+    let some = memory.lock(0..128, Hold::Resident).unwrap();
+    let why = memory
+        .lock(64..512, Hold::Resident)
+        .unwrap_err()
+        .to_string();
+    println!("{why}");
+    assert!(why.contains("cannot lock 1536 KiB more"), "{why}");
+    assert!(
+        why.contains("of this process is 1024 KiB, of which 512 are in use"),
+        "{why}"
+    );
+    assert_eq!(memory.locked_kib(), 512);
+    // A nested one needs nothing more.
+    drop(memory.lock(0..128, Hold::Resident).unwrap());
+    drop(some);
+    let why = memory.lock(0..300, Hold::Pinned).unwrap_err().to_string();
+    assert!(why.contains("cannot lock 1200 KiB more"), "{why}");
+    let pinned = memory.lock(0..200, Hold::Pinned).unwrap();
+    let why = memory.lock(0..256, Hold::Pinned).unwrap_err().to_string();
+    println!("{why}");
+    assert_eq!(memory.locked_kib(), 800, "{why}");
+    assert_eq!(
+        pinned.frames().unwrap_err().to_string(),
+        LockError::NoFrames.to_string()
+    );
+}
+
+#[test]
+fn the_limit_is_told_with_its_value_and_how_to_raise_it() {
+    let _alone = alone();
+    if !is_root() {
+        return;
+    }
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--bounding-set",
+        "-ipc_lock,-sys_admin",
+        "prlimit",
+        "--memlock=1048576",
+    ]);
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "in_a_small_limit", "--ignored", "--nocapture"]);
+    let done = command.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(
+        done.status.success(),
+        "{said} {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    assert!(said.contains("1 passed"), "{said}");
+    assert!(said.contains("raise it by 'ulimit -l'"), "{said}");
+}
+
+#[test]
+fn a_child_of_fork_has_nothing_locked_and_changes_nothing() {
+    let _alone = alone();
+    let memory = Memory::new(8 * PAGE, MapFlags::PRIVATE);
+    let locked = memory.lock(0..8, Hold::Pinned).unwrap();
+    // SAFETY: the child uses nothing that other threads may have locked.
+    match unsafe { fork() } {
+        0 => {
+            let nothing = locked_sums() == farpage::LockedSums::default();
+            let own = memory.lock(2..4, Hold::Pinned);
+            let one = own.is_ok() && locked_sums().pinned_bytes == 2 * PAGE as u64;
+            drop((locked, own));
+            let none = locked_sums() == farpage::LockedSums::default();
+            // SAFETY: ends the child.
+            unsafe { end(i32::from(!(nothing && one && none))) }
+        }
+        child => assert_eq!(wait(child), 0),
+    }
+    assert_eq!(memory.locked_kib(), 32);
+    assert_eq!(locked_sums().pinned_bytes, 8 * PAGE as u64);
+    drop(locked);
+    assert_eq!(memory.locked_kib(), 0);
+}
+
+unsafe extern "C" {
+    fn fork() -> i32;
+    #[link_name = "_exit"]
+    fn end(code: i32) -> !;
+    fn waitpid(process: i32, status: *mut i32, options: i32) -> i32;
+}
+
+/// How it ended.
+fn wait(process: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: a child of this process, and a place of its own.
+    assert_eq!(unsafe { waitpid(process, &mut status, 0) }, process);
+    status
+}

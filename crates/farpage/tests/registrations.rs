@@ -1,0 +1,397 @@
+//! Registrations that are found again, and those whose memory goes away.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farpage::registrations::{Limits, Pinning, Register, RegisterError, Registrations};
+use farpage_sys::{file, mem};
+
+const PAGE: usize = 4096;
+
+/// A device that knows which frames it was given.
+#[derive(Clone, Default)]
+struct Device {
+    registered: Arc<Mutex<BTreeMap<u64, (usize, usize)>>>,
+    last: Arc<AtomicU64>,
+    most: Option<usize>,
+}
+
+impl Register for Device {
+    fn register(&mut self, at: usize, bytes: usize) -> Result<u64, RegisterError> {
+        let mut registered = self.registered.lock().unwrap();
+        if self.most.is_some_and(|most| registered.len() >= most) {
+            return Err(RegisterError::Refused {
+                at: at as u64,
+                asked: bytes as u64 >> 10,
+                why: "it is full".into(),
+                full: true,
+            });
+        }
+        let token = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        registered.insert(token, (at, bytes));
+        Ok(token)
+    }
+
+    fn deregister(&mut self, at: usize, bytes: usize, token: u64) {
+        let was = self.registered.lock().unwrap().remove(&token);
+        assert_eq!(was, Some((at, bytes)));
+    }
+}
+
+impl Device {
+    fn count(&self) -> usize {
+        self.registered.lock().unwrap().len()
+    }
+}
+
+/// What is unmapped another test could be given: one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn limits(bytes: usize, regions: u32) -> Limits {
+    Limits {
+        bytes: bytes as u64,
+        regions,
+    }
+}
+
+fn cache(device: &Device) -> Registrations {
+    Registrations::new(device.clone(), Limits::default()).unwrap()
+}
+
+fn map(pages: usize) -> usize {
+    mem::map_anonymous(pages * PAGE).unwrap()
+}
+
+fn unmap(at: usize, pages: usize) {
+    // SAFETY: mapped by `map`, and no reference to it is used.
+    unsafe { mem::unmap(at, pages * PAGE) }.unwrap();
+}
+
+/// It is let go of by another thread.
+fn until(what: &str, is: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn what_is_registered_is_found_again_and_parts_of_it_too() {
+    let _alone = alone();
+    let device = Device::default();
+    let cache = cache(&device);
+    let at = map(1000);
+    let first = cache.get(at + 5, 10 * PAGE).unwrap();
+    assert_eq!(first.range(), at..at + 11 * PAGE);
+    let token = first.token();
+    drop(first);
+    for (from, bytes) in [(0, 1), (PAGE, PAGE), (11 * PAGE - 1, 1), (0, 11 * PAGE)] {
+        let again = cache.get(at + from, bytes).unwrap();
+        assert_eq!((again.token(), again.is_gone()), (token, false));
+    }
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                (0..1000).for_each(|_| assert_eq!(cache.get(at, PAGE).unwrap().token(), token))
+            });
+        }
+    });
+    let sums = cache.sums();
+    assert_eq!(
+        (sums.made, sums.regions, sums.bytes),
+        (1, 1, 11 * PAGE as u64)
+    );
+    drop(cache);
+    assert_eq!(device.count(), 0);
+    unmap(at, 1000);
+}
+
+#[test]
+fn what_overlaps_becomes_one_region_and_the_old_one_stays_while_it_is_held() {
+    let _alone = alone();
+    let device = Device::default();
+    let cache = cache(&device);
+    let at = map(100);
+    let old = cache.get(at, 10 * PAGE).unwrap();
+    let new = cache.get(at + 5 * PAGE, 10 * PAGE).unwrap();
+    assert_eq!(new.range(), at..at + 15 * PAGE);
+    assert!(old.is_gone() && !new.is_gone());
+    assert_eq!(device.count(), 2);
+    drop(old);
+    assert_eq!(device.count(), 1);
+    assert_eq!(cache.get(at + PAGE, 1).unwrap().token(), new.token());
+    let (one, other) = ((at + 20 * PAGE, 7), (at + 21 * PAGE, PAGE));
+    let all = cache.get_all(&[other, (at, 1), one]).unwrap();
+    assert_eq!(all[0].token(), all[2].token());
+    assert_eq!(cache.sums().regions, 2);
+    drop((all, new));
+    unmap(at, 100);
+    until("all is gone", || device.count() == 0);
+}
+
+/// Makes memory go away, and tells whether all of it or a part in the middle.
+type Way = fn(usize);
+
+const PAGES: usize = 8;
+/// Of mremap.
+const MAY_MOVE: u32 = 1;
+const FIXED: u32 = 2;
+/// Of mmap: over what is there.
+const OVER: u32 = mem::MAP_FIXED | mem::MAP_ANONYMOUS | mem::MAP_PRIVATE;
+
+unsafe extern "C" {
+    fn fork() -> i32;
+    fn waitpid(process: i32, status: *mut i32, options: i32) -> i32;
+    fn _exit(status: i32) -> !;
+}
+
+fn ways() -> [(&'static str, Way); 7] {
+    [
+        ("munmap", |at| unmap(at, PAGES)),
+        ("munmap of a page", |at| unmap(at + 3 * PAGE, 1)),
+        ("MADV_DONTNEED", |at| discard(at, mem::MADV_DONTNEED)),
+        ("MADV_FREE", |at| discard(at, mem::MADV_FREE)),
+        ("a new mapping over it", |at| map_over(at + PAGE, 1)),
+        ("mremap to another address", |at| {
+            remap(at, PAGES, MAY_MOVE | FIXED, map(PAGES + 8));
+        }),
+        ("mremap to less", |at| remap(at, 1, 0, 0)),
+    ]
+}
+
+fn discard(at: usize, how: u32) {
+    // SAFETY: the test's memory; what it held is not used.
+    unsafe { mem::advise(at + PAGE, PAGE, how) }.unwrap();
+}
+
+fn map_over(at: usize, pages: usize) {
+    let prot = mem::PROT_READ | mem::PROT_WRITE;
+    // SAFETY: the test's memory, or nothing; what it held is not used.
+    unsafe { mem::map(at, pages * PAGE, prot, OVER, file::Fd(-1), 0) }.unwrap();
+}
+
+fn remap(at: usize, pages: usize, flags: u32, to: usize) {
+    // SAFETY: the test's memory, which is not used where it was.
+    unsafe { mem::remap(at, PAGES * PAGE, pages * PAGE, flags, to) }.unwrap();
+}
+
+#[test]
+fn memory_that_goes_away_is_not_hit_again() {
+    let _alone = alone();
+    for (name, goes) in ways() {
+        let device = Device::default();
+        let cache = cache(&device);
+        let at = map(PAGES);
+        let beside = map(PAGES);
+        drop(cache.get(beside, PAGES * PAGE).unwrap());
+        let held = cache.get(at, PAGES * PAGE).unwrap();
+        let token = held.token();
+        assert!(!held.is_gone(), "{name}");
+        goes(at);
+        assert!(held.is_gone(), "{name}");
+        assert_eq!(device.count(), 2, "{name}: it is held");
+        drop(held);
+        assert_eq!(device.count(), 1, "{name}");
+        // What is there now is another registration.
+        map_over(at, PAGES);
+        let again = cache.get(at, PAGES * PAGE).unwrap();
+        assert_ne!(again.token(), token, "{name}");
+        drop(again);
+        assert_eq!(cache.get(beside, 1).unwrap().token(), 1, "{name}");
+        // Also when nobody holds it, and nobody asks.
+        unmap(at, PAGES);
+        until(name, || device.count() == 1);
+        unmap(beside, PAGES);
+        until(name, || device.count() == 0);
+    }
+}
+
+#[test]
+fn shared_memory_huge_pages_and_files_are_watched_too() {
+    let _alone = alone();
+    let device = Device::default();
+    let cache = cache(&device);
+    let memory = file::memfd(c"registered", 0).unwrap();
+    file::set_size(memory, (PAGES * PAGE) as u64).unwrap();
+    let path = std::env::current_exe().unwrap();
+    let program = std::fs::File::open(path).unwrap();
+    let program = file::Fd(std::os::fd::AsRawFd::as_raw_fd(&program));
+    let prot = mem::PROT_READ | mem::PROT_WRITE;
+    // SAFETY: new mappings where Linux likes.
+    let maps = unsafe {
+        [
+            mem::map(0, PAGES * PAGE, prot, mem::MAP_SHARED, memory, 0),
+            mem::map(0, PAGES * PAGE, prot, mem::MAP_PRIVATE, program, 0),
+        ]
+    };
+    for at in maps {
+        let at = at.unwrap();
+        drop(cache.get(at, PAGES * PAGE).unwrap());
+        drop(cache.get(at, PAGES * PAGE).unwrap());
+        unmap(at, PAGES);
+        until("it is gone", || device.count() == 0);
+    }
+    file::close(memory);
+    assert_eq!(cache.sums().made, 2);
+}
+
+#[test]
+fn what_was_not_used_for_longest_goes_first_and_what_is_held_stays() {
+    let _alone = alone();
+    let device = Device::default();
+    let cache = Registrations::new(device.clone(), limits(4 * PAGE, 100)).unwrap();
+    let at = map(100);
+    let page = |number: usize| cache.get(at + 2 * number * PAGE, PAGE);
+    let tokens: Vec<u64> = (0..4).map(|number| page(number).unwrap().token()).collect();
+    // Time passes with registrations.
+    let held = page(1).unwrap();
+    drop(page(4).unwrap());
+    assert_eq!(page(2).unwrap().token(), tokens[2]);
+    drop(page(5).unwrap());
+    let registered: Vec<u64> = device.registered.lock().unwrap().keys().copied().collect();
+    assert_eq!(registered, [tokens[1], tokens[2], 5, 6]);
+    assert_eq!(cache.sums().evicted, 2);
+    let all: Vec<_> = [2, 4, 5].map(|number| page(number).unwrap()).into();
+    let why = page(6).unwrap_err().to_string();
+    assert!(
+        why.contains("cannot register 4 KiB more: registrations in use have 16 of the 16 KiB"),
+        "{why}"
+    );
+    drop(all);
+    assert_eq!(page(6).unwrap().range().len(), PAGE);
+    drop(held);
+    // What a device refuses because it is full is asked again with less.
+    let full = Device {
+        most: Some(2),
+        ..Device::default()
+    };
+    let cache = Registrations::new(full.clone(), limits(1 << 30, 100)).unwrap();
+    for number in 0..10 {
+        cache.get(at + 2 * number * PAGE, PAGE).unwrap();
+    }
+    assert_eq!((full.count(), cache.sums().evicted), (2, 8));
+    unmap(at, 100);
+}
+
+#[test]
+fn what_cannot_be_registered_is_refused_and_leaves_nothing() {
+    let _alone = alone();
+    let device = Device::default();
+    let small = Registrations::new(device.clone(), limits(PAGE, 1)).unwrap();
+    let at = map(4);
+    let said = |bytes: usize, at: usize| small.get(at, bytes).unwrap_err().to_string();
+    assert!(
+        said(2 * PAGE, at).contains("8 KiB more"),
+        "{}",
+        said(2 * PAGE, at)
+    );
+    assert!(said(0, at).contains("an area without pages"));
+    assert!(said(usize::MAX, at).contains("beyond all addresses"));
+    assert!(said(PAGE, 1 << 50).contains("beyond all addresses"));
+    // Other tests may be given what is unmapped; nobody is given this.
+    let nothing = 1 << 20;
+    assert!(
+        said(PAGE, nothing).contains("nothing is mapped there"),
+        "{}",
+        said(PAGE, nothing)
+    );
+    assert_eq!((small.sums().made, device.count()), (0, 0));
+    let pins = Registrations::new(Pinning::new(), Limits::default()).unwrap();
+    let why = pins.get(nothing, PAGE).unwrap_err().to_string();
+    assert!(why.contains("nothing is mapped there"), "{why}");
+    let before = farpage::locked_sums().pinned_bytes;
+    drop(pins.get(at, 4 * PAGE).unwrap());
+    assert_eq!(
+        farpage::locked_sums().pinned_bytes,
+        before + 4 * PAGE as u64
+    );
+    unmap(at, 4);
+    until("unpinned", || farpage::locked_sums().pinned_bytes == before);
+}
+
+/// Each region's registration is checked while it is held: it is there, and of the memory that is there.
+#[test]
+fn threads_that_hit_and_threads_that_unmap() {
+    let _alone = alone();
+    let device = Device::default();
+    let cache = Registrations::new(device.clone(), limits(64 * PAGE, 24)).unwrap();
+    let stop = AtomicBool::new(false);
+    let pieces: Vec<Mutex<usize>> = (0..32).map(|_| Mutex::new(map(4))).collect();
+    let hits = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for thread in 0..3_usize {
+            let (stop, cache, device, pieces, hits) = (&stop, &cache, &device, &pieces, &hits);
+            scope.spawn(move || {
+                let mut seed = thread as u64 + 1;
+                while !stop.load(Ordering::Relaxed) {
+                    seed = seed
+                        .wrapping_mul(6364136223846793005)
+                        .wrapping_add(1442695040888963407);
+                    let piece = &pieces[(seed >> 33) as usize % pieces.len()];
+                    // It is not unmapped meanwhile; only the cache and its evictions are in question.
+                    let mut at = piece.lock().unwrap();
+                    if (seed >> 20).is_multiple_of(16) {
+                        unmap(*at, 4);
+                        *at = map(4);
+                        continue;
+                    }
+                    let Ok(held) = cache.get(*at, 4 * PAGE) else {
+                        continue;
+                    };
+                    let of = device
+                        .registered
+                        .lock()
+                        .unwrap()
+                        .get(&held.token())
+                        .copied();
+                    let of = of.expect("it is registered while it is held");
+                    assert!(of.0 <= *at && of.0 + of.1 >= *at + 4 * PAGE);
+                    hits.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        thread::sleep(Duration::from_secs(2));
+        stop.store(true, Ordering::Relaxed);
+    });
+    let sums = cache.sums();
+    assert!(hits.load(Ordering::Relaxed) > sums.made, "{sums:?}");
+    assert!(sums.evicted > 0 && sums.gone > 0, "{sums:?}");
+    for piece in pieces {
+        unmap(*piece.lock().unwrap(), 4);
+    }
+    until("all is gone", || device.count() == 0);
+}
+
+#[test]
+fn a_child_of_fork_has_nothing_registered_and_its_parent_all() {
+    let _alone = alone();
+    let device = Device::default();
+    let cache = cache(&device);
+    let at = map(4);
+    drop(cache.get(at, PAGE).unwrap());
+    // SAFETY: takes nothing.
+    let child = unsafe { fork() };
+    if child == 0 {
+        let why = cache.get(at, PAGE).unwrap_err().to_string();
+        let own = Registrations::new(Device::default(), Limits::default()).unwrap();
+        let made = own.get(at, PAGE).map(|held| held.range().len());
+        unmap(at, 4);
+        let right = why.contains("registrations are not inherited") && made.unwrap() == PAGE;
+        // SAFETY: nothing is left to be done here.
+        unsafe { _exit(i32::from(!right)) };
+    }
+    let mut status = -1;
+    // SAFETY: `status` is what the call writes.
+    assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(cache.get(at, PAGE).unwrap().token(), 1);
+    unmap(at, 4);
+}

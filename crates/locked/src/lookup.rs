@@ -1,0 +1,147 @@
+//! What is registered: found by address.
+
+use alloc::boxed::Box;
+use core::array;
+use core::iter;
+
+use once_cell::race::OnceBox;
+
+use crate::atomic::{AtomicU32, Ordering};
+use crate::hits::{Region, Use, is_unused};
+use crate::index::Index;
+
+/// Threads that have a place of their own.
+pub const PLACES: usize = 256;
+
+/// Regions by address, and who uses them.
+pub struct Lookup {
+    index: Index,
+    regions: Box<[Region]>,
+    places: [OnceBox<Place>; PLACES],
+    now: AtomicU32,
+    /// The last that was killed, and so on by [`Region::next`], from 1 on.
+    killed: AtomicU32,
+}
+
+/// What one thread uses.
+struct Place(Box<[Use]>);
+
+impl Lookup {
+    /// Of `regions` at most.
+    #[must_use]
+    pub fn new(regions: u32) -> Self {
+        Self {
+            index: Index::default(),
+            regions: all(regions as usize),
+            places: array::from_fn(|_| OnceBox::new()),
+            now: AtomicU32::new(0),
+            killed: AtomicU32::new(0),
+        }
+    }
+
+    /// Uses the region that has all of the `bytes` bytes at `at`, if there is one. `place` is the caller's
+    /// alone while it runs.
+    #[inline]
+    pub fn take(&self, gate: &AtomicU32, place: usize, at: usize, bytes: usize) -> Option<u32> {
+        let number = self.index.find(at)?;
+        let region = &self.regions[number as usize];
+        let end = at.checked_add(bytes)?;
+        let now = self.now.load(Ordering::Relaxed);
+        let taken = self.used(place, number).take(region, gate, now, at, end);
+        taken.then_some(number)
+    }
+
+    /// Gives it back, in any place. True when it is dead: it may have to be let go of.
+    #[inline]
+    pub fn give_back(&self, place: usize, number: u32) -> bool {
+        let region = &self.regions[number as usize];
+        self.used(place, number).give_back(region)
+    }
+
+    fn used(&self, place: usize, number: u32) -> &Use {
+        let make = || Box::new(Place(all(self.regions.len())));
+        &self.places[place].get_or_init(make).0[number as usize]
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn region(&self, number: u32) -> &Region {
+        &self.regions[number as usize]
+    }
+
+    /// Where they are.
+    #[must_use]
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Kills all that have some of `start..end`, and says how many that lived. Allocates nothing, and waits
+    /// for nothing.
+    pub fn kill_all(&self, start: usize, end: usize) -> u32 {
+        let mut killed = 0;
+        self.index.each(start, end, |number| {
+            let (from, until, _) = self.region(number).about();
+            if from < end && start < until {
+                killed += u32::from(self.kill(number));
+            }
+        });
+        killed
+    }
+
+    /// Kills one: it is among the [`Lookup::killed`] then. False when it did not live.
+    pub fn kill(&self, number: u32) -> bool {
+        let region = self.region(number);
+        let killed = region.kill();
+        if killed {
+            let mut last = self.killed.load(Ordering::Relaxed);
+            loop {
+                region.next.store(last, Ordering::Relaxed);
+                let (done, seen) = (Ordering::AcqRel, Ordering::Relaxed);
+                match self
+                    .killed
+                    .compare_exchange_weak(last, number + 1, done, seen)
+                {
+                    Ok(_) => break,
+                    Err(now) => last = now,
+                }
+            }
+        }
+        killed
+    }
+
+    /// Those that were killed since it was asked last. One at a time asks.
+    pub fn killed(&self) -> impl Iterator<Item = u32> {
+        let mut next = self.killed.swap(0, Ordering::AcqRel);
+        iter::from_fn(move || {
+            let number = next.checked_sub(1)?;
+            next = self.region(number).next.load(Ordering::Relaxed);
+            Some(number)
+        })
+    }
+
+    /// True when nobody uses it: for good if it was killed before every thread passed a barrier.
+    #[must_use]
+    pub fn is_unused(&self, number: u32) -> bool {
+        is_unused(self.uses(number))
+    }
+
+    /// When it was last used, in steps of [`Lookup::passes`].
+    #[must_use]
+    pub fn last_used(&self, number: u32) -> u32 {
+        self.uses(number).map(|one| one.seen().1).max().unwrap_or(0)
+    }
+
+    /// Time passes: from now on uses are later. When it is.
+    pub fn passes(&self) -> u32 {
+        self.now.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn uses(&self, number: u32) -> impl Iterator<Item = &Use> {
+        let places = self.places.iter().filter_map(OnceBox::get);
+        places.map(move |place| &place.0[number as usize])
+    }
+}
+
+fn all<T: Default>(count: usize) -> Box<[T]> {
+    iter::repeat_with(T::default).take(count).collect()
+}
