@@ -57,9 +57,8 @@ fn when_paging_space_is_full_it_says_so_and_there_is_nothing_new_until_there_is_
     let fills = fills.wait_with_output().unwrap();
     assert_eq!(fills.status.signal(), Some(7), "SIGBUS");
     let why = String::from_utf8(fills.stderr).unwrap();
-    if !why.contains("gets SIGBUS: it uses 'filled' at byte") {
-        panic!("{why} / {}", up.ends());
-    }
+    let part = "gets SIGBUS: it uses 'filled' at byte";
+    assert!(why.contains(part), "{why} / {}", up.ends());
     let most = host.figures().unwrap().resident_bytes;
     assert!(most <= 20 << 20, "{most} of 16 MiB");
     // Now its object is gone, and so is what it had.

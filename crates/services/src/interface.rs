@@ -298,8 +298,9 @@ interface! {
         /// The caller is the default pager from now on: a memory file for calls, a socket that ends
         /// with it, how far it is wired, and where its paging files are.
         fn set_default_pager(calls: Fd, life: Fd, wired: String, folders: Vec<String>) -> Tried<()>;
-        /// The caller is told there why it gets SIGBUS, of all that it maps after this.
-        fn tell_of_failure(told: SendRight);
+        /// The caller is told there why it gets SIGBUS, of all that it maps after this: it waits
+        /// for the answer, since what it asks of an object next may else be heard first.
+        fn tell_of_failure(told: SendRight) -> ();
         /// The object of the cluster of this name, which is made when there is none and it is said
         /// how, and a right to it.
         fn shared(name: String, wanted: Option<Wanted>) => Tried<Both<OfCluster, SendRight>>;
