@@ -230,7 +230,7 @@ impl Kernel {
     }
 
     /// Whether Linux has nothing of the page at `at`.
-    fn is_absent(&self, at: usize) -> bool {
+    pub(crate) fn is_absent(&self, at: usize) -> bool {
         let mut there = false;
         let scanned = pagemap::scan(self.pagemap(), at, at + PAGE_BYTES, |_, _| there = true);
         scanned.is_ok() && !there

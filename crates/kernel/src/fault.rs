@@ -179,7 +179,11 @@ impl Kernel {
             pages: limits,
             temporary: source.temporary,
         };
-        match state.pages.fault(page, fault.protection, mapping, again) {
+        let mut answer = state.pages.fault(page, fault.protection, mapping, again);
+        if answer == Answer::Wake && !fault.protection && self.was_dropped(&mut state, page) {
+            answer = state.pages.fault(page, false, mapping, again);
+        }
+        match answer {
             Answer::Wake => {
                 drop(state);
                 self.wake(address_of(page.0), PAGE_BYTES);

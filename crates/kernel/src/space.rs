@@ -5,7 +5,7 @@
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
-use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::State as PageState;
 use farpage_sys::file::Fd;
 use farpage_sys::linux::general::{
@@ -261,6 +261,32 @@ impl Kernel {
             let pages = object_pages(&part.source, part.pages());
             part.source.pager.discard(part.source.object, pages);
         }
+    }
+
+    /// The program had Linux drop a page without a word to the kernel, which thinks that it is there:
+    /// the kernel forgets it, too.
+    pub(crate) fn was_dropped(&self, state: &mut State, page: PageIndex) -> bool {
+        let there = matches!(
+            state.pages.state(page),
+            PageState::Resident | PageState::Clean
+        );
+        let at = address_of(page.0);
+        let region = state.regions.find(at).filter(|_| there).cloned();
+        let Some(region) = region.filter(|_| self.is_absent(at)) else {
+            return false;
+        };
+        let part = Region {
+            start: at,
+            end: at + PAGE_BYTES,
+            ..region
+        };
+        if part.source.temporary {
+            self.discard(state, &part);
+        } else {
+            self.drop_pages(state, &part);
+        }
+        state.wire_held(PageRange::one(page));
+        true
     }
 
     /// The kernel forgets the pages of a part of a region, without a word to their pager.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_kernel::embed::{Embedded, Error};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_sys::mem;
 
 /// Pages hold their number until somebody writes to them.
 #[derive(Default)]
@@ -616,4 +617,30 @@ fn a_kernel_without_threads_is_refused_with_what_to_do() {
     let saw = String::from_utf8_lossy(&output.stdout);
     assert!(saw.contains("cannot start a thread: EAGAIN"), "{output:?}");
     assert!(saw.contains("raise the limit on processes"), "{output:?}");
+}
+
+#[test]
+fn pages_that_the_program_drops_behind_the_kernel_come_from_the_pager_again() {
+    let kernel = Embedded::start(8 << 20).expect("a kernel");
+    let pager = Arc::new(Numbers::default());
+    let object = kernel.object(pager, 1 << 20).expect("an object");
+    let memory = object.map().expect("mapped");
+    for page in 0..64 {
+        assert_eq!(number(&memory, page), page as u64);
+    }
+    memory.write(7 * PAGE_BYTES, &[1; 8]).expect("inside");
+    let at = memory.as_ptr() as usize;
+    // SAFETY: nobody has a reference there.
+    unsafe { mem::advise(at, 32 * PAGE_BYTES, mem::MADV_DONTNEED) }.expect("dropped");
+    let (tells, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let numbers: Vec<_> = (0..64).map(|page| number(&memory, page)).collect();
+        memory.write(9 * PAGE_BYTES, &[1; 8]).expect("inside");
+        let _ = tells.send((numbers, number(&memory, 9)));
+    });
+    let (numbers, written) = told
+        .recv_timeout(std::time::Duration::from_secs(60))
+        .expect("the thread goes on");
+    assert_eq!(numbers, (0..64).collect::<Vec<_>>());
+    assert_eq!(written, 0x0101_0101_0101_0101);
 }
