@@ -1,5 +1,7 @@
 //! What leaves memory first, and what happens when nothing can.
 
+#![allow(unsafe_code)]
+
 mod support;
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,7 +16,7 @@ use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_host::{Object, Objects, What};
 use farpage_sys::file::Fd;
 use farpage_sys::view::View;
-use farpage_sys::{message, socket};
+use farpage_sys::{mem, message, socket};
 use support::{Store, mapped, pair};
 
 const PROGRAM: &str = "FARPAGE_TEST_TOUCHES";
@@ -255,4 +257,23 @@ fn messages_of_an_object_are_told_to_who_looks() {
         .unwrap();
     assert_eq!(fault.pages, PageRange::new(20, 21));
     assert_eq!(fault.thread, farpage_sys::process::thread_id());
+}
+
+#[test]
+fn pages_that_a_program_has_linux_unmap_are_as_they_were() {
+    const PAGES: u64 = 64;
+    let objects = Objects::start(64 << 20).unwrap();
+    let (_object, view) = mapped(objects, &Store::new(0), PAGES);
+    (0..PAGES).for_each(|page| write(&view, page));
+    // SAFETY: nobody has a reference to what is there; the memory is shared.
+    unsafe { mem::advise(view.address(), view.bytes() / 2, mem::MADV_DONTNEED) }.unwrap();
+    let (tells, told) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let all: Vec<u64> = (0..PAGES).map(|page| read(&view, page)).collect();
+        write(&view, 1);
+        tells.send((all, read(&view, 1)))
+    });
+    let (all, written) = told.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!(all, (1..=PAGES).collect::<Vec<u64>>());
+    assert_eq!(written, 2);
 }

@@ -242,13 +242,17 @@ impl Kernel {
         if unsafe { self.uffd_at(from).protect(from, PAGE_BYTES, true) }.is_err() {
             return false;
         }
-        // SAFETY: the program's page is write-protected and stays until it is dropped below.
-        let copied = unsafe { self.uffd().copy(to, from, PAGE_BYTES, false) };
-        if copied.stopped.is_some() {
+        // What the pager has locked stays protected also when it stays.
+        let lift = || {
             if !locked {
                 // SAFETY: lifts what was set above.
                 let _ = unsafe { self.uffd_at(from).protect(from, PAGE_BYTES, false) };
             }
+        };
+        // SAFETY: the program's page is write-protected and stays until it is dropped below.
+        let copied = unsafe { self.uffd().copy(to, from, PAGE_BYTES, false) };
+        if copied.stopped.is_some() {
+            lift();
             return false;
         }
         // SAFETY: the copy counts from now on.
@@ -257,8 +261,7 @@ impl Kernel {
             // Linux has it locked: the page stays, and counts; the copy goes.
             // SAFETY: nobody was told of the copy.
             unsafe { drop_shadow(from, PAGE_BYTES) };
-            // SAFETY: lifts what was set above.
-            let _ = unsafe { self.uffd_at(from).protect(from, PAGE_BYTES, false) };
+            lift();
         }
         self.wake(from, PAGE_BYTES);
         dropped.is_ok()
