@@ -3,11 +3,9 @@
 //! process takes: their tables 7-2 and 7-3.
 
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -19,6 +17,8 @@ use farpage_manager::{Manager, Offer, Wired};
 use farpage_services::{Host, Service};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use crate::role::Role;
+
 /// Bytes of the program's memory in table 7-1.
 const PROGRAM: u64 = 7_000_000;
 /// Bytes that were available, in thousands.
@@ -28,36 +28,6 @@ const AVAILABLE: [u64; 3] = [6500, 2500, 1500];
 pub const KERNEL: &str = "default-pager-kernel";
 pub const PROCESS: &str = "default-pager-process";
 pub const USER: &str = "default-pager-program";
-
-/// One that ends with this process's interest in it.
-struct Role {
-    child: Child,
-    output: BufReader<std::process::ChildStdout>,
-}
-
-impl Role {
-    fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("a path"));
-        command.args(arguments).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("a process");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        Self { child, output }
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("a line");
-        assert!(!line.is_empty(), "it ended");
-        line.trim().to_owned()
-    }
-}
-
-impl Drop for Role {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// A host kernel, and its default pager when that is outside.
 struct Machine {
@@ -170,7 +140,8 @@ fn memory(pid: u32) -> Vec<(&'static str, u64)> {
     parts
 }
 
-fn paging(tier: u64) -> DefaultPager {
+/// A default pager of this process, with a paging file, and `tier` bytes of compressed memory.
+pub fn paging(tier: u64) -> DefaultPager {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let _ = setrlimit(Resource::Nofile, limit);

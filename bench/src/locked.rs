@@ -1,22 +1,37 @@
-//! Locking and registering memory, first and again, beside the calls of Linux that do it.
+//! Locking and registering memory, first and again, by one process and by several, beside the calls of
+//! Linux that do it.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
 use std::hint::black_box;
-use std::os::fd::OwnedFd;
-use std::sync::Barrier;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 use farpage::registrations::{
     Limits, Pinning, Register, RegisterError, Registrations, RingBuffers,
 };
 use farpage::{Hold, lock_area};
+use farpage_abi::PageRange;
+use farpage_host::Objects;
+use farpage_locked::{Area, Areas};
+use farpage_services::locks::FramesTold;
+use farpage_services::{Host, Service};
 use farpage_sys::{file, mem};
 use rustix::io_uring::{
     IoringRegisterOp, IoringRsrcFlags, io_uring_params, io_uring_ptr, io_uring_register,
     io_uring_rsrc_register, io_uring_rsrc_update2, io_uring_setup, iovec,
 };
 use rustix::mm;
+
+use crate::default_pager;
+use crate::role::Role;
+
+/// Roles that a process has.
+pub const HOST: &str = "locked-host";
+pub const OTHER: &str = "locked-other";
 
 const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
@@ -90,70 +105,203 @@ fn of_threads(threads: u64, measure: impl Fn(u64) -> f64 + Sync) -> f64 {
 
 /// Prints lines: way memory bytes us_to_register us_to_give_up.
 pub fn sizes(runs: usize) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("host");
+    let path = socket.to_str().expect("a path");
+    let mut kernel = Role::start(&[HOST, path]);
+    kernel.line();
+    let host = Host::connect(&socket).expect("it listens");
     for _ in 0..runs {
-        for memory in [Memory::Private, Memory::Shared, Memory::Huge] {
+        for kind in [Kind::Private, Kind::Shared, Kind::Elsewhere, Kind::Huge] {
             for bytes in [PAGE, 64 << 10, 1 << 20, 16 << 20, 1 << 30] {
-                let large = bytes >= HUGE && matches!(memory, Memory::Huge);
-                let small = bytes <= 16 << 20 && !matches!(memory, Memory::Huge);
+                let large = bytes >= HUGE && matches!(kind, Kind::Huge);
+                let small = bytes <= 16 << 20 && !matches!(kind, Kind::Huge);
                 if !large && !small {
                     continue;
                 }
-                let Some(at) = memory.map(bytes) else {
-                    println!("none {} {bytes} 0 0", memory.name());
+                let Some(memory) = Memory::map(kind, bytes) else {
+                    println!("none {} {bytes} 0 0", kind.name());
                     continue;
                 };
-                of_memory(memory.name(), at, bytes);
-                // SAFETY: mapped above.
-                unsafe { mem::unmap(at, bytes) }.expect("it is mapped");
+                let file = memory.file.as_ref();
+                let by = |how| {
+                    let file = file.filter(|_| matches!(kind, Kind::Elsewhere))?;
+                    let (own, number) = (std::process::id(), file.as_raw_fd());
+                    let mut other = Role::start(&[OTHER, path, how, &format!("/proc/{own}/fd/{number}")]);
+                    other.line();
+                    Some(other)
+                };
+                let other = by("itself");
+                of_memory(kind.name(), memory.at, bytes);
+                drop(other);
+                let other = by("host");
+                if let Some(file) = file {
+                    by_host(&host, kind.name(), file, bytes, other.is_some());
+                }
             }
         }
     }
 }
 
 #[derive(Clone, Copy)]
-enum Memory {
+enum Kind {
     Private,
     Shared,
+    /// Shared, and locked already by another process.
+    Elsewhere,
     Huge,
 }
 
-impl Memory {
+impl Kind {
     fn name(self) -> &'static str {
         match self {
             Self::Private => "private",
             Self::Shared => "shared",
+            Self::Elsewhere => "elsewhere",
             Self::Huge => "huge",
         }
     }
+}
 
+struct Memory {
+    at: usize,
+    bytes: usize,
+    /// Of what is shared.
+    file: Option<OwnedFd>,
+}
+
+impl Memory {
     /// All pages of it are there. `None` when there are no such pages.
-    fn map(self, bytes: usize) -> Option<usize> {
+    fn map(kind: Kind, bytes: usize) -> Option<Self> {
         const HUGETLB: u32 = 0x40000;
         let prot = mem::PROT_READ | mem::PROT_WRITE;
-        let at = match self {
-            Self::Private => mem::map_anonymous(bytes).ok()?,
-            Self::Shared => {
+        let (at, file) = match kind {
+            Kind::Private => (mem::map_anonymous(bytes).ok()?, None),
+            Kind::Shared | Kind::Elsewhere => {
                 let file = file::memfd(c"shared", 0).ok()?;
+                // SAFETY: it is new, and nobody else's.
+                let owned = unsafe { OwnedFd::from_raw_fd(file.0) };
                 file::set_size(file, bytes as u64).ok()?;
-                let at = mem::map_shared(file, bytes).ok()?;
-                file::close(file);
-                at
+                (mem::map_shared(file, bytes).ok()?, Some(owned))
             }
-            Self::Huge => {
+            Kind::Huge => {
                 let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | HUGETLB;
                 // SAFETY: a new mapping where Linux likes.
-                unsafe { mem::map(0, bytes, prot, flags, file::Fd(-1), 0) }.ok()?
+                let at = unsafe { mem::map(0, bytes, prot, flags, file::Fd(-1), 0) }.ok()?;
+                (at, None)
             }
         };
+        let memory = Self { at, bytes, file };
         // SAFETY: mapped above, and nobody else's.
         unsafe { mem::advise(at, bytes, mem::MADV_POPULATE_WRITE) }.ok()?;
-        Some(at)
+        Some(memory)
     }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped for this, and nobody has a reference to it.
+        unsafe { mem::unmap(self.at, self.bytes) }.expect("it is mapped");
+    }
+}
+
+/// A host kernel that lives until it is killed.
+pub fn host(socket: &Path) {
+    let objects = Objects::start(64 << 20).expect("threads");
+    let paging_space = Arc::new(default_pager::paging(0));
+    let service = Service::new(objects, 64 << 20, paging_space).expect("a service");
+    let service = service.with_locks(u64::MAX, FramesTold::default());
+    let _listening = service.listen(socket).expect("a socket");
+    println!("ready");
+    let Err(error) = service.run();
+    panic!("{error}");
+}
+
+/// Another process that has a memory file locked until it is killed: by itself, or by the host kernel.
+pub fn other(socket: &Path, how: &str, file: &str) {
+    let file = File::options().read(true).write(true).open(file).expect("it is open there");
+    let bytes = file.metadata().expect("it is there").len();
+    let by_itself = (how == "itself").then(|| {
+        let at = mem::map_shared(file::Fd(file.as_raw_fd()), bytes as usize).expect("memory");
+        lock_area(at, bytes as usize, Hold::Pinned).expect("it may be locked")
+    });
+    let by_host = by_itself.is_none().then(|| {
+        let host = Host::connect(socket).expect("it listens");
+        let locked = host.lock_file(&file, 0..bytes, Hold::Pinned);
+        (locked.expect("it may be locked"), host)
+    });
+    println!("ready");
+    loop {
+        std::thread::park();
+        std::hint::black_box((&by_itself, &by_host));
+    }
+}
+
+/// By the host kernel, each time as the first process; or beside another one that has all of it.
+fn by_host(host: &Host, memory: &str, file: &OwnedFd, bytes: usize, is_second: bool) {
+    let is_there = || host.locks().expect("it answers").processes.len();
+    let lock = || {
+        // What was given up is let go of a moment later.
+        while is_there() > usize::from(is_second) {}
+        let start = Instant::now();
+        let locked = host.lock_file(file, 0..bytes as u64, Hold::Pinned);
+        (start.elapsed(), locked.expect("it may be locked"))
+    };
+    let mut times: Vec<f64> = (0..repeats(bytes))
+        .map(|_| lock().0.as_nanos() as f64 / 1e3)
+        .collect();
+    times.sort_by(f64::total_cmp);
+    println!("host {memory} {bytes} {:.3} 0", times[times.len() / 2]);
+}
+
+/// Prints lines: areas how_many ns_to_lock ns_to_give_up.
+pub fn areas(runs: usize) {
+    const PAGES: u64 = 1 << 24;
+    const MEASURED: usize = 100_000;
+    const AT_A_TIME: usize = 100;
+    for _ in 0..runs {
+        let mut areas = Areas::new();
+        let area = |pages| Area { pages, kind: () };
+        areas.lock(area(PageRange::new(0, PAGES))).expect("memory");
+        let mut seed = 1_u64;
+        let mut next = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let start = (seed >> 33) % (PAGES - 64);
+            area(PageRange::new(start, start + 1 + (seed >> 20) % 64))
+        };
+        for count in [1_000, 10_000, 100_000, 1_000_000] {
+            for _ in areas.all().count()..count {
+                areas.lock(next()).expect("memory");
+            }
+            let mut ns = [0, 0];
+            for _ in 0..MEASURED / AT_A_TIME {
+                let some: Vec<_> = (0..AT_A_TIME).map(|_| next()).collect();
+                let start = Instant::now();
+                let locked = some.into_iter().map(|one| areas.lock(one).expect("memory"));
+                let locked: Vec<_> = locked.collect();
+                ns[0] += start.elapsed().as_nanos();
+                let is_nested = |(_, new): &(_, Vec<_>)| new.is_empty();
+                assert!(locked.iter().all(is_nested), "all is locked already");
+                let start = Instant::now();
+                for (handle, _) in &locked {
+                    areas.unlock(*handle).expect("it is locked");
+                }
+                ns[1] += start.elapsed().as_nanos();
+            }
+            let [to_lock, to_give_up] = ns.map(|ns| ns as f64 / MEASURED as f64);
+            println!("areas {count} {to_lock:.1} {to_give_up:.1}");
+        }
+    }
+}
+
+/// So often a call of so many bytes is repeated.
+fn repeats(bytes: usize) -> usize {
+    (32 << 20 >> 3) / bytes.max(8 * PAGE) + 3
 }
 
 /// Each way, as often as fits into some milliseconds.
 fn of_memory(memory: &str, at: usize, bytes: usize) {
-    let count = (32 << 20 >> 3) / bytes.max(8 * PAGE) + 3;
+    let count = repeats(bytes);
     let pointer = std::ptr::with_exposed_provenance_mut::<c_void>(at);
     let say = |way: &str, (register, give_up): (f64, f64)| {
         println!("{way} {memory} {bytes} {register:.3} {give_up:.3}");

@@ -8,6 +8,7 @@ mod hot;
 mod locked;
 mod map_fd;
 mod ports;
+mod role;
 mod rpc;
 mod share;
 mod shared;
@@ -47,6 +48,10 @@ farpage-bench locked [--runs N]
     locking and registering memory, first and again, beside the calls of Linux that do it
 prints lines: way memory bytes us_to_register us_to_give_up
 
+farpage-bench areas [--runs N]
+    an area locked and given up among so many that overlap, all within one that is locked
+prints lines: areas how_many ns_to_lock ns_to_give_up
+
 farpage-bench hits [--runs N]
     registrations that are found again
 prints lines: hit farpage regions threads ns
@@ -80,6 +85,10 @@ fn main() {
             }
         },
         Some("locked") => locked::sizes(number("--runs", 5) as usize),
+        // Parts of it.
+        Some(locked::HOST) => locked::host(args[1].as_ref()),
+        Some(locked::OTHER) => locked::other(args[1].as_ref(), &args[2], &args[3]),
+        Some("areas") => locked::areas(number("--runs", 5) as usize),
         Some("hits") => locked::hits(number("--runs", 5) as usize),
         Some("map-fd") => map_fd::run(number("--runs", 5) as usize, number("--mib", 256) as usize),
         Some("fault") => {

@@ -1,4 +1,5 @@
-//! `bench locked`: locking and registering memory, first and again, beside what Linux has and UCX's cache.
+//! `bench locked`: locking and registering memory, first and again, by one process and by several, beside
+//! what Linux has and UCX's cache.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,10 +45,25 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         "give up",
         "beside Linux's",
     ]);
-    for memory in ["private", "shared", "huge"] {
+    for memory in ["private", "shared", "elsewhere", "huge"] {
         for bytes in [4096, 64 << 10, 1 << 20, 16 << 20, 1 << 30] {
             sizes_of(&sizes, memory, bytes, &mut table);
         }
+    }
+    table.print();
+    println!("\nns to lock an area, and to give it up, among so many that overlap within one.");
+    let all = sorted(figures(world, &[], &["areas", "--runs", &runs], parse)?);
+    let mut table = Table::new(["areas", "lock", "give up", "beside 1000"]);
+    let of = |count: &str, step: usize| -> Vec<f64> {
+        let words = ["areas", count].map(str::to_owned);
+        let all = all.get(words.as_slice()).into_iter().flatten();
+        all.map(|figures| figures[step]).collect()
+    };
+    for count in ["1000", "10000", "100000", "1000000"] {
+        let sum = |count| median(&of(count, 0)) + median(&of(count, 1));
+        let ratio = format!("{:.2}", sum(count) / sum("1000"));
+        let [lock, give_up] = [0, 1].map(|step| spread(&of(count, step), 0));
+        table.row([count.into(), lock, give_up, ratio]);
     }
     table.print();
     let mut lines = figures(world, &[], &["hits", "--runs", &runs], parse)?;
@@ -95,6 +111,7 @@ fn sizes_of(all: &All, memory: &str, bytes: u64, table: &mut Table) {
         ("ring-cache", "cache, of a ring", "io_uring"),
         ("cache", "cache", "io_uring"),
         ("cache-hit", "cache, again", ""),
+        ("host", "by the host kernel", "both"),
     ];
     let of = |way: &str, step: usize| -> Vec<f64> {
         let words = [way, memory, &bytes.to_string()].map(str::to_owned);
@@ -116,7 +133,7 @@ fn sizes_of(all: &All, memory: &str, bytes: u64, table: &mut Table) {
             bare => format!("{:.2}", median(&first) / bare),
         };
         let give_up = match way {
-            "cache-hit" => String::new(),
+            "cache-hit" | "host" => String::new(),
             _ => spread(&of(way, 1), 2),
         };
         let size = match bytes {
@@ -124,6 +141,10 @@ fn sizes_of(all: &All, memory: &str, bytes: u64, table: &mut Table) {
             kib => format!("{} KiB", kib >> 10),
         };
         let digits = if way == "cache-hit" { 3 } else { 2 };
+        let memory = match memory {
+            "elsewhere" => "shared, another process has it locked",
+            other => other,
+        };
         table.row([
             memory.into(),
             size,
@@ -160,8 +181,12 @@ fn peer(world: &World, runs: &str) -> Result<Vec<Line>> {
 
 fn parse(line: &str) -> Option<Line> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let figures = if words.first() == Some(&"hit") { 4 } else { 3 };
-    let (words, rest) = words.split_at_checked(figures)?;
+    let words_first = match words.first()? {
+        &"hit" => 4,
+        &"areas" => 2,
+        _ => 3,
+    };
+    let (words, rest) = words.split_at_checked(words_first)?;
     let figures: Result<Vec<f64>, _> = rest.iter().map(|word| word.parse()).collect();
     Some(Line {
         words: words.iter().map(|word| (*word).to_owned()).collect(),
@@ -202,6 +227,8 @@ mod tests {
         assert_eq!((line.words.len(), line.figures), (3, vec![0.5, 0.25]));
         let line = parse("hit ucx 10000 2 162.28").unwrap();
         assert_eq!((line.words.len(), line.figures), (4, vec![162.28]));
+        let line = parse("areas 1000 300.5 200.5").unwrap();
+        assert_eq!(line.figures, vec![300.5, 200.5]);
         assert!(parse("hit ucx 10000 2").is_none() && parse("mlock").is_none());
     }
 }
