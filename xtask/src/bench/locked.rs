@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -29,6 +30,7 @@ type All = BTreeMap<Vec<String>, Vec<Vec<f64>>>;
 /// Entry point.
 pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     let runs: u32 = args.number("--runs", 5)?;
+    let libfabric = args.value("--libfabric")?;
     args.finish()?;
     let runs = runs.to_string();
     println!("{}", machine());
@@ -67,15 +69,34 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     }
     table.print();
     let mut lines = figures(world, &[], &["hits", "--runs", &runs], parse)?;
-    match peer(world, &runs) {
+    match ucx(world).and_then(|program| peer(&program, &runs)) {
         Ok(of_peer) => lines.extend(of_peer),
         Err(why) => println!("\nUCX: not measured; {why:#}"),
     }
-    let hits = sorted(lines);
+    match libfabric {
+        Some(program) => lines.extend(peer(Path::new(&program), &runs)?),
+        None => println!(
+            "\nlibfabric: not measured; --libfabric PROGRAM runs one that prints the same lines."
+        ),
+    }
+    hits_of(&sorted(lines));
+    Ok(())
+}
+
+/// Ours beside what others take to find a registration.
+fn hits_of(hits: &All) {
     println!(
         "\nns to find a registration again and to put it back: one of so many pages, at random."
     );
-    let mut table = Table::new(["regions", "threads", "farpage", "UCX", "farpage beside UCX"]);
+    let mut table = Table::new([
+        "regions",
+        "threads",
+        "farpage",
+        "UCX",
+        "beside it",
+        "libfabric",
+        "beside it",
+    ]);
     for regions in ["1", "10000", "100000"] {
         for threads in ["1", "2"] {
             let of = |who: &str| -> Vec<f64> {
@@ -83,21 +104,27 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
                 let all = hits.get(words.as_slice()).into_iter().flatten();
                 all.map(|figures| figures[0]).collect()
             };
-            let (ours, ucx) = (of("farpage"), of("ucx"));
-            let ratio = match ucx.is_empty() {
-                true => "-".to_owned(),
-                false => format!("{:.2}", median(&ours) / median(&ucx)),
+            let ours = of("farpage");
+            let beside = |who: &str| match of(who) {
+                none if none.is_empty() => ["-".to_owned(), "-".to_owned()],
+                all => [
+                    spread(&all, 1),
+                    format!("{:.2}", median(&ours) / median(&all)),
+                ],
             };
-            let ucx = if ucx.is_empty() {
-                "-".to_owned()
-            } else {
-                spread(&ucx, 1)
-            };
-            table.row([regions.into(), threads.into(), spread(&ours, 1), ucx, ratio]);
+            let ([ucx, to_ucx], [fabric, to_fabric]) = (beside("ucx"), beside("libfabric"));
+            table.row([
+                regions.into(),
+                threads.into(),
+                spread(&ours, 1),
+                ucx,
+                to_ucx,
+                fabric,
+                to_fabric,
+            ]);
         }
     }
     table.print();
-    Ok(())
 }
 
 /// Rows of one size of one kind of memory: each of ours beside what it asks of Linux.
@@ -164,8 +191,8 @@ fn sorted(lines: Vec<Line>) -> All {
     all
 }
 
-/// Runs UCX's cache on the same regions.
-fn peer(world: &World, runs: &str) -> Result<Vec<Line>> {
+/// Builds a program that has UCX's cache on the same regions.
+fn ucx(world: &World) -> Result<PathBuf> {
     let program = world.scratch("bench")?.join("rcache");
     let mut compile = Command::new("gcc");
     compile
@@ -174,7 +201,11 @@ fn peer(world: &World, runs: &str) -> Result<Vec<Line>> {
     compile.arg(world.root.join("bench/peers/rcache.c"));
     compile.args(["-lucs", "-lucm", "-lpthread"]);
     proc::output(&mut compile, "rcache").context("as root: apt-get install libucx-dev")?;
-    let text = proc::output(Command::new(&program).arg(runs), "rcache")?;
+    Ok(program)
+}
+
+fn peer(program: &Path, runs: &str) -> Result<Vec<Line>> {
+    let text = proc::output(Command::new(program).arg(runs), "the peer")?;
     let line = |line| parse(line).with_context(|| format!("not a line of figures: {line}"));
     text.lines().map(line).collect()
 }
