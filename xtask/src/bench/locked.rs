@@ -212,9 +212,9 @@ fn peer(program: &Path, runs: &str) -> Result<Vec<Line>> {
 
 fn parse(line: &str) -> Option<Line> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let words_first = match words.first()? {
-        &"hit" => 4,
-        &"areas" => 2,
+    let words_first = match *words.first()? {
+        "hit" => 4,
+        "areas" => 2,
         _ => 3,
     };
     let (words, rest) = words.split_at_checked(words_first)?;
