@@ -215,7 +215,7 @@ mod tests {
             }],
             user_limit_bytes: 8 << 20,
         };
-        let table = "MEMORY           SIZE  PROCESS  RESIDENT    PINNED  LOCKS\n\
+        let table = "MEMORY          SIZE  PROCESS  RESIDENT    PINNED  LOCKS\n\
                      memfd:grid  16.0 MiB       71  4.00 KiB         -      2\n\
                      memfd:grid  16.0 MiB     1234         -  1.00 MiB      2\n\
                      \n\
