@@ -48,6 +48,8 @@ const NEEDS: &[(Probe, &str)] = &[
     (Probe::Program("nginx"), "nginx-light"),
     (Probe::Program("mpicc"), "libopenmpi-dev"),
     (Probe::Program("mpirun"), "openmpi-bin"),
+    // A network library that memory is registered with.
+    (Probe::File("/usr/include/ucp/api/ucp.h"), "libucx-dev"),
     (Probe::Program("etcd"), "etcd-server"),
     (Probe::Program("etcdctl"), "etcd-client"),
     (Probe::Program("ip"), "iproute2"),

@@ -49,6 +49,11 @@ fn libraries(into: &Path) {
 
 /// The program of that source, compiled without a warning.
 fn compile(source: &Path, way: Way, folder: &Path) -> PathBuf {
+    compile_with(source, way, folder, &[])
+}
+
+/// The same, with libraries of others.
+fn compile_with(source: &Path, way: Way, folder: &Path, libraries: &[&str]) -> PathBuf {
     let name = source.file_stem().unwrap().to_str().unwrap();
     let program = folder.join(format!("{name}-{way:?}"));
     let (compiler, language) = match way {
@@ -79,6 +84,7 @@ fn compile(source: &Path, way: Way, folder: &Path) -> PathBuf {
             ]);
         }
     }
+    compile.args(libraries);
     let done = compile.output().expect("gcc and g++: cargo xtask setup");
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{way:?} of {name}: {said}");
@@ -315,6 +321,17 @@ fn registrations_are_found_again_until_their_memory_goes() {
     for way in WAYS {
         let program = compile(&test_program("registered.c"), way, folder.path());
         assert_eq!(output(&program, &[]), "done\n");
+    }
+}
+
+#[test]
+fn the_example_of_ucx_registers_each_piece_once_and_again_when_its_memory_was_unmapped() {
+    let folder = folder();
+    libraries(folder.path());
+    for way in WAYS {
+        let program = compile_with(&example("ucx.c"), way, folder.path(), &["-lucp", "-lucs"]);
+        let said = output(&program, &[]);
+        assert_eq!(said, "4000 puts of 64 KiB, registered 128 times\n");
     }
 }
 
