@@ -335,6 +335,25 @@ fn the_example_of_ucx_registers_each_piece_once_and_again_when_its_memory_was_un
     }
 }
 
+/// Without a GPU it only compiles, and says so.
+#[test]
+fn the_example_of_cuda_copies_from_memory_that_is_registered_once() {
+    let folder = folder();
+    libraries(folder.path());
+    for way in WAYS {
+        let program = compile_with(&example("cuda.c"), way, folder.path(), &["-ldl"]);
+        let done = run(&program, &[]);
+        let said = String::from_utf8_lossy(&done.stdout);
+        if done.status.code() == Some(77) {
+            assert!(said.starts_with("skipped: no CUDA here: "), "{said}");
+            print!("{said}");
+            return;
+        }
+        assert!(done.status.success(), "{done:?}");
+        assert!(said.contains("farpage to ") && said.ends_with("registered 16 times\n"));
+    }
+}
+
 #[test]
 fn locks_of_c_programs_outlive_who_is_killed() {
     runs_beside_a_host_kernel("locks.c");
