@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{figures, spread};
+use super::{figures, locked_io, spread};
 use crate::args::Args;
 use crate::proc;
 use crate::table::{Table, median};
@@ -25,8 +25,11 @@ struct Line {
 /// Figures of all runs by their words.
 type All = BTreeMap<Vec<String>, Vec<Vec<f64>>>;
 
-/// Entry point.
+/// Entry point. `--io`: transfers to locked and registered memory.
 pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
+    if args.flag("--io") {
+        return locked_io::bench(world, args);
+    }
     let runs: u32 = args.number("--runs", 5)?;
     args.finish()?;
     let runs = runs.to_string();
