@@ -6,6 +6,7 @@ mod fault;
 mod heap;
 mod hot;
 mod locked;
+mod locked_io;
 mod map_fd;
 mod ports;
 mod role;
@@ -52,6 +53,11 @@ farpage-bench areas [--runs N]
     an area locked and given up among so many that overlap, all within one that is locked
 prints lines: areas how_many ns_to_lock ns_to_give_up
 
+farpage-bench locked-io FOLDER [--seconds N] [--seed N]
+    [--mistake old-frames|flipped|misplaced|lost, to see that it is seen]
+    transfers of a file in FOLDER to locked and registered memory, each compared; exit 1 on a mismatch
+prints how it goes, and what was done
+
 farpage-bench hits [--runs N]
     registrations that are found again
 prints lines: hit farpage regions threads ns
@@ -89,6 +95,14 @@ fn main() {
         Some(locked::HOST) => locked::host(args[1].as_ref()),
         Some(locked::OTHER) => locked::other(args[1].as_ref(), &args[2], &args[3]),
         Some("areas") => locked::areas(number("--runs", 5) as usize),
+        Some("locked-io") if args.len() > 1 => {
+            let mistake = args.iter().position(|arg| arg == "--mistake");
+            let mistake = mistake.and_then(|at| args.get(at + 1)).map(String::as_str);
+            let (seconds, seed) = (number("--seconds", 600), number("--seed", 1));
+            locked_io::run(&args[1], seconds, seed, mistake);
+        }
+        // A part of `cargo xtask bench locked --io`: memory that others want.
+        Some("locked-io-pressure") => locked_io::pressure(number("--mib", 256) as usize),
         Some("hits") => locked::hits(number("--runs", 5) as usize),
         Some("map-fd") => map_fd::run(number("--runs", 5) as usize, number("--mib", 256) as usize),
         Some("fault") => {

@@ -311,6 +311,14 @@ typedef struct fp_registered {
     uint32_t number;
 } fp_registered;
 
+// Some memory; as struct iovec.
+typedef struct fp_area {
+    // The first address.
+    const void *address;
+    // So many bytes.
+    size_t bytes;
+} fp_area;
+
 // Answers for the contents of memory. Set all to 0, then `size`. Several threads of the library
 // call it at a time, each with 200 KiB of stack; it must not touch memory that it answers for, nor
 // end by longjmp or an exception. A function returns FP_OK, or why not: FP_UNREACHABLE (the
@@ -645,6 +653,15 @@ int32_t fp_reg_get(const struct fp_regs *cache,
                    size_t bytes,
                    struct fp_registered *registered,
                    struct fp_error *error);
+
+// As fp_reg_get for `count` areas at once, a list of scatter or gather: all of them, or none. What
+// overlaps, or follows each other, is registered as one. `registered` has `count` places, in the order
+// of the areas; each is put back by itself. Returns the error's code.
+int32_t fp_reg_get_all(const struct fp_regs *cache,
+                       const struct fp_area *areas,
+                       size_t count,
+                       struct fp_registered *registered,
+                       struct fp_error *error);
 
 // Gives back what was got, once.
 void fp_reg_put(const struct fp_regs *cache, const struct fp_registered *registered);

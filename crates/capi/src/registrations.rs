@@ -53,6 +53,16 @@ pub struct FpRegistered {
     pub number: u32,
 }
 
+/// Some memory; as struct iovec.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FpArea {
+    /// The first address.
+    pub address: *const c_void,
+    /// So many bytes.
+    pub bytes: usize,
+}
+
 /// The functions of a program.
 struct Driver {
     context: *mut c_void,
@@ -213,15 +223,46 @@ pub unsafe extern "C" fn fp_reg_get(
             ));
         }
         let number = cache.0.get_number(address.addr(), bytes)?;
-        let (range, token, _) = cache.0.about(number);
-        let got = FpRegistered {
-            token,
-            address: std::ptr::with_exposed_provenance_mut(range.start),
-            bytes: range.len(),
-            number,
-        };
         // SAFETY: checked above, and the header asks for the caller's own.
-        unsafe { registered.write(got) };
+        unsafe { registered.write(cache.got(number)) };
+        Ok(())
+    };
+    // SAFETY: NULL or the caller's own.
+    unsafe { coded(error, get) }
+}
+
+/// As fp_reg_get for `count` areas at once, a list of scatter or gather: all of them, or none. What
+/// overlaps, or follows each other, is registered as one. `registered` has `count` places, in the order
+/// of the areas; each is put back by itself. Returns the error's code.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fp_reg_get_all(
+    cache: *const FpRegCache,
+    areas: *const FpArea,
+    count: usize,
+    registered: *mut FpRegistered,
+    error: *mut FpError,
+) -> i32 {
+    let get = || {
+        // SAFETY: NULL or the caller's own.
+        let cache = unsafe { cache.as_ref() }.ok_or_else(no_cache)?;
+        if count == 0 {
+            return Ok(());
+        }
+        if areas.is_null() || registered.is_null() {
+            return Err(Failure::argument(
+                "areas, registered: one is NULL; give as many areas as count says, and places for what is got",
+            ));
+        }
+        // SAFETY: checked above, and the header asks for so many of the caller's own.
+        let areas = unsafe { std::slice::from_raw_parts(areas, count) };
+        let parts: Vec<_> = areas
+            .iter()
+            .map(|area| (area.address.addr(), area.bytes))
+            .collect();
+        for (at, number) in cache.0.get_all_numbers(&parts)?.into_iter().enumerate() {
+            // SAFETY: one of `count` places, as above.
+            unsafe { registered.add(at).write(cache.got(number)) };
+        }
         Ok(())
     };
     // SAFETY: NULL or the caller's own.
@@ -271,6 +312,18 @@ pub unsafe extern "C" fn fp_reg_cache_free(cache: *mut FpRegCache) {
     if !cache.is_null() {
         // SAFETY: of one of the functions above, as the caller says.
         drop(unsafe { Box::from_raw(cache) });
+    }
+}
+
+impl FpRegCache {
+    fn got(&self, number: u32) -> FpRegistered {
+        let (range, token, _) = self.0.about(number);
+        FpRegistered {
+            token,
+            address: std::ptr::with_exposed_provenance_mut(range.start),
+            bytes: range.len(),
+            number,
+        }
     }
 }
 

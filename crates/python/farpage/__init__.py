@@ -19,6 +19,7 @@ from ._object import Object
 from ._open import load, open, set_ram
 from ._options import cache_folder
 from ._pager import serve_pager
+from ._registrations import Registered, Registrations
 from ._shared import SharedMemory
 from ._shared_locks import SharedLock, borrow_lock, lock_shared
 from ._sync import Barrier, Condition, Lock, Semaphore
@@ -27,5 +28,5 @@ from .errors import Error
 
 __all__ = ["Array", "Arrays", "Error", "Object", "__version__", "cache_folder", "errors"]
 __all__ += ["SharedArray", "SharedMemory", "load", "open", "serve_pager", "set_ram", "shared"]
-__all__ += ["SharedLock", "borrow_lock", "lock_shared"]
+__all__ += ["Registered", "Registrations", "SharedLock", "borrow_lock", "lock_shared"]
 __all__ += ["Locked", "Stream", "fopen", "lock_area", "map_fd", "unshare", "Barrier", "Condition", "Lock", "Semaphore"]

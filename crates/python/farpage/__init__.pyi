@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BufferedIOBase
+from multiprocessing.shared_memory import SharedMemory as _SharedMemory
 from os import PathLike
 from types import TracebackType
 from typing import Any, Generic, Literal, Protocol, SupportsIndex, TypedDict, overload
@@ -25,6 +26,7 @@ class _File(Protocol):
     def seek(self, offset: int, whence: int = ..., /) -> int: ...
     def read(self, size: int = ..., /) -> bytes: ...
 
+_Memory = Buffer | np.ndarray[Any, np.dtype[Any]]
 Read = Callable[[int, int], Buffer]
 Part = Path | tuple[Path] | tuple[Path, Size | None] | tuple[Path, Size | None, Size | None]
 Source = Path | _File | Read | Part | Sequence[Part]
@@ -199,7 +201,124 @@ class Locked:
     def blocks(self, most: int | None = None) -> list[tuple[int, int]]: ...
     def unlock(self) -> None: ...
 
-def lock_area(memory: Buffer, *, pinned: bool = False) -> Locked: ...
+def lock_area(memory: _Memory, *, pinned: bool = False) -> Locked: ...
+
+class SharedLock:
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+    @property
+    def is_locked(self) -> bool: ...
+    @property
+    def range(self) -> tuple[int, int]: ...
+    def lend(self, name: str) -> None: ...
+    def check(self) -> None: ...
+    def frames(self) -> list[int]: ...
+    def blocks(self, most: int | None = None) -> list[tuple[int, int]]: ...
+    def unlock(self) -> None: ...
+
+def lock_shared(
+    memory: _SharedMemory | str | int | _HasDescriptor | None = None,
+    where: tuple[int, int] | None = None,
+    *,
+    sysv: int | None = None,
+    pinned: bool = False,
+) -> SharedLock: ...
+def borrow_lock(name: str) -> SharedLock: ...
+
+class Registered:
+    """Memory that is registered until `put`, the end of a `with` block, or until it is let go of."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+    @property
+    def token(self) -> int:
+        """0 to 2**64 - 1: what `register` returned, or the index of the ring's buffer."""
+    @property
+    def range(self) -> tuple[int, int]:
+        """Addresses of the first byte and behind the last: multiples of 4096."""
+    @property
+    def is_gone(self) -> bool:
+        """Some of the memory went away since it was got, or more was registered with it: get it again."""
+    @property
+    def is_held(self) -> bool:
+        """False once it was put back, and in a child of fork: the other properties raise `LockError` then."""
+    def put(self) -> None: ...
+
+class RegistrationStats(TypedDict):
+    regions: int
+    bytes: int
+    made: int
+    evicted: int
+    gone: int
+
+class Registrations:
+    """A cache of registrations: found again without a call of the system until their memory goes away.
+
+    `limit` is bytes (a number, or text such as '1G'), `regions` and `buffers` are counts.
+    """
+
+    @overload
+    def __init__(
+        self,
+        register: None = None,
+        deregister: None = None,
+        *,
+        ring: None = None,
+        buffers: None = None,
+        limit: Size | None = None,
+        regions: int | None = None,
+    ) -> None:
+        """Of memory whose frames stay. Raises `ArgumentError`, `Unsupported`, `KernelError`."""
+    @overload
+    def __init__(
+        self,
+        register: Callable[[int, int], int],
+        deregister: Callable[[int, int, int], object],
+        *,
+        limit: Size | None = None,
+        regions: int | None = None,
+    ) -> None:
+        """Of a device: `register(address, bytes)` returns a token for `deregister(address, bytes, token)`; both
+        are bytes of whole pages."""
+    @overload
+    def __init__(
+        self,
+        *,
+        ring: int | _HasDescriptor,
+        buffers: int,
+        limit: Size | None = None,
+        regions: int | None = None,
+    ) -> None:
+        """Of the first `buffers` registered buffers of an io_uring."""
+    def get(self, memory: _Memory) -> Registered:
+        """Of an array of any shape that is in one piece, or any buffer. Raises `ArgumentError`, `KernelError`,
+        `Unsupported`, `LockError` (closed, or of a parent), and what `register` raises."""
+    def get_all(self, memories: Iterable[_Memory]) -> list[Registered]:
+        """One for each, in their order, or none and what `get` raises."""
+    def put(self, registered: Registered) -> None: ...
+    def forget(self, memory: _Memory) -> None: ...
+    def stats(self) -> RegistrationStats: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
 
 class SharedMemory:
     def __init__(

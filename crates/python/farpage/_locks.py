@@ -57,6 +57,13 @@ class Locked:
         self._area.unlock()
 
 
+def view_of(memory):
+    """What has the buffer protocol: arrays of any type, and of no dimension, do not have it by themselves."""
+    if isinstance(memory, np.ndarray) and memory.flags.forc:
+        return memory.ravel(order="K").view(np.uint8)
+    return memory
+
+
 def lock_area(memory, *, pinned=False):
     """Has the memory of an array, or anything with the buffer protocol, stay in RAM: a `Locked`.
 
@@ -79,10 +86,7 @@ def lock_area(memory, *, pinned=False):
     if not isinstance(pinned, (bool, np.bool_)):
         raise errors.ArgumentError(f"pinned cannot be {pinned!r}; give True or False")
     try:
-        if isinstance(memory, np.ndarray) and memory.flags.forc:
-            # Of any type and of no dimension, too, which the buffer protocol does not have.
-            memory = memory.ravel(order="K").view(np.uint8)
-        area = _farpage.Area(memory, bool(pinned))
+        area = _farpage.Area(view_of(memory), bool(pinned))
     except TypeError:
         raise errors.ArgumentError(
             f"{type(memory).__name__} has no memory that can be locked; give an array, or what has the "

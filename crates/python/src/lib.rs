@@ -8,6 +8,7 @@ mod map_fd;
 mod memory;
 mod options;
 mod pager;
+mod registrations;
 mod served;
 mod shared;
 mod shared_locks;
@@ -175,6 +176,8 @@ fn _farpage(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pager::serve_pager, module)?)?;
     module.add_class::<fopen::Stream>()?;
     module.add_class::<locks::Area>()?;
+    module.add_class::<registrations::RegCache>()?;
+    module.add_class::<registrations::Registered>()?;
     module.add_class::<map_fd::Mapping>()?;
     module.add_function(wrap_pyfunction!(map_fd::map_fd, module)?)?;
     module.add_function(wrap_pyfunction!(map_fd::map_fd_numbers, module)?)?;

@@ -99,7 +99,7 @@ impl Area {
     }
 }
 
-fn raised(py: Python<'_>, error: &LockError) -> PyErr {
+pub(crate) fn raised(py: Python<'_>, error: &LockError) -> PyErr {
     let class = match error {
         LockError::Area(_) | LockError::Beyond { .. } | LockError::Unusable { .. } => {
             "ArgumentError"

@@ -32,7 +32,7 @@ def test_all_examples_run(tmp_path, monkeypatch, capsys, host):
 
 
 THINGS = [fp.load, fp.open, fp.set_ram, fp.cache_folder, fp.Object, fp.Array, fp.Arrays]
-THINGS += [fp.fopen, fp.lock_area, fp.lock_shared, fp.map_fd]
+THINGS += [fp.fopen, fp.lock_area, fp.lock_shared, fp.map_fd, fp.Registrations]
 THINGS += [fp.SharedMemory, fp.Lock, fp.Condition, fp.Semaphore, fp.Barrier]
 
 

@@ -26,6 +26,11 @@ def main(path: str) -> int:
         fp.open(ramp, size="1M").close()
     except fp.CallbackError as error:
         print(error)
+    with fp.Registrations(limit="1G") as cache, cache.get(np.zeros(9)) as registered:
+        gone: bool = registered.is_gone
+        made: int = cache.stats()["made"]
+        fp.Registrations(lambda at, size: at, lambda at, size, token: None).close()
+        print(gone, made, [held.token for held in cache.get_all([bytearray(9)])])
     with fp.open([path, (path, "4K"), (path, 0, 80)], mode="c") as parts:
         parts[0:4] = b"head"
     return len(first) + came + resident + len(fp.open((path, 8), size=None, offset=None))

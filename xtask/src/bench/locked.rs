@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{figures, spread};
+use super::{figures, locked_io, spread};
 use crate::args::Args;
 use crate::proc;
 use crate::table::{Table, median};
@@ -27,8 +27,11 @@ struct Line {
 /// Figures of all runs by their words.
 type All = BTreeMap<Vec<String>, Vec<Vec<f64>>>;
 
-/// Entry point.
+/// Entry point. `--io`: transfers to locked and registered memory.
 pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
+    if args.flag("--io") {
+        return locked_io::bench(world, args);
+    }
     let runs: u32 = args.number("--runs", 5)?;
     let libfabric = args.value("--libfabric")?;
     args.finish()?;

@@ -10,6 +10,7 @@ mod hosts;
 mod job;
 mod local;
 mod locked;
+mod locked_io;
 mod map_fd;
 mod ports;
 mod programs;
@@ -21,6 +22,7 @@ mod stdio;
 mod swap;
 mod translate;
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -59,6 +61,15 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     }
 }
 
+/// The program of crate `bench`, built.
+fn program(world: &World, features: &[&str]) -> Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--release", "--quiet", "-p", "farpage-bench"]);
+    cargo.args(features).current_dir(&world.root);
+    proc::must(&mut cargo, "cargo build --release -p farpage-bench")?;
+    Ok(world.release_dir()?.join("farpage-bench"))
+}
+
 /// What the program of crate `bench` prints, each line as `parse` reads it.
 fn figures<T>(
     world: &World,
@@ -66,11 +77,7 @@ fn figures<T>(
     arguments: &[&str],
     parse: fn(&str) -> Option<T>,
 ) -> Result<Vec<T>> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--quiet", "-p", "farpage-bench"]);
-    cargo.args(features).current_dir(&world.root);
-    proc::must(&mut cargo, "cargo build --release -p farpage-bench")?;
-    let mut command = Command::new(world.release_dir()?.join("farpage-bench"));
+    let mut command = Command::new(program(world, features)?);
     let text = proc::output(command.args(arguments), "farpage-bench")?;
     let line = |l: &str| parse(l).with_context(|| format!("not a line of figures: {l}"));
     text.lines().map(line).collect()

@@ -102,6 +102,34 @@ int main(void)
     with.size = 1;
     CHECK(fp_reg_cache(&with, 0, 0, &error) == NULL && says(&error, FP_ARGUMENT, "sizeof(fp_reg)"));
 
+    device.added = 0;
+    with.size = sizeof with;
+    cache = fp_reg_cache(&with, 0, 0, &error);
+    /* Two that overlap, the other way round, and one apart. */
+    fp_area areas[] = {{memory + PAGE + 9, PAGE}, {memory, PAGE + 10}, {memory + 8 * PAGE, 1}};
+    fp_registered all[3];
+    CHECK(fp_reg_get_all(cache, areas, 3, all, &error) == FP_OK && device.registered == 2);
+    CHECK(all[0].token == all[1].token && all[0].token != all[2].token);
+    CHECK(all[1].address == memory && all[1].bytes == 3 * PAGE);
+    CHECK(all[2].address == memory + 8 * PAGE && all[2].bytes == PAGE);
+    /* The second does not fit, so the first is not had either: nothing of it is in the way. */
+    fp_area more[] = {{memory, PAGE}, {memory + 12 * PAGE, PAGE}};
+    CHECK(fp_reg_get_all(cache, more, 2, &one, &error) == FP_CALLBACK);
+    CHECK(says(&error, FP_CALLBACK, "could not register 4 KiB"));
+    for (int at = 0; at < 3; at++)
+        fp_reg_put(cache, &all[at]);
+    CHECK(fp_reg_get(cache, memory + 12 * PAGE, PAGE, &one, NULL) == FP_OK);
+    CHECK(fp_reg_get(cache, memory + 14 * PAGE, PAGE, &two, NULL) == FP_OK && device.added == 4);
+    fp_reg_put(cache, &one);
+    fp_reg_put(cache, &two);
+    CHECK(fp_reg_get_all(cache, NULL, 0, NULL, &error) == FP_OK);
+    CHECK(fp_reg_get_all(cache, areas, 3, NULL, &error) == FP_ARGUMENT);
+    CHECK(says(&error, FP_ARGUMENT, "one is NULL"));
+    CHECK(fp_reg_get_all(NULL, areas, 3, all, &error) == FP_ARGUMENT);
+    CHECK(says(&error, FP_ARGUMENT, "cache: it is NULL"));
+    fp_reg_cache_free(cache);
+    CHECK(device.registered == 0);
+
     cache = fp_reg_cache(NULL, 4 * PAGE, 0, &error);
     CHECK(cache != NULL && fp_reg_get(cache, memory, 4 * PAGE, &one, &error) == FP_OK);
     CHECK(fp_reg_get(cache, memory + 8 * PAGE, PAGE, &two, &error) == FP_KERNEL);

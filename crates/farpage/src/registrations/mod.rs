@@ -26,6 +26,7 @@ mod ways;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -234,6 +235,15 @@ impl Registrations {
         let all = all.collect();
         drop(held);
         all
+    }
+
+    /// As [`Registrations::get_all`], by number: each is given back with [`Registrations::put_number`].
+    ///
+    /// # Errors
+    /// As [`Registrations::get`].
+    pub fn get_all_numbers(&self, parts: &[(usize, usize)]) -> Result<Vec<u32>, RegisterError> {
+        let number = |held: Registered<'_>| ManuallyDrop::new(held).number;
+        Ok(self.get_all(parts)?.into_iter().map(number).collect())
     }
 
     /// Nothing of `bytes` bytes at `at` is hit any more: for memory that goes away in a way that is not
