@@ -1,18 +1,17 @@
 //! `bench locked`: locking and registering memory, first and again, beside what Linux has and UCX's cache.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use farpage_test_machine::{HugePages, Machine};
 
-use super::{figures, spread};
+use super::{figures, spread, truth};
 use crate::args::Args;
 use crate::proc;
 use crate::table::{Table, median};
 use crate::world::{World, machine};
 
-const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 /// 2 MiB each: what the largest area takes, and some more.
 const HUGE: u64 = 520;
 
@@ -27,11 +26,15 @@ type All = BTreeMap<Vec<String>, Vec<Vec<f64>>>;
 
 /// Entry point.
 pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
+    if args.flag("--truth") {
+        args.finish()?;
+        return truth::bench(world);
+    }
     let runs: u32 = args.number("--runs", 5)?;
     args.finish()?;
     let runs = runs.to_string();
     println!("{}", machine());
-    let huge = HugePages::take();
+    let huge = huge_pages();
     let sizes = figures(world, &[], &["locked", "--runs", &runs], parse)?;
     drop(huge);
     let sizes = sorted(sizes);
@@ -170,26 +173,10 @@ fn parse(line: &str) -> Option<Line> {
 }
 
 /// So many huge pages as the bench needs, if they can be had; given back at the end.
-struct HugePages(Option<String>);
-
-impl HugePages {
-    fn take() -> Self {
-        let before = fs::read_to_string(HUGE_PAGES).ok();
-        let taken = fs::write(HUGE_PAGES, HUGE.to_string()).is_ok();
-        if !taken {
-            println!("Huge pages: not measured; as root there are some.");
-        }
-        Self(before.filter(|_| taken))
-    }
-}
-
-impl Drop for HugePages {
-    fn drop(&mut self) {
-        if let Some(before) = &self.0 {
-            // There is nobody to tell.
-            let _ = fs::write(HUGE_PAGES, before.trim());
-        }
-    }
+fn huge_pages() -> Option<HugePages> {
+    let huge = Machine::take().and_then(|machine| machine.huge_pages(HUGE));
+    huge.inspect_err(|why| println!("Huge pages: not measured; {why:#}"))
+        .ok()
 }
 
 #[cfg(test)]

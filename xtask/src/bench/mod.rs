@@ -18,8 +18,8 @@ mod rpc;
 mod share;
 mod shared;
 mod stdio;
-mod swap;
 mod translate;
+mod truth;
 
 use std::process::Command;
 
