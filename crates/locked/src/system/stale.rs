@@ -37,10 +37,11 @@ pub fn check(pages: PageRange) -> Result<(), LockError> {
         };
         match kept {
             Kept::No => return Err(stale(start, UNLOCKED)),
-            Kept::Pages => match absent(one.pages)?.first() {
-                Some(absent) => return Err(stale(absent.start.0, ABSENT)),
-                None => {}
-            },
+            Kept::Pages => {
+                if let Some(absent) = absent(one.pages)?.first() {
+                    return Err(stale(absent.start.0, ABSENT));
+                }
+            }
             Kept::Apart => {}
         }
         at = end;
