@@ -19,15 +19,34 @@ pub struct Swap {
     _guard: Guard,
 }
 
-const REMOVE_FILE: &str = r#"/usr/sbin/swapoff "$1" 2>/dev/null; rm "$1""#;
-const REMOVE_LOOP: &str = r#"device=$(/usr/sbin/losetup -n -O NAME -j "$1")
-if [ -n "$device" ]; then
+// Who was killed may have left a swapon behind that has yet to begin: what is swapped to cannot be removed, and
+// what is removed cannot be swapped to.
+const REMOVE_FILE: &str = r#"
+for i in $(seq 50); do
+    /usr/sbin/swapoff "$1" 2>/dev/null
+    rm -f "$1" 2>/dev/null && exit
+    sleep 0.2
+done
+echo "cannot remove $1" >&2"#;
+const REMOVE_LOOP: &str = r#"
+for i in $(seq 50); do
+    device=$(/usr/sbin/losetup -n -O NAME -j "$1")
+    if [ -z "$device" ]; then
+        rm "$1"
+        exit
+    fi
     /usr/sbin/swapoff "$device" 2>/dev/null
     /usr/sbin/losetup -d "$device"
-fi
-rm "$1""#;
-const REMOVE_ZRAM: &str = r#"/usr/sbin/swapoff "$1" 2>/dev/null
-echo "$2" > /sys/class/zram-control/hot_remove"#;
+    sleep 0.2
+done
+echo "cannot remove $1" >&2"#;
+const REMOVE_ZRAM: &str = r#"
+for i in $(seq 50); do
+    /usr/sbin/swapoff "$1" 2>/dev/null
+    echo "$2" 2>/dev/null > /sys/class/zram-control/hot_remove && exit
+    sleep 0.2
+done
+echo "cannot remove $1" >&2"#;
 
 impl Swap {
     /// What can be had here: a swap file in `dir`, that file by a loop device, or a zram device.
@@ -154,4 +173,44 @@ fn start(path: &Path) -> Result<()> {
     output(Command::new("/usr/sbin/mkswap").arg(path))?;
     let mut swapon = Command::new("/usr/sbin/swapon");
     output(swapon.args(["-p", "100"]).arg(path)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    const BYTES: u64 = 16 << 20;
+
+    fn is_on(path: &Path) -> bool {
+        let all = fs::read_to_string("/proc/swaps").unwrap();
+        let name = format!("{} ", path.display());
+        all.lines().any(|line| line.starts_with(&name))
+    }
+
+    #[test]
+    fn what_is_swapped_to_is_gone_afterwards() {
+        let uid = fs::metadata("/proc/self").unwrap().uid();
+        if uid != 0 {
+            return println!("skipped: only root may swap");
+        }
+        let dir = std::env::temp_dir().join(format!("test-machine-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        for make in [Swap::file, Swap::of_loop, Swap::any] {
+            let swap = match make(&dir, BYTES) {
+                Ok(swap) => swap,
+                Err(why) => {
+                    println!("skipped: {why:#}");
+                    continue;
+                }
+            };
+            let path = swap.path().to_owned();
+            assert!(is_on(&path));
+            drop(swap);
+            assert!(!is_on(&path));
+            assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        }
+        fs::remove_dir(&dir).unwrap();
+    }
 }
