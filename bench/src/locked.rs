@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::hint::black_box;
 use std::fs::File;
+use std::hint::black_box;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Barrier};
@@ -127,7 +127,8 @@ pub fn sizes(runs: usize) {
                 let by = |how| {
                     let file = file.filter(|_| matches!(kind, Kind::Elsewhere))?;
                     let (own, number) = (std::process::id(), file.as_raw_fd());
-                    let mut other = Role::start(&[OTHER, path, how, &format!("/proc/{own}/fd/{number}")]);
+                    let mut other =
+                        Role::start(&[OTHER, path, how, &format!("/proc/{own}/fd/{number}")]);
                     other.line();
                     Some(other)
                 };
@@ -219,7 +220,11 @@ pub fn host(socket: &Path) {
 
 /// Another process that has a memory file locked until it is killed: by itself, or by the host kernel.
 pub fn other(socket: &Path, how: &str, file: &str) {
-    let file = File::options().read(true).write(true).open(file).expect("it is open there");
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(file)
+        .expect("it is open there");
     let bytes = file.metadata().expect("it is there").len();
     let by_itself = (how == "itself").then(|| {
         let at = mem::map_shared(file::Fd(file.as_raw_fd()), bytes as usize).expect("memory");

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use farpage_test_machine::Cgroup;
 
-use crate::cgroup::Cgroup;
 use crate::proc::{self, Outcome};
 use crate::setup;
 use crate::table::mib;

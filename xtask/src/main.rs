@@ -2,12 +2,10 @@
 
 mod args;
 mod bench;
-mod cgroup;
 mod chaos;
 mod corpus;
 mod demo;
 mod fuzz;
-mod guard;
 mod install_c;
 mod proc;
 mod rows;

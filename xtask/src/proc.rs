@@ -11,8 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-
-use crate::guard::Guard;
+use farpage_test_machine::Guard;
 
 /// How a program ended.
 pub(crate) struct Outcome {

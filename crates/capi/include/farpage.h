@@ -81,6 +81,9 @@
 // Shared memory was lost with the host that had it.
 #define FP_LOST 22
 
+// Memory is not what was locked any more.
+#define FP_STALE 23
+
 // Reading.
 #define FP_READ 0
 
@@ -610,6 +613,14 @@ int32_t fp_lock_area(const void *address,
 // Gives a lock back. Returns the error's code.
 int32_t fp_unlock_area(uint64_t handle, struct fp_error *error);
 
+// Looks whether what was locked still is: mapped, locked, in memory, and, if it is pinned, in the frames that
+// were pinned. Linux tells nobody when memory is unmapped, discarded or cut off by who shares it. It is
+// FP_STALE when something is not, and says where and what; FP_DENIED when all is well of pinned memory but
+// for the frames, which this process could not read when it was locked (CAP_SYS_ADMIN). Nothing is given
+// back. Returns the error's code.
+int32_t fp_lock_check(uint64_t handle,
+                      struct fp_error *error);
+
 // Writes the frames of the locked pages to `frames`, in order: physical addresses divided by 4096.
 // `*count` is how many there is room for, and says how many there are; with too little room nothing
 // is written, and it is FP_ARGUMENT. Needs CAP_SYS_ADMIN, without which it is FP_DENIED. Unless the
@@ -685,7 +696,8 @@ void fp_reg_cache_free(struct fp_regs *cache);
 // memfd_create, shm_open or in a tmpfs, and to be pinned is open for writing. What several processes lock is
 // locked and charged once, page by page, until the last of them has given it back or has ended.
 //
-// Writes a handle to `*handle`, for fp_unlock_area, fp_get_pages, fp_get_blocks and fp_lend_lock. The host
+// Writes a handle to `*handle`, for fp_unlock_area, fp_lock_check, fp_get_pages, fp_get_blocks and
+// fp_lend_lock. The host
 // kernel tells frames, to whom it may. When it fails nothing is locked: FP_NOT_FOUND without a host kernel,
 // FP_ARGUMENT for what is no shared memory or not so large, FP_KERNEL says which limit, its value and how to
 // raise it. Returns the error's code.

@@ -52,6 +52,8 @@ pub const FP_HOLDER_DIED: i32 = 20;
 pub const FP_BROKEN: i32 = 21;
 /// Shared memory was lost with the host that had it.
 pub const FP_LOST: i32 = 22;
+/// Memory is not what was locked any more.
+pub const FP_STALE: i32 = 23;
 
 /// What a call came to. Every function that takes one fills it in, also with FP_OK; it takes NULL
 /// as well. What is in it before is not looked at. New codes are added at the end.

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use farpage::{Block, Hold, LockError, Locked};
 use farpage_services::locks::SegmentLock;
 
-use crate::error::{FP_ARGUMENT, FP_DENIED, FP_KERNEL, FP_UNSUPPORTED, Failure, FpError, coded};
+use crate::error::{
+    FP_ARGUMENT, FP_DENIED, FP_KERNEL, FP_STALE, FP_UNSUPPORTED, Failure, FpError, coded,
+};
 
 /// The frames stay, too, and not only the pages in memory: for what reads memory by its physical
 /// address.
@@ -31,6 +33,13 @@ pub(crate) enum Held {
 }
 
 impl Held {
+    fn check(&self) -> Result<(), Failure> {
+        match self {
+            Self::Own(locked) => Ok(locked.check()?),
+            Self::Shared(lock) => Ok(lock.check()?),
+        }
+    }
+
     fn frames(&self) -> Result<Vec<u64>, Failure> {
         match self {
             Self::Own(locked) => Ok(locked.frames()?),
@@ -67,6 +76,7 @@ impl From<LockError> for Failure {
                 FP_ARGUMENT
             }
             LockError::NoFrames => FP_DENIED,
+            LockError::Stale { .. } => FP_STALE,
             LockError::NoRing { .. } => FP_UNSUPPORTED,
             _ => FP_KERNEL,
         };
@@ -150,6 +160,17 @@ pub unsafe extern "C" fn fp_unlock_area(handle: u64, error: *mut FpError) -> i32
     };
     // SAFETY: NULL or the caller's own.
     unsafe { coded(error, unlock) }
+}
+
+/// Looks whether what was locked still is: mapped, locked, in memory, and, if it is pinned, in the frames that
+/// were pinned. Linux tells nobody when memory is unmapped, discarded or cut off by who shares it. It is
+/// FP_STALE when something is not, and says where and what; FP_DENIED when all is well of pinned memory but
+/// for the frames, which this process could not read when it was locked (CAP_SYS_ADMIN). Nothing is given
+/// back. Returns the error's code.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fp_lock_check(handle: u64, error: *mut FpError) -> i32 {
+    // SAFETY: NULL or the caller's own.
+    unsafe { coded(error, || held(handle)?.check()) }
 }
 
 /// Writes the frames of the locked pages to `frames`, in order: physical addresses divided by 4096.

@@ -9,7 +9,7 @@ use farpage_services::locks::{LockRefusal, SegmentLock};
 use farpage_services::{Error, Host, default_socket};
 
 use crate::error::{
-    FP_ARGUMENT, FP_DENIED, FP_KERNEL, FP_NOT_FOUND, Failure, FpError, coded, text,
+    FP_ARGUMENT, FP_DENIED, FP_KERNEL, FP_NOT_FOUND, FP_STALE, Failure, FpError, coded, text,
 };
 use crate::locks::{self, Held};
 
@@ -56,6 +56,7 @@ pub(crate) fn code(refusal: &LockRefusal) -> i32 {
         | LockRefusal::FramesUnknown
         | LockRefusal::Lent(_) => FP_DENIED,
         LockRefusal::NotLent(_) => FP_NOT_FOUND,
+        LockRefusal::Gone { .. } => FP_STALE,
         _ => FP_KERNEL,
     }
 }
@@ -65,7 +66,8 @@ pub(crate) fn code(refusal: &LockRefusal) -> i32 {
 /// memfd_create, shm_open or in a tmpfs, and to be pinned is open for writing. What several processes lock is
 /// locked and charged once, page by page, until the last of them has given it back or has ended.
 ///
-/// Writes a handle to `*handle`, for fp_unlock_area, fp_get_pages, fp_get_blocks and fp_lend_lock. The host
+/// Writes a handle to `*handle`, for fp_unlock_area, fp_lock_check, fp_get_pages, fp_get_blocks and
+/// fp_lend_lock. The host
 /// kernel tells frames, to whom it may. When it fails nothing is locked: FP_NOT_FOUND without a host kernel,
 /// FP_ARGUMENT for what is no shared memory or not so large, FP_KERNEL says which limit, its value and how to
 /// raise it. Returns the error's code.

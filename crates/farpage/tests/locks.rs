@@ -5,7 +5,9 @@ use std::fs;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use farpage::{Hold, LockError, Locked, lock_area, locked_sums};
+use farpage::{Block, Hold, LockError, Locked, lock_area, locked_sums};
+use farpage_test_machine::Machine;
+use farpage_test_machine::truth::{self, Backing};
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 const PAGE: usize = 4096;
@@ -211,6 +213,130 @@ fn resident_pages_are_there_also_where_farpage_answers_for_them() {
     assert!(absent.count() > 2048, "the others left");
 }
 
+/// The address where a lock is not what it was.
+fn stale_at(locked: &Locked) -> Option<usize> {
+    match locked.check() {
+        Ok(()) => None,
+        Err(LockError::Stale { at, .. }) => Some(at as usize),
+        Err(why) => panic!("{why}"),
+    }
+}
+
+#[test]
+fn a_lock_tells_from_where_on_it_is_not_what_was_locked() {
+    let _alone = alone();
+    if !is_root() {
+        return;
+    }
+    for hold in [Hold::Resident, Hold::Pinned] {
+        for flags in [MapFlags::PRIVATE, MapFlags::SHARED] {
+            let memory = Memory::new(64 * PAGE, flags);
+            let at = |page: usize| (memory.at + page * PAGE) as *mut std::ffi::c_void;
+            let all = memory.lock(0..64, hold).unwrap();
+            let some = memory.lock(0..20, hold).unwrap();
+            assert_eq!((stale_at(&all), stale_at(&some)), (None, None));
+            let unlocked = at(50);
+            // SAFETY: changes no contents.
+            unsafe { mm::munlock(unlocked, PAGE) }.unwrap();
+            assert_eq!(stale_at(&all), Some(unlocked as usize));
+            let dropped = at(40);
+            // SAFETY: nobody uses it.
+            unsafe { mm::madvise(dropped, PAGE, mm::Advice::LinuxDontneedLocked) }.unwrap();
+            assert_eq!(stale_at(&all), Some(dropped as usize));
+            let why = all.frames().unwrap_err().to_string();
+            assert!(
+                why.contains("it was discarded, or taken away by who shares it"),
+                "{why}"
+            );
+            // SAFETY: nobody uses it.
+            unsafe { mm::munmap(at(30), PAGE) }.unwrap();
+            assert_eq!(stale_at(&all), Some(at(30) as usize));
+            assert_eq!(stale_at(&some), None, "its pages are there");
+            let why = all.check().unwrap_err().to_string();
+            assert!(why.contains("nothing is mapped there any more"), "{why}");
+            assert!(why.contains("lock what is there now"), "{why}");
+            // What is given back is all that is left, also behind the hole.
+            drop(all);
+            assert_eq!(memory.locked_kib(), 20 * 4);
+            assert_eq!(stale_at(&some), None);
+            drop(some);
+            assert_eq!(memory.locked_kib(), 0);
+            let again = memory.lock(0..30, hold).unwrap();
+            assert_eq!(stale_at(&again), None, "what is there now is locked");
+        }
+    }
+    assert_eq!(locked_sums(), farpage::LockedSums::default());
+}
+
+#[test]
+fn what_is_locked_by_the_parent_is_not_in_a_child_of_fork() {
+    let _alone = alone();
+    let memory = Memory::new(8 * PAGE, MapFlags::PRIVATE);
+    let locked = memory.lock(0..8, Hold::Resident).unwrap();
+    // SAFETY: the child uses nothing that other threads may have locked.
+    match unsafe { fork() } {
+        0 => {
+            let is_told = matches!(locked.check(), Err(LockError::Stale { .. }));
+            // SAFETY: ends the child.
+            unsafe { end(i32::from(!is_told)) }
+        }
+        child => assert_eq!(wait(child), 0),
+    }
+    locked.check().unwrap();
+}
+
+#[test]
+fn a_huge_page_is_512_frames_that_follow_each_other() {
+    let _alone = alone();
+    if !is_root() {
+        return;
+    }
+    let machine = Machine::take().unwrap();
+    let huge = match machine.huge_pages(2) {
+        Ok(huge) => huge,
+        Err(why) => return println!("skipped: {why:#}"),
+    };
+    for backing in [Backing::Huge, Backing::HugeMemfd] {
+        for hold in [Hold::Resident, Hold::Pinned] {
+            let memory = truth::Memory::new(backing).unwrap();
+            let range = memory.range();
+            let locked = lock_area(range.start + 5000, 1_000_000, hold).unwrap();
+            assert_eq!(locked.frames().unwrap().len(), locked.range().len() / PAGE);
+            let locked = lock_area(range.start, range.len(), hold).unwrap();
+            let frames = locked.frames().unwrap();
+            let first = frames[0];
+            assert_eq!(first % 512, 0);
+            assert_eq!(frames, (first..first + 512).collect::<Vec<u64>>());
+            let block = Block { first, frames: 512 };
+            assert_eq!(locked.blocks(u64::MAX).unwrap(), [block]);
+            let halves = locked.blocks(256).unwrap();
+            assert_eq!((halves.len(), halves[1].first), (2, first + 256));
+            locked.check().unwrap();
+            drop(locked);
+            // SAFETY: nobody uses it.
+            unsafe { mm::munmap(range.start as *mut _, range.len()) }.unwrap();
+        }
+    }
+    drop(huge);
+}
+
+#[test]
+fn secret_memory_is_refused_and_the_message_says_why() {
+    let _alone = alone();
+    let memory = match truth::Memory::new(Backing::Secret) {
+        Ok(memory) => memory,
+        Err(why) => return println!("skipped: {why:#}"),
+    };
+    for hold in [Hold::Resident, Hold::Pinned] {
+        let why = lock_area(memory.range().start, PAGE, hold)
+            .unwrap_err()
+            .to_string();
+        assert!(why.contains("it is secret memory (memfd_secret)"), "{why}");
+        assert!(why.contains("Linux lets nobody lock or pin"), "{why}");
+    }
+    assert_eq!(locked_sums(), farpage::LockedSums::default());
+}
+
 #[test]
 fn what_cannot_be_locked_is_refused_and_nothing_of_it_is_locked() {
     let _alone = alone();
@@ -288,10 +414,14 @@ fn in_a_small_limit() {
     let why = memory.lock(0..256, Hold::Pinned).unwrap_err().to_string();
     println!("{why}");
     assert_eq!(memory.locked_kib(), 800, "{why}");
-    assert_eq!(
-        pinned.frames().unwrap_err().to_string(),
-        LockError::NoFrames.to_string()
-    );
+    let no_frames = LockError::NoFrames.to_string();
+    assert_eq!(pinned.frames().unwrap_err().to_string(), no_frames);
+    // All else is well, and of the frames it cannot be told.
+    assert_eq!(pinned.check().unwrap_err().to_string(), no_frames);
+    let hole = (memory.at + 150 * PAGE) as *mut _;
+    // SAFETY: nobody uses it.
+    unsafe { mm::munmap(hole, PAGE) }.unwrap();
+    assert_eq!(stale_at(&pinned), Some(hole as usize));
 }
 
 #[test]

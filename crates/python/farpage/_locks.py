@@ -36,6 +36,16 @@ class Locked:
         """Addresses of its first page and of what follows its last: a pair."""
         return self._area.range()
 
+    def check(self):
+        """Raises `Stale`, with the first address, when something is not what was locked: it is mapped, locked, in
+        memory, and, if it is pinned, in the frames that were pinned. Linux tells nobody when memory is
+        discarded, or taken away by who shares it.
+
+        Raises `Denied` when it is pinned and all is well but for the frames, which this process could not
+        read when it was locked (CAP_SYS_ADMIN). Nothing is given back.
+        """
+        self._area.check()
+
     def frames(self):
         """The frame of each page, a list: physical addresses divided by 4096.
 

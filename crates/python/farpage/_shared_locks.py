@@ -46,7 +46,7 @@ class SharedLock:
         self._lock.lend(name)
 
     def check(self):
-        """Raises `LockError` when some of the memory was discarded, or cut off, by who shares it; `Unreachable`
+        """Raises `Stale` when some of the memory was discarded, or cut off, by who shares it; `Unreachable`
         when the host kernel has gone, and the lock with it."""
         self._lock.check()
 

@@ -35,6 +35,10 @@ class HolderDied(LockError):
     """A process died that had a lock: what the lock guards may be half changed."""
 
 
+class Stale(LockError):
+    """Memory is not what was locked any more."""
+
+
 class BrokenBarrier(Error, _threading.BrokenBarrierError):
     """Not all parties of a barrier will come."""
 

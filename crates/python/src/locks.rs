@@ -48,6 +48,11 @@ impl Area {
         self.with(py, |locked| Ok((locked.range().start, locked.range().end)))
     }
 
+    /// Whether it still is what was locked.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, Locked::check)
+    }
+
     fn frames(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         self.with(py, Locked::frames)
     }
@@ -106,6 +111,7 @@ pub(crate) fn raised(py: Python<'_>, error: &LockError) -> PyErr {
         }
         LockError::NoFrames => "Denied",
         LockError::NoRing { .. } => "Unsupported",
+        LockError::Stale { .. } => "Stale",
         _ => "KernelError",
     };
     made(py, class, error.to_string())

@@ -70,7 +70,7 @@ fn not_locked(refusal: &LockRefusal) -> &'static str {
         | LockRefusal::FramesUnknown => "Denied",
         LockRefusal::Lent(_) => "Exists",
         LockRefusal::NotLent(_) => "NotFound",
-        LockRefusal::Gone { .. } => "LockError",
+        LockRefusal::Gone { .. } => "Stale",
         _ => "KernelError",
     }
 }

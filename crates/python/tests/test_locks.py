@@ -1,5 +1,6 @@
 """Locked areas of arrays."""
 
+import mmap
 import os
 import re
 import subprocess
@@ -62,6 +63,25 @@ def test_pinned_frames_stay_when_a_forked_child_has_the_pages():
         assert locked.frames() == frames
         assert sum(count for _, count in locked.blocks()) == 32
         assert locked.blocks(1) == [(frame, 1) for frame in frames]
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_lock_tells_when_its_memory_is_not_what_was_locked(pinned):
+    shared = mmap.mmap(-1, 16 * 4096)
+    memory = np.frombuffer(shared, "u1")
+    with fp.lock_area(memory, pinned=pinned) as locked:
+        if pinned and os.geteuid() != 0:
+            with pytest.raises(fp.errors.Denied, match="CAP_SYS_ADMIN"):
+                locked.check()
+        else:
+            locked.check()
+        shared.madvise(24, 4 * 4096, 4096)  # MADV_DONTNEED_LOCKED
+        with pytest.raises(fp.errors.Stale, match=f"at {memory.ctypes.data + 4 * 4096:#x} is not"):
+            locked.check()
+    with pytest.raises(fp.errors.LockError, match="lock the area again"):
+        locked.check()
+    with fp.lock_area(memory) as locked:
+        locked.check()
 
 
 def test_arrays_of_farpage_stay_in_memory(tmp_path):

@@ -70,7 +70,7 @@ def test_memory_is_given_by_object_name_and_descriptor(host, shm):
     until(lambda: kib(host, "VmLck") == 0)
     with fp.lock_shared(file, pinned=True) as lock:
         os.ftruncate(file, 4096)
-        with pytest.raises(fp.errors.LockError, match="discarded or cut off"):
+        with pytest.raises(fp.errors.Stale, match="discarded or cut off"):
             lock.check()
     os.close(file)
 

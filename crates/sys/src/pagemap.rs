@@ -170,16 +170,36 @@ pub fn count_exclusive(pagemap: Fd, start: usize, end: usize) -> Result<u64> {
     Ok(count)
 }
 
-/// Calls `found` with the frame of each page; 0 for one that is absent, or of which this process may not
-/// know (`CAP_SYS_ADMIN`).
+/// Where a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In this frame.
+    Frame(u64),
+    /// In memory; this process may not know where (`CAP_SYS_ADMIN`).
+    Hidden,
+    /// On swap, or on its way from one frame to another.
+    Away,
+    /// Nowhere that this process has mapped.
+    Absent,
+}
+
+/// Calls `found` with where each page is.
 ///
 /// # Errors
 /// As `pread(2)`.
-pub fn frames(pagemap: Fd, start: usize, end: usize, mut found: impl FnMut(u64)) -> Result<()> {
+pub fn places(pagemap: Fd, start: usize, end: usize, mut found: impl FnMut(Place)) -> Result<()> {
+    const SWAPPED_BIT: u64 = 1 << 62;
     const PRESENT_BIT: u64 = 1 << 63;
+    const FRAME: u64 = (1 << 55) - 1;
     each_entry(pagemap, start, end, |_, entry| {
-        let is_there = entry & PRESENT_BIT != 0;
-        found(if is_there { entry & ((1 << 55) - 1) } else { 0 });
+        found(match entry {
+            entry if entry & PRESENT_BIT != 0 => match entry & FRAME {
+                0 => Place::Hidden,
+                frame => Place::Frame(frame),
+            },
+            entry if entry & SWAPPED_BIT != 0 => Place::Away,
+            _ => Place::Absent,
+        });
     })
 }
 

@@ -7,12 +7,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use farpage_test_machine::{Cgroup, Swap};
 use serde_json::{Value, json};
 
 use super::spread;
-use super::swap::Swap;
 use crate::args::Args;
-use crate::cgroup::Cgroup;
 use crate::proc;
 use crate::setup;
 use crate::table::{Table, median};

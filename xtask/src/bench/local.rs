@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use farpage_test_machine::Cgroup;
 
 use super::spread;
 use crate::args::Args;
-use crate::cgroup::Cgroup;
 use crate::proc;
 use crate::table::Table;
 use crate::world::{World, machine};

@@ -2,19 +2,18 @@
 //! what Linux has and UCX's cache.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use farpage_test_machine::{HugePages, Machine};
 
-use super::{figures, locked_io, spread};
+use super::{figures, locked_io, spread, truth};
 use crate::args::Args;
 use crate::proc;
 use crate::table::{Table, median};
 use crate::world::{World, machine};
 
-const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 /// 2 MiB each: what the largest area takes, and some more.
 const HUGE: u64 = 520;
 
@@ -27,17 +26,21 @@ struct Line {
 /// Figures of all runs by their words.
 type All = BTreeMap<Vec<String>, Vec<Vec<f64>>>;
 
-/// Entry point. `--io`: transfers to locked and registered memory.
+/// Entry point. `--io`: transfers to locked and registered memory. `--truth`: what becomes of locked memory.
 pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     if args.flag("--io") {
         return locked_io::bench(world, args);
+    }
+    if args.flag("--truth") {
+        args.finish()?;
+        return truth::bench(world);
     }
     let runs: u32 = args.number("--runs", 5)?;
     let libfabric = args.value("--libfabric")?;
     args.finish()?;
     let runs = runs.to_string();
     println!("{}", machine());
-    let huge = HugePages::take();
+    let huge = huge_pages();
     let sizes = figures(world, &[], &["locked", "--runs", &runs], parse)?;
     drop(huge);
     let sizes = sorted(sizes);
@@ -229,26 +232,10 @@ fn parse(line: &str) -> Option<Line> {
 }
 
 /// So many huge pages as the bench needs, if they can be had; given back at the end.
-struct HugePages(Option<String>);
-
-impl HugePages {
-    fn take() -> Self {
-        let before = fs::read_to_string(HUGE_PAGES).ok();
-        let taken = fs::write(HUGE_PAGES, HUGE.to_string()).is_ok();
-        if !taken {
-            println!("Huge pages: not measured; as root there are some.");
-        }
-        Self(before.filter(|_| taken))
-    }
-}
-
-impl Drop for HugePages {
-    fn drop(&mut self) {
-        if let Some(before) = &self.0 {
-            // There is nobody to tell.
-            let _ = fs::write(HUGE_PAGES, before.trim());
-        }
-    }
+fn huge_pages() -> Option<HugePages> {
+    let huge = Machine::take().and_then(|machine| machine.huge_pages(HUGE));
+    huge.inspect_err(|why| println!("Huge pages: not measured; {why:#}"))
+        .ok()
 }
 
 #[cfg(test)]

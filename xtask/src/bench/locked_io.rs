@@ -6,11 +6,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use farpage_test_machine::{Cgroup, Swap};
 
 use super::program;
-use super::swap::Swap;
 use crate::args::Args;
-use crate::cgroup::Cgroup;
 use crate::proc;
 use crate::world::{World, machine};
 

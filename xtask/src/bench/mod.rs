@@ -19,8 +19,8 @@ mod rpc;
 mod share;
 mod shared;
 mod stdio;
-mod swap;
 mod translate;
+mod truth;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -50,6 +50,9 @@ int main(void)
     CHECK(fp_unlock_area(all, &error) == FP_OK && locked_kib() == before + 8);
     CHECK(fp_lock_area(memory, PAGES * PAGE, FP_PINNED, &pinned, NULL) == FP_OK);
 
+    CHECK(fp_lock_check(inner, &error) == FP_OK);
+    CHECK(fp_lock_check(pinned, NULL) == (geteuid() == 0 ? FP_OK : FP_DENIED));
+
     count = PAGES;
     if (geteuid() == 0) {
         CHECK(fp_get_pages(pinned, frames, &count, &error) == FP_OK && count == PAGES);
@@ -78,6 +81,15 @@ int main(void)
     munmap(holed + PAGE, PAGE);
     fp_lock_area(holed, 3 * PAGE, 0, &all, &error);
     CHECK(says(&error, FP_ARGUMENT, "nothing is mapped there"));
+
+    char *gone = mapped(3);
+    CHECK(fp_lock_area(gone, 3 * PAGE, 0, &all, NULL) == FP_OK);
+    munmap(gone + PAGE, PAGE);
+    CHECK(fp_lock_check(all, &error) == FP_STALE);
+    CHECK(says(&error, FP_STALE, "nothing is mapped there any more"));
+    CHECK(fp_unlock_area(all, NULL) == FP_OK);
+    fp_lock_check(all, &error);
+    CHECK(says(&error, FP_ARGUMENT, "no locked area has the number"));
 
     CHECK(fp_unlock_area(inner, NULL) == FP_OK);
     fp_unlock_area(inner, &error);

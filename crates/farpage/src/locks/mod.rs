@@ -66,7 +66,7 @@ pub fn lock_area(at: usize, bytes: usize, hold: Hold) -> Result<Locked, LockErro
     let resident = task.lock(pages, Way::Wired)?;
     let pinned = match hold {
         Hold::Resident => None,
-        Hold::Pinned => match task.lock(pages, Way::Pinned) {
+        Hold::Pinned => match task.pin(pages) {
             Ok(handle) => Some(handle),
             Err(why) => {
                 task.unlock(resident);
@@ -141,10 +141,32 @@ impl Locked {
         }
     }
 
+    /// Whether it still is what was locked: mapped, locked, in memory, and, if it is pinned, in the frames
+    /// that were pinned. Linux tells nobody when memory is unmapped, discarded or cut off by who shares it;
+    /// this looks. Nothing is given back or locked anew.
+    ///
+    /// Of what is resident only, pages that were discarded and touched again since, and a mapping that the
+    /// program itself has locked in place of the old one, are not told from what was there.
+    ///
+    /// # Errors
+    /// [`LockError::Stale`] with the first address that is not; [`LockError::NoFrames`] when it is pinned and
+    /// all is well but for the frames, which this process could not read when it was locked
+    /// (`CAP_SYS_ADMIN`).
+    pub fn check(&self) -> Result<(), LockError> {
+        if self.is_here.load(Relaxed) == 0 {
+            return Err(LockError::Stale {
+                at: self.range().start as u64,
+                why: "the parent has locked it, and a child of fork has nothing locked",
+            });
+        }
+        process().task().check(self.pages, self.hold())
+    }
+
     /// The frame of each page, 4096 bytes each. Unless it is pinned they may be others the next moment.
     ///
     /// # Errors
-    /// [`LockError::NoFrames`] without the privilege to read them (`CAP_SYS_ADMIN`).
+    /// [`LockError::NoFrames`] without the privilege to read them (`CAP_SYS_ADMIN`); [`LockError::Stale`] when a
+    /// page is not in memory any more.
     pub fn frames(&self) -> Result<Vec<u64>, LockError> {
         system::frames(self.range())
     }
@@ -222,6 +244,28 @@ impl Task {
             }
         }
         Ok(handle)
+    }
+
+    /// Locks so that the frames are known from then on.
+    fn pin(&mut self, pages: PageRange) -> Result<Handle, LockError> {
+        let handle = self.lock(pages, Way::Pinned)?;
+        let noted = self.pins.as_mut().map_or(Ok(()), |pins| pins.note(pages));
+        match noted {
+            Ok(()) => Ok(handle),
+            Err(why) => {
+                self.unlock(handle);
+                Err(why)
+            }
+        }
+    }
+
+    /// Looks whether pages still are as they were locked.
+    fn check(&mut self, pages: PageRange, hold: Hold) -> Result<(), LockError> {
+        system::check(pages)?;
+        match (hold, &mut self.pins) {
+            (Hold::Pinned, Some(pins)) => pins.check(pages),
+            (Hold::Pinned | Hold::Resident, _) => Ok(()),
+        }
     }
 
     fn unlock(&mut self, handle: Handle) {

@@ -27,6 +27,17 @@ pub enum LockError {
         /// What is wrong there, and what to do.
         why: &'static str,
     },
+    /// It is not what was locked.
+    #[error(
+        "the memory at {at:#x} is not what was locked: {why}; give back all locks that have it, and lock what is \
+         there now"
+    )]
+    Stale {
+        /// The first address that is not.
+        at: u64,
+        /// What is wrong there.
+        why: &'static str,
+    },
     /// The limit of locked memory.
     #[error(
         "cannot {what} {asked} KiB more: the limit of locked memory (RLIMIT_MEMLOCK) of this {whose} is {limit} \

@@ -2,14 +2,18 @@
 
 mod error;
 mod frames;
+mod mapped;
 #[allow(unsafe_code)]
 mod pins;
+#[allow(unsafe_code)]
+mod stale;
 #[allow(unsafe_code)]
 mod wired;
 
 pub use error::LockError;
 pub use frames::frames;
 pub use pins::{Pins, put};
+pub use stale::{absent, check};
 pub use wired::{unusable, unwire, wire};
 
 /// What is to stay.

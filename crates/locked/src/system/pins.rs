@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::string::{String, ToString};
+use std::sync::Arc;
 use std::vec::Vec;
 
 use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_sys::file::Fd;
 use rustix::io::Errno;
 use rustix::io_uring::{
     IoringRegisterOp, IoringRsrcFlags, io_uring_params, io_uring_ptr, io_uring_register,
@@ -14,7 +17,7 @@ use rustix::io_uring::{
 };
 
 use super::error::LockError;
-use super::wired;
+use super::{frames, stale, wired};
 
 /// Pieces that the first ring has places for; each that follows has twice as many. For each huge page Linux
 /// looks at all places of a ring, so few pieces are not in a large one.
@@ -27,13 +30,47 @@ const PIECE_PAGES: u64 = (1 << 30) / PAGE_BYTES as u64;
 /// What is pinned.
 ///
 /// Pieces do not overlap. A piece of which a part is given up is registered anew without it, before
-/// the old one goes, so that no frame is let go of in between. Where that cannot be done it stays whole.
+/// the old one goes, so that no frame is let go of in between. Where that cannot be done it stays whole
+/// until all of it is given up.
 pub struct Pins {
     rings: Vec<OwnedFd>,
-    /// End and slot of pieces, by their first page.
-    pieces: BTreeMap<u64, (u64, u32)>,
+    /// By their first page.
+    pieces: BTreeMap<u64, Piece>,
     /// The first places first: they are in the smallest rings.
     free: BTreeSet<u32>,
+    /// Of this process, opened when frames were to be noted first. Who may not read them then is not
+    /// asked again.
+    map: Option<File>,
+    is_blind: bool,
+}
+
+/// Pages that one place of a ring has.
+#[derive(Clone, Debug)]
+struct Piece {
+    /// Behind the last.
+    end: u64,
+    slot: u32,
+    /// The frame of each when it was pinned; none where they were not noted.
+    frames: Arc<[u64]>,
+    /// What nobody wants any more, and could not be let go of without the rest.
+    idle: Vec<PageRange>,
+}
+
+impl Piece {
+    /// The frames of a part of it, which begins at `start`.
+    fn frames(&self, start: u64, part: PageRange) -> &[u64] {
+        let at = |page: u64| (page - start) as usize;
+        let noted = self.frames.get(at(part.start.0)..at(part.end.0));
+        noted.unwrap_or_default()
+    }
+
+    /// What of it somebody wants.
+    fn wanted(&self, start: u64) -> Vec<PageRange> {
+        let whole = std::vec![PageRange::new(start, self.end)];
+        self.idle
+            .iter()
+            .fold(whole, |left, one| without(&left, *one))
+    }
 }
 
 impl Pins {
@@ -46,6 +83,8 @@ impl Pins {
             rings: Vec::new(),
             pieces: BTreeMap::new(),
             free: BTreeSet::new(),
+            map: None,
+            is_blind: false,
         };
         new.grow()?;
         Ok(new)
@@ -86,9 +125,13 @@ impl Pins {
     /// # Errors
     /// [`LockError`].
     pub fn pin(&mut self, pages: PageRange) -> Result<(), LockError> {
+        for (start, _) in self.within(pages) {
+            let piece = self.pieces.get_mut(&start).expect("found above");
+            piece.idle = without(&piece.idle, pages);
+        }
         let mut done = Vec::new();
         for part in self.missing(pages) {
-            match self.register(part) {
+            match self.register(part, Arc::default()) {
                 Ok(()) => done.push(part),
                 Err(why) => {
                     for part in done {
@@ -101,28 +144,91 @@ impl Pins {
         Ok(())
     }
 
+    /// Notes which frames pages have that were pinned, so that [`Pins::check`] knows them.
+    ///
+    /// # Errors
+    /// [`LockError`], but for want of the privilege.
+    pub fn note(&mut self, pages: PageRange) -> Result<(), LockError> {
+        for (start, piece) in self.within(pages) {
+            if self.is_blind || !piece.frames.is_empty() {
+                continue;
+            }
+            match self.frames(PageRange::new(start, piece.end)) {
+                Ok(frames) => {
+                    let piece = self.pieces.get_mut(&start).expect("found above");
+                    piece.frames = frames.into();
+                }
+                Err(LockError::NoFrames) => self.is_blind = true,
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks whether pages that were pinned and noted are in the frames that they had.
+    ///
+    /// # Errors
+    /// [`LockError::Stale`] with the first that is not; [`LockError::NoFrames`] where this cannot be seen.
+    pub fn check(&mut self, pages: PageRange) -> Result<(), LockError> {
+        let mut is_seen = true;
+        for (start, piece) in self.within(pages) {
+            let part = PageRange::new(start, piece.end).intersect(pages);
+            let noted = piece.frames(start, part);
+            if noted.is_empty() {
+                is_seen = false;
+                continue;
+            }
+            let now = self.frames(part)?;
+            let mut both = noted.iter().zip(&now);
+            if let Some(at) = both.position(|(noted, now)| noted != now) {
+                let why = "it is in another frame than the one that was pinned";
+                return Err(stale::stale(part.start.0 + at as u64, why));
+            }
+        }
+        match is_seen {
+            true => Ok(()),
+            false => Err(LockError::NoFrames),
+        }
+    }
+
+    fn frames(&mut self, pages: PageRange) -> Result<Vec<u64>, LockError> {
+        if self.map.is_none() {
+            let map = File::open("/proc/self/pagemap").map_err(|why| LockError::System {
+                call: "read the frames of",
+                asked: pages.bytes() >> 10,
+                why: why.to_string(),
+            })?;
+            self.map = Some(map);
+        }
+        let map = self.map.as_ref().expect("opened above");
+        let at = |page: u64| page as usize * PAGE_BYTES;
+        frames::frames_by(Fd(map.as_raw_fd()), at(pages.start.0)..at(pages.end.0))
+    }
+
     /// Lets go of all of `pages`.
     pub fn unpin(&mut self, pages: PageRange) {
-        for (start, (end, slot)) in self.within(pages) {
+        for (start, mut piece) in self.within(pages) {
             self.pieces.remove(&start);
-            let before = PageRange::new(start, pages.start.0.max(start));
-            let after = PageRange::new(pages.end.0.min(end), end);
-            let kept = [before, after].into_iter().filter(|part| !part.is_empty());
+            let kept = without(&piece.wanted(start), pages);
             let mut registered = Vec::new();
-            for part in kept {
-                match self.register(part) {
+            for part in &kept {
+                match self.register(*part, piece.frames(start, *part).into()) {
                     Ok(()) => registered.push(part.start.0),
-                    Err(_) => {
-                        // It stays as it was.
-                        for start in registered {
-                            self.forget(start);
-                        }
-                        self.pieces.insert(start, (end, slot));
-                        return;
-                    }
+                    Err(_) => break,
                 }
             }
-            self.clear(slot);
+            if registered.len() == kept.len() {
+                self.clear(piece.slot);
+                continue;
+            }
+            // It stays whole until nobody wants the rest either.
+            for start in registered {
+                self.forget(start);
+            }
+            piece.idle = without(&piece.idle, pages);
+            let idle = PageRange::new(start, piece.end).intersect(pages);
+            piece.idle.push(idle);
+            self.pieces.insert(start, piece);
         }
     }
 
@@ -130,8 +236,10 @@ impl Pins {
     fn missing(&self, pages: PageRange) -> Vec<PageRange> {
         let mut missing = Vec::new();
         let mut at = pages.start.0;
-        let end = (pages.end.0, (pages.end.0, 0));
-        for (start, (next, _)) in self.within(pages).into_iter().chain([end]) {
+        let end = (pages.end.0, pages.end.0);
+        let pieces = self.within(pages).into_iter();
+        let pieces = pieces.map(|(start, piece)| (start, piece.end));
+        for (start, next) in pieces.chain([end]) {
             while at < start {
                 let to = start.min(at + PIECE_PAGES);
                 missing.push(PageRange::new(at, to));
@@ -143,17 +251,17 @@ impl Pins {
     }
 
     /// Pieces that have some of `pages`.
-    fn within(&self, pages: PageRange) -> Vec<(u64, (u64, u32))> {
+    fn within(&self, pages: PageRange) -> Vec<(u64, Piece)> {
         let before = self.pieces.range(..pages.end.0).rev();
         let mut found: Vec<_> = before
-            .take_while(|(_, (end, _))| *end > pages.start.0)
-            .map(|(start, piece)| (*start, *piece))
+            .take_while(|(_, piece)| piece.end > pages.start.0)
+            .map(|(start, piece)| (*start, piece.clone()))
             .collect();
         found.reverse();
         found
     }
 
-    fn register(&mut self, part: PageRange) -> Result<(), LockError> {
+    fn register(&mut self, part: PageRange, frames: Arc<[u64]>) -> Result<(), LockError> {
         if self.free.is_empty() {
             self.grow()?;
         }
@@ -162,13 +270,20 @@ impl Pins {
             self.free.insert(slot);
             return Err(why);
         }
-        self.pieces.insert(part.start.0, (part.end.0, slot));
+        let end = part.end.0;
+        let piece = Piece {
+            end,
+            slot,
+            frames,
+            idle: Vec::new(),
+        };
+        self.pieces.insert(part.start.0, piece);
         Ok(())
     }
 
     fn forget(&mut self, start: u64) {
-        if let Some((_, slot)) = self.pieces.remove(&start) {
-            self.clear(slot);
+        if let Some(piece) = self.pieces.remove(&start) {
+            self.clear(piece.slot);
         }
     }
 
@@ -178,6 +293,19 @@ impl Pins {
             self.free.insert(slot);
         }
     }
+}
+
+/// What is left of ranges without some pages.
+fn without(all: &[PageRange], pages: PageRange) -> Vec<PageRange> {
+    let parts = all.iter().flat_map(|one| {
+        let (start, end) = (one.start.0, one.end.0);
+        let (from, to) = (
+            pages.start.0.clamp(start, end),
+            pages.end.0.clamp(start, end),
+        );
+        [PageRange::new(start, from), PageRange::new(to, end)]
+    });
+    parts.filter(|part| !part.is_empty()).collect()
 }
 
 /// Places of the rings before this one.
@@ -245,6 +373,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_cannot_be_registered_without_a_part_is_let_go_of_with_the_rest() {
+        let memory = std::vec![1_u8; 12 * PAGE_BYTES];
+        let first = memory.as_ptr().addr().div_ceil(PAGE_BYTES) as u64;
+        let range = |start: u64, end: u64| PageRange::new(first + start, first + end);
+        let mut pins = Pins::new().unwrap();
+        pins.pin(range(0, 10)).unwrap();
+        // As if a part of it were no longer mapped: there is no place for the rest.
+        let free = std::mem::take(&mut pins.free);
+        for _ in pins.rings.len()..RINGS {
+            let ring = pins.rings[0].try_clone().unwrap();
+            pins.rings.push(ring);
+        }
+        pins.unpin(range(0, 4));
+        pins.unpin(range(6, 8));
+        let piece = &pins.pieces[&range(0, 1).start.0];
+        assert_eq!(
+            piece.wanted(range(0, 1).start.0),
+            [range(4, 6), range(8, 10)]
+        );
+        // Wanted again, it is there already.
+        pins.pin(range(2, 4)).unwrap();
+        pins.free = free;
+        pins.unpin(range(4, 10));
+        let left: Vec<u64> = pins.pieces.keys().copied().collect();
+        assert_eq!(left, [range(2, 4).start.0]);
+        pins.unpin(range(0, 12));
+        assert!(pins.pieces.is_empty());
+    }
+
+    #[test]
     fn many_pieces_take_more_rings_and_each_has_its_place() {
         const PIECES: u64 = 500;
         let memory = std::vec![1_u8; 2 * PIECES as usize * PAGE_BYTES];
@@ -261,6 +419,6 @@ mod tests {
         }
         assert_eq!((pins.pieces.len(), pins.free.len()), (0, places));
         pins.pin(piece(7)).unwrap();
-        assert_eq!(pins.pieces.values().next().map(|piece| piece.1), Some(0));
+        assert_eq!(pins.pieces.values().next().map(|piece| piece.slot), Some(0));
     }
 }

@@ -10,6 +10,7 @@ use rustix::mm;
 use rustix::process::{Resource, getrlimit};
 
 use super::error::LockError;
+use super::mapped;
 
 /// Has pages of this process in memory, and keeps them there: all of them, or none more than were.
 ///
@@ -27,44 +28,56 @@ pub fn wire(pages: PageRange) -> Result<(), LockError> {
 
 /// Lets them go.
 pub fn unwire(pages: PageRange) {
-    // What is no longer mapped is not locked either.
+    if unlock(pages).is_ok() {
+        return;
+    }
+    // It stops where nothing is mapped, and leaves what follows locked.
+    for one in mapped::mapped(pages).unwrap_or_default() {
+        // There is nobody to tell.
+        let _ = unlock(one.pages);
+    }
+}
+
+fn unlock(pages: PageRange) -> Result<(), Errno> {
     // SAFETY: changes no contents.
-    let _ = unsafe { mm::munlock(address(pages), pages.bytes() as usize) };
+    unsafe { mm::munlock(address(pages), pages.bytes() as usize) }
 }
 
 /// What of `pages` cannot be used, if it is that.
 pub fn unusable(pages: PageRange, writable: bool) -> Option<LockError> {
-    let page = PAGE_BYTES as u64;
-    let (mut at, end) = (pages.start.0 * page, pages.end.0 * page);
-    let maps = fs::read_to_string("/proc/self/maps").ok()?;
-    let why = |at, why| Some(LockError::Unusable { at, why });
-    for line in maps.lines() {
-        let (range, rest) = line.split_once(' ')?;
-        let (from, to) = range.split_once('-')?;
-        let from = u64::from_str_radix(from, 16).ok()?;
-        let to = u64::from_str_radix(to, 16).ok()?;
-        if to <= at {
-            continue;
-        }
-        if from > at {
+    let mut at = pages.start.0;
+    let why = |page, why| {
+        let at = page * PAGE_BYTES as u64;
+        Some(LockError::Unusable { at, why })
+    };
+    for one in mapped::mapped(pages).ok()? {
+        let start = one.pages.start.0;
+        if start > at {
             break;
         }
-        if !rest.starts_with('r') {
-            return why(at, "it may not be read (PROT_NONE); allow that first");
+        if !one.is_readable {
+            return why(start, "it may not be read (PROT_NONE); allow that first");
         }
-        if writable && !rest.starts_with("rw") {
+        if one.is_secret {
+            return why(start, SECRET);
+        }
+        if writable && !one.is_writable {
             return why(
-                at,
+                start,
                 "it may not be written, and only what may be can be pinned; map it for both",
             );
         }
-        at = to;
-        if at >= end {
-            return None;
-        }
+        at = one.pages.end.0;
     }
-    why(at, "nothing is mapped there; map it first, or lock less")
+    match at < pages.end.0 {
+        true => why(at, "nothing is mapped there; map it first, or lock less"),
+        false => None,
+    }
 }
+
+/// Why memory of `memfd_secret` is refused.
+const SECRET: &str = "it is secret memory (memfd_secret), which Linux lets nobody lock or pin; what was touched of \
+     it stays in memory and in its frames by itself, for no device to read";
 
 /// The limit of locked memory in KiB, if there is one.
 pub(super) fn limit() -> Option<u64> {

@@ -7,7 +7,7 @@ use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_locked::Areas;
 use farpage_locked::system::{self, Hold, LockError, Pins};
 use farpage_sys::untouched::Untouched;
-use farpage_sys::{Errno, file, ipc, pagemap};
+use farpage_sys::{Errno, ipc};
 
 use super::caller::{Caller, IPC_OWNER};
 use super::refusal::LockRefusal;
@@ -210,8 +210,10 @@ impl Segment {
                     if let Some(at) = self.views.get(&(hold, view)).map(Untouched::address) {
                         let here = here(at, part, view * self.view_pages);
                         let back = part.start.0.wrapping_sub(here.start.0);
-                        let absent = absent(here).into_iter();
-                        gone.extend(absent.map(|(start, end)| {
+                        // Linux never takes away what is locked. What cannot be seen is taken to be there.
+                        let absent = system::absent(here).unwrap_or_default().into_iter();
+                        gone.extend(absent.map(|one| {
+                            let (start, end) = (one.start.0, one.end.0);
                             PageRange::new(start.wrapping_add(back), end.wrapping_add(back))
                         }));
                     }
@@ -289,31 +291,6 @@ fn between(pages: PageRange, others: &[PageRange]) -> Vec<PageRange> {
             found.push(PageRange::new(at, start));
         }
         at = end;
-    }
-    found
-}
-
-/// Pages of this process that Linux has not mapped: it never takes away what is locked.
-fn absent(here: PageRange) -> Vec<(u64, u64)> {
-    let page = PAGE_BYTES as u64;
-    let (mut found, mut at) = (Vec::new(), here.start.0);
-    let Ok(map) = pagemap::open() else {
-        return found;
-    };
-    let (start, end) = (here.start.0 * page, here.end.0 * page);
-    let seen = pagemap::scan(map, start as usize, end as usize, |start, end| {
-        let (start, end) = (start as u64 / page, end as u64 / page);
-        if at < start {
-            found.push((at, start));
-        }
-        at = end;
-    });
-    file::close(map);
-    if seen.is_err() {
-        return Vec::new();
-    }
-    if at < here.end.0 {
-        found.push((at, here.end.0));
     }
     found
 }

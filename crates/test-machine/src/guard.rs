@@ -1,24 +1,42 @@
 //! Clean-up that happens even when this process is killed: a shell waits on a pipe from us, and
 //! when the pipe closes, for whatever reason, it runs its script.
 
+use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
 /// Runs its script when dropped, or when this process dies.
-pub(crate) struct Guard {
+pub struct Guard {
     shell: Child,
 }
 
 impl Guard {
     /// `script` sees `args` as `$1`, `$2` and so on.
-    pub(crate) fn new(script: &str, args: &[&str]) -> Result<Self> {
+    ///
+    /// # Errors
+    /// When there is no shell.
+    pub fn new(script: &str, args: &[&str]) -> Result<Self> {
+        Self::start(script, args, Stdio::inherit())
+    }
+
+    /// As [`Guard::new`]. The file stays locked until the script has ended: it is where the script would
+    /// print to.
+    pub(crate) fn with_lock(script: &str, args: &[&str], locked: &File) -> Result<Self> {
+        let locked = locked
+            .try_clone()
+            .context("cannot duplicate a descriptor")?;
+        Self::start(script, args, locked.into())
+    }
+
+    fn start(script: &str, args: &[&str], output: Stdio) -> Result<Self> {
         let shell = Command::new("/bin/sh")
             .args(["-c", &format!("read _; {script}"), "sh"])
             .args(args)
             .process_group(0) // a ^C is not for it
             .stdin(Stdio::piped())
+            .stdout(output)
             .spawn()
             .context("cannot start sh")?;
         Ok(Self { shell })

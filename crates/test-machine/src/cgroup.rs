@@ -15,7 +15,7 @@ enum Version {
 }
 
 /// A memory cgroup of our own, removed when dropped, with what runs in it.
-pub(crate) struct Cgroup {
+pub struct Cgroup {
     dir: PathBuf,
     version: Version,
     _guard: Guard,
@@ -35,7 +35,7 @@ impl Cgroup {
     ///
     /// # Errors
     /// They say what is missing here.
-    pub(crate) fn new(name: &str, bytes: u64, swap: bool) -> Result<Self> {
+    pub fn new(name: &str, bytes: u64, swap: bool) -> Result<Self> {
         let (mount, version) = find()?;
         let dir = mount.join(format!("farpage-{name}-{}", std::process::id()));
         fs::create_dir(&dir).with_context(|| {
@@ -68,7 +68,7 @@ impl Cgroup {
     }
 
     /// A command that enters the cgroup and becomes `program`.
-    pub(crate) fn command(&self, program: &Path) -> Command {
+    pub fn command(&self, program: &Path) -> Command {
         let mut sh = Command::new("/bin/sh");
         sh.args(["-c", r#"echo $$ > "$0" && exec "$@""#]);
         sh.arg(self.dir.join("cgroup.procs")).arg(program);
@@ -76,7 +76,7 @@ impl Cgroup {
     }
 
     /// How often the kernel killed for want of memory here.
-    pub(crate) fn kills(&self) -> u64 {
+    pub fn kills(&self) -> u64 {
         let file = match self.version {
             Version::V1 => "memory.oom_control",
             Version::V2 => "memory.events",
