@@ -307,14 +307,11 @@ fn what_cannot_be_registered_is_refused_and_leaves_nothing() {
     let pins = Registrations::new(Pinning::new(), Limits::default()).unwrap();
     let why = pins.get(nothing, PAGE).unwrap_err().to_string();
     assert!(why.contains("nothing is mapped there"), "{why}");
-    let before = farpage::locked_sums().pinned_bytes;
+    let before = pinned_pages();
     drop(pins.get(at, 4 * PAGE).unwrap());
-    assert_eq!(
-        farpage::locked_sums().pinned_bytes,
-        before + 4 * PAGE as u64
-    );
+    assert_eq!(pinned_pages(), before + 4);
     unmap(at, 4);
-    until("unpinned", || farpage::locked_sums().pinned_bytes == before);
+    until("unpinned", || pinned_pages() == before);
 }
 
 /// Each region's registration is checked while it is held: it is there, and of the memory that is there.
@@ -394,4 +391,60 @@ fn a_child_of_fork_has_nothing_registered_and_its_parent_all() {
     assert_eq!(status, 0);
     assert_eq!(cache.get(at, PAGE).unwrap().token(), 1);
     unmap(at, 4);
+}
+
+/// Pages of this process that are pinned, also frames that it has no more.
+fn pinned_pages() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
+    let kib = line.unwrap().trim().strip_suffix(" kB").unwrap();
+    kib.trim().parse::<usize>().unwrap() * 1024 / PAGE
+}
+
+#[test]
+fn memory_that_came_where_registered_memory_went_is_pinned_though_the_old_frames_are_held() {
+    let _alone = alone();
+    let cache = Registrations::new(Pinning::new(), limits(1 << 30, 16)).unwrap();
+    let at = map(PAGES);
+    let before = pinned_pages();
+    let old = cache.get(at, PAGES * PAGE).unwrap();
+    assert_eq!(pinned_pages(), before + PAGES);
+    // SAFETY: the test's memory; what it held is not used.
+    unsafe { mem::advise(at, PAGES * PAGE, mem::MADV_DONTNEED) }.unwrap();
+    let new = cache.get(at, PAGES * PAGE).unwrap();
+    assert!(old.is_gone() && !new.is_gone());
+    assert_eq!(pinned_pages(), before + 2 * PAGES);
+    // An area that is locked is not content with what a registration has, either.
+    let locked = farpage::lock_area(at, PAGES * PAGE, farpage::Hold::Pinned).unwrap();
+    assert_eq!(pinned_pages(), before + 3 * PAGES);
+    drop((old, new));
+    cache.forget(at, PAGES * PAGE);
+    assert_eq!(pinned_pages(), before + PAGES);
+    drop(locked);
+    assert_eq!(pinned_pages(), before);
+    unmap(at, PAGES);
+}
+
+/// Linux gives addresses to one thread while another still unmaps what was there.
+#[test]
+fn memory_that_is_there_is_registered_whatever_goes_away_beside_it() {
+    let _alone = alone();
+    let cache = Registrations::new(Pinning::new(), limits(1 << 30, 1 << 10)).unwrap();
+    let before = pinned_pages();
+    thread::scope(|scope| {
+        for thread in 0..4_usize {
+            let cache = &cache;
+            scope.spawn(move || {
+                for round in 0..1500_usize {
+                    let pages = 40 + (round * 7 + thread * 13) % 16;
+                    let at = map(pages);
+                    cache
+                        .get(at + 16, pages * PAGE - 16)
+                        .expect("it is mapped all the time");
+                    unmap(at, pages);
+                }
+            });
+        }
+    });
+    until("all of it is let go of", || pinned_pages() == before);
 }

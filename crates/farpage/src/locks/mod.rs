@@ -82,20 +82,9 @@ pub fn lock_area(at: usize, bytes: usize, hold: Hold) -> Result<Locked, LockErro
     })
 }
 
-/// As [`Hold::Pinned`], but the pages are not locked: they may be discarded, and frames that nobody has any
-/// more are what stays.
-pub(crate) fn pin_only(pages: PageRange) -> Result<Handle, LockError> {
-    process().task().lock(pages, Way::Pinned)
-}
-
 /// What of `pages` cannot be read, if anything.
 pub(crate) fn unusable(pages: PageRange) -> Option<LockError> {
     system::unusable(pages, false)
-}
-
-/// The opposite of [`pin_only`].
-pub(crate) fn unpin(handle: Handle) {
-    process().task().unlock(handle);
 }
 
 /// How much is locked, in how many areas.

@@ -291,30 +291,24 @@ impl Registrations {
             if let Some(number) = hit {
                 return Ok(number);
             }
-            self.register(&mut state, start, end)?;
+            let (from, until) = shared.merged(start, end);
+            let done = self.register(&mut state, from, until);
+            if done.is_err() && (from, until) != (start, end) {
+                // What it was to be one with may be going away just now.
+                self.register(&mut state, start, end)?;
+            } else {
+                done?;
+            }
         }
         Err(RegisterError::Restless { at: at as u64 })
     }
 
-    /// Registers pages, together with what overlaps.
-    fn register(&self, state: &mut State, start: usize, end: usize) -> Result<(), RegisterError> {
+    /// Registers pages in place of what overlaps.
+    fn register(&self, state: &mut State, from: usize, until: usize) -> Result<(), RegisterError> {
         let (shared, watch) = (&self.shared, &self.watch);
         let lookup = &shared.lookup;
         let seen = watch.seen();
-        let mut overlap = Vec::new();
-        lookup.index().each(start, end, |number| {
-            if !overlap.contains(&number) {
-                overlap.push(number);
-            }
-        });
-        let (mut from, mut until) = (start, end);
-        for number in &overlap {
-            let (start, end, _) = lookup.region(*number).about();
-            (from, until) = (from.min(start), until.max(end));
-        }
-        if (until - from) as u64 > shared.limits.bytes {
-            (from, until) = (start, end);
-        }
+        let overlap = shared.overlap(from, until);
         for number in overlap {
             lookup.kill(number);
         }
@@ -415,6 +409,33 @@ impl Drop for Registered<'_> {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Regions that have some of it.
+    fn overlap(&self, start: usize, end: usize) -> Vec<u32> {
+        let mut overlap = Vec::new();
+        self.lookup.index().each(start, end, |number| {
+            if !overlap.contains(&number) {
+                overlap.push(number);
+            }
+        });
+        overlap
+    }
+
+    /// What is to be one region: it, and all that is registered and overlaps, unless that is too much.
+    fn merged(&self, start: usize, end: usize) -> (usize, usize) {
+        let (mut from, mut until) = (start, end);
+        for number in self.overlap(start, end) {
+            let region = self.lookup.region(number);
+            let (start, end, _) = region.about();
+            if region.is_alive() {
+                (from, until) = (from.min(start), until.max(end));
+            }
+        }
+        match (until - from) as u64 > self.limits.bytes {
+            true => (start, end),
+            false => (from, until),
+        }
     }
 
     /// Lets go of what is dead and not used.

@@ -5,12 +5,11 @@
 //! it closes the gate, without which nothing is hit; it opens it when all regions that had some of the
 //! memory are dead. Another thread lets go of them.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::process;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, Thread};
 
 use arc_swap::ArcSwapOption;
@@ -39,18 +38,8 @@ pub(super) struct Watch {
     pub(super) gate: &'static AtomicU32,
     /// What was seen.
     seen: AtomicU64,
-    /// What was seen of mappings that are no longer watched.
-    unmapped: AtomicU64,
-    watched: Mutex<Watched>,
     caches: [ArcSwapOption<Shared>; CACHES],
     lets_go: OnceLock<Thread>,
-}
-
-/// Ranges that are watched, and how much had been unmapped when they were.
-#[derive(Default)]
-struct Watched {
-    unmapped: u64,
-    ranges: BTreeMap<usize, usize>,
 }
 
 impl Watch {
@@ -107,8 +96,6 @@ impl Watch {
             maps: File::open("/proc/self/maps").ok(),
             gate,
             seen: AtomicU64::new(0),
-            unmapped: AtomicU64::new(0),
-            watched: Mutex::default(),
             caches: std::array::from_fn(|_| ArcSwapOption::const_empty()),
             lets_go: OnceLock::new(),
         })
@@ -154,37 +141,24 @@ impl Watch {
         }
     }
 
-    /// What becomes of the pages of `start..end` is seen from now on.
+    /// What becomes of the pages of `start..end` is seen from now on. Linux is told each time: what was watched
+    /// there may have gone, and other memory come, without having been seen yet.
     pub(super) fn watch(&self, start: usize, end: usize) -> Result<(), RegisterError> {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let unmapped = self.unmapped.load(Ordering::SeqCst);
-        if watched.unmapped != unmapped {
-            watched.unmapped = unmapped;
-            watched.ranges.clear();
-        }
         let mut at = start;
         while at < end {
-            let before = watched.ranges.range(..=at).next_back();
-            if let Some(until) = before.map(|(_, until)| *until).filter(|until| *until > at) {
-                at = until;
-                continue;
-            }
-            // All of the mapping, where Linux tells it: what is registered of it later is watched already.
+            // All of the mapping, so that it is not divided.
             let whole = self.maps.as_ref().and_then(|maps| {
                 let whole = mem::mapping_of(Fd(maps.as_raw_fd()), at).ok()?;
                 self.register(whole.start, whole.end).ok()?;
                 Some(whole)
             });
-            let range = match whole {
-                Some(whole) => whole,
+            at = match whole {
+                Some(whole) => whole.end,
                 None => {
                     self.register(at, end)?;
-                    at..end
+                    end
                 }
             };
-            at = range.end;
-            let until = watched.ranges.entry(range.start).or_insert(range.end);
-            *until = range.end.max(*until);
         }
         Ok(())
     }
@@ -207,13 +181,9 @@ impl Watch {
             fence(Ordering::SeqCst);
             let mut killed = 0;
             while let Ok(Some(event)) = self.uffd.event() {
-                let (start, end) = match event {
-                    Event::Removed(start, end) => (start, end),
-                    Event::Unmapped(start, end) | Event::Moved(start, end) => {
-                        self.unmapped.fetch_add(1, Ordering::SeqCst);
-                        (start, end)
-                    }
-                };
+                let (Event::Removed(start, end)
+                | Event::Unmapped(start, end)
+                | Event::Moved(start, end)) = event;
                 self.seen.fetch_add(1, Ordering::SeqCst);
                 for cache in self.caches.iter().filter_map(ArcSwapOption::load_full) {
                     killed += cache.lookup.kill_all(start, end);

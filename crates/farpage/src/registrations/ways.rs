@@ -1,8 +1,9 @@
 //! What memory is registered with.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use farpage_locked::Handle;
+use farpage_locked::system::Places;
 
 use crate::LockError;
 use crate::locks;
@@ -21,13 +22,19 @@ pub trait Register: Send {
     fn deregister(&mut self, at: usize, bytes: usize, token: u64);
 }
 
-/// The frames stay: they are pinned as those of `Hold::Pinned`, but their pages are not locked, so that
-/// they may be discarded, which is seen.
-#[derive(Debug, Default)]
-pub struct Pinning(());
+/// The frames stay that the memory had when it was registered. The pages are not locked, so that they may be
+/// discarded, which is seen; and each registration is one of its own: memory that came to where other memory
+/// went away is registered anew, also while somebody still has the old registration.
+#[derive(Default)]
+pub struct Pinning {
+    /// Made when it is first needed.
+    places: Option<Places>,
+    /// What each registration has, by its first place.
+    held: HashMap<u64, Vec<u32>>,
+}
 
 impl Pinning {
-    /// By the ring of this process.
+    /// By rings of its own.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -36,11 +43,21 @@ impl Pinning {
 
 impl Register for Pinning {
     fn register(&mut self, at: usize, bytes: usize) -> Result<u64, RegisterError> {
-        Ok(locks::pin_only(locks::pages_of(at, bytes)?)?.0)
+        let pages = locks::pages_of(at, bytes)?;
+        let places = match &mut self.places {
+            Some(places) => places,
+            none => none.insert(Places::new()?),
+        };
+        let held = places.hold_all(pages)?;
+        let token = u64::from(held[0]);
+        self.held.insert(token, held);
+        Ok(token)
     }
 
     fn deregister(&mut self, _: usize, _: usize, token: u64) {
-        locks::unpin(Handle(token));
+        if let (Some(places), Some(held)) = (&mut self.places, self.held.remove(&token)) {
+            held.into_iter().for_each(|place| places.release(place));
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 mod error;
 mod frames;
 mod mapped;
-#[allow(unsafe_code)]
 mod pins;
+#[allow(unsafe_code)]
+mod places;
 #[allow(unsafe_code)]
 mod stale;
 #[allow(unsafe_code)]
@@ -12,7 +13,8 @@ mod wired;
 
 pub use error::LockError;
 pub use frames::frames;
-pub use pins::{Pins, put};
+pub use pins::Pins;
+pub use places::{Places, put};
 pub use stale::{absent, check};
 pub use wired::{unusable, unwire, wire};
 
