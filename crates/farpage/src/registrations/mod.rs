@@ -291,26 +291,31 @@ impl Registrations {
             if let Some(number) = hit {
                 return Ok(number);
             }
-            let (from, until) = shared.merged(start, end);
-            let done = self.register(&mut state, from, until);
-            if done.is_err() && (from, until) != (start, end) {
+            let overlap = shared.overlap(start, end);
+            let (from, until) = shared.merged(&overlap, start, end);
+            let done = self.register(&mut state, &overlap, from, until);
+            done.or_else(|why| match (from, until) == (start, end) {
+                true => Err(why),
                 // What it was to be one with may be going away just now.
-                self.register(&mut state, start, end)?;
-            } else {
-                done?;
-            }
+                false => self.register(&mut state, &overlap, start, end),
+            })?;
         }
         Err(RegisterError::Restless { at: at as u64 })
     }
 
-    /// Registers pages in place of what overlaps.
-    fn register(&self, state: &mut State, from: usize, until: usize) -> Result<(), RegisterError> {
+    /// Registers pages in place of the regions that overlap.
+    fn register(
+        &self,
+        state: &mut State,
+        overlap: &[u32],
+        from: usize,
+        until: usize,
+    ) -> Result<(), RegisterError> {
         let (shared, watch) = (&self.shared, &self.watch);
         let lookup = &shared.lookup;
         let seen = watch.seen();
-        let overlap = shared.overlap(from, until);
         for number in overlap {
-            lookup.kill(number);
+            lookup.kill(*number);
         }
         state.lets_go(shared);
         state.make_room(shared, (until - from) as u64)?;
@@ -423,10 +428,10 @@ impl Shared {
     }
 
     /// What is to be one region: it, and all that is registered and overlaps, unless that is too much.
-    fn merged(&self, start: usize, end: usize) -> (usize, usize) {
+    fn merged(&self, overlap: &[u32], start: usize, end: usize) -> (usize, usize) {
         let (mut from, mut until) = (start, end);
-        for number in self.overlap(start, end) {
-            let region = self.lookup.region(number);
+        for number in overlap {
+            let region = self.lookup.region(*number);
             let (start, end, _) = region.about();
             if region.is_alive() {
                 (from, until) = (from.min(start), until.max(end));
