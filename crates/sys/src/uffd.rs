@@ -135,17 +135,6 @@ pub struct Fault {
     pub thread: u32,
 }
 
-/// Memory that goes away or has gone, from its first address to behind the last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Its contents are about to be discarded: as soon as this is read.
-    Removed(usize, usize),
-    /// It has been unmapped.
-    Unmapped(usize, usize),
-    /// It has been moved to another address.
-    Moved(usize, usize),
-}
-
 /// How far an operation on a range came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -544,13 +533,14 @@ impl Uffd {
         })
     }
 
-    /// Takes what has happened to memory that is registered, as far as the `features::EVENT_*` that are
-    /// enabled report it: who does it waits until it is taken. `None` when there is nothing, and of a fault.
-    /// The descriptor must be one that does not wait.
+    /// Takes which memory that is registered goes away, from its first address to behind the last, as far as
+    /// the `features::EVENT_*` that are enabled report it: it has been unmapped, or moved to another address, or
+    /// its contents are discarded as soon as this is read. Who does it waits until it is taken. `None` when
+    /// there is nothing, and of a fault. The descriptor must be one that does not wait.
     ///
     /// # Errors
     /// As `read(2)`.
-    pub fn event(self) -> Result<Option<Event>> {
+    pub fn gone(self) -> Result<Option<(usize, usize)>> {
         const REMAP: u8 = 0x14;
         const REMOVE: u8 = 0x15;
         const UNMAP: u8 = 0x16;
@@ -565,9 +555,8 @@ impl Uffd {
         let [kind, a, b, c] = message;
         let (a, b, c) = (a as usize, b as usize, c as usize);
         Ok(match kind.to_ne_bytes()[0] {
-            REMAP => Some(Event::Moved(a, a + c)),
-            REMOVE => Some(Event::Removed(a, b)),
-            UNMAP => Some(Event::Unmapped(a, b)),
+            REMAP => Some((a, a + c)),
+            REMOVE | UNMAP => Some((a, b)),
             _ => None,
         })
     }

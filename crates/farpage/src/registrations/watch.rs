@@ -15,7 +15,7 @@ use std::thread::{self, Thread};
 use arc_swap::ArcSwapOption;
 use farpage_locked::OPEN;
 use farpage_sys::file::{self, Fd};
-use farpage_sys::uffd::{self, Event, Uffd, features};
+use farpage_sys::uffd::{self, Uffd, features};
 use farpage_sys::{Errno, mem, signal, socket};
 
 use super::Shared;
@@ -180,10 +180,7 @@ impl Watch {
             self.gate.store(0, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             let mut killed = 0;
-            while let Ok(Some(event)) = self.uffd.event() {
-                let (Event::Removed(start, end)
-                | Event::Unmapped(start, end)
-                | Event::Moved(start, end)) = event;
+            while let Ok(Some((start, end))) = self.uffd.gone() {
                 self.seen.fetch_add(1, Ordering::SeqCst);
                 for cache in self.caches.iter().filter_map(ArcSwapOption::load_full) {
                     killed += cache.lookup.kill_all(start, end);
