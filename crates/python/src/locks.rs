@@ -23,13 +23,8 @@ impl Area {
     /// Locks the pages of a buffer.
     #[new]
     fn new(py: Python<'_>, buffer: &Bound<'_, PyAny>, pinned: bool) -> PyResult<Self> {
-        let view = PyUntypedBuffer::get(buffer)?;
-        if !view.is_c_contiguous() && !view.is_fortran_contiguous() {
-            let why =
-                "cannot lock this: it is not in one piece; give the array that it is a part of";
-            return Err(made(py, "ArgumentError", why.to_owned()));
-        }
-        let (at, bytes) = (view.buf_ptr() as usize, view.len_bytes());
+        let why = "cannot lock this: it is not in one piece; give the array that it is a part of";
+        let (view, (at, bytes)) = view(py, buffer, why)?;
         let hold = match pinned {
             true => Hold::Pinned,
             false => Hold::Resident,
@@ -102,6 +97,20 @@ impl Area {
             }
         }
     }
+}
+
+/// A view of what has the buffer protocol, its address, and its size; `why` not, when it is not in one piece.
+pub(crate) fn view(
+    py: Python<'_>,
+    buffer: &Bound<'_, PyAny>,
+    why: &str,
+) -> PyResult<(PyUntypedBuffer, (usize, usize))> {
+    let view = PyUntypedBuffer::get(buffer)?;
+    if !view.is_c_contiguous() && !view.is_fortran_contiguous() {
+        return Err(made(py, "ArgumentError", why.to_owned()));
+    }
+    let place = (view.buf_ptr() as usize, view.len_bytes());
+    Ok((view, place))
 }
 
 pub(crate) fn raised(py: Python<'_>, error: &LockError) -> PyErr {

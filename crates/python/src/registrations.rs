@@ -324,16 +324,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A view of what has the buffer protocol, its address, and its size.
 fn view(py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<(PyUntypedBuffer, (usize, usize))> {
-    let view = PyUntypedBuffer::get(buffer)?;
-    if !view.is_c_contiguous() && !view.is_fortran_contiguous() {
-        let why = "cannot register this: it is not in one piece; give the array that it is a part of, or its parts \
-                   to get_all";
-        return Err(made(py, "ArgumentError", why.to_owned()));
-    }
-    let place = (view.buf_ptr() as usize, view.len_bytes());
-    Ok((view, place))
+    let why = "cannot register this: it is not in one piece; give the array that it is a part of, or its parts \
+               to get_all";
+    locks::view(py, buffer, why)
 }
 
 fn raised(py: Python<'_>, error: &RegisterError) -> PyErr {
