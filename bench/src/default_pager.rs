@@ -17,7 +17,7 @@ use farpage_manager::{Manager, Offer, Wired};
 use farpage_services::{Host, Service};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::role::Role;
+use crate::role::{Role, serves};
 
 /// Bytes of the program's memory in table 7-1.
 const PROGRAM: u64 = 7_000_000;
@@ -193,11 +193,7 @@ pub fn kernel(socket: &Path, ram: u64, tier: u64) {
     let manager = Manager::start(Arc::clone(&inside) as _).expect("a thread");
     let objects = Objects::start(ram).expect("threads");
     let service = Service::new(objects, ram, inside).expect("a service");
-    let service = service.with_default_memory_manager(manager);
-    let _listening = service.listen(socket).expect("a socket");
-    println!("ready");
-    let Err(error) = service.run();
-    panic!("{error}");
+    serves(service.with_default_memory_manager(manager), socket);
 }
 
 /// The default pager of a host kernel, until it is killed.

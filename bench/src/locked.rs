@@ -2,6 +2,7 @@
 //! Linux that do it.
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::fs::File;
 use std::hint::black_box;
@@ -27,7 +28,7 @@ use rustix::io_uring::{
 use rustix::mm;
 
 use crate::default_pager;
-use crate::role::Role;
+use crate::role::{Role, serves};
 
 /// Roles that a process has.
 pub const HOST: &str = "locked-host";
@@ -211,11 +212,7 @@ pub fn host(socket: &Path) {
     let objects = Objects::start(64 << 20).expect("threads");
     let paging_space = Arc::new(default_pager::paging(0));
     let service = Service::new(objects, 64 << 20, paging_space).expect("a service");
-    let service = service.with_locks(u64::MAX, FramesTold::default());
-    let _listening = service.listen(socket).expect("a socket");
-    println!("ready");
-    let Err(error) = service.run();
-    panic!("{error}");
+    serves(service.with_locks(u64::MAX, FramesTold::default()), socket);
 }
 
 /// Another process that has a memory file locked until it is killed: by itself, or by the host kernel.
@@ -226,19 +223,17 @@ pub fn other(socket: &Path, how: &str, file: &str) {
         .open(file)
         .expect("it is open there");
     let bytes = file.metadata().expect("it is there").len();
-    let by_itself = (how == "itself").then(|| {
+    let _held: Box<dyn Any> = if how == "itself" {
         let at = mem::map_shared(file::Fd(file.as_raw_fd()), bytes as usize).expect("memory");
-        lock_area(at, bytes as usize, Hold::Pinned).expect("it may be locked")
-    });
-    let by_host = by_itself.is_none().then(|| {
+        Box::new(lock_area(at, bytes as usize, Hold::Pinned).expect("it may be locked"))
+    } else {
         let host = Host::connect(socket).expect("it listens");
         let locked = host.lock_file(&file, 0..bytes, Hold::Pinned);
-        (locked.expect("it may be locked"), host)
-    });
+        Box::new((locked.expect("it may be locked"), host))
+    };
     println!("ready");
     loop {
         std::thread::park();
-        std::hint::black_box((&by_itself, &by_host));
     }
 }
 

@@ -1,7 +1,10 @@
 //! Parts of a measurement that are processes of their own.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+
+use farpage_services::Service;
 
 /// One that ends with this process's interest in it.
 pub struct Role {
@@ -33,4 +36,12 @@ impl Drop for Role {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The role of a host kernel, until it is killed.
+pub fn serves(service: Service, socket: &Path) -> ! {
+    let _listening = service.listen(socket).expect("a socket");
+    println!("ready");
+    let Err(error) = service.run();
+    panic!("{error}");
 }

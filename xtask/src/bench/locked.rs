@@ -62,11 +62,7 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     println!("\nns to lock an area, and to give it up, among so many that overlap within one.");
     let all = sorted(figures(world, &[], &["areas", "--runs", &runs], parse)?);
     let mut table = Table::new(["areas", "lock", "give up", "beside 1000"]);
-    let of = |count: &str, step: usize| -> Vec<f64> {
-        let words = ["areas", count].map(str::to_owned);
-        let all = all.get(words.as_slice()).into_iter().flatten();
-        all.map(|figures| figures[step]).collect()
-    };
+    let of = |count: &str, step| of(&all, &["areas", count], step);
     for count in ["1000", "10000", "100000", "1000000"] {
         let sum = |count| median(&of(count, 0)) + median(&of(count, 1));
         let ratio = format!("{:.2}", sum(count) / sum("1000"));
@@ -105,11 +101,7 @@ fn hits_of(hits: &All) {
     ]);
     for regions in ["1", "10000", "100000"] {
         for threads in ["1", "2"] {
-            let of = |who: &str| -> Vec<f64> {
-                let words = ["hit", who, regions, threads].map(str::to_owned);
-                let all = hits.get(words.as_slice()).into_iter().flatten();
-                all.map(|figures| figures[0]).collect()
-            };
+            let of = |who: &str| of(hits, &["hit", who, regions, threads], 0);
             let ours = of("farpage");
             let beside = |who: &str| match of(who) {
                 none if none.is_empty() => ["-".to_owned(), "-".to_owned()],
@@ -146,11 +138,7 @@ fn sizes_of(all: &All, memory: &str, bytes: u64, table: &mut Table) {
         ("cache-hit", "cache, again", ""),
         ("host", "by the host kernel", "both"),
     ];
-    let of = |way: &str, step: usize| -> Vec<f64> {
-        let words = [way, memory, &bytes.to_string()].map(str::to_owned);
-        let all = all.get(words.as_slice()).into_iter().flatten();
-        all.map(|figures| figures[step]).collect()
-    };
+    let of = |way: &str, step| of(all, &[way, memory, &bytes.to_string()], step);
     for (way, name, beside) in ways {
         let first = of(way, 0);
         if first.is_empty() {
@@ -187,6 +175,13 @@ fn sizes_of(all: &All, memory: &str, bytes: u64, table: &mut Table) {
             ratio,
         ]);
     }
+}
+
+/// One of the figures of each run, of what those words say; none when it was not measured.
+fn of(all: &All, words: &[&str], step: usize) -> Vec<f64> {
+    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    let runs = all.get(&words).into_iter().flatten();
+    runs.map(|figures| figures[step]).collect()
 }
 
 fn sorted(lines: Vec<Line>) -> All {
