@@ -273,15 +273,8 @@ fn what_is_locked_by_the_parent_is_not_in_a_child_of_fork() {
     let _alone = alone();
     let memory = Memory::new(8 * PAGE, MapFlags::PRIVATE);
     let locked = memory.lock(0..8, Hold::Resident).unwrap();
-    // SAFETY: the child uses nothing that other threads may have locked.
-    match unsafe { fork() } {
-        0 => {
-            let is_told = matches!(locked.check(), Err(LockError::Stale { .. }));
-            // SAFETY: ends the child.
-            unsafe { end(i32::from(!is_told)) }
-        }
-        child => assert_eq!(wait(child), 0),
-    }
+    let is_told = || matches!(locked.check(), Err(LockError::Stale { .. }));
+    assert!(holds_in_a_child(is_told));
     locked.check().unwrap();
 }
 
@@ -455,23 +448,32 @@ fn a_child_of_fork_has_nothing_locked_and_changes_nothing() {
     let _alone = alone();
     let memory = Memory::new(8 * PAGE, MapFlags::PRIVATE);
     let locked = memory.lock(0..8, Hold::Pinned).unwrap();
-    // SAFETY: the child uses nothing that other threads may have locked.
-    match unsafe { fork() } {
-        0 => {
-            let nothing = locked_sums() == farpage::LockedSums::default();
-            let own = memory.lock(2..4, Hold::Pinned);
-            let one = own.is_ok() && locked_sums().pinned_bytes == 2 * PAGE as u64;
-            drop((locked, own));
-            let none = locked_sums() == farpage::LockedSums::default();
-            // SAFETY: ends the child.
-            unsafe { end(i32::from(!(nothing && one && none))) }
-        }
-        child => assert_eq!(wait(child), 0),
-    }
+    let mut locked = Some(locked);
+    assert!(holds_in_a_child(|| {
+        let nothing = locked_sums() == farpage::LockedSums::default();
+        let own = memory.lock(2..4, Hold::Pinned);
+        let one = own.is_ok() && locked_sums().pinned_bytes == 2 * PAGE as u64;
+        drop((locked.take(), own));
+        let none = locked_sums() == farpage::LockedSums::default();
+        nothing && one && none
+    }));
     assert_eq!(memory.locked_kib(), 32);
     assert_eq!(locked_sums().pinned_bytes, 8 * PAGE as u64);
     drop(locked);
     assert_eq!(memory.locked_kib(), 0);
+}
+
+/// In a child of fork, which then ends. What is asked uses nothing that other threads may have locked.
+fn holds_in_a_child(holds: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child does what is said above.
+    match unsafe { fork() } {
+        0 => {
+            let holds = holds();
+            // SAFETY: ends the child.
+            unsafe { end(i32::from(!holds)) }
+        }
+        child => wait(child) == 0,
+    }
 }
 
 unsafe extern "C" {
