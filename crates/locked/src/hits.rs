@@ -17,14 +17,14 @@ pub const OPEN: u32 = 1;
 
 /// Memory that is registered, or is about to be.
 #[derive(Default)]
-#[repr(align(64))]
+#[repr(align(32))]
 pub struct Region {
     state: AtomicU32,
+    /// For a list of those that were killed.
+    pub next: AtomicU32,
     start: AtomicUsize,
     end: AtomicUsize,
     token: AtomicU64,
-    /// For a list of those that were killed.
-    pub next: AtomicU32,
 }
 
 impl Region {
@@ -67,11 +67,13 @@ impl Region {
     }
 
     /// True while it can be hit.
+    #[inline]
     pub fn is_alive(&self) -> bool {
         self.state.load(Ordering::Acquire) == ALIVE
     }
 
     /// Its addresses, and what it was given when it was registered. For who uses it, or decides over it.
+    #[inline]
     pub fn about(&self) -> (usize, usize, u64) {
         let load = |word: &AtomicUsize| word.load(Ordering::Relaxed);
         let token = self.token.load(Ordering::Relaxed);
@@ -79,6 +81,7 @@ impl Region {
     }
 
     /// Has all of `at..end`, and can be hit.
+    #[inline]
     fn has(&self, at: usize, end: usize) -> bool {
         self.is_alive() && {
             let (start, until, _) = self.about();
@@ -98,6 +101,7 @@ pub struct Use {
 impl Use {
     /// Uses the region once more, if it has all of `at..end`, lives, and the gate is open. `now` is
     /// remembered as the time of the last use.
+    #[inline]
     pub fn take(&self, region: &Region, gate: &AtomicU32, now: u32, at: usize, end: usize) -> bool {
         self.add(1);
         light_barrier();
@@ -110,6 +114,7 @@ impl Use {
     }
 
     /// Uses it once less. True when it is dead, so that somebody has to look whether it is let go of.
+    #[inline]
     pub fn give_back(&self, region: &Region) -> bool {
         self.add(u32::MAX);
         light_barrier();
@@ -122,6 +127,7 @@ impl Use {
         (self.count.load(Ordering::Acquire), last)
     }
 
+    #[inline]
     fn add(&self, one: u32) {
         let count = self.count.load(Ordering::Relaxed);
         self.count.store(count.wrapping_add(one), Ordering::Release);

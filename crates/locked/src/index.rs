@@ -52,6 +52,7 @@ fn made<T: Default>(slot: &OnceBox<T>) -> &T {
     slot.get_or_init(Box::default)
 }
 
+#[inline]
 fn slot(at: usize, shift: u32) -> usize {
     (at >> shift) % SLOTS
 }
@@ -72,6 +73,7 @@ impl Index {
         number.checked_sub(1)
     }
 
+    #[inline]
     fn low(&self, at: usize) -> Option<&Low> {
         let middle = self.0.0[slot(at, LEAF_SHIFT + 18)].get()?;
         middle.0[slot(at, LEAF_SHIFT + 9)].get()

@@ -24,6 +24,7 @@ mod atomic {
     pub use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
     /// Keeps the compiler's order. Who needs the processor's has every thread pass a barrier.
+    #[inline]
     pub fn light_barrier() {
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
     }

@@ -58,6 +58,7 @@ impl Lookup {
         self.used(place, number).give_back(region)
     }
 
+    #[inline]
     fn used(&self, place: usize, number: u32) -> &Use {
         let make = || Box::new(Place(all(self.regions.len())));
         &self.places[place].get_or_init(make).0[number as usize]

@@ -51,7 +51,7 @@ const TRIES: u32 = 16;
 pub struct Limits {
     /// Bytes that are registered.
     pub bytes: u64,
-    /// Regions, of 72 bytes and of 8 more for each thread. An `io_uring` has places for 16,384.
+    /// Regions, of 40 bytes and of 8 more for each thread. An `io_uring` has places for 16,384.
     pub regions: u32,
 }
 
