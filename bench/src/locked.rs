@@ -346,7 +346,7 @@ fn of_memory(memory: &str, at: usize, bytes: usize) {
         regions: 16,
         ..Limits::default()
     };
-    let with = RingBuffers::new(&ring.0, 16).expect("a descriptor");
+    let with = RingBuffers::new(&ring.0, 16).expect("its table is large enough");
     forgets(
         Registrations::new(with, limits).expect("a cache"),
         "ring-cache",

@@ -649,7 +649,8 @@ struct fp_regs *fp_reg_cache(const struct fp_reg *with,
 
 // A cache of registered buffers of an io_uring of the program's: tokens are the indexes of its buffers,
 // for reads and writes of fixed buffers. `ring` is its descriptor; its table of buffers was registered
-// sparse, and the first `buffers` places of it are the cache's. Returns NULL when it fails.
+// sparse, and the first `buffers` places of it are the cache's: what is there is replaced. A ring has one
+// cache at a time. Returns NULL when it fails.
 struct fp_regs *fp_reg_cache_of_ring(int ring,
                                      uint32_t buffers,
                                      uint64_t most_bytes,
@@ -678,7 +679,7 @@ int32_t fp_reg_get_all(const struct fp_regs *cache,
 void fp_reg_put(const struct fp_regs *cache, const struct fp_registered *registered);
 
 // 1 when memory of it went away since it was got, or more was registered together with it: what it was
-// registered with has what was there, and it is to be got again. Else 0.
+// registered with has what was there, and it is to be got again; and in a child of fork. Else 0.
 int32_t fp_reg_is_gone(const struct fp_regs *cache,
                        const struct fp_registered *registered);
 

@@ -103,7 +103,9 @@ impl From<RegisterError> for Failure {
         let message = error.to_string();
         let code = match error {
             RegisterError::Lock(why) => return why.into(),
-            RegisterError::Full { .. } | RegisterError::Caches(_) => FP_KERNEL,
+            RegisterError::Large { .. } | RegisterError::Full { .. } | RegisterError::Caches(_) => {
+                FP_KERNEL
+            }
             RegisterError::Unwatched { .. } => FP_UNSUPPORTED,
             RegisterError::Refused { .. } => FP_CALLBACK,
             _ => FP_ARGUMENT,
@@ -178,7 +180,8 @@ pub unsafe extern "C" fn fp_reg_cache(
 
 /// A cache of registered buffers of an io_uring of the program's: tokens are the indexes of its buffers,
 /// for reads and writes of fixed buffers. `ring` is its descriptor; its table of buffers was registered
-/// sparse, and the first `buffers` places of it are the cache's. Returns NULL when it fails.
+/// sparse, and the first `buffers` places of it are the cache's: what is there is replaced. A ring has one
+/// cache at a time. Returns NULL when it fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fp_reg_cache_of_ring(
     ring: c_int,
@@ -187,15 +190,14 @@ pub unsafe extern "C" fn fp_reg_cache_of_ring(
     error: *mut FpError,
 ) -> *mut FpRegCache {
     let make = || {
-        if ring < 0 || buffers == 0 {
+        if ring < 0 {
             return Err(Failure::argument(
-                "ring: there is none, or it has no buffers; give its descriptor and how many",
+                "ring: there is none; give its descriptor",
             ));
         }
         // SAFETY: it is open, as the caller says.
         let ring = unsafe { BorrowedFd::borrow_raw(ring) };
-        let with = RingBuffers::new(ring, buffers);
-        let with = with.map_err(|why| Failure::argument(format!("ring: {why}")))?;
+        let with = RingBuffers::new(ring, buffers)?;
         made(Registrations::new(with, limits(most_bytes, buffers)))
     };
     // SAFETY: NULL or the caller's own.
@@ -279,7 +281,7 @@ pub unsafe extern "C" fn fp_reg_put(cache: *const FpRegCache, registered: *const
 }
 
 /// 1 when memory of it went away since it was got, or more was registered together with it: what it was
-/// registered with has what was there, and it is to be got again. Else 0.
+/// registered with has what was there, and it is to be got again; and in a child of fork. Else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fp_reg_is_gone(
     cache: *const FpRegCache,

@@ -54,7 +54,8 @@ pub(crate) fn code(refusal: &LockRefusal) -> i32 {
         LockRefusal::Denied { .. }
         | LockRefusal::FramesDenied { .. }
         | LockRefusal::FramesUnknown
-        | LockRefusal::Lent(_) => FP_DENIED,
+        | LockRefusal::Lent(_)
+        | LockRefusal::LentAs(_) => FP_DENIED,
         LockRefusal::NotLent(_) => FP_NOT_FOUND,
         LockRefusal::Gone { .. } => FP_STALE,
         _ => FP_KERNEL,

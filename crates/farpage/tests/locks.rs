@@ -5,10 +5,12 @@ use std::fs;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use farpage::registrations::{Limits, Pinning, Registrations};
 use farpage::{Block, Hold, LockError, Locked, lock_area, locked_sums};
 use farpage_test_machine::Machine;
 use farpage_test_machine::truth::{self, Backing};
 use rustix::mm::{self, MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 const PAGE: usize = 4096;
 
@@ -381,11 +383,91 @@ fn what_cannot_be_locked_is_refused_and_nothing_of_it_is_locked() {
     assert_eq!(locked_sums(), farpage::LockedSums::default());
 }
 
+#[test]
+fn what_the_program_has_locked_itself_stays_locked() {
+    let _alone = alone();
+    let memory = Memory::new(64 * PAGE, MapFlags::PRIVATE);
+    let at = |page: usize| (memory.at + page * PAGE) as *mut _;
+    // SAFETY: changes no contents.
+    unsafe { mm::mlock(at(10), 10 * PAGE) }.unwrap();
+    for hold in [Hold::Resident, Hold::Pinned] {
+        let one = memory.lock(0..15, hold).unwrap();
+        let two = memory.lock(12..30, hold).unwrap();
+        assert_eq!(memory.locked_kib(), 30 * 4);
+        drop(one);
+        assert_eq!(memory.locked_kib(), 20 * 4);
+        drop(two);
+        assert_eq!(memory.locked_kib(), 10 * 4);
+    }
+    // SAFETY: nobody uses it.
+    unsafe { mm::munmap(at(40), PAGE) }.unwrap();
+    memory.lock(0..64, Hold::Resident).unwrap_err();
+    assert_eq!(memory.locked_kib(), 10 * 4);
+    // Given up meanwhile, it is Farpage's alone the next time.
+    // SAFETY: changes no contents.
+    unsafe { mm::munlock(at(10), 10 * PAGE) }.unwrap();
+    drop(memory.lock(0..30, Hold::Resident).unwrap());
+    assert_eq!(memory.locked_kib(), 0);
+}
+
+#[test]
+fn what_is_mapped_behind_the_end_of_its_file_is_refused_where_it_begins() {
+    let _alone = alone();
+    let file = rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 5 * PAGE as u64).unwrap();
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let (none, bytes) = (std::ptr::null_mut(), 64 * PAGE);
+    // SAFETY: new memory.
+    let at = unsafe { mm::mmap(none, bytes, prot, MapFlags::SHARED, &file, 0) }.unwrap();
+    for hold in [Hold::Resident, Hold::Pinned] {
+        let why = lock_area(at as usize, bytes, hold).unwrap_err().to_string();
+        let end = format!(
+            "cannot lock the memory at {:#x}: to read there is a bus error (SIGBUS): its file ends before",
+            at as usize + 5 * PAGE
+        );
+        assert!(why.starts_with(&end), "{why}");
+        drop(lock_area(at as usize, 5 * PAGE, hold).unwrap());
+    }
+    let pins = Registrations::new(Pinning::new(), Limits::default()).unwrap();
+    let why = pins.get(at as usize, bytes).unwrap_err().to_string();
+    assert!(why.contains("its file ends before"), "{why}");
+    drop(pins);
+    // SAFETY: nobody uses it.
+    unsafe { mm::munmap(at, bytes) }.unwrap();
+}
+
+/// Run in a process of its own, with 8 KiB of locked memory allowed and no privilege to have more.
+#[test]
+#[ignore = "is started by the last but one"]
+fn in_a_limit_that_has_no_ring() {
+    let memory = Memory::new(PAGE, MapFlags::PRIVATE);
+    let why = memory.lock(0..1, Hold::Pinned).unwrap_err().to_string();
+    println!("{why}");
+    assert!(
+        why.starts_with(
+            "cannot pin 4 KiB more: the limit of locked memory (RLIMIT_MEMLOCK) of this user is 8 KiB, of which 0 are \
+             pinned here, and each ring takes some; raise it by 'ulimit -l'"
+        ),
+        "{why}"
+    );
+    let pins = Registrations::new(Pinning::new(), Limits::default()).unwrap();
+    let same = pins.get(memory.at, PAGE).unwrap_err().to_string();
+    assert_eq!(same, why);
+    assert_eq!(locked_sums(), farpage::LockedSums::default());
+}
+
 /// Run in a process of its own, with 1 MiB of locked memory allowed and no privilege to have more.
 #[test]
 #[ignore = "is started by the next one"]
 fn in_a_small_limit() {
     let memory = Memory::new(1024 * PAGE, MapFlags::PRIVATE);
+    let limit = getrlimit(Resource::Nofile);
+    let mut none = limit.clone();
+    none.current = Some(0);
+    setrlimit(Resource::Nofile, none).unwrap();
+    let why = memory.lock(0..1, Hold::Pinned).unwrap_err().to_string();
+    assert!(why.contains("as many descriptors as it may have"), "{why}");
+    setrlimit(Resource::Nofile, limit).unwrap();
     let some = memory.lock(0..128, Hold::Resident).unwrap();
     let why = memory
         .lock(64..512, Hold::Resident)
@@ -423,24 +505,25 @@ fn the_limit_is_told_with_its_value_and_how_to_raise_it() {
     if !is_root() {
         return;
     }
-    let mut command = Command::new("setpriv");
-    command.args([
-        "--bounding-set",
-        "-ipc_lock,-sys_admin",
-        "prlimit",
-        "--memlock=1048576",
-    ]);
-    command.arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "in_a_small_limit", "--ignored", "--nocapture"]);
-    let done = command.output().unwrap();
-    let said = String::from_utf8_lossy(&done.stdout);
-    assert!(
-        done.status.success(),
-        "{said} {}",
-        String::from_utf8_lossy(&done.stderr)
-    );
-    assert!(said.contains("1 passed"), "{said}");
-    assert!(said.contains("raise it by 'ulimit -l'"), "{said}");
+    for (test, bytes) in [
+        ("in_a_small_limit", 1 << 20),
+        ("in_a_limit_that_has_no_ring", 8192),
+    ] {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", "-ipc_lock,-sys_admin", "prlimit"]);
+        command.arg(format!("--memlock={bytes}"));
+        command.arg(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--ignored", "--nocapture"]);
+        let done = command.output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(
+            done.status.success(),
+            "{said} {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+        assert!(said.contains("1 passed"), "{said}");
+        assert!(said.contains("raise it by 'ulimit -l'"), "{said}");
+    }
 }
 
 #[test]

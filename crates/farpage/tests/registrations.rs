@@ -2,13 +2,23 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage::registrations::{Limits, Pinning, Register, RegisterError, Registrations};
+use farpage::registrations::{
+    Limits, Pinning, Register, RegisterError, Registrations, RingBuffers,
+};
 use farpage_sys::{file, mem};
+use rustix::io_uring::{io_uring_params, io_uring_setup};
+
+#[path = "transfers/ring.rs"]
+#[allow(dead_code)]
+mod ring;
+
+use ring::Ring;
 
 const PAGE: usize = 4096;
 
@@ -262,7 +272,9 @@ fn what_was_not_used_for_longest_goes_first_and_what_is_held_stays() {
     let all: Vec<_> = [2, 4, 5].map(|number| page(number).unwrap()).into();
     let why = page(6).unwrap_err().to_string();
     assert!(
-        why.contains("cannot register 4 KiB more: registrations in use have 16 of the 16 KiB"),
+        why.contains(
+            "cannot register 4096 bytes more: registrations in use have 16384 bytes of 16384"
+        ),
         "{why}"
     );
     drop(all);
@@ -288,11 +300,18 @@ fn what_cannot_be_registered_is_refused_and_leaves_nothing() {
     let small = Registrations::new(device.clone(), limits(PAGE, 1)).unwrap();
     let at = map(4);
     let said = |bytes: usize, at: usize| small.get(at, bytes).unwrap_err().to_string();
-    assert!(
-        said(2 * PAGE, at).contains("8 KiB more"),
-        "{}",
-        said(2 * PAGE, at)
+    assert_eq!(
+        said(2 * PAGE, at),
+        "cannot register 8192 bytes in whole pages: this cache has 4096 bytes at most; register less at once, or make \
+         it larger"
     );
+    let first = small.get(at, PAGE).unwrap();
+    assert_eq!(
+        said(PAGE, at + PAGE),
+        "cannot register 4096 bytes more: registrations in use have 4096 bytes of 4096, and 1 of the 1 regions, of this \
+         cache; give some back, or make it larger"
+    );
+    drop(first);
     assert!(said(0, at).contains("an area without pages"));
     assert!(said(usize::MAX, at).contains("beyond all addresses"));
     assert!(said(PAGE, 1 << 50).contains("beyond all addresses"));
@@ -303,7 +322,18 @@ fn what_cannot_be_registered_is_refused_and_leaves_nothing() {
         "{}",
         said(PAGE, nothing)
     );
-    assert_eq!((small.sums().made, device.count()), (0, 0));
+    assert_eq!((small.sums().made, device.count()), (1, 1));
+    let large = cache(&device);
+    unmap(at + PAGE, 1);
+    let why = large.get(at, 4 * PAGE).unwrap_err().to_string();
+    let hole = format!(
+        "cannot lock the memory at {:#x}: nothing is mapped there",
+        at + PAGE
+    );
+    assert!(why.starts_with(&hole), "{why}");
+    assert_eq!(device.count(), 1);
+    unmap(at, 4);
+    let at = map(4);
     let pins = Registrations::new(Pinning::new(), Limits::default()).unwrap();
     let why = pins.get(nothing, PAGE).unwrap_err().to_string();
     assert!(why.contains("nothing is mapped there"), "{why}");
@@ -312,6 +342,38 @@ fn what_cannot_be_registered_is_refused_and_leaves_nothing() {
     assert_eq!(pinned_pages(), before + 4);
     unmap(at, 4);
     until("unpinned", || pinned_pages() == before);
+}
+
+#[test]
+fn a_ring_has_one_cache_and_a_table_that_is_large_enough() {
+    let _alone = alone();
+    let ring = Ring::new(1, 4).unwrap();
+    let said = |fd: BorrowedFd<'_>, buffers| RingBuffers::new(fd, buffers).unwrap_err().to_string();
+    for (buffers, why) in [
+        (0, "none is of no use"),
+        (5, "its table of buffers is smaller"),
+    ] {
+        let what = format!("cannot use {buffers} buffers of this ring: {why}");
+        let said = said(ring.as_fd(), buffers);
+        assert!(said.starts_with(&what), "{said}");
+    }
+    // SAFETY: the structure that the call reads and fills.
+    let none = unsafe { io_uring_setup(1, &mut io_uring_params::default()) }.unwrap();
+    assert!(said(none.as_fd(), 1).contains("it has no table of buffers"));
+    let file = tempfile::tempfile().unwrap();
+    assert!(said(file.as_fd(), 1).contains("it is no io_uring"));
+
+    let one = RingBuffers::new(&ring, 4).unwrap();
+    let again = ring.as_fd().try_clone_to_owned().unwrap();
+    assert!(said(again.as_fd(), 4).contains("another cache has them already"));
+    let other = Ring::new(1, 4).unwrap();
+    drop(RingBuffers::new(&other, 4).unwrap());
+    let cache = Registrations::new(one, limits(PAGE, 4)).unwrap();
+    let at = map(1);
+    drop(cache.get(at, PAGE).unwrap());
+    drop(cache);
+    drop(RingBuffers::new(&ring, 4).unwrap());
+    unmap(at, 1);
 }
 
 /// Each region's registration is checked while it is held: it is there, and of the memory that is there.
@@ -373,22 +435,24 @@ fn a_child_of_fork_has_nothing_registered_and_its_parent_all() {
     let device = Device::default();
     let cache = cache(&device);
     let at = map(4);
-    drop(cache.get(at, PAGE).unwrap());
+    let held = cache.get(at, PAGE).unwrap();
     // SAFETY: takes nothing.
     let child = unsafe { fork() };
     if child == 0 {
         let why = cache.get(at, PAGE).unwrap_err().to_string();
+        let is_gone = held.is_gone();
         let own = Registrations::new(Device::default(), Limits::default()).unwrap();
         let made = own.get(at, PAGE).map(|held| held.range().len());
         unmap(at, 4);
-        let right = why.contains("registrations are not inherited") && made.unwrap() == PAGE;
+        let right =
+            why.contains("registrations are not inherited") && is_gone && made.unwrap() == PAGE;
         // SAFETY: nothing is left to be done here.
         unsafe { _exit(i32::from(!right)) };
     }
     let mut status = -1;
     // SAFETY: `status` is what the call writes.
     assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(status, 0);
+    assert_eq!((status, held.is_gone()), (0, false));
     assert_eq!(cache.get(at, PAGE).unwrap().token(), 1);
     unmap(at, 4);
 }

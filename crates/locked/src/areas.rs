@@ -44,10 +44,15 @@ pub enum AreaError {
     Unknown(u64),
     /// Its memory went away.
     #[error(
-        "memory of the locked area of handle {0:#x} was unmapped or discarded while it was locked; unlock it, and \
-         lock what is there now"
+        "memory of the locked area of handle {handle:#x} was unmapped or discarded while it was locked, from page \
+         {page} on; unlock it, and lock what is there now"
     )]
-    Gone(u64),
+    Gone {
+        /// Of which.
+        handle: u64,
+        /// The first page of it that went away.
+        page: u64,
+    },
 }
 
 /// All locked areas of a task.
@@ -62,7 +67,8 @@ pub struct Areas<K> {
 struct Slot<K> {
     generation: u32,
     area: Option<Area<K>>,
-    is_gone: bool,
+    /// The first page that went away.
+    gone: Option<u64>,
 }
 
 /// Where areas end, by where they begin.
@@ -139,13 +145,13 @@ impl<K: Copy + Ord> Areas<K> {
             self.slots.push(Slot {
                 generation: 0,
                 area: None,
-                is_gone: false,
+                gone: None,
             });
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 areas")
         });
         let slot = &mut self.slots[at as usize];
         slot.generation = slot.generation.wrapping_add(1);
-        (slot.area, slot.is_gone) = (Some(area), false);
+        (slot.area, slot.gone) = (Some(area), None);
         let handle = handle(slot.generation, at);
         let (start, end) = (area.pages.start.0, area.pages.end.0);
         self.places.change((start, at), |_| Some(end));
@@ -159,13 +165,11 @@ impl<K: Copy + Ord> Areas<K> {
     /// [`AreaError::Unknown`]; [`AreaError::Gone`], when nothing is to be unlocked and the handle is given back
     /// all the same.
     pub fn unlock(&mut self, handle: Handle) -> Result<(Area<K>, Vec<PageRange>), AreaError> {
-        let (at, area, is_gone) = self.of(handle)?;
+        let (at, area, gone) = self.of(handle)?;
         self.slots[at as usize].area = None;
         self.free.push(at);
-        match is_gone {
-            true => Err(AreaError::Gone(handle.0)),
-            false => Ok((area, self.leaves(at, area))),
-        }
+        still_there(handle, gone)?;
+        Ok((area, self.leaves(at, area)))
     }
 
     /// What is locked by a handle.
@@ -173,10 +177,8 @@ impl<K: Copy + Ord> Areas<K> {
     /// # Errors
     /// [`AreaError`].
     pub fn get(&self, handle: Handle) -> Result<Area<K>, AreaError> {
-        match self.of(handle)? {
-            (_, _, true) => Err(AreaError::Gone(handle.0)),
-            (_, area, false) => Ok(area),
-        }
+        let (_, area, gone) = self.of(handle)?;
+        still_there(handle, gone).map(|()| area)
     }
 
     /// Memory is another from now on, or none: areas that have some of it are gone, each whole. Which, and
@@ -193,7 +195,7 @@ impl<K: Copy + Ord> Areas<K> {
         for at in within.found {
             let slot = &mut self.slots[at as usize];
             let area = slot.area.expect("what has a place is locked");
-            slot.is_gone = true;
+            slot.gone = Some(pages.start.0.max(area.pages.start.0));
             let handle = handle(slot.generation, at);
             gone.push(Gone { handle, area });
             let unlocked = self.leaves(at, area).into_iter();
@@ -225,7 +227,7 @@ impl<K: Copy + Ord> Areas<K> {
         let slots = self.slots.iter().enumerate();
         slots.filter_map(|(at, slot)| {
             let handle = handle(slot.generation, at as u32);
-            Some((handle, slot.area?, slot.is_gone))
+            Some((handle, slot.area?, slot.gone.is_some()))
         })
     }
 
@@ -235,11 +237,11 @@ impl<K: Copy + Ord> Areas<K> {
         self.counts.get(&kind)
     }
 
-    fn of(&self, handle: Handle) -> Result<(u32, Area<K>, bool), AreaError> {
+    fn of(&self, handle: Handle) -> Result<(u32, Area<K>, Option<u64>), AreaError> {
         let at = handle.0 as u32;
         let slot = self.slots.get(at as usize);
         let slot = slot.filter(|slot| u64::from(slot.generation) == handle.0 >> 32);
-        let found = slot.and_then(|slot| Some((at, slot.area?, slot.is_gone)));
+        let found = slot.and_then(|slot| Some((at, slot.area?, slot.gone)));
         found.ok_or(AreaError::Unknown(handle.0))
     }
 
@@ -251,6 +253,13 @@ impl<K: Copy + Ord> Areas<K> {
             self.counts.remove(&area.kind);
         }
         unlocked
+    }
+}
+
+fn still_there(Handle(handle): Handle, gone: Option<u64>) -> Result<(), AreaError> {
+    match gone {
+        Some(page) => Err(AreaError::Gone { handle, page }),
+        None => Ok(()),
     }
 }
 
@@ -331,8 +340,9 @@ mod tests {
         assert_eq!(gone[0].handle, second);
         // What the first area has stays locked.
         assert_eq!(rest, [(Resident, range(10, 12)), (Resident, range(14, 20))]);
-        assert_eq!(areas.get(second), Err(AreaError::Gone(second.0)));
-        assert_eq!(areas.unlock(second), Err(AreaError::Gone(second.0)));
+        let (handle, page) = (second.0, 12);
+        assert_eq!(areas.get(second), Err(AreaError::Gone { handle, page }));
+        assert_eq!(areas.unlock(second), Err(AreaError::Gone { handle, page }));
         assert_eq!(areas.unlock(second), Err(AreaError::Unknown(second.0)));
         let (gone, rest) = areas.gone(range(9, 31));
         let handles: Vec<Handle> = gone.iter().map(|one| one.handle).collect();

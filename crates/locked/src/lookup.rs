@@ -45,7 +45,7 @@ impl Lookup {
     pub fn take(&self, gate: &AtomicU32, place: usize, at: usize, bytes: usize) -> Option<u32> {
         let number = self.index.find(at)?;
         let region = &self.regions[number as usize];
-        let end = at.checked_add(bytes)?;
+        let end = at.checked_add(bytes).filter(|end| at < *end)?;
         let now = self.now.load(Ordering::Relaxed);
         let taken = self.used(place, number).take(region, gate, now, at, end);
         taken.then_some(number)

@@ -87,8 +87,11 @@ impl Area {
         py: Python<'_>,
         look: impl FnOnce(&Locked) -> Result<T, LockError> + Send,
     ) -> PyResult<T> {
-        let is_here = self.process == std::process::id();
-        let seen = py.detach(|| self.lock().as_ref().filter(|_| is_here).map(look));
+        if self.process != std::process::id() {
+            let why = "this lock is the parent's: a child of fork has nothing locked; lock the area again";
+            return Err(made(py, "LockError", why.to_owned()));
+        }
+        let seen = py.detach(|| self.lock().as_ref().map(look));
         match seen {
             Some(seen) => seen.map_err(|error| raised(py, &error)),
             None => {

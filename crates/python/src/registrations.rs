@@ -51,8 +51,19 @@ impl Register for Functions {
     fn register(&mut self, at: usize, bytes: usize) -> Result<u64, RegisterError> {
         let called = inside(|py| {
             let token = self.register.bind(py).call1((at, bytes));
-            let token = token.and_then(|token| token.extract::<u64>());
-            token.map_err(|error| (is_full(py, &error), error.to_string(), error))
+            let number = |token: Bound<'_, PyAny>| {
+                token.extract::<u64>().map_err(|_| {
+                    let token = token.repr().map_or_else(|_| "something else".into(), |text| text.to_string());
+                    let why = format!(
+                        "register returned {token}; have it return what the device knows the memory by, an int from 0 \
+                         to 2**64 - 1, or raise an exception"
+                    );
+                    made(py, "ArgumentError", why)
+                })
+            };
+            token
+                .and_then(number)
+                .map_err(|error| (is_full(py, &error), error.to_string(), error))
         });
         let (full, why, error) = match called {
             Some(Ok(token)) => {
@@ -131,7 +142,8 @@ impl RegCache {
                 py.detach(|| Registrations::new(with, limits))
             }
             (None, Some((ring, buffers))) => {
-                let with = RingBuffers::new(map_fd::borrowed(py, ring)?, buffers)?;
+                let with = RingBuffers::new(map_fd::borrowed(py, ring)?, buffers);
+                let with = with.map_err(|error| raised(py, &error))?;
                 py.detach(|| Registrations::new(with, limits))
             }
             (None, None) => py.detach(|| Registrations::new(Pinning::new(), limits)),
@@ -273,8 +285,12 @@ impl Registered {
         match got.as_ref().filter(|got| got.process == here) {
             Some(got) => Ok(tell(got.cache.about(got.number))),
             None => {
-                let why =
-                    "cannot use a registration that was put back, or is of a parent; get it again";
+                let why = match &*got {
+                    Some(_) => {
+                        "this registration is the parent's: a child of fork has none; make a cache here"
+                    }
+                    None => "cannot use a registration that was put back; get it again",
+                };
                 Err(made(py, "LockError", why.to_owned()))
             }
         }
@@ -333,7 +349,9 @@ fn view(py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<(PyUntypedBuffer,
 fn raised(py: Python<'_>, error: &RegisterError) -> PyErr {
     let class = match error {
         RegisterError::Lock(why) => return locks::raised(py, why),
-        RegisterError::Full { .. } | RegisterError::Caches(_) => "KernelError",
+        RegisterError::Large { .. } | RegisterError::Full { .. } | RegisterError::Caches(_) => {
+            "KernelError"
+        }
         RegisterError::Unwatched { .. } => "Unsupported",
         RegisterError::Refused { .. } => match RAISED.take() {
             Some(own) => return own,

@@ -68,7 +68,8 @@ fn not_locked(refusal: &LockRefusal) -> &'static str {
         LockRefusal::Denied { .. }
         | LockRefusal::FramesDenied { .. }
         | LockRefusal::FramesUnknown => "Denied",
-        LockRefusal::Lent(_) => "Exists",
+        LockRefusal::Lent(_) | LockRefusal::LentAs(_) => "Exists",
+        LockRefusal::Parents => "LockError",
         LockRefusal::NotLent(_) => "NotFound",
         LockRefusal::Gone { .. } => "Stale",
         _ => "KernelError",

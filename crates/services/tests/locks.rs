@@ -433,15 +433,18 @@ fn what_cannot_be_locked_is_refused_with_why_and_what_to_do() {
 
     let one = up.host.lock_file(&file, 0..PAGE, Hold::Resident).unwrap();
     one.lend("x").unwrap();
-    for (name, refusal) in [
-        ("x", LockRefusal::Lent("x".into())),
-        ("a/b", LockRefusal::Name("a/b".into())),
+    let two = up.host.lock_file(&file, 0..PAGE, Hold::Resident).unwrap();
+    for (lock, name, refusal) in [
+        (&two, "x", LockRefusal::Lent("x".into())),
+        (&two, "a/b", LockRefusal::Name("a/b".into())),
+        (&one, "y", LockRefusal::LentAs("x".into())),
     ] {
-        match one.lend(name) {
+        match lock.lend(name) {
             Err(Error::Refused(Refusal::Lock(why))) => assert_eq!(why, refusal),
             other => panic!("{other:?}"),
         }
     }
+    drop(up.host.borrow_lock("x").unwrap());
 }
 
 #[test]
@@ -497,7 +500,8 @@ fn the_limit_of_the_host_kernel_is_named_with_how_to_raise_it() {
         ),
         (
             Hold::Pinned,
-            "the host kernel cannot pin 400 KiB more: its own limit of locked memory (RLIMIT_MEMLOCK) is 256 KiB; ",
+            "the host kernel cannot pin 400 KiB more: its own limit of locked memory (RLIMIT_MEMLOCK) is 256 KiB, \
+             of which 0 are pinned here, and each ring takes some; ",
         ),
     ] {
         assert_eq!(lock(hold), format!("{what}{ends}"));
@@ -517,7 +521,7 @@ fn memory_that_was_discarded_is_no_longer_what_was_locked_and_can_be_locked_anew
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&file, punch, 10 * PAGE, PAGE).unwrap();
         rustix::fs::ftruncate(&file, 80 * PAGE).unwrap();
-        for (lock, offset) in [(&first, 0), (&second, 50 * PAGE)] {
+        for (lock, offset) in [(&first, 10 * PAGE), (&second, 80 * PAGE)] {
             let said = lock.check().unwrap_err().to_string();
             let wanted = format!(
                 "memory of memfd:grid at byte {offset} was discarded or cut off by who shares it while it was locked; \

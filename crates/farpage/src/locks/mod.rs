@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use farpage_abi::{PAGE_BYTES, PageRange};
-use farpage_locked::system::{self, Pins};
+use farpage_locked::system::{self, Pins, Wires};
 use farpage_locked::{Area, AreaError, Areas, Handle};
 use farpage_sys::mem;
 
 pub use farpage_locked::Block;
-pub(crate) use farpage_locked::system::put;
 pub use farpage_locked::system::{Hold, LockError};
+pub(crate) use farpage_locked::system::{has_table, put};
 
 /// An area that is locked until this is dropped.
 ///
@@ -40,7 +40,8 @@ enum Way {
 /// Everything locked of one process.
 struct Task {
     areas: Areas<Way>,
-    pins: Option<Pins>,
+    wires: Wires,
+    pins: Pins,
 }
 
 /// A process, and what it has locked. A child of fork has another: another thread of its parent may
@@ -199,7 +200,8 @@ fn process() -> Arc<Process> {
                 is_here.store(1, Relaxed);
                 let task = Task {
                     areas: Areas::new(),
-                    pins: None,
+                    wires: Wires::default(),
+                    pins: Pins::default(),
                 };
                 let new = Arc::new(Process {
                     is_here,
@@ -238,8 +240,7 @@ impl Task {
     /// Locks so that the frames are known from then on.
     fn pin(&mut self, pages: PageRange) -> Result<Handle, LockError> {
         let handle = self.lock(pages, Way::Pinned)?;
-        let noted = self.pins.as_mut().map_or(Ok(()), |pins| pins.note(pages));
-        match noted {
+        match self.pins.note(pages) {
             Ok(()) => Ok(handle),
             Err(why) => {
                 self.unlock(handle);
@@ -251,9 +252,9 @@ impl Task {
     /// Looks whether pages still are as they were locked.
     fn check(&mut self, pages: PageRange, hold: Hold) -> Result<(), LockError> {
         system::check(pages)?;
-        match (hold, &mut self.pins) {
-            (Hold::Pinned, Some(pins)) => pins.check(pages),
-            (Hold::Pinned | Hold::Resident, _) => Ok(()),
+        match hold {
+            Hold::Pinned => self.pins.check(pages),
+            Hold::Resident => Ok(()),
         }
     }
 
@@ -268,22 +269,15 @@ impl Task {
 
     fn hold(&mut self, pages: PageRange, kind: Way) -> Result<(), LockError> {
         match kind {
-            Way::Wired => system::wire(pages),
-            Way::Pinned => {
-                if self.pins.is_none() {
-                    self.pins = Some(Pins::new()?);
-                }
-                let pins = self.pins.as_mut().expect("made above");
-                pins.pin(pages)
-            }
+            Way::Wired => self.wires.wire(pages),
+            Way::Pinned => self.pins.pin(pages),
         }
     }
 
     fn release(&mut self, pages: PageRange, kind: Way) {
-        match (kind, &mut self.pins) {
-            (Way::Wired, _) => system::unwire(pages),
-            (Way::Pinned, Some(pins)) => pins.unpin(pages),
-            (Way::Pinned, None) => {}
+        match kind {
+            Way::Wired => self.wires.unwire(pages),
+            Way::Pinned => self.pins.unpin(pages),
         }
     }
 }

@@ -9,17 +9,29 @@ pub enum RegisterError {
     /// It could not be pinned.
     #[error(transparent)]
     Lock(#[from] LockError),
+    /// It is more than the cache may have.
+    #[error(
+        "cannot register {asked} bytes in whole pages: this cache has {most} bytes at most; register less at once, or \
+         make it larger"
+    )]
+    Large {
+        /// Bytes of the pages.
+        asked: u64,
+        /// Bytes at most.
+        most: u64,
+    },
     /// The limits of the cache.
     #[error(
-        "cannot register {asked} KiB more: registrations in use have {used} of the {most} KiB, and {regions} of \
-         the {most_regions} regions, of this cache; give some back, or make it larger"
+        "cannot register {asked} bytes more: registrations in use have {used} bytes{}, and {regions} of the \
+         {most_regions} regions, of this cache; give some back, or make it larger",
+        of_most(*most)
     )]
     Full {
-        /// KiB that were asked for.
+        /// Bytes that were asked for.
         asked: u64,
-        /// KiB in use.
+        /// Bytes in use.
         used: u64,
-        /// KiB at most.
+        /// Bytes at most.
         most: u64,
         /// Regions in use.
         regions: usize,
@@ -48,6 +60,14 @@ pub enum RegisterError {
          here"
     )]
     Forked(u32),
+    /// A ring's table of buffers cannot be used.
+    #[error("cannot use {buffers} buffers of this ring: {why}")]
+    Ring {
+        /// So many places.
+        buffers: u32,
+        /// Why, and what to do.
+        why: String,
+    },
     /// There are too many caches.
     #[error("this process has {0} caches of registrations already; share one, or drop some")]
     Caches(usize),
@@ -63,6 +83,14 @@ pub enum RegisterError {
         /// True when it may be done once other memory is given up.
         full: bool,
     },
+}
+
+/// Of how many bytes, when that is limited.
+fn of_most(most: u64) -> String {
+    match most {
+        u64::MAX => String::new(),
+        most => format!(" of {most}"),
+    }
 }
 
 impl RegisterError {

@@ -195,17 +195,17 @@ impl Registrations {
     }
 
     /// What a number of [`Registrations::get_number`] is: its addresses, what it is known by, and whether
-    /// its memory is still there.
+    /// its memory is still there. In a child of fork it never is.
     ///
     /// # Panics
     /// When there is no such number.
     #[must_use]
     pub fn about(&self, number: u32) -> (Range<usize>, u64, bool) {
         // What is being seen is seen.
-        self.watch.passes();
+        let is_here = self.watch.passes();
         let region = self.shared.lookup.region(number);
         let (start, end, token) = region.about();
-        (start..end, token, region.is_alive())
+        (start..end, token, is_here && region.is_alive())
     }
 
     /// Several at once, for lists of scatter and gather: all or none.
@@ -282,6 +282,10 @@ impl Registrations {
         let (start, end) = (pages.start.0 as usize * PAGE_BYTES, end * PAGE_BYTES);
         let place = place::given();
         let shared = &self.shared;
+        let (asked, most) = ((end - start) as u64, shared.limits.bytes);
+        if asked > most {
+            return Err(RegisterError::Large { asked, most });
+        }
         let mut state = shared.state();
         for _ in 0..TRIES {
             self.watch.passes();
@@ -318,8 +322,8 @@ impl Registrations {
             lookup.kill(*number);
         }
         state.lets_go(shared);
-        state.make_room(shared, (until - from) as u64)?;
         watch.watch(from, until)?;
+        state.make_room(shared, (until - from) as u64)?;
         let number = state.free.pop().expect("room was made");
         let region = lookup.region(number);
         region.comes(from, until);
@@ -488,9 +492,9 @@ impl State {
         while self.free.is_empty() || self.sums.bytes.saturating_add(bytes) > limits.bytes {
             if !self.evict(shared) {
                 return Err(RegisterError::Full {
-                    asked: bytes >> 10,
-                    used: self.sums.bytes >> 10,
-                    most: limits.bytes >> 10,
+                    asked: bytes,
+                    used: self.sums.bytes,
+                    most: limits.bytes,
                     regions: limits.regions as usize - self.free.len(),
                     most_regions: limits.regions,
                 });

@@ -133,12 +133,15 @@ impl Watch {
         self.seen.load(Ordering::SeqCst)
     }
 
-    /// Waits until nothing is being read.
-    pub(super) fn passes(&self) {
-        // In a child of fork it is closed for good.
-        while self.gate.load(Ordering::Acquire) != OPEN && process::id() == self.process {
+    /// Waits until nothing is being read. False in a child of fork, where it is closed for good.
+    pub(super) fn passes(&self) -> bool {
+        while self.gate.load(Ordering::Acquire) != OPEN {
+            if process::id() != self.process {
+                return false;
+            }
             thread::yield_now();
         }
+        true
     }
 
     /// What becomes of the pages of `start..end` is seen from now on. Linux is told each time: what was watched
@@ -146,19 +149,25 @@ impl Watch {
     pub(super) fn watch(&self, start: usize, end: usize) -> Result<(), RegisterError> {
         let mut at = start;
         while at < end {
-            // All of the mapping, so that it is not divided.
-            let whole = self.maps.as_ref().and_then(|maps| {
-                let whole = mem::mapping_of(Fd(maps.as_raw_fd()), at).ok()?;
-                self.register(whole.start, whole.end).ok()?;
-                Some(whole)
-            });
-            at = match whole {
-                Some(whole) => whole.end,
-                None => {
-                    self.register(at, end)?;
-                    end
+            let maps = self.maps.as_ref().ok_or(Errno::ENOTTY);
+            match maps.and_then(|maps| mem::mapping_of(Fd(maps.as_raw_fd()), at)) {
+                // All of the mapping, so that it is not divided.
+                Ok(whole) if self.register(whole.start, whole.end).is_ok() => at = whole.end,
+                Ok(whole) => {
+                    let until = whole.end.min(end);
+                    self.register(at, until)?;
+                    at = until;
                 }
-            };
+                Err(Errno::ENOENT) => return Err(unwatched(at, end, Errno::ENOENT)),
+                // It cannot be asked for: all at once, and Linux passes holes by.
+                Err(_) => {
+                    if let Some(why) = pages_of(at, end - at).ok().and_then(unusable) {
+                        return Err(why.into());
+                    }
+                    self.register(at, end)?;
+                    at = end;
+                }
+            }
         }
         Ok(())
     }

@@ -97,7 +97,7 @@ impl<'a> Worker<'a> {
         pins: &'a Registrations,
     ) -> Self {
         let ring = Ring::new(AT_ONCE as u32, BUFFERS).expect("io_uring");
-        let with = RingBuffers::new(&ring, BUFFERS).expect("a descriptor");
+        let with = RingBuffers::new(&ring, BUFFERS).expect("its table is large enough");
         let kinds = [Kind::Private, Kind::Huge, Kind::Shared];
         let mut new = Self {
             plan,

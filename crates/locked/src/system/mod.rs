@@ -14,9 +14,13 @@ mod wired;
 pub use error::LockError;
 pub use frames::frames;
 pub use pins::Pins;
-pub use places::{Places, put};
+pub use places::{Places, has_table, put};
 pub use stale::{absent, check};
-pub use wired::{unusable, unwire, wire};
+pub use wired::{Wires, unusable};
+
+use std::vec::Vec;
+
+use farpage_abi::PageRange;
 
 /// What is to stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,4 +31,17 @@ pub enum Hold {
     /// The frames stay, too: they are registered with an `io_uring` of this process. For what reads
     /// memory by its physical address.
     Pinned,
+}
+
+/// What is left of ranges without some pages.
+fn without(all: &[PageRange], pages: PageRange) -> Vec<PageRange> {
+    let parts = all.iter().flat_map(|one| {
+        let (start, end) = (one.start.0, one.end.0);
+        let (from, to) = (
+            pages.start.0.clamp(start, end),
+            pages.end.0.clamp(start, end),
+        );
+        [PageRange::new(start, from), PageRange::new(to, end)]
+    });
+    parts.filter(|part| !part.is_empty()).collect()
 }

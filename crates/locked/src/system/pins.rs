@@ -12,13 +12,14 @@ use farpage_sys::file::Fd;
 
 use super::error::LockError;
 use super::places::{PIECE_PAGES, Places};
-use super::{frames, stale};
+use super::{frames, stale, without};
 
 /// What is pinned.
 ///
 /// Pieces do not overlap. A piece of which a part is given up is registered anew without it, before
 /// the old one goes, so that no frame is let go of in between. Where that cannot be done it stays whole
 /// until all of it is given up.
+#[derive(Default)]
 pub struct Pins {
     places: Places,
     /// By their first page.
@@ -59,19 +60,6 @@ impl Piece {
 }
 
 impl Pins {
-    /// Nothing yet.
-    ///
-    /// # Errors
-    /// [`LockError::NoRing`].
-    pub fn new() -> Result<Self, LockError> {
-        Ok(Self {
-            places: Places::new()?,
-            pieces: BTreeMap::new(),
-            map: None,
-            is_blind: false,
-        })
-    }
-
     /// Pins all of `pages` of this process, or nothing more than was.
     ///
     /// # Errors
@@ -231,19 +219,6 @@ impl Pins {
     }
 }
 
-/// What is left of ranges without some pages.
-fn without(all: &[PageRange], pages: PageRange) -> Vec<PageRange> {
-    let parts = all.iter().flat_map(|one| {
-        let (start, end) = (one.start.0, one.end.0);
-        let (from, to) = (
-            pages.start.0.clamp(start, end),
-            pages.end.0.clamp(start, end),
-        );
-        [PageRange::new(start, from), PageRange::new(to, end)]
-    });
-    parts.filter(|part| !part.is_empty()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,7 +228,7 @@ mod tests {
         let memory = std::vec![1_u8; 12 * PAGE_BYTES];
         let first = memory.as_ptr().addr().div_ceil(PAGE_BYTES) as u64;
         let range = |start: u64, end: u64| PageRange::new(first + start, first + end);
-        let mut pins = Pins::new().unwrap();
+        let mut pins = Pins::default();
         pins.pin(range(0, 10)).unwrap();
         // As if a part of it were no longer mapped: there is no place for the rest.
         let free = pins.places.fills_up();

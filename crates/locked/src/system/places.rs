@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
+use std::format;
 use std::os::fd::OwnedFd;
-use std::string::{String, ToString};
+use std::string::ToString;
 use std::vec::Vec;
 
 use farpage_abi::{PAGE_BYTES, PageRange};
@@ -26,6 +27,7 @@ pub(super) const PIECE_PAGES: u64 = (1 << 30) / PAGE_BYTES as u64;
 
 /// Places in tables of buffers. Each holds the frames that some pages had when it was taken, whatever becomes of
 /// the pages, and whatever other places hold.
+#[derive(Default)]
 pub struct Places {
     rings: Vec<OwnedFd>,
     /// The first first: they are in the smallest rings.
@@ -33,24 +35,9 @@ pub struct Places {
 }
 
 impl Places {
-    /// One ring.
-    ///
-    /// # Errors
-    /// [`LockError::NoRing`].
-    pub fn new() -> Result<Self, LockError> {
-        let mut new = Self {
-            rings: Vec::new(),
-            free: BTreeSet::new(),
-        };
-        new.grow()?;
-        Ok(new)
-    }
-
-    /// One ring more.
-    fn grow(&mut self) -> Result<(), LockError> {
-        let refused = |errno: Errno| LockError::NoRing {
-            why: errno.to_string(),
-        };
+    /// One ring more, for `asked` KiB.
+    fn grow(&mut self, asked: u64) -> Result<(), LockError> {
+        let refused = |errno| no_ring(asked, errno);
         let (first, places) = (places_before(self.rings.len()), FIRST << self.rings.len());
         if self.rings.len() == RINGS {
             return Err(LockError::Full(first));
@@ -82,7 +69,7 @@ impl Places {
     /// [`LockError`].
     pub fn hold(&mut self, pages: PageRange) -> Result<u32, LockError> {
         if self.free.is_empty() {
-            self.grow()?;
+            self.grow(pages.bytes() >> 10)?;
         }
         let place = self.free.pop_first().expect("there is a ring more");
         match self.put(place, Some(pages)) {
@@ -145,6 +132,29 @@ fn places_before(ring: usize) -> u32 {
     FIRST * ((1 << ring) - 1)
 }
 
+/// Whether a ring has a table of so many buffers. Nothing of it is changed.
+///
+/// # Errors
+/// What it is not.
+pub fn has_table(ring: &OwnedFd, buffers: u32) -> Result<(), &'static str> {
+    // A buffer of no bytes is refused before what is there is touched.
+    let none = iovec {
+        iov_base: std::ptr::dangling_mut(),
+        iov_len: 0,
+    };
+    match update(ring, buffers - 1, &none) {
+        Err(Errno::NXIO) => {
+            Err("it has no table of buffers; register one sparse (IORING_REGISTER_BUFFERS2)")
+        }
+        Err(Errno::INVAL) => {
+            Err("its table of buffers is smaller than that; give fewer, or register a larger one")
+        }
+        Err(Errno::OPNOTSUPP | Errno::BADF) => Err("it is no io_uring; give the descriptor of one"),
+        // What else is wrong is told when it is used.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// Has a place of a ring's table of buffers hold the frames of some pages, or of none.
 ///
 /// # Errors
@@ -154,16 +164,7 @@ pub fn put(ring: &OwnedFd, slot: u32, pages: Option<PageRange>) -> Result<(), Lo
         iov_base: pages.map_or(std::ptr::null_mut(), wired::address),
         iov_len: pages.map_or(0, |pages| pages.bytes() as usize),
     };
-    let mut update = io_uring_rsrc_update2::default();
-    (update.offset, update.nr) = (slot, 1);
-    update.data = io_uring_ptr::new((&raw const buffer).cast_mut().cast::<c_void>());
-    let size = size_of_val(&update) as u32;
-    let at = (&raw const update).cast();
-    let operation = IoringRegisterOp::RegisterBuffersUpdate;
-    // SAFETY: the structure that this operation reads, and its size; the ring does nothing with the
-    // memory by itself but hold its frames.
-    let done = unsafe { io_uring_register(ring, operation, at, size) };
-    match (done, pages) {
+    match (update(ring, slot, &buffer), pages) {
         (Err(errno), Some(pages)) => Err(explained(pages, errno)),
         (Err(errno), None) => Err(LockError::System {
             call: "unpin",
@@ -174,25 +175,66 @@ pub fn put(ring: &OwnedFd, slot: u32, pages: Option<PageRange>) -> Result<(), Lo
     }
 }
 
-fn explained(part: PageRange, errno: Errno) -> LockError {
-    if let Some(why) = wired::unusable(part, true) {
-        return why;
+fn update(ring: &OwnedFd, slot: u32, buffer: &iovec) -> Result<u32, Errno> {
+    let mut update = io_uring_rsrc_update2::default();
+    (update.offset, update.nr) = (slot, 1);
+    update.data = io_uring_ptr::new((&raw const *buffer).cast_mut().cast::<c_void>());
+    let size = size_of_val(&update) as u32;
+    let at = (&raw const update).cast();
+    let operation = IoringRegisterOp::RegisterBuffersUpdate;
+    // SAFETY: the structure that this operation reads, and its size; the ring does nothing with the
+    // memory by itself but hold its frames.
+    unsafe { io_uring_register(ring, operation, at, size) }
+}
+
+/// Why there is no ring more to pin `asked` KiB with.
+fn no_ring(asked: u64, errno: Errno) -> LockError {
+    let full = |why: &str| LockError::System {
+        call: "pin",
+        asked,
+        why: why.into(),
+    };
+    match errno {
+        Errno::NOMEM => no_memory(asked),
+        Errno::MFILE => {
+            full("this process has as many descriptors as it may have; raise it by 'ulimit -n'")
+        }
+        Errno::NFILE => {
+            full("there are as many open files as this machine may have; raise fs.file-max")
+        }
+        errno => LockError::NoRing {
+            why: errno.to_string(),
+        },
     }
-    let asked = part.bytes() >> 10;
-    match (errno, wired::limit()) {
-        (Errno::NOMEM, Some(limit)) => LockError::Limit {
+}
+
+/// Why there is no memory for `asked` KiB of pins, or for a ring.
+fn no_memory(asked: u64) -> LockError {
+    match wired::limit() {
+        Some(limit) => LockError::Limit {
             what: "pin",
             whose: "user",
             asked,
             limit,
-            used: String::new(),
+            used: format!(
+                ", of which {} are pinned here, and each ring takes some",
+                wired::kib_of("VmPin:")
+            ),
         },
-        (Errno::NOMEM, None) => LockError::NoMemory { asked },
-        (Errno::OPNOTSUPP | Errno::FAULT, _) => LockError::Unusable {
+        None => LockError::NoMemory { asked },
+    }
+}
+
+fn explained(part: PageRange, errno: Errno) -> LockError {
+    let asked = part.bytes() >> 10;
+    let why = || wired::unusable(part, true).or_else(|| wired::unreadable(part));
+    match errno {
+        Errno::NOMEM => wired::unusable(part, true).unwrap_or_else(|| no_memory(asked)),
+        Errno::OPNOTSUPP | Errno::FAULT => why().unwrap_or(LockError::Unusable {
             at: part.start.0 * PAGE_BYTES as u64,
             why: "Linux pins no shared mapping of a file on a disk; map it privately, or copy it to memory",
-        },
-        (errno, _) => LockError::System {
+        }),
+        errno => LockError::System {
             call: "pin",
             asked,
             why: errno.to_string(),
@@ -210,7 +252,7 @@ mod tests {
         let memory = std::vec![1_u8; 2 * PIECES as usize * PAGE_BYTES];
         let first = memory.as_ptr().addr().div_ceil(PAGE_BYTES) as u64;
         let piece = |at: u64| PageRange::new(first + 2 * at, first + 2 * at + 1);
-        let mut places = Places::new().unwrap();
+        let mut places = Places::default();
         let held: Vec<u32> = (0..PIECES - 1)
             .map(|at| places.hold(piece(at)).unwrap())
             .collect();

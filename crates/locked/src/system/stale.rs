@@ -91,8 +91,19 @@ pub fn absent(pages: PageRange) -> Result<Vec<PageRange>, LockError> {
     Ok(found)
 }
 
-/// Whether pages of one mapping are locked. Linux refuses to drop what is, and with these flags the
-/// call does nothing else.
+/// Those of `pages` that are locked.
+pub(super) fn locked(pages: PageRange) -> Vec<PageRange> {
+    if !is_locked(pages) {
+        return Vec::new();
+    }
+    let all = mapped::mapped(pages).unwrap_or_default().into_iter();
+    all.map(|one| one.pages)
+        .filter(|one| is_locked(*one))
+        .collect()
+}
+
+/// Whether some of the pages are locked; a mapping is locked whole. Linux refuses to drop what is, and
+/// with these flags the call does nothing else.
 fn is_locked(pages: PageRange) -> bool {
     let bytes = pages.bytes() as usize;
     // SAFETY: changes no contents, and waits for nothing.

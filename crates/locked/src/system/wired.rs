@@ -2,32 +2,62 @@
 
 use std::ffi::c_void;
 use std::string::ToString;
-use std::{format, fs};
+use std::vec::Vec;
+use std::{format, fs, vec};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use rustix::io::Errno;
-use rustix::mm;
+use rustix::mm::{self, Advice};
 use rustix::process::{Resource, getrlimit};
 
 use super::error::LockError;
-use super::mapped;
+use super::{mapped, stale, without};
 
-/// Has pages of this process in memory, and keeps them there: all of them, or none more than were.
-///
-/// # Errors
-/// [`LockError`].
-pub fn wire(pages: PageRange) -> Result<(), LockError> {
-    // SAFETY: changes no contents.
-    let done = unsafe { mm::mlock(address(pages), pages.bytes() as usize) };
-    done.map_err(|errno| {
-        // Linux may have locked a part of it.
-        unwire(pages);
-        explained(pages, errno)
-    })
+/// Pages that are wired, beside those that the program had locked itself: these stay locked. Linux does not
+/// count.
+#[derive(Debug, Default)]
+pub struct Wires {
+    of_program: Vec<PageRange>,
 }
 
-/// Lets them go.
-pub fn unwire(pages: PageRange) {
+impl Wires {
+    /// Has pages of this process in memory, and keeps them there: all of them, or none more than were.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn wire(&mut self, pages: PageRange) -> Result<(), LockError> {
+        let of_program = stale::locked(pages);
+        match lock(pages) {
+            Ok(()) => {
+                self.of_program.extend(of_program);
+                Ok(())
+            }
+            Err(errno) => {
+                // Linux may have locked a part of it.
+                let rest = of_program
+                    .iter()
+                    .fold(vec![pages], |rest, one| without(&rest, *one));
+                rest.into_iter().for_each(unwire);
+                Err(explained(pages, errno))
+            }
+        }
+    }
+
+    /// Lets them go.
+    pub fn unwire(&mut self, pages: PageRange) {
+        if self.of_program.is_empty() {
+            return unwire(pages);
+        }
+        let rest = self
+            .of_program
+            .iter()
+            .fold(vec![pages], |rest, one| without(&rest, *one));
+        rest.into_iter().for_each(unwire);
+        self.of_program = without(&self.of_program, pages);
+    }
+}
+
+fn unwire(pages: PageRange) {
     if unlock(pages).is_ok() {
         return;
     }
@@ -36,6 +66,11 @@ pub fn unwire(pages: PageRange) {
         // There is nobody to tell.
         let _ = unlock(one.pages);
     }
+}
+
+fn lock(pages: PageRange) -> Result<(), Errno> {
+    // SAFETY: changes no contents.
+    unsafe { mm::mlock(address(pages), pages.bytes() as usize) }
 }
 
 fn unlock(pages: PageRange) -> Result<(), Errno> {
@@ -86,22 +121,57 @@ pub(super) fn limit() -> Option<u64> {
         .map(|bytes| bytes >> 10)
 }
 
+/// What of `pages`, which are mapped, cannot be read all the same, if it is that. They are read.
+pub(super) fn unreadable(pages: PageRange) -> Option<LockError> {
+    let fails = |pages: PageRange| {
+        // SAFETY: changes no contents.
+        let read = unsafe {
+            mm::madvise(
+                address(pages),
+                pages.bytes() as usize,
+                Advice::LinuxPopulateRead,
+            )
+        };
+        read == Err(Errno::FAULT)
+    };
+    let (mut start, mut end) = (pages.start.0, pages.end.0);
+    if !fails(pages) {
+        return None;
+    }
+    // The first: all before it can be read.
+    while end - start > 1 {
+        let middle = start.midpoint(end);
+        match fails(PageRange::new(start, middle)) {
+            true => end = middle,
+            false => start = middle,
+        }
+    }
+    Some(LockError::Unusable {
+        at: start * PAGE_BYTES as u64,
+        why: "to read there is a bus error (SIGBUS): its file ends before, or cannot be read; make it larger, or \
+              lock less",
+    })
+}
+
 fn explained(pages: PageRange, errno: Errno) -> LockError {
     if let Some(why) = unusable(pages, false) {
         return why;
     }
     let asked = pages.bytes() >> 10;
+    let in_use = kib_of("VmLck:");
     match (errno, limit()) {
-        (Errno::NOMEM | Errno::PERM | Errno::AGAIN, Some(limit)) if in_use() + asked > limit => {
+        (Errno::NOMEM | Errno::PERM | Errno::AGAIN, Some(limit)) if in_use + asked > limit => {
             LockError::Limit {
                 what: "lock",
                 whose: "process",
                 asked,
                 limit,
-                used: format!(", of which {} are in use", in_use()),
+                used: format!(", of which {in_use} are in use"),
             }
         }
-        (Errno::NOMEM | Errno::AGAIN, _) => LockError::NoMemory { asked },
+        (Errno::NOMEM | Errno::AGAIN, _) => {
+            unreadable(pages).unwrap_or(LockError::NoMemory { asked })
+        }
         (errno, _) => LockError::System {
             call: "lock",
             asked,
@@ -110,10 +180,10 @@ fn explained(pages: PageRange, errno: Errno) -> LockError {
     }
 }
 
-/// KiB that this process has locked.
-fn in_use() -> u64 {
+/// What Linux counts of this process, in KiB.
+pub(super) fn kib_of(what: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(what));
     let number = line.and_then(|line| line.split_whitespace().next());
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_locked::system::{self, Hold, Pins};
-use farpage_locked::{Area, Handle};
+use farpage_locked::{Area, AreaError, Handle};
 use farpage_port::Name;
 
 use super::caller::Caller;
@@ -25,7 +25,7 @@ pub(super) struct Book {
     /// Who has a lock, by the port that stands for it.
     users: HashMap<Name, User>,
     lent: BTreeMap<String, u64>,
-    pins: Option<Pins>,
+    pins: Pins,
     limits: Locking,
     frames: FramesTold,
     last: u64,
@@ -58,7 +58,7 @@ impl Book {
             leases: BTreeMap::new(),
             users: HashMap::new(),
             lent: BTreeMap::new(),
-            pins: None,
+            pins: Pins::default(),
             limits: Locking::new(limit_bytes),
             frames,
             last: 0,
@@ -113,7 +113,7 @@ impl Book {
         Ok(self.about(lease))
     }
 
-    /// Others may borrow it from now on.
+    /// Others may borrow it from now on, by the one name that it has.
     pub(super) fn lend(&mut self, port: Name, name: String) -> Result<(), LockRefusal> {
         let number = self.lease_of(port)?;
         names::check(&name).map_err(|_| LockRefusal::Name(shown(&name)))?;
@@ -121,9 +121,10 @@ impl Book {
             return Err(LockRefusal::Lent(name));
         }
         let lease = self.leases.get_mut(&number).expect("it has users");
-        if let Some(old) = lease.name.replace(name.clone()) {
-            self.lent.remove(&old);
+        if let Some(known) = &lease.name {
+            return Err(LockRefusal::LentAs(known.clone()));
         }
+        lease.name = Some(name.clone());
         self.lent.insert(name, number);
         Ok(())
     }
@@ -166,9 +167,15 @@ impl Book {
         let (identity, pages) = (self.leases[&number].segment, self.leases[&number].pages);
         self.forget_gone(identity, pages);
         let (lease, segment) = (&self.leases[&number], &self.segments[&identity]);
-        let gone = |_| LockRefusal::Gone {
-            segment: segment.name.clone(),
-            offset: pages.start.0 * PAGE_BYTES as u64,
+        let gone = |why| {
+            let page = match why {
+                AreaError::Gone { page, .. } => page,
+                AreaError::Empty | AreaError::Unknown(_) => pages.start.0,
+            };
+            LockRefusal::Gone {
+                segment: segment.name.clone(),
+                offset: page * PAGE_BYTES as u64,
+            }
         };
         segment.areas.get(lease.handles[0]).map(drop).map_err(gone)
     }
@@ -254,6 +261,7 @@ impl Book {
         let users = self.users.values().filter(|user| user.lease == number);
         let mut users: Vec<u32> = users.map(|user| user.pid).collect();
         users.sort_unstable();
+        users.dedup();
         LentListed {
             name: name.to_owned(),
             segment: self.segments[&lease.segment].name.clone(),

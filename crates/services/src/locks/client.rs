@@ -106,7 +106,7 @@ impl SegmentLock {
     /// given it up, as long as another has it.
     ///
     /// # Errors
-    /// [`Refusal::Lock`] for a name that is taken, or is none.
+    /// [`Refusal::Lock`] for a name that is taken, or is none, or when it is lent already.
     pub fn lend(&self, name: &str) -> Result<(), Error> {
         Ok(self.own()?.lend(name.into())?.0?)
     }

@@ -122,7 +122,7 @@ pub enum LockRefusal {
     Gone {
         /// What it is called.
         segment: String,
-        /// The first byte of the lock.
+        /// The first byte of it that was.
         offset: u64,
     },
     /// It was the parent's.
@@ -133,6 +133,9 @@ pub enum LockRefusal {
     /// Another is lent by this name.
     #[error("there is a lent lock '{0}' already; borrow it, or give another name")]
     Lent(String),
+    /// It has a name already.
+    #[error("this lock is lent as '{0}' already, which is its only name; borrow it by that")]
+    LentAs(String),
     /// None is.
     #[error(
         "no lock of this user's is lent as '{0}', or not any more: it goes with its last user; farpage locks shows \

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_locked::Areas;
-use farpage_locked::system::{self, Hold, LockError, Pins};
+use farpage_locked::system::{self, Hold, Pins, Wires};
 use farpage_sys::untouched::Untouched;
 use farpage_sys::{Errno, ipc};
 
@@ -122,6 +122,7 @@ pub(super) struct Segment {
     views: BTreeMap<(Hold, u64), Untouched>,
     /// Pages of each.
     view_pages: u64,
+    wires: Wires,
 }
 
 impl Segment {
@@ -136,6 +137,7 @@ impl Segment {
                 // It is mapped whole.
                 Identity::SystemV(_) => u64::MAX,
             },
+            wires: Wires::default(),
         }
     }
 
@@ -145,13 +147,16 @@ impl Segment {
         pages: PageRange,
         hold: Hold,
         memory: &Memory,
-        pins: &mut Option<Pins>,
+        pins: &mut Pins,
     ) -> Result<(), LockRefusal> {
         let mut done = pages.start.0;
         for (view, part) in self.parts(pages) {
             let held = self.view(view, hold, memory).and_then(|at| {
                 let here = here(at, part, view * self.view_pages);
-                Ok(hold_here(here, hold, pins)?)
+                match hold {
+                    Hold::Resident => Ok(self.wires.wire(here)?),
+                    Hold::Pinned => Ok(pins.pin(here)?),
+                }
             });
             if let Err(why) = held {
                 self.release(PageRange::new(pages.start.0, done), hold, pins);
@@ -163,18 +168,17 @@ impl Segment {
     }
 
     /// Lets pages go.
-    pub(super) fn release(&mut self, pages: PageRange, hold: Hold, pins: &mut Option<Pins>) {
+    pub(super) fn release(&mut self, pages: PageRange, hold: Hold, pins: &mut Pins) {
         for here in self.here(pages, hold) {
-            match (hold, &mut *pins) {
-                (Hold::Resident, _) => system::unwire(here),
-                (Hold::Pinned, Some(pins)) => pins.unpin(here),
-                (Hold::Pinned, None) => {}
+            match hold {
+                Hold::Resident => self.wires.unwire(here),
+                Hold::Pinned => pins.unpin(here),
             }
         }
     }
 
     /// Nothing of it is locked any more: no frame is kept, also where memory went away before.
-    pub(super) fn close(self, pins: &mut Option<Pins>) {
+    pub(super) fn close(self, pins: &mut Pins) {
         let pages = match self.view_pages {
             u64::MAX => self.bytes.div_ceil(PAGE_BYTES as u64),
             pages => pages,
@@ -182,9 +186,7 @@ impl Segment {
         let views = self.views.iter();
         let pinned = views.filter(|((hold, _), _)| *hold == Hold::Pinned);
         for (_, view) in pinned {
-            if let Some(pins) = pins {
-                pins.unpin(here(view.address(), PageRange::new(0, pages), 0));
-            }
+            pins.unpin(here(view.address(), PageRange::new(0, pages), 0));
         }
     }
 
@@ -271,14 +273,6 @@ impl Segment {
 fn here(at: usize, pages: PageRange, first: u64) -> PageRange {
     let page = (at / PAGE_BYTES) as u64;
     PageRange::new(page + (pages.start.0 - first), page + (pages.end.0 - first))
-}
-
-fn hold_here(here: PageRange, hold: Hold, pins: &mut Option<Pins>) -> Result<(), LockError> {
-    match (hold, &mut *pins) {
-        (Hold::Resident, _) => system::wire(here),
-        (Hold::Pinned, Some(pins)) => pins.pin(here),
-        (Hold::Pinned, none) => none.insert(Pins::new()?).pin(here),
-    }
 }
 
 /// What of `pages` is in none of `others`, which are in order.
