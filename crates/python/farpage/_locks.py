@@ -67,11 +67,17 @@ class Locked:
         self._area.unlock()
 
 
-def view_of(memory):
-    """What has the buffer protocol: arrays of any type, and of no dimension, do not have it by themselves."""
+def view_of(memory, what):
+    """What has the buffer protocol: arrays of any type, and of no dimension, do not have it by themselves. It is to
+    be `what`: locked, say."""
     if isinstance(memory, np.ndarray) and memory.flags.forc:
         return memory.ravel(order="K").view(np.uint8)
-    return memory
+    try:
+        return memoryview(memory)
+    except (TypeError, ValueError, BufferError) as why:
+        raise errors.ArgumentError(
+            f"{type(memory).__name__} has no memory that can be {what}; give an array, or what has the buffer protocol"
+        ) from why
 
 
 def lock_area(memory, *, pinned=False):
@@ -95,11 +101,4 @@ def lock_area(memory, *, pinned=False):
     """
     if not isinstance(pinned, (bool, np.bool_)):
         raise errors.ArgumentError(f"pinned cannot be {pinned!r}; give True or False")
-    try:
-        area = _farpage.Area(view_of(memory), bool(pinned))
-    except TypeError:
-        raise errors.ArgumentError(
-            f"{type(memory).__name__} has no memory that can be locked; give an array, or what has the "
-            "buffer protocol"
-        ) from None
-    return Locked(area)
+    return Locked(_farpage.Area(view_of(memory, "locked"), bool(pinned)))

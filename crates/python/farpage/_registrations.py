@@ -10,6 +10,7 @@ from ._options import parse_size
 _REGIONS = 16384
 _REGIONS_MOST = 1 << 24
 _ALL = (1 << 64) - 1
+_WHAT = "registered"
 
 
 class Registered:
@@ -59,6 +60,17 @@ class Registered:
         self._held.put()
 
 
+class _All(list):
+    """Several `Registered`, which are put back together at the end of a `with` block."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for registered in self:
+            registered.put()
+
+
 class Registrations:
     """A cache of registrations. What is `get`, used and put back stays registered, and is found again when the same
     memory, or a part of it, is asked for, until its memory goes away or others need the place.
@@ -68,7 +80,7 @@ class Registrations:
     for whole pages and returns what they are known by, an int from 0 to 2**64 - 1; `deregister(address, bytes, token)`
     is called once for each of these, perhaps by a thread of the library, and also when the memory has gone. Neither
     may use a cache. `Registrations(ring=fd, buffers=n)` is of the first n buffers of an io_uring of the program's,
-    whose table of buffers was registered sparse.
+    whose table of buffers was registered sparse: what is there is replaced. A ring has one cache at a time.
 
     `limit`: bytes that are registered at most, a number or text such as '1G'; `regions`: how many at most, 16384
     without, or all of the ring's buffers. What was not used for longest goes first, and what is held stays.
@@ -125,22 +137,14 @@ class Registrations:
         watched, such as Farpage's own: `lock_area` that. What `register` raises is raised here; after MemoryError and
         OSError with ENOMEM or ENOSPC it is first asked again when others were given up.
         """
-        try:
-            return Registered(self._cache.get(view_of(memory)))
-        except TypeError:
-            _refuse(memory)
-            raise
+        return Registered(self._cache.get(view_of(memory, _WHAT)))
 
     def get_all(self, memories):
         """As `get`, of several at once, for lists of scatter and gather: a list in their order, or nothing is had of
-        it. What overlaps, or follows each other, is registered as one. Each is put back by itself."""
-        memories = list(memories)
-        try:
-            held = self._cache.get_all([view_of(memory) for memory in memories])
-        except TypeError:
-            _refuse(*memories)
-            raise
-        return [Registered(one) for one in held]
+        it. What overlaps, or follows each other, is registered as one. Each is put back by itself, or all at the end
+        of a `with` block."""
+        held = self._cache.get_all([view_of(memory, _WHAT) for memory in memories])
+        return _All(map(Registered, held))
 
     def put(self, registered):
         """The same as `registered.put()`."""
@@ -149,11 +153,7 @@ class Registrations:
     def forget(self, memory):
         """Nothing of this memory is found again: for what goes away unseen, such as a shared memory file that is cut
         off or punched by descriptor. What is held stays registered until it is put back."""
-        try:
-            self._cache.forget(view_of(memory))
-        except TypeError:
-            _refuse(memory)
-            raise
+        self._cache.forget(view_of(memory, _WHAT))
 
     def stats(self):
         """A dict: `regions` that are registered, their `bytes`, and how many registrations were `made`, `evicted` for
@@ -163,18 +163,6 @@ class Registrations:
     def close(self):
         """Gives up all that is registered; what is held, when it is put back. Once more is nothing."""
         self._closes()
-
-
-def _refuse(*memories):
-    """Says of which type what has no memory is, if it is that."""
-    for memory in memories:
-        try:
-            memoryview(view_of(memory))
-        except TypeError:
-            raise errors.ArgumentError(
-                f"{type(memory).__name__} has no memory that can be registered; give an array, or what has the "
-                "buffer protocol"
-            ) from None
 
 
 def _functions(register, deregister):

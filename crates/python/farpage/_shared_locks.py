@@ -42,7 +42,8 @@ class SharedLock:
 
     def lend(self, name):
         """Lets other processes of this user borrow it by a name (`borrow_lock`): it is locked and charged once,
-        until the last of them has given it back."""
+        until the last of them has given it back. It has one name: `Exists` is raised for another, and for one that
+        is taken."""
         self._lock.lend(name)
 
     def check(self):
@@ -78,7 +79,8 @@ def lock_shared(memory=None, where=None, *, sysv=None, pinned=False):
     the last of them has given it back or has ended. With `pinned=True` frames stay, too.
 
     Raises `ArgumentError` for what is no shared memory or not so large; `KernelError` where a limit does not
-    allow it: which, its value, and how to raise it; `Denied` for a segment of another user.
+    allow it: which, its value, and how to raise it; `Denied` for a segment of another user; `Unreachable` without a
+    host kernel (`farpage up`).
 
     >>> from multiprocessing import shared_memory
     >>> shm = shared_memory.SharedMemory(create=True, size=8192)
@@ -104,22 +106,19 @@ def lock_shared(memory=None, where=None, *, sysv=None, pinned=False):
         raise errors.ArgumentError(
             "the host kernel pages this memory, and locks it by itself: call pin() of the SharedMemory"
         )
-    if isinstance(memory, shared_memory.SharedMemory):
-        memory = memory.name
-    opened = None
+    name = memory.name if isinstance(memory, shared_memory.SharedMemory) else memory
+    opened = _open(name) if isinstance(name, str) else None
     try:
-        if isinstance(memory, str):
-            opened = memory = _open(memory)
-        elif hasattr(memory, "fileno"):
-            memory = memory.fileno()
+        # What has fileno() may be closed with its last reference, which `memory` is perhaps.
+        number = memory.fileno() if hasattr(memory, "fileno") else memory
         try:
-            memory = operator.index(memory)
+            fd = operator.index(number) if opened is None else opened
         except TypeError:
             raise errors.ArgumentError(
                 f"{type(memory).__name__} is no shared memory; give a SharedMemory, its name, or a descriptor"
             ) from None
-        start, stop = (0, os.fstat(memory).st_size) if where is None else _part(where)
-        return SharedLock(_farpage.lock_file(memory, start, stop, bool(pinned)))
+        start, stop = (0, os.fstat(fd).st_size) if where is None else _part(where)
+        return SharedLock(_farpage.lock_file(fd, start, stop, bool(pinned)))
     finally:
         if opened is not None:
             os.close(opened)

@@ -1,5 +1,6 @@
-"""What can go wrong: one class for each error, all of them `Error`."""
+"""What can go wrong: one class for each error, all of them `Error`. Those that are an OSError have its `errno`."""
 
+import errno as _errno
 import threading as _threading
 
 
@@ -18,13 +19,19 @@ class FormatError(Error, ValueError):
 class KernelError(Error, OSError):
     """Memory could not be mapped, or a budget does not allow it."""
 
+    errno = _errno.ENOMEM
+
 
 class NotWritten(Error, OSError):
     """Pages could not be written back; they are still in memory."""
 
+    errno = _errno.EIO
+
 
 class Exists(Error, FileExistsError):
     """There is something of that name already."""
+
+    errno = _errno.EEXIST
 
 
 class LockError(Error, RuntimeError):
@@ -46,21 +53,31 @@ class BrokenBarrier(Error, _threading.BrokenBarrierError):
 class Lost(Error, OSError):
     """Shared memory was lost with the host that had it."""
 
+    errno = _errno.EIO
+
 
 class SourceError(Error, OSError):
     """The source could not be read or written."""
+
+    errno = _errno.EIO
 
 
 class NotFound(SourceError, FileNotFoundError):
     """There is nothing of that name."""
 
+    errno = _errno.ENOENT
+
 
 class Denied(SourceError, PermissionError):
     """Access is not allowed."""
 
+    errno = _errno.EACCES
+
 
 class Changed(SourceError):
     """The source is not the version that was opened."""
+
+    errno = _errno.ESTALE
 
 
 class Truncated(SourceError, EOFError):
@@ -74,9 +91,13 @@ class WrongRange(SourceError):
 class Unreachable(SourceError, ConnectionError):
     """The source could not be reached."""
 
+    errno = _errno.EHOSTUNREACH
+
 
 class TimedOut(SourceError, TimeoutError):
     """The source did not answer in time."""
+
+    errno = _errno.ETIMEDOUT
 
 
 class InputOutputError(SourceError):
@@ -90,9 +111,13 @@ class Corrupt(SourceError):
 class Unsupported(SourceError):
     """The source is of a kind that cannot be opened."""
 
+    errno = _errno.EOPNOTSUPP
+
 
 class ReadOnly(SourceError):
     """The source cannot be written to."""
+
+    errno = _errno.EROFS
 
 
 class NotExact(SourceError):

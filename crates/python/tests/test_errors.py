@@ -1,5 +1,6 @@
 """Each failure has its class, and a page that fails under an array says why before it dies."""
 
+import errno
 import os
 import signal
 import time
@@ -228,3 +229,13 @@ def test_options_of_the_wrong_kind_are_refused(numbers):
         fp.open(numbers[0], colour="red")
     with pytest.raises(fp.ArgumentError, match="neither made nor grow"):
         fp.open([numbers[0], "new"], mode="w+", size=5)
+
+
+def test_what_is_an_os_error_has_its_number(tmp_path):
+    with pytest.raises(OSError) as absent:
+        fp.open(tmp_path / "none")
+    assert absent.value.errno == errno.ENOENT
+    kinds = [getattr(fp.errors, name) for name in dir(fp.errors)]
+    kinds = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, OSError)]
+    assert len(kinds) > 10 and all(kind("why").errno for kind in kinds)
+    assert str(fp.errors.Denied("why")) == "why"

@@ -1,5 +1,6 @@
 """Locked areas of arrays."""
 
+import ctypes
 import mmap
 import os
 import re
@@ -101,6 +102,10 @@ def test_what_cannot_be_locked_is_refused():
         fp.lock_area(np.zeros(0))
     with pytest.raises(fp.errors.ArgumentError, match="int has no memory that can be locked"):
         fp.lock_area(7)
+    closed = mmap.mmap(-1, 4096)
+    closed.close()
+    with pytest.raises(fp.errors.ArgumentError, match="mmap has no memory that can be locked"):
+        fp.lock_area(closed)
     with pytest.raises(fp.errors.ArgumentError, match="pinned cannot be 'no'"):
         fp.lock_area(np.zeros(9), pinned="no")
     with fp.lock_area(np.zeros(9)) as locked:
@@ -121,6 +126,8 @@ def test_what_was_given_back_can_be_resized_and_is_of_no_more_use():
 
 
 def test_arrays_of_any_type_and_shape_are_locked():
+    with fp.lock_area((ctypes.c_double * 9)()) as locked:
+        assert locked.range[1] > locked.range[0]
     values = [np.array(1.0), np.zeros(3, "M8[s]"), np.zeros((30, 40), order="F"), np.zeros(3, "U5")]
     for value in values:
         with fp.lock_area(value) as locked:
@@ -133,7 +140,11 @@ def test_a_child_of_fork_is_told_that_it_has_nothing_locked():
     with fp.lock_area(memory) as locked:
         child = os.fork()
         if child == 0:
-            os._exit(locked.is_locked)
+            try:
+                locked.check()
+            except fp.errors.LockError as why:
+                os._exit(locked.is_locked or "this lock is the parent's" not in str(why))
+            os._exit(1)
         assert os.waitpid(child, 0)[1] == 0 and locked.is_locked
 
 

@@ -143,11 +143,11 @@ def test_limits_are_kept_and_told(memory):
         held = [cache.get(piece(memory, 2 * page)) for page in range(4)]
         with pytest.raises(fp.errors.KernelError) as refused:
             cache.get(piece(memory, 8))
-        assert "cannot register 4 KiB more: registrations in use have 16 of the 16 KiB" in str(refused.value)
+        assert "cannot register 4096 bytes more: registrations in use have 16384 bytes of 16384" in str(refused.value)
         held[2].put()
         assert cache.get(piece(memory, 8)).token == 5
         assert cache.stats()["evicted"] == 1 and list(device.registered) == [1, 2, 4, 5]
-        with pytest.raises(fp.errors.KernelError, match="20 KiB more"):
+        with pytest.raises(fp.errors.KernelError, match="20480 bytes in whole pages: this cache has 16384"):
             cache.get(piece(memory, 9, 5 * PAGE))
     with device.cache(regions=2) as cache:
         held = [cache.get(piece(memory, page)) for page in (0, 2)]
@@ -186,9 +186,9 @@ def test_what_the_functions_raise_is_raised_or_told(memory, monkeypatch):
         with pytest.raises(ZeroDivisionError, match="4096 bytes"):
             cache.get(piece(memory, 0))
         assert cache.stats()["made"] == 0
-    for wrong in (lambda address, size: "no number", lambda address, size: -1):
-        with fp.Registrations(wrong, device.deregister) as cache:
-            with pytest.raises((TypeError, OverflowError)):
+    for wrong in ("no number", None, -1, 1 << 64):
+        with fp.Registrations(lambda *_, wrong=wrong: wrong, device.deregister) as cache:
+            with pytest.raises(fp.errors.ArgumentError, match=f"register returned {wrong!r}; have it return"):
                 cache.get(piece(memory, 0))
     with fp.Registrations(device.register, fails) as cache:
         cache.get(piece(memory, 0)).put()
@@ -231,6 +231,9 @@ def test_several_are_had_at_once_or_none(memory):
         assert len(cache.get_all([array[12 * PAGE :][:PAGE], array[14 * PAGE :][:PAGE]])) == 2
         assert list(device.registered) == [3, 4]
         assert cache.get_all([]) == []
+        with cache.get_all([memory, array[:PAGE]]) as all_of_it:
+            assert all(one.is_held for one in all_of_it)
+        assert not any(one.is_held for one in all_of_it)
 
 
 def pinned_kib():
@@ -257,7 +260,14 @@ def test_the_buffers_of_a_ring_are_registered(memory):
         assert sorted(one.token for one in held) == [0, 1]
         with pytest.raises(fp.errors.KernelError, match="2 of the 2 regions"):
             cache.get(piece(memory, 4))
+        with pytest.raises(fp.errors.ArgumentError, match="another cache has them already"):
+            fp.Registrations(ring=os.dup(ring), buffers=1)
     held.clear()
+    fp.Registrations(ring=ring, buffers=1).close()
+    with pytest.raises(fp.errors.ArgumentError, match="its table of buffers is smaller"):
+        fp.Registrations(ring=ring, buffers=3)
+    with pytest.raises(fp.errors.ArgumentError, match="it is no io_uring"):
+        fp.Registrations(ring=0, buffers=3)
     os.close(ring)
 
 
@@ -272,6 +282,8 @@ def test_what_cannot_be_registered_is_refused(memory, tmp_path):
             with pytest.raises(fp.errors.ArgumentError, match="int has no memory that can be registered"):
                 ask(7)
         assert device.made == 0
+        with cache.get((ctypes.c_double * 9)()) as held:
+            assert held.token == 1
         for shape, dtype, order in (((), "f8", "C"), (3, "M8[s]", "C"), ((30, 40), "f8", "F")):
             value = np.ndarray(shape, dtype, memory, order=order)
             with cache.get(value) as held:

@@ -68,6 +68,20 @@ def test_memory_is_given_by_object_name_and_descriptor(host, shm):
         assert kib(host, "VmLck") == 1024 + 8
         one.check()
     until(lambda: kib(host, "VmLck") == 0)
+    # Nobody else has the file open.
+    with fp.lock_shared(open(f"/dev/shm/{shm.name}", "r+b"), pinned=True) as lock:
+        assert lock.range == (0, MIB)
+        child = os.fork()
+        if child == 0:
+            try:
+                lock.check()
+            except fp.errors.LockError as why:
+                os._exit("this lock is the parent's" not in str(why))
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        lock.lend("one")
+        with pytest.raises(fp.errors.Exists, match="lent as 'one' already"):
+            lock.lend("another")
     with fp.lock_shared(file, pinned=True) as lock:
         os.ftruncate(file, 4096)
         with pytest.raises(fp.errors.Stale, match="discarded or cut off"):

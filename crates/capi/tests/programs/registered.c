@@ -133,7 +133,7 @@ int main(void)
     cache = fp_reg_cache(NULL, 4 * PAGE, 0, &error);
     CHECK(cache != NULL && fp_reg_get(cache, memory, 4 * PAGE, &one, &error) == FP_OK);
     CHECK(fp_reg_get(cache, memory + 8 * PAGE, PAGE, &two, &error) == FP_KERNEL);
-    CHECK(says(&error, FP_KERNEL, "have 16 of the 16 KiB"));
+    CHECK(says(&error, FP_KERNEL, "have 16384 bytes of 16384"));
     fp_reg_put(cache, &one);
     fp_reg_cache_free(cache);
 
