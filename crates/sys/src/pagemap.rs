@@ -36,6 +36,10 @@ const SCAN: u32 = 3 << 30 | (size_of::<ScanArg>() as u32) << 16 | (b'f' as u32) 
 const FILE: u64 = 1 << 2;
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
+/// Of a page of [`HUGE_BYTES`], or more.
+const HUGE: u64 = 1 << 6;
+/// Its frames follow each other.
+const HUGE_BYTES: usize = 2 << 20;
 
 /// Opens this process's pagemap.
 ///
@@ -82,7 +86,7 @@ pub fn has_copies(pagemap: Fd, start: usize, end: usize) -> Result<bool> {
     let mut one = [Region::default(); 64];
     let mut at = start;
     while at < end {
-        match scan_for(pagemap, at, end, FILE, &mut one) {
+        match scan_for(pagemap, at, end, (FILE, FILE), &mut one) {
             Ok((0, walk_end)) => at = walk_end,
             Ok(_) => return Ok(true),
             Err(Errno::ENOTTY | Errno::EINVAL) => {
@@ -113,15 +117,15 @@ fn scan_once(
     end: usize,
     regions: &mut [Region; 64],
 ) -> Result<(usize, usize)> {
-    scan_for(pagemap, start, end, 0, regions)
+    scan_for(pagemap, start, end, (0, 0), regions)
 }
 
-/// The same, of pages that are not of the kind `without`.
+/// The same, of pages that are of all kinds of the first mask, but not of those of the second.
 fn scan_for(
     pagemap: Fd,
     start: usize,
     end: usize,
-    without: u64,
+    (kinds, without): (u64, u64),
     regions: &mut [Region; 64],
 ) -> Result<(usize, usize)> {
     let mut arg = ScanArg {
@@ -134,7 +138,7 @@ fn scan_for(
         vec_len: regions.len() as u64,
         max_pages: 0,
         category_inverted: without,
-        category_mask: without,
+        category_mask: kinds,
         category_anyof_mask: PRESENT | SWAPPED,
         return_mask: PRESENT,
     };
@@ -183,24 +187,61 @@ pub enum Place {
     Absent,
 }
 
-/// Calls `found` with where each page is.
+/// Calls `found` with where each page is. Of a huge page Linux is asked for the first only.
 ///
 /// # Errors
 /// As `pread(2)`.
 pub fn places(pagemap: Fd, start: usize, end: usize, mut found: impl FnMut(Place)) -> Result<()> {
+    let mut at = start;
+    while let Some((from, to)) = next_huge(pagemap, at, end) {
+        each_entry(pagemap, at, from, |_, entry| found(place(entry)))?;
+        for huge in (from..to).step_by(HUGE_BYTES) {
+            let mut entry = [0; 8];
+            file::pread(pagemap, &mut entry, (huge / PAGE_BYTES * 8) as u64)?;
+            let first = place(u64::from_ne_bytes(entry));
+            for page in 0..HUGE_BYTES / PAGE_BYTES {
+                found(match first {
+                    Place::Frame(frame) => Place::Frame(frame + page as u64),
+                    other => other,
+                });
+            }
+        }
+        at = to;
+    }
+    each_entry(pagemap, at, end, |_, entry| found(place(entry)))
+}
+
+/// The next huge pages of which a range has all, if there are any, and Linux can tell.
+fn next_huge(pagemap: Fd, start: usize, end: usize) -> Option<(usize, usize)> {
+    let mut at = start;
+    // There is none in less.
+    while end - at >= HUGE_BYTES {
+        let mut regions = [Region::default(); 64];
+        let (count, walk_end) = scan_for(pagemap, at, end, (HUGE, 0), &mut regions).ok()?;
+        for region in &regions[..count] {
+            let from = (region.start as usize).next_multiple_of(HUGE_BYTES);
+            let to = region.end as usize / HUGE_BYTES * HUGE_BYTES;
+            if from < to {
+                return Some((from, to));
+            }
+        }
+        at = walk_end;
+    }
+    None
+}
+
+fn place(entry: u64) -> Place {
     const SWAPPED_BIT: u64 = 1 << 62;
     const PRESENT_BIT: u64 = 1 << 63;
     const FRAME: u64 = (1 << 55) - 1;
-    each_entry(pagemap, start, end, |_, entry| {
-        found(match entry {
-            entry if entry & PRESENT_BIT != 0 => match entry & FRAME {
-                0 => Place::Hidden,
-                frame => Place::Frame(frame),
-            },
-            entry if entry & SWAPPED_BIT != 0 => Place::Away,
-            _ => Place::Absent,
-        });
-    })
+    match entry {
+        entry if entry & PRESENT_BIT != 0 => match entry & FRAME {
+            0 => Place::Hidden,
+            frame => Place::Frame(frame),
+        },
+        entry if entry & SWAPPED_BIT != 0 => Place::Away,
+        _ => Place::Absent,
+    }
 }
 
 fn each_entry(
@@ -229,4 +270,44 @@ fn each_entry(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem;
+    use std::vec::Vec;
+
+    #[test]
+    fn pages_of_huge_ones_are_where_each_is_by_itself() {
+        const COLLAPSE: u32 = 25;
+        let bytes = 5 * HUGE_BYTES;
+        let at = mem::map_anonymous(bytes).unwrap();
+        let first = at.next_multiple_of(HUGE_BYTES);
+        for page in (at..at + bytes)
+            .step_by(PAGE_BYTES)
+            .filter(|page| *page != first - PAGE_BYTES)
+        {
+            // SAFETY: mapped above, for this.
+            unsafe { core::ptr::with_exposed_provenance_mut::<u8>(page).write(1) };
+        }
+        for huge in [first, first + HUGE_BYTES, first + 3 * HUGE_BYTES] {
+            // SAFETY: changes no contents.
+            unsafe { mem::advise(huge, HUGE_BYTES, COLLAPSE) }.unwrap();
+        }
+        let map = open().unwrap();
+        let (start, end) = (first - 3 * PAGE_BYTES, at + bytes - PAGE_BYTES);
+        let (mut found, mut each) = (Vec::new(), Vec::new());
+        places(map, start, end, |place| found.push(place)).unwrap();
+        each_entry(map, start, end, |_, entry| each.push(place(entry))).unwrap();
+        assert_eq!(found, each);
+        assert_eq!(found[2], Place::Absent);
+        assert_eq!(
+            next_huge(map, start, end),
+            Some((first, first + 2 * HUGE_BYTES))
+        );
+        file::close(map);
+        // SAFETY: nobody uses it.
+        unsafe { mem::unmap(at, bytes) }.unwrap();
+    }
 }
