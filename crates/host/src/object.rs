@@ -506,10 +506,15 @@ impl Object {
                 waiter.is_beyond();
                 continue;
             }
-            let alone = self.pager.cluster_pages(self.number, PageIndex(page));
-            let alone = alone.max(self.host.room.neighbours());
-            let window = self.host.room.window(self.host);
-            let window = window.min((self.own_most() / 4).max(alone));
+            let cluster = self.pager.cluster_pages(self.number, PageIndex(page));
+            let (alone, window) = match self.pager.answers_clusters_apart() {
+                true => (cluster, 0),
+                false => {
+                    let alone = cluster.max(self.host.room.neighbours());
+                    let window = self.host.room.window(self.host);
+                    (alone, window.min((self.own_most() / 4).max(alone)))
+                }
+            };
             let takes_new = !self.temporary || self.host.takes_new();
             let mut state = self.lock();
             if !takes_new && state.pages.is_new(page) {

@@ -246,12 +246,13 @@ impl<W> Shared<W> {
     }
 
     /// `who` wants `page`, to `write` to it or to read. At most `window` pages are to be brought in
-    /// with it; `alone`, at least that many are worth it.
+    /// with it; `alone`, at least that many are worth it. With a window of 0 it is those of its cluster
+    /// of `alone` pages, and never of another.
     ///
     /// # Panics
-    /// When the object has no such page, or `window` is 0.
+    /// When the object has no such page.
     pub fn want(&mut self, page: u64, write: bool, who: W, alone: u64, window: u64) -> Wanted {
-        assert!(page < self.pages && window > 0, "page {page} is wanted");
+        assert!(page < self.pages, "page {page} is wanted");
         if self.is_granted(page) {
             return Wanted::Granted(self.granted_around(page));
         }
@@ -283,7 +284,12 @@ impl<W> Shared<W> {
             self.begin(pages);
             return Wanted::Zero(pages);
         }
-        let planned = self.plan(page, alone.min(window), window);
+        let alone = if window == 0 {
+            alone
+        } else {
+            alone.min(window)
+        };
+        let planned = self.plan(page, alone, window);
         let pages = self.absent_around(page, planned);
         self.streams.brought(pages.start.0, pages.end.0);
         self.begin(pages);
@@ -489,15 +495,17 @@ impl<W> Shared<W> {
     }
 
     fn plan(&mut self, page: u64, alone: u64, window: u64) -> Range<u64> {
+        let of_cluster = || {
+            let start = page / alone * alone;
+            start..start.saturating_add(alone)
+        };
         let planned = match self.streams.fault(page) {
+            _ if window == 0 => of_cluster(),
             Plan::Forward(count) => page..page.saturating_add(count.max(alone).min(window)),
             Plan::Backward(count) => {
                 (page + 1).saturating_sub(count.max(alone).min(window))..page + 1
             }
-            Plan::Alone | Plan::Strided { .. } => {
-                let start = page / alone * alone;
-                start..start.saturating_add(alone)
-            }
+            Plan::Alone | Plan::Strided { .. } => of_cluster(),
         };
         planned.start..planned.end.min(self.pages)
     }

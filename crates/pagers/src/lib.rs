@@ -142,6 +142,12 @@ pub trait Pager: Send + Sync {
         Ok(())
     }
 
+    /// True when each cluster of [`Pager::cluster_pages`] is answered by itself, perhaps long after others: no
+    /// request is for pages of two.
+    fn answers_clusters_apart(&self) -> bool {
+        false
+    }
+
     /// The kernel has let go of the object (`port death`, in Mach): once for each [`Pager::init`],
     /// after what was modified was handed back.
     fn terminate(&self, object: ObjectId) {

@@ -191,7 +191,7 @@ pub type OnFlushed = Box<dyn FnOnce(Result<u64, Refusal>) + Send>;
 /// Is told pages of an object.
 pub type OnPages = Box<dyn FnOnce(Result<PagesTold, Refusal>) + Send>;
 
-/// Is told how a release or an acquire has ended. It must not wait.
+/// Is told how a release, an acquire or a lock has ended. It must not wait.
 pub type OnReleased = Box<dyn FnOnce(Result<(), Refusal>) + Send>;
 
 /// What processes of a host and others tell each other of memory with release consistency.
@@ -240,6 +240,13 @@ pub trait Cluster: Send + Sync {
     fn flush(&self, name: &str, uid: u32, answer: OnFlushed);
     /// This host releases or acquires an object, and `answer` is told when it has.
     fn passes(&self, number: u64, what: Passes, answer: OnReleased);
+
+    /// Pages of an object stay at this host from when `answer` is told, until [`Cluster::unlocks`]. Others who
+    /// want to write wait then, and with [`Access::Write`] those who want to read.
+    fn locks(&self, number: u64, pages: PageRange, access: Access, answer: OnReleased);
+
+    /// Gives back what was locked so.
+    fn unlocks(&self, number: u64, pages: PageRange, access: Access);
 
     /// Threads of these hosts, one bit each, that wait at a byte of an object are to go on. Not waited
     /// for.

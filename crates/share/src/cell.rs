@@ -1,6 +1,7 @@
 //! A unit at this host: its scheduler, and what waits for it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farpage_abi::Access;
@@ -9,6 +10,7 @@ use farpage_pagers::Ticket;
 
 use crate::changed::Watch;
 use crate::durable::Flushed;
+use crate::object::Locking;
 use crate::scheduled::Scheduled;
 use crate::seen::UnitCounts;
 use crate::twins::{Call, Twins};
@@ -21,6 +23,12 @@ pub(crate) enum Event {
     Unlock,
     /// A host that leaves gives it to this one.
     TakeOver,
+    /// Somebody wants it to stay at this host.
+    Lock(Arc<Locking>),
+    /// It need not any more, for this access.
+    GiveBack(Access),
+    /// It need not, whoever wanted it: this host leaves.
+    GiveAllBack,
     /// Nobody is to write to it any more.
     Seal,
     /// A copy may be too old.
@@ -59,6 +67,8 @@ pub(crate) struct Cell {
     pub(crate) is_busy: bool,
     /// What the kernel waits for.
     pub(crate) tickets: Vec<Ticket>,
+    /// Who waits to have it locked at this host.
+    pub(crate) locking: Vec<Arc<Locking>>,
     /// Contents that are neither with the kernel nor in paging space: they have just come, or are
     /// a copy that another host was told of.
     pub(crate) contents: Option<Box<[u8]>>,
@@ -92,6 +102,7 @@ impl Cell {
             inbox: VecDeque::new(),
             is_busy: false,
             tickets: Vec::new(),
+            locking: Vec::new(),
             contents: None,
             is_bad: false,
             is_new,

@@ -133,7 +133,8 @@ impl Scheduled {
     /// True when others wait for threads here to have had their time.
     pub(crate) fn is_awaited(&self) -> bool {
         match self {
-            Self::Distributed(page) => page.is_awaited(),
+            // Who waits for a lock waits longer.
+            Self::Distributed(page) => page.is_held() && page.is_awaited(),
             Self::Simple(simple) => simple.is_awaited(),
             Self::Twinned(page) => page.is_awaited(),
         }

@@ -1,12 +1,13 @@
 //! What the host kernel offers its processes of the cluster.
 
+use farpage_abi::{Access, PageRange};
 use farpage_control::{Consistency as How, ControlError, Durability, Scheduler as Recorded};
 use farpage_services::Refusal;
 use farpage_services::cluster::{
     Cluster, ClusterListed, Consistency, Files, Had, HostListed, OnFigures, OnFlushed, OnPages,
     OnReleased, PagesWanted, Passes, Scheduler, SharedFigures, SharedListed, Wanted,
 };
-use farpage_share::{HaveError, OpenError, Wish};
+use farpage_share::{HaveError, NotLocked, OpenError, Wish};
 
 use super::joined::Joined;
 use super::told;
@@ -101,6 +102,29 @@ impl Cluster for Joined {
         match what {
             Passes::Released => cluster.releases(number, Box::new(ended)),
             Passes::Acquired => cluster.acquires(number, Box::new(ended)),
+        }
+    }
+
+    fn locks(&self, number: u64, pages: PageRange, access: Access, answer: OnReleased) {
+        let cluster = match self.asked() {
+            Ok(cluster) => cluster,
+            Err(refusal) => return answer(Err(refusal)),
+        };
+        let ended = |ended: Result<(), NotLocked>| {
+            answer(ended.map_err(|why| match why {
+                NotLocked::Kind(_) | NotLocked::Exchanged(_) | NotLocked::Sealed(_) => {
+                    Refusal::Unfit(why.to_string())
+                }
+                why => Refusal::Cluster(why.to_string()),
+            }));
+        };
+        cluster.locks(number, pages, access, Box::new(ended));
+    }
+
+    fn unlocks(&self, number: u64, pages: PageRange, access: Access) {
+        // With a stay that is over, all is given back.
+        if let Ok(cluster) = self.stay() {
+            cluster.unlocks(number, pages, access);
         }
     }
 

@@ -90,6 +90,12 @@ impl Page {
         }
     }
 
+    /// True when it is locked here for just this access.
+    #[must_use]
+    pub fn has_lock(&self, access: Access) -> bool {
+        *self.locks().of(access) > 0
+    }
+
     pub(super) fn locks(&self) -> Locks {
         self.under_way.as_ref().map_or(Locks::NONE, |now| now.locks)
     }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use farpage_abi::PAGE_BYTES;
+use farpage_abi::{Access, PAGE_BYTES, PageRange};
 use farpage_coherence::Host;
 use farpage_control::{
     Consistency, Control, ControlError, Description, Durability, Event, Home, ObjectId, Ping, Pong,
@@ -30,7 +30,9 @@ use serde::de::DeserializeOwned;
 use crate::backing::{Backing, BackingError};
 use crate::counters::Figures;
 use crate::object::{About, lock};
-use crate::server::{Hosts, Left, OnReleased, OpenError, Server, Wire, Wrong, check_kind};
+use crate::server::{
+    Hosts, Left, OnLocked, OnReleased, OpenError, Server, Wire, Wrong, check_kind,
+};
 use crate::types::Types;
 use lives::Questions;
 use names::Rounds;
@@ -546,6 +548,16 @@ impl Cluster {
     /// As [`Server::acquires`].
     pub fn acquires(&self, number: u64, on_end: OnReleased) {
         self.inner.server.acquires(number, on_end);
+    }
+
+    /// As [`Server::locks`].
+    pub fn locks(&self, number: u64, pages: PageRange, access: Access, on_end: OnLocked) {
+        self.inner.server.locks(number, pages, access, on_end);
+    }
+
+    /// As [`Server::unlocks`].
+    pub fn unlocks(&self, number: u64, pages: PageRange, access: Access) {
+        self.inner.server.unlocks(number, pages, access);
     }
 
     /// True of an object that this host made, in this stay.

@@ -3,7 +3,7 @@
 use farpage_abi::Access;
 use farpage_coherence::{Host, Hosts, Known, Message, TwinMessage, Violation};
 
-use super::{FENCED, Kind, Shared, lock};
+use super::{FENCED, Kind, NotTaken, Shared, lock};
 use crate::cell::{Cell, Event};
 use crate::server::Stage;
 use crate::units::Units;
@@ -155,6 +155,10 @@ impl Shared {
     pub(super) fn as_it_leaves(&self, unit: u64, event: Event) -> Option<Event> {
         match (self.shell.stage(), event) {
             (Stage::Stays, event) => Some(event),
+            (Stage::Gives | Stage::Closed | Stage::Goes, Event::Lock(locking)) => {
+                self.answers_lock(&locking, Err(NotTaken::Failed(FENCED)));
+                None
+            }
             // A diff needs the page that it is put in.
             (_, event @ Event::Wanted(_)) if self.is_applying(unit) => Some(event),
             (Stage::Gives | Stage::Closed | Stage::Goes, Event::Wanted(ticket)) => {

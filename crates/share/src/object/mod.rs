@@ -4,6 +4,7 @@ mod contents;
 mod durable;
 mod leave;
 mod line;
+mod locked;
 mod mirrored;
 mod pager;
 mod recovery;
@@ -15,6 +16,7 @@ mod twinned;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -40,6 +42,7 @@ use crate::types::Types;
 use crate::unit::Places;
 use crate::wire::Said;
 use leave::Untouched;
+pub(crate) use locked::{Locking, NotTaken};
 
 /// Cells are kept in so many parts, each with its lock.
 const PARTS: u64 = 16;
@@ -50,7 +53,7 @@ pub(crate) const UNREADABLE: PagerError = PagerError::Read(errno::EREMOTEIO);
 /// This host may not act any more.
 pub(crate) const FENCED: PagerError = PagerError::Read(errno::EHOSTUNREACH);
 /// Nobody may write.
-const SEALED: PagerError = PagerError::Read(errno::EROFS);
+pub(crate) const SEALED: PagerError = PagerError::Read(errno::EROFS);
 /// Who had all contents has died.
 const HOMELESS: PagerError = PagerError::Dead;
 
@@ -280,6 +283,12 @@ impl Shared {
         PageRange::new(first, end.min(first + self.about.unit_pages))
     }
 
+    /// Units that have some of these pages.
+    pub(crate) fn units_of(&self, pages: PageRange) -> Range<u64> {
+        let end = pages.end.0.div_ceil(self.about.unit_pages);
+        pages.start.0 / self.about.unit_pages..end.min(self.units())
+    }
+
     fn part(&self, unit: u64) -> MutexGuard<'_, HashMap<u64, Cell>> {
         lock(&self.cells[(unit % PARTS) as usize])
     }
@@ -395,6 +404,7 @@ impl Shared {
                 // Who waits sees that it has gone.
                 Event::Flush(flushed) => drop(flushed),
                 Event::Release(call) | Event::Acquire(call) => call.fails(error),
+                Event::Lock(locking) => self.answers_lock(&locking, Err(NotTaken::Failed(error))),
                 _ => {}
             }
             return Ok(());
@@ -406,6 +416,15 @@ impl Shared {
             Event::Wanted(ticket) => Ok(self.wanted(places, unit, ticket)),
             Event::Unlock => Ok(self.unlock(places, unit)),
             Event::TakeOver => Ok(self.is_to_take(places, unit)),
+            Event::Lock(locking) => Ok(self.is_to_lock(places, unit, locking)),
+            Event::GiveBack(access) => {
+                self.gives_lock_back(unit, access);
+                Ok(Ok(()))
+            }
+            Event::GiveAllBack => {
+                self.gives_locks_back(unit);
+                Ok(Ok(()))
+            }
             Event::Expire => {
                 self.expire(unit);
                 Ok(Ok(()))
@@ -625,6 +644,7 @@ impl Shared {
                 self.with(unit, Cell::lets_in);
                 self.lent_until(unit);
                 self.flushes_waiting(places, unit)?;
+                self.takes_locks(places, unit)?;
                 let is_owner = self.with(unit, |cell| cell.unit.is_owner());
                 self.supply(places, unit, access, is_owner)?;
                 if access == Access::Write {
@@ -701,6 +721,7 @@ impl Shared {
         for ticket in tickets {
             ticket.fail(error);
         }
+        self.refuses_locks(unit, NotTaken::Failed(error), |_| true);
     }
 }
 

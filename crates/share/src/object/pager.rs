@@ -84,6 +84,11 @@ impl Pager for Shared {
         self.about.unit_pages
     }
 
+    /// A unit may be locked by another host, and the next one by this one.
+    fn answers_clusters_apart(&self) -> bool {
+        true
+    }
+
     fn data_write(&self, object: ObjectId, pages: &[PageOut<'_>]) -> Result<(), PagerError> {
         self.shell.paging_space.data_write(object, pages)
     }
@@ -174,11 +179,22 @@ impl Shared {
 
     /// This host is to write to the unit, or to have it as who does.
     pub(super) fn take_over(&self, places: &Places<'_>, unit: u64) -> Result<(), PagerError> {
-        if self.with(unit, |cell| cell.unit.allowed()) == Some(Access::Read) {
+        self.asks_to(places, unit, Access::Write)
+    }
+
+    /// No thread touches the unit, and it is to come as if one did.
+    pub(super) fn asks_to(
+        &self,
+        places: &Places<'_>,
+        unit: u64,
+        access: Access,
+    ) -> Result<(), PagerError> {
+        let allowed = self.with(unit, |cell| cell.unit.allowed());
+        if allowed == Some(Access::Read) && access == Access::Write {
             self.keep_copy(places, unit)?;
-            self.counts_miss(unit, Access::Write);
+            self.counts_miss(unit, access);
         }
-        self.with(unit, |cell| cell.unit.fault(Access::Write));
+        self.with(unit, |cell| cell.unit.fault(access));
         Ok(())
     }
 

@@ -84,6 +84,7 @@ impl Shared {
         for ticket in tickets {
             ticket.fail(SEALED);
         }
+        self.refuses_to_lock(unit);
         if waits_to_unlock {
             // This may be one of the kernel's threads, which has to do with the page.
             let own = Weak::clone(&self.own);

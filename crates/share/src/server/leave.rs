@@ -144,7 +144,10 @@ impl Server {
                 .collect()
         };
         let mut why = None;
-        wanted().iter().for_each(|shared| shared.gives_back());
+        wanted().iter().for_each(|shared| {
+            shared.gives_back();
+            shared.gives_all_locks_back();
+        });
         loop {
             if why.is_none() {
                 why = self.gives(&wanted, until, says);

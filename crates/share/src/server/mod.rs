@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use farpage_abi::{Access, PageRange};
 use farpage_coherence::{Generation, Host, Members, View, Violation};
 use farpage_control::{Consistency, Scheduler};
 use farpage_host::{Object, Objects};
@@ -19,7 +20,7 @@ use crate::counters::{Figures, Flows};
 use crate::durable::FlushError;
 use crate::gate::Gate;
 use crate::holds::Holds;
-use crate::object::{About, FENCED, Home, LOST, Shared, lock};
+use crate::object::{About, FENCED, Home, LOST, NotTaken, SEALED, Shared, UNREADABLE, lock};
 use crate::parts::Parts;
 use crate::recovery::Recovering;
 use crate::seen::{Flow, UnitFigures};
@@ -243,6 +244,57 @@ fn unreleased(name: String, error: PagerError) -> Unreleased {
     }
 }
 
+/// Why pages are not locked at this host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotLocked {
+    /// Its scheduler has no locks.
+    #[error(
+        "pages of '{0}' cannot be kept at a host: it has the simple scheduler, or release consistency; make it without \
+         them"
+    )]
+    Kind(String),
+    /// They are locked to read, and were to be locked to write.
+    #[error(
+        "this host has pages of '{0}' locked to read, which is not exchanged for a lock to write: two hosts that did \
+         would wait for each other; give the first back"
+    )]
+    Exchanged(String),
+    /// Nobody writes to it any more.
+    #[error("pages of '{0}' cannot be locked to write: it is sealed; lock them to read")]
+    Sealed(String),
+    /// The contents are lost.
+    #[error(
+        "a page of '{0}' is lost: the host that had it has died, or cannot read it, and nobody else has it; make it anew"
+    )]
+    Lost(String),
+    /// This host may not act any more.
+    #[error(
+        "pages of '{0}' cannot be kept: this host is out of the cluster, or leaves it; start the program again when the \
+         host is in the cluster"
+    )]
+    Out(String),
+    /// It is not open here.
+    #[error("the object is not open at this host")]
+    Closed,
+    /// A page cannot be had.
+    #[error("a page of '{0}' cannot be had ({1}); look at the paging space of this host")]
+    Failed(String, PagerError),
+}
+
+/// Is told how locking has ended.
+pub type OnLocked = Box<dyn FnOnce(Result<(), NotLocked>) + Send>;
+
+fn not_locked(name: String, why: NotTaken) -> NotLocked {
+    match why {
+        NotTaken::Kind => NotLocked::Kind(name),
+        NotTaken::Exchanged => NotLocked::Exchanged(name),
+        NotTaken::Failed(SEALED) => NotLocked::Sealed(name),
+        NotTaken::Failed(LOST | UNREADABLE) => NotLocked::Lost(name),
+        NotTaken::Failed(FENCED) => NotLocked::Out(name),
+        NotTaken::Failed(error) => NotLocked::Failed(name, error),
+    }
+}
+
 /// Why what a peer sent was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
@@ -456,6 +508,25 @@ impl Server {
         };
         begins(self, number, Box::new(on_end));
         told.recv().unwrap_or(Ok(()))
+    }
+
+    /// Keeps pages of an object at this host from when `on_end` is told, perhaps within a message: others wait
+    /// who want to write, and with [`Access::Write`] who want to read, until [`Server::unlocks`]. Units are
+    /// taken in their order.
+    pub fn locks(&self, number: u64, pages: PageRange, access: Access, on_end: OnLocked) {
+        let Some(shared) = self.shared(number) else {
+            return on_end(Err(NotLocked::Closed));
+        };
+        let name = shared.about.name.clone();
+        let ended = |ended: Result<(), _>| on_end(ended.map_err(|why| not_locked(name, why)));
+        shared.locks(shared.units_of(pages), access, Box::new(ended));
+    }
+
+    /// Gives back what was locked so.
+    pub fn unlocks(&self, number: u64, pages: PageRange, access: Access) {
+        if let Some(shared) = self.shared(number) {
+            shared.unlocks_units(shared.units_of(pages), access);
+        }
     }
 
     /// True when hosts have sent messages of an object that is not open here.
