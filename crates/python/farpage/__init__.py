@@ -10,7 +10,7 @@
 
 from . import errors
 from ._array import Array, Arrays
-from ._cluster import SharedArray, shared, unshare
+from ._cluster import Pinned, SharedArray, shared, unshare
 from ._farpage import __version__
 from ._fopen import Stream, fopen
 from ._locks import Locked, lock_area
@@ -27,6 +27,6 @@ from .errors import *  # noqa: F403
 from .errors import Error
 
 __all__ = ["Array", "Arrays", "Error", "Object", "__version__", "cache_folder", "errors"]
-__all__ += ["SharedArray", "SharedMemory", "load", "open", "serve_pager", "set_ram", "shared"]
+__all__ += ["Pinned", "SharedArray", "SharedMemory", "load", "open", "serve_pager", "set_ram", "shared"]
 __all__ += ["Registered", "Registrations", "SharedLock", "borrow_lock", "lock_shared"]
 __all__ += ["Locked", "Stream", "fopen", "lock_area", "map_fd", "unshare", "Barrier", "Condition", "Lock", "Semaphore"]

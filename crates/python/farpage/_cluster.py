@@ -83,11 +83,71 @@ class SharedArray(np.ndarray):
         """
         self._passes(_farpage.Shared.acquire)
 
+    def pin(self, *, write=False):
+        """Keeps the pages of this array, or view, at this host and in its memory: a `Pinned`, until its `unpin`, the end
+        of a `with` block, or until it is let go of. Other hosts read them on, and do not write to them, or with
+        `write=True` do neither: they wait. When it returns the pages are here; it waits as long as another host
+        has some of them pinned in a way that does not allow it.
+
+        Pages that go from host to host together (`page_size`) are pinned together. Several parts are pinned in their
+        order, and all of them before anything else is waited for: so nobody waits in a circle. What this host has
+        pinned to read it cannot pin to write.
+
+        Raises `ArgumentError` for release consistency, the simple scheduler, what is sealed and is to be written, and
+        what this host has pinned to read and is to be written; `KernelError` for more than may be kept in memory.
+
+        ```
+        with a[2:5].pin(write=True):  # nobody else sees it half done
+            a[2:5] += 1
+        ```
+        """
+        if not isinstance(write, (bool, np.bool_)):
+            raise errors.ArgumentError(f"write cannot be {write!r}; give True or False")
+        if self.size == 0:
+            raise errors.ArgumentError("a view without numbers has no pages; give one with some")
+        if self._memory is None:
+            raise errors.ArgumentError("it is no array of shared(); use one, or a view of one")
+        # Also of a view that goes backwards, or has gaps.
+        spans = [(count - 1) * step for count, step in zip(self.shape, self.strides)]
+        first = self.__array_interface__["data"][0] - _address(self._memory)
+        start = first + sum(span for span in spans if span < 0)
+        stop = first + sum(span for span in spans if span > 0) + self.itemsize
+        # It may take long, and other threads, or what they give back, do not wait for it.
+        return Pinned(self._memory.lock(start, stop - start, bool(write)))
+
     def _passes(self, what):
         if self._memory is None:
             raise errors.ArgumentError("it is no array of shared(); use one, or a view of one")
         with talking:
             what(self._memory)
+
+
+class Pinned:
+    """Pages of an array of `shared` that `pin` keeps at this host."""
+
+    def __init__(self, wire):
+        self._wire = wire
+
+    def __repr__(self):
+        state = "" if self.is_pinned else ", given back"
+        return f"<farpage.Pinned{state}>"
+
+    def __enter__(self):
+        if not self.is_pinned:
+            raise errors.LockError("cannot use what was given back; pin it again")
+        return self
+
+    def __exit__(self, *_):
+        self.unpin()
+
+    @property
+    def is_pinned(self):
+        """False once it was given back."""
+        return self._wire is not None
+
+    def unpin(self):
+        """Gives them back. Once more is nothing."""
+        self._wire = None
 
 
 def _again(name, start, dtype, shape, strides):

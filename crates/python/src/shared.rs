@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use farpage_services::Access;
 use farpage_services::cluster::{Consistency, Scheduler, Wanted};
 use farpage_services::locks::LockRefusal;
 use farpage_services::{Error, Host, Refusal};
@@ -275,6 +276,14 @@ impl Shared {
         let shared = self.with(py, farpage_services::Shared::clone)?;
         let wired = py.detach(|| shared.wire(start, bytes));
         wired.map(Wire).map_err(|error| raised(py, &error))
+    }
+
+    /// The same, and at this host.
+    fn lock(&self, py: Python<'_>, start: u64, bytes: u64, write: bool) -> PyResult<Wire> {
+        let shared = self.with(py, farpage_services::Shared::clone)?;
+        let access = if write { Access::Write } else { Access::Read };
+        let locked = py.detach(|| shared.lock(start, bytes, access));
+        locked.map(Wire).map_err(|error| raised(py, &error))
     }
 
     /// Keeps it within so many bytes of RAM.

@@ -103,6 +103,70 @@ b[::1000] = 7
     assert (a[::1000] == 7).all() and a[1] == 1
 
 
+def test_what_is_pinned_stays_at_its_host(sockets, script):
+    a = fp.shared("grid", shape=(64, 512), dtype="f8")
+    a[:] = 1
+    code = """
+import time
+import farpage as fp, numpy as np
+b = fp.shared("grid")
+print(float(b[::7].sum()), float(b[40:].sum()))
+with b[20:30, ::-1].pin():
+    print(float(b[20:30].sum()))
+b[25] = 3
+"""
+    with a[:8].pin(write=True) as pinned, a[10:].pin():
+        # It has read what is pinned to read, and waits for the rest.
+        waits = threading.Thread(target=lambda: said.append(elsewhere(script, sockets[1], code)))
+        said = []
+        waits.start()
+        time.sleep(1)
+        a[0] = 2
+        assert not said and (a[25] == 1).all()
+        with pytest.raises(fp.errors.ArgumentError, match="locked to read, which is not exchanged"):
+            a[10:12].pin(write=True)
+        pinned.unpin()
+        time.sleep(0.5)
+        # It waits to write now.
+        assert not said and (a[25] == 1).all()
+    waits.join()
+    sums = [10 * 512.0 + 512, 24 * 512.0, 10 * 512.0]
+    assert said[0].split() == [str(one) for one in sums] and (a[25] == 3).all()
+    assert repr(pinned) == "<farpage.Pinned, given back>"
+    with pytest.raises(fp.errors.LockError, match="pin it again"), pinned:
+        pass
+    # A program that is killed has pinned nothing any more.
+    killed = f"import os, signal; os.environ['FARPAGE_HOST'] = {sockets[1]!r}\n"
+    killed += "import farpage as fp; p = fp.shared('grid').pin(write=True); os.kill(os.getpid(), signal.SIGKILL)"
+    assert script(killed).returncode == -signal.SIGKILL
+    assert (a[25] == 3).all()
+    # What a device is told of stays where it is.
+    with a[:8].pin(write=True), fp.lock_area(a[:8], pinned=True) as locked:
+        locked.check()
+
+
+def test_what_cannot_be_pinned_is_refused(sockets):
+    simple = fp.shared("own", shape=8, scheduler="simple")
+    released = fp.shared("released", shape=8, consistency="release")
+    for array in (simple, released):
+        with pytest.raises(fp.errors.ArgumentError, match="simple scheduler, or release consistency"):
+            array.pin()
+    a = fp.shared("grid", shape=(8, 512), dtype="f8")
+    for wrong, said in ((a + 1).view(fp.SharedArray), "no array of shared"), (a[:0], "has no pages"):
+        with pytest.raises(fp.errors.ArgumentError, match=said):
+            wrong.pin()
+    with pytest.raises(fp.errors.ArgumentError, match="give True or False"):
+        a.pin(write="no")
+    large = fp.shared("large", shape=2 << 20, dtype="f8", page_size="64K")
+    with pytest.raises(fp.errors.KernelError, match="cannot be wired"):
+        large.pin()
+    a.seal()
+    with pytest.raises(fp.errors.ArgumentError, match="it is sealed"):
+        a.pin(write=True)
+    with a.pin():
+        assert (a == 0).all()
+
+
 def test_its_home_decides_with_the_simple_scheduler(sockets, script):
     a = fp.shared("grid", shape=(64, 512), scheduler="simple")
     a[:] = np.arange(64 * 512.0).reshape(64, 512)

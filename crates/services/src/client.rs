@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use farpage_abi::Access;
 use farpage_manager::{Offer, Serving, Wired};
 use farpage_port::interface::{Both, Fd as SentFd, InvokeError};
 use farpage_port::{ConnectError, Node, Notice, ReceiveRight, SendRight, Sender, link};
@@ -1066,17 +1067,50 @@ impl Shared {
     /// # Errors
     /// [`Refusal::Outside`], [`Refusal::Wired`].
     pub fn wire(&self, offset: u64, bytes: u64) -> Result<Wire, Error> {
+        self.keep_pages(offset, bytes, |memory, first, pages| {
+            Ok(memory.wire(first, pages)?.0?)
+        })
+    }
+
+    fn keep_pages(
+        &self,
+        offset: u64,
+        bytes: u64,
+        keep: impl FnOnce(MemoryClient, u64, u64) -> Result<SendRight, Error>,
+    ) -> Result<Wire, Error> {
         const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
         let end = offset.checked_add(bytes).filter(|end| *end <= self.bytes());
         let end = end.ok_or(Refusal::Outside(self.bytes()))?;
         let (first, end) = (offset / PAGE, end.div_ceil(PAGE));
-        let right = lock(&self.0.rights).memory.wire(first, end - first)?.0?;
+        let memory = lock(&self.0.rights).memory.clone();
+        let right = keep(memory, first, end - first)?;
         for page in first..end {
             self.words()[(page * PAGE / 8) as usize].load(Ordering::Relaxed);
         }
         Ok(Wire {
             _right: OfProcess::new(right),
             _shared: self.clone(),
+        })
+    }
+
+    /// As [`Shared::wire`], of memory that other hosts have, too (else it is the same): as long as what is
+    /// returned lives they do not write to these pages, and, with [`Access::Write`], do not read them either. Who
+    /// wants to waits. Pages that go from host to host together (`page_size`) are locked together.
+    ///
+    /// It waits as long as another host has them locked. Several parts are locked in their order, and all of them
+    /// before this process waits for anything else: so nobody waits in a circle. A lock to read is not exchanged for
+    /// one to write.
+    ///
+    /// # Errors
+    /// As there; [`Refusal::Unfit`] for release consistency, the simple scheduler, what is sealed and is to be written,
+    /// and what this host has locked to read and is to be locked to write; [`Refusal::Cluster`].
+    pub fn lock(&self, offset: u64, bytes: u64, access: Access) -> Result<Wire, Error> {
+        let to_write = access == Access::Write;
+        self.keep_pages(offset, bytes, |memory, first, pages| {
+            // It may take long: only the end of the host kernel ends it.
+            Ok(MemoryClient::new(memory.right().clone())
+                .lock(first, pages, to_write)?
+                .0?)
         })
     }
 

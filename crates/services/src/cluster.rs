@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use farpage_abi::{Access, PageRange};
 use farpage_host::Object;
 use serde::{Deserialize, Serialize};
 

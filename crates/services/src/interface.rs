@@ -376,7 +376,7 @@ interface! {
 
 interface! {
     /// An object.
-    pub(crate) trait Memory, client MemoryClient, "farpage.memory" version 4 {
+    pub(crate) trait Memory, client MemoryClient, "farpage.memory" version 5 {
         /// Its memory file, to be mapped whole.
         fn file() -> Tried<Fd>;
         /// It is mapped at `address`, and registered with the userfaultfd for all faults: until
@@ -392,6 +392,9 @@ interface! {
         /// So many pages from the first stay in memory once they are there, until the right is given
         /// up.
         fn wire(first: u64, pages: u64) -> Tried<SendRight>;
+        /// As `wire`, and other hosts do not change them meanwhile, nor, when they are locked to write, read
+        /// them: answered when they are here.
+        fn lock(first: u64, pages: u64, to_write: bool) => Tried<SendRight>;
         /// Threads of these other hosts, one bit each, that wait at a byte of it are to go on.
         fn wake(offset: u64, hosts: u64) -> ();
         /// Whether a process lives that took something in it, by its number.

@@ -27,6 +27,7 @@ mod service;
 pub mod sync;
 
 pub use client::{Created, Error, Hold, Host, Offered, Shared, Wire, check_owner};
+pub use farpage_abi::Access;
 pub use farpage_host::Times;
 pub use figures::{
     Figures, Message, ObjectFigures, PagerFigures, PagingFile, PagingProcess, PagingSpace, times,

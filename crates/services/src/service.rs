@@ -1,5 +1,6 @@
 //! The host kernel's side.
 
+mod at_host;
 mod backed;
 mod locked;
 mod paging;
@@ -24,6 +25,7 @@ use farpage_port::{
 use farpage_sync::Process;
 use farpage_sys::Errno;
 
+use at_host::AtHost;
 pub use backed::WriteBack;
 use backed::{Backed, Backing};
 use locked::OfLock;
@@ -145,6 +147,8 @@ pub(crate) struct Wired {
     _port: ReceiveRight,
     object: Weak<Object>,
     pages: PageRange,
+    /// Of memory that other hosts have, too.
+    lock: Option<Arc<AtHost>>,
 }
 
 impl Service {
@@ -321,6 +325,9 @@ impl Service {
             Some(Held::Wired(wired)) => {
                 if let Some(object) = wired.object.upgrade() {
                     object.unwire(wired.pages);
+                }
+                if let Some(lock) = &wired.lock {
+                    lock.is_over();
                 }
                 self.held.remove(&port);
             }
@@ -748,7 +755,12 @@ impl OfObject<'_> {
         }
     }
 
-    fn try_wire(&mut self, first: u64, pages: u64) -> Result<SendRight, Refusal> {
+    fn try_wire(
+        &mut self,
+        first: u64,
+        pages: u64,
+        lock: Option<Arc<AtHost>>,
+    ) -> Result<SendRight, Refusal> {
         let gone = || Refusal::NotFound("(it is gone)".into());
         let entry = self.entry().ok_or_else(gone)?;
         let (object, bytes) = (Arc::clone(&entry.object), entry.bytes);
@@ -766,6 +778,7 @@ impl OfObject<'_> {
             object: Arc::downgrade(&object),
             pages,
             _port: port,
+            lock,
         };
         let key = wired._port.name();
         self.0.held.insert(key, Held::Wired(wired));
@@ -887,7 +900,24 @@ impl Memory for OfObject<'_> {
     }
 
     fn wire(&mut self, _: Sender, first: u64, pages: u64) -> Tried<SendRight> {
-        Tried(self.try_wire(first, pages))
+        Tried(self.try_wire(first, pages, None))
+    }
+
+    fn lock(
+        &mut self,
+        _: Sender,
+        first: u64,
+        pages: u64,
+        to_write: bool,
+        answer: Answer<Tried<SendRight>>,
+    ) {
+        let number = self.entry().and_then(|entry| entry.shared);
+        let lock = number.and_then(|number| self.0.lock_at_host(number, first, pages, to_write));
+        match (self.try_wire(first, pages, lock.clone()), lock) {
+            (Ok(right), Some(lock)) => lock.begins(right, answer),
+            // Processes of this host share it, and no others; or it is refused. Who asked may be gone.
+            (tried, _) => drop(answer.give(Tried(tried))),
+        }
     }
 
     fn file(&mut self, _: Sender) -> Tried<Fd> {

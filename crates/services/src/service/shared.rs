@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender as Queue, channel};
 
+use farpage_abi::PageRange;
 use farpage_port::interface::{Answer, Both};
 use farpage_port::{Name, SendRight, Sender};
 
+use super::at_host::AtHost;
 use super::backed::{Event, Tells};
 use super::{Entry, Held, Service, failed, identity};
 use crate::cluster::{
@@ -183,6 +185,19 @@ impl Service {
 
     pub(super) fn cluster_of_hosts(&self) -> Option<&Arc<dyn Cluster>> {
         self.clustered.as_ref().map(|clustered| &clustered.cluster)
+    }
+
+    /// Pages of an object of the cluster are to stay at this host.
+    pub(super) fn lock_at_host(
+        &self,
+        number: u64,
+        first: u64,
+        pages: u64,
+        to_write: bool,
+    ) -> Option<Arc<AtHost>> {
+        let cluster = Arc::clone(self.cluster_of_hosts()?);
+        let pages = PageRange::new(first, first.saturating_add(pages));
+        Some(Arc::new(AtHost::new(cluster, number, pages, to_write)))
     }
 
     /// This host releases or acquires an object of the cluster.
