@@ -462,7 +462,7 @@ fn in_a_limit_that_has_no_ring() {
 fn in_a_small_limit() {
     let memory = Memory::new(1024 * PAGE, MapFlags::PRIVATE);
     let limit = getrlimit(Resource::Nofile);
-    let mut none = limit.clone();
+    let mut none = limit;
     none.current = Some(0);
     setrlimit(Resource::Nofile, none).unwrap();
     let why = memory.lock(0..1, Hold::Pinned).unwrap_err().to_string();
