@@ -97,7 +97,7 @@ class SharedArray(np.ndarray):
         what this host has pinned to read and is to be written; `KernelError` for more than may be kept in memory.
 
         ```
-        with a[2:5].pin(write=True):  # nobody else sees it half done
+        with a[2:5].pin(write=True):  # no other host sees it half done
             a[2:5] += 1
         ```
         """

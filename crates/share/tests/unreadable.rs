@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use farpage_abi::PAGE_BYTES;
-use farpage_share::{About, Unreleased};
+use farpage_abi::{Access, PAGE_BYTES, PageRange};
+use farpage_share::{About, NotLocked, Unreleased};
 use farpage_sys::view::View;
 use support::{One, Order, UNREADABLE, about, hosts, mirrored, read, released, simple, write};
 
@@ -87,6 +87,38 @@ fn who_reads_what_its_host_cannot_read_is_told_and_the_next_has_it_when_that_can
             "simple" => assert_eq!(again, None),
             _ => assert_eq!(again, Some(1), "{name}: its host has it still"),
         }
+    }
+}
+
+#[test]
+fn who_locks_what_another_host_cannot_read_is_told_and_can_when_that_can() {
+    let _alone = alone();
+    for (name, about) in kinds().into_iter().filter(|(name, _)| *name != "simple") {
+        let lock = |host: &One, page: usize, access| {
+            let (tells, told) = channel();
+            let page = page as u64;
+            let on_end = move |ended| {
+                // It is waited for below.
+                let _ = tells.send(ended);
+            };
+            let pages = PageRange::new(page, page + 1);
+            host.server
+                .locks(about.number, pages, access, Box::new(on_end));
+            told.recv_timeout(PATIENCE)
+                .unwrap_or_else(|_| panic!("{name}: it waits for ever"))
+        };
+        let (all, views) = written_by(0, &about);
+        fails(true);
+        let while_it_fails = lock(&all[1], EARLY, Access::Read);
+        fails(false);
+        assert!(
+            matches!(while_it_fails, Err(NotLocked::Lost(_))),
+            "{name}: {while_it_fails:?}"
+        );
+        lock(&all[1], EARLY, Access::Read).unwrap();
+        lock(&all[1], LATE, Access::Write).unwrap();
+        assert_eq!(has(&views, 1, EARLY, false), Some(1), "{name}");
+        assert_eq!(has(&views, 1, LATE, true), Some(2), "{name}");
     }
 }
 

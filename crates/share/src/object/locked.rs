@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use farpage_abi::Access;
 use farpage_pagers::PagerError;
 
-use super::{FENCED, Kind, SEALED, Shared, lock};
+use super::{FENCED, Kind, SEALED, Shared, UNREADABLE, lock};
 use crate::cell::{Cell, Event};
 use crate::unit::Places;
 
@@ -203,7 +203,11 @@ impl Shared {
                 !cell.unit.is_owner() && cell.unit.allowed() == Some(Access::Read)
             };
             let is_copy = self.with(unit, is_copy);
-            let was_kept = self.with(unit, |cell| cell.contents.is_some());
+            let (was_kept, is_bad) = self.with(unit, |cell| (cell.contents.is_some(), cell.is_bad));
+            if is_bad {
+                self.refuses_locks(unit, NotTaken::Failed(UNREADABLE), |_| true);
+                return Ok(());
+            }
             if is_copy {
                 // It may have gone, as copies may.
                 self.keep_copy(places, unit)?;
