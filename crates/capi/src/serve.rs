@@ -39,7 +39,7 @@ impl From<Error> for Failure {
                 Refusal::Name(_) | Refusal::Size(_) | Refusal::Differs(..) | Refusal::Unfit(_),
             ) => FP_ARGUMENT,
             Error::Refused(Refusal::Lock(refusal)) => crate::shared_locks::code(refusal),
-            Error::Connect { .. } | Error::Call(_) => FP_UNREACHABLE,
+            Error::Connect { .. } | Error::Call(_) | Error::Unlocked => FP_UNREACHABLE,
             _ => FP_KERNEL,
         };
         Self::new(code, error.to_string())

@@ -37,7 +37,9 @@ pub(crate) fn with_host<T: Send>(
 
 pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
-        Error::Absent(_) | Error::Connect { .. } | Error::Call(_) => "Unreachable",
+        Error::Absent(_) | Error::Connect { .. } | Error::Call(_) | Error::Unlocked => {
+            "Unreachable"
+        }
         Error::Refused(
             Refusal::Exists(_) | Refusal::Answered(..) | Refusal::Differs(..) | Refusal::Over(_),
         ) => "Exists",

@@ -74,6 +74,12 @@ pub enum Error {
     /// It does not answer as it should.
     #[error("the host kernel does not answer: {0}")]
     Call(#[from] InvokeError),
+    /// It has gone, and a lock with it.
+    #[error(
+        "the host kernel has gone, and this lock with it: the memory is not locked any more; start it again (farpage \
+         up), and lock the memory anew"
+    )]
+    Unlocked,
     /// It says no.
     #[error(transparent)]
     Refused(#[from] Refusal),

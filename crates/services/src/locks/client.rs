@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 
 use farpage_abi::PAGE_BYTES;
-use farpage_port::SendRight;
-use farpage_port::interface::{Both, Fd};
+use farpage_port::interface::{Both, Fd, InvokeError};
+use farpage_port::{CallError, SendRight};
 
 use super::{Block, Hold, LockAbout, LockRefusal, LockWanted, LocksListed};
 use crate::client::OfProcess;
-use crate::interface::{KernelClient, LockedClient};
+use crate::interface::{KernelClient, LockedClient, Tried};
 use crate::{Error, Host, Refusal};
 
 /// A part of shared memory that stays in memory, or in its frames, until this is dropped, also for all
@@ -95,10 +95,19 @@ impl SegmentLock {
         Self { about, lock }
     }
 
-    fn own(&self) -> Result<&LockedClient, Error> {
-        match self.lock.is_own() {
-            true => Ok(&self.lock),
-            false => Err(Refusal::from(LockRefusal::Parents).into()),
+    fn ask<T>(
+        &self,
+        ask: impl FnOnce(&LockedClient) -> Result<Tried<T>, InvokeError>,
+    ) -> Result<T, Error> {
+        if !self.lock.is_own() {
+            return Err(Refusal::from(LockRefusal::Parents).into());
+        }
+        match ask(&self.lock) {
+            Ok(tried) => Ok(tried.0?),
+            Err(InvokeError::Call(CallError::Refused(_) | CallError::Unanswered)) => {
+                Err(Error::Unlocked)
+            }
+            Err(why) => Err(why.into()),
         }
     }
 
@@ -108,16 +117,16 @@ impl SegmentLock {
     /// # Errors
     /// [`Refusal::Lock`] for a name that is taken, or is none, or when it is lent already.
     pub fn lend(&self, name: &str) -> Result<(), Error> {
-        Ok(self.own()?.lend(name.into())?.0?)
+        self.ask(|lock| lock.lend(name.into()))
     }
 
     /// Whether it still is the memory that was locked.
     ///
     /// # Errors
-    /// [`Refusal::Lock`] when some of it was discarded or cut off by who shares it; [`Error::Call`] when the host
+    /// [`Refusal::Lock`] when some of it was discarded or cut off by who shares it; [`Error::Unlocked`] when the host
     /// kernel has gone, and the lock with it.
     pub fn check(&self) -> Result<(), Error> {
-        Ok(self.own()?.check()?.0?)
+        self.ask(LockedClient::check)
     }
 
     /// The bytes of its pages.
@@ -144,7 +153,7 @@ impl SegmentLock {
     pub fn frames(&self) -> Result<Vec<u64>, Error> {
         let mut frames: Vec<u64> = Vec::new();
         while (frames.len() as u64) < self.about.pages {
-            let more = self.own()?.frames(frames.len() as u64, u64::MAX)?.0?;
+            let more = self.ask(|lock| lock.frames(frames.len() as u64, u64::MAX))?;
             if more.is_empty() {
                 return Err(Refusal::Failed("it tells too few frames".into()).into());
             }
