@@ -89,9 +89,10 @@ class SharedArray(np.ndarray):
         `write=True` do neither: they wait. When it returns the pages are here; it waits as long as another host
         has some of them pinned in a way that does not allow it.
 
-        Pages that go from host to host together (`page_size`) are pinned together. Several parts are pinned in their
-        order, and all of them before anything else is waited for: so nobody waits in a circle. What this host has
-        pinned to read it cannot pin to write.
+        Pages that go from host to host together (`page_size`) are pinned together. What is to be written meanwhile, or
+        locked for a device (`lock_area(..., pinned=True)`), is pinned with `write=True`: a write to what is pinned
+        to read may wait for ever. Several parts are one view, or pinned in the order of their addresses on all hosts, or
+        hosts wait in a circle. What any program of this host has pinned to read cannot be pinned to write here.
 
         Raises `ArgumentError` for release consistency, the simple scheduler, what is sealed and is to be written, and
         what this host has pinned to read and is to be written; `KernelError` for more than may be kept in memory.

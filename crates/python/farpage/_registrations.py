@@ -157,7 +157,7 @@ class Registrations:
 
     def stats(self):
         """A dict: `regions` that are registered, their `bytes`, and how many registrations were `made`, `evicted` for
-        others, and `gone` with their memory."""
+        others, and `gone`: with their memory, or into a larger one."""
         return dict(zip(("regions", "bytes", "made", "evicted", "gone"), self._cache.sums()))
 
     def close(self):
