@@ -176,9 +176,11 @@ def _functions(register, deregister):
 
 
 def _descriptor(ring):
-    if hasattr(ring, "fileno"):
-        ring = ring.fileno()
-    return operator.index(ring)
+    number = ring.fileno() if hasattr(ring, "fileno") else ring
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise errors.ArgumentError(f"ring cannot be {ring!r}; give the descriptor of an io_uring") from None
 
 
 def _count(count, what, most):

@@ -117,7 +117,11 @@ def lock_shared(memory=None, where=None, *, sysv=None, pinned=False):
             raise errors.ArgumentError(
                 f"{type(memory).__name__} is no shared memory; give a SharedMemory, its name, or a descriptor"
             ) from None
-        start, stop = (0, os.fstat(fd).st_size) if where is None else _part(where)
+        try:
+            size = os.fstat(fd).st_size
+        except OSError as why:
+            raise errors.ArgumentError(f"memory: {fd} is no open descriptor; give one of shared memory") from why
+        start, stop = (0, size) if where is None else _part(where)
         return SharedLock(_farpage.lock_file(fd, start, stop, bool(pinned)))
     finally:
         if opened is not None:

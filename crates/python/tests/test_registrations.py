@@ -302,6 +302,7 @@ def test_what_cannot_be_registered_is_refused(memory, tmp_path):
         {"ring": 3, "buffers": 0},
         {"ring": 3, "buffers": 1, "register": function, "deregister": function},
         {"ring": -1, "buffers": 1},
+        {"ring": "x", "buffers": 1},
         {"regions": 0},
         {"regions": "all"},
         {"limit": "no"},

@@ -105,6 +105,7 @@ def test_what_cannot_be_locked_is_refused(host, shm):
         (lambda: fp.lock_shared(shm, (0, 2 * MIB)), "it has 1048576 bytes"),
         (lambda: fp.lock_shared(shm, (5, 5)), "no part of memory"),
         (lambda: fp.lock_shared(b"x"), "bytes is no shared memory"),
+        (lambda: fp.lock_shared(999), "999 is no open descriptor"),
         (lambda: fp.lock_shared("a/b"), "no name of shared memory"),
         (lambda: fp.lock_shared(shm, pinned=2), "give True or False"),
         (lambda: fp.lock_shared(sysv=1 << 30, where=(0, 1)), "no System V segment"),

@@ -256,7 +256,8 @@ pub enum NotLocked {
     /// They are locked to read, and were to be locked to write.
     #[error(
         "this host has pages of '{0}' locked to read, which is not exchanged for a lock to write: two hosts that did \
-         would wait for each other; give the first back"
+         would wait for each other; whoever of its programs has them gives them back first, or locks them to write from the \
+         beginning"
     )]
     Exchanged(String),
     /// Nobody writes to it any more.
