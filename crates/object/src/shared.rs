@@ -495,17 +495,17 @@ impl<W> Shared<W> {
     }
 
     fn plan(&mut self, page: u64, alone: u64, window: u64) -> Range<u64> {
-        let of_cluster = || {
-            let start = page / alone * alone;
-            start..start.saturating_add(alone)
-        };
-        let planned = match self.streams.fault(page) {
-            _ if window == 0 => of_cluster(),
+        let followed = self.streams.fault(page);
+        let plan = if window == 0 { Plan::Alone } else { followed };
+        let planned = match plan {
             Plan::Forward(count) => page..page.saturating_add(count.max(alone).min(window)),
             Plan::Backward(count) => {
                 (page + 1).saturating_sub(count.max(alone).min(window))..page + 1
             }
-            Plan::Alone | Plan::Strided { .. } => of_cluster(),
+            Plan::Alone | Plan::Strided { .. } => {
+                let start = page / alone * alone;
+                start..start.saturating_add(alone)
+            }
         };
         planned.start..planned.end.min(self.pages)
     }

@@ -33,6 +33,12 @@ pub enum Hold {
     Pinned,
 }
 
+/// What of `pages` is in none of `others`, in order.
+fn left_of(pages: PageRange, others: &[PageRange]) -> Vec<PageRange> {
+    let whole = std::vec![pages];
+    others.iter().fold(whole, |left, one| without(&left, *one))
+}
+
 /// What is left of ranges without some pages.
 fn without(all: &[PageRange], pages: PageRange) -> Vec<PageRange> {
     let parts = all.iter().flat_map(|one| {

@@ -12,7 +12,7 @@ use farpage_sys::file::Fd;
 
 use super::error::LockError;
 use super::places::{PIECE_PAGES, Places};
-use super::{frames, stale, without};
+use super::{frames, left_of, stale, without};
 
 /// What is pinned.
 ///
@@ -52,10 +52,7 @@ impl Piece {
 
     /// What of it somebody wants.
     fn wanted(&self, start: u64) -> Vec<PageRange> {
-        let whole = std::vec![PageRange::new(start, self.end)];
-        self.idle
-            .iter()
-            .fold(whole, |left, one| without(&left, *one))
+        left_of(PageRange::new(start, self.end), &self.idle)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::string::ToString;
 use std::vec::Vec;
-use std::{format, fs, vec};
+use std::{format, fs};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use rustix::mm::{self, Advice};
 use rustix::process::{Resource, getrlimit};
 
 use super::error::LockError;
-use super::{mapped, stale, without};
+use super::{left_of, mapped, stale, without};
 
 /// Pages that are wired, beside those that the program had locked itself: these stay locked. Linux does not
 /// count.
@@ -34,9 +34,7 @@ impl Wires {
             }
             Err(errno) => {
                 // Linux may have locked a part of it.
-                let rest = of_program
-                    .iter()
-                    .fold(vec![pages], |rest, one| without(&rest, *one));
+                let rest = left_of(pages, &of_program);
                 rest.into_iter().for_each(unwire);
                 Err(explained(pages, errno))
             }
@@ -48,10 +46,7 @@ impl Wires {
         if self.of_program.is_empty() {
             return unwire(pages);
         }
-        let rest = self
-            .of_program
-            .iter()
-            .fold(vec![pages], |rest, one| without(&rest, *one));
+        let rest = left_of(pages, &self.of_program);
         rest.into_iter().for_each(unwire);
         self.of_program = without(&self.of_program, pages);
     }

@@ -157,13 +157,14 @@ impl Shared {
 
     /// Event::GiveAllBack.
     pub(super) fn gives_locks_back(&self, unit: u64) {
-        for access in [Access::Read, Access::Write] {
-            while self.with(unit, |cell| {
-                cell.unit.page().is_some_and(|page| page.has_lock(access))
-            }) {
-                self.gives_lock_back(unit, access);
+        self.with(unit, |cell| {
+            let Some(page) = cell.unit.page() else { return };
+            for access in [Access::Read, Access::Write] {
+                while page.has_lock(access) {
+                    page.unlock(access);
+                }
             }
-        }
+        });
         self.refuses_locks(unit, NotTaken::Failed(FENCED), |_| true);
     }
 
