@@ -34,6 +34,8 @@ const NEEDS: &[(Probe, &str)] = &[
     (Probe::File("/usr/lib/x86_64-linux-gnu/libc.a"), "libc6-dev"),
     (Probe::Program("strip"), "binutils"),
     (Probe::Program("setpriv"), "util-linux"),
+    // A file system that makes clones.
+    (Probe::Program("mkfs.xfs"), "xfsprogs"),
     (Probe::Program("tar"), "tar"),
     (Probe::Program("zstd"), "zstd"),
     (Probe::Program("bgzip"), "tabix"),

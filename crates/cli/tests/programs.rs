@@ -119,17 +119,21 @@ fn every_way_to_execute_leads_to_the_agent() {
     }
 }
 
+fn write_script(name: &str, text: &str) -> PathBuf {
+    let (script, source) = (build_dir().join(name), build_dir().join(format!("{name}.source")));
+    fs::write(&source, text).unwrap();
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o755)).unwrap();
+    farpage_test_machine::copy_program(&source, &script).unwrap();
+    script
+}
+
 #[test]
 fn scripts_lead_to_the_agent() {
     let fixed = compile("target.c", "script-target-static", &["-static"]);
-    let script = build_dir().join("script");
-    fs::write(&script, "#!/bin/sh\nexec env -i \"$1\" active\n").unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = write_script("script", "#!/bin/sh\nexec env -i \"$1\" active\n");
     let name = script.display().to_string();
     expect(&[&name, &fixed], 3);
-    let direct = build_dir().join("direct");
-    fs::write(&direct, format!("#!{fixed} exec {fixed}\n")).unwrap();
-    fs::set_permissions(&direct, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script("direct", &format!("#!{fixed} exec {fixed}\n"));
     expect(&["/bin/sh", "-c", &format!("{name} {fixed}; exit $?")], 3);
 }
 

@@ -132,7 +132,7 @@ fn another_user_is_told_nothing_of_objects_that_are_not_its_own() {
     };
     let socket = folder.path().join("host");
     let program = folder.path().join("program");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    farpage_test_machine::copy_program(std::env::current_exe().unwrap(), &program).unwrap();
     [folder.path(), &socket, &program]
         .into_iter()
         .for_each(open);

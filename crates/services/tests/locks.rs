@@ -557,7 +557,7 @@ fn a_segment_of_another_user_is_refused_unless_its_mode_allows_it() {
     open(up.folder.path(), 0o755);
     open(&up.folder.path().join("host"), 0o666);
     let copy = up.folder.path().join("program");
-    fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    farpage_test_machine::copy_program(std::env::current_exe().unwrap(), &copy).unwrap();
     open(&copy, 0o755);
     let mut command = Command::new(&copy);
     command.uid(NOBODY).gid(NOBODY).current_dir("/");

@@ -15,6 +15,7 @@ pub use guard::Guard;
 pub use settings::{HugePages, Machine, Setting};
 pub use swap::Swap;
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -30,4 +31,13 @@ fn output(command: &mut Command) -> Result<String> {
         bail!("{name}: {}, {}", said.trim(), done.status);
     }
     Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
+}
+
+/// Copies a program that is run then, for instance by a user who cannot reach the original. Another process copies
+/// it: while this one had the copy open for writing, a child that another thread forks would have it open as well,
+/// and whoever runs it would be refused with ETXTBSY.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+    let mut copy = Command::new("cp");
+    copy.args(["-p", "--"]).args([from.as_ref(), to.as_ref()]);
+    output(&mut copy).map(drop)
 }
