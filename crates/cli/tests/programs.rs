@@ -120,7 +120,10 @@ fn every_way_to_execute_leads_to_the_agent() {
 }
 
 fn write_script(name: &str, text: &str) -> PathBuf {
-    let (script, source) = (build_dir().join(name), build_dir().join(format!("{name}.source")));
+    let (script, source) = (
+        build_dir().join(name),
+        build_dir().join(format!("{name}.source")),
+    );
     fs::write(&source, text).unwrap();
     fs::set_permissions(&source, fs::Permissions::from_mode(0o755)).unwrap();
     farpage_test_machine::copy_program(&source, &script).unwrap();

@@ -6,10 +6,9 @@ import os
 
 import numpy as np
 
-from . import _farpage, errors
+from . import _farpage, _sync, errors
 from ._options import parse_size
 from ._shared import share_over_fork, talking
-from ._sync import Lock
 
 _SCHEDULERS = ("distributed", "simple")
 _CONSISTENCIES = ("strict", "release")
@@ -83,19 +82,21 @@ class SharedArray(np.ndarray):
         """
         self._passes(_farpage.Shared.acquire)
 
-    def pin(self, *, write=False):
+    def pin(self, *, write=False, timeout=None):
         """Keeps the pages of this array, or view, at this host and in its memory: a `Pinned`, until its `unpin`, the end
         of a `with` block, or until it is let go of. Other hosts read them on, and do not write to them, or with
         `write=True` do neither: they wait. When it returns the pages are here; it waits as long as another host
-        has some of them pinned in a way that does not allow it.
+        has some of them pinned in a way that does not allow it, but `timeout` seconds at most: 0 is for pages that
+        are here already.
 
         Pages that go from host to host together (`page_size`) are pinned together. What is to be written meanwhile, or
         locked for a device (`lock_area(..., pinned=True)`), is pinned with `write=True`: a write to what is pinned
         to read may wait for ever. Several parts are one view, or pinned in the order of their addresses on all hosts, or
         hosts wait in a circle. What any program of this host has pinned to read cannot be pinned to write here.
 
-        Raises `ArgumentError` for release consistency, the simple scheduler, what is sealed and is to be written, and
-        what this host has pinned to read and is to be written; `KernelError` for more than may be kept in memory.
+        Raises `TimedOut` when the time is over, and nothing is pinned then; `ArgumentError` for release consistency, the
+        simple scheduler, what is sealed and is to be written, and what this host has pinned to read and is to be
+        written; `KernelError` for more than may be kept in memory.
 
         ```
         with a[2:5].pin(write=True):  # no other host sees it half done
@@ -114,7 +115,7 @@ class SharedArray(np.ndarray):
         start = first + sum(span for span in spans if span < 0)
         stop = first + sum(span for span in spans if span > 0) + self.itemsize
         # It may take long, and other threads, or what they give back, do not wait for it.
-        return Pinned(self._memory.lock(start, stop - start, bool(write)))
+        return Pinned(self._memory.lock(start, stop - start, bool(write), _sync._limit(True, timeout)))
 
     def _passes(self, what):
         if self._memory is None:
@@ -401,5 +402,5 @@ def _array(name, memory, shape, dtype, locks, unit, stays=False):
     array.name, array._memory = name, memory
     for number in range(count):
         again = (_lock_of, (name, number))
-        array.locks.append(Lock._in(place, first + number * further, again))
+        array.locks.append(_sync.Lock._in(place, first + number * further, again))
     return array

@@ -95,7 +95,7 @@ class Unreachable(SourceError, ConnectionError):
 
 
 class TimedOut(SourceError, TimeoutError):
-    """The source did not answer in time."""
+    """The source, or another host, did not answer in time."""
 
     errno = _errno.ETIMEDOUT
 

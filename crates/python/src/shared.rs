@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 
 use crate::buffer;
 use crate::errors::made;
+use crate::sync;
 
 /// The host kernel of this process, found when it is first needed.
 static HOST: Mutex<Option<Host>> = Mutex::new(None);
@@ -52,6 +53,7 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
             | Refusal::Unfit(_),
         ) => "ArgumentError",
         Error::File { .. } => "ArgumentError",
+        Error::Late(_) => "TimedOut",
         Error::Refused(Refusal::Lock(refusal)) => not_locked(refusal),
         Error::Refused(Refusal::NotYours(_)) | Error::NotOurs(..) | Error::Denied(..) => "Denied",
         _ => "KernelError",
@@ -280,12 +282,20 @@ impl Shared {
         wired.map(Wire).map_err(|error| raised(py, &error))
     }
 
-    /// The same, and at this host.
-    fn lock(&self, py: Python<'_>, start: u64, bytes: u64, write: bool) -> PyResult<Wire> {
+    /// The same, and at this host. Without a limit for ever.
+    #[pyo3(signature = (start, bytes, write, seconds))]
+    fn lock(
+        &self,
+        py: Python<'_>,
+        start: u64,
+        bytes: u64,
+        write: bool,
+        seconds: Option<f64>,
+    ) -> PyResult<Wire> {
         let shared = self.with(py, farpage_services::Shared::clone)?;
         let access = if write { Access::Write } else { Access::Read };
-        let locked = py.detach(|| shared.lock(start, bytes, access));
-        locked.map(Wire).map_err(|error| raised(py, &error))
+        let limit = sync::limit(seconds);
+        sync::does(py, || Ok(shared.lock(start, bytes, access, limit)?)).map(Wire)
     }
 
     /// Keeps it within so many bytes of RAM.

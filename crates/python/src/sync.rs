@@ -43,7 +43,10 @@ fn raised(py: Python<'_>, error: &SyncError) -> PyErr {
 }
 
 /// Does what may take long.
-fn does<T: Send>(py: Python<'_>, act: impl FnOnce() -> Result<T, SyncError> + Send) -> PyResult<T> {
+pub(crate) fn does<T: Send>(
+    py: Python<'_>,
+    act: impl FnOnce() -> Result<T, SyncError> + Send,
+) -> PyResult<T> {
     static HEARS: Once = Once::new();
     HEARS.call_once(|| sync::interrupts(is_interrupted));
     let done = py.detach(act);
@@ -53,7 +56,7 @@ fn does<T: Send>(py: Python<'_>, act: impl FnOnce() -> Result<T, SyncError> + Se
     }
 }
 
-fn limit(seconds: Option<f64>) -> Option<Duration> {
+pub(crate) fn limit(seconds: Option<f64>) -> Option<Duration> {
     // More than can be said is for ever.
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
 }

@@ -7,12 +7,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farpage_abi::Access;
 use farpage_manager::{Offer, Serving, Wired};
 use farpage_port::interface::{Both, Fd as SentFd, InvokeError};
-use farpage_port::{ConnectError, Node, Notice, ReceiveRight, SendRight, Sender, link};
+use farpage_port::{CallError, ConnectError, Node, Notice, ReceiveRight, SendRight, Sender, link};
 use farpage_sync::Process;
 use farpage_sys::Errno;
 use farpage_sys::area::{Area, Place};
@@ -28,9 +28,12 @@ use crate::cluster::{
 };
 use crate::figures::{Figures, Message};
 use crate::here;
-use crate::interface::{Failures, KernelClient, MemoryClient, NetNameClient, OfCluster, Tried};
+use crate::interface::{
+    Failures, KernelClient, MemoryClient, NetNameClient, OfCluster, PagesClient, Tried,
+};
 use crate::pager::{MemoryObject, MemoryObjects};
 use crate::passes;
+use crate::sync;
 use crate::{Listed, PagerListed, PortsListed, Refusal, Status, default_socket, lock};
 
 /// A host kernel that does not answer for so long is taken for dead.
@@ -80,6 +83,11 @@ pub enum Error {
          up), and lock the memory anew"
     )]
     Unlocked,
+    /// Other hosts have had pages for longer than was waited.
+    #[error(
+        "pages of '{0}' have not come in time: another host has some of them locked, or is slow; wait longer, or have          it give them back. Nothing of it is locked"
+    )]
+    Late(String),
     /// It says no.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -1099,24 +1107,57 @@ impl Shared {
         })
     }
 
+    /// Waits until locked pages are here. False: for longer than it wanted.
+    fn are_here(pages: &SendRight, limit: Option<Duration>) -> Result<bool, Error> {
+        /// A signal is seen after so long.
+        const LOOK: Duration = Duration::from_millis(100);
+        let ask = |waits, patience| {
+            let pages = PagesClient::new(pages.clone()).with_timeout(patience);
+            Ok::<bool, Error>(pages.are_here(waits)?.0?)
+        };
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            let left = until.map_or(LOOK, |until| {
+                until.saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                return ask(false, PATIENCE);
+            }
+            match ask(true, left.min(LOOK)) {
+                Err(Error::Call(InvokeError::Call(CallError::TimedOut))) => {}
+                told => return told,
+            }
+            if sync::is_interrupted() {
+                return Ok(false);
+            }
+        }
+    }
+
     /// As [`Shared::wire`], of memory that other hosts have, too (else it is the same): as long as what is
     /// returned lives they do not write to these pages, and, with [`Access::Write`], do not read them either. Who
     /// wants to waits. Pages that go from host to host together (`page_size`) are locked together.
     ///
-    /// It waits as long as another host has them locked. Several parts are locked in their order, and all of them
-    /// before this process waits for anything else: so nobody waits in a circle. A lock to read is not exchanged for
-    /// one to write.
+    /// It waits as long as another host has them locked, but not longer than `limit`: zero is for pages that are here
+    /// already. Several parts are locked in their order, and all of them before this process waits for anything else:
+    /// so nobody waits in a circle. A lock to read is not exchanged for one to write.
     ///
     /// # Errors
-    /// As there; [`Refusal::Unfit`] for release consistency, the simple scheduler, what is sealed and is to be written,
+    /// As there; [`Error::Late`] when the time is over, or [`sync::interrupts`] says so; [`Refusal::Unfit`] for release consistency, the simple scheduler, what is sealed and is to be written,
     /// and what this host has locked to read and is to be locked to write; [`Refusal::Cluster`].
-    pub fn lock(&self, offset: u64, bytes: u64, access: Access) -> Result<Wire, Error> {
+    pub fn lock(
+        &self,
+        offset: u64,
+        bytes: u64,
+        access: Access,
+        limit: Option<Duration>,
+    ) -> Result<Wire, Error> {
         let to_write = access == Access::Write;
         self.keep_pages(offset, bytes, |memory, first, pages| {
-            // It may take long: only the end of the host kernel ends it.
-            Ok(MemoryClient::new(memory.right().clone())
-                .lock(first, pages, to_write)?
-                .0?)
+            let right = memory.lock(first, pages, to_write)?.0?;
+            match Self::are_here(&right, limit)? {
+                true => Ok(right),
+                false => Err(Error::Late(self.name().into())),
+            }
         })
     }
 

@@ -195,6 +195,9 @@ pub type OnPages = Box<dyn FnOnce(Result<PagesTold, Refusal>) + Send>;
 /// Is told how a release, an acquire or a lock has ended. It must not wait.
 pub type OnReleased = Box<dyn FnOnce(Result<(), Refusal>) + Send>;
 
+/// Gives up what was asked for.
+pub type GiveUp = Box<dyn FnOnce() + Send>;
+
 /// What processes of a host and others tell each other of memory with release consistency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Passes {
@@ -244,7 +247,8 @@ pub trait Cluster: Send + Sync {
 
     /// Pages of an object stay at this host from when `answer` is told, until [`Cluster::unlocks`]. Others who
     /// want to write wait then, and with [`Access::Write`] those who want to read.
-    fn locks(&self, number: u64, pages: PageRange, access: Access, answer: OnReleased);
+    /// What is returned gives it up as long as `answer` was not told, and does nothing later.
+    fn locks(&self, number: u64, pages: PageRange, access: Access, answer: OnReleased) -> GiveUp;
 
     /// Gives back what was locked so.
     fn unlocks(&self, number: u64, pages: PageRange, access: Access);

@@ -375,8 +375,16 @@ interface! {
 }
 
 interface! {
+    /// Pages of an object that stay in memory, and are locked at this host as soon as they are there.
+    pub(crate) trait Pages, client PagesClient, "farpage.pages" version 1 {
+        /// Whether they are; or, who waits is answered when they are. One waits at a time.
+        fn are_here(waits: bool) => Tried<bool>;
+    }
+}
+
+interface! {
     /// An object.
-    pub(crate) trait Memory, client MemoryClient, "farpage.memory" version 5 {
+    pub(crate) trait Memory, client MemoryClient, "farpage.memory" version 6 {
         /// Its memory file, to be mapped whole.
         fn file() -> Tried<Fd>;
         /// It is mapped at `address`, and registered with the userfaultfd for all faults: until
@@ -393,8 +401,8 @@ interface! {
         /// up.
         fn wire(first: u64, pages: u64) -> Tried<SendRight>;
         /// As `wire`, and other hosts do not change them meanwhile, nor, when they are locked to write, read
-        /// them: answered when they are here.
-        fn lock(first: u64, pages: u64, to_write: bool) => Tried<SendRight>;
+        /// them. The right is to `Pages`, which says when they are here.
+        fn lock(first: u64, pages: u64, to_write: bool) -> Tried<SendRight>;
         /// Threads of these other hosts, one bit each, that wait at a byte of it are to go on.
         fn wake(offset: u64, hosts: u64) -> ();
         /// Whether a process lives that took something in it, by its number.

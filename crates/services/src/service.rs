@@ -25,7 +25,7 @@ use farpage_port::{
 use farpage_sync::Process;
 use farpage_sys::Errno;
 
-use at_host::AtHost;
+use at_host::{AtHost, OfPages};
 pub use backed::WriteBack;
 use backed::{Backed, Backing};
 use locked::OfLock;
@@ -36,7 +36,7 @@ use crate::cluster::{
     ClusterFigures, ClusterListed, Files, PagesTold, PagesWanted, Passes, Wanted,
 };
 use crate::figures::{Figures, Message};
-use crate::interface::{About, FailuresClient, Kernel, Locked, Memory, OfCluster, Tried};
+use crate::interface::{About, FailuresClient, Kernel, Locked, Memory, OfCluster, Pages, Tried};
 use crate::limits::{Cost, Limits};
 use crate::locks::{self, Caller, Keeper, LockWanted, LocksListed, Work};
 use crate::{Here, Listed, NetMessages, PagerListed, Refusal, Status, names};
@@ -286,6 +286,8 @@ impl Service {
             let _ = OfObject(self, port).dispatch(received);
         } else if let Some(Held::Locked { .. }) = self.held.get(&port) {
             let _ = OfLock(self, port).dispatch(received);
+        } else if let Some(Held::Wired(wired)) = self.held.get(&port) {
+            let _ = OfPages(wired.lock.clone()).dispatch(received);
         }
     }
 
@@ -903,21 +905,15 @@ impl Memory for OfObject<'_> {
         Tried(self.try_wire(first, pages, None))
     }
 
-    fn lock(
-        &mut self,
-        _: Sender,
-        first: u64,
-        pages: u64,
-        to_write: bool,
-        answer: Answer<Tried<SendRight>>,
-    ) {
+    fn lock(&mut self, _: Sender, first: u64, pages: u64, to_write: bool) -> Tried<SendRight> {
         let number = self.entry().and_then(|entry| entry.shared);
+        // Without a number processes of this host share it, and no others.
         let lock = number.and_then(|number| self.0.lock_at_host(number, first, pages, to_write));
-        match (self.try_wire(first, pages, lock.clone()), lock) {
-            (Ok(right), Some(lock)) => lock.begins(right, answer),
-            // Processes of this host share it, and no others; or it is refused. Who asked may be gone.
-            (tried, _) => drop(answer.give(Tried(tried))),
+        let wired = self.try_wire(first, pages, lock.clone());
+        if let (Ok(_), Some(lock)) = (&wired, lock) {
+            lock.begins();
         }
+        Tried(wired)
     }
 
     fn file(&mut self, _: Sender) -> Tried<Fd> {

@@ -25,6 +25,8 @@ pub(crate) enum Event {
     TakeOver,
     /// Somebody wants it to stay at this host.
     Lock(Arc<Locking>),
+    /// It does not want that any more.
+    GiveUp(Arc<Locking>),
     /// It need not any more, for this access.
     GiveBack(Access),
     /// It need not, whoever wanted it: this host leaves.

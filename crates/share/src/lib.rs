@@ -70,6 +70,7 @@ pub use farpage_control::{Consistency, Scheduler};
 pub use object::About;
 pub use seen::{Flow, Holds, UnitCounts, UnitFigures};
 pub use server::{
-    Hosts, Left, NotLocked, OnLocked, OnReleased, OpenError, Server, Unreleased, Why, Wire, Wrong,
+    GiveUp, Hosts, Left, NotLocked, OnLocked, OnReleased, OpenError, Server, Unreleased, Why, Wire,
+    Wrong,
 };
 pub use types::{NotTurned, Types, element_bytes};

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farpage_abi::{Access, PAGE_BYTES, PageRange};
-use farpage_share::{About, NotLocked};
+use farpage_share::{About, GiveUp, NotLocked};
 use farpage_sys::view::View;
 use support::{One, Order, about, dies, hosts, mirrored, read, released, simple, write};
 
@@ -18,15 +18,19 @@ const WHILE: Duration = Duration::from_millis(150);
 
 type Ended = Receiver<Result<(), NotLocked>>;
 
-fn begins(host: &One, number: u64, pages: (u64, u64), access: Access) -> Ended {
+fn asks(host: &One, number: u64, pages: (u64, u64), access: Access) -> (Ended, GiveUp) {
     let (tells, told) = sync_channel(1);
     let on_end = move |ended| {
         // A test may have gone on.
         let _ = tells.send(ended);
     };
     let pages = PageRange::new(pages.0, pages.1);
-    host.server.locks(number, pages, access, Box::new(on_end));
-    told
+    let give_up = host.server.locks(number, pages, access, Box::new(on_end));
+    (told, give_up)
+}
+
+fn begins(host: &One, number: u64, pages: (u64, u64), access: Access) -> Ended {
+    asks(host, number, pages, access).0
 }
 
 fn lock(host: &One, number: u64, pages: (u64, u64), access: Access) -> Result<(), NotLocked> {
@@ -125,7 +129,8 @@ fn what_is_locked_to_read_others_read_and_write_when_it_is_given_back() {
     }
 }
 
-/// Hosts lock parts of an object at random, to read and to write, and nobody else changes them meanwhile.
+/// Hosts lock parts of an object at random, to read and to write, and nobody else changes them meanwhile. Now and
+/// then one gives up.
 #[test]
 fn nobody_changes_what_is_locked_whoever_locks_what() {
     const ROUNDS: u64 = 150;
@@ -146,7 +151,16 @@ fn nobody_changes_what_is_locked_whoever_locks_what() {
                             let first = (dice >> 33) % PAGES;
                             let part = (first, PAGES.min(first + 1 + (dice >> 45) % 9));
                             let access = [Access::Read, Access::Write][(dice >> 60) as usize % 2];
-                            lock(one, seed, part, access).unwrap();
+                            let (ended, give_up) = asks(one, seed, part, access);
+                            if (dice >> 40) % 4 == 0 {
+                                thread::sleep(Duration::from_micros((dice >> 50) % 200));
+                                give_up();
+                            }
+                            match ended.recv_timeout(Duration::from_secs(60)) {
+                                Ok(Ok(())) => {}
+                                Ok(Err(NotLocked::GivenUp(_))) => continue,
+                                other => panic!("seed {seed}: {other:?}"),
+                            }
                             let before: Vec<_> = (part.0..part.1)
                                 .map(|page| word(view, page).unwrap())
                                 .collect();
@@ -180,6 +194,51 @@ fn nobody_changes_what_is_locked_whoever_locks_what() {
                     "page {page}"
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn who_gives_up_has_nothing_locked_and_others_go_on() {
+    for of in [about, mirrored, lent] {
+        for access in [Access::Read, Access::Write] {
+            let all = hosts(3, 4 << 20, Order::AsSent);
+            let grid = of(1, PAGES, 1);
+            let views: Vec<View> = all.iter().map(|one| one.map(&grid).1).collect();
+            assert!((0..PAGES).all(|page| sets(&views[0], page, page + 1)));
+            lock(&all[0], 1, (8, 9), Access::Write).unwrap();
+            // What it has already is locked at once.
+            lock(&all[1], 1, (0, 8), access).unwrap();
+            let (ended, give_up) = asks(&all[1], 1, (0, 20), access);
+            unlock(&all[1], 1, (0, 8), access);
+            // Another of its host's waits at the page that the first waits for.
+            let (behind, _) = asks(&all[1], 1, (8, 9), Access::Read);
+            let writes = || assert!(sets(&views[2], 3, 700));
+            waits("who writes", writes, || {
+                assert!(ended.try_recv().is_err(), "it waits for page 8");
+                give_up();
+                let said = ended.recv_timeout(Duration::from_secs(60)).unwrap();
+                assert!(matches!(said, Err(NotLocked::GivenUp(_))), "{said:?}");
+            });
+            assert!(behind.try_recv().is_err(), "it does not give up");
+            unlock(&all[0], 1, (8, 9), Access::Write);
+            behind
+                .recv_timeout(Duration::from_secs(60))
+                .unwrap()
+                .unwrap();
+            unlock(&all[1], 1, (8, 9), Access::Read);
+            let (ended, give_up) = asks(&all[2], 1, (0, PAGES), Access::Write);
+            ended
+                .recv_timeout(Duration::from_secs(60))
+                .unwrap()
+                .unwrap();
+            // It has been told: giving up does nothing any more.
+            give_up();
+            let reads = || assert_eq!(word(&views[1], 3), Some(800));
+            waits("who reads", reads, || {
+                assert!(sets(&views[2], 3, 800));
+                unlock(&all[2], 1, (0, PAGES), Access::Write);
+            });
         }
     }
 }

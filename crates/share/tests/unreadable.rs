@@ -102,7 +102,8 @@ fn who_locks_what_another_host_cannot_read_is_told_and_can_when_that_can() {
                 let _ = tells.send(ended);
             };
             let pages = PageRange::new(page, page + 1);
-            host.server
+            let _ = host
+                .server
                 .locks(about.number, pages, access, Box::new(on_end));
             told.recv_timeout(PATIENCE)
                 .unwrap_or_else(|_| panic!("{name}: it waits for ever"))

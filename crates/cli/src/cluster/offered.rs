@@ -4,8 +4,8 @@ use farpage_abi::{Access, PageRange};
 use farpage_control::{Consistency as How, ControlError, Durability, Scheduler as Recorded};
 use farpage_services::Refusal;
 use farpage_services::cluster::{
-    Cluster, ClusterListed, Consistency, Files, Had, HostListed, OnFigures, OnFlushed, OnPages,
-    OnReleased, PagesWanted, Passes, Scheduler, SharedFigures, SharedListed, Wanted,
+    Cluster, ClusterListed, Consistency, Files, GiveUp, Had, HostListed, OnFigures, OnFlushed,
+    OnPages, OnReleased, PagesWanted, Passes, Scheduler, SharedFigures, SharedListed, Wanted,
 };
 use farpage_share::{HaveError, NotLocked, OpenError, Wish};
 
@@ -105,10 +105,13 @@ impl Cluster for Joined {
         }
     }
 
-    fn locks(&self, number: u64, pages: PageRange, access: Access, answer: OnReleased) {
+    fn locks(&self, number: u64, pages: PageRange, access: Access, answer: OnReleased) -> GiveUp {
         let cluster = match self.asked() {
             Ok(cluster) => cluster,
-            Err(refusal) => return answer(Err(refusal)),
+            Err(refusal) => {
+                answer(Err(refusal));
+                return Box::new(|| {});
+            }
         };
         let ended = |ended: Result<(), NotLocked>| {
             answer(ended.map_err(|why| match why {
@@ -118,7 +121,7 @@ impl Cluster for Joined {
                 why => Refusal::Cluster(why.to_string()),
             }));
         };
-        cluster.locks(number, pages, access, Box::new(ended));
+        cluster.locks(number, pages, access, Box::new(ended))
     }
 
     fn unlocks(&self, number: u64, pages: PageRange, access: Access) {

@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 pub fn folder_of_this_process() -> PathBuf {
     let folder = tempfile::tempdir().unwrap().keep();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-    farpage_test_machine::copy_program(env!("CARGO_BIN_EXE_farpage"), folder.join("farpage")).unwrap();
+    farpage_test_machine::copy_program(env!("CARGO_BIN_EXE_farpage"), folder.join("farpage"))
+        .unwrap();
     let mut watch = Command::new("sh");
     watch.args(["-c", "cat; rm -rf \"$0\""]).arg(&folder);
     watch.stdin(Stdio::piped()).stdout(Stdio::null());

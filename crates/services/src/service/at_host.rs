@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farpage_abi::{Access, PageRange};
-use farpage_port::SendRight;
+use farpage_port::Sender;
 use farpage_port::interface::Answer;
 
-use crate::cluster::Cluster;
-use crate::interface::Tried;
+use crate::Refusal;
+use crate::cluster::{Cluster, GiveUp};
+use crate::interface::{Pages, Tried};
 
 /// One lock.
 pub(crate) struct AtHost {
@@ -18,14 +19,21 @@ pub(crate) struct AtHost {
     state: Mutex<State>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     /// The pages are on their way.
-    Asked,
-    Locked,
+    Asked {
+        give_up: Option<GiveUp>,
+        /// Who waits for them.
+        waits: Option<Answer<Tried<bool>>>,
+    },
+    /// They are locked, or cannot be.
+    Ended(Result<(), Refusal>),
     /// Nobody has the lock any more.
     Over,
 }
+
+/// Who asked is told, whatever becomes of the object.
+struct Ends(Option<Arc<AtHost>>);
 
 impl AtHost {
     pub(super) fn new(
@@ -43,7 +51,10 @@ impl AtHost {
             } else {
                 Access::Read
             },
-            state: Mutex::new(State::Asked),
+            state: Mutex::new(State::Asked {
+                give_up: None,
+                waits: None,
+            }),
         }
     }
 
@@ -51,37 +62,96 @@ impl AtHost {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for the pages. Whoever asked gets the right when they are here, and has the lock as long as that.
-    pub(super) fn begins(self: Arc<Self>, right: SendRight, answer: Answer<Tried<SendRight>>) {
-        let (number, pages, access) = (self.number, self.pages, self.access);
-        let cluster = Arc::clone(&self.cluster);
+    /// Asks for the pages.
+    pub(super) fn begins(self: &Arc<Self>) {
+        let mut ends = Ends(Some(Arc::clone(self)));
         let ended = move |ended: Result<(), _>| {
-            if ended.is_ok() {
-                self.is_locked();
+            if let Some(lock) = ends.0.take() {
+                lock.ends(ended);
             }
-            // Who asked may be gone: the right goes, and the lock with it.
-            let _ = answer.give(Tried(ended.map(|()| right)));
         };
-        cluster.locks(number, pages, access, Box::new(ended));
+        let gives_up = self
+            .cluster
+            .locks(self.number, self.pages, self.access, Box::new(ended));
+        if let State::Asked { give_up, .. } = &mut *self.state() {
+            *give_up = Some(gives_up);
+        }
     }
 
-    fn is_locked(&self) {
-        let is_over = {
+    fn ends(&self, ended: Result<(), Refusal>) {
+        let was = {
             let mut state = self.state();
-            let is_over = *state == State::Over;
-            *state = State::Locked;
-            is_over
+            let next = match &*state {
+                State::Asked { .. } => State::Ended(ended.clone()),
+                State::Ended(_) | State::Over => State::Over,
+            };
+            std::mem::replace(&mut *state, next)
         };
-        if is_over {
-            self.is_over();
+        match was {
+            State::Asked { waits, .. } => {
+                if let Some(answer) = waits {
+                    // Who waited may be gone.
+                    let _ = answer.give(Tried(ended.map(|()| true)));
+                }
+            }
+            State::Ended(_) | State::Over => {
+                if ended.is_ok() {
+                    self.gives_back();
+                }
+            }
         }
     }
 
     /// Nobody has the lock any more.
     pub(super) fn is_over(&self) {
         let was = std::mem::replace(&mut *self.state(), State::Over);
-        if was == State::Locked {
-            self.cluster.unlocks(self.number, self.pages, self.access);
+        match was {
+            State::Asked { give_up, .. } => {
+                if let Some(give_up) = give_up {
+                    give_up();
+                }
+            }
+            State::Ended(Ok(())) => self.gives_back(),
+            State::Ended(Err(_)) | State::Over => {}
+        }
+    }
+
+    fn gives_back(&self) {
+        self.cluster.unlocks(self.number, self.pages, self.access);
+    }
+
+    fn are_here(&self, waits: bool, answer: Answer<Tried<bool>>) {
+        let here = match &mut *self.state() {
+            State::Asked { waits: place, .. } if waits => {
+                // Who waited before has called again.
+                *place = Some(answer);
+                return;
+            }
+            State::Asked { .. } => Ok(false),
+            State::Ended(ended) => ended.clone().map(|()| true),
+            State::Over => return,
+        };
+        // Who asked may be gone.
+        let _ = answer.give(Tried(here));
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if let Some(lock) = self.0.take() {
+            lock.ends(Err(Refusal::Cluster("the object was closed".into())));
+        }
+    }
+}
+
+/// The port of pages that stay in memory; without a lock they are here.
+pub(super) struct OfPages(pub(super) Option<Arc<AtHost>>);
+
+impl Pages for OfPages {
+    fn are_here(&mut self, _: Sender, waits: bool, answer: Answer<Tried<bool>>) {
+        match &self.0 {
+            Some(lock) => lock.are_here(waits, answer),
+            None => drop(answer.give(Tried(Ok(true)))),
         }
     }
 }

@@ -28,6 +28,12 @@ pub fn interrupts(is_interrupted: fn() -> bool) {
     INTERRUPTS.get_or_init(|| is_interrupted);
 }
 
+pub(crate) fn is_interrupted() -> bool {
+    INTERRUPTS
+        .get()
+        .is_some_and(|is_interrupted| is_interrupted())
+}
+
 /// One call of one thread.
 pub(super) struct Stands<'a> {
     place: &'a Place,
@@ -136,10 +142,7 @@ impl Ground for Stands<'_> {
             if now < looks {
                 let ns = (looks - now).as_nanos() as u64;
                 futex::wait(sleeper, seen, Some(ns));
-                if INTERRUPTS
-                    .get()
-                    .is_some_and(|is_interrupted| is_interrupted())
-                {
+                if is_interrupted() {
                     return Slept::TimedOut;
                 }
                 continue;

@@ -35,6 +35,7 @@ mod semaphore;
 pub use barrier::Barrier;
 pub use farpage_sync::Kind;
 pub use ground::interrupts;
+pub(crate) use ground::is_interrupted;
 pub use mutex::{Acquired, Condition, Guard, Mutex, Waited};
 pub use semaphore::Semaphore;
 

@@ -31,7 +31,7 @@ use crate::backing::{Backing, BackingError};
 use crate::counters::Figures;
 use crate::object::{About, lock};
 use crate::server::{
-    Hosts, Left, OnLocked, OnReleased, OpenError, Server, Wire, Wrong, check_kind,
+    GiveUp, Hosts, Left, OnLocked, OnReleased, OpenError, Server, Wire, Wrong, check_kind,
 };
 use crate::types::Types;
 use lives::Questions;
@@ -551,8 +551,8 @@ impl Cluster {
     }
 
     /// As [`Server::locks`].
-    pub fn locks(&self, number: u64, pages: PageRange, access: Access, on_end: OnLocked) {
-        self.inner.server.locks(number, pages, access, on_end);
+    pub fn locks(&self, number: u64, pages: PageRange, access: Access, on_end: OnLocked) -> GiveUp {
+        self.inner.server.locks(number, pages, access, on_end)
     }
 
     /// As [`Server::unlocks`].

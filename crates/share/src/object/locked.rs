@@ -22,6 +22,8 @@ pub(crate) enum NotTaken {
     Exchanged,
     /// A unit cannot be had.
     Failed(PagerError),
+    /// Who asked does not want it any more.
+    GivenUp,
 }
 
 /// Is told how locking has ended, perhaps within an event of the object.
@@ -41,6 +43,8 @@ struct State {
     answer: Option<Result<(), NotTaken>>,
     /// Who asked has gone away: whoever answers goes on.
     is_left: bool,
+    /// It is not wanted any more.
+    is_given_up: bool,
     on_end: Option<OnLocked>,
 }
 
@@ -53,20 +57,31 @@ enum Tried {
 }
 
 impl Shared {
-    /// Keeps units at this host, for at least this access, from when `on_end` is told.
-    pub(crate) fn locks(&self, units: Range<u64>, access: Access, on_end: OnLocked) {
+    /// Keeps units at this host, for at least this access, from when `on_end` is told. What [`Shared::gives_up`]
+    /// wants, unless it has ended already.
+    pub(crate) fn locks(
+        &self,
+        units: Range<u64>,
+        access: Access,
+        on_end: OnLocked,
+    ) -> Option<Arc<Locking>> {
         let why = match (&self.kind, units.is_empty()) {
             (Kind::Twinned(_) | Kind::Simple(_), _) => Some(NotTaken::Kind),
-            (Kind::Plain | Kind::Mirrored(_), true) => return on_end(Ok(())),
+            (Kind::Plain | Kind::Mirrored(_), true) => {
+                on_end(Ok(()));
+                return None;
+            }
             (Kind::Plain | Kind::Mirrored(_), false) => self.over().map(NotTaken::Failed),
         };
         if let Some(why) = why {
-            return on_end(Err(why));
+            on_end(Err(why));
+            return None;
         }
         let state = State {
             at: units.start,
             answer: None,
             is_left: false,
+            is_given_up: false,
             on_end: Some(on_end),
         };
         let locking = Locking {
@@ -74,7 +89,21 @@ impl Shared {
             access,
             state: Mutex::new(state),
         };
-        self.locks_next(&Arc::new(locking));
+        let locking = Arc::new(locking);
+        self.locks_next(&locking);
+        Some(locking)
+    }
+
+    /// Who asked for units does not want them any more: what it has of them is given back, and `on_end` told, unless
+    /// it has been.
+    pub(crate) fn gives_up(&self, locking: &Arc<Locking>) {
+        let at = {
+            let mut state = lock(&locking.state);
+            state.is_given_up = true;
+            state.at
+        };
+        // No peer has to do with it.
+        let _ = self.happens(at, Event::GiveUp(Arc::clone(locking)));
     }
 
     /// Gives back what was locked so.
@@ -104,6 +133,10 @@ impl Shared {
             None => {
                 state.is_left = true;
                 return false;
+            }
+            Some(Ok(())) if state.is_given_up => {
+                state.at += 1;
+                Err(NotTaken::GivenUp)
             }
             Some(Ok(())) if state.at + 1 < locking.units.end => {
                 state.at += 1;
@@ -141,7 +174,29 @@ impl Shared {
         unit: u64,
         locking: Arc<Locking>,
     ) -> Result<(), PagerError> {
+        if lock(&locking.state).is_given_up {
+            self.answers_lock(&locking, Err(NotTaken::GivenUp));
+            return Ok(());
+        }
         self.with(unit, |cell| cell.locking.push(locking));
+        self.takes_locks(places, unit)
+    }
+
+    /// Event::GiveUp.
+    pub(super) fn gives_up_lock(
+        &self,
+        places: &Places<'_>,
+        unit: u64,
+        locking: &Arc<Locking>,
+    ) -> Result<(), PagerError> {
+        let is_it = |one: &mut Arc<Locking>| Arc::ptr_eq(one, locking);
+        let waited = self.with(unit, |cell| {
+            cell.locking.extract_if(.., is_it).next().is_some()
+        });
+        if waited {
+            self.answers_lock(locking, Err(NotTaken::GivenUp));
+        }
+        // Others may have waited behind it.
         self.takes_locks(places, unit)
     }
 

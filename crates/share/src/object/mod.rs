@@ -417,6 +417,7 @@ impl Shared {
             Event::Unlock => Ok(self.unlock(places, unit)),
             Event::TakeOver => Ok(self.is_to_take(places, unit)),
             Event::Lock(locking) => Ok(self.is_to_lock(places, unit, locking)),
+            Event::GiveUp(locking) => Ok(self.gives_up_lock(places, unit, &locking)),
             Event::GiveBack(access) => {
                 self.gives_lock_back(unit, access);
                 Ok(Ok(()))

@@ -277,6 +277,9 @@ pub enum NotLocked {
     /// It is not open here.
     #[error("the object is not open at this host")]
     Closed,
+    /// Nobody wants it any more.
+    #[error("the lock was given up while it waited for pages of '{0}'; take it again")]
+    GivenUp(String),
     /// A page cannot be had.
     #[error("a page of '{0}' cannot be had ({1}); look at the paging space of this host")]
     Failed(String, PagerError),
@@ -284,6 +287,10 @@ pub enum NotLocked {
 
 /// Is told how locking has ended.
 pub type OnLocked = Box<dyn FnOnce(Result<(), NotLocked>) + Send>;
+
+/// Gives up a lock that is being taken: it ends with [`NotLocked::GivenUp`], at once or when an answer that is under
+/// way has come. Does nothing when it has ended.
+pub type GiveUp = Box<dyn FnOnce() + Send>;
 
 fn not_locked(name: String, why: NotTaken) -> NotLocked {
     match why {
@@ -293,6 +300,7 @@ fn not_locked(name: String, why: NotTaken) -> NotLocked {
         NotTaken::Failed(LOST | UNREADABLE) => NotLocked::Lost(name),
         NotTaken::Failed(FENCED) => NotLocked::Out(name),
         NotTaken::Failed(error) => NotLocked::Failed(name, error),
+        NotTaken::GivenUp => NotLocked::GivenUp(name),
     }
 }
 
@@ -513,14 +521,22 @@ impl Server {
 
     /// Keeps pages of an object at this host from when `on_end` is told, perhaps within a message: others wait
     /// who want to write, and with [`Access::Write`] who want to read, until [`Server::unlocks`]. Units are
-    /// taken in their order.
-    pub fn locks(&self, number: u64, pages: PageRange, access: Access, on_end: OnLocked) {
+    /// taken in their order. What is returned gives it up.
+    pub fn locks(&self, number: u64, pages: PageRange, access: Access, on_end: OnLocked) -> GiveUp {
         let Some(shared) = self.shared(number) else {
-            return on_end(Err(NotLocked::Closed));
+            on_end(Err(NotLocked::Closed));
+            return Box::new(|| {});
         };
         let name = shared.about.name.clone();
         let ended = |ended: Result<(), _>| on_end(ended.map_err(|why| not_locked(name, why)));
-        shared.locks(shared.units_of(pages), access, Box::new(ended));
+        let locking = shared.locks(shared.units_of(pages), access, Box::new(ended));
+        // It does not keep the object open.
+        let shared = Arc::downgrade(&shared);
+        Box::new(move || {
+            if let (Some(shared), Some(locking)) = (shared.upgrade(), locking) {
+                shared.gives_up(&locking);
+            }
+        })
     }
 
     /// Gives back what was locked so.
