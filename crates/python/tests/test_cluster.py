@@ -6,6 +6,7 @@ import pickle
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 
@@ -143,6 +144,50 @@ b[25] = 3
     # What a device is told of stays where it is.
     with a[:8].pin(write=True), fp.lock_area(a[:8], pinned=True) as locked:
         locked.check()
+
+
+def test_who_waits_to_pin_gives_up(sockets, script):
+    a = fp.shared("grid", shape=(64, 512), dtype="f8")
+    a[:] = 1
+    late = """
+import farpage as fp
+b = fp.shared("grid")
+with b[40:].pin(write=True), b[50:].pin(write=True, timeout=0):
+    pass
+for seconds in 0, 0.4:
+    try:
+        b[:20].pin(write=True, timeout=seconds)
+    except TimeoutError as error:
+        print(type(error).__name__, error)
+"""
+    waits = f"""
+import os
+os.environ['FARPAGE_HOST'] = {sockets[1]!r}
+import farpage as fp
+b = fp.shared("grid")
+print("waits", flush=True)
+b[:20].pin(write=True)
+"""
+    # Through the host kernel that has pinned a part.
+    writes = "import farpage as fp; fp.shared('grid')[3] += 1"
+    with a[8:9].pin(write=True):
+        said = elsewhere(script, sockets[1], late).splitlines()
+        assert len(said) == 2 and all(line.startswith("TimedOut pages of 'grid' have not come") for line in said)
+        elsewhere(script, sockets[0], writes)
+        for how in signal.SIGINT, signal.SIGKILL:
+            program = subprocess.Popen([sys.executable, "-c", waits], stdout=-1, stderr=-1, text=True)
+            assert program.stdout.readline() == "waits\n"
+            time.sleep(0.5)
+            assert program.poll() is None
+            program.send_signal(how)
+            _, raised = program.communicate(timeout=30)
+            assert program.returncode == -how, raised
+            assert ("KeyboardInterrupt" in raised) == (how == signal.SIGINT)
+            elsewhere(script, sockets[0], writes)
+    assert (a[3] == 4).all()
+    with pytest.raises(fp.errors.ArgumentError, match="give seconds"):
+        a.pin(timeout=-3)
+    assert elsewhere(script, sockets[1], "import farpage as fp; p = fp.shared('grid').pin(write=True); print(1)") == "1"
 
 
 def test_what_cannot_be_pinned_is_refused(sockets):
