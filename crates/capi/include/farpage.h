@@ -960,6 +960,25 @@ int32_t fp_shared_release(const struct fp_shared *shared,
 int32_t fp_shared_acquire(const struct fp_shared *shared,
                           struct fp_error *error);
 
+// Keeps the pages that have some of the `bytes` bytes at `offset` of mapped shared memory at this host and in its
+// memory. Other hosts read them on and do not write to them, or with `to_write` not 0 do neither: they wait. When
+// this returns the pages are here; it waits as long as another host has some of them locked in a way that does
+// not allow it, `timeout_ms` at most: 0 for pages that are here already, UINT64_MAX as long as it takes.
+//
+// What is to be written meanwhile, or locked for a device (fp_lock_area with FP_PINNED), is locked with `to_write`.
+// Several parts are one call, or locked in the order of their bytes on all hosts: hosts wait in a circle
+// otherwise. Writes a handle to `*handle`, for fp_unlock_area and fp_lock_check (FP_STALE when this host was cut off).
+// When it fails nothing is locked: FP_TIMED_OUT; FP_ARGUMENT for FP_RELEASE, FP_SIMPLE, what is sealed and is to be
+// written, and what any program of this host has locked to read and is to be written; FP_KERNEL for more than may be
+// kept in memory. Returns the error's code.
+int32_t fp_shared_lock(const struct fp_shared *shared,
+                       uint64_t offset,
+                       uint64_t bytes,
+                       uint32_t to_write,
+                       uint64_t timeout_ms,
+                       uint64_t *handle,
+                       struct fp_error *error);
+
 // Unmaps it; pointers into it are not valid any more. It is gone when no program of any host has it,
 // unless it stays. Takes NULL.
 void fp_shared_close(struct fp_shared *shared);

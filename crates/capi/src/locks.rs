@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farpage::{Block, Hold, LockError, Locked};
+use farpage_services::Wire;
 use farpage_services::locks::SegmentLock;
 
 use crate::error::{
@@ -30,6 +31,8 @@ pub(crate) enum Held {
     Own(Locked),
     /// Shared memory, by the host kernel.
     Shared(SegmentLock),
+    /// Pages of shared memory of the cluster, at this host.
+    AtHost(Wire),
 }
 
 impl Held {
@@ -37,6 +40,7 @@ impl Held {
         match self {
             Self::Own(locked) => Ok(locked.check()?),
             Self::Shared(lock) => Ok(lock.check()?),
+            Self::AtHost(wire) => Ok(wire.check()?),
         }
     }
 
@@ -44,6 +48,7 @@ impl Held {
         match self {
             Self::Own(locked) => Ok(locked.frames()?),
             Self::Shared(lock) => Ok(lock.frames()?),
+            Self::AtHost(_) => Err(no_frames()),
         }
     }
 
@@ -51,8 +56,15 @@ impl Held {
         match self {
             Self::Own(locked) => Ok(locked.blocks(most)?),
             Self::Shared(lock) => Ok(lock.blocks(most)?),
+            Self::AtHost(_) => Err(no_frames()),
         }
     }
+}
+
+fn no_frames() -> Failure {
+    let message = "handle: fp_shared_lock keeps pages at this host, in whichever frames; lock them, too (fp_lock_area with \
+                   FP_PINNED, of fp_shared_data), and ask that handle";
+    Failure::new(FP_UNSUPPORTED, message.into())
 }
 
 struct Locks {

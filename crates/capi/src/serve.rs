@@ -7,7 +7,8 @@ use farpage_services::pager::SourceObject;
 use farpage_services::{Error, Host, Offered, Refusal, default_socket};
 
 use crate::error::{
-    FP_ARGUMENT, FP_DENIED, FP_KERNEL, FP_NOT_FOUND, FP_UNREACHABLE, Failure, FpError, call,
+    FP_ARGUMENT, FP_DENIED, FP_KERNEL, FP_NOT_FOUND, FP_STALE, FP_TIMED_OUT, FP_UNREACHABLE,
+    Failure, FpError, call,
 };
 use crate::pager::{FpPager, callbacks};
 
@@ -36,8 +37,14 @@ impl From<Error> for Failure {
             ) => FP_DENIED,
             Error::File { .. }
             | Error::Refused(
-                Refusal::Name(_) | Refusal::Size(_) | Refusal::Differs(..) | Refusal::Unfit(_),
+                Refusal::Name(_)
+                | Refusal::Size(_)
+                | Refusal::Differs(..)
+                | Refusal::Unfit(_)
+                | Refusal::Outside(_),
             ) => FP_ARGUMENT,
+            Error::Refused(Refusal::Unkept) => FP_STALE,
+            Error::Late(_) => FP_TIMED_OUT,
             Error::Refused(Refusal::Lock(refusal)) => crate::shared_locks::code(refusal),
             Error::Connect { .. } | Error::Call(_) | Error::Unlocked => FP_UNREACHABLE,
             _ => FP_KERNEL,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use farpage_control::ControlError;
 use farpage_host::{CallError, Object};
 use farpage_member::{Joining, Member};
-use farpage_services::Host;
 use farpage_services::cluster::{Consistency, Scheduler, Wanted};
+use farpage_services::{Access, Host};
 use farpage_share::{HaveError, OpenError, Unreleased, Wish, element_bytes};
 use farpage_sys::process;
 use serde_json::{Value, json};
@@ -19,7 +19,9 @@ use crate::error::{
     FP_ARGUMENT, FP_DENIED, FP_KERNEL, FP_NOT_FOUND, FP_UNREACHABLE, FP_UNSUPPORTED, Failure,
     FpError, bytes_at, bytes_at_mut, call, coded, handle, text,
 };
+use crate::locks::{self, Held};
 use crate::options::copy_known;
+use crate::sync::limit;
 
 /// The host that wrote to a page last decides of it.
 pub const FP_DISTRIBUTED: u32 = 0;
@@ -398,6 +400,46 @@ pub unsafe extern "C" fn fp_shared_acquire(shared: *const FpShared, error: *mut 
     };
     // SAFETY: NULL or the caller's own.
     unsafe { coded(error, acquire) }
+}
+
+/// Keeps the pages that have some of the `bytes` bytes at `offset` of mapped shared memory at this host and in its
+/// memory. Other hosts read them on and do not write to them, or with `to_write` not 0 do neither: they wait. When
+/// this returns the pages are here; it waits as long as another host has some of them locked in a way that does
+/// not allow it, `timeout_ms` at most: 0 for pages that are here already, UINT64_MAX as long as it takes.
+///
+/// What is to be written meanwhile, or locked for a device (fp_lock_area with FP_PINNED), is locked with `to_write`.
+/// Several parts are one call, or locked in the order of their bytes on all hosts: hosts wait in a circle
+/// otherwise. Writes a handle to `*handle`, for fp_unlock_area and fp_lock_check (FP_STALE when this host was cut off).
+/// When it fails nothing is locked: FP_TIMED_OUT; FP_ARGUMENT for FP_RELEASE, FP_SIMPLE, what is sealed and is to be
+/// written, and what any program of this host has locked to read and is to be written; FP_KERNEL for more than may be
+/// kept in memory. Returns the error's code.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fp_shared_lock(
+    shared: *const FpShared,
+    offset: u64,
+    bytes: u64,
+    to_write: u32,
+    timeout_ms: u64,
+    handle: *mut u64,
+    error: *mut FpError,
+) -> i32 {
+    let access = match to_write {
+        0 => Access::Read,
+        _ => Access::Write,
+    };
+    let lock = || {
+        // SAFETY: the header asks for NULL or what was opened.
+        match &unsafe { crate::error::handle(shared, "shared") }?.0 {
+            Where::Mapped(mapped) => {
+                let wire = mapped.lock(offset, bytes, access, limit(timeout_ms))?;
+                // SAFETY: NULL or the caller's own.
+                unsafe { locks::keep(Held::AtHost(wire), handle) }
+            }
+            Where::Called { .. } => Err(by_calls("shared", "is locked")),
+        }
+    };
+    // SAFETY: NULL or the caller's own.
+    unsafe { coded(error, lock) }
 }
 
 /// Unmaps it; pointers into it are not valid any more. It is gone when no program of any host has it,

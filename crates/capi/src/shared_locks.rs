@@ -134,8 +134,8 @@ pub unsafe extern "C" fn fp_lend_lock(
         let name = unsafe { text(name, "name") }?;
         match &*locks::held(handle)? {
             Held::Shared(lock) => Ok(lock.lend(name)?),
-            Held::Own(_) => Err(Failure::argument(
-                "handle: it is of memory of this process alone; give one of fp_lock_shared or fp_lock_segment",
+            Held::Own(_) | Held::AtHost(_) => Err(Failure::argument(
+                "handle: what it locks is not lent; give one of fp_lock_shared or fp_lock_segment",
             )),
         }
     };

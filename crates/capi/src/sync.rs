@@ -41,7 +41,7 @@ impl From<SyncError> for Failure {
     }
 }
 
-fn limit(timeout_ms: u64) -> Option<Duration> {
+pub(crate) fn limit(timeout_ms: u64) -> Option<Duration> {
     (timeout_ms < u64::MAX).then(|| Duration::from_millis(timeout_ms))
 }
 

@@ -151,6 +151,14 @@ class Pinned:
         """Gives them back. Once more is nothing."""
         self._wire = None
 
+    def check(self):
+        """Raises `Stale` when the pages are not kept any more: this host was cut off from the cluster, or has left it;
+        `Unreachable` when its host kernel has gone, `LockError` when they were given back, or in a child of fork.
+        """
+        if not self.is_pinned:
+            raise errors.LockError("cannot check what was given back; pin it again")
+        self._wire.check()
+
 
 def _again(name, start, dtype, shape, strides):
     whole = _as_it_is(name, (dtype, shape, strides))

@@ -54,6 +54,7 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
         ) => "ArgumentError",
         Error::File { .. } => "ArgumentError",
         Error::Late(_) => "TimedOut",
+        Error::Refused(Refusal::Unkept) => "Stale",
         Error::Refused(Refusal::Lock(refusal)) => not_locked(refusal),
         Error::Refused(Refusal::NotYours(_)) | Error::NotOurs(..) | Error::Denied(..) => "Denied",
         _ => "KernelError",
@@ -199,7 +200,16 @@ struct Hold(#[expect(dead_code, reason = "it is held")] farpage_services::Hold);
 
 /// Bytes of shared memory that stay in memory as long as this lives.
 #[pyclass(module = "farpage._farpage", frozen)]
-struct Wire(#[expect(dead_code, reason = "it is held")] farpage_services::Wire);
+struct Wire(farpage_services::Wire);
+
+#[pymethods]
+impl Wire {
+    /// Whether they still do.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        let checked = py.detach(|| self.0.check());
+        checked.map_err(|error| raised(py, &error))
+    }
+}
 
 impl Shared {
     pub(crate) fn new(shared: farpage_services::Shared) -> Self {

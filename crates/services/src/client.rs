@@ -31,6 +31,7 @@ use crate::here;
 use crate::interface::{
     Failures, KernelClient, MemoryClient, NetNameClient, OfCluster, PagesClient, Tried,
 };
+use crate::locks::LockRefusal;
 use crate::pager::{MemoryObject, MemoryObjects};
 use crate::passes;
 use crate::sync;
@@ -233,8 +234,19 @@ pub enum Created {
 
 /// As long as it lives, pages stay in memory ([`Shared::wire`]).
 pub struct Wire {
-    _right: OfProcess<SendRight>,
+    pages: OfProcess<PagesClient>,
     _shared: Shared,
+}
+
+impl Wire {
+    /// Whether they still do, and, of memory that other hosts have, too ([`Shared::lock`]), at this host.
+    ///
+    /// # Errors
+    /// [`Refusal::Unkept`] when this host was cut off or has left the cluster; [`Error::Unlocked`] when the host
+    /// kernel has gone; [`Refusal::Lock`] in a child of fork.
+    pub fn check(&self) -> Result<(), Error> {
+        self.pages.ask_lock(|pages| pages.are_here(false)).map(drop)
+    }
 }
 
 /// As long as it lives, so does shared memory that was made here, until its name is taken away.
@@ -257,6 +269,23 @@ impl<T> OfProcess<T> {
 
     pub(crate) fn is_own(&self) -> bool {
         self.process.load(Ordering::Acquire) == std::process::id()
+    }
+
+    /// Asks something that stands for a lock.
+    pub(crate) fn ask_lock<R>(
+        &self,
+        ask: impl FnOnce(&T) -> Result<Tried<R>, InvokeError>,
+    ) -> Result<R, Error> {
+        if !self.is_own() {
+            return Err(Refusal::from(LockRefusal::Parents).into());
+        }
+        match ask(self) {
+            Ok(tried) => Ok(tried.0?),
+            Err(InvokeError::Call(CallError::Refused(_) | CallError::Unanswered)) => {
+                Err(Error::Unlocked)
+            }
+            Err(why) => Err(why.into()),
+        }
     }
 
     /// It is this process's from now on.
@@ -1102,7 +1131,7 @@ impl Shared {
             self.words()[(page * PAGE / 8) as usize].load(Ordering::Relaxed);
         }
         Ok(Wire {
-            _right: OfProcess::new(right),
+            pages: OfProcess::new(PagesClient::new(right).with_timeout(PATIENCE)),
             _shared: self.clone(),
         })
     }

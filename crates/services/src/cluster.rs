@@ -250,6 +250,9 @@ pub trait Cluster: Send + Sync {
     /// What is returned gives it up as long as `answer` was not told, and does nothing later.
     fn locks(&self, number: u64, pages: PageRange, access: Access, answer: OnReleased) -> GiveUp;
 
+    /// Whether all of it still is, by whomever: a host that is cut off or leaves has no locks.
+    fn has_locked(&self, number: u64, pages: PageRange, access: Access) -> bool;
+
     /// Gives back what was locked so.
     fn unlocks(&self, number: u64, pages: PageRange, access: Access);
 

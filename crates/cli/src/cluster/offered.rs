@@ -124,6 +124,11 @@ impl Cluster for Joined {
         cluster.locks(number, pages, access, Box::new(ended))
     }
 
+    fn has_locked(&self, number: u64, pages: PageRange, access: Access) -> bool {
+        self.stay()
+            .is_ok_and(|cluster| cluster.has_locked(number, pages, access))
+    }
+
     fn unlocks(&self, number: u64, pages: PageRange, access: Access) {
         // With a stay that is over, all is given back.
         if let Ok(cluster) = self.stay() {

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 
 use farpage_abi::PAGE_BYTES;
+use farpage_port::SendRight;
 use farpage_port::interface::{Both, Fd, InvokeError};
-use farpage_port::{CallError, SendRight};
 
-use super::{Block, Hold, LockAbout, LockRefusal, LockWanted, LocksListed};
+use super::{Block, Hold, LockAbout, LockWanted, LocksListed};
 use crate::client::OfProcess;
 use crate::interface::{KernelClient, LockedClient, Tried};
 use crate::{Error, Host, Refusal};
@@ -99,16 +99,7 @@ impl SegmentLock {
         &self,
         ask: impl FnOnce(&LockedClient) -> Result<Tried<T>, InvokeError>,
     ) -> Result<T, Error> {
-        if !self.lock.is_own() {
-            return Err(Refusal::from(LockRefusal::Parents).into());
-        }
-        match ask(&self.lock) {
-            Ok(tried) => Ok(tried.0?),
-            Err(InvokeError::Call(CallError::Refused(_) | CallError::Unanswered)) => {
-                Err(Error::Unlocked)
-            }
-            Err(why) => Err(why.into()),
-        }
+        self.lock.ask_lock(ask)
     }
 
     /// Lets other processes of this user borrow it by a name ([`Host::borrow_lock`]), also when this process has

@@ -128,7 +128,16 @@ impl AtHost {
                 return;
             }
             State::Asked { .. } => Ok(false),
-            State::Ended(ended) => ended.clone().map(|()| true),
+            State::Ended(Ok(())) => {
+                match self
+                    .cluster
+                    .has_locked(self.number, self.pages, self.access)
+                {
+                    true => Ok(true),
+                    false => Err(Refusal::Unkept),
+                }
+            }
+            State::Ended(Err(why)) => Err(why.clone()),
             State::Over => return,
         };
         // Who asked may be gone.

@@ -555,6 +555,12 @@ impl Cluster {
         self.inner.server.locks(number, pages, access, on_end)
     }
 
+    /// As [`Server::has_locked`].
+    #[must_use]
+    pub fn has_locked(&self, number: u64, pages: PageRange, access: Access) -> bool {
+        self.inner.server.has_locked(number, pages, access)
+    }
+
     /// As [`Server::unlocks`].
     pub fn unlocks(&self, number: u64, pages: PageRange, access: Access) {
         self.inner.server.unlocks(number, pages, access);

@@ -106,6 +106,16 @@ impl Shared {
         let _ = self.happens(at, Event::GiveUp(Arc::clone(locking)));
     }
 
+    /// Whether all of them are locked for this access.
+    pub(crate) fn has_locked(&self, mut units: Range<u64>, access: Access) -> bool {
+        self.over().is_none()
+            && units.all(|unit| {
+                let mut part = self.part(unit);
+                let page = part.get_mut(&unit).and_then(|cell| cell.unit.page());
+                page.is_some_and(|page| page.has_lock(access))
+            })
+    }
+
     /// Gives back what was locked so.
     pub(crate) fn unlocks_units(&self, units: Range<u64>, access: Access) {
         for unit in units {

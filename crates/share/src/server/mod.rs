@@ -539,6 +539,14 @@ impl Server {
         })
     }
 
+    /// True when all of the pages are locked at this host for this access: not any more when it is out of the
+    /// cluster, or leaves it.
+    #[must_use]
+    pub fn has_locked(&self, number: u64, pages: PageRange, access: Access) -> bool {
+        let has = |shared: Arc<Shared>| shared.has_locked(shared.units_of(pages), access);
+        self.shared(number).is_some_and(has)
+    }
+
     /// Gives back what was locked so.
     pub fn unlocks(&self, number: u64, pages: PageRange, access: Access) {
         if let Some(shared) = self.shared(number) {
