@@ -26,6 +26,8 @@ mod locks_of_hosts;
 mod mpi;
 #[path = "cluster/parallel.rs"]
 mod parallel;
+#[path = "cluster/pinned.rs"]
+mod pinned;
 #[path = "cluster/ports.rs"]
 mod ports;
 #[path = "cluster/release.rs"]
