@@ -126,7 +126,10 @@ b[25] = 3
         assert not said and (a[25] == 1).all()
         with pytest.raises(fp.errors.ArgumentError, match="locked to read, which is not exchanged"):
             a[10:12].pin(write=True)
+        pinned.check()
         pinned.unpin()
+        with pytest.raises(fp.errors.LockError, match="cannot check what was given back"):
+            pinned.check()
         time.sleep(0.5)
         # It waits to write now.
         assert not said and (a[25] == 1).all()
