@@ -27,6 +27,7 @@ const PAGE: usize = 4096;
 struct Device {
     registered: Arc<Mutex<BTreeMap<u64, (usize, usize)>>>,
     last: Arc<AtomicU64>,
+    bytes: Arc<AtomicU64>,
     most: Option<usize>,
 }
 
@@ -43,6 +44,7 @@ impl Register for Device {
         }
         let token = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         registered.insert(token, (at, bytes));
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(token)
     }
 
@@ -55,6 +57,11 @@ impl Register for Device {
 impl Device {
     fn count(&self) -> usize {
         self.registered.lock().unwrap().len()
+    }
+
+    /// Of all registrations there were.
+    fn registered_bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -145,6 +152,169 @@ fn what_overlaps_becomes_one_region_and_the_old_one_stays_while_it_is_held() {
     drop((all, new));
     unmap(at, 100);
     until("all is gone", || device.count() == 0);
+}
+
+/// Pieces that begin within a page have pages in common.
+#[test]
+fn pieces_one_behind_the_other_are_few_regions_and_registered_seldom() {
+    const PIECES: usize = 1000;
+    let _alone = alone();
+    let device = Device::default();
+    let cache = cache(&device);
+    let at = map(PIECES + 1);
+    // From below, from above, and from the middle on.
+    let orders: [fn(usize) -> usize; 3] = [
+        |step| step,
+        |step| PIECES - 1 - step,
+        |step| (step + PIECES / 2) % PIECES,
+    ];
+    for order in orders {
+        let before = device.registered_bytes();
+        for piece in (0..PIECES).map(order) {
+            let start = at + piece * PAGE + 100;
+            let held = cache.get(start, PAGE).unwrap();
+            let range = held.range();
+            assert!(range.start <= start && start + PAGE <= range.end);
+        }
+        let registered = (device.registered_bytes() - before) / PAGE as u64;
+        assert!(registered < 20 * PIECES as u64, "{registered} pages");
+        let sums = cache.sums();
+        assert!(sums.regions < 30, "{sums:?}");
+        assert_eq!(sums.regions, device.count() as u64);
+        // All of them are found.
+        for piece in 0..PIECES {
+            cache.get(at + piece * PAGE + 100, PAGE).unwrap();
+        }
+        assert_eq!(cache.sums().made, sums.made);
+        cache.forget(at, (PIECES + 1) * PAGE);
+        assert_eq!(device.count(), 0);
+    }
+    // The larger neighbour stays, also while it is held; what goes away in the common page is gone of both.
+    let large = cache.get(at + 100, 10 * PAGE).unwrap();
+    let small = cache.get(at + 10 * PAGE + 100, PAGE).unwrap();
+    assert_eq!(small.range(), at + 10 * PAGE..at + 12 * PAGE);
+    assert!(!large.is_gone() && !small.is_gone());
+    let token = small.token();
+    drop(small);
+    assert_eq!(cache.get(at + 10 * PAGE, 1).unwrap().token(), token);
+    discard(at + 9 * PAGE, mem::MADV_DONTNEED);
+    assert!(large.is_gone());
+    let again = cache.get(at + 10 * PAGE + 100, PAGE).unwrap();
+    assert_ne!(again.token(), token);
+    // When the second goes the first has the page alone.
+    let first = cache.get(at + 20 * PAGE, 10 * PAGE).unwrap();
+    let second = cache.get(at + 29 * PAGE, 2 * PAGE).unwrap();
+    let token = first.token();
+    assert_ne!(second.token(), token);
+    discard(at + 29 * PAGE, mem::MADV_DONTNEED);
+    assert!(second.is_gone() && !first.is_gone());
+    drop(second);
+    until("it is let go of", || device.count() == 3);
+    assert_eq!(cache.get(at + 29 * PAGE, PAGE).unwrap().token(), token);
+    drop((large, again, first));
+    unmap(at, PIECES + 1);
+    until("all is gone", || device.count() == 0);
+}
+
+/// A device that has each page once.
+struct Once(Device);
+
+impl Register for Once {
+    fn register(&mut self, at: usize, bytes: usize) -> Result<u64, RegisterError> {
+        let overlaps = |(from, long): &(usize, usize)| *from < at + bytes && at < from + long;
+        if self.0.registered.lock().unwrap().values().any(overlaps) {
+            return Err(RegisterError::Refused {
+                at: at as u64,
+                asked: bytes as u64 >> 10,
+                why: "it has some of it".into(),
+                full: false,
+            });
+        }
+        self.0.register(at, bytes)
+    }
+
+    fn deregister(&mut self, at: usize, bytes: usize, token: u64) {
+        self.0.deregister(at, bytes, token);
+    }
+}
+
+#[test]
+fn a_device_that_takes_no_page_twice_has_neighbours_as_one() {
+    let _alone = alone();
+    let device = Device::default();
+    let cache = Registrations::new(Once(device.clone()), Limits::default()).unwrap();
+    let at = map(20);
+    cache.get(at + 100, 10 * PAGE).unwrap();
+    let small = cache.get(at + 10 * PAGE + 100, PAGE).unwrap();
+    assert_eq!(small.range(), at..at + 12 * PAGE);
+    assert_eq!(device.count(), 1);
+    drop(small);
+    unmap(at, 20);
+    until("all is gone", || device.count() == 0);
+}
+
+/// Random pieces are got, held and given back, and random pages discarded, beside a list of what was discarded when.
+#[test]
+fn what_is_found_is_registered_and_was_not_discarded_since() {
+    const ALL: usize = 1100;
+    let _alone = alone();
+    for seed in 1..9_u64 {
+        let device = Device::default();
+        // Few places: some are given up for others.
+        let cache = Registrations::new(device.clone(), limits(1400 * PAGE, 40)).unwrap();
+        let at = map(ALL);
+        // The last token before each page was discarded.
+        let mut discarded = vec![0; ALL];
+        let mut held = Vec::new();
+        let mut dice = seed;
+        let mut roll = |below: usize| {
+            dice = dice
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (dice >> 33) as usize % below
+        };
+        for _ in 0..3000 {
+            match roll(12) {
+                0 => {
+                    let (first, pages) = (roll(ALL), 1 + roll(3));
+                    let pages = pages.min(ALL - first);
+                    // SAFETY: no reference to it is anywhere.
+                    unsafe { mem::advise(at + first * PAGE, pages * PAGE, mem::MADV_DONTNEED) }
+                        .unwrap();
+                    let last = device.last.load(Ordering::Relaxed);
+                    discarded[first..first + pages].fill(last);
+                }
+                1 | 2 if !held.is_empty() => drop(held.swap_remove(roll(held.len()))),
+                _ => {
+                    let bytes = [PAGE, 3 * PAGE, 600 * PAGE][roll(40) / 19];
+                    let from = roll(ALL * 16 - bytes * 16 / PAGE) * (PAGE / 16);
+                    let Ok(one) = cache.get(at + from, bytes) else {
+                        held.clear();
+                        continue;
+                    };
+                    let (range, token) = (one.range(), one.token());
+                    assert!(range.start <= at + from && at + from + bytes <= range.end);
+                    assert!(!one.is_gone());
+                    let known = device.registered.lock().unwrap()[&token];
+                    assert_eq!(known, (range.start, range.len()));
+                    for page in (range.start - at) / PAGE..(range.end - at) / PAGE {
+                        assert!(token > discarded[page], "seed {seed}, page {page}");
+                    }
+                    if held.len() < 8 {
+                        held.push(one);
+                    }
+                }
+            }
+        }
+        let sums = cache.sums();
+        assert!(
+            sums.evicted > 0 && sums.gone > 0 && sums.made < 3000,
+            "{sums:?}"
+        );
+        drop(held);
+        unmap(at, ALL);
+        until("all is gone", || device.count() == 0);
+    }
 }
 
 /// Makes memory go away, and tells whether all of it or a part in the middle.

@@ -79,7 +79,7 @@ impl Index {
         middle.0[slot(at, LEAF_SHIFT + 9)].get()
     }
 
-    /// The pages of `start..end`, below [`ADDRESSES`], are those of region `number`.
+    /// The pages of `start..end`, below [`ADDRESSES`], are those of region `number`, whosever they were.
     pub fn set(&self, start: usize, end: usize, number: u32) {
         for (at, until) in leaves(start, end) {
             let middle = made(&self.0.0[slot(at, LEAF_SHIFT + 18)]);
@@ -90,6 +90,15 @@ impl Index {
                 continue;
             }
             let pages = made(&low.leaves[leaf]);
+            // Another region has all of it, and keeps the rest.
+            let whole = low.whole[leaf].load(Ordering::Acquire);
+            if whole > 0 {
+                pages
+                    .0
+                    .iter()
+                    .for_each(|page| page.store(whole, Ordering::Release));
+                low.whole[leaf].store(0, Ordering::Release);
+            }
             for at in (at..until).step_by(1 << PAGE_SHIFT) {
                 pages.0[slot(at, PAGE_SHIFT)].store(number + 1, Ordering::Release);
             }

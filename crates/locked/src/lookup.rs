@@ -10,10 +10,13 @@ use crate::atomic::{AtomicU32, Ordering};
 use crate::hits::{Region, Use, is_unused};
 use crate::index::Index;
 
+const PAGE: usize = 4096;
+
 /// Threads that have a place of their own.
 pub const PLACES: usize = 256;
 
-/// Regions by address, and who uses them.
+/// Regions by address, and who uses them. Two may have one page in common, and none has all of another: so of those that
+/// have a page the last that begins has all that the others have from there on, and a page has one region to look at.
 pub struct Lookup {
     index: Index,
     regions: Box<[Region]>,
@@ -70,22 +73,52 @@ impl Lookup {
         &self.regions[number as usize]
     }
 
-    /// Where they are.
-    #[must_use]
-    pub fn index(&self) -> &Index {
-        &self.index
+    /// A region is found by its addresses from now on. The last page may be another's, too, which begins with it: who
+    /// looks for something that begins there finds that one, which has all that this one has of it.
+    pub fn place(&self, number: u32) {
+        let (start, end, _) = self.region(number).about();
+        let last = end - PAGE;
+        let begins_there = |other: u32| {
+            let region = self.region(other);
+            region.is_alive() && region.about().0 == last
+        };
+        let shares = last > start && self.index.find(last).is_some_and(begins_there);
+        self.index
+            .set(start, if shares { last } else { end }, number);
+    }
+
+    /// A dead region is not found any more. What it had in common with the one before is that one's alone.
+    pub fn displace(&self, number: u32) {
+        let (start, end, _) = self.region(number).about();
+        self.index.clear(start, end, number);
+        let is_free = start < end && self.index.find(start).is_none();
+        let before = start.checked_sub(PAGE).filter(|_| is_free);
+        if let Some(before) = before.and_then(|at| self.index.find(at)) {
+            let region = self.region(before);
+            let (from, until, _) = region.about();
+            if region.is_alive() && from < start && until == start + PAGE {
+                self.index.set(start, until, before);
+            }
+        }
+    }
+
+    /// Tells `found` each region that has some of `start..end`, perhaps several times, also of those that are dead and
+    /// have a place still. Allocates nothing.
+    pub fn each(&self, start: usize, end: usize, mut found: impl FnMut(u32)) {
+        // The page before is the first one's own, if that has its last page in common with the next.
+        self.index.each(start.saturating_sub(PAGE), end, |number| {
+            let (from, until, _) = self.region(number).about();
+            if from < end && start < until {
+                found(number);
+            }
+        });
     }
 
     /// Kills all that have some of `start..end`, and says how many that lived. Allocates nothing, and waits
     /// for nothing.
     pub fn kill_all(&self, start: usize, end: usize) -> u32 {
         let mut killed = 0;
-        self.index.each(start, end, |number| {
-            let (from, until, _) = self.region(number).about();
-            if from < end && start < until {
-                killed += u32::from(self.kill(number));
-            }
-        });
+        self.each(start, end, |number| killed += u32::from(self.kill(number)));
         killed
     }
 

@@ -146,7 +146,7 @@ impl Registrations {
     }
 
     /// The pages that have some of the `bytes` bytes at `at`, registered: as before, or from now on. What
-    /// overlaps becomes one region.
+    /// overlaps becomes one region, but for neighbours that have a page in common, of which the larger stays.
     ///
     /// # Errors
     /// [`RegisterError`], and then it is as if it had not been asked for.
@@ -295,45 +295,48 @@ impl Registrations {
             if let Some(number) = hit {
                 return Ok(number);
             }
-            let overlap = shared.overlap(start, end);
-            let (from, until) = shared.merged(&overlap, start, end);
-            let done = self.register(&mut state, &overlap, from, until);
-            done.or_else(|why| match (from, until) == (start, end) {
-                true => Err(why),
-                // What it was to be one with may be going away just now.
-                false => self.register(&mut state, &overlap, start, end),
-            })?;
+            // Not every device takes a page twice, and what it was to be one with may be going away just now.
+            let (pages, small) = (start..end, shared.one_with_small(start..end));
+            let all = shared.one_with(start..end, |_, _| true);
+            let mut done = self.register(&mut state, small.clone());
+            for other in [&all, &pages] {
+                if done.is_err() && *other != small {
+                    done = self.register(&mut state, other.clone());
+                }
+            }
+            done?;
         }
         Err(RegisterError::Restless { at: at as u64 })
     }
 
-    /// Registers pages in place of the regions that overlap.
-    fn register(
-        &self,
-        state: &mut State,
-        overlap: &[u32],
-        from: usize,
-        until: usize,
-    ) -> Result<(), RegisterError> {
+    /// Registers pages in place of the regions that have some of them, but for those that have one page of them and
+    /// others besides.
+    fn register(&self, state: &mut State, pages: Range<usize>) -> Result<(), RegisterError> {
         let (shared, watch) = (&self.shared, &self.watch);
         let lookup = &shared.lookup;
         let seen = watch.seen();
-        for number in overlap {
-            lookup.kill(*number);
-        }
+        let Range {
+            start: from,
+            end: until,
+        } = pages;
+        lookup.each(from, until, |number| {
+            if !shared.is_neighbour(number, from, until) {
+                lookup.kill(number);
+            }
+        });
         state.lets_go(shared);
         watch.watch(from, until)?;
         state.make_room(shared, (until - from) as u64)?;
         let number = state.free.pop().expect("room was made");
         let region = lookup.region(number);
         region.comes(from, until);
-        lookup.index().set(from, until, number);
+        lookup.place(number);
         let token = loop {
             match state.register.register(from, until - from) {
                 Ok(token) => break token,
                 Err(why) if why.is_limit() && state.evict(shared) => state.lets_go(shared),
                 Err(why) => {
-                    lookup.index().clear(from, until, number);
+                    lookup.displace(number);
                     if region.kill() {
                         region.is_let_go();
                         state.free.push(number);
@@ -420,31 +423,44 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Regions that have some of it.
-    fn overlap(&self, start: usize, end: usize) -> Vec<u32> {
-        let mut overlap = Vec::new();
-        self.lookup.index().each(start, end, |number| {
-            if !overlap.contains(&number) {
-                overlap.push(number);
-            }
-        });
-        overlap
+    /// Whether a region has one page of `start..end` at an end of it, and others besides: it is one of its own then.
+    fn is_neighbour(&self, number: u32, start: usize, end: usize) -> bool {
+        let (from, until, _) = self.lookup.region(number).about();
+        (from < start && until == start + PAGE_BYTES) || (until > end && from + PAGE_BYTES == end)
     }
 
-    /// What is to be one region: it, and all that is registered and overlaps, unless that is too much.
-    fn merged(&self, overlap: &[u32], start: usize, end: usize) -> (usize, usize) {
-        let (mut from, mut until) = (start, end);
-        for number in overlap {
-            let region = self.lookup.region(*number);
-            let (start, end, _) = region.about();
-            if region.is_alive() {
-                (from, until) = (from.min(start), until.max(end));
+    /// What pages are one region with: regions that live, overlap, and are `wanted` for what it has become. Not what
+    /// would be too much.
+    fn one_with(
+        &self,
+        pages: Range<usize>,
+        wanted: impl Fn(u32, &Range<usize>) -> bool,
+    ) -> Range<usize> {
+        let mut all = pages;
+        loop {
+            let mut next = all.clone();
+            self.lookup.each(all.start, all.end, |number| {
+                let region = self.lookup.region(number);
+                let (start, end, _) = region.about();
+                if region.is_alive() && wanted(number, &all) {
+                    next = next.start.min(start)..next.end.max(end);
+                }
+            });
+            if next == all || next.len() as u64 > self.limits.bytes {
+                return all;
             }
+            all = next;
         }
-        match (until - from) as u64 > self.limits.bytes {
-            true => (start, end),
-            false => (from, until),
-        }
+    }
+
+    /// What pages are one region with: all that has more than a page of them, and neighbours that are no larger and not in
+    /// use. So pieces that come one after the other are registered anew as often as their number has digits, and are few regions.
+    fn one_with_small(&self, pages: Range<usize>) -> Range<usize> {
+        self.one_with(pages, |number, all| {
+            let (start, end, _) = self.lookup.region(number).about();
+            !self.is_neighbour(number, all.start, all.end)
+                || (end - start <= all.len() && self.lookup.is_unused(number))
+        })
     }
 
     /// Lets go of what is dead and not used.
@@ -457,8 +473,7 @@ impl State {
     fn lets_go(&mut self, shared: &Shared) {
         let before = self.leaving.len();
         for number in shared.lookup.killed() {
-            let (start, end, _) = shared.lookup.region(number).about();
-            shared.lookup.index().clear(start, end, number);
+            shared.lookup.displace(number);
             self.leaving.push(number);
         }
         if self.leaving.is_empty() {
