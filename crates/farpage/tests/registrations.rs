@@ -256,13 +256,17 @@ fn a_device_that_takes_no_page_twice_has_neighbours_as_one() {
 /// Random pieces are got, held and given back, and random pages discarded, beside a list of what was discarded when.
 #[test]
 fn what_is_found_is_registered_and_was_not_discarded_since() {
-    const ALL: usize = 1100;
+    // Of 7 pages and some bytes, or of 511, which have all of what one leaf of the index has.
+    const WIDTHS: [usize; 2] = [7, 511];
+    const ALL: usize = 3 * WIDTHS[1] + 1;
+    const LEAF: usize = 512;
     let _alone = alone();
     for seed in 1..9_u64 {
         let device = Device::default();
         // Few places: some are given up for others.
         let cache = Registrations::new(device.clone(), limits(1400 * PAGE, 40)).unwrap();
-        let at = map(ALL);
+        let mapped = map(ALL + LEAF);
+        let at = mapped.next_multiple_of(LEAF * PAGE);
         // The last token before each page was discarded.
         let mut discarded = vec![0; ALL];
         let mut held = Vec::new();
@@ -286,11 +290,16 @@ fn what_is_found_is_registered_and_was_not_discarded_since() {
                 }
                 1 | 2 if !held.is_empty() => drop(held.swap_remove(roll(held.len()))),
                 _ => {
-                    let bytes = [PAGE, 3 * PAGE, 600 * PAGE][roll(40) / 19];
-                    let from = roll(ALL * 16 - bytes * 16 / PAGE) * (PAGE / 16);
-                    let Ok(one) = cache.get(at + from, bytes) else {
-                        held.clear();
-                        continue;
+                    let width = WIDTHS[roll(20) / 19];
+                    let bytes = width * PAGE;
+                    let from = roll(ALL / width) * bytes + 100;
+                    let one = match cache.get(at + from, bytes) {
+                        Ok(one) => one,
+                        Err(RegisterError::Full { .. }) => {
+                            held.clear();
+                            continue;
+                        }
+                        Err(other) => panic!("seed {seed}: {other}"),
                     };
                     let (range, token) = (one.range(), one.token());
                     assert!(range.start <= at + from && at + from + bytes <= range.end);
@@ -312,7 +321,7 @@ fn what_is_found_is_registered_and_was_not_discarded_since() {
             "{sums:?}"
         );
         drop(held);
-        unmap(at, ALL);
+        unmap(mapped, ALL + LEAF);
         until("all is gone", || device.count() == 0);
     }
 }
