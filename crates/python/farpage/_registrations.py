@@ -132,9 +132,9 @@ class Registrations:
         """The memory of an array, or of anything with the buffer protocol, registered: as before, or from now on.
         A `Registered`.
 
-        What overlaps becomes one region, but for neighbours with one page in common. Raises `ArgumentError` for memory that cannot be registered, and says why;
-        `KernelError` where the limits of the cache, or Linux's, do not allow it; `Unsupported` for memory that is not
-        watched, such as Farpage's own: `lock_area` that. What `register` raises is raised here; after MemoryError and
+        What overlaps becomes one region, but for neighbours with one page in common. Raises `ArgumentError` for memory
+        that cannot be registered, and says why; `KernelError` where the limits of the cache, or Linux's, do not allow it;
+        `Unsupported` for memory that is not watched, such as Farpage's own: `lock_area` that. What `register` raises is raised here; after MemoryError and
         OSError with ENOMEM or ENOSPC it is first asked again when others were given up.
         """
         return Registered(self._cache.get(view_of(memory, _WHAT)))

@@ -1171,7 +1171,8 @@ impl Shared {
     /// so nobody waits in a circle. A lock to read is not exchanged for one to write.
     ///
     /// # Errors
-    /// As there; [`Error::Late`] when the time is over, or [`sync::interrupts`] says so; [`Refusal::Unfit`] for release consistency, the simple scheduler, what is sealed and is to be written,
+    /// As there; [`Error::Late`] when the time is over, or [`sync::interrupts`] says so; [`Refusal::Unfit`] for release
+    /// consistency, the simple scheduler, what is sealed and is to be written,
     /// and what this host has locked to read and is to be locked to write; [`Refusal::Cluster`].
     pub fn lock(
         &self,

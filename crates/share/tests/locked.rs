@@ -152,7 +152,7 @@ fn nobody_changes_what_is_locked_whoever_locks_what() {
                             let part = (first, PAGES.min(first + 1 + (dice >> 45) % 9));
                             let access = [Access::Read, Access::Write][(dice >> 60) as usize % 2];
                             let (ended, give_up) = asks(one, seed, part, access);
-                            if (dice >> 40) % 4 == 0 {
+                            if (dice >> 40).is_multiple_of(4) {
                                 thread::sleep(Duration::from_micros((dice >> 50) % 200));
                                 give_up();
                             }
