@@ -909,7 +909,8 @@ int32_t fp_cluster_leave(struct fp_cluster *cluster,
 // Opens the memory of that name, which all hosts of the cluster have in common: of the cluster that
 // this program has joined, or with NULL that of the host kernel (`farpage up --cluster`). Where there
 // is none it is made as `wanted` says; with NULL that is FP_NOT_FOUND, and one that differs is
-// FP_ARGUMENT. It is the array of farpage.shared in Python. NULL when it fails.
+// FP_ARGUMENT. It is the array of farpage.shared in Python. A child of fork opens it anew, and does not use what its
+// parent has open. NULL when it fails.
 struct fp_shared *fp_shared_open(const struct fp_cluster *cluster,
                                  const char *name,
                                  const struct fp_shared_options *wanted,

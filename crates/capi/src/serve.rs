@@ -36,6 +36,7 @@ impl From<Error> for Failure {
                 | Refusal::Over(_),
             ) => FP_DENIED,
             Error::File { .. }
+            | Error::Parents(_)
             | Error::Refused(
                 Refusal::Name(_)
                 | Refusal::Size(_)

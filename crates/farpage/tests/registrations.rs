@@ -189,6 +189,16 @@ fn pieces_one_behind_the_other_are_few_regions_and_registered_seldom() {
         cache.forget(at, (PIECES + 1) * PAGE);
         assert_eq!(device.count(), 0);
     }
+    // What is in use stays as it is.
+    let pieces = (0..PIECES).map(|piece| cache.get(at + piece * PAGE + 100, PAGE).unwrap());
+    let held: Vec<_> = pieces.collect();
+    assert!(
+        held.iter()
+            .all(|one| one.range().len() == 2 * PAGE && !one.is_gone())
+    );
+    assert_eq!(cache.sums().regions, PIECES as u64);
+    drop(held);
+    cache.forget(at, (PIECES + 1) * PAGE);
     // The larger neighbour stays, also while it is held; what goes away in the common page is gone of both.
     let large = cache.get(at + 100, 10 * PAGE).unwrap();
     let small = cache.get(at + 10 * PAGE + 100, PAGE).unwrap();

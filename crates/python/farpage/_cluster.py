@@ -87,7 +87,7 @@ class SharedArray(np.ndarray):
         of a `with` block, or until it is let go of. Other hosts read them on, and do not write to them, or with
         `write=True` do neither: they wait. When it returns the pages are here; it waits as long as another host
         has some of them pinned in a way that does not allow it, but `timeout` seconds at most: 0 is for pages that
-        are here already.
+        are here already, None and -1 are for as long as it takes. They count from when this host's kernel answers.
 
         Pages that go from host to host together (`page_size`) are pinned together. What is to be written meanwhile, or
         locked for a device (`lock_area(..., pinned=True)`), is pinned with `write=True`: a write to what is pinned

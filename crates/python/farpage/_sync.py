@@ -30,9 +30,13 @@ def _limit(blocking, timeout):
         return None if blocking else 0.0
     if not blocking:
         raise errors.ArgumentError("timeout: there is none for who does not wait; give blocking=True")
-    if timeout < 0:
+    try:
+        seconds = float("nan" if isinstance(timeout, (str, bytes)) else timeout)
+    except (TypeError, ValueError, OverflowError):
+        seconds = float("nan")
+    if not seconds >= 0:
         raise errors.ArgumentError(f"timeout: {timeout!r}; give seconds, or -1 for no limit")
-    return float(timeout)
+    return seconds
 
 
 class Lock:

@@ -52,7 +52,7 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
             | Refusal::Outside(_)
             | Refusal::Unfit(_),
         ) => "ArgumentError",
-        Error::File { .. } => "ArgumentError",
+        Error::File { .. } | Error::Parents(_) => "ArgumentError",
         Error::Late(_) => "TimedOut",
         Error::Refused(Refusal::Unkept) => "Stale",
         Error::Refused(Refusal::Lock(refusal)) => not_locked(refusal),

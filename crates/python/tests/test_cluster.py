@@ -188,8 +188,9 @@ b[:20].pin(write=True)
             assert ("KeyboardInterrupt" in raised) == (how == signal.SIGINT)
             elsewhere(script, sockets[0], writes)
     assert (a[3] == 4).all()
-    with pytest.raises(fp.errors.ArgumentError, match="give seconds"):
-        a.pin(timeout=-3)
+    for wrong in -3, float("nan"), "5", [1], 10**400:
+        with pytest.raises(fp.errors.ArgumentError, match="give seconds"):
+            a.pin(timeout=wrong)
     assert elsewhere(script, sockets[1], "import farpage as fp; p = fp.shared('grid').pin(write=True); print(1)") == "1"
 
 

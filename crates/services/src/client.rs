@@ -86,7 +86,8 @@ pub enum Error {
     Unlocked,
     /// Other hosts have had pages for longer than was waited.
     #[error(
-        "pages of '{0}' have not come in time: another host has some of them locked, or is slow; wait longer, or have          it give them back. Nothing of it is locked"
+        "pages of '{0}' have not come in time: another host has some of them locked, or is slow; wait longer, or have \
+         it give them back. Nothing of it is locked"
     )]
     Late(String),
     /// It says no.
@@ -118,6 +119,9 @@ pub enum Error {
          has it; open it by its name in the child"
     )]
     Taken(String),
+    /// A child of fork has not inherited it.
+    #[error("'{0}' is open in the parent, and not in this child of fork; open it here by its name")]
+    Parents(String),
 }
 
 /// A file to be read and written, which is made when there is none, and is taken away again when it was not
@@ -1046,13 +1050,22 @@ impl Shared {
         if self.0.consistency == Consistency::Strict {
             return Ok(());
         }
-        let memory = lock(&self.0.rights).memory.clone();
+        let memory = self.memory()?;
         Ok(memory.passes(what)?.0?)
     }
 
     /// True in the process that mapped it, and in a child of fork that has done so anew.
     pub(crate) fn is_own(&self) -> bool {
         lock(&self.0.rights).is_own()
+    }
+
+    /// The connection is its process's alone: a child of fork that used it would end it for its parent.
+    fn memory(&self) -> Result<MemoryClient, Error> {
+        let rights = lock(&self.0.rights);
+        match rights.is_own() {
+            true => Ok(rights.memory.clone()),
+            false => Err(Error::Parents(self.0.name.clone())),
+        }
     }
 
     pub(crate) fn downgrade(&self) -> WeakShared {
@@ -1078,13 +1091,13 @@ impl Shared {
 
     /// Lets threads of other hosts go on, one bit each, that wait at a byte.
     pub(crate) fn wake_others(&self, byte: u64, hosts: u64) -> Result<(), Error> {
-        let memory = lock(&self.0.rights).memory.clone();
+        let memory = self.memory()?;
         Ok(memory.wake(byte, hosts)?)
     }
 
     /// Whether a process lives that took something in it.
     pub(crate) fn lives(&self, process: Process) -> Result<bool, Error> {
-        let memory = lock(&self.0.rights).memory.clone();
+        let memory = self.memory()?;
         Ok(memory.lives(process.number())?)
     }
 
@@ -1101,7 +1114,7 @@ impl Shared {
     /// # Errors
     /// [`Refusal::NotYours`], [`Refusal::Ram`].
     pub fn set_ram(&self, bytes: u64) -> Result<(), Error> {
-        Ok(lock(&self.0.rights).memory.set_ram(bytes)?.0?)
+        Ok(self.memory()?.set_ram(bytes)?.0?)
     }
 
     /// Has `bytes` of it, from `offset` on, in memory, where they stay until what is returned is
@@ -1125,7 +1138,10 @@ impl Shared {
         let end = offset.checked_add(bytes).filter(|end| *end <= self.bytes());
         let end = end.ok_or(Refusal::Outside(self.bytes()))?;
         let (first, end) = (offset / PAGE, end.div_ceil(PAGE));
-        let memory = lock(&self.0.rights).memory.clone();
+        if bytes == 0 {
+            return Err(Refusal::from(LockRefusal::Empty).into());
+        }
+        let memory = self.memory()?;
         let right = keep(memory, first, end - first)?;
         for page in first..end {
             self.words()[(page * PAGE / 8) as usize].load(Ordering::Relaxed);
@@ -1197,7 +1213,11 @@ impl Shared {
     /// # Errors
     /// [`Error::Call`].
     pub fn before_fork(&self) -> Result<(), Error> {
-        Ok(lock(&self.0.rights).memory.forks()?)
+        match self.is_own() {
+            true => Ok(self.memory()?.forks()?),
+            // A child has nothing of it, and its children neither.
+            false => Ok(()),
+        }
     }
 
     /// To be called in a child of fork, before it touches the memory: which it has not inherited.

@@ -150,7 +150,8 @@ pub enum Refusal {
     Answered(String, u32),
     /// This host had to let go of them.
     #[error(
-        "the pages are not kept at this host any more: it was cut off from the cluster, or has left it, and other hosts          may have changed them since; start the program again when the host is in the cluster"
+        "the pages are not kept at this host any more: it was cut off from the cluster, or has left it, and other hosts \
+         may have changed them since; start the program again when the host is in the cluster"
     )]
     Unkept,
     /// Shared memory is not locked.

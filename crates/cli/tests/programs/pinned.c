@@ -4,10 +4,13 @@
  *
  * WHAT: holds (page 1 to be written, until a line comes; then what fp_lock_check says, for each further line), waits
  * (for pages 0 to 3), refused. With STORE and KEY as a host of the cluster by itself, by calls. */
+#define _POSIX_C_SOURCE 200809L
 #include <farpage.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define PAGE 4096
 #define PAGES 16
@@ -76,7 +79,7 @@ static void refused(void) {
     uint64_t read, frames[1];
     size_t count = 1;
     fails("outside", fp_shared_lock(shared, PAGES * PAGE, PAGE, 0, 0, &handle, &error), FP_ARGUMENT, "65536 bytes only");
-    fails("nothing", fp_shared_lock(shared, 0, 0, 0, 0, &handle, &error), FP_ARGUMENT, "give a part of it");
+    fails("nothing", fp_shared_lock(shared, 0, 0, 0, 0, &handle, &error), FP_ARGUMENT, "give a byte at least");
     fails("nowhere", fp_shared_lock(shared, 0, PAGE, 0, UINT64_MAX, NULL, &error), FP_ARGUMENT, "it is NULL");
     fails("none", fp_shared_lock(NULL, 0, PAGE, 0, 0, &handle, &error), FP_ARGUMENT, "NULL");
     if (fp_shared_lock(shared, 9 * PAGE, 2 * PAGE, 0, UINT64_MAX, &read, &error))
@@ -84,6 +87,14 @@ static void refused(void) {
     fails("exchange", fp_shared_lock(shared, 8 * PAGE, 4 * PAGE, 1, UINT64_MAX, &handle, &error), FP_ARGUMENT, "not exchanged");
     fails("frames", fp_get_pages(read, frames, &count, &error), FP_UNSUPPORTED, "fp_lock_area with FP_PINNED");
     fails("lend", fp_lend_lock(read, "pages", &error), FP_ARGUMENT, "is not lent");
+    pid_t child = fork();
+    if (child == 0) {
+        fails("in a child", fp_shared_lock(shared, 0, PAGE, 0, 100, &handle, &error), FP_ARGUMENT, "this child of fork");
+        _exit(0);
+    }
+    int status;
+    if (waitpid(child, &status, 0) != child || status != 0)
+        fail("the child");
     if (fp_lock_check(read, &error) || fp_unlock_area(read, &error))
         fail("check and unlock");
     fails("check", fp_lock_check(read, &error), FP_ARGUMENT, "no locked area");

@@ -100,6 +100,7 @@ impl RegisterError {
         match self {
             Self::Lock(Limit { .. } | NoMemory { .. } | Full(_)) => true,
             Self::Refused { full, .. } => *full,
+            Self::Full { .. } => true,
             _ => false,
         }
     }

@@ -295,14 +295,18 @@ impl Registrations {
             if let Some(number) = hit {
                 return Ok(number);
             }
-            // Not every device takes a page twice, and what it was to be one with may be going away just now.
             let (pages, small) = (start..end, shared.one_with_small(start..end));
-            let all = shared.one_with(start..end, |_, _| true);
             let mut done = self.register(&mut state, small.clone());
-            for other in [&all, &pages] {
-                if done.is_err() && *other != small {
-                    done = self.register(&mut state, other.clone());
+            if done.as_ref().is_err_and(|why| !why.is_limit()) {
+                // Not every device takes a page twice.
+                let all = shared.one_with(pages.clone(), |_, _| true);
+                if all != small {
+                    done = self.register(&mut state, all);
                 }
+            }
+            // What it was to be one with may be going away just now, or be too much.
+            if done.is_err() && pages != small {
+                done = self.register(&mut state, pages);
             }
             done?;
         }
