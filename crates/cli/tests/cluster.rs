@@ -230,7 +230,10 @@ fn much_that_is_lost_is_said_in_few_words_and_delays_nobody() {
     assert_eq!(two.says(&["create", "grid", "16M"]), "");
     assert_eq!(a.does("share grid"), "done");
     assert_eq!(b.does("share grid"), "done");
-    assert_eq!(a.does("fill 0 4096"), "done");
+    if a.does("fill 0 4096") != "done" {
+        let (status, told) = a.ends();
+        panic!("{status}: {told}, {}", one.ends());
+    }
     one.kill();
     assert_eq!(b.does("check 0 4096"), "[0, 4096, 0]");
     let said = two.ends();
