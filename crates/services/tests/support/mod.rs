@@ -304,7 +304,7 @@ interface! {
 
 interface! {
     /// As the host kernel declares it.
-    pub trait Memory, client MemoryByHand, "farpage.memory" version 5 {
+    pub trait Memory, client MemoryByHand, "farpage.memory" version 6 {
         /// See there.
         fn file() -> Answer<Fd>;
         /// See there.
