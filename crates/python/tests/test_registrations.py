@@ -85,9 +85,9 @@ def test_what_is_registered_is_found_again_and_parts_of_it_too(memory):
 def test_what_overlaps_is_one_region_and_the_old_one_stays_while_it_is_held(memory):
     device = Device()
     cache = device.cache()
-    old = cache.get(piece(memory, 0, 2 * PAGE))
-    new = cache.get(piece(memory, 1, 2 * PAGE))
-    assert old.is_gone and not new.is_gone and new.range[1] - new.range[0] == 3 * PAGE
+    old = cache.get(piece(memory, 0, 3 * PAGE))
+    new = cache.get(piece(memory, 1, 3 * PAGE))
+    assert old.is_gone and not new.is_gone and new.range[1] - new.range[0] == 4 * PAGE
     assert list(device.registered) == [1, 2]
     cache.put(old)
     old.put()
@@ -95,6 +95,10 @@ def test_what_overlaps_is_one_region_and_the_old_one_stays_while_it_is_held(memo
     with pytest.raises(fp.errors.LockError, match="get it again"):
         _ = old.token
     assert repr(old) == "<farpage.Registered, put back>" and not old.is_held
+    # A neighbour with a page in common is one of its own while the other is in use.
+    with cache.get(piece(memory, 3, 9 * PAGE)) as next_one:
+        assert not new.is_gone and next_one.range[0] == new.range[1] - PAGE
+        assert list(device.registered) == [2, 3]
     del new
     cache.close()
     cache.close()
