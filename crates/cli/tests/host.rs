@@ -184,7 +184,7 @@ fn what_is_wired_stays_in_memory_as_long_as_the_right_to_that() {
         assert!(
             matches!(
                 error,
-                Error::Refused(Refusal::Wired(..) | Refusal::Outside(_) | Refusal::Lock(_))
+                Error::Refused(Refusal::Wired(..) | Refusal::Outside(_))
             ),
             "{error}"
         );

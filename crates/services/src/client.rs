@@ -1138,9 +1138,6 @@ impl Shared {
         let end = offset.checked_add(bytes).filter(|end| *end <= self.bytes());
         let end = end.ok_or(Refusal::Outside(self.bytes()))?;
         let (first, end) = (offset / PAGE, end.div_ceil(PAGE));
-        if bytes == 0 {
-            return Err(Refusal::from(LockRefusal::Empty).into());
-        }
         let memory = self.memory()?;
         let right = keep(memory, first, end - first)?;
         for page in first..end {
@@ -1197,6 +1194,9 @@ impl Shared {
         access: Access,
         limit: Option<Duration>,
     ) -> Result<Wire, Error> {
+        if bytes == 0 {
+            return Err(Refusal::from(LockRefusal::Empty).into());
+        }
         let to_write = access == Access::Write;
         self.keep_pages(offset, bytes, |memory, first, pages| {
             let right = memory.lock(first, pages, to_write)?.0?;
@@ -1213,10 +1213,10 @@ impl Shared {
     /// # Errors
     /// [`Error::Call`].
     pub fn before_fork(&self) -> Result<(), Error> {
-        match self.is_own() {
-            true => Ok(self.memory()?.forks()?),
+        match self.memory() {
+            Ok(memory) => Ok(memory.forks()?),
             // A child has nothing of it, and its children neither.
-            false => Ok(()),
+            Err(_) => Ok(()),
         }
     }
 

@@ -2,8 +2,8 @@
  *
  *   pinned WHAT [STORE KEY]
  *
- * WHAT: holds (page 1 to be written, until a line comes; then what fp_lock_check says, for each further line), waits
- * (for pages 0 to 3), refused. With STORE and KEY as a host of the cluster by itself, by calls. */
+ * WHAT: holds (page 1, to be written, until its input ends; for each line it says what fp_lock_check says), waits (for
+ * pages 0 to 3), refused. With STORE and KEY as a host of the cluster by itself, by calls. */
 #define _POSIX_C_SOURCE 200809L
 #include <farpage.h>
 #include <stdio.h>

@@ -98,9 +98,8 @@ impl RegisterError {
     pub(super) fn is_limit(&self) -> bool {
         use LockError::{Full, Limit, NoMemory};
         match self {
-            Self::Lock(Limit { .. } | NoMemory { .. } | Full(_)) => true,
+            Self::Lock(Limit { .. } | NoMemory { .. } | Full(_)) | Self::Full { .. } => true,
             Self::Refused { full, .. } => *full,
-            Self::Full { .. } => true,
             _ => false,
         }
     }
