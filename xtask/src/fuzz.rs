@@ -30,6 +30,7 @@ const GRACE: Duration = Duration::from_secs(120);
 /// Entry point.
 pub(crate) fn fuzz(world: &World, mut args: Args) -> Result<()> {
     let seconds: u64 = args.number("--seconds", 10)?;
+    let lists = args.flag("--list");
     let mut wanted = Vec::new();
     while let Some(target) = args.word() {
         wanted.push(target);
@@ -42,6 +43,10 @@ pub(crate) fn fuzz(world: &World, mut args: Args) -> Result<()> {
     let mut list = Command::new(&program);
     let list = proc::output(list.env("FARPAGE_FUZZ", "list"), "farpage-fuzz")?;
     let all: Vec<&str> = list.lines().collect();
+    if lists {
+        all.iter().for_each(|name| println!("{name}"));
+        return Ok(());
+    }
     if let Some(unknown) = wanted.iter().find(|name| !all.contains(&name.as_str())) {
         bail!("no fuzz target {unknown}; there are {}", all.join(" "));
     }

@@ -17,7 +17,11 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Installs under `--prefix`, by default `/usr/local`.
 pub(crate) fn main(world: &World, mut args: Args) -> Result<()> {
     let prefix = args.value("--prefix")?;
+    let checks = args.flag("--check");
     args.finish()?;
+    if checks {
+        return check(world);
+    }
     let prefix = PathBuf::from(prefix.as_deref().unwrap_or("/usr/local"));
     let prefix = std::path::absolute(prefix)?;
     install(world, &prefix)?;
@@ -25,13 +29,18 @@ pub(crate) fn main(world: &World, mut args: Args) -> Result<()> {
     Ok(())
 }
 
-/// The same, below `prefix`.
+/// Builds the release and installs it below `prefix`.
 pub(crate) fn install(world: &World, prefix: &Path) -> Result<()> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--quiet"]);
+    cargo.args(["build", "--release", "--quiet", "--locked"]);
     cargo.args(["--package", "farpage-capi", "--package", "farpage-stdio"]);
     proc::must(cargo.current_dir(&world.root), "cargo build --release")?;
-    let (source, built) = (world.root.join("crates/capi"), world.release_dir()?);
+    install_from(world, &world.release_dir()?, prefix)
+}
+
+/// Installs what is in the folder `built` below `prefix`.
+pub(crate) fn install_from(world: &World, built: &Path, prefix: &Path) -> Result<()> {
+    let source = world.root.join("crates/capi");
     let (lib, include) = (prefix.join("lib"), prefix.join("include"));
     for folder in [&lib.join("pkgconfig"), &include] {
         let made = fs::create_dir_all(folder);
@@ -46,7 +55,7 @@ pub(crate) fn install(world: &World, prefix: &Path) -> Result<()> {
         &source.join("include/farpage.h"),
         &include.join("farpage.h"),
     )?;
-    streams(world, &built, prefix)?;
+    streams(world, built, prefix)?;
     let pc = fs::read_to_string(source.join("farpage.pc.in"))?;
     let pc = pc.replace("@VERSION@", VERSION);
     let pc = pc.replace("@PREFIX@", &prefix.display().to_string());
@@ -89,10 +98,17 @@ fn link(target: &str, at: &Path) -> Result<()> {
     symlink(target, at).with_context(|| format!("cannot make {}", at.display()))
 }
 
-/// Installs into a folder of its own, and runs an example that pkg-config says how to compile.
-pub(crate) fn check(world: &World) -> Result<()> {
-    let prefix = world.scratch("install-c")?;
-    install(world, &prefix)?;
+/// Installs the build of the tests into a folder of its own, and runs an example that pkg-config says how to
+/// compile.
+fn check(world: &World) -> Result<()> {
+    let prefix = std::env::temp_dir().join(format!("farpage-install-c-{}", std::process::id()));
+    let done = check_in(world, &prefix);
+    fs::remove_dir_all(&prefix)?;
+    done
+}
+
+fn check_in(world: &World, prefix: &Path) -> Result<()> {
+    install_from(world, &world.checked_dir()?, prefix)?;
     let lib = prefix.join("lib");
     for flags in [
         &["--cflags", "--libs"][..],

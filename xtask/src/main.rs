@@ -5,11 +5,16 @@ mod bench;
 mod chaos;
 mod corpus;
 mod demo;
+mod flaky;
 mod fuzz;
+mod harness;
 mod install_c;
+mod kept;
 mod proc;
 mod rows;
 mod setup;
+mod signals;
+mod sources;
 mod table;
 mod test;
 mod wheel;
@@ -26,7 +31,12 @@ const USAGE: &str = "\
 cargo xtask COMMAND
 
   setup                      install what tests and benches need
-  test [--no-setup]          format, lints, all tests, the quick corpus
+  test [--all] [--only fuzz|corpus|chaos|s390x|peers|fresh|rows]... [--no-setup] [--jobs N]
+       [--again] [--list] [WORD]...
+                             the short run: lints and tests; --all: the groups as well, --only: a group
+                             alone, from where it was ended; WORD: tests with it in their names
+  flaky [--runs 10] [--beside busy] [--jobs N] [WORD]...
+                             the tests of the short run again and again; what failed how often
   corpus [--full] [--only NAME]... [--user root|nobody|both] [--ram-share 0.25]
          [--repeat N] [--watch] [--json FILE] [--keep] [--list] [--bare]
                              the same programs with and without farpage, outputs compared
@@ -94,19 +104,27 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
+    signals::reset()?;
     let mut args = Args::new(std::env::args().skip(1));
     let world = World::find()?;
     match args.word().as_deref() {
-        Some("setup") => args.finish().and_then(|()| setup::setup(&world)),
+        Some("setup") => args
+            .finish()
+            .and_then(|()| setup::setup(&world, setup::ALL)),
         Some("test") => test::test(&world, args),
         Some("corpus") => corpus::corpus(&world, args),
         Some("chaos") => chaos::chaos(&world, args),
         Some("bench") => bench::bench(&world, args),
+        Some("flaky") => flaky::flaky(&world, args),
         Some("fuzz") => fuzz::fuzz(&world, args),
         Some("install-c") => install_c::main(&world, args),
         Some("wheel") => wheel::wheel(&world, args),
         Some("demo") => args.finish().and_then(|()| demo::demo(&world)),
         Some("rows") => rows::rows(&world, args),
+        Some(harness::HOG) => {
+            harness::be_busy(&args.word().unwrap_or_default())?;
+            args.finish()
+        }
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
             Ok(())

@@ -1,7 +1,6 @@
 //! Running programs: with a time limit, with their memory watched, and never left behind.
 
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -12,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use farpage_test_machine::Guard;
+
+use crate::harness::tell;
 
 /// How a program ended.
 pub(crate) struct Outcome {
@@ -112,48 +113,12 @@ pub(crate) fn lines(
             Ok(read) => each(read.context("what it prints cannot be read")?),
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(child.wait()?),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                eprintln!("{}", doing(pid));
+                eprintln!("{}", tell(&descendants(pid)));
                 kill_tree(pid);
                 bail!("nothing printed for {} s: killed", silence.as_secs());
             }
         }
     }
-}
-
-/// What each thread of a tree of processes waits in, for root also where.
-fn doing(root: u32) -> String {
-    let read = |path: String| fs::read_to_string(path).unwrap_or_default();
-    let mut text = String::new();
-    for pid in descendants(root) {
-        let command = read(format!("/proc/{pid}/cmdline")).replace('\0', " ");
-        let _ = writeln!(text, "process {pid}: {command}");
-        for task in fs::read_dir(format!("/proc/{pid}/task"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let of = |what| read(format!("{}/{what}", task.path().display()));
-            let stat = of("stat");
-            let state = stat
-                .rsplit_once(") ")
-                .and_then(|(_, rest)| rest.chars().next());
-            let _ = writeln!(
-                text,
-                "    {} {} {} in {}; system call {}",
-                task.file_name().to_string_lossy(),
-                state.unwrap_or('?'),
-                of("comm").trim(),
-                of("wchan"),
-                of("syscall").trim()
-            );
-            let stack = of("stack");
-            stack
-                .lines()
-                .take(8)
-                .for_each(|frame| text += &format!("        {frame}\n"));
-        }
-    }
-    text
 }
 
 /// Runs `command` with the caller's terminal and fails unless it exits with 0.
@@ -250,7 +215,6 @@ mod tests {
         let ended = lines(&mut sh, Duration::from_millis(300), |line| said.push(line));
         assert!(ended.unwrap_err().to_string().contains("nothing printed"));
         assert_eq!(said, ["one"]);
-        assert!(doing(std::process::id()).contains("system call"));
     }
 
     #[test]

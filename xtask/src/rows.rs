@@ -26,6 +26,7 @@ struct Row {
 
 /// Entry point: the named rows whatever they claim, or all rows that claim to be done.
 pub(crate) fn rows(world: &World, mut args: Args) -> Result<()> {
+    let lists = args.flag("--list");
     let mut named = Vec::new();
     while let Some(name) = args.word() {
         named.push(name);
@@ -34,6 +35,12 @@ pub(crate) fn rows(world: &World, mut args: Args) -> Result<()> {
     let path = world.root.join("docs/ROWS.md");
     let text = fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))?;
     let rows = parse(&text);
+    if lists {
+        rows.iter()
+            .filter(|row| !row.command.is_empty())
+            .for_each(|row| println!("{}", row.name));
+        return Ok(());
+    }
     if let Some(name) = named.iter().find(|n| rows.iter().all(|r| r.name != **n)) {
         bail!("{} has no row {name}", path.display());
     }

@@ -20,63 +20,124 @@ const AZURE_SERVER: &str = "azurite@3.37.0";
 const FOREIGN: &str = "s390x-unknown-linux-gnu";
 
 /// How to see that something is there.
+#[derive(Clone, Copy)]
 enum Probe {
     Program(&'static str),
     File(&'static str),
     PythonModule(&'static str),
 }
 
-/// What the tests need and the Debian package that brings it.
-const NEEDS: &[(Probe, &str)] = &[
-    (Probe::Program("gcc"), "gcc"),
-    (Probe::Program("g++"), "g++"), // libFuzzer; farpage.h in C++
-    (Probe::Program("pkg-config"), "pkgconf"),
-    (Probe::File("/usr/lib/x86_64-linux-gnu/libc.a"), "libc6-dev"),
-    (Probe::Program("strip"), "binutils"),
-    (Probe::Program("setpriv"), "util-linux"),
-    // A file system that makes clones.
-    (Probe::Program("mkfs.xfs"), "xfsprogs"),
-    (Probe::Program("tar"), "tar"),
-    (Probe::Program("zstd"), "zstd"),
-    (Probe::Program("bgzip"), "tabix"),
-    (Probe::Program("sqlite3"), "sqlite3"),
-    (Probe::Program("gawk"), "gawk"),
-    (Probe::Program("redis-check-rdb"), "redis-tools"), // the server is the same program
-    (Probe::Program("stress-ng"), "stress-ng"),
-    (Probe::Program("node"), "nodejs"),
-    (Probe::Program("javac"), "default-jdk-headless"),
-    (Probe::Program("go"), "golang-go"),
-    (Probe::Program("npm"), "npm"),
-    (Probe::Program("nginx"), "nginx-light"),
-    (Probe::Program("mpicc"), "libopenmpi-dev"),
-    (Probe::Program("mpirun"), "openmpi-bin"),
-    // A network library that memory is registered with.
-    (Probe::File("/usr/include/ucp/api/ucp.h"), "libucx-dev"),
-    (Probe::Program("etcd"), "etcd-server"),
-    (Probe::Program("etcdctl"), "etcd-client"),
-    (Probe::Program("ip"), "iproute2"),
-    // A machine of the other byte order.
-    (Probe::Program("s390x-linux-gnu-gcc"), "gcc-s390x-linux-gnu"),
-    (
-        Probe::File("/usr/s390x-linux-gnu/lib/libc.a"),
-        "libc6-dev-s390x-cross",
-    ),
-    (Probe::Program("qemu-s390x"), "qemu-user"),
-    // Hosts whose clocks jump.
-    (
-        Probe::File("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"),
-        "libfaketime",
-    ),
-    // The build of etcd's client writes Rust from its protocol.
-    (Probe::Program("protoc"), "protobuf-compiler"),
-    (
-        Probe::File("/usr/include/google/protobuf/descriptor.proto"),
-        "libprotobuf-dev",
-    ),
-    (Probe::PythonModule("ensurepip"), "python3-venv"),
-    // PyPI has PyTorch for x86-64 Linux only with CUDA, gigabytes of it; Debian's is for the CPU.
-    (Probe::PythonModule("torch"), "python3-torch"),
+/// What something is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The short run of the tests.
+    Short,
+    Fuzz,
+    Corpus,
+    Chaos,
+    S390x,
+    Peers,
+    Fresh,
+}
+
+/// Everything.
+pub(crate) const ALL: &[Part] = &[
+    Part::Short,
+    Part::Fuzz,
+    Part::Corpus,
+    Part::Chaos,
+    Part::S390x,
+    Part::Peers,
+    Part::Fresh,
 ];
+/// What the short run needs.
+pub(crate) const SHORT: &[Part] = &[Part::Short];
+
+/// What the tests need, the Debian package that brings it, and what it is needed for.
+const NEEDS: &[(Probe, &str, &[Part])] = {
+    use Part::{Chaos, Corpus, Fresh, Fuzz, Peers, S390x, Short};
+    &[
+        (Probe::Program("gcc"), "gcc", ALL),
+        (Probe::Program("g++"), "g++", &[Short, Fuzz]), // farpage.h in C++; libFuzzer
+        (Probe::Program("pkg-config"), "pkgconf", SHORT),
+        (
+            Probe::File("/usr/lib/x86_64-linux-gnu/libc.a"),
+            "libc6-dev",
+            ALL,
+        ),
+        (Probe::Program("strip"), "binutils", SHORT),
+        (Probe::Program("setpriv"), "util-linux", &[Short, Corpus]),
+        // Stacks of what hangs.
+        (Probe::Program("eu-stack"), "elfutils", ALL),
+        // A file system that makes clones.
+        (Probe::Program("mkfs.xfs"), "xfsprogs", SHORT),
+        (Probe::Program("tar"), "tar", &[Corpus]),
+        (Probe::Program("zstd"), "zstd", &[Short, Corpus]),
+        (Probe::Program("bgzip"), "tabix", SHORT),
+        (Probe::Program("sqlite3"), "sqlite3", &[Short, Corpus]),
+        (Probe::Program("gawk"), "gawk", SHORT),
+        (
+            Probe::Program("redis-check-rdb"),
+            "redis-tools",
+            &[Short, Corpus],
+        ), // also the server
+        (Probe::Program("stress-ng"), "stress-ng", &[Short, Corpus]),
+        (Probe::Program("nginx"), "nginx-light", SHORT),
+        (
+            Probe::Program("etcd"),
+            "etcd-server",
+            &[Short, Chaos, S390x, Peers],
+        ),
+        (
+            Probe::Program("etcdctl"),
+            "etcd-client",
+            &[Short, Chaos, S390x, Peers],
+        ),
+        (
+            Probe::Program("ip"),
+            "iproute2",
+            &[Short, Chaos, S390x, Peers],
+        ),
+        (Probe::Program("node"), "nodejs", &[Corpus, Peers]),
+        (Probe::Program("javac"), "default-jdk-headless", &[Corpus]),
+        (Probe::Program("go"), "golang-go", &[Corpus, Peers]),
+        (Probe::Program("npm"), "npm", &[Peers]),
+        (Probe::Program("mpicc"), "libopenmpi-dev", &[Peers]),
+        (Probe::Program("mpirun"), "openmpi-bin", &[Peers]),
+        // A network library that memory is registered with.
+        (
+            Probe::File("/usr/include/ucp/api/ucp.h"),
+            "libucx-dev",
+            &[Peers],
+        ),
+        // A machine of the other byte order.
+        (
+            Probe::Program("s390x-linux-gnu-gcc"),
+            "gcc-s390x-linux-gnu",
+            &[S390x],
+        ),
+        (
+            Probe::File("/usr/s390x-linux-gnu/lib/libc.a"),
+            "libc6-dev-s390x-cross",
+            &[S390x],
+        ),
+        (Probe::Program("qemu-s390x"), "qemu-user", &[S390x]),
+        // Hosts whose clocks jump.
+        (
+            Probe::File("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"),
+            "libfaketime",
+            &[Chaos],
+        ),
+        (Probe::Program("debootstrap"), "debootstrap", &[Fresh]),
+        (Probe::PythonModule("ensurepip"), "python3-venv", ALL),
+        // PyPI has PyTorch for x86-64 Linux only with CUDA, gigabytes of it; Debian's is for the CPU.
+        (
+            Probe::PythonModule("torch"),
+            "python3-torch",
+            &[Corpus, Peers],
+        ),
+    ]
+};
 
 /// What the peers of `bench rpc` need beside.
 const PEERS: &[(Probe, &str)] = &[
@@ -101,15 +162,27 @@ impl Probe {
     }
 }
 
-/// Installs all, or fails with the list of what is missing.
-pub(crate) fn setup(world: &World) -> Result<()> {
-    debian(world, NEEDS)?;
+/// Installs what these parts need, or fails with the list of what is missing.
+pub(crate) fn setup(world: &World, parts: &[Part]) -> Result<()> {
+    debian(world, &needed(parts))?;
     venv(world, |_| true)?;
-    tools(world)?;
-    foreign()?;
-    world.build_release()?;
+    if parts.contains(&Part::Peers) {
+        tools(world)?;
+    }
+    if parts.contains(&Part::S390x) {
+        foreign()?;
+    }
     println!("setup: everything is there");
     Ok(())
+}
+
+fn needed(parts: &[Part]) -> Vec<(Probe, &'static str)> {
+    let wanted = NEEDS
+        .iter()
+        .filter(|(_, _, of)| of.iter().any(|part| parts.contains(part)));
+    wanted
+        .map(|(probe, package, _)| (*probe, *package))
+        .collect()
 }
 
 /// Installs what `bench rpc` with its peers needs, or fails with the list of what is missing.

@@ -12,6 +12,9 @@ use crate::proc;
 /// User and group of `nobody`.
 pub(crate) const NOBODY: u32 = 65534;
 
+/// Where state is kept when the repository is where only root can reach it.
+const SHARED: &str = "/var/tmp/farpage-xtask";
+
 /// The paths that every command starts from.
 pub(crate) struct World {
     /// The repository.
@@ -34,7 +37,7 @@ impl World {
         let state = if uid != 0 || open_to_all(&root) {
             root.clone()
         } else {
-            PathBuf::from("/var/tmp/farpage-xtask")
+            PathBuf::from(SHARED)
         };
         fs::create_dir_all(state.join(".corpus"))?;
         Ok(Self { root, state, uid })
@@ -68,6 +71,16 @@ impl World {
             .and_then(Path::parent)
             .context("no target folder")?;
         Ok(target.join("release"))
+    }
+
+    /// Where the programs that tests use are: what a release does, with checks.
+    pub(crate) fn checked_dir(&self) -> Result<PathBuf> {
+        Ok(self.release_dir()?.with_file_name("debug"))
+    }
+
+    /// What runs of tests have in common in `/var/tmp`.
+    pub(crate) fn shared_folder(&self) -> PathBuf {
+        PathBuf::from(SHARED)
     }
 
     /// Builds the release binaries of the workspace.

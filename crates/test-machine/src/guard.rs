@@ -34,6 +34,9 @@ impl Guard {
         let shell = Command::new("/bin/sh")
             .args(["-c", &format!("read _; {script}"), "sh"])
             .args(args)
+            // It outlives the test that it cleans up after, which kills all that have these.
+            .env_remove("FARPAGE_TEST_CELL")
+            .env_remove("FARPAGE_TEST_RUN")
             .process_group(0) // a ^C is not for it
             .stdin(Stdio::piped())
             .stdout(output)

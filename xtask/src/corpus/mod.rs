@@ -20,9 +20,11 @@ use make::Places;
 use run::{Paged, Runner, User};
 
 /// What was asked for.
-pub(crate) struct Options {
+struct Options {
     full: bool,
     only: Vec<String>,
+    /// The one job with this name.
+    exactly: Option<String>,
     users: Vec<User>,
     /// Budget as a share of the measured demand.
     share: f64,
@@ -38,35 +40,6 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The corpus of `cargo xtask test`: the jobs that take seconds.
-    pub(crate) fn quick(world: &World) -> Self {
-        const QUICK: &[&str] = &[
-            "numpy-s",
-            "mp-fork",
-            "sqlite",
-            "tar-zstd",
-            "gcc",
-            "node",
-            "go-static",
-            "stress-vm",
-            "c-cow",
-            "c-closeall",
-            "c-handlers",
-            "c-forkthread",
-        ];
-        Self {
-            full: false,
-            only: QUICK.iter().map(|name| name.to_string()).collect(),
-            users: User::all(world),
-            share: 0.25,
-            repeat: 1,
-            json: None,
-            keep: false,
-            bare: false,
-            watch: false,
-        }
-    }
-
     fn parse(world: &World, mut args: Args) -> Result<Self> {
         let users = match args.value("--user")?.as_deref() {
             None | Some("both") => User::all(world),
@@ -77,6 +50,7 @@ impl Options {
         let options = Self {
             full: args.flag("--full"),
             only: args.values("--only")?,
+            exactly: args.value("--exactly")?,
             share: args.number("--ram-share", 0.25)?,
             repeat: args.number("--repeat", 1)?,
             json: args.value("--json")?.map(PathBuf::from),
@@ -90,6 +64,9 @@ impl Options {
     }
 
     fn wants(&self, job: &Job) -> bool {
+        if let Some(name) = &self.exactly {
+            return job.name == name;
+        }
         self.only.is_empty()
             || self
                 .only
@@ -105,15 +82,23 @@ pub(crate) fn corpus(world: &World, mut args: Args) -> Result<()> {
             .for_each(|j| println!("{:18} {}", j.name, j.command));
         return args.finish();
     }
+    if args.flag("--names") {
+        JOBS.iter().for_each(|job| println!("{}", job.name));
+        return args.finish();
+    }
     let options = Options::parse(world, args)?;
     check(world, &options)
 }
 
 /// Runs what `options` ask for; fails if any output differs.
-pub(crate) fn check(world: &World, options: &Options) -> Result<()> {
+fn check(world: &World, options: &Options) -> Result<()> {
     let jobs: Vec<&Job> = JOBS.iter().filter(|j| options.wants(j)).collect();
     if jobs.is_empty() {
-        bail!("no job is called {}", options.only.join(" or "));
+        let names = options
+            .exactly
+            .as_ref()
+            .map_or(options.only.join(" or "), String::clone);
+        bail!("no job is called {names}; `cargo xtask corpus --names` prints all names");
     }
     let farpage = if options.bare {
         None
