@@ -11,6 +11,7 @@ mod harness;
 mod install_c;
 mod kept;
 mod proc;
+mod release;
 mod rows;
 mod setup;
 mod signals;
@@ -89,6 +90,9 @@ cargo xtask COMMAND
                              the Python package with the farpage command in it, tried with NumPy
                              alone; --test: its tests
   demo                       a job that dies under a memory limit, and finishes with farpage
+  release [--out dist/VERSION]
+                             wheel, .deb, tar files, checksums and bill of materials, from a clone of
+                             HEAD: uncommitted changes are refused
   rows [ROW]...              runs the command behind each row of docs/ROWS.md
 
 FARPAGE=PATH uses that binary instead of building one.";
@@ -120,6 +124,7 @@ fn run() -> Result<()> {
         Some("install-c") => install_c::main(&world, args),
         Some("wheel") => wheel::wheel(&world, args),
         Some("demo") => args.finish().and_then(|()| demo::demo(&world)),
+        Some("release") => release::release(&world, args),
         Some("rows") => rows::rows(&world, args),
         Some(harness::HOG) => {
             harness::be_busy(&args.word().unwrap_or_default())?;
