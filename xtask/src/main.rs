@@ -6,6 +6,7 @@ mod chaos;
 mod corpus;
 mod demo;
 mod flaky;
+mod fresh;
 mod fuzz;
 mod harness;
 mod install_c;
@@ -82,6 +83,9 @@ cargo xtask COMMAND
   chaos [--minutes 5] [--seed 1] [--hosts 4]
                              hosts that share memory, as network namespaces with etcd, killed, stopped and
                              cut off by seed: what their programs did is that of one memory
+  fresh [--user root|ordinary|both] [--only install|demo|wheel|c|tests|artefacts]... [--keep]
+                             the commands of README.md on a minimal Debian with nothing but what
+                             README.md names; it takes root
   fuzz [--seconds 10] [TARGET]...
                              parsers given anything, each for so long; a finding is a failure
   install-c [--prefix /usr/local]
@@ -120,6 +124,7 @@ fn run() -> Result<()> {
         Some("chaos") => chaos::chaos(&world, args),
         Some("bench") => bench::bench(&world, args),
         Some("flaky") => flaky::flaky(&world, args),
+        Some("fresh") => fresh::fresh(&world, args),
         Some("fuzz") => fuzz::fuzz(&world, args),
         Some("install-c") => install_c::main(&world, args),
         Some("wheel") => wheel::wheel(&world, args),

@@ -1,0 +1,307 @@
+//! `cargo xtask fresh`: does what README.md says on a machine that has nothing but what it names.
+//!
+//! The machine is a minimal Debian in a folder, with processes, mounts, cgroups and a host name of its
+//! own. Rust's toolchain is bound in, for the tests Go and Node, too. The commands are README.md's.
+
+mod artefacts;
+mod groups;
+mod readme;
+mod root;
+mod settings;
+mod steps;
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command as Process;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::args::Args;
+use crate::fresh::groups::Group;
+use crate::fresh::readme::Command;
+use crate::fresh::root::{Root, User};
+use crate::fresh::steps::Step;
+use crate::proc;
+use crate::table::Table;
+use crate::world::{World, which};
+
+/// Longest for one command. The whole build takes some ten minutes on two idle processors.
+const COMMAND_MAX: Duration = Duration::from_secs(3600);
+
+/// The same for the tests.
+const TESTS_MAX: Duration = Duration::from_secs(7200);
+
+struct Options {
+    users: Vec<User>,
+    groups: Vec<Group>,
+    /// A group that was asked for by name must not be left out.
+    named: bool,
+    keep: bool,
+}
+
+/// Runs the groups that are asked for, as the users that are, and prints how long each step took.
+pub(crate) fn fresh(world: &World, args: Args) -> Result<()> {
+    let options = options(args)?;
+    can_make_machines(world)?;
+    let mut git = Process::new("git");
+    git.args(["show", "HEAD:README.md"])
+        .current_dir(&world.root);
+    let readme = proc::output(&mut git, "git show HEAD:README.md")?;
+    let mut plan = Vec::new();
+    for group in &options.groups {
+        plan.push((*group, group.commands(&readme)?));
+    }
+    let mut report = Report::default();
+    for user in &options.users {
+        from_source(world, &options, *user, &plan, &mut report)?;
+    }
+    if options.groups.contains(&Group::Artefacts) {
+        released(world, &options, &mut report)?;
+    }
+    report.print();
+    ensure!(report.failed == 0, "{} steps failed", report.failed);
+    Ok(())
+}
+
+fn options(mut args: Args) -> Result<Options> {
+    let users = match args.value("--user")?.as_deref() {
+        Some("root") => vec![User::Root],
+        Some("ordinary") => vec![User::Ordinary],
+        Some("both") | None => vec![User::Root, User::Ordinary],
+        Some(other) => bail!("--user {other}: it is root, ordinary or both"),
+    };
+    let only = args.values("--only")?;
+    let keep = args.flag("--keep");
+    args.finish()?;
+    let chosen: Result<Vec<Group>> = only.iter().map(|name| Group::named(name)).collect();
+    let chosen = chosen?;
+    let named = !chosen.is_empty();
+    let wanted = |group: &Group| !named || chosen.contains(group);
+    Ok(Options {
+        users,
+        groups: Group::ALL.into_iter().filter(wanted).collect(),
+        named,
+        keep,
+    })
+}
+
+fn can_make_machines(world: &World) -> Result<()> {
+    if !world.is_root() {
+        bail!("`cargo xtask fresh` makes mounts and namespaces, so it takes root");
+    }
+    let tools = ["unshare", "pivot_root", "chroot", "awk", "tar", "git"];
+    let missing: Vec<_> = tools.iter().filter(|tool| which(tool).is_none()).collect();
+    ensure!(missing.is_empty(), "not on the PATH: {missing:?}");
+    Ok(())
+}
+
+/// All that is built: each user has a machine of its own, and builds from nothing.
+fn from_source(
+    world: &World,
+    options: &Options,
+    user: User,
+    plan: &[(Group, Vec<Command>)],
+    report: &mut Report,
+) -> Result<()> {
+    let tests = options.groups.contains(&Group::Tests);
+    if plan.iter().all(|(group, _)| *group == Group::Artefacts) {
+        return Ok(());
+    }
+    let mut binds = vec![root::rust()?];
+    if tests {
+        binds.extend(root::go_and_node()?);
+    }
+    println!("fresh: a machine for {}", user.name());
+    let machine = Root::make(root::BUILD_PACKAGES, binds, options.keep)?;
+    machine.furnish(user)?;
+    root::bundle(&world.root, &machine)?;
+    if tests {
+        root::link_npm(&machine)?;
+    }
+    let mut shell = Shell::new(world, &machine, report);
+    let clone = "git clone --quiet /srv/farpage.bundle farpage";
+    if !shell.run("source", user, "", &[spoken(clone)], COMMAND_MAX)? {
+        return Ok(());
+    }
+    for (group, commands) in plan {
+        let limit = match group {
+            Group::Artefacts => continue,
+            Group::Tests => TESTS_MAX,
+            Group::Install | Group::Demo | Group::Wheel | Group::C => COMMAND_MAX,
+        };
+        if *group == Group::Tests && user == User::Ordinary {
+            packages(&mut shell)?;
+        }
+        shell.run(group.name(), user, "cd farpage || exit", commands, limit)?;
+    }
+    if options.keep {
+        println!("fresh: kept in {}", machine.folder().display());
+    }
+    Ok(())
+}
+
+/// An ordinary user cannot install Debian's packages: root does so, with those that set-up names.
+fn packages(shell: &mut Shell) -> Result<()> {
+    let setup =
+        spoken("cargo xtask setup 2>&1 | tee ~/setup.txt; grep -q 'apt-get install' ~/setup.txt");
+    let ran = shell.run(
+        "tests",
+        User::Ordinary,
+        "cd farpage || exit",
+        &[setup],
+        COMMAND_MAX,
+    )?;
+    ensure!(
+        ran,
+        "`cargo xtask setup` names no packages for root to install"
+    );
+    let install = "list=$(sed -n 's/.*apt-get install //p' /home/ordinary/setup.txt | tail -n 1); \
+                   apt-get -qq update && apt-get -qq install -y --no-install-recommends $list";
+    shell.run("tests", User::Root, "", &[spoken(install)], COMMAND_MAX)?;
+    Ok(())
+}
+
+/// What `cargo xtask release` has made, each on a machine of its own.
+fn released(world: &World, options: &Options, report: &mut Report) -> Result<()> {
+    let dist = world.root.join("dist").join(env!("CARGO_PKG_VERSION"));
+    for artefact in &artefacts::ARTEFACTS {
+        let Some(file) = artefact.find(&dist)? else {
+            ensure!(
+                !options.named,
+                "{} has no {}; make it with `cargo xtask release`",
+                dist.display(),
+                artefact.kind
+            );
+            report.left_out(artefact.kind, "no release was made");
+            continue;
+        };
+        println!("fresh: a machine for {}", file.display());
+        let binds = vec![artefacts::bind(&file)?];
+        let machine = Root::make(artefact.packages, binds, options.keep)?;
+        let mut shell = Shell::new(world, &machine, report);
+        let commands = artefact.commands();
+        shell.run(artefact.kind, User::Root, "", &commands, COMMAND_MAX)?;
+        if options.keep {
+            println!("fresh: kept in {}", machine.folder().display());
+        }
+    }
+    Ok(())
+}
+
+/// A command that README.md does not have.
+fn spoken(text: &str) -> Command {
+    Command {
+        line: 0,
+        text: text.to_owned(),
+    }
+}
+
+/// Runs commands on one machine and takes note of how they end.
+struct Shell<'a> {
+    world: &'a World,
+    machine: &'a Root,
+    report: &'a mut Report,
+    runs: u32,
+}
+
+impl<'a> Shell<'a> {
+    fn new(world: &'a World, machine: &'a Root, report: &'a mut Report) -> Self {
+        Self {
+            world,
+            machine,
+            report,
+            runs: 0,
+        }
+    }
+
+    /// Whether all `commands` ended well.
+    fn run(
+        &mut self,
+        group: &str,
+        user: User,
+        before: &str,
+        commands: &[Command],
+        limit: Duration,
+    ) -> Result<bool> {
+        self.runs += 1;
+        let folder = self.machine.folder().file_name().unwrap_or_default();
+        let cgroup = format!("{}-{}", folder.to_string_lossy(), self.runs);
+        let script = steps::script(before, commands);
+        let mut process = self.machine.command(user, &cgroup, &script);
+        let log = self
+            .world
+            .scratch("fresh")?
+            .join(format!("{group}-{}.log", user.name()));
+        let mut file = File::create(&log)?;
+        let say = |command: &Command| {
+            println!("fresh: {} {group}: {}", user.name(), shown(command));
+        };
+        let done = steps::run(&mut process, &cgroup, commands, limit, &mut file, say)?;
+        let well = done.iter().all(|step| step.failure.is_none());
+        for step in done {
+            self.report.take(group, user, step, &log);
+        }
+        Ok(well)
+    }
+}
+
+/// A command in one line, with its place in README.md.
+fn shown(command: &Command) -> String {
+    let first = command.text.lines().next().unwrap_or("");
+    let short: String = first.chars().take(60).collect();
+    let more = if short.len() < command.text.len() {
+        " ..."
+    } else {
+        ""
+    };
+    match command.line {
+        0 => format!("{short}{more}"),
+        line => format!("README.md:{line}: {short}{more}"),
+    }
+}
+
+/// The closing table.
+#[derive(Default)]
+struct Report {
+    rows: Vec<[String; 4]>,
+    failed: usize,
+}
+
+impl Report {
+    fn take(&mut self, group: &str, user: User, step: Step, log: &Path) {
+        let seconds = format!("{:.1} s", step.wall.as_secs_f64());
+        let result = match &step.failure {
+            None => "ok".to_owned(),
+            Some((why, tail)) => {
+                self.failed += 1;
+                eprintln!(
+                    "fresh: {} failed as {}: {why}",
+                    shown(&step.command),
+                    user.name()
+                );
+                eprintln!("{}", step.command.text);
+                eprintln!(
+                    "The end of what it printed; all of it is in {}:",
+                    log.display()
+                );
+                tail.iter().for_each(|line| eprintln!("    {line}"));
+                format!("FAILED: {why}")
+            }
+        };
+        let step = format!("{group}: {}", shown(&step.command));
+        self.rows
+            .push([step, user.name().to_owned(), seconds, result]);
+    }
+
+    fn left_out(&mut self, step: &str, why: &str) {
+        let row = [step, "", "", &format!("left out: {why}")];
+        self.rows.push(row.map(String::from));
+    }
+
+    fn print(&self) {
+        let mut table = Table::new(["step", "user", "time", "result"]);
+        self.rows.iter().for_each(|row| table.row(row.clone()));
+        table.print();
+    }
+}
