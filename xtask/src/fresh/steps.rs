@@ -23,7 +23,7 @@ const MARK: char = '\u{1e}';
 
 /// Ends the processes of group `$1` and removes the cgroups `$2` that they had.
 pub(crate) const END: &str = r#"
-kill -KILL -- "-$1" 2>/dev/null
+kill -s KILL -- "-$1" 2>/dev/null
 for mount in $(awk '$3 == "cgroup" || $3 == "cgroup2" {print $2}' /proc/self/mounts); do
     for i in 1 2 3 4 5 6 7 8 9 10; do
         [ -d "$mount/$2" ] || break
