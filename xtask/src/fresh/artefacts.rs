@@ -1,20 +1,26 @@
-//! What `cargo xtask release` has made, installed and tried where there is nothing to build with.
+//! What `cargo xtask release` has made, installed as README.md says where there is nothing to build
+//! with.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::fresh::readme::Command;
+use crate::fresh::readme::{self, Command};
 use crate::fresh::root::{BARE_PACKAGES, BUILD_PACKAGES, Bind};
+use crate::release::{self, VERSION};
+use crate::world::World;
+
+/// Where README.md says how to install them.
+const HEADING: &str = "From a release";
 
 /// One artefact and how it is tried.
 pub(crate) struct Artefact {
     pub(crate) kind: &'static str,
-    /// What its file's name ends with.
-    pub(crate) ending: &'static str,
+    /// What README.md's command for it has in it.
+    part: &'static str,
     pub(crate) packages: &'static [&'static str],
-    commands: &'static [&'static str],
+    before: &'static [&'static str],
+    after: &'static [&'static str],
 }
 
 /// A program of Perl, which every Debian has, takes 256 MiB where 64 are allowed.
@@ -24,11 +30,10 @@ const RUN: &str = "said=$(farpage run --quiet --ram 64M -- \
 pub(crate) const ARTEFACTS: [Artefact; 3] = [
     Artefact {
         kind: "wheel",
-        ending: ".whl",
+        part: ".whl",
         packages: BUILD_PACKAGES,
-        commands: &[
-            "python3 -m venv ~/tried && . ~/tried/bin/activate",
-            "pip install --quiet /srv/dist/*.whl",
+        before: &["python3 -m venv ~/tried && . ~/tried/bin/activate"],
+        after: &[
             "python3 -c 'import farpage, numpy; numpy.save(\"x.npy\", numpy.arange(9)); \
              assert farpage.load(\"x.npy\").sum() == 36'",
             "farpage doctor",
@@ -37,70 +42,76 @@ pub(crate) const ARTEFACTS: [Artefact; 3] = [
     },
     Artefact {
         kind: "tar",
-        ending: ".tar.gz",
+        part: ".tar.gz",
         packages: BARE_PACKAGES,
-        commands: &[
-            "mkdir ~/tried && tar -xzf /srv/dist/*.tar.gz -C ~/tried",
-            "command=$(find ~/tried -type f -name farpage -perm -u+x | head -n 1); [ -n \"$command\" ]",
-            "PATH=${command%/*}:$PATH",
-            "farpage --version",
-            "farpage doctor",
+        before: &["! command -v cc rustc"],
+        after: &[
+            "PATH=$(echo $PWD/farpage-*/bin):$PATH; farpage --version",
+            "ls farpage-*/share/man/man1/farpage-run.1*",
             RUN,
         ],
     },
     Artefact {
         kind: "deb",
-        ending: ".deb",
+        part: ".deb",
         packages: BARE_PACKAGES,
-        commands: &[
-            "apt-get -qq update",
-            "apt-get -qq install -y --no-install-recommends /srv/dist/*.deb",
+        before: &["! command -v cc rustc", "apt-get -qq update"],
+        after: &[
             "farpage --version",
             "farpage doctor",
+            "dpkg --listfiles farpage | grep man1/farpage-run.1",
             RUN,
-            "apt-get -qq purge -y \"$(dpkg-deb -f /srv/dist/*.deb Package)\"",
+            "apt-get -qq purge farpage",
             "! command -v farpage",
         ],
     },
 ];
 
 impl Artefact {
-    /// How it is tried.
-    pub(crate) fn commands(&self) -> Vec<Command> {
-        let command = |text: &&str| Command {
-            line: 0,
-            text: (*text).to_owned(),
-        };
-        self.commands.iter().map(command).collect()
-    }
-
-    /// Its file in `dist`; `None` when there is none.
+    /// Its file, where a release of this version has been made.
     ///
     /// # Errors
-    /// When there are several.
-    pub(crate) fn find(&self, dist: &Path) -> Result<Option<PathBuf>> {
-        let files = fs::read_dir(dist).into_iter().flatten().flatten();
-        let mut found: Vec<PathBuf> = files
-            .map(|entry| entry.path())
-            .filter(|path| self.is_its_name(&path.to_string_lossy()))
-            .collect();
-        let first = found.pop();
+    /// When there is none.
+    pub(crate) fn file(&self, world: &World) -> Result<PathBuf> {
+        let made = release::artefacts(&release::folder(world), VERSION);
+        let file = match self.part {
+            ".whl" => made.wheel()?,
+            ".tar.gz" => made.tar,
+            _ => made.deb,
+        };
         ensure!(
-            found.is_empty(),
-            "{} has several files that end with {}; remove all but one",
-            dist.display(),
-            self.ending
+            file.exists(),
+            "{} is missing; make it with: cargo xtask release",
+            file.display()
         );
-        Ok(first)
+        Ok(file)
     }
 
-    /// Symbols for a debugger have a file of their own.
-    fn is_its_name(&self, name: &str) -> bool {
-        name.ends_with(self.ending) && !name.contains("symbols") && !name.contains("debug")
+    /// README.md's command, for this version and for root, who needs no `sudo`; and checks.
+    ///
+    /// # Errors
+    /// When README.md has none.
+    pub(crate) fn commands(&self, readme: &str) -> Result<Vec<Command>> {
+        let mut shown = readme::commands(readme, HEADING)?;
+        shown.retain(|command| command.text.contains(self.part));
+        ensure!(
+            !shown.is_empty(),
+            "README.md has no command with '{}' below the heading '{HEADING}'",
+            self.part
+        );
+        for command in &mut shown {
+            command.text = command.text.replace("VERSION", VERSION);
+            command.text = command.text.replace("sudo ", "");
+        }
+        let spoken = |text: &&str| Command::spoken(text);
+        let mut commands: Vec<Command> = self.before.iter().map(spoken).collect();
+        commands.extend(shown);
+        commands.extend(self.after.iter().map(spoken));
+        Ok(commands)
     }
 }
 
-/// Lets the root see `file`, under its own name: pip reads what is in it.
+/// Lets the root see `file` in root's home, under its own name: pip reads what is in it.
 ///
 /// # Errors
 /// When it has no name.
@@ -108,7 +119,7 @@ pub(crate) fn bind(file: &Path) -> Result<Bind> {
     let name = file.file_name().context("a file has a name")?;
     Ok(Bind {
         here: file.to_owned(),
-        there: format!("/srv/dist/{}", name.to_string_lossy()),
+        there: format!("/root/{}", name.to_string_lossy()),
     })
 }
 
@@ -117,10 +128,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn symbols_are_not_taken_for_the_command() {
-        let tar = &ARTEFACTS[1];
-        assert!(tar.is_its_name("farpage-0.1.0-x86_64-linux.tar.gz"));
-        assert!(!tar.is_its_name("farpage-0.1.0-symbols.tar.gz"));
-        assert!(!tar.is_its_name("farpage_0.1.0_amd64.deb"));
+    fn readme_says_how_to_install_each_of_them() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+        for artefact in &ARTEFACTS {
+            let commands = artefact.commands(&readme).unwrap();
+            let shown: Vec<_> = commands.iter().filter(|command| command.line > 0).collect();
+            assert_eq!(shown.len(), 1, "{}", artefact.kind);
+            assert!(shown[0].text.contains(VERSION));
+            assert!(!shown[0].text.contains("sudo"));
+        }
     }
 }

@@ -26,6 +26,9 @@ impl Group {
         Self::Artefacts,
     ];
 
+    /// What one build is enough for.
+    pub(crate) const BUILT: [Self; 4] = [Self::Install, Self::Demo, Self::Wheel, Self::C];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Install => "install",

@@ -32,16 +32,29 @@ const COMMAND_MAX: Duration = Duration::from_secs(3600);
 /// The same for the tests.
 const TESTS_MAX: Duration = Duration::from_secs(7200);
 
+/// What is run on one machine after another. `cargo xtask test --all --only fresh` keeps a result for
+/// each line: who, and what, where that is not all but the tests.
+const STEPS: [&str; 5] = [
+    "root",
+    "ordinary",
+    "artefacts",
+    "root tests",
+    "ordinary tests",
+];
+
 struct Options {
     users: Vec<User>,
     groups: Vec<Group>,
-    /// A group that was asked for by name must not be left out.
-    named: bool,
     keep: bool,
 }
 
 /// Runs the groups that are asked for, as the users that are, and prints how long each step took.
-pub(crate) fn fresh(world: &World, args: Args) -> Result<()> {
+pub(crate) fn fresh(world: &World, mut args: Args) -> Result<()> {
+    if args.flag("--list") {
+        args.finish()?;
+        STEPS.iter().for_each(|step| println!("{step}"));
+        return Ok(());
+    }
     let options = options(args)?;
     can_make_machines(world)?;
     let mut git = Process::new("git");
@@ -57,7 +70,7 @@ pub(crate) fn fresh(world: &World, args: Args) -> Result<()> {
         from_source(world, &options, *user, &plan, &mut report)?;
     }
     if options.groups.contains(&Group::Artefacts) {
-        released(world, &options, &mut report)?;
+        released(world, &options, &readme, &mut report)?;
     }
     report.print();
     ensure!(report.failed == 0, "{} steps failed", report.failed);
@@ -65,24 +78,48 @@ pub(crate) fn fresh(world: &World, args: Args) -> Result<()> {
 }
 
 fn options(mut args: Args) -> Result<Options> {
+    if let Some(first) = args.value("--step")? {
+        let step = std::iter::once(first).chain(std::iter::from_fn(|| args.word()));
+        let step = step.collect::<Vec<_>>().join(" ");
+        args.finish()?;
+        return one_step(&step);
+    }
     let users = match args.value("--user")?.as_deref() {
-        Some("root") => vec![User::Root],
-        Some("ordinary") => vec![User::Ordinary],
         Some("both") | None => vec![User::Root, User::Ordinary],
-        Some(other) => bail!("--user {other}: it is root, ordinary or both"),
+        Some(name) => vec![User::named(name)?],
     };
     let only = args.values("--only")?;
     let keep = args.flag("--keep");
     args.finish()?;
-    let chosen: Result<Vec<Group>> = only.iter().map(|name| Group::named(name)).collect();
-    let chosen = chosen?;
-    let named = !chosen.is_empty();
-    let wanted = |group: &Group| !named || chosen.contains(group);
+    let mut groups = Group::ALL.to_vec();
+    if !only.is_empty() {
+        let chosen: Result<Vec<Group>> = only.iter().map(|name| Group::named(name)).collect();
+        let chosen = chosen?;
+        groups.retain(|group| chosen.contains(group));
+    }
     Ok(Options {
         users,
-        groups: Group::ALL.into_iter().filter(wanted).collect(),
-        named,
+        groups,
         keep,
+    })
+}
+
+/// What a line of [`STEPS`] means.
+fn one_step(step: &str) -> Result<Options> {
+    ensure!(
+        STEPS.contains(&step),
+        "unknown step '{step}'; there are {}",
+        STEPS.join(", ")
+    );
+    let (users, groups) = match step.split_once(' ') {
+        None if step == "artefacts" => (Vec::new(), vec![Group::Artefacts]),
+        None => (vec![User::named(step)?], Group::BUILT.to_vec()),
+        Some((user, group)) => (vec![User::named(user)?], vec![Group::named(group)?]),
+    };
+    Ok(Options {
+        users,
+        groups,
+        keep: false,
     })
 }
 
@@ -121,7 +158,7 @@ fn from_source(
     }
     let mut shell = Shell::new(world, &machine, report);
     let clone = "git clone --quiet /srv/farpage.bundle farpage";
-    if !shell.run("source", user, "", &[spoken(clone)], COMMAND_MAX)? {
+    if !shell.run("source", user, "", &[Command::spoken(clone)], COMMAND_MAX)? {
         return Ok(());
     }
     for (group, commands) in plan {
@@ -143,8 +180,9 @@ fn from_source(
 
 /// An ordinary user cannot install Debian's packages: root does so, with those that set-up names.
 fn packages(shell: &mut Shell) -> Result<()> {
-    let setup =
-        spoken("cargo xtask setup 2>&1 | tee ~/setup.txt; grep -q 'apt-get install' ~/setup.txt");
+    let setup = Command::spoken(
+        "cargo xtask setup 2>&1 | tee ~/setup.txt; grep -q 'apt-get install' ~/setup.txt",
+    );
     let ran = shell.run(
         "tests",
         User::Ordinary,
@@ -158,43 +196,31 @@ fn packages(shell: &mut Shell) -> Result<()> {
     );
     let install = "list=$(sed -n 's/.*apt-get install //p' /home/ordinary/setup.txt | tail -n 1); \
                    apt-get -qq update && apt-get -qq install -y --no-install-recommends $list";
-    shell.run("tests", User::Root, "", &[spoken(install)], COMMAND_MAX)?;
+    shell.run(
+        "tests",
+        User::Root,
+        "",
+        &[Command::spoken(install)],
+        COMMAND_MAX,
+    )?;
     Ok(())
 }
 
 /// What `cargo xtask release` has made, each on a machine of its own.
-fn released(world: &World, options: &Options, report: &mut Report) -> Result<()> {
-    let dist = world.root.join("dist").join(env!("CARGO_PKG_VERSION"));
+fn released(world: &World, options: &Options, readme: &str, report: &mut Report) -> Result<()> {
     for artefact in &artefacts::ARTEFACTS {
-        let Some(file) = artefact.find(&dist)? else {
-            ensure!(
-                !options.named,
-                "{} has no {}; make it with `cargo xtask release`",
-                dist.display(),
-                artefact.kind
-            );
-            report.left_out(artefact.kind, "no release was made");
-            continue;
-        };
+        let file = artefact.file(world)?;
+        let commands = artefact.commands(readme)?;
         println!("fresh: a machine for {}", file.display());
         let binds = vec![artefacts::bind(&file)?];
         let machine = Root::make(artefact.packages, binds, options.keep)?;
         let mut shell = Shell::new(world, &machine, report);
-        let commands = artefact.commands();
         shell.run(artefact.kind, User::Root, "", &commands, COMMAND_MAX)?;
         if options.keep {
             println!("fresh: kept in {}", machine.folder().display());
         }
     }
     Ok(())
-}
-
-/// A command that README.md does not have.
-fn spoken(text: &str) -> Command {
-    Command {
-        line: 0,
-        text: text.to_owned(),
-    }
 }
 
 /// Runs commands on one machine and takes note of how they end.
@@ -294,14 +320,45 @@ impl Report {
             .push([step, user.name().to_owned(), seconds, result]);
     }
 
-    fn left_out(&mut self, step: &str, why: &str) {
-        let row = [step, "", "", &format!("left out: {why}")];
-        self.rows.push(row.map(String::from));
-    }
-
     fn print(&self) {
         let mut table = Table::new(["step", "user", "time", "result"]);
         self.rows.iter().for_each(|row| table.row(row.clone()));
         table.print();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(line: &str) -> Result<Options> {
+        options(Args::new(line.split_whitespace().map(String::from)))
+    }
+
+    #[test]
+    fn without_options_all_is_run_as_both_users() {
+        let all = asked("").unwrap();
+        assert_eq!(all.users, [User::Root, User::Ordinary]);
+        assert_eq!(all.groups, Group::ALL);
+        let some = asked("--only c --user root --only install").unwrap();
+        assert_eq!(some.users, [User::Root]);
+        assert_eq!(some.groups, [Group::Install, Group::C]);
+        assert!(asked("--user nobody").is_err() && asked("--only all").is_err());
+    }
+
+    #[test]
+    fn the_steps_together_are_all_groups_as_both_users() {
+        let steps: Vec<Options> = STEPS.iter().map(|step| one_step(step).unwrap()).collect();
+        for user in [User::Root, User::Ordinary] {
+            for group in Group::ALL {
+                let runs = steps.iter().filter(|step| {
+                    let alone = group == Group::Artefacts && step.users.is_empty();
+                    step.groups.contains(&group) && (alone || step.users.contains(&user))
+                });
+                assert_eq!(runs.count(), 1, "{user:?} {group:?}");
+            }
+        }
+        assert_eq!(asked("--step root tests").unwrap().groups, [Group::Tests]);
+        assert!(asked("--step root artefacts").is_err());
     }
 }

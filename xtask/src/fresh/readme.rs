@@ -5,9 +5,19 @@ use anyhow::{Context, Result, bail};
 /// One command as a shell runs it.
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub(crate) struct Command {
-    /// Line of the README, counted from 1.
+    /// Line of README.md, counted from 1; 0 when it does not have it.
     pub(crate) line: usize,
     pub(crate) text: String,
+}
+
+impl Command {
+    /// One that README.md does not have.
+    pub(crate) fn spoken(text: &str) -> Self {
+        Self {
+            line: 0,
+            text: text.to_owned(),
+        }
+    }
 }
 
 /// What the line before was part of.

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use farpage_test_machine::Guard;
 
 use crate::fresh::settings;
+use crate::kept;
 use crate::proc;
 use crate::world::which;
 
@@ -52,6 +53,17 @@ impl User {
             Self::Root => "root",
             Self::Ordinary => "ordinary",
         }
+    }
+
+    /// The user that is called so on the command line.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(crate) fn named(name: &str) -> Result<Self> {
+        let found = [Self::Root, Self::Ordinary]
+            .into_iter()
+            .find(|user| user.name() == name);
+        found.with_context(|| format!("unknown user '{name}'; there are root and ordinary"))
     }
 
     fn id(self) -> u32 {
@@ -107,6 +119,10 @@ impl Root {
         tar.arg("-xpf").arg(&packed).arg("-C").arg(&path);
         proc::output(&mut tar, "tar")?;
         settings::system(&path, RELEASE)?;
+        fs::write(
+            path.join("etc/apt/apt.conf.d/90fresh"),
+            "APT::Get::Assume-Yes \"true\";\n", // nobody is there to say so
+        )?;
         for args in [
             &["useradd", "--create-home", "--uid", "1000", "ordinary"][..],
             &["update-ca-certificates"],
@@ -179,7 +195,7 @@ const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 
 /// A Debian with `packages` as a tar file, which is made when this month has none yet.
 fn packed(packages: &[&str]) -> Result<PathBuf> {
-    let cache = cache()?;
+    let cache = kept::folder()?;
     let month = proc::output(Command::new("date").arg("+%Y-%m"), "date")?;
     let packed = cache.join(packed_name(packages, month.trim()));
     if packed.exists() {
@@ -228,17 +244,6 @@ fn forget_older(cache: &Path, month: &str) {
             let _ = fs::remove_file(entry.path());
         }
     }
-}
-
-/// `~/.cache/farpage-xtask`.
-fn cache() -> Result<PathBuf> {
-    let base = match std::env::var_os("XDG_CACHE_HOME") {
-        Some(base) => PathBuf::from(base),
-        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".cache"),
-    };
-    let cache = base.join("farpage-xtask");
-    fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    Ok(cache)
 }
 
 /// A new folder that only this user can enter: what lies in it may hold a registry's password.

@@ -162,10 +162,7 @@ impl<'a> Progress<'a> {
         let command = match self.now {
             Some(at) => self.commands[at].clone(),
             None if failure.is_none() => return,
-            None => Command {
-                line: 0,
-                text: "enter the fresh machine".into(),
-            },
+            None => Command::spoken("enter the fresh machine"),
         };
         self.done.push(Step {
             command,
