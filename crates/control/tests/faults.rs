@@ -130,15 +130,7 @@ fn of_a_process_that_is_killed_nothing_is_left() {
         Event::Removed(id) if *id == made => Some(()),
         _ => None,
     });
-    let left = etcd.by_hand(async |mut client| {
-        let all = etcd_client::GetOptions::new().with_prefix();
-        let all = client.get("test/now/", Some(all)).await.expect("read");
-        all.kvs()
-            .iter()
-            .map(|kv| String::from_utf8_lossy(kv.key()).into_owned())
-            .collect()
-    });
-    let left: Vec<String> = left;
+    let left = etcd.keys("test/now/");
     let own = format!("test/now/alive/{}", host.incarnation());
     // A host that is alone has all promises that there are.
     let goes_on = format!("test/now/goes-on/{}", host.incarnation());
@@ -281,11 +273,7 @@ fn a_host_whose_lease_ran_out_while_all_promised_comes_back_after_a_compaction()
         wait_for(&a, "it is removed", |event| {
             matches!(event, Event::Removed(_)).then_some(())
         });
-        etcd.by_hand(async |mut client| {
-            let now = client.get("x", None).await.expect("read");
-            let now = now.header().expect("a header").revision();
-            client.compact(now, None).await.expect("compacted");
-        });
+        etcd.compact();
         proxy.shut(false, false);
         // After a gap, what was deleted meanwhile comes last.
         let (mut removed, mut made) = (false, false);
@@ -306,10 +294,5 @@ fn a_host_whose_lease_ran_out_while_all_promised_comes_back_after_a_compaction()
 /// Waits until the host counts on promises.
 fn going_on(etcd: &Etcd, host: &Control) {
     let key = format!("test/now/goes-on/{}", host.incarnation());
-    wait_until("it counts on promises", || {
-        etcd.by_hand(async |mut client| {
-            let there = client.get(key.as_str(), None).await.expect("read");
-            !there.kvs().is_empty()
-        })
-    });
+    wait_until("it counts on promises", || etcd.keys(&key).contains(&key));
 }

@@ -136,14 +136,7 @@ fn a_store_that_is_not_there_is_named() {
 #[test]
 fn another_server_is_asked_when_one_is_dead_and_passwords_are_checked() {
     let Some(etcd) = Etcd::start() else { return };
-    etcd.by_hand(async |mut client| {
-        client.user_add("root", "hush", None).await.expect("a user");
-        client
-            .user_grant_role("root", "root")
-            .await
-            .expect("a role");
-        client.auth_enable().await.expect("passwords");
-    });
+    etcd.ask_for_passwords();
     let two = format!("127.0.0.1:1,127.0.0.1:{}/test", etcd.port);
     let host = join(&format!("etcd://root:hush@{two}"), "a", LONG);
     host.make(None, support::description(&host))
@@ -158,4 +151,31 @@ fn another_server_is_asked_when_one_is_dead_and_passwords_are_checked() {
             "{said}"
         );
     }
+}
+
+#[test]
+fn a_token_that_is_not_taken_any_more_is_replaced() {
+    let Some(etcd) = Etcd::start() else { return };
+    etcd.ask_for_passwords();
+    let host = join(
+        &format!("etcd://root:hush@127.0.0.1:{}/test", etcd.port),
+        "a",
+        LONG,
+    );
+    // All tokens are forgotten.
+    etcd.by_hand(&["--user", "root:hush", "auth", "disable"]);
+    etcd.by_hand(&["auth", "enable"]);
+    host.make(None, support::description(&host))
+        .expect("it writes");
+}
+
+#[test]
+fn what_is_no_etcd_or_has_no_gateway_is_told_so() {
+    let Some(etcd) = Etcd::start_with(&["--enable-grpc-gateway=false"]) else {
+        return;
+    };
+    let mut config = config(&etcd.endpoint(), "a", LONG);
+    config.wait = Duration::ZERO;
+    let said = Control::join(config).err().expect("refused").to_string();
+    assert!(said.contains("--enable-grpc-gateway"), "{said}");
 }

@@ -25,26 +25,37 @@ pub struct Etcd {
     folder: tempfile::TempDir,
     pub port: u16,
     peer_port: u16,
+    arguments: Vec<String>,
     child: Child,
 }
 
 impl Etcd {
     /// `None`, and a word about it, where there is no etcd.
     pub fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+
+    /// With more arguments; [`Etcd::by_hand`] speaks without TLS.
+    pub fn start_with(arguments: &[&str]) -> Option<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        if !std::env::split_paths(&path).any(|folder| folder.join("etcd").exists()) {
-            println!("skipped: no etcd on the PATH; apt-get install etcd-server");
+        let is_there = |name| std::env::split_paths(&path).any(|folder| folder.join(name).exists());
+        if !is_there("etcd") || !is_there("etcdctl") {
+            println!(
+                "skipped: etcd or etcdctl is not on the PATH; cargo xtask setup installs both"
+            );
             return None;
         }
         let folder = tempfile::tempdir().expect("a folder");
         // Both are bound at once, so that they differ.
         let ports = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
         let ports = ports.map(|port| port.local_addr().expect("bound").port());
-        let child = serve(folder.path(), ports[0], ports[1]);
+        let arguments: Vec<String> = arguments.iter().map(|&one| one.into()).collect();
+        let child = serve(folder.path(), ports[0], ports[1], &arguments);
         Some(Self {
             folder,
             port: ports[0],
             peer_port: ports[1],
+            arguments,
             child,
         })
     }
@@ -56,28 +67,55 @@ impl Etcd {
 
     pub fn restart(&mut self) {
         self.kill();
-        self.child = serve(self.folder.path(), self.port, self.peer_port);
+        self.child = serve(
+            self.folder.path(),
+            self.port,
+            self.peer_port,
+            &self.arguments,
+        );
     }
 
     pub fn endpoint(&self) -> String {
         format!("etcd://127.0.0.1:{}/test", self.port)
     }
 
-    /// Does what an operator would.
-    pub fn by_hand<T>(&self, work: impl AsyncFnOnce(etcd_client::Client) -> T) -> T {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.enable_all().build().expect("a runtime");
-        let server = format!("127.0.0.1:{}", self.port);
-        runtime.block_on(async {
-            let client = etcd_client::Client::connect([server], None).await;
-            work(client.expect("etcd is there")).await
-        })
+    /// What an operator types, and what is printed.
+    pub fn by_hand(&self, arguments: &[&str]) -> String {
+        let mut etcdctl = Command::new("etcdctl");
+        let etcdctl = etcdctl
+            .env("ETCDCTL_API", "3")
+            .env("ETCDCTL_ENDPOINTS", format!("127.0.0.1:{}", self.port))
+            .args(arguments);
+        let output = etcdctl.output().expect("etcdctl starts");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "etcdctl {arguments:?}: {told}");
+        String::from_utf8(output.stdout).expect("text")
     }
 
     pub fn put(&self, key: &str, value: &str) {
-        self.by_hand(async |mut client| {
-            client.put(key, value, None).await.expect("put");
-        });
+        self.by_hand(&["put", key, value]);
+    }
+
+    /// The keys that begin so.
+    pub fn keys(&self, prefix: &str) -> Vec<String> {
+        let keys = self.by_hand(&["get", "--prefix", "--keys-only", prefix]);
+        let keys = keys.lines().filter(|key| !key.is_empty());
+        keys.map(String::from).collect()
+    }
+
+    /// Forgets what was changed so far.
+    pub fn compact(&self) {
+        let read = self.by_hand(&["get", "x", "--write-out", "json"]);
+        let read: serde_json::Value = serde_json::from_str(&read).expect("JSON");
+        let now = read["header"]["revision"].to_string();
+        self.by_hand(&["compaction", &now]);
+    }
+
+    /// From now on the user root has to say its password.
+    pub fn ask_for_passwords(&self) {
+        self.by_hand(&["user", "add", "root:hush"]);
+        self.by_hand(&["user", "grant-role", "root", "root"]);
+        self.by_hand(&["auth", "enable"]);
     }
 }
 
@@ -89,11 +127,11 @@ impl Drop for Etcd {
 }
 
 /// Starts etcd and waits until it serves.
-fn serve(folder: &Path, port: u16, peer_port: u16) -> Child {
-    let (client, peer) = (
-        format!("http://127.0.0.1:{port}"),
-        format!("http://127.0.0.1:{peer_port}"),
-    );
+fn serve(folder: &Path, port: u16, peer_port: u16, arguments: &[String]) -> Child {
+    let is_tls = arguments.iter().any(|one| one == "--cert-file");
+    let scheme = if is_tls { "https" } else { "http" };
+    let client = format!("{scheme}://127.0.0.1:{port}");
+    let peer = format!("http://127.0.0.1:{peer_port}");
     let mut child = Command::new("etcd")
         .arg("--data-dir")
         .arg(folder)
@@ -110,6 +148,7 @@ fn serve(folder: &Path, port: u16, peer_port: u16) -> Child {
             &peer,
         ])
         .args(["--initial-cluster", &format!("default={peer}")])
+        .args(arguments)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
