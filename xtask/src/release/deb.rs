@@ -27,10 +27,11 @@ const LIBRARIES: &[(&str, &str, bool)] = &[
     ("libgcc_s.so.1", "libgcc-s1", false),
 ];
 
-/// Packs what lies below `prefix`, already stripped, as `deb`. `root` is where it is laid out.
-pub(crate) fn build(parts: &Parts<'_>, prefix: &Path, root: &Path, deb: &Path) -> Result<()> {
-    lay_out(parts, prefix, root)?;
-    let needed = programs(prefix)?.into_iter().map(|program| {
+/// Packs what is below the prefix, and the units for systemd, as `deb`. `root` is where it is laid
+/// out.
+pub(crate) fn build(parts: &Parts<'_>, root: &Path, deb: &Path) -> Result<()> {
+    lay_out(parts, root)?;
+    let needed = programs(parts.prefix)?.into_iter().map(|program| {
         let mut objdump = Command::new("objdump");
         let said = proc::output(objdump.arg("-p").arg(&program), "objdump")?;
         needs(&said).with_context(|| format!("of {}", program.display()))
@@ -52,11 +53,11 @@ pub(crate) fn build(parts: &Parts<'_>, prefix: &Path, root: &Path, deb: &Path) -
 }
 
 /// Everything where Debian wants it.
-fn lay_out(parts: &Parts<'_>, prefix: &Path, root: &Path) -> Result<()> {
+fn lay_out(parts: &Parts<'_>, root: &Path) -> Result<()> {
     tree::anew(root)?;
     let usr = root.join("usr");
-    for path in files(prefix)? {
-        let at = path.strip_prefix(prefix)?;
+    for path in files(parts.prefix)? {
+        let at = path.strip_prefix(parts.prefix)?;
         let at = usr.join(debian_place(at));
         if path.is_symlink() {
             fs::create_dir_all(at.parent().context("a link lies in a folder")?)?;

@@ -54,9 +54,13 @@ pub(crate) fn release(world: &World, mut args: Args) -> Result<()> {
         source: &source,
         target: scratch.join("target"),
     };
-    steps.take("command", || build.command())?;
     let prefix = scratch.join("prefix");
+    let symbols = scratch.join("symbols").join(made.symbols_name());
+    steps.take("command", || build.command())?;
     steps.take("library for C", || build.library(&prefix))?;
+    tree::fill(&prefix, &build.target.join("release/farpage"))?;
+    steps.take("strip", || strip::apart(&prefix, &symbols))?;
+    small_enough(&prefix.join("bin/farpage"))?;
     steps.take("wheel", || build.wheel(&made.folder))?;
 
     let linked = sbom::linked(&source)?;
@@ -65,35 +69,31 @@ pub(crate) fn release(world: &World, mut args: Args) -> Result<()> {
     fs::write(&made.sbom, serde_json::to_string_pretty(&bom)? + "\n")?;
 
     let parts = tree::Parts {
+        prefix: &prefix,
         source: &source,
-        command: &build.target.join("release/farpage"),
         notices: &notices,
     };
-    steps.take("tar", || pack(&parts, &prefix, &scratch, &made))?;
-    steps.take("deb", || {
-        deb::build(&parts, &prefix, &scratch.join("deb"), &made.deb)
+    let root = scratch.join("tar").join(made.tree_name());
+    steps.take("tar", || {
+        tree::relocatable(&parts, &root)?;
+        tar(&root, &made.tar, &source.epoch)
     })?;
+    steps.take("symbols", || tar(&symbols, &made.symbols, &source.epoch))?;
+    let root = scratch.join("deb");
+    steps.take("deb", || deb::build(&parts, &root, &made.deb))?;
     fs::write(&made.sums, sums(&made)?)?;
     print(&made, &steps)
 }
 
-/// The tar file, and that of the symbols, which what is in the first is stripped of.
-fn pack(parts: &tree::Parts<'_>, prefix: &Path, scratch: &Path, made: &Artefacts) -> Result<()> {
-    parts.fill(prefix)?;
-    let symbols = scratch.join("symbols").join(made.symbols_name());
-    strip::apart(prefix, &symbols)?;
-    let bytes = fs::metadata(prefix.join("bin/farpage"))?.len();
+fn small_enough(command: &Path) -> Result<()> {
+    let bytes = fs::metadata(command)?.len();
     if bytes >= COMMAND_BYTES_MAX {
         bail!(
-            "the stripped command has {bytes} bytes, and {COMMAND_BYTES_MAX} are allowed; look for \
-             what became large with: nm --size-sort --reverse-sort --print-size {}",
-            parts.command.display()
+            "the stripped command has {bytes} bytes, and must have less than {COMMAND_BYTES_MAX}; \
+             see what is large with: nm --size-sort --print-size target/release/farpage"
         );
     }
-    let root = scratch.join("tar").join(made.tree_name());
-    tree::relocatable(prefix, &root, parts)?;
-    tar(&root, &made.tar, &parts.source.epoch)?;
-    tar(&symbols, &made.symbols, &parts.source.epoch)
+    Ok(())
 }
 
 /// `folder`, with its name, as a tar file of which all dates are `epoch` and all files root's.
@@ -121,8 +121,9 @@ impl Build<'_> {
         cargo.args(args).current_dir(&self.source.root);
         cargo.env("CARGO_TARGET_DIR", &self.target);
         cargo.env("SOURCE_DATE_EPOCH", &self.source.epoch);
-        cargo.env("RUSTFLAGS", self.source.without_paths());
-        cargo.env_remove("CARGO_ENCODED_RUSTFLAGS");
+        for flags in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
+            cargo.env_remove(flags);
+        }
         cargo.envs(SMALLER.iter().copied());
         cargo
     }

@@ -63,24 +63,6 @@ fn git(root: &Path, args: &[&str]) -> Result<String> {
     proc::output(&mut git, "git")
 }
 
-impl Source {
-    /// Flags for rustc: programs do not say where their sources lay on this machine.
-    pub(crate) fn without_paths(&self) -> String {
-        let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-        let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
-        let mut flags = remap(&self.root, "/farpage");
-        if let Some(home) = home {
-            flags += " ";
-            flags += &remap(&home.join("registry/src"), "/registry");
-        }
-        flags
-    }
-}
-
-fn remap(from: &Path, to: &str) -> String {
-    format!("--remap-path-prefix={}={to}", from.display())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

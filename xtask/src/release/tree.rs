@@ -18,38 +18,39 @@ const SHELLS: &[(&str, &str)] = &[
     ("fish", "fish/vendor_completions.d/farpage.fish"),
 ];
 
-/// What is packed beside the library for C, which lies below the prefix already.
+/// What is packed.
 pub(crate) struct Parts<'a> {
+    /// Programs, stripped, and what [`fill`] adds.
+    pub(crate) prefix: &'a Path,
     /// The clone.
     pub(crate) source: &'a Source,
-    /// The command, with its symbols.
-    pub(crate) command: &'a Path,
     /// The licences of all that is linked.
     pub(crate) notices: &'a str,
 }
 
-impl Parts<'_> {
-    /// Adds the command, its manual pages and its completions to what is below `prefix`, and takes
-    /// away the libraries for static linking: four fifths of the size, and few want them.
-    pub(crate) fn fill(&self, prefix: &Path) -> Result<()> {
-        for archive in listed(&prefix.join("lib"))? {
-            if archive.extension().is_some_and(|kind| kind == "a") {
-                fs::remove_file(archive)?;
-            }
+/// Adds the command, its manual pages and its completions to the library for C, which is below
+/// `prefix` already, and takes away the libraries for static linking: they are several times larger
+/// than all the rest, and `cargo xtask install-c` makes them for those who want them.
+pub(crate) fn fill(prefix: &Path, built: &Path) -> Result<()> {
+    for archive in listed(&prefix.join("lib"))? {
+        if archive.extension().is_some_and(|kind| kind == "a") {
+            fs::remove_file(archive)?;
         }
-        let command = prefix.join("bin/farpage");
-        put(self.command, &command)?;
-        let man = prefix.join("share/man/man1");
-        fs::create_dir_all(&man)?;
-        proc::output(Command::new(&command).arg("man").arg(&man), "farpage man")?;
-        for (shell, at) in SHELLS {
-            let mut ask = Command::new(&command);
-            let script = proc::output(ask.args(["completions", shell]), "farpage completions")?;
-            write(&prefix.join("share").join(at), &script)?;
-        }
-        Ok(())
     }
+    let command = prefix.join("bin/farpage");
+    put(built, &command)?;
+    let man = prefix.join("share/man/man1");
+    fs::create_dir_all(&man)?;
+    proc::output(Command::new(&command).arg("man").arg(&man), "farpage man")?;
+    for (shell, at) in SHELLS {
+        let mut ask = Command::new(&command);
+        let script = proc::output(ask.args(["completions", shell]), "farpage completions")?;
+        write(&prefix.join("share").join(at), &script)?;
+    }
+    Ok(())
+}
 
+impl Parts<'_> {
     /// Our own licences and those of what is linked, into `folder`.
     pub(crate) fn licences(&self, folder: &Path) -> Result<()> {
         for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
@@ -73,9 +74,9 @@ LICENSE-MIT, LICENSE-APACHE, LICENSES-THIRD-PARTY   licences, of Farpage and of 
 Symbols for debuggers and backtraces: farpage-VERSION-debug.tar.gz, to be put beside a program.
 ";
 
-/// A copy of `prefix` at `root` that works wherever it is unpacked, with licences and a README.
-pub(crate) fn relocatable(prefix: &Path, root: &Path, parts: &Parts<'_>) -> Result<()> {
-    copy_tree(prefix, root)?;
+/// A copy of the prefix at `root` that works wherever it is unpacked, with licences and a README.
+pub(crate) fn relocatable(parts: &Parts<'_>, root: &Path) -> Result<()> {
+    copy_tree(parts.prefix, root)?;
     for file in listed(&root.join("lib/pkgconfig"))? {
         // Where the file itself lies, of which pkg-config knows.
         set_prefix(&file, "${pcfiledir}/../..", "lib")?;
