@@ -6,7 +6,7 @@ use std::process;
 
 use farpage_sys::mem;
 
-#[path = "../../crates/farpage/tests/transfers/mod.rs"]
+#[path = "../../crates/farpage/tests/it/transfers/mod.rs"]
 mod transfers;
 
 use transfers::{Mistake, Plan};

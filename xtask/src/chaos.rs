@@ -8,7 +8,7 @@ use crate::args::Args;
 use crate::proc;
 use crate::world::World;
 
-/// Runs the test target `chaos` of the command for longer, with this seed and so many hosts.
+/// Runs the tests `chaos` of the command for longer, with this seed and so many hosts.
 pub(crate) fn chaos(world: &World, mut args: Args) -> Result<()> {
     let minutes: f64 = args.number("--minutes", 5.0)?;
     let seed: u64 = args.number("--seed", 1)?;
@@ -27,11 +27,11 @@ pub(crate) fn chaos(world: &World, mut args: Args) -> Result<()> {
         "--package",
         "farpage-cli",
         "--test",
-        "chaos",
+        "it",
         "--",
         "--nocapture",
         "--test-threads=1",
-        "whatever_fails",
+        "chaos::whatever_fails",
     ]);
     let seconds = (minutes * 60.0) as u64;
     cargo.env("FARPAGE_CHAOS_SECONDS", seconds.to_string());

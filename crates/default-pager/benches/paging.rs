@@ -3,7 +3,8 @@
 //! First each kind of data through the compressed tier, with zstd beside it, in processor time;
 //! then paging files in the temporary directory (set TMPDIR), beside plain writes in the same run.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
+#[allow(dead_code, reason = "its other half is for tests")]
 mod support;
 
 use std::os::unix::fs::FileExt;

@@ -3,17 +3,21 @@
 //! What they change goes back to what it was when it is dropped, and also when the process is killed:
 //! a [`Guard`] does it. Where a machine has not what is needed, the error says what is missing.
 
+mod alone;
 mod cgroup;
 mod guard;
 mod settings;
 mod swap;
 #[cfg(feature = "truth")]
 pub mod truth;
+mod until;
 
+pub use alone::{Alone, alone, ran_in_own_process};
 pub use cgroup::Cgroup;
 pub use guard::Guard;
 pub use settings::{HugePages, Machine, Setting};
 pub use swap::Swap;
+pub use until::{HANGS, Thread, pass, until};
 
 use std::path::Path;
 use std::process::Command;

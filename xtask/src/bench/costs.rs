@@ -17,13 +17,17 @@ pub(crate) fn bench(world: &World, args: Args) -> Result<()> {
     cargo.args(["test", "--quiet", "--release", "-p", "farpage-share"]);
     cargo.args([
         "--test",
-        "costs",
+        "it",
+        "costs::",
         "--",
         "--nocapture",
         "--test-threads",
         "1",
     ]);
-    let said = proc::output(cargo.current_dir(&world.root), "cargo test --test costs")?;
+    let said = proc::output(
+        cargo.current_dir(&world.root),
+        "cargo test --test it costs::",
+    )?;
     // What the test harness says goes in between.
     let lines = said.lines().map(|line| line.trim_start_matches('.'));
     let is_figure = |line: &&str| {

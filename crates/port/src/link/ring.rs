@@ -3,7 +3,7 @@
 //! Pure: words in, words out. What each side believes lies in its own memory ([`Producer`],
 //! [`Consumer`]); of what the other writes, only its index is read, and checked: an index that
 //! cannot be ends the conversation as a [`Lie`]. The model of this file is checked under every
-//! order that the memory model allows (`tests/ring_orders.rs`).
+//! order that the memory model allows (`tests/it/ring_orders.rs`).
 //!
 //! Invariant: whoever sleeps has announced it and then looked once more, with a fence between;
 //! whoever changes an index looks for the announcement afterwards, with a fence between. So one of

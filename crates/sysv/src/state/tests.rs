@@ -1,5 +1,5 @@
 //! What is not Linux's own: hosts, users, and who is woken. The calls themselves are compared with Linux's
-//! by a program (`crates/cli/tests/cluster/sysv.rs`).
+//! by a program (`crates/cli/tests/it/cluster/sysv.rs`).
 
 use super::*;
 

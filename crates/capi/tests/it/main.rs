@@ -1,0 +1,4 @@
+//! The library for C and C++: its header, and programs that use it.
+
+mod header;
+mod programs;

@@ -1,0 +1,22 @@
+//! The `farpage` command, tested as users have it.
+
+#[path = "../../../share/tests/it/support/history.rs"]
+mod checker;
+
+mod chaos;
+mod cli;
+mod cluster;
+mod default_pager;
+mod exec;
+mod host;
+mod maps;
+mod open;
+mod pager;
+mod pressure;
+mod programs;
+mod replay;
+mod run;
+mod shm;
+mod stdio;
+mod support;
+mod tasks;

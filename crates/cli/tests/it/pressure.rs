@@ -1,0 +1,240 @@
+//! A memory cgroup at its limit, a full budget, several threads: page-out must not need what it is
+//! there to give.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farpage_services::Host;
+
+const MIB: u64 = 1 << 20;
+const LIMIT: u64 = 88 * MIB;
+
+/// A memory cgroup, removed when dropped.
+struct Cgroup {
+    dir: PathBuf,
+    most: &'static str,
+}
+
+impl Cgroup {
+    /// `None` where this user may not make one.
+    fn new(name: &str) -> Option<Self> {
+        let name = format!("farpage-{name}-{}", std::process::id());
+        let v1 = Path::new("/sys/fs/cgroup/memory");
+        let (mount, limit, most) = if v1.is_dir() {
+            (v1, "memory.limit_in_bytes", "memory.max_usage_in_bytes")
+        } else {
+            (Path::new("/sys/fs/cgroup"), "memory.max", "memory.peak")
+        };
+        let dir = mount.join(name);
+        fs::create_dir(&dir).ok()?;
+        let cgroup = Self { dir, most };
+        fs::write(cgroup.dir.join(limit), LIMIT.to_string()).ok()?;
+        Some(cgroup)
+    }
+
+    fn most_bytes(&self) -> u64 {
+        let text = fs::read_to_string(self.dir.join(self.most)).expect("a counter");
+        text.trim().parse().expect("a number")
+    }
+
+    /// Processes that Linux ended because there was no memory.
+    fn ended(&self) -> u64 {
+        let texts = ["memory.oom_control", "memory.events"].map(|file| self.dir.join(file));
+        let text = texts.iter().find_map(|file| fs::read_to_string(file).ok());
+        let text = text.expect("a counter");
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count.expect("a count").trim().parse().expect("a number")
+    }
+
+    /// A command that begins in it.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        let line = format!(
+            "echo $$ > {}/cgroup.procs && exec \"$@\"",
+            self.dir.display()
+        );
+        command.args(["-c", &line, "sh"]).arg(program);
+        command
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Linux lets go of a process some time after it has ended.
+        for _ in 0..50 {
+            if fs::remove_dir(&self.dir).is_ok() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+#[test]
+fn a_program_finishes_where_no_memory_is_left() {
+    let Some(cgroup) = Cgroup::new("pressure") else {
+        println!("skipped: this user may not make a memory cgroup");
+        return;
+    };
+    let dir = std::env::temp_dir().join(format!("farpage-pressure-{}", std::process::id()));
+    fs::create_dir_all(&dir).expect("a directory");
+    let (program, cache) = (dir.join("full"), dir.join("cache"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/full.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-pthread"]).arg(source);
+    assert!(
+        cc.arg("-o")
+            .arg(&program)
+            .status()
+            .expect("cc is there")
+            .success()
+    );
+    let line = format!(
+        "echo $$ > {}/cgroup.procs && dd if=/dev/zero of={} bs=1M count=128 conv=fsync 2>/dev/null && \
+         exec {} run --quiet --ram 64M --spill {} -- {} {}",
+        cgroup.dir.display(),
+        cache.display(),
+        env!("CARGO_BIN_EXE_farpage"),
+        dir.display(),
+        program.display(),
+        cache.display(),
+    );
+    // Written in the cgroup, the file's cache counts there.
+    let output = Command::new("sh")
+        .args(["-c", &line])
+        .output()
+        .expect("a shell");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    let most = cgroup.most_bytes();
+    assert!(most > LIMIT - MIB, "only {most} bytes were used");
+    fs::remove_dir_all(&dir).expect("removed");
+}
+
+/// Seconds that memory is used while none is left: 10, or more to look for what is rare.
+const SECONDS: &str = "FARPAGE_TEST_SECONDS";
+const OBJECT_BYTES: u64 = 128 * MIB;
+
+/// Writes and reads pages of an object at random, and checks each; nothing when it is run as a test.
+#[test]
+fn the_program() {
+    let Ok(seconds) = std::env::var(USES) else {
+        return;
+    };
+    let host = Host::connect(&farpage_services::default_socket()).expect("a host kernel");
+    let shared = host.create("", OBJECT_BYTES).expect("memory");
+    let pages = shared.words().len() / 512;
+    let threads = 3;
+    let until = Instant::now() + Duration::from_secs(seconds.parse().expect("a number"));
+    let checked = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            let (shared, checked) = (&shared, &checked);
+            scope.spawn(move || {
+                let mut versions = vec![0u64; pages];
+                let mut seed = thread as u64 + 1;
+                while Instant::now() < until {
+                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let page = (seed >> 33) as usize % (pages / threads) * threads + thread;
+                    let words = &shared.words()[page * 512..][..512];
+                    for (index, word) in words.iter().enumerate().step_by(7) {
+                        let found = word.swap(value(page, versions[page] + 1, index), Relaxed);
+                        let wanted = match versions[page] {
+                            0 => 0,
+                            version => value(page, version, index),
+                        };
+                        assert_eq!(found, wanted, "page {page}");
+                    }
+                    versions[page] += 1;
+                    checked.fetch_add(1, Relaxed);
+                }
+            });
+        }
+    });
+    println!("checked {}", checked.load(Relaxed));
+}
+
+fn value(page: usize, version: u64, index: usize) -> u64 {
+    let seed = (page as u64) << 32 ^ version << 9 ^ index as u64;
+    match page % 2 {
+        0 => seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        _ => seed,
+    }
+}
+
+const USES: &str = "FARPAGE_TEST_USES";
+
+/// A process that is ended with the test.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The host kernel, its default pager and the program in one cgroup, which is full of a file's cache that
+/// is read again and again; a second default pager takes the place of the first, by turns.
+#[test]
+fn a_default_pager_outside_pages_where_no_memory_is_left() {
+    let Some(cgroup) = Cgroup::new("outside") else {
+        println!("skipped: this user may not make a memory cgroup");
+        return;
+    };
+    let seconds = std::env::var(SECONDS).unwrap_or_else(|_| "10".into());
+    let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
+    let (socket, cache) = (folder.path().join("host"), folder.path().join("cache"));
+    let file = fs::File::create(&cache).expect("a file");
+    file.set_len(128 * MIB).expect("room");
+    let farpage = Path::new(env!("CARGO_BIN_EXE_farpage"));
+    let start = |arguments: &[&str]| {
+        let mut command = cgroup.command(farpage);
+        command.args(arguments).arg("--spill").arg(folder.path());
+        command.env("FARPAGE_HOST", &socket).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let output = child.stdout.take().expect("piped");
+        let mut line = String::new();
+        let mut output = BufReader::new(output);
+        output.read_line(&mut line).expect("a line");
+        assert!(line.contains("host kernel"), "{line}");
+        (Ends(child), output)
+    };
+    let (up, _says) = start(&["up", "--ram", "32M", "--compressed", "0"]);
+    let reads = format!("while :; do cat {} > /dev/null; done", cache.display());
+    let mut reader = cgroup.command(Path::new("sh"));
+    let _reader = Ends(reader.args(["-c", &reads]).spawn().expect("it starts"));
+    let pager = ["pager", "default", "--compressed", "8M"];
+    let mut now = start(&pager);
+    let mut program = cgroup.command(&std::env::current_exe().expect("a path"));
+    program.args(["pressure::the_program", "--exact", "--nocapture"]);
+    program.env(USES, &seconds).env("FARPAGE_HOST", &socket);
+    let mut program = program.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut exchanges = 0;
+    while program.try_wait().expect("it is ours").is_none() {
+        thread::sleep(Duration::from_secs(2));
+        let mut before = std::mem::replace(&mut now, start(&pager));
+        let mut said = String::new();
+        before.1.read_to_string(&mut said).expect("it ends");
+        assert!(said.contains("has all pages"), "{said}");
+        assert!(before.0.0.wait().expect("it is ours").success());
+        exchanges += 1;
+    }
+    let output = program.wait_with_output().expect("it is ours");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    let checked = said.lines().find_map(|line| line.split("checked ").nth(1));
+    let checked: u64 = checked.expect("a count").trim().parse().expect("a number");
+    println!("{checked} pages checked, {exchanges} exchanges");
+    assert!(checked > 1000 && exchanges > 0, "{checked} {exchanges}");
+    let most = cgroup.most_bytes();
+    assert!(most > LIMIT - MIB, "only {most} bytes were used");
+    assert_eq!(cgroup.ended(), 0, "processes were ended for want of memory");
+    drop(up);
+}

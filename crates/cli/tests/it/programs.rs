@@ -1,0 +1,226 @@
+//! Programs that make it hard for an agent: how they start others, what they do with signals and
+//! descriptors, what they forbid themselves. Each says itself whether the agent is there.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use crate::support;
+
+/// Where compiled programs lie, for every user to execute.
+fn build_dir() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(support::folder_of_this_process)
+}
+
+fn compile(source: &str, name: &str, flags: &[&str]) -> String {
+    let to = build_dir().join(name);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-pthread"]).args(flags);
+    cc.arg(sources.join(source)).arg("-o").arg(&to);
+    assert!(cc.status().unwrap().success(), "cannot compile {source}");
+    to.display().to_string()
+}
+
+/// Users to run as: this one and, when it may choose, one without privileges.
+fn users() -> &'static [&'static [&'static str]] {
+    let root = fs::metadata("/proc/self").is_ok_and(|own| {
+        use std::os::unix::fs::MetadataExt;
+        own.uid() == 0
+    });
+    match root {
+        true => &[
+            &[],
+            &[
+                "setpriv",
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+            ],
+        ],
+        false => &[&[]],
+    }
+}
+
+fn under_farpage(user: &[&str], ram: &str, program: &[&str]) -> Output {
+    let farpage = build_dir().join("farpage").display().to_string();
+    let run = [
+        &farpage, "run", "--quiet", "--ram", ram, "--spill", "/tmp", "--",
+    ];
+    let line: Vec<&str> = [user, &run, program].concat();
+    let mut command = Command::new(line[0]);
+    command.args(&line[1..]).current_dir("/");
+    command.output().unwrap()
+}
+
+/// Runs `program` as each user and expects the exit status `code`.
+fn expect(program: &[&str], code: i32) {
+    expect_within("256M", program, code);
+}
+
+/// As [`expect`], with a budget of its own.
+fn expect_within(ram: &str, program: &[&str], code: i32) {
+    for user in users() {
+        let output = under_farpage(user, ram, program);
+        assert!(
+            output.status.code() == Some(code),
+            "{program:?} as {user:?}: {}\n{}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(complaints, "", "{program:?} as {user:?}");
+    }
+}
+
+#[test]
+fn forked_children_have_copies_and_agents() {
+    expect(&[&compile("fork.c", "fork", &[])], 0);
+    expect(&[&compile("fork.c", "fork-static", &["-static"])], 0);
+}
+
+#[test]
+fn spawned_programs_get_the_agent_and_leave_nothing() {
+    let target = compile("target.c", "spawn-target", &[]);
+    let fixed = compile("target.c", "spawn-target-static", &["-static"]);
+    let spawn = compile("spawn.c", "spawn", &[]);
+    expect(&[&spawn, &target], 0);
+    expect(&[&spawn, &fixed], 0);
+    expect(
+        &[&compile("spawn.c", "spawn-static", &["-static"]), &target],
+        0,
+    );
+}
+
+#[test]
+fn every_way_to_execute_leads_to_the_agent() {
+    let target = compile("target.c", "target", &[]);
+    let fixed = compile("target.c", "target-static", &["-static"]);
+    let pie = compile("target.c", "target-static-pie", &["-static-pie"]);
+    let old = compile("target.c", "target-no-pie", &["-no-pie"]);
+    let programs = [&target, &fixed, &pie, &old];
+    for from in programs {
+        expect(&[from, "active"], 3);
+        for to in programs {
+            for way in [
+                "exec",
+                "thread-exec",
+                "fexec",
+                "blocked-exec",
+                "failing-exec",
+            ] {
+                expect(&[from, way, to], 3);
+            }
+        }
+    }
+}
+
+fn write_script(name: &str, text: &str) -> PathBuf {
+    let (script, source) = (
+        build_dir().join(name),
+        build_dir().join(format!("{name}.source")),
+    );
+    fs::write(&source, text).unwrap();
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o755)).unwrap();
+    farpage_test_machine::copy_program(&source, &script).unwrap();
+    script
+}
+
+#[test]
+fn scripts_lead_to_the_agent() {
+    let fixed = compile("target.c", "script-target-static", &["-static"]);
+    let script = write_script("script", "#!/bin/sh\nexec env -i \"$1\" active\n");
+    let name = script.display().to_string();
+    expect(&[&name, &fixed], 3);
+    write_script("direct", &format!("#!{fixed} exec {fixed}\n"));
+    expect(&["/bin/sh", "-c", &format!("{name} {fixed}; exit $?")], 3);
+}
+
+#[test]
+fn signals_are_the_programs_but_for_ours() {
+    expect(&[&compile("signals.c", "signals", &[])], 0);
+    expect(&[&compile("signals.c", "signals-static", &["-static"])], 0);
+}
+
+#[test]
+fn programs_that_close_everything_keep_the_agent() {
+    let target = compile("target.c", "descriptors-target", &[]);
+    let fixed = compile("target.c", "descriptors-target-static", &["-static"]);
+    let program = compile("descriptors.c", "descriptors", &[]);
+    expect(&[&program, &target], 3);
+    expect(&[&program, &fixed], 3);
+    for target in [target, fixed] {
+        for limit in ["-n 100", "-Sn 100"] {
+            let limited = format!("ulimit {limit}; exec {program} {target}");
+            expect(&["/bin/sh", "-c", &limited], 3);
+        }
+    }
+}
+
+#[test]
+fn sandboxed_programs_keep_their_sandbox() {
+    expect(&[&compile("sandbox.c", "sandbox", &[])], 0);
+    expect(&[&compile("sandbox.c", "sandbox-static", &["-static"])], 0);
+}
+
+#[test]
+fn children_get_what_they_should_and_are_waited_for() {
+    for program in [
+        compile("inherit.c", "inherit", &[]),
+        compile("inherit.c", "inherit-static", &["-static"]),
+    ] {
+        expect_within("256M", &[&program, "4"], 0);
+        expect_within("24M", &[&program, "32"], 0);
+    }
+}
+
+/// The agent of a debug build ends its process when its account and its page table disagree.
+#[test]
+fn accounts_stay_right_whatever_children_do() {
+    for program in [
+        compile("forks.c", "forks", &[]),
+        compile("forks.c", "forks-static", &["-static"]),
+    ] {
+        expect_within("16M", &[&program], 0);
+    }
+}
+
+#[test]
+fn memory_of_sandboxed_programs_is_managed_by_threads_outside() {
+    for program in [
+        compile("pressed.c", "pressed", &[]),
+        compile("pressed.c", "pressed-static", &["-static"]),
+    ] {
+        expect_within("24M", &[&program], 0);
+        expect_within("24M", &[&program, "managed"], 0);
+    }
+}
+
+#[test]
+fn static_programs_after_the_end_are_refused_with_the_reason() {
+    let fixed = compile("target.c", "late-target-static", &["-static"]);
+    let alive = "grep -qs 'State:.[^Z]' /proc/$PPID/status";
+    let script = format!("(while {alive}; do :; done; {fixed} active; echo $?) &");
+    let run = under_farpage(&[], "256M", &["/bin/sh", "-c", &script]);
+    assert_eq!(String::from_utf8_lossy(&run.stdout), "126\n");
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(
+        said.contains("it is a static program, and farpage run"),
+        "{said}"
+    );
+    assert!(said.contains("has ended or does not answer"), "{said}");
+}
+
+#[test]
+fn locked_memory_stays_while_it_is_locked() {
+    for program in [
+        compile("locked.c", "locked", &[]),
+        compile("locked.c", "locked-static", &["-static"]),
+    ] {
+        expect_within("24M", &[&program], 0);
+    }
+}

@@ -1,0 +1,7 @@
+//! Hosts' view of a cluster, with a real etcd.
+
+mod faults;
+mod members;
+mod objects;
+mod ports;
+mod support;

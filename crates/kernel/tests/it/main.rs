@@ -1,0 +1,11 @@
+//! The kernel of one address space, with pagers of all kinds.
+
+mod cache;
+mod idle;
+mod in_thread;
+mod later;
+mod lock_all;
+mod locking;
+mod objects;
+mod support;
+mod temporary;

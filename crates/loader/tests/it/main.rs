@@ -1,0 +1,3 @@
+//! Where programs go, and which are refused.
+
+mod plan;

@@ -1,0 +1,3 @@
+//! Counts of what is locked, under every order of loads and stores.
+
+mod hit_orders;

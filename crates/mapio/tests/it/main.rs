@@ -1,0 +1,3 @@
+//! Streams over mapped files, against those of the C library.
+
+mod stream;

@@ -1,0 +1,7 @@
+//! Messages between hosts.
+
+mod cuts;
+mod loopback;
+mod namespaces;
+mod processes;
+mod support;

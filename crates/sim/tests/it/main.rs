@@ -1,0 +1,3 @@
+//! Simulated machines by seed.
+
+mod seeds;

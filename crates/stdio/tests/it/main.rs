@@ -1,0 +1,3 @@
+//! Programs that use the library of streams.
+
+mod programs;

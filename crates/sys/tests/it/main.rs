@@ -1,0 +1,4 @@
+//! System calls.
+
+mod dead;
+mod places;

@@ -1,0 +1,3 @@
+//! The server for tests.
+
+mod speed;
