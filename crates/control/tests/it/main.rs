@@ -5,3 +5,4 @@ mod members;
 mod objects;
 mod ports;
 mod support;
+mod tls;

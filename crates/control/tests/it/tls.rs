@@ -1,14 +1,12 @@
 //! An etcd that is reached over TLS.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
 use farpage_control::{Control, Event};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-use support::{Etcd, LONG, config, description, join, wait_for};
+use crate::support::{Etcd, LONG, config, description, join, wait_for};
 
 /// Where the process of [`believes`] finds etcd, and what it expects.
 const ENDPOINT: &str = "FARPAGE_TLS_ENDPOINT";
@@ -58,7 +56,7 @@ fn tls_process() {
 fn believes(etcd: &Etcd, authority: &Path, is_trusted: bool) {
     let mut child = Command::new(std::env::current_exe().expect("this program"));
     child
-        .args(["--exact", "tls_process", "--nocapture"])
+        .args(["--exact", "tls::tls_process", "--nocapture"])
         .env("SSL_CERT_FILE", authority)
         .env(ENDPOINT, etcd.endpoint().replace("etcd:", "etcds:"));
     if is_trusted {
