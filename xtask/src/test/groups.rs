@@ -32,7 +32,17 @@ pub(crate) enum Group {
 }
 
 /// Tests of the workspace that are in a group: what their names begin with.
-const MOVED: &[(&str, Group)] = &[];
+const MOVED: &[(&str, Group)] = &[
+    ("cli chaos::whatever_fails", Group::Chaos),
+    ("cli cluster::foreign::", Group::S390x),
+    ("cli cluster::release::programs_in_c", Group::S390x),
+    ("cli cluster::mpi::", Group::Peers),
+    ("cli shm::programs::open_mpi", Group::Peers),
+    ("cli shm::memory_files::pytorch", Group::Peers),
+    ("capi programs::the_example_of_ucx", Group::Peers),
+    ("remote s3::", Group::Peers),
+    ("remote azure::", Group::Peers),
+];
 
 impl Group {
     pub(crate) const ALL: [Self; 7] = [
@@ -178,5 +188,7 @@ mod tests {
     #[test]
     fn a_test_that_no_line_names_is_in_the_short_run() {
         assert_eq!(of("port attacks::a_liar"), None);
+        assert_eq!(of("remote http::a_range"), None);
+        assert_eq!(of("remote s3::an_object"), Some(Group::Peers));
     }
 }
