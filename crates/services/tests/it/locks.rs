@@ -608,6 +608,7 @@ fn when_the_host_kernel_is_killed_locks_fail_and_nobody_waits() {
         folder,
         kernel,
         host,
+        ..
     } = up;
     kernel.dies();
     let error = lock.check().unwrap_err();

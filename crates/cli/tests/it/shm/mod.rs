@@ -11,7 +11,7 @@ use crate::support;
 
 mod memory_files;
 mod programs;
-#[path = "../support/mod.rs"]
+
 /// Size of `/dev/shm` in these tests, each of which has one of its own.
 const LIMIT: &str = "64m";
 /// Longest that something may take that takes no time.
