@@ -4,7 +4,9 @@ Usage: real_files.py LAYOUT, the program of crates/format/examples/layout.rs.
 """
 
 import ast
+import faulthandler
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,8 @@ from pyarrow import feather, ipc
 from safetensors.numpy import save_file
 
 LAYOUT = sys.argv[1]
+# It takes seconds: what hangs ends, and says where.
+faulthandler.dump_traceback_later(float(os.environ.get("FARPAGE_TEST_LIMIT_S") or 600), exit=True)
 
 
 def layout(path):

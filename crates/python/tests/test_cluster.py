@@ -8,52 +8,50 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
+from harness import free_port, own_address, until, waits, waits_for_page
 
 import farpage as fp
 
 COMMAND = os.environ.get("FARPAGE_COMMAND", "farpage")
 
 
-def free_port(address="127.0.0.1"):
-    with socket.socket() as bound:
-        bound.bind((address, 0))
-        return bound.getsockname()[1]
-
-
-def until(true):
-    began = time.monotonic()
-    while not true():
-        assert time.monotonic() - began < 30
-        time.sleep(0.01)
-
-
-def answers(port):
+def answers(address, port):
     with socket.socket() as tried:
-        return tried.connect_ex(("127.0.0.1", port)) == 0
+        return tried.connect_ex((address, port)) == 0
 
 
 @pytest.fixture
 def sockets(tmp_path, monkeypatch):
     """The sockets of two hosts of a cluster; this process is a program of the first."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
+    running = []
+    try:
+        yield from started(tmp_path, monkeypatch, running)
+    finally:
+        for process in reversed(running):
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+
+
+def started(tmp_path, monkeypatch, running):
+    store = own_address()
+    port = free_port(store)
+    url = f"http://{store}:{port}"
     etcd = ["etcd", "--data-dir", str(tmp_path / "etcd"), "--log-level", "error"]
     etcd += ["--listen-client-urls", url, "--advertise-client-urls", url]
-    etcd += ["--listen-peer-urls", f"http://127.0.0.1:{free_port()}", "--unsafe-no-fsync"]
-    running = [subprocess.Popen(etcd)]
-    until(lambda: answers(port))
+    etcd += ["--listen-peer-urls", f"http://{store}:{free_port(store)}", "--unsafe-no-fsync"]
+    running.append(subprocess.Popen(etcd))
+    until(lambda: answers(store, port) or running[0].poll() is not None, "etcd answers")
     key = str(tmp_path / "key")
     subprocess.run([COMMAND, "cluster", "init", key], check=True, stdout=subprocess.DEVNULL)
     paths = []
     for number in (2, 3):
         path = str(tmp_path / f"host{number}")
-        address = f"127.0.0.{number}"
+        address = own_address(number)
         run = [COMMAND, "up", "--ram", "16M", "--spill", str(tmp_path), "--socket", path]
-        run += ["--cluster", f"etcd://127.0.0.1:{port}/test", "--cluster-key", key]
+        run += ["--cluster", f"etcd://{store}:{port}/test", "--cluster-key", key]
         run += ["--address", f"{address}:{free_port(address)}"]
         up = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
         running.append(up)
@@ -62,9 +60,6 @@ def sockets(tmp_path, monkeypatch):
     monkeypatch.setenv("FARPAGE_HOST", paths[0])
     fp._farpage.shared_forget_host()
     yield paths
-    for process in reversed(running):
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
 
 
 def elsewhere(script, path, code):
@@ -72,6 +67,13 @@ def elsewhere(script, path, code):
     done = script(f"import os; os.environ['FARPAGE_HOST'] = {path!r}\n" + code)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def begun_elsewhere(path, code):
+    """A program of the host of `path`, which runs."""
+    code = f"import os; os.environ['FARPAGE_HOST'] = {path!r}\n" + code
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True)
 
 
 def test_hosts_have_one_array(sockets, script):
@@ -108,34 +110,34 @@ def test_what_is_pinned_stays_at_its_host(sockets, script):
     a = fp.shared("grid", shape=(64, 512), dtype="f8")
     a[:] = 1
     code = """
-import time
 import farpage as fp, numpy as np
 b = fp.shared("grid")
+print("reads", flush=True)
 print(float(b[::7].sum()), float(b[40:].sum()))
 with b[20:30, ::-1].pin():
-    print(float(b[20:30].sum()))
+    print(float(b[20:30].sum()), flush=True)
 b[25] = 3
 """
     with a[:8].pin(write=True) as pinned, a[10:].pin():
         # It has read what is pinned to read, and waits for the rest.
-        waits = threading.Thread(target=lambda: said.append(elsewhere(script, sockets[1], code)))
-        said = []
-        waits.start()
-        time.sleep(1)
+        program = begun_elsewhere(sockets[1], code)
+        assert program.stdout.readline() == "reads\n"
+        until(lambda: waits_for_page(program.pid), "it waits to read")
         a[0] = 2
-        assert not said and (a[25] == 1).all()
+        assert program.poll() is None and (a[25] == 1).all()
         with pytest.raises(fp.errors.ArgumentError, match="locked to read, which is not exchanged"):
             a[10:12].pin(write=True)
         pinned.check()
         pinned.unpin()
         with pytest.raises(fp.errors.LockError, match="cannot check what was given back"):
             pinned.check()
-        time.sleep(0.5)
-        # It waits to write now.
-        assert not said and (a[25] == 1).all()
-    waits.join()
+        said = [program.stdout.readline(), program.stdout.readline()]
+        until(lambda: waits_for_page(program.pid), "it waits to write")
+        assert program.poll() is None and (a[25] == 1).all()
+    _, why = program.communicate()
+    assert program.returncode == 0, why
     sums = [10 * 512.0 + 512, 24 * 512.0, 10 * 512.0]
-    assert said[0].split() == [str(one) for one in sums] and (a[25] == 3).all()
+    assert "".join(said).split() == [str(one) for one in sums] and (a[25] == 3).all()
     assert repr(pinned) == "<farpage.Pinned, given back>"
     with pytest.raises(fp.errors.LockError, match="pin it again"), pinned:
         pass
@@ -163,9 +165,7 @@ for seconds in 0, 0.4:
     except TimeoutError as error:
         print(type(error).__name__, error)
 """
-    waits = f"""
-import os
-os.environ['FARPAGE_HOST'] = {sockets[1]!r}
+    late_writer = """
 import farpage as fp
 b = fp.shared("grid")
 print("waits", flush=True)
@@ -178,12 +178,12 @@ b[:20].pin(write=True)
         assert len(said) == 2 and all(line.startswith("TimedOut pages of 'grid' have not come") for line in said)
         elsewhere(script, sockets[0], writes)
         for how in signal.SIGINT, signal.SIGKILL:
-            program = subprocess.Popen([sys.executable, "-c", waits], stdout=-1, stderr=-1, text=True)
+            program = begun_elsewhere(sockets[1], late_writer)
             assert program.stdout.readline() == "waits\n"
-            time.sleep(0.5)
+            until(lambda: waits(program.pid), "it waits to pin")
             assert program.poll() is None
             program.send_signal(how)
-            _, raised = program.communicate(timeout=30)
+            _, raised = program.communicate()
             assert program.returncode == -how, raised
             assert ("KeyboardInterrupt" in raised) == (how == signal.SIGINT)
             elsewhere(script, sockets[0], writes)
@@ -271,13 +271,15 @@ b[1] = 9
     a.flush()
     a.unlink()
     del a
-    for _ in range(100):
+
+    def opened():
         try:
-            again = fp.shared("kept", shape=(64, 512), file=path)
-            break
+            return [fp.shared("kept", shape=(64, 512), file=path)]
         except fp.ArgumentError as error:
             assert "give each a file of its own" in str(error)
-            time.sleep(0.1)
+        return []
+
+    (again,) = until(opened, "its last user has gone")
     assert (again[::2] == 7).all() and (again[1] == 9).all() and again[3, 0] == 1536
     plain = fp.shared("plain", shape=8)
     with pytest.raises(fp.KernelError, match="it has no file"):
@@ -412,7 +414,7 @@ def test_it_is_gone_with_its_last_user_unless_it_stays(sockets):
             return True
         return False
 
-    until(is_gone)
+    until(is_gone, "it is gone")
     b = fp.shared("staying")
     b.unlink()
     del b
@@ -437,7 +439,7 @@ def test_children_of_fork_have_it(sockets):
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
-    process.join(30)
+    process.join()
     assert process.exitcode == 0 and list(a[:2]) == [1, 2]
 
 

@@ -26,6 +26,7 @@ def test_all_examples_run(tmp_path, monkeypatch, capsys, host):
             program = "\n" * line + block.replace("http://127.0.0.1:PORT", server.address)
             exec(compile(program, PATH, "exec"), names)
     finally:
+        names.clear()  # while there is what they use
         server.stop()
     assert len(list(blocks())) >= 9
     assert "cannot find" in capsys.readouterr().out

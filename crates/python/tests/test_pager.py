@@ -8,6 +8,7 @@ import textwrap
 
 import numpy as np
 import pytest
+from harness import until
 
 import farpage as fp
 
@@ -32,7 +33,7 @@ CODE = """
             print("written", offset, len(data), flush=True)
 
     print("ready", flush=True)
-    fp.serve_pager(sys.argv[1], Numbers(), "4M", patience=0.5)
+    fp.serve_pager(sys.argv[1], Numbers(), "4M", patience=600)
 """
 
 
@@ -45,11 +46,13 @@ def serve(name):
 
 
 def find(name):
-    while True:
+    def found():
         try:
             return fp.SharedMemory(name)
         except fp.errors.NotFound:
-            pass
+            return None
+
+    return until(found, f"{name} is served")
 
 
 def test_a_class_answers_in_a_process_of_its_own(host):
@@ -62,7 +65,7 @@ def test_a_class_answers_in_a_process_of_its_own(host):
     shm.close()
     assert pager.stdout.readline() == f"written {500 * 4096} 4096\n"
     pager.send_signal(signal.SIGINT)
-    _, said = pager.communicate(timeout=30)
+    _, said = pager.communicate()
     assert pager.returncode != 0 and "KeyboardInterrupt" in said
 
 
@@ -80,7 +83,7 @@ def test_what_it_raises_is_the_reason(host, script):
     why = f"gets SIGBUS: it uses 'unlucky' at byte {13 * 4096}, which cannot be had: "
     assert why in done.stderr and "page 13 brings bad luck" in done.stderr
     pager.send_signal(signal.SIGTERM)
-    _, said = pager.communicate(timeout=30)
+    _, said = pager.communicate()
     assert "page 13 brings bad luck" in said
 
 

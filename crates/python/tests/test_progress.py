@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from harness import PATIENCE_S
 from jupyter_client.manager import start_new_kernel
 
 import farpage as fp
@@ -78,7 +79,7 @@ def test_a_notebook_gets_one_display_that_is_updated(slow_server, numbers):
 
     try:
         program = PROGRAM.replace("sys.argv[1]", repr(slow_server.url("numbers.bin")))
-        reply = client.execute_interactive(program, output_hook=hear, timeout=100)
+        reply = client.execute_interactive(program, output_hook=hear, timeout=PATIENCE_S)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)

@@ -8,10 +8,10 @@ import os
 import struct
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
+from harness import until
 
 import farpage as fp
 
@@ -56,14 +56,6 @@ def memory():
 
 def piece(memory, page, size=PAGE):
     return memoryview(memory)[page * PAGE : page * PAGE + size]
-
-
-def until(what):
-    """Another thread does it."""
-    begun = time.monotonic()
-    while not what():
-        assert time.monotonic() < begun + 60
-        time.sleep(0.001)
 
 
 def test_what_is_registered_is_found_again_and_parts_of_it_too(memory):
@@ -119,7 +111,7 @@ def test_memory_that_is_unmapped_or_discarded_is_registered_anew():
         assert device.registered == {}
         assert cache.get(mapped).token == 2
         mapped.close()
-        until(lambda: device.registered == {})
+        until(lambda: device.registered == {}, "another thread gives all up")
         assert cache.stats()["gone"] == 2
         # What has the same addresses then is another registration.
         with mmap.mmap(-1, PAGES * PAGE, mmap.MAP_PRIVATE) as mapped:
@@ -337,7 +329,7 @@ def test_threads_register_and_unmap_at_once():
         [thread.start() for thread in threads]
         [thread.join() for thread in threads]
         assert wrong == []
-        until(lambda: device.registered == {})
+        until(lambda: device.registered == {}, "another thread gives all up")
         stats = cache.stats()
         assert stats["made"] == device.made == stats["gone"] + stats["evicted"]
 

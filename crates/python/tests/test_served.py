@@ -6,12 +6,13 @@ import os
 import pickle
 import select
 import signal
-import time
+import tempfile
 
 import fsspec
 import numpy as np
 import pytest
 import workers
+from harness import PATIENCE_S, until
 
 import farpage as fp
 
@@ -26,7 +27,7 @@ def ended(pid):
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], 20)[0])
+        return bool(select.select([descriptor], [], [], PATIENCE_S)[0])
     finally:
         os.close(descriptor)
 
@@ -157,10 +158,8 @@ def test_passwords_are_not_in_messages():
 
 def test_a_function_that_hangs_times_out_and_its_process_ends():
     obj = fp.open(workers.hangs, size=4096, timeout=0.5)
-    began = time.monotonic()
     with pytest.raises(fp.TimedOut, match="has not returned; make it faster, or allow more time$"):
         obj[:]
-    assert 0.5 <= time.monotonic() - began < 20
     children = set(own_children())
     obj.close()
     assert any(ended(pid) for pid in children)
@@ -198,7 +197,6 @@ def test_its_process_ends_with_its_object(tmp_path, let_go):
 
 
 def test_its_process_ends_when_the_interpreter_is_killed(script, tmp_path):
-    before = set(os.listdir("/tmp"))
     done = script(
         """
         import os, signal, sys, workers, farpage as fp
@@ -212,7 +210,7 @@ def test_its_process_ends_when_the_interpreter_is_killed(script, tmp_path):
     )
     assert done.returncode == -signal.SIGKILL
     assert ended(int((tmp_path / "pid").read_text()))
-    assert not {name for name in set(os.listdir("/tmp")) - before if "farpage" in name}
+    assert not [name for name in os.listdir(tempfile.gettempdir()) if "farpage" in name]
 
 
 def test_nothing_is_left_open(tmp_path):
@@ -227,9 +225,8 @@ def test_nothing_is_left_open(tmp_path):
     before = descriptors()
     for _ in range(3):
         open_and_close()
-    deadline = time.monotonic() + 20
-    while descriptors() > before:  # threads that read ahead let go a little later
-        assert time.monotonic() < deadline, os.listdir("/proc/self/fd")
+    # Threads that read ahead let go a little later.
+    until(lambda: descriptors() <= before, lambda: f"it leaves open {os.listdir('/proc/self/fd')}")
 
 
 def test_a_function_is_sent_to_a_worker_by_name():

@@ -7,11 +7,11 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import workers
+from harness import until
 
 import farpage as fp
 
@@ -22,13 +22,6 @@ def listed():
     run = [os.environ["FARPAGE_COMMAND"], "ls", "--json"]
     done = subprocess.run(run, capture_output=True, text=True, check=True)
     return {one["name"]: one for one in json.loads(done.stdout)}
-
-
-def until(true):
-    began = time.monotonic()
-    while not true():
-        assert time.monotonic() - began < 30
-        time.sleep(0.01)
 
 
 def test_a_block_larger_than_its_memory_is_shared(host, script):
@@ -52,7 +45,7 @@ def test_a_block_larger_than_its_memory_is_shared(host, script):
     del numbers
     shm.close()
     shm.unlink()
-    until(lambda: not listed())
+    until(lambda: not listed(), "nothing is shared any more")
 
 
 def test_it_is_a_drop_in(host):
@@ -103,7 +96,7 @@ def test_a_block_keeps_within_what_it_may_take(host):
     def resident():
         return listed()[shm.name]["resident_bytes"]
 
-    until(lambda: resident() <= 2 * MIB)
+    until(lambda: resident() <= 2 * MIB, "it keeps to its limit")
     with pytest.raises(fp.ArgumentError, match="give at least 1 MiB"):
         fp.SharedMemory(shm.name, ram=4096)
     del numbers
@@ -123,7 +116,7 @@ def test_pinned_bytes_stay_until_they_are_unpinned_or_it_is_closed(host):
     shm.unpin((0, MIB))
     assert wired() == MIB
     shm.unpin((0, MIB))
-    until(lambda: wired() == 0)
+    until(lambda: wired() == 0, "nothing is wired any more")
     for wrong in ((0, 5 * MIB), (5, 5), (-1, 4)):
         with pytest.raises(fp.ArgumentError, match="give \\(start, stop\\)"):
             shm.pin(wrong)
@@ -131,7 +124,7 @@ def test_pinned_bytes_stay_until_they_are_unpinned_or_it_is_closed(host):
         shm.unpin((0, 7))
     shm.pin()
     shm.close()
-    until(lambda: wired() == 0)
+    until(lambda: wired() == 0, "nothing is wired any more")
 
 
 def test_a_child_of_fork_uses_what_it_finds(host):
@@ -171,7 +164,7 @@ def test_a_child_outlives_its_parent_which_made_it(host, script):
     """
     for unlinked in (False, True):
         assert script(program.replace("unlinked", str(unlinked))).stdout == "right\n"
-    until(lambda: not listed())
+    until(lambda: not listed(), "nothing is shared any more")
 
 
 def test_a_new_host_kernel_is_found(tmp_path, monkeypatch):
@@ -185,7 +178,7 @@ def test_a_new_host_kernel_is_found(tmp_path, monkeypatch):
         assert os.stat(socket).st_mode & 0o777 == 0o600
         shm = fp.SharedMemory("one", create=True, size=100)
         up.send_signal(end)
-        _, err = up.communicate(timeout=20)
+        _, err = up.communicate()
         assert err == ("" if end == signal.SIGKILL else "farpage: lost, for still in use: "
                        "1 block of shared memory\n")
         del shm
@@ -200,11 +193,11 @@ def test_a_killed_process_leaves_nothing(host):
         [
             sys.executable,
             "-c",
-            "import farpage as fp, time\n"
+            "import farpage as fp, signal\n"
             "shm = fp.SharedMemory('left', create=True, size='32M')\n"
             "shm.buf[:] = bytes(len(shm.buf))\n"
             "print(shm.name, flush=True)\n"
-            "time.sleep(100)",
+            "signal.pause()",
         ],
         stdout=subprocess.PIPE,
     )
@@ -212,7 +205,7 @@ def test_a_killed_process_leaves_nothing(host):
     assert listed()["left"]["pid"] == maker.pid
     maker.kill()
     maker.wait()
-    until(lambda: not listed())
+    until(lambda: not listed(), "nothing is shared any more")
 
 
 def test_what_cannot_be_is_refused(host):
@@ -255,7 +248,6 @@ def test_a_host_kernel_that_dies_ends_who_needs_it(tmp_path):
         [sys.executable, "-c", program, str(up.pid)],
         capture_output=True,
         text=True,
-        timeout=60,
         env=environment,
     )
     up.wait()

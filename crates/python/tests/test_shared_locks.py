@@ -6,9 +6,9 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from harness import until
 
 import farpage as fp
 
@@ -18,13 +18,6 @@ MIB = 1 << 20
 def kib(host, line):
     with open(f"/proc/{host.pid}/status") as status:
         return int(re.search(rf"{line}:\s+(\d+)", status.read()).group(1))
-
-
-def until(true):
-    began = time.monotonic()
-    while not true():
-        assert time.monotonic() - began < 30
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -55,7 +48,7 @@ def test_eight_processes_share_one_lock_until_the_last_is_killed(host, shm):
         assert kib(host, "VmPin") == 512
         other.send_signal(signal.SIGKILL)
         other.communicate()
-    until(lambda: kib(host, "VmPin") == 0)
+    until(lambda: kib(host, "VmPin") == 0, "nothing is pinned any more")
     with pytest.raises(fp.errors.NotFound, match="no lock of this user's is lent as 'ring'"):
         fp.borrow_lock("ring")
 
@@ -67,7 +60,7 @@ def test_memory_is_given_by_object_name_and_descriptor(host, shm):
         assert one.range == (0, MIB) and other.range == (0, 8192)
         assert kib(host, "VmLck") == 1024 + 8
         one.check()
-    until(lambda: kib(host, "VmLck") == 0)
+    until(lambda: kib(host, "VmLck") == 0, "nothing is locked any more")
     # Nobody else has the file open.
     with fp.lock_shared(open(f"/dev/shm/{shm.name}", "r+b"), pinned=True) as lock:
         assert lock.range == (0, MIB)

@@ -3,16 +3,15 @@
 import os
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from harness import free_port, own_address, until
 
 import farpage as fp
 
 GATEWAY = Path(__file__).parents[3] / ".tools/bin/versitygw"
-LIMIT_S = 60
 
 
 class Store:
@@ -21,31 +20,30 @@ class Store:
     def __init__(self, folder):
         self.bucket = folder / "bucket"
         self.bucket.mkdir()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        address = own_address()
+        port = free_port(address)
         keys = ["--access", "testkey", "--secret", "testsecret"]
-        listen = ["--port", f"127.0.0.1:{port}", "--quiet"]
+        listen = ["--port", f"{address}:{port}", "--quiet"]
         self.process = subprocess.Popen([GATEWAY, *keys, *listen, "posix", folder])
         self.environment = {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ENDPOINT_URL": f"http://{address}:{port}",
             "AWS_ACCESS_KEY_ID": "testkey",
             "AWS_SECRET_ACCESS_KEY": "testsecret",
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         }
-        end = time.monotonic() + LIMIT_S
-        while not listens(port):
-            assert self.process.poll() is None and time.monotonic() < end
-            time.sleep(0.01)
+        ended = self.process.poll
+        until(lambda: listens(address, port) or ended() is not None, "the store listens")
+        assert ended() is None
 
     def stop(self):
         self.process.kill()
         self.process.wait()
 
 
-def listens(port):
+def listens(address, port):
     try:
-        socket.create_connection(("127.0.0.1", port)).close()
+        socket.create_connection((address, port)).close()
     except OSError:
         return False
     return True

@@ -5,24 +5,32 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 import farpage as fp
 
 HERE = os.path.dirname(__file__)
 STUB = os.path.join(os.path.dirname(fp.__file__), "__init__.pyi")
 
 
-def mypy(path, tmp_path):
-    run = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), path]
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """What the checker knows of NumPy, which takes it ten seconds to find out."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def mypy(path, tmp_path, cache):
+    run = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(cache), path]
     environment = dict(os.environ, MYPYPATH="")
     return subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, env=environment)
 
 
-def test_a_strict_checker_accepts_a_right_program(tmp_path):
-    done = mypy(os.path.join(HERE, "typed_example.py"), tmp_path)
+def test_a_strict_checker_accepts_a_right_program(tmp_path, cache):
+    done = mypy(os.path.join(HERE, "typed_example.py"), tmp_path, cache)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_strict_checker_refuses_a_wrong_one(tmp_path):
+def test_a_strict_checker_refuses_a_wrong_one(tmp_path, cache):
     (tmp_path / "wrong.py").write_text(
         "import farpage as fp\n"
         "fp.open('x', mode='a')\n"
@@ -30,7 +38,7 @@ def test_a_strict_checker_refuses_a_wrong_one(tmp_path):
         "fp.open('x').prefetch('all')\n"
         "x: str = fp.open('x')[0]\n"
     )
-    done = mypy("wrong.py", tmp_path)
+    done = mypy("wrong.py", tmp_path, cache)
     assert [f"wrong.py:{line}: error" in done.stdout for line in (2, 3, 4, 5)] == [True] * 4
 
 
