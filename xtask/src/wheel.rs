@@ -1,5 +1,7 @@
 //! `cargo xtask wheel`: the Python package, with the `farpage` command in it; and its tests.
 
+use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,19 +14,23 @@ use crate::proc;
 use crate::setup::{self, SYSTEM_PYTHON};
 use crate::world::World;
 
-/// What the linker of the oldest system may lack is refused by maturin's own audit: it names the
-/// oldest glibc that the wheel runs on in its file name.
-const MATURIN: &[&str] = &[
-    "-m",
-    "maturin",
-    "build",
-    "--release",
-    "--auditwheel",
-    "repair",
-];
+/// The oldest glibc that the wheel runs on. What is linked by gcc needs that of this machine: Zig's
+/// linker knows the symbols of each version.
+const GLIBC_MINOR: u32 = 28;
+const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// They take some two minutes.
-const TESTS_MAX: Duration = Duration::from_secs(900);
+/// The Python packages that bring Zig and have cargo use it.
+const ZIG: [&str; 2] = ["ziglang", "cargo-zigbuild"];
+
+/// The oldest Python that the wheel is for.
+const OLDEST_PYTHON: &str = "python3.10";
+
+/// Python programs that run tests at the same time, each one file after the other: tests wait more
+/// than they compute.
+const AT_ONCE: &str = "3";
+
+/// All tests together; each one has a limit of its own, in `crates/python/tests/harness.py`.
+const TESTS_MAX: Duration = Duration::from_secs(1800);
 
 /// Builds it into `--out` (`dist` without), and tries it where nothing but NumPy is. `--test`: runs
 /// its tests instead.
@@ -50,24 +56,21 @@ pub(crate) fn wheel(world: &World, mut args: Args) -> Result<()> {
 
 /// The wheel, built into `out`.
 fn build(world: &World, out: &Path) -> Result<PathBuf> {
-    let mut cargo = Command::new("cargo");
-    cargo
-        .args(["build", "--release", "--quiet", "--package", "farpage-cli"])
-        .current_dir(&world.root);
-    proc::must(&mut cargo, "cargo build of the command")?;
-    let crate_dir = world.root.join("crates/python");
-    let scripts = crate_dir.join("data/scripts");
-    fs::create_dir_all(&scripts)?;
-    let command = scripts.join("farpage");
-    fs::copy(world.release_dir()?.join("farpage"), &command).context("no farpage was built")?;
-    let mut strip = Command::new("strip");
-    proc::must(strip.arg("--strip-debug").arg(&command), "strip")?;
+    for package in ZIG {
+        pip_install(&world.python(), &[&pinned(world, package)?])?;
+    }
+    let command = command(world)?;
     let fresh = world.scratch("wheel")?;
     fs::remove_dir_all(&fresh)?;
     let mut maturin = Command::new(world.python());
-    maturin.args(MATURIN).arg("--out").arg(&fresh);
-    maturin.arg("--quiet").current_dir(&crate_dir);
-    maturin.env("PATH", path_with(&world.venv().join("bin"))?);
+    maturin
+        .args(["-m", "maturin", "build", "--release", "--zig", "--quiet"])
+        .args(["--auditwheel", "repair", "--target", TARGET])
+        .args(["--compatibility", &format!("manylinux_2_{GLIBC_MINOR}")])
+        .arg("--out")
+        .arg(&fresh)
+        .env("PATH", path_with(&world.venv().join("bin"))?)
+        .current_dir(world.root.join("crates/python"));
     proc::must(&mut maturin, "maturin")?;
     let mut built = fs::read_dir(&fresh)?.collect::<Result<Vec<_>, _>>()?;
     let built = built.pop().context("maturin made no wheel")?.path();
@@ -75,13 +78,38 @@ fn build(world: &World, out: &Path) -> Result<PathBuf> {
     fs::create_dir_all(out)?;
     let wheel = out.canonicalize()?.join(name);
     fs::copy(&built, &wheel)?;
-    fits_its_name(&name.to_string_lossy(), &fs::read(&command)?)?;
+    let module = target(world)?.join(TARGET).join("release/lib_farpage.so");
+    for part in [command, module] {
+        fits_its_name(&name.to_string_lossy(), &fs::read(&part)?)
+            .with_context(|| format!("{} is for newer systems", part.display()))?;
+    }
     Ok(wheel)
 }
 
-/// The name says which glibc is needed at least. maturin looks at the library only, so the command
-/// is looked at here.
-fn fits_its_name(name: &str, command: &[u8]) -> Result<()> {
+/// The `farpage` command, where maturin looks for it.
+fn command(world: &World) -> Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo
+        .args(["zigbuild", "--release", "--quiet"])
+        .args(["--package", "farpage-cli", "--target"])
+        .arg(format!("{TARGET}.2.{GLIBC_MINOR}"))
+        .env("PATH", path_with(&world.venv().join("bin"))?)
+        .current_dir(&world.root);
+    proc::must(&mut cargo, "cargo zigbuild of the command")?;
+    let scripts = world.root.join("crates/python/data/scripts");
+    fs::create_dir_all(&scripts)?;
+    let command = scripts.join("farpage");
+    let built = target(world)?.join(TARGET).join("release/farpage");
+    fs::copy(built, &command).context("no farpage was built")?;
+    let mut strip = Command::new("strip");
+    proc::must(strip.arg("--strip-debug").arg(&command), "strip")?;
+    Ok(command)
+}
+
+/// The name says which glibc is needed at least; a part must need no newer one. maturin looks at
+/// the library only. The command carries the library of streams as it is, so that what that needs is
+/// found in the bytes of the command, too.
+fn fits_its_name(name: &str, part: &[u8]) -> Result<()> {
     let minor = |text: &str| -> Option<u32> {
         let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
         digits.parse().ok()
@@ -91,7 +119,7 @@ fn fits_its_name(name: &str, command: &[u8]) -> Result<()> {
         .nth(1)
         .and_then(minor)
         .with_context(|| format!("{name} is for this machine only: its audit did not pass"))?;
-    let text = String::from_utf8_lossy(command);
+    let text = String::from_utf8_lossy(part);
     let needed = text
         .split("GLIBC_2.")
         .skip(1)
@@ -99,28 +127,47 @@ fn fits_its_name(name: &str, command: &[u8]) -> Result<()> {
         .max()
         .unwrap_or(0);
     if needed > promised {
-        bail!("the command needs glibc 2.{needed}, and {name} says 2.{promised}");
+        bail!("it needs glibc 2.{needed}, and {name} says 2.{promised}");
     }
     Ok(())
 }
 
-fn path_with(first: &Path) -> Result<std::ffi::OsString> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let all = std::iter::once(first.to_owned()).chain(std::env::split_paths(&path));
-    std::env::join_paths(all).context("a folder of the PATH has a colon in its name")
+/// The folder of all builds.
+fn target(world: &World) -> Result<PathBuf> {
+    let release = world.release_dir()?;
+    let target = release.parent().context("no target folder")?;
+    Ok(target.to_owned())
 }
 
-/// A new environment `name` under the target folder; `system`: it sees the system's packages.
-fn environment(world: &World, name: &str, system: bool) -> Result<PathBuf> {
-    let base = world.release_dir()?.with_file_name("python").join(name);
-    let python = if system {
-        SYSTEM_PYTHON.into()
-    } else {
-        setup::base_python()?
-    };
+/// A line of `xtask/requirements.txt`.
+fn pinned(world: &World, package: &str) -> Result<String> {
+    let requirements = fs::read_to_string(world.root.join("xtask/requirements.txt"))?;
+    let begin = format!("{package}==");
+    let line = requirements.lines().find(|line| line.starts_with(&begin));
+    line.map(str::to_owned)
+        .with_context(|| format!("xtask/requirements.txt names no version of {package}"))
+}
+
+/// The PATH with one more folder, before all others.
+fn path_with(first: &Path) -> Result<OsString> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let all = std::iter::once(first.to_owned()).chain(env::split_paths(&path));
+    env::join_paths(all).context("a folder of the PATH has a colon in its name")
+}
+
+/// The PATH with one more folder, after all others.
+fn path_and(last: &Path) -> Result<OsString> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let all = env::split_paths(&path).chain(std::iter::once(last.to_owned()));
+    env::join_paths(all).context("a folder of the PATH has a colon in its name")
+}
+
+/// A new environment `name` under the target folder. That of `torch` sees the system's packages.
+fn environment(world: &World, name: &str, python: &Path) -> Result<PathBuf> {
+    let base = target(world)?.join("python").join(name);
     let mut venv = Command::new(python);
     venv.args(["-m", "venv", "--clear"]).arg(&base);
-    if system {
+    if name == "torch" {
         venv.arg("--system-site-packages");
     }
     proc::output(&mut venv, "python3 -m venv")?;
@@ -133,60 +180,65 @@ fn pip_install(python: &Path, what: &[&str]) -> Result<()> {
     proc::output(pip.args(what), "pip install").map(drop)
 }
 
-/// In a new environment with NumPy alone it is imported, and its command works.
+/// In a new environment with NumPy alone it is imported, and its command works; and with the oldest
+/// Python, where this machine has that.
 fn try_it(world: &World, wheel: &Path) -> Result<()> {
-    let python = environment(world, "bare", false)?;
-    let requirements = fs::read_to_string(world.root.join("xtask/requirements.txt"))?;
-    let numpy = requirements.lines().find(|line| line.starts_with("numpy"));
-    pip_install(&python, &[numpy.context("NumPy is not pinned")?])?;
-    pip_install(&python, &["--no-index", &wheel.to_string_lossy()])?;
-    let program = "import farpage, numpy; numpy.save('/tmp/farpage-wheel.npy', numpy.arange(9)); \
-                   assert farpage.load('/tmp/farpage-wheel.npy').sum() == 36; \
-                   print('farpage', farpage.__version__, 'imported')";
-    let program = program.replace("/tmp/", &format!("{}/", world.scratch("wheel")?.display()));
-    proc::must(
-        Command::new(&python).args(["-c", &program]),
-        "import farpage",
-    )?;
+    let python = environment(world, "bare", &setup::base_python()?)?;
+    pip_install(&python, &[&pinned(world, "numpy")?])?;
+    import(world, &python, wheel)?;
     let mut doctor = Command::new(python.with_file_name("farpage"));
-    proc::must(doctor.arg("doctor"), "farpage doctor")
+    proc::must(doctor.arg("doctor"), "farpage doctor")?;
+    let oldest = Path::new(OLDEST_PYTHON);
+    if !has_venv(oldest) {
+        println!("wheel: not tried with {OLDEST_PYTHON}, which this machine does not have");
+        return Ok(());
+    }
+    let python = environment(world, "oldest", oldest)?;
+    pip_install(&python, &["numpy"])?; // the newest for that Python
+    import(world, &python, wheel)
 }
 
-/// The wheel's tests, outside of the source tree. A test that is skipped is a failure.
+fn has_venv(python: &Path) -> bool {
+    let mut import = Command::new(python);
+    import.args(["-c", "import ensurepip, venv"]);
+    import.stdout(Stdio::null()).stderr(Stdio::null());
+    import.status().is_ok_and(|status| status.success())
+}
+
+fn import(world: &World, python: &Path, wheel: &Path) -> Result<()> {
+    pip_install(python, &["--no-index", &wheel.to_string_lossy()])?;
+    let program = "import farpage, numpy, sys; numpy.save(sys.argv[1], numpy.arange(9)); \
+                   assert farpage.load(sys.argv[1]).sum() == 36; \
+                   print('farpage', farpage.__version__, 'imported by Python', sys.version)";
+    let file = world.scratch("wheel")?.join("nine.npy");
+    let mut import = Command::new(python);
+    proc::must(import.args(["-c", program]).arg(file), "import farpage")
+}
+
+/// The package's tests, outside of the source tree. A test that is skipped is a failure. What is
+/// tested is built as all tests are: no wheel is made.
 pub(crate) fn test(world: &World) -> Result<()> {
-    let wheel = build(world, &world.release_dir()?.with_file_name("python"))?;
-    let wheel = wheel.to_string_lossy();
-    let python = environment(world, "tests", false)?;
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--workspace", "--quiet"]);
+    proc::must(cargo.current_dir(&world.root), "cargo build")?;
+    let debug = target(world)?.join("debug");
+    let python = environment(world, "tests", &setup::base_python()?)?;
     // The packages of `.venv`, which are the pinned ones.
-    let folder = "import sysconfig; print(sysconfig.get_path('purelib'))";
-    let purelib = |python: &Path| proc::output(Command::new(python).args(["-c", folder]), "python");
-    let pth = Path::new(purelib(&python)?.trim()).join("pinned.pth");
-    fs::write(pth, purelib(&world.python())?)?;
-    pip_install(&python, &["--no-index", "--no-deps", &wheel])?;
-    let torch = environment(world, "torch", true)?;
-    pip_install(&torch, &["--no-index", "--no-deps", &wheel])?;
-    let mut server = Command::new("cargo");
-    server.args([
-        "build",
-        "--release",
-        "--quiet",
-        "--package",
-        "farpage-test-server",
-    ]);
-    proc::must(
-        server.current_dir(&world.root),
-        "cargo build of the test server",
-    )?;
+    let pth = packages(&python)?.join("pinned.pth");
+    let pinned = packages(&world.python())?;
+    fs::write(pth, pinned.to_string_lossy().as_bytes())?;
+    let torch = environment(world, "torch", Path::new(SYSTEM_PYTHON))?;
+    for python in [&python, &torch] {
+        place(world, &debug, python)?;
+    }
     let mut pytest = Command::new(&python);
     pytest
-        .args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"])
-        // A test that waits for so long is named, and where it waits.
-        .args(["-o", "faulthandler_timeout=240"])
+        .args(["-m", "pytest", "-q", "-rs", "--durations=10"])
+        .args(["-p", "no:cacheprovider", "-n", AT_ONCE, "--dist=loadfile"])
         .arg(world.root.join("crates/python/tests"))
-        .env(
-            "FARPAGE_TEST_SERVER",
-            world.release_dir()?.join("farpage-test-server"),
-        )
+        // Last, for py-spy, which prints where a Python program hangs.
+        .env("PATH", path_and(&world.venv().join("bin"))?)
+        .env("FARPAGE_TEST_SERVER", debug.join("farpage-test-server"))
         .env("FARPAGE_TORCH_PYTHON", &torch)
         .env("FARPAGE_COMMAND", python.with_file_name("farpage"))
         .env("FARPAGE_INSTALLED", "1")
@@ -201,15 +253,39 @@ pub(crate) fn test(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// Where an environment has its packages.
+fn packages(python: &Path) -> Result<PathBuf> {
+    let folder = "import sysconfig; print(sysconfig.get_path('purelib'))";
+    let said = proc::output(Command::new(python).args(["-c", folder]), "python")?;
+    Ok(said.trim().into())
+}
+
+/// Puts the package and the command into an environment, as its wheel would.
+fn place(world: &World, built: &Path, python: &Path) -> Result<()> {
+    let package = packages(python)?.join("farpage");
+    fs::create_dir_all(&package)?;
+    for entry in fs::read_dir(world.root.join("crates/python/farpage"))? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            fs::copy(entry.path(), package.join(entry.file_name()))?;
+        }
+    }
+    let module = package.join("_farpage.abi3.so");
+    fs::copy(built.join("lib_farpage.so"), module).context("no extension module was built")?;
+    let command = python.with_file_name("farpage");
+    fs::copy(built.join("farpage"), command).context("no farpage was built")?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::fits_its_name;
 
     #[test]
-    fn a_command_newer_than_its_wheel_is_refused() {
-        let name = "farpage-0.1.0-cp311-abi3-manylinux_2_34_x86_64.whl";
-        assert!(fits_its_name(name, b"\0GLIBC_2.2.5\0GLIBC_2.34\0").is_ok());
-        assert!(fits_its_name(name, b"\0GLIBC_2.35\0").is_err());
-        assert!(fits_its_name("farpage-0.1.0-cp311-abi3-linux_x86_64.whl", b"").is_err());
+    fn a_part_newer_than_its_wheel_is_refused() {
+        let name = "farpage-0.1.0-cp310-abi3-manylinux_2_28_x86_64.whl";
+        assert!(fits_its_name(name, b"\0GLIBC_2.2.5\0GLIBC_2.28\0").is_ok());
+        assert!(fits_its_name(name, b"\0GLIBC_2.29\0").is_err());
+        assert!(fits_its_name("farpage-0.1.0-cp310-abi3-linux_x86_64.whl", b"").is_err());
     }
 }
