@@ -3,6 +3,7 @@
 use anyhow::{Result, anyhow, bail};
 
 /// The arguments that are still to be looked at.
+#[derive(Clone)]
 pub(crate) struct Args {
     left: Vec<String>,
 }

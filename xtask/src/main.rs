@@ -42,44 +42,9 @@ cargo xtask COMMAND
   corpus [--full] [--only NAME]... [--user root|nobody|both] [--ram-share 0.25]
          [--repeat N] [--watch] [--json FILE] [--keep] [--list] [--bare]
                              the same programs with and without farpage, outputs compared
-  bench run [--runs 5] [--mib 3072] [--only VARIANT]... [--data random|compressible]...
-            [--zram-mib 768] [--limit-s 900] [--json FILE]
-                             the NumPy job beyond its memory: farpage, swap file, zram, np.memmap
-  bench cache [--runs 5] [--pages 16384]
-                             pages from the cache on disk, beside pread and UFFDIO_COPY
-  bench default-pager [--runs 5] [--mib 4096]
-                             the default pager as a process of its own, beside that in the kernel
-  bench exec [--runs 5] [--latency-ms 20] [--mb-per-s 60]
-                             programs behind HTTP, beside rclone and downloading first
-  bench fault [--runs 5] [--pages 16384]
-                             page faults beside the bare kernel primitive and a minimal handler
-  bench fits [--runs 5] [--mib 1024]
-                             a program that fits into its budget, bare against farpage
-  bench heap [--runs 5] [--pairs 1048576]
-                             malloc in shared memory, beside the C library's
-  bench local [--runs 5] [--mib 1024] [--pages 20000]
-                             a file four times its memory, beside mmap, O_DIRECT and UMap
-  bench ports [--runs 5] [--calls 2000]
-                             calls between programs of two hosts by ports, beside bare TCP
-  bench programs [--runs 5] [--only matmul|paths|particles|router]...
-                             parallel programs on one, two and three hosts, beside bare processes
-  bench remote [--runs 5] [--latency-ms 5] [--mb-per-s 60]
-                             arrays behind HTTP, beside rclone, fsspec and downloading
-  bench rpc [--runs 5] [--calls 10000]
-                             calls between two processes and memory handed over, beside pipes and
-                             other libraries
-  bench share [--runs 5] [--pages 2048] [--argodsm PROGRAM]
-                             pages that another host has, beside a bare round trip, Open MPI,
-                             OpenSHMEM, ArgoDSM (bench/peers/argo.cpp), Redis and Ray
-  bench shared [--runs 5] [--pages 65536]
-                             pages of an object that two processes map, beside a bare memory file
-  bench map-fd [--runs 5] [--mib 256]
-                             a private copy of bytes of a file, beside read and mmap
-  bench stdio [--runs 5] [--mib 1024]
-                             a file read byte by byte and in pieces, by streams of the C library and
-                             ours, beside read, mmap, BufReader and memmap2
-  bench translate [--runs 5] [--mib 64]
-                             numbers of other formats on page-in and page-out, beside memcpy
+  bench NAME... [--assert] [OPTION]...
+                             figures beside bare Linux and peers; --assert: status 1 if one is worse than
+                             the bounds, 75 if the machine is busy; bench --help: all names and options
   chaos [--minutes 5] [--seed 1] [--hosts 4]
                              hosts that share memory, as network namespaces with etcd, killed, stopped and
                              cut off by seed: what their programs did is that of one memory
@@ -90,14 +55,15 @@ cargo xtask COMMAND
                              parsers given anything, each for so long; a finding is a failure
   install-c [--prefix /usr/local]
                              libfarpage.so, libfarpage.a, farpage.h and farpage.pc, for C
-  wheel [--out dist] [--test]
+  wheel [--out dist] [--test [FILE]...]
                              the Python package with the farpage command in it, tried with NumPy
-                             alone; --test: its tests
+                             alone; --test: its tests; FILE: locks for those of test_locks.py
   demo                       a job that dies under a memory limit, and finishes with farpage
   release [--out dist/VERSION]
                              wheel, .deb, tar files, checksums and bill of materials, from a clone of
                              HEAD: uncommitted changes are refused
-  rows [ROW]...              runs the command behind each row of docs/ROWS.md
+  rows [ROW]...              runs the command behind each row of docs/ROWS.md that is done or in progress,
+                             and says why when it does not print ok
 
 FARPAGE=PATH uses that binary instead of building one.";
 
@@ -106,6 +72,9 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("xtask: {e:#}");
+            if e.is::<bench::Busy>() {
+                return ExitCode::from(bench::BUSY);
+            }
             ExitCode::FAILURE
         }
     }

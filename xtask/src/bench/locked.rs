@@ -8,7 +8,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use farpage_test_machine::{HugePages, Machine};
 
-use super::{figures, locked_io, spread, truth};
+use super::bounds::{Asserts, Bound, quotients};
+use super::{figures, locked_io, program, spread, truth};
 use crate::args::Args;
 use crate::proc;
 use crate::table::{Table, median};
@@ -16,6 +17,18 @@ use crate::world::{World, machine};
 
 /// 2 MiB each: what the largest area takes, and some more.
 const HUGE: u64 = 520;
+
+/// What docs/ROWS.md says of row B6. Others are slowed down by two threads as chance has it.
+pub(super) const BOUNDS: [Bound; 4] = [
+    Bound::at_least(HIT, 3.9, 25),
+    Bound::at_least(HIT_OF_TWO, 30.7, 60),
+    Bound::at_most(FIRST, 1.01, 15),
+    Bound::at_most(FIRST_OF_RING, 1.0, 15),
+];
+const HIT: &str = "found again of 10000 regions: UCX / ours";
+const HIT_OF_TWO: &str = "found again by two threads: UCX / ours";
+const FIRST: &str = "lock_area / mlock, 1 MiB";
+const FIRST_OF_RING: &str = "cache of a ring / io_uring's buffers, 16 MiB";
 
 /// What `farpage-bench locked` and `hits` and the peer print: words that say of what, and figures.
 struct Line {
@@ -37,7 +50,10 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     }
     let runs: u32 = args.number("--runs", 5)?;
     let libfabric = args.value("--libfabric")?;
+    let mut asserts = Asserts::wanted(&mut args, runs)?;
     args.finish()?;
+    program(world, &[])?;
+    asserts.begin()?;
     let runs = runs.to_string();
     println!("{}", machine());
     let huge = huge_pages();
@@ -81,8 +97,21 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
             "\nlibfabric: not measured; --libfabric PROGRAM runs one that prints the same lines."
         ),
     }
-    hits_of(&sorted(lines));
-    Ok(())
+    let hits = sorted(lines);
+    hits_of(&hits);
+    asserts.end(&BOUNDS, |what| ratios(&sizes, &hits, what))
+}
+
+/// Those of all runs that a bound is about.
+fn ratios(sizes: &All, hits: &All, what: &str) -> Vec<f64> {
+    let hit = |who: &str, threads: &str| of(hits, &["hit", who, "10000", threads], 0);
+    let first = |way: &str, mib: u64| of(sizes, &[way, "private", &(mib << 20).to_string()], 0);
+    match what {
+        HIT => quotients(&hit("ucx", "1"), &hit("farpage", "1")),
+        HIT_OF_TWO => quotients(&hit("ucx", "2"), &hit("farpage", "2")),
+        FIRST => quotients(&first("resident", 1), &first("mlock", 1)),
+        _ => quotients(&first("ring-cache", 16), &first("io_uring", 16)),
+    }
 }
 
 /// Ours beside what others take to find a registration.
@@ -235,7 +264,7 @@ fn huge_pages() -> Option<HugePages> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::*;
 
     #[test]
     fn a_line_of_figures_is_read() {
@@ -246,5 +275,18 @@ mod tests {
         let line = parse("areas 1000 300.5 200.5").unwrap();
         assert_eq!(line.figures, vec![300.5, 200.5]);
         assert!(parse("hit ucx 10000 2").is_none() && parse("mlock").is_none());
+    }
+
+    #[test]
+    fn bounds_are_about_figures_of_the_same_run() {
+        let lines = |lines: &[&str]| sorted(lines.iter().map(|l| parse(l).unwrap()).collect());
+        let hits = lines(&["hit farpage 10000 1 9", "hit ucx 10000 1 36"]);
+        let sizes = lines(&[
+            "mlock private 1048576 70 3",
+            "resident private 1048576 77 3",
+        ]);
+        assert_eq!(ratios(&sizes, &hits, HIT), [4.0]);
+        assert_eq!(ratios(&sizes, &hits, FIRST), [1.1]);
+        assert!(ratios(&sizes, &hits, FIRST_OF_RING).is_empty());
     }
 }

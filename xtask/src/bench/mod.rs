@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: figures, always beside the bare kernel and the peers of the same run.
 
+mod bounds;
 mod costs;
 mod default_pager;
 mod exec;
@@ -8,6 +9,7 @@ mod fits;
 mod heap;
 mod hosts;
 mod job;
+mod load;
 mod local;
 mod locked;
 mod locked_io;
@@ -27,38 +29,249 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+pub(crate) use self::load::{BUSY, Busy};
+
+use self::bounds::Bound;
 use crate::args::Args;
 use crate::proc;
 use crate::table::{median, quantile};
 use crate::world::World;
 
-/// Dispatches to one bench.
-pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
-    match args.word().as_deref() {
-        Some("run") => job::bench(world, args),
-        Some("costs") => costs::bench(world, args),
-        Some("default-pager") => default_pager::bench(world, args),
-        Some("exec") => exec::bench(world, args),
-        Some("fault") => fault::bench(world, args),
-        Some("heap") => heap::bench(world, args),
-        Some("fits") => fits::bench(world, args),
-        Some("cache") => fault::bench_cache(world, args),
-        Some("local") => local::bench(world, args),
-        Some("locked") => locked::bench(world, args),
-        Some("map-fd") => map_fd::bench(world, args),
-        Some("ports") => ports::bench(world, args),
-        Some("programs") => programs::bench(world, args),
-        Some("remote") => remote::bench(world, args),
-        Some("rpc") => rpc::bench(world, args),
-        Some("share") => share::bench(world, args),
-        Some("shared") => shared::bench(world, args),
-        Some("stdio") => stdio::bench(world, args),
-        Some("translate") => translate::bench(world, args),
-        other => bail!(
-            "bench run, costs, default-pager, exec, fault, fits, heap, cache, local, locked, map-fd, ports, programs, remote, rpc, share, shared, stdio or translate, not {:?}",
-            other.unwrap_or("")
-        ),
+/// A bench, and what is said of it.
+struct Bench {
+    name: &'static str,
+    options: &'static str,
+    what: &'static str,
+    /// What `--assert` asserts.
+    bounds: &'static [Bound],
+    run: fn(&World, Args) -> Result<()>,
+}
+
+const fn bench_of(
+    name: &'static str,
+    options: &'static str,
+    what: &'static str,
+    bounds: &'static [Bound],
+    run: fn(&World, Args) -> Result<()>,
+) -> Bench {
+    Bench {
+        name,
+        options,
+        what,
+        bounds,
+        run,
     }
+}
+
+const BENCHES: [Bench; 19] = [
+    bench_of(
+        "cache",
+        "[--runs 5] [--pages 16384]",
+        "pages from the cache on disk, beside pread and UFFDIO_COPY",
+        &[],
+        fault::bench_cache,
+    ),
+    bench_of(
+        "costs",
+        "[--runs 5] [--assert]",
+        "messages and time of faults between hosts, beside the paper's",
+        &costs::BOUNDS,
+        costs::bench,
+    ),
+    bench_of(
+        "default-pager",
+        "[--runs 5] [--mib 4096] [--assert]",
+        "the default pager as a process of its own, beside that in the kernel; --mib 0: only a program of 7 MB",
+        &default_pager::BOUNDS,
+        default_pager::bench,
+    ),
+    bench_of(
+        "exec",
+        "[--runs 5] [--latency-ms 20] [--mb-per-s 60]",
+        "programs behind HTTP, beside rclone and downloading first",
+        &[],
+        exec::bench,
+    ),
+    bench_of(
+        "fault",
+        "[--runs 5] [--pages 16384]",
+        "page faults beside the bare kernel primitive and a minimal handler",
+        &[],
+        fault::bench,
+    ),
+    bench_of(
+        "fits",
+        "[--runs 5] [--mib 1024]",
+        "a program that fits into its budget, bare against farpage",
+        &[],
+        fits::bench,
+    ),
+    bench_of(
+        "heap",
+        "[--runs 5] [--pairs 1048576]",
+        "malloc in shared memory, beside the C library's",
+        &[],
+        heap::bench,
+    ),
+    bench_of(
+        "local",
+        "[--runs 5] [--mib 1024] [--pages 20000]",
+        "a file four times its memory, beside mmap, O_DIRECT and UMap",
+        &[],
+        local::bench,
+    ),
+    bench_of(
+        "locked",
+        "[--runs 5] [--libfabric PROGRAM] [--assert] | --io | --truth",
+        "locking and registering memory, beside Linux and UCX; --io: transfers; --truth: what becomes of it",
+        &locked::BOUNDS,
+        locked::bench,
+    ),
+    bench_of(
+        "map-fd",
+        "[--runs 5] [--mib 256]",
+        "a private copy of bytes of a file, beside read and mmap",
+        &[],
+        map_fd::bench,
+    ),
+    bench_of(
+        "ports",
+        "[--runs 5] [--calls 2000]",
+        "calls between programs of two hosts by ports, beside bare TCP",
+        &[],
+        ports::bench,
+    ),
+    bench_of(
+        "programs",
+        "[--runs 5] [--only matmul|paths|particles|router]... [--assert]",
+        "parallel programs on one, two and three hosts, beside bare processes",
+        &programs::BOUNDS,
+        programs::bench,
+    ),
+    bench_of(
+        "remote",
+        "[--runs 5] [--latency-ms 5] [--mb-per-s 60]",
+        "arrays behind HTTP, beside rclone, fsspec and downloading",
+        &[],
+        remote::bench,
+    ),
+    bench_of(
+        "rpc",
+        "[--runs 5] [--calls 10000] [--bare] [--assert]",
+        "calls between two processes and memory handed over, beside pipes and other libraries; --bare: beside pipes alone",
+        &rpc::BOUNDS,
+        rpc::bench,
+    ),
+    bench_of(
+        "run",
+        "[--runs 5] [--mib 3072] [--only VARIANT]... [--data random|compressible]... [--zram-mib 768] [--limit-s 900] [--json FILE]",
+        "the NumPy job beyond its memory: farpage, swap file, zram, np.memmap",
+        &[],
+        job::bench,
+    ),
+    bench_of(
+        "share",
+        "[--runs 5] [--pages 2048] [--argodsm PROGRAM] [--bare] [--assert]",
+        "pages that another host has, beside a bare round trip, Open MPI, OpenSHMEM, ArgoDSM (bench/peers/argo.cpp), Redis and Ray; --bare: beside the round trip alone",
+        &share::BOUNDS,
+        share::bench,
+    ),
+    bench_of(
+        "shared",
+        "[--runs 5] [--pages 65536]",
+        "pages of an object that two processes map, beside a bare memory file",
+        &[],
+        shared::bench,
+    ),
+    bench_of(
+        "stdio",
+        "[--runs 5] [--mib 1024] [--assert]",
+        "a file read byte by byte and in pieces, by streams of the C library and ours, beside read, mmap, BufReader and memmap2",
+        &stdio::BOUNDS,
+        stdio::bench,
+    ),
+    bench_of(
+        "translate",
+        "[--runs 5] [--mib 64]",
+        "numbers of other formats on page-in and page-out, beside memcpy",
+        &[],
+        translate::bench,
+    ),
+];
+
+/// Runs one bench or several, one after the other.
+pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
+    let is_help = args.flag("--help");
+    let mut chosen = Vec::new();
+    while let Some(word) = args.word() {
+        chosen.push(find(&word)?);
+    }
+    if is_help {
+        println!("{}", help(&chosen));
+        return Ok(());
+    }
+    match chosen.as_slice() {
+        [] => {
+            bail!("which bench? `cargo xtask bench --help` lists them; names come before options")
+        }
+        [one] => (one.run)(world, args),
+        several => one_after_the_other(world, several, &args),
+    }
+}
+
+fn find(name: &str) -> Result<&'static Bench> {
+    let found = BENCHES.iter().find(|bench| bench.name == name);
+    found.with_context(|| {
+        let names = BENCHES.map(|bench| bench.name).join(", ");
+        format!("there is no bench '{name}'; there are {names}")
+    })
+}
+
+/// One that fails keeps no other from running.
+fn one_after_the_other(world: &World, benches: &[&Bench], args: &Args) -> Result<()> {
+    let mut failed = Vec::new();
+    let mut busy = None;
+    for bench in benches {
+        println!("== {}", bench.name);
+        if let Err(why) = (bench.run)(world, args.clone()) {
+            println!("{}: {why:#}", bench.name);
+            match why.downcast::<Busy>() {
+                Ok(why) => busy = Some(why),
+                Err(_) => failed.push(bench.name),
+            }
+        }
+        println!();
+    }
+    match (failed.as_slice(), busy) {
+        ([], None) => Ok(()),
+        ([], Some(busy)) => Err(busy.into()),
+        (failed, _) => bail!("{} benches failed: {}", failed.len(), failed.join(", ")),
+    }
+}
+
+/// Of these benches, or of all.
+fn help(chosen: &[&Bench]) -> String {
+    let all: Vec<&Bench> = BENCHES.iter().collect();
+    let benches = if chosen.is_empty() { &all } else { chosen };
+    let mut text = "cargo xtask bench NAME... [OPTION]...\n".to_owned();
+    for bench in benches {
+        text += &format!(
+            "\n  {} {}\n      {}\n",
+            bench.name, bench.options, bench.what
+        );
+        let bound = |bound: &Bound| format!("      {}: {}\n", bound.what, bound.promise());
+        text.extend(bench.bounds.iter().map(bound));
+    }
+    text += &format!(
+        "
+Several benches run one after the other, all with the same options, which come after the names.
+--assert fails (status 1) and names each bound that was missed. Bounds are about medians of ratios of figures
+of the same run, of 5 runs or more. What others use of the processors is looked at for a second before and
+during the run: if it is more than {} of one processor, nothing is judged, and the status is {}.",
+        load::MOST,
+        BUSY
+    );
+    text
 }
 
 /// The program of crate `bench`, built.
@@ -91,4 +304,35 @@ fn spread(values: &[f64], decimals: usize) -> String {
         median(values),
         d = decimals
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn benches_are_found_by_name_and_help_says_what_they_assert() {
+        assert_eq!(find("stdio").unwrap().name, "stdio");
+        let Err(refused) = find("stdin") else {
+            panic!("there is no such bench");
+        };
+        assert!(
+            refused
+                .to_string()
+                .contains("'stdin'; there are cache, costs")
+        );
+        let all = help(&[]);
+        assert!(BENCHES.iter().all(|bench| all.contains(bench.what)));
+        let one = help(&[find("stdio").unwrap()]);
+        assert!(one.contains("getc of glibc / ours: at least") && !one.contains("fits"));
+        assert!(one.contains("0.5 of one processor") && one.contains("status is 75"));
+    }
+
+    #[test]
+    fn a_bench_has_bounds_if_it_has_the_option() {
+        for bench in &BENCHES {
+            let has_option = bench.options.contains("--assert");
+            assert_eq!(has_option, !bench.bounds.is_empty(), "{}", bench.name);
+        }
+    }
 }

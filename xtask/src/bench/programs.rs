@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use super::bounds::{Asserts, Bound, quotients};
 use super::hosts::Hosts;
 use super::spread;
 use crate::args::Args;
@@ -70,6 +71,16 @@ const PROGRAMS: [Program; 5] = [
     },
 ];
 
+/// Speed-ups by CPU time, of one part at the same place. What docs/ROWS.md says of row E10.
+pub(super) const BOUNDS: [Bound; 6] = [
+    Bound::at_least("matmul 256, 2 hosts, 64K", 1.9, 15),
+    Bound::at_least("matmul 256, 3 hosts, 64K", 2.7, 15),
+    Bound::at_least("matmul 1024, 2 hosts, 64K", 1.9, 15),
+    Bound::at_least("matmul 1024, 3 hosts, 64K", 2.6, 15),
+    Bound::at_least("matmul 1024, 2 hosts, 4K", 1.7, 15),
+    Bound::at_least("matmul 1024, 3 hosts, 4K", 2.4, 15),
+];
+
 /// Where the parts of a program are.
 #[derive(Clone, Copy)]
 enum Place {
@@ -90,6 +101,7 @@ struct Row {
 pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     let runs: u32 = args.number("--runs", 5)?;
     let only = args.values("--only")?;
+    let mut asserts = Asserts::wanted(&mut args, runs)?;
     args.finish()?;
     let is_wanted = |program: &&Program| only.is_empty() || only.iter().any(|o| o == program.name);
     let programs: Vec<&Program> = PROGRAMS.iter().filter(is_wanted).collect();
@@ -101,6 +113,8 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     println!("{}", machine());
     println!("{runs} runs: median (least-most){LEGEND}");
     let hosts = Hosts::new(world, "programs", 1, HOSTS_MAX)?;
+    let mut speed_ups = HashMap::<String, Vec<f64>>::new();
+    asserts.begin()?;
     for program in programs {
         let compiled = compile(world, &hosts.folder, program.name)?;
         let hosts_of = program.units.iter().map(|unit| Place::Hosts(unit));
@@ -121,8 +135,28 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         }
         same_results(&rows)?;
         print(program, &rows);
+        speed_ups.extend(speed_ups_of(program, &rows));
     }
-    Ok(())
+    asserts.end(&BOUNDS, |what| {
+        speed_ups.get(what).cloned().unwrap_or_default()
+    })
+}
+
+/// Those of each run on hosts, by `NAME SIZE, N hosts, UNIT`.
+fn speed_ups_of(program: &Program, rows: &[Row]) -> Vec<(String, Vec<f64>)> {
+    let size = program.sizes.get(1).unwrap_or(&"");
+    let cpu = |row: &Row| row.runs.iter().map(|run| run.cpu_s).collect::<Vec<f64>>();
+    let mut alone = Vec::new();
+    let mut all = Vec::new();
+    for row in rows {
+        if row.parts == 1 {
+            alone = cpu(row);
+        } else if let Place::Hosts(unit) = row.place {
+            let name = format!("{} {size}, {} hosts, {unit}", program.name, row.parts);
+            all.push((name, quotients(&alone, &cpu(row))));
+        }
+    }
+    all
 }
 
 fn compile(world: &World, folder: &Path, name: &str) -> Result<PathBuf> {
@@ -325,4 +359,51 @@ fn print(program: &Program, rows: &[Row]) {
         ]);
     }
     table.print();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speed_ups_are_of_the_same_run_and_place() {
+        let row = |place, parts, cpu: [f64; 2]| Row {
+            place,
+            parts,
+            runs: Vec::from(cpu.map(|cpu_s| Run {
+                cpu_s,
+                ..Run::default()
+            })),
+        };
+        let rows = [
+            row(Place::Bare, 1, [9.0, 9.0]),
+            row(Place::Bare, 2, [9.0, 9.0]),
+            row(Place::Hosts("64K"), 1, [4.0, 6.0]),
+            row(Place::Hosts("64K"), 2, [2.0, 4.0]),
+        ];
+        let all = speed_ups_of(&PROGRAMS[0], &rows);
+        assert_eq!(all, [(BOUNDS[0].what.to_owned(), vec![2.0, 1.5])]);
+    }
+
+    #[test]
+    fn bounds_name_what_is_measured() {
+        let hosts = |unit: &&'static str| {
+            let unit = *unit;
+            (1..=HOSTS_MAX).map(move |parts| Row {
+                place: Place::Hosts(unit),
+                parts,
+                runs: Vec::new(),
+            })
+        };
+        let of = |program: &Program| {
+            let rows: Vec<Row> = program.units.iter().flat_map(hosts).collect();
+            speed_ups_of(program, &rows)
+        };
+        let names: Vec<String> = PROGRAMS.iter().flat_map(of).map(|(name, _)| name).collect();
+        assert!(
+            BOUNDS
+                .iter()
+                .all(|bound| names.iter().any(|n| n == bound.what))
+        );
+    }
 }

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use self::net::{Net, Pages, Spinner};
 use self::peers::{Home, Peer};
 use self::stores::{OURS, Stores};
+use super::bounds::{Asserts, Bound};
 use super::{fault, spread};
 use crate::args::Args;
 use crate::proc;
@@ -26,6 +27,14 @@ const TO_REACH: f64 = 1.2;
 /// Times that a peer is to take: ArgoDSM; whoever reads what is there already.
 const ARGO_TO_REACH: f64 = 5.0;
 const WARM_TO_REACH: f64 = 10.0;
+
+/// Times a bare round trip of the same bytes and a bare fault. What docs/ROWS.md says of row E11.
+pub(super) const BOUNDS: [Bound; 4] = [
+    Bound::at_most("two processors: read miss", 2.1, 25),
+    Bound::at_most("two processors: write miss", 2.1, 25),
+    Bound::at_most("one processor: read miss", 2.6, 25),
+    Bound::at_most("one processor: write miss", 2.6, 25),
+];
 
 const PAGE: u32 = 4096;
 const LARGE: u32 = 65536;
@@ -93,6 +102,8 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     let runs: u32 = args.number("--runs", 5)?;
     let pages: u32 = args.number("--pages", 2048)?;
     let argo = args.value("--argodsm")?.map(PathBuf::from);
+    let is_bare = args.flag("--bare");
+    let mut asserts = Asserts::wanted(&mut args, runs)?;
     args.finish()?;
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--release", "--quiet", "-p", "farpage-bench"]);
@@ -102,9 +113,9 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         world,
         fault,
         pages,
-        peers: peers::peers(world, argo),
-        stores: Stores::new(world),
+        beside: (!is_bare).then(|| (peers::peers(world, argo), Stores::new(world))),
     };
+    asserts.begin()?;
     println!("{}, load {}", machine(), load());
     println!("{runs} runs of {pages} pages: median (least-most) of the runs' medians, in us.");
     println!(
@@ -114,6 +125,7 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     let mut table = Table::new(["", "what", "us", "bare TCP", "bare fault", "ratio"]);
     let mut worst: f64 = 0.0;
     let mut measured = Vec::new();
+    let mut ratios = BTreeMap::<String, Vec<f64>>::new();
     for (place, processors) in PLACES {
         measured.clear();
         for run in 0..runs {
@@ -125,16 +137,26 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         }
         ensure!(!measured.is_empty(), "{place}: no run came to its end");
         worst = worst.max(rows(&mut table, place, &measured));
+        for run in &measured {
+            for (at, (what, _)) in run.ours.iter().enumerate() {
+                let of = ratios.entry(format!("{place}: {what}")).or_default();
+                of.push(run.times_bare(at));
+            }
+        }
     }
     table.print();
     println!(
         "\na miss takes {worst:.2} times the sum at worst; to reach {TO_REACH}: {}",
         reached(worst <= TO_REACH)
     );
-    beside(&bench.peers, &measured);
-    objects(&measured);
+    if let Some((peers, _)) = &bench.beside {
+        beside(peers, &measured);
+        objects(&measured);
+    }
     println!("\nload at the end: {}", load());
-    Ok(())
+    asserts.end(&BOUNDS, |what| {
+        ratios.get(what).cloned().unwrap_or_default()
+    })
 }
 
 /// Of one place; gives how many times the sum a miss takes.
@@ -142,11 +164,9 @@ fn rows(table: &mut Table, place: &str, measured: &[Run]) -> f64 {
     let mut worst: f64 = 0.0;
     let fault: Vec<f64> = measured.iter().map(|run| run.fault).collect();
     for (at, (what, _)) in measured[0].ours.iter().enumerate() {
-        let is_large = what.contains("64 KiB");
-        let tcp = |run: &Run| if is_large { run.tcp_large } else { run.tcp };
         let us: Vec<f64> = measured.iter().map(|run| run.ours[at].1).collect();
-        let ratio = |run: &Run| run.ours[at].1 / (tcp(run) + run.fault);
-        let ratios: Vec<f64> = measured.iter().map(ratio).collect();
+        let ratios: Vec<f64> = measured.iter().map(|run| run.times_bare(at)).collect();
+        let tcp: Vec<f64> = measured.iter().map(|run| run.tcp_of(at)).collect();
         if what.contains("miss") {
             worst = worst.max(median(&ratios));
         }
@@ -154,7 +174,7 @@ fn rows(table: &mut Table, place: &str, measured: &[Run]) -> f64 {
             place.to_owned(),
             what.clone(),
             spread(&us, decimals(&us)),
-            spread(&measured.iter().map(tcp).collect::<Vec<_>>(), 1),
+            spread(&tcp, 1),
             spread(&fault, 1),
             spread(&ratios, 2),
         ]);
@@ -272,6 +292,19 @@ struct Run {
 }
 
 impl Run {
+    /// A round trip of as many bytes.
+    fn tcp_of(&self, at: usize) -> f64 {
+        if self.ours[at].0.contains("64 KiB") {
+            self.tcp_large
+        } else {
+            self.tcp
+        }
+    }
+
+    fn times_bare(&self, at: usize) -> f64 {
+        self.ours[at].1 / (self.tcp_of(at) + self.fault)
+    }
+
     fn of(&self, what: &str) -> f64 {
         let found = self.ours.iter().find(|(name, _)| name == what);
         found.map_or(f64::NAN, |(_, us)| *us)
@@ -282,8 +315,8 @@ struct Bench<'a> {
     world: &'a World,
     fault: PathBuf,
     pages: u32,
-    peers: Vec<Peer>,
-    stores: Stores,
+    /// What else is measured.
+    beside: Option<(Vec<Peer>, Stores)>,
 }
 
 impl Bench<'_> {
@@ -336,12 +369,14 @@ impl Bench<'_> {
         ));
         let mut peers = Vec::new();
         let (mut objects, mut missing) = (BTreeMap::new(), Vec::new());
-        if processors[0] != processors[1] {
-            let measured = self.stores.measure(self.world, &net, processors, sockets)?;
+        if let (Some((all, stores)), [one, two]) = (&self.beside, processors)
+            && one != two
+        {
+            let measured = stores.measure(self.world, &net, processors, sockets)?;
             (objects, missing) = measured;
             drop(kernels);
             let peer = |peer: &Peer| peer.measure(&net, processors, self.pages);
-            peers = self.peers.iter().map(peer).collect();
+            peers = all.iter().map(peer).collect();
         }
         Ok(Run {
             tcp,

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use super::bounds::{Asserts, Bound, quotients};
 use super::{fault, spread};
 use crate::args::Args;
 use crate::install_c;
@@ -49,7 +50,22 @@ const WAYS: [(&str, How, &str); 15] = [
 /// Where in `WAYS` what is to be reached is measured against.
 const OURS: usize = 2;
 const TO_REACH: [(usize, f64); 4] = [(0, 4.0), (3, 1.5), (10, 1.2), (14, 1.6)];
-/// Those that three programs use at once.
+/// Of processor time the second time. What docs/ROWS.md says of row A11.
+pub(super) const BOUNDS: [Bound; 4] = [
+    Bound::at_least(GETC_BY_OURS, 3.9, 10),
+    Bound::at_least(GETC_BY_FMAP, 5.4, 10),
+    Bound::at_least(WHOLE_BY_FMAP, 1.55, 10),
+    Bound::at_most(THREE, 0.89, 10),
+];
+const GETC_BY_OURS: &str = "getc of glibc / ours";
+const GETC_BY_FMAP: &str = "getc of glibc / fmap";
+const WHOLE_BY_FMAP: &str = "the whole file read / fmap";
+const THREE: &str = "fmap / read, three readers at once";
+/// Where in `WAYS`.
+const GETC: usize = 0;
+const WHOLE: usize = 11;
+const FMAP: usize = 12;
+/// Those that three programs use at once, with `read` and `fmap` among them.
 const TOGETHER: [usize; 5] = [0, 2, 3, 10, 12];
 /// Sizes of files that are opened, read and closed, and how often.
 const SMALL: [(u64, u32); 5] = [
@@ -82,8 +98,10 @@ struct Bench {
 pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     let runs: u32 = args.number("--runs", 5)?;
     let mib: u64 = args.number("--mib", 1024)?;
+    let mut asserts = Asserts::wanted(&mut args, runs)?;
     args.finish()?;
     let bench = Bench::new(world)?;
+    asserts.begin()?;
     println!("{}, lines of text without zeros", machine());
     println!(
         "{runs} runs in turn: median (least-most) of processor ms. second time: the file is in the"
@@ -93,6 +111,8 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     );
     let mut sizes = vec![64, mib];
     sizes.dedup();
+    // Of the last size.
+    let (mut last, mut three) = (Vec::new(), Vec::new());
     for mib in sizes {
         let file = bench.text(mib)?;
         let warm = bench.all(&file, runs, false)?;
@@ -101,10 +121,18 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         if mib >= 1024 {
             reached(&warm);
         }
-        bench.together(mib, &file, runs)?;
+        three = bench.together(mib, &file, runs)?;
         std::fs::remove_file(&file)?;
+        last = warm;
     }
-    bench.small(runs)
+    bench.small(runs)?;
+    let ms = |at: usize| -> Vec<f64> { last[at].iter().map(|one| one.processor_ms).collect() };
+    asserts.end(&BOUNDS, |what| match what {
+        GETC_BY_OURS => quotients(&ms(GETC), &ms(OURS)),
+        GETC_BY_FMAP => quotients(&ms(GETC), &ms(FMAP)),
+        WHOLE_BY_FMAP => quotients(&ms(WHOLE), &ms(FMAP)),
+        _ => three.clone(),
+    })
 }
 
 fn print(mib: u64, warm: &[Vec<Figures>], cold: &[Vec<Figures>]) {
@@ -243,8 +271,8 @@ impl Bench {
         Ok(all)
     }
 
-    /// Three programs at once, as in table 6-2.
-    fn together(&self, mib: u64, file: &Path, runs: u32) -> Result<()> {
+    /// Three programs at once, as in table 6-2. Returns how many times what `read` takes `fmap` does.
+    fn together(&self, mib: u64, file: &Path, runs: u32) -> Result<Vec<f64>> {
         let name = format!("{mib} MiB, three readers at once");
         let mut table = Table::new([&*name, "processor ms, all", "times read 64K", "KiB, all"]);
         let mut all = vec![Vec::new(); TOGETHER.len()];
@@ -268,11 +296,15 @@ impl Bench {
             }
         }
         let base = &all[3];
+        let mut of_fmap = Vec::new();
         for (at, figures) in TOGETHER.iter().zip(&all) {
             let ms: Vec<f64> = figures.iter().map(|one| one.0).collect();
             let pairs = figures.iter().zip(base);
             let ratios: Vec<f64> = pairs.map(|(one, base)| one.0 / base.0).collect();
             let kib = figures.first().map_or(0, |one| one.1);
+            if *at == FMAP {
+                of_fmap.clone_from(&ratios);
+            }
             table.row([
                 WAYS[*at].0.to_owned(),
                 spread(&ms, 0),
@@ -282,7 +314,7 @@ impl Bench {
         }
         table.print();
         println!();
-        Ok(())
+        Ok(of_fmap)
     }
 
     /// Open, read, close.
