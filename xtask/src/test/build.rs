@@ -115,7 +115,10 @@ impl Binary {
         Case {
             name: format!("{}{} {test}", self.package, self.target),
             program: self.path.clone(),
-            args: ["--exact", "--nocapture", test].map(OsString::from).into(),
+            // With one thread, as on one processor, what a test prints would begin behind its name.
+            args: ["--exact", "--nocapture", "--test-threads=2", test]
+                .map(OsString::from)
+                .into(),
             env: vec![
                 set("CARGO_MANIFEST_DIR", &self.folder),
                 set("CARGO", Path::new("cargo")),
