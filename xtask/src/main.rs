@@ -55,9 +55,8 @@ cargo xtask COMMAND
                              parsers given anything, each for so long; a finding is a failure
   install-c [--prefix /usr/local]
                              libfarpage.so, libfarpage.a, farpage.h and farpage.pc, for C
-  wheel [--out dist] [--test [FILE]...]
-                             the Python package with the farpage command in it, tried with NumPy
-                             alone; --test: its tests; FILE: locks for those of test_locks.py
+  wheel [--out dist]         the Python package with the farpage command in it, tried with NumPy
+                             alone; `test python` runs its tests
   demo                       a job that dies under a memory limit, and finishes with farpage
   release [--out dist/VERSION]
                              wheel, .deb, tar files, checksums and bill of materials, from a clone of

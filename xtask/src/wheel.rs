@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::args::Args;
+use crate::harness::Case;
 use crate::proc;
 use crate::setup::{self, SYSTEM_PYTHON};
 use crate::world::World;
@@ -25,23 +26,13 @@ const ZIG: [&str; 2] = ["ziglang", "cargo-zigbuild"];
 /// The oldest Python that the wheel is for.
 const OLDEST_PYTHON: &str = "python3.10";
 
-/// Python programs that run tests at the same time, each one file after the other: tests wait more
-/// than they compute.
-const AT_ONCE: &str = "3";
-
-/// All tests together; each one has a limit of its own, in `crates/python/tests/harness.py`.
+/// All tests of a file; each one has a limit of its own, in `crates/python/tests/harness.py`.
 const TESTS_MAX: Duration = Duration::from_secs(1800);
 
-/// Builds it into `--out` (`dist` without), and tries it where nothing but NumPy is. `--test`: runs
-/// its tests instead.
+/// Builds it into `--out` (`dist` without), and tries it where nothing but NumPy is.
 pub(crate) fn wheel(world: &World, mut args: Args) -> Result<()> {
     let out = args.value("--out")?.map_or("dist".into(), PathBuf::from);
-    let tests = args.flag("--test");
     args.finish()?;
-    if tests {
-        setup::python(world)?;
-        return test(world);
-    }
     setup::maturin(world)?;
     println!("wheel: building the command and the library; the first time that takes some minutes");
     let wheel = build(world, &out)?;
@@ -215,42 +206,90 @@ fn import(world: &World, python: &Path, wheel: &Path) -> Result<()> {
     proc::must(import.args(["-c", program]).arg(file), "import farpage")
 }
 
-/// The package's tests, outside of the source tree. A test that is skipped is a failure. What is
-/// tested is built as all tests are: no wheel is made.
-pub(crate) fn test(world: &World) -> Result<()> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--workspace", "--quiet"]);
-    proc::must(cargo.current_dir(&world.root), "cargo build")?;
-    let debug = target(world)?.join("debug");
+/// Where the tests of the package find it, as if it had been installed.
+struct Places {
+    python: PathBuf,
+    torch: PathBuf,
+}
+
+impl Places {
+    fn find(world: &World) -> Result<Self> {
+        let base = target(world)?.join("python");
+        Ok(Self {
+            python: base.join("tests/bin/python"),
+            torch: base.join("torch/bin/python"),
+        })
+    }
+}
+
+/// Makes environments with the package, built as all tests are: no wheel is made. What was built is there.
+pub(crate) fn prepare(world: &World) -> Result<()> {
+    setup::python(world)?;
+    let debug = world.checked_dir()?;
     let python = environment(world, "tests", &setup::base_python()?)?;
     // The packages of `.venv`, which are the pinned ones.
     let pth = packages(&python)?.join("pinned.pth");
     let pinned = packages(&world.python())?;
     fs::write(pth, pinned.to_string_lossy().as_bytes())?;
     let torch = environment(world, "torch", Path::new(SYSTEM_PYTHON))?;
-    for python in [&python, &torch] {
-        place(world, &debug, python)?;
+    place(world, &debug, &python)?;
+    place(world, &debug, &torch)
+}
+
+/// The package's tests, outside of the source tree: a case for each file of them, for which everything
+/// must be prepared.
+pub(crate) fn cases(world: &World) -> Result<Vec<Case>> {
+    let debug = world.checked_dir()?;
+    let Places { python, torch } = Places::find(world)?;
+    let env = [
+        ("FARPAGE_TEST_SERVER", debug.join("farpage-test-server")),
+        ("FARPAGE_TORCH_PYTHON", torch),
+        ("FARPAGE_COMMAND", python.with_file_name("farpage")),
+        ("FARPAGE_INSTALLED", "1".into()),
+        ("FARPAGE_DOCS", world.root.join("docs")),
+        ("PYTHONDONTWRITEBYTECODE", "1".into()),
+    ];
+    let case = |file: PathBuf| Case {
+        name: format!(
+            "python {}",
+            file.file_stem().unwrap_or_default().to_string_lossy()
+        ),
+        program: python.clone(),
+        args: [
+            "-m",
+            "pytest",
+            "-q",
+            "-rs",
+            "--durations=3",
+            "-p",
+            "no:cacheprovider",
+        ]
+        .map(OsString::from)
+        .into_iter()
+        .chain([file.into()])
+        .collect(),
+        env: env
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect(),
+        folder: python.parent().map(Path::to_owned).unwrap_or_default(),
+        limit: TESTS_MAX,
+    };
+    Ok(test_files(world)?.into_iter().map(case).collect())
+}
+
+fn test_files(world: &World) -> Result<Vec<PathBuf>> {
+    let folder = world.root.join("crates/python/tests");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&folder)? {
+        let name = entry?.file_name();
+        let text = name.to_string_lossy();
+        if text.starts_with("test_") && text.ends_with(".py") {
+            files.push(folder.join(name));
+        }
     }
-    let mut pytest = Command::new(&python);
-    pytest
-        .args(["-m", "pytest", "-q", "-rs", "--durations=10"])
-        .args(["-p", "no:cacheprovider", "-n", AT_ONCE, "--dist=loadfile"])
-        .arg(world.root.join("crates/python/tests"))
-        // Last, for py-spy, which prints where a Python program hangs.
-        .env("PATH", path_and(&world.venv().join("bin"))?)
-        .env("FARPAGE_TEST_SERVER", debug.join("farpage-test-server"))
-        .env("FARPAGE_TORCH_PYTHON", &torch)
-        .env("FARPAGE_COMMAND", python.with_file_name("farpage"))
-        .env("FARPAGE_INSTALLED", "1")
-        .env("FARPAGE_DOCS", world.root.join("docs"))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .current_dir(python.parent().context("python lies in a folder")?)
-        .stdin(Stdio::null());
-    let outcome = proc::run(&mut pytest, TESTS_MAX, false)?;
-    if !outcome.status.success() {
-        bail!("pytest: {}", outcome.ending());
-    }
-    Ok(())
+    files.sort();
+    Ok(files)
 }
 
 /// Where an environment has its packages.

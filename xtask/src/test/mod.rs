@@ -21,6 +21,7 @@ use crate::kept::{Kept, Seconds};
 use crate::proc;
 use crate::setup;
 use crate::sources;
+use crate::wheel;
 use crate::world::World;
 use groups::Group;
 use report::{Steps, slowest};
@@ -115,20 +116,21 @@ fn short(world: &World, options: &Options, steps: &mut Steps) -> Result<Vec<Stri
 
 /// Builds what the short run needs, and lists its cases.
 pub(crate) fn short_cases(world: &World) -> Result<Vec<Case>> {
-    let tests = build::cases(world)?;
-    groups::check(&tests)?;
-    let mut cases: Vec<Case> = tests
-        .into_iter()
-        .filter(|case| groups::of(&case.name).is_none())
-        .collect();
-    cases.push(itself(world, "python package", &["wheel", "--test"])?);
+    let mut cases = all_cases(world)?;
+    groups::check(&cases)?;
+    cases.retain(|case| groups::of(&case.name).is_none());
+    wheel::prepare(world)?;
+    Ok(cases)
+}
+
+/// Builds all tests, and lists them. Those of Python need [`wheel::prepare`] as well.
+fn all_cases(world: &World) -> Result<Vec<Case>> {
+    let mut cases = build::cases(world)?;
+    cases.extend(wheel::cases(world)?);
     cases.push(build::doc_tests(world));
     cases.push(real_files(world)?);
-    cases.push(itself(
-        world,
-        "install-c installs what C programs need",
-        &["install-c", "--check"],
-    )?);
+    let name = "install-c installs what C programs need";
+    cases.push(itself(world, name, &["install-c", "--check"])?);
     Ok(cases)
 }
 
@@ -199,7 +201,7 @@ fn in_group(
         })?;
     }
     let tests = match group {
-        Group::Chaos | Group::S390x | Group::Peers => steps.run("build", || build::cases(world))?,
+        Group::Chaos | Group::S390x | Group::Peers => steps.run("build", || all_cases(world))?,
         Group::Fuzz | Group::Corpus | Group::Fresh | Group::Rows => Vec::new(),
     };
     let cases = group.cases(world, &tests)?;
@@ -216,6 +218,7 @@ fn in_group(
             all - left.len()
         );
     }
+    prepare(world, &left)?;
     let jobs = if group.is_alone() { 1 } else { options.jobs };
     let ran = steps.run(group.name(), || run(world, jobs, group.name(), left))?;
     slowest(&ran, 10);
@@ -229,7 +232,7 @@ fn in_group(
 
 /// Tests whose names have one of the words in them, of the short run and of the groups.
 fn named(world: &World, options: &Options) -> Result<()> {
-    let tests = build::cases(world)?;
+    let tests = all_cases(world)?;
     let wanted = |case: &Case, word: &String| case.name.contains(word.as_str());
     if let Some(word) = options
         .words
@@ -246,6 +249,7 @@ fn named(world: &World, options: &Options) -> Result<()> {
         cases.iter().for_each(|case| println!("{}", case.name));
         return Ok(());
     }
+    prepare(world, &cases)?;
     let ran = run(world, options.jobs, "named", cases)?;
     for one in &ran {
         let skipped = one.skipped.iter().map(|why| format!(" (skipped: {why})"));
@@ -262,6 +266,14 @@ fn named(world: &World, options: &Options) -> Result<()> {
         0 => Ok(()),
         failed => bail!("{failed} of {} tests failed", ran.len()),
     }
+}
+
+/// Prepares what cases of Python need, if there are any.
+fn prepare(world: &World, cases: &[Case]) -> Result<()> {
+    if cases.iter().any(|case| case.name.starts_with("python ")) {
+        wheel::prepare(world)?;
+    }
+    Ok(())
 }
 
 /// Runs the cases, the longest first, keeps what became of them, and fails when the machine is not as it was.
