@@ -24,7 +24,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const ZIG: [&str; 2] = ["ziglang", "cargo-zigbuild"];
 
 /// The oldest Python that the wheel is for.
-const OLDEST_PYTHON: &str = "python3.10";
+const OLDEST_PYTHON: &str = "python3.11";
 
 /// All tests of a file; each one has a limit of its own, in `crates/python/tests/harness.py`.
 const TESTS_MAX: Duration = Duration::from_secs(1800);
@@ -248,6 +248,8 @@ pub(crate) fn cases(world: &World) -> Result<Vec<Case>> {
         ("FARPAGE_INSTALLED", "1".into()),
         ("FARPAGE_DOCS", world.root.join("docs")),
         ("PYTHONDONTWRITEBYTECODE", "1".into()),
+        // Last, for py-spy, which prints where a Python program hangs.
+        ("PATH", path_and(&world.venv().join("bin"))?.into()),
     ];
     let case = |file: PathBuf| Case {
         name: format!(
@@ -322,9 +324,9 @@ mod tests {
 
     #[test]
     fn a_part_newer_than_its_wheel_is_refused() {
-        let name = "farpage-0.1.0-cp310-abi3-manylinux_2_28_x86_64.whl";
+        let name = "farpage-0.1.0-cp311-abi3-manylinux_2_28_x86_64.whl";
         assert!(fits_its_name(name, b"\0GLIBC_2.2.5\0GLIBC_2.28\0").is_ok());
         assert!(fits_its_name(name, b"\0GLIBC_2.29\0").is_err());
-        assert!(fits_its_name("farpage-0.1.0-cp310-abi3-linux_x86_64.whl", b"").is_err());
+        assert!(fits_its_name("farpage-0.1.0-cp311-abi3-linux_x86_64.whl", b"").is_err());
     }
 }
