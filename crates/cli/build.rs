@@ -90,7 +90,7 @@ fn compile(root: &Path, target_dir: &Path) -> PathBuf {
         .env("CARGO_PROFILE_RELEASE_LTO", "thin")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
         .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", checked)
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         .env(
             "RUSTFLAGS",
             "-C relocation-model=pic -C force-unwind-tables=no",
@@ -143,7 +143,7 @@ fn link(library: &Path, agent: &Path, out: &Path) {
         "-Wl,-soname,farpage-agent",
         "-Wl,-init=farpage_agent_init",
         "-Wl,-z,norelro",
-        "-Wl,-S",
+        "-Wl,-s",
     ])
     .args(["-Wl,-z,nodynamic-undefined-weak"])
     .args(["-Wl,-u,farpage_agent_init", "-Wl,-u,farpage_agent_entry"])
