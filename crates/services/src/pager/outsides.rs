@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use farpage_abi::{Access, PAGE_BYTES, PageRange};
@@ -359,8 +359,8 @@ impl Request for OfSession<'_> {
     }
 
     fn data_unavailable(&mut self, _: Sender, id: u64, pages: u64) {
-        /// More than are asked for at a time.
-        static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+        /// More than are asked for at a time. A constant would be a MiB of every program.
+        static ZEROS: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; 1 << 20]);
         let bytes = pages.saturating_mul(PAGE_BYTES as u64).min(1 << 20);
         self.supply(id, &ZEROS[..bytes as usize], Provided::default());
     }
