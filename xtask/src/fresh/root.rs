@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use farpage_test_machine::Guard;
@@ -28,6 +29,9 @@ pub(crate) const BUILD_PACKAGES: &[&str] = &[
 
 /// Where what has been released is tried: there is nothing to build with.
 pub(crate) const BARE_PACKAGES: &[&str] = &["ca-certificates"];
+
+/// It takes two minutes where the network is quick.
+const DEBOOTSTRAP_MAX: Duration = Duration::from_secs(3600);
 
 /// The program that enters a root.
 const ENTER: &str = include_str!("enter.sh");
@@ -212,11 +216,7 @@ fn packed(packages: &[&str]) -> Result<PathBuf> {
     let folder = unique("/var/tmp/farpage-debootstrap")?;
     let _guard = Guard::new(REMOVE, &[&folder.display().to_string()])?;
     let root = folder.join("root");
-    let mut debootstrap = Command::new("debootstrap");
-    debootstrap.arg("--variant=minbase");
-    debootstrap.arg(format!("--include={}", packages.join(",")));
-    debootstrap.arg(RELEASE).arg(&root);
-    proc::output(&mut debootstrap, "debootstrap")?;
+    debootstrap(packages, &folder, &root)?;
     let tar_file = folder.join("root.tar");
     let mut tar = Command::new("tar");
     tar.args([
@@ -230,6 +230,25 @@ fn packed(packages: &[&str]) -> Result<PathBuf> {
     fs::copy(&tar_file, &half)?;
     fs::rename(&half, &packed)?;
     Ok(packed)
+}
+
+/// Runs debootstrap with mounts and processes of its own: none is left when it is killed.
+fn debootstrap(packages: &[&str], folder: &Path, root: &Path) -> Result<()> {
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--propagation", "private", "--pid", "--fork"]);
+    unshare.args(["--kill-child", "--mount-proc"]);
+    unshare.args(["debootstrap", "--variant=minbase"]);
+    unshare.arg(format!("--include={}", packages.join(",")));
+    unshare.arg(RELEASE).arg(root);
+    let log = folder.join("debootstrap.log");
+    let file = fs::File::create(&log)?;
+    unshare.stderr(file.try_clone()?).stdout(file);
+    let outcome = proc::run(&mut unshare, DEBOOTSTRAP_MAX, false)?;
+    if !outcome.status.success() {
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        bail!("debootstrap: {}\n{said}", outcome.ending());
+    }
+    Ok(())
 }
 
 /// The packages stand in the name: another list is another file.
