@@ -168,15 +168,16 @@ impl Root {
         command.args(["/usr/bin/setpriv", "--init-groups"]);
         command.arg(format!("--reuid={}", user.id()));
         command.arg(format!("--regid={}", user.id()));
-        command.args(["/usr/bin/env", "-i", "LANG=C.UTF-8", "TERM=dumb"]);
-        command.args([
-            "DEBIAN_FRONTEND=noninteractive",
-            &format!("USER={}", user.name()),
-        ]);
-        command.arg(format!("HOME={}", user.home()));
+        command.arg("/usr/bin/env");
         command.arg(format!("PATH={}", self.search_path()));
-        command.args(settings::variables(&self.path()));
         command.args(["/bin/bash", "-c", script]);
+        // Not as arguments: any user can read those of every process.
+        command.env_clear().envs(settings::variables(&self.path()));
+        command.env("PATH", SYSTEM_PATH).env("LANG", "C.UTF-8");
+        command
+            .env("TERM", "dumb")
+            .env("DEBIAN_FRONTEND", "noninteractive");
+        command.env("USER", user.name()).env("HOME", user.home());
         command
     }
 

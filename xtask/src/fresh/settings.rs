@@ -130,21 +130,18 @@ pub(crate) fn home(home: &Path, owner: u32) -> Result<()> {
     proc::output(&mut chown, "chown").map(drop)
 }
 
-/// The variables of this process that are taken, as `NAME=VALUE`. One that names a file which is not
-/// in `root` would only break something.
-pub(crate) fn variables(root: &Path) -> Vec<String> {
+/// The variables of this process that are taken. One that names a file which is not in `root` would
+/// only break something.
+pub(crate) fn variables(root: &Path) -> Vec<(String, String)> {
     let wanted = |name: &str| {
         VARIABLES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     };
-    let found = env::vars().filter(|(name, value)| {
-        let there = match value.strip_prefix('/') {
-            Some(path) => root.join(path).exists(),
-            None => true,
-        };
-        wanted(name) && there
-    });
-    found
-        .map(|(name, value)| format!("{name}={value}"))
+    let there = |value: &str| match value.strip_prefix('/') {
+        Some(path) => root.join(path).exists(),
+        None => true,
+    };
+    env::vars()
+        .filter(|(name, value)| wanted(name) && there(value))
         .collect()
 }
 
@@ -164,8 +161,8 @@ mod tests {
     #[test]
     fn a_variable_that_names_a_missing_file_stays_behind() {
         // The variables of this process cannot be set here: what is taken is looked at instead.
-        for variable in variables(Path::new("/nowhere")) {
-            assert!(!variable.contains("=/"), "{variable}");
+        for (name, value) in variables(Path::new("/nowhere")) {
+            assert!(!value.starts_with('/'), "{name}={value}");
         }
     }
 
