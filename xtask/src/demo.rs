@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: a NumPy job that dies under a memory limit, and finishes with farpage. Where no
-//! limit can be set, the same job within a budget.
+//! `cargo xtask demo`: a NumPy job that dies under a memory limit, and finishes with farpage. Where
+//! no limit can be set, the same job within a budget.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -35,8 +35,8 @@ pub(crate) fn demo(world: &World) -> Result<()> {
     match no_limit {
         None => beyond_the_limit(world, &dir, &farpage),
         Some(why) => {
-            println!("no memory limit can be set here ({why:#})");
-            println!("so this shows no job that is killed, but one that stays within its budget");
+            println!("no memory limit can be set here: {why:#}");
+            println!("so nothing is killed; the job has to stay within a budget instead");
             within_the_budget(world, &dir, &farpage)
         }
     }

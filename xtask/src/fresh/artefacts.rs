@@ -25,9 +25,10 @@ pub(crate) struct Artefact {
 
 /// A program of Perl, which every Debian has, takes 256 MiB where 64 are allowed.
 const RUN: &str = "said=$(farpage run --quiet --ram 64M -- \
-                   perl -e 'my $a = \"x\" x (256 << 20); print length $a'); [ \"$said\" = 268435456 ]";
+                   perl -e 'my $a = \"x\" x (256 << 20); print length $a'); \
+                   [ \"$said\" = 268435456 ]";
 
-pub(crate) const ARTEFACTS: [Artefact; 3] = [
+pub(crate) static ARTEFACTS: [Artefact; 3] = [
     Artefact {
         kind: "wheel",
         part: ".whl",

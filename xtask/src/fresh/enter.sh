@@ -10,15 +10,16 @@ root=$2
 cgroup=$3
 binds=$4
 
-# Where memory cgroups can be: of version 1 the hierarchy of that controller, of version 2 the only one.
+# Where memory cgroups can be: version 1 has a hierarchy for them, version 2 has only one.
 memory_cgroups() {
-    awk '$3 == "cgroup2" || ($3 == "cgroup" && $4 ~ /(^|,)memory(,|$)/) {print $2}' /proc/self/mounts
+    awk '$3 == "cgroup2" || ($3 == "cgroup" && $4 ~ /(^|,)memory(,|$)/) {print $2}' \
+        /proc/self/mounts
 }
 
 case $stage in
 outside) # Still on this machine.
-    # Cgroups that are made in the root lie below one, which is removed when the run ends. It holds no
-    # process itself: version 2 refuses controllers where one does.
+    # Cgroups that are made in the root lie below one, which is removed when the run ends. It holds
+    # no process itself: version 2 refuses controllers where one does.
     for mount in $(memory_cgroups); do
         mkdir -p "$mount/$cgroup/init"
         echo $$ >"$mount/$cgroup/cgroup.procs"

@@ -1,7 +1,8 @@
 //! `cargo xtask fresh`: does what README.md says on a machine that has nothing but what it names.
 //!
-//! The machine is a minimal Debian in a folder, with processes, mounts, cgroups and a host name of its
-//! own. Rust's toolchain is bound in, for the tests Go and Node, too. The commands are README.md's.
+//! The machine is a minimal Debian in a folder, with processes, mounts, cgroups and a host name of
+//! its own. Rust's toolchain is bound in, for the tests Go and Node, too. The commands are those of
+//! README.md in the last commit. `RUSTUP_TOOLCHAIN=1.88.0 cargo xtask fresh` uses another Rust.
 
 mod artefacts;
 mod groups;
@@ -11,18 +12,20 @@ mod settings;
 mod steps;
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 
 use crate::args::Args;
+use crate::fresh::artefacts::Artefact;
 use crate::fresh::groups::Group;
 use crate::fresh::readme::Command;
 use crate::fresh::root::{Root, User};
 use crate::fresh::steps::Step;
 use crate::proc;
+use crate::release;
 use crate::table::Table;
 use crate::world::{World, which};
 
@@ -32,8 +35,8 @@ const COMMAND_MAX: Duration = Duration::from_secs(3600);
 /// The same for the tests.
 const TESTS_MAX: Duration = Duration::from_secs(7200);
 
-/// What is run on one machine after another. `cargo xtask test --all --only fresh` keeps a result for
-/// each line: who, and what, where that is not all but the tests.
+/// Steps whose results `cargo xtask test --only fresh` keeps one by one. A user's name alone stands
+/// for all that one build is enough for.
 const STEPS: [&str; 5] = [
     "root",
     "ordinary",
@@ -45,6 +48,8 @@ const STEPS: [&str; 5] = [
 struct Options {
     users: Vec<User>,
     groups: Vec<Group>,
+    /// They were asked for by name, so none may be left out.
+    named: bool,
     keep: bool,
 }
 
@@ -65,15 +70,19 @@ pub(crate) fn fresh(world: &World, mut args: Args) -> Result<()> {
     for group in &options.groups {
         plan.push((*group, group.commands(&readme)?));
     }
+    let files = match options.groups.contains(&Group::Artefacts) {
+        true => files_of_release(world, options.named)?,
+        false => Vec::new(),
+    };
     let mut report = Report::default();
     for user in &options.users {
         from_source(world, &options, *user, &plan, &mut report)?;
     }
-    if options.groups.contains(&Group::Artefacts) {
-        released(world, &options, &readme, &mut report)?;
+    for (artefact, file) in &files {
+        released(world, &options, &readme, artefact, file, &mut report)?;
     }
     report.print();
-    ensure!(report.failed == 0, "{} steps failed", report.failed);
+    ensure!(report.failed == 0, "steps that failed: {}", report.failed);
     Ok(())
 }
 
@@ -100,6 +109,7 @@ fn options(mut args: Args) -> Result<Options> {
     Ok(Options {
         users,
         groups,
+        named: !only.is_empty(),
         keep,
     })
 }
@@ -119,6 +129,7 @@ fn one_step(step: &str) -> Result<Options> {
     Ok(Options {
         users,
         groups,
+        named: true,
         keep: false,
     })
 }
@@ -149,7 +160,11 @@ fn from_source(
     if tests {
         binds.extend(root::go_and_node()?);
     }
-    println!("fresh: a machine for {}", user.name());
+    println!(
+        "fresh: a machine for {}, with {}",
+        user.name(),
+        root::rust_version()?
+    );
     let machine = Root::make(root::BUILD_PACKAGES, binds, options.keep)?;
     machine.furnish(user)?;
     root::bundle(&world.root, &machine)?;
@@ -172,9 +187,7 @@ fn from_source(
         }
         shell.run(group.name(), user, "cd farpage || exit", commands, limit)?;
     }
-    if options.keep {
-        println!("fresh: kept in {}", machine.folder().display());
-    }
+    kept(options, &machine);
     Ok(())
 }
 
@@ -206,21 +219,41 @@ fn packages(shell: &mut Shell) -> Result<()> {
     Ok(())
 }
 
-/// What `cargo xtask release` has made, each on a machine of its own.
-fn released(world: &World, options: &Options, readme: &str, report: &mut Report) -> Result<()> {
-    for artefact in &artefacts::ARTEFACTS {
-        let file = artefact.file(world)?;
-        let commands = artefact.commands(readme)?;
-        println!("fresh: a machine for {}", file.display());
-        let binds = vec![artefacts::bind(&file)?];
-        let machine = Root::make(artefact.packages, binds, options.keep)?;
-        let mut shell = Shell::new(world, &machine, report);
-        shell.run(artefact.kind, User::Root, "", &commands, COMMAND_MAX)?;
-        if options.keep {
-            println!("fresh: kept in {}", machine.folder().display());
-        }
+/// What `cargo xtask release` has made. Unless it is asked for by name, it need not be there.
+fn files_of_release(world: &World, named: bool) -> Result<Vec<(&'static Artefact, PathBuf)>> {
+    if !named && !release::folder(world).exists() {
+        println!("fresh: no release is tried, for none was made: cargo xtask release");
+        return Ok(Vec::new());
     }
+    let all = artefacts::ARTEFACTS.iter();
+    all.map(|artefact| Ok((artefact, artefact.file(world)?)))
+        .collect()
+}
+
+/// Installs and tries one file of a release on a machine of its own.
+fn released(
+    world: &World,
+    options: &Options,
+    readme: &str,
+    artefact: &Artefact,
+    file: &Path,
+    report: &mut Report,
+) -> Result<()> {
+    println!("fresh: a machine for {}", file.display());
+    let commands = artefact.commands(readme)?;
+    let binds = vec![artefacts::bind(file)?];
+    let machine = Root::make(artefact.packages, binds, options.keep)?;
+    let mut shell = Shell::new(world, &machine, report);
+    shell.run(artefact.kind, User::Root, "", &commands, COMMAND_MAX)?;
+    kept(options, &machine);
     Ok(())
+}
+
+/// Says where a machine is that is not removed.
+fn kept(options: &Options, machine: &Root) {
+    if options.keep {
+        println!("fresh: kept in {}", machine.folder().display());
+    }
 }
 
 /// Runs commands on one machine and takes note of how they end.
@@ -301,12 +334,8 @@ impl Report {
             None => "ok".to_owned(),
             Some((why, tail)) => {
                 self.failed += 1;
-                eprintln!(
-                    "fresh: {} failed as {}: {why}",
-                    shown(&step.command),
-                    user.name()
-                );
-                eprintln!("{}", step.command.text);
+                eprintln!("fresh: this failed as {}: {why}", user.name());
+                eprintln!("    {}", shown(&step.command));
                 eprintln!(
                     "The end of what it printed; all of it is in {}:",
                     log.display()
@@ -321,6 +350,7 @@ impl Report {
     }
 
     fn print(&self) {
+        println!();
         let mut table = Table::new(["step", "user", "time", "result"]);
         self.rows.iter().for_each(|row| table.row(row.clone()));
         table.print();

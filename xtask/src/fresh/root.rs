@@ -298,6 +298,12 @@ pub(crate) fn rust() -> Result<Bind> {
     })
 }
 
+/// Its version.
+pub(crate) fn rust_version() -> Result<String> {
+    let said = proc::output(Command::new("rustc").arg("--version"), "rustc --version")?;
+    Ok(said.trim().to_owned())
+}
+
 /// Go and Node, which the tests build servers with.
 pub(crate) fn go_and_node() -> Result<Vec<Bind>> {
     let go = which("go").context("go is missing, which the tests need; get it from go.dev")?;

@@ -36,8 +36,8 @@ const HOME_FILES: &[&str] = &[
     ".config/go/env",
 ];
 
-/// Packages that cargo has downloaded before. They are copied, so that a run takes no hour where the
-/// network is slow; each is checked against `Cargo.lock`, and nothing that was built is among them.
+/// Packages that cargo has downloaded before, so that a slow network does not matter. Each is
+/// checked against `Cargo.lock`, and nothing that was built is among them.
 const DOWNLOADS: &[&str] = &["registry/index", "registry/cache"];
 
 /// Variables that are taken: these, and what begins with one of the prefixes.
