@@ -1,14 +1,12 @@
 //! Pagers that lie, flood, and speak other versions: by hand, where the library would not let them.
 
-use std::time::Duration;
-
 use farpage_port::interface::{Both, Contents, InvokeError};
 use farpage_port::{Message, Node, ReceiveRight, SendRight, Sender, interface};
 use farpage_services::{Error, Host};
 use serde::{Deserialize, Serialize};
 
-use crate::support::pagers::{PAGE, SIGBUS, World, ends_by, run_client, run_pager, send};
-use crate::support::{PROGRAM, run_host, until};
+use crate::support::pagers::{PAGE, SIGBUS, World, ends_by, send};
+use crate::support::{PATIENCE, until};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Ready {
@@ -153,9 +151,7 @@ fn lies(world: &World, name: &str, lie: Lie) -> std::thread::JoinHandle<()> {
             }
         }
     });
-    let mapped = host
-        .map_object(&right, Some(Duration::from_millis(300)))
-        .unwrap();
+    let mapped = host.map_object(&right, Some(PATIENCE)).unwrap();
     // It stays by its name as long as the client has it.
     std::thread::spawn(move || {
         let (host, mapped) = (host, mapped);

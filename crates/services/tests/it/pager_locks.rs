@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use farpage_abi::{Access, PageIndex, PageRange};
 use farpage_services::pager::{About, Kernel, MemoryObject, PageRequest};
 
-use crate::support::pagers::{PAGE, SIGBUS, World, ends_by, run_client, run_pager, send};
-use crate::support::{PROGRAM, run_host, until};
+use crate::support::pagers::{PAGE, SIGBUS, World, ends_by, send};
+use crate::support::until;
 
 #[test]
 fn who_writes_to_a_locked_page_waits_until_its_pager_unlocks_it() {

@@ -70,6 +70,7 @@ impl Gateway {
     }
 
     /// Replaces an object.
+    #[allow(dead_code, reason = "tests of crate farpage use it")]
     pub fn put_again(&self, url: &str, bytes: &[u8]) -> String {
         let there = ObjectSource::open(url, &self.options()).unwrap();
         upload(&there.writer().unwrap(), bytes).unwrap()

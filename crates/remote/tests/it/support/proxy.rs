@@ -14,6 +14,7 @@ pub enum Fault {
     /// Requests that begin so reach the server, and their answers get lost.
     Unanswered(&'static str),
     /// The same once; then all connections end, and so does each new one.
+    #[allow(dead_code, reason = "tests of crate farpage use it")]
     LastWords(&'static str),
 }
 
