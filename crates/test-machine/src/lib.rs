@@ -17,7 +17,7 @@ pub use cgroup::Cgroup;
 pub use guard::Guard;
 pub use settings::{HugePages, Machine, Setting};
 pub use swap::Swap;
-pub use until::{HANGS, Thread, pass, until};
+pub use until::{HANGS, Thread, pass, sleeps, until};
 
 use std::path::Path;
 use std::process::Command;

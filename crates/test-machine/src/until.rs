@@ -25,6 +25,18 @@ pub fn pass(time: Duration) {
     std::thread::sleep(time);
 }
 
+/// How often all threads of this process have gone to sleep.
+///
+/// # Panics
+/// Without `/proc`.
+#[must_use]
+pub fn sleeps() -> u64 {
+    let threads = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
+    let names = threads.flatten().map(|thread| thread.file_name());
+    let numbers = names.filter_map(|name| name.to_str()?.parse().ok());
+    numbers.map(|number| Thread(number).sleeps()).sum()
+}
+
 /// A thread of this process, as others see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Thread(i32);
@@ -39,6 +51,15 @@ impl Thread {
     fn file(self, name: &str) -> String {
         // A thread that has ended has none.
         std::fs::read_to_string(format!("/proc/self/task/{}/{name}", self.0)).unwrap_or_default()
+    }
+
+    /// How often it has gone to sleep.
+    #[must_use]
+    pub fn sleeps(self) -> u64 {
+        let status = self.file("status");
+        let mut lines = status.lines();
+        let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.map_or(0, |count| count.trim().parse().expect("a number"))
     }
 
     /// Whether it waits for anything.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use farpage_control::{Control, ControlError, Event, ObjectId};
 
 use crate::support;
-use crate::support::{Etcd, LONG, description, join, wait_for, wait_until};
+use crate::support::{Etcd, LONG, SOON, description, join, wait_for, wait_until};
 
 fn two(etcd: &Etcd) -> (Control, Control) {
     let endpoint = etcd.endpoint();
@@ -111,7 +111,7 @@ fn an_object_changes_its_name_and_its_note_and_all_hear_of_it_in_order() {
         Err(ControlError::NoObject(_))
     ));
     for host in [&a, &b] {
-        let changes = std::iter::from_fn(|| host.next_event(Duration::from_secs(10)));
+        let changes = std::iter::from_fn(|| host.next_event(SOON));
         let changes = changes.filter_map(|event| match event {
             Event::Changed(changed, object) => {
                 assert_eq!(changed, id);

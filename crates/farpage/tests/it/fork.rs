@@ -6,9 +6,9 @@ use std::cell::Cell;
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::Arc;
 use std::{fs, thread};
 
 use farpage::{Cache, Error, LoadOptions, Memory, Mode, OpenOptions, Source, SourceError, load};
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 const PAGE: usize = 4096;
 const SIGSEGV: i32 = 11;
 /// A child that hangs is killed after so many seconds, and its test fails.
-const LIMIT_S: u32 = 60;
+const LIMIT_S: u32 = 120;
 
 unsafe extern "C" {
     fn fork() -> i32;

@@ -26,7 +26,7 @@ fn killed_after(folder: &Path, seed: u64, pause: Duration, mode: &[&str]) -> u64
         .args(["transfers", &seed.to_string()])
         .args(mode);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(pause);
+    farpage_test_machine::pass(pause);
     child.kill().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let rounds = lines

@@ -369,7 +369,7 @@ fn child(body: impl FnOnce()) -> u32 {
         -1 => panic!("cannot fork"),
         0 => {
             // SAFETY: takes no pointer.
-            unsafe { alarm(60) };
+            unsafe { alarm(120) };
             let done = catch_unwind(AssertUnwindSafe(body));
             process::exit(u32::from(done.is_err()))
         }

@@ -514,7 +514,7 @@ fn child(body: impl FnOnce()) {
         -1 => panic!("cannot fork"),
         0 => {
             // SAFETY: takes no pointer.
-            unsafe { alarm(60) };
+            unsafe { alarm(120) };
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
             process::exit(u32::from(done.is_err()))
         }

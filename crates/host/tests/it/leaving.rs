@@ -7,14 +7,16 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_host::{Object, Objects, What};
 use farpage_sys::file::Fd;
 use farpage_sys::view::View;
 use farpage_sys::{mem, message, socket};
+use farpage_test_machine::{HANGS, Thread, until};
 
 use crate::support::{Store, mapped, pair};
 
@@ -44,11 +46,14 @@ fn what_others_write_back_just_then_is_waited_for() {
         while object.figures().pager.open == 0 {
             thread::yield_now();
         }
-        scope.spawn(|| {
+        let (tells, told) = channel();
+        let (object, taken) = (&object, &taken);
+        scope.spawn(move || {
+            tells.send(Thread::current()).unwrap();
             object.clean(all).unwrap();
             assert!(taken.load(Ordering::Relaxed), "the pager does not have it");
         });
-        thread::sleep(Duration::from_millis(50));
+        told.recv().unwrap().until_it_waits("who cleans as well");
         taken.store(true, Ordering::Relaxed);
         drop(held);
     });
@@ -177,11 +182,15 @@ fn an_object_that_cannot_keep_to_what_it_may_have_is_tried_now_and_then() {
     store.is_full.store(true, Ordering::Relaxed);
     (0..1024).for_each(|page| write(&view, page));
     object.set_most(MOST).unwrap();
-    thread::sleep(Duration::from_secs(1));
+    let began = Instant::now();
+    farpage_test_machine::pass(Duration::from_secs(1));
     // It may have a page or two that are needed all the same, while there is room.
     (0..1024).for_each(|page| assert_eq!(read(&view, page), page + 1));
     let refused = object.figures().pager.errors;
-    assert!((1..200).contains(&refused), "{refused} tries");
+    let seconds = began.elapsed().as_secs_f64();
+    let most = 1 + (200.0 * seconds) as u64;
+    assert!(refused < most, "{refused} tries in {seconds} s");
+    until("it is tried", || object.figures().pager.errors > 0);
     store.is_full.store(false, Ordering::Relaxed);
     while object.resident() * PAGE_BYTES as u64 > MOST {
         thread::yield_now();
@@ -272,7 +281,7 @@ fn pages_that_a_program_has_linux_unmap_are_as_they_were() {
         write(&view, 1);
         tells.send((all, read(&view, 1)))
     });
-    let (all, written) = told.recv_timeout(Duration::from_secs(60)).unwrap();
+    let (all, written) = told.recv_timeout(HANGS).unwrap();
     assert_eq!(all, (1..=PAGES).collect::<Vec<u64>>());
     assert_eq!(written, 2);
 }

@@ -637,7 +637,7 @@ fn pages_that_the_program_drops_behind_the_kernel_come_from_the_pager_again() {
         let _ = tells.send((numbers, number(&memory, 9)));
     });
     let (numbers, written) = told
-        .recv_timeout(std::time::Duration::from_secs(60))
+        .recv_timeout(std::time::Duration::from_secs(120))
         .expect("the thread goes on");
     assert_eq!(numbers, (0..64).collect::<Vec<_>>());
     assert_eq!(written, 0x0101_0101_0101_0101);

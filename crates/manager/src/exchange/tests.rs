@@ -317,7 +317,7 @@ impl Silent {
 fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(act()));
-    told.recv_timeout(Duration::from_secs(20))
+    told.recv_timeout(Duration::from_secs(120))
         .expect("nobody waits for ever")
 }
 

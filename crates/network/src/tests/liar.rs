@@ -74,7 +74,7 @@ fn greet(tls: &mut Tls, hello: Hello) -> Greeting {
 
 fn wait_for(told: &Queue<String>, words: &str) {
     let mut all = Vec::new();
-    while let Ok(said) = told.recv_timeout(Duration::from_secs(30)) {
+    while let Ok(said) = told.recv_timeout(Duration::from_secs(120)) {
         if said.contains(words) {
             return;
         }

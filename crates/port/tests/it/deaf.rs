@@ -14,7 +14,7 @@ use crate::support::{descriptors, file_of, header, sockets, soon};
 const OWED_BYTES: usize = 64 << 20;
 const OWED_DESCRIPTORS: usize = 512;
 const BESIDE: usize = 5 << 20;
-const LONG: Option<Duration> = Some(Duration::from_secs(30));
+const LONG: Option<Duration> = Some(Duration::from_secs(120));
 
 /// A client that speaks the protocol by hand, once it has the right that it asks by.
 struct Deaf {
@@ -83,7 +83,7 @@ impl Deaf {
                 Err(SendError::Ended(_)) => return answered,
                 Err(error) => panic!("{error}"),
             }
-            match port.receive(Some(Duration::from_secs(2))) {
+            match port.receive(Some(Duration::from_secs(10))) {
                 Ok(mut call) => drop(call.answer(answer()).unwrap()),
                 // It was ended before it noticed: all that comes now is what was on its way.
                 Err(_) => {

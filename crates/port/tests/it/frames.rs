@@ -8,6 +8,7 @@ use farpage_port::link::{
     Attached, Body, Draft, Ended, FDS_MAX, IN_LONG_RING_MAX, IN_RING_MAX, LinkSet, ReceiveError,
     Region, Sealed, SendError,
 };
+use farpage_test_machine::Thread;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::support::{descriptors, file_of, frame, header, now, number, pair, soon, text_of};
@@ -250,13 +251,17 @@ fn closing_delivers_what_was_sent_and_then_says_closed() {
 fn whoever_sleeps_is_woken_by_a_frame_and_by_the_end() {
     let (a, b) = pair();
     std::thread::scope(|s| {
-        let sleeper = s.spawn(|| {
+        let (tells, told) = std::sync::mpsc::channel();
+        let b = &b;
+        let sleeper = s.spawn(move || {
+            tells.send(Thread::current()).unwrap();
             let first = b.receive(soon()).map(|message| number(&message.header));
+            tells.send(Thread::current()).unwrap();
             (first, b.receive(soon()).err())
         });
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        told.recv().unwrap().until_it_waits("who waits for a frame");
         a.send(&frame(4, &[]), &[]).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        told.recv().unwrap().until_it_waits("who waits for the end");
         drop(a);
         let seen = sleeper.join().unwrap();
         assert_eq!(seen, (Ok(4), Some(ReceiveError::Ended(Ended::Closed))));

@@ -142,7 +142,7 @@ fn with_server(test: impl Fn(&Node, SendRight)) {
 #[test]
 fn arguments_and_answers_go_there_and_back() {
     with_server(|node, right| {
-        let store = StoreClient::new(right).with_timeout(Duration::from_secs(30));
+        let store = StoreClient::new(right).with_timeout(Duration::from_secs(120));
         let inner = Entry {
             key: "inner".into(),
             values: vec![],

@@ -25,7 +25,7 @@ fn a_socket_that_was_given_is_listened_on_and_stays() {
     let given = socket(SocketType::SEQPACKET, &path, true);
     let listening = server.listen_on(given, &port.make_send()).unwrap();
     client
-        .connect(&path, Some(Duration::from_secs(20)))
+        .connect(&path, Some(Duration::from_secs(120)))
         .unwrap();
     drop(listening);
     assert!(path.exists());

@@ -10,13 +10,14 @@ use farpage_port::{
     CallError, ConnectError, Lent, Memory, Message, Node, Notice, ReceiveRight, Right, SendError,
     SendRight, Sender,
 };
+use farpage_test_machine::{Thread, pass, sleeps, until};
 
 use crate::support::{descriptors, file_of, sockets, soon};
 
 const ROLE: &str = "FARPAGE_NODE_ROLE";
 const PATH: &str = "FARPAGE_NODE_PATH";
 /// So long that only a fault is longer.
-const LONG: Option<Duration> = Some(Duration::from_secs(30));
+const LONG: Option<Duration> = Some(Duration::from_secs(120));
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
 /// A child of this program, dead at the latest when the test is over.
@@ -344,8 +345,13 @@ fn whoever_waits_for_an_answer_hears_of_the_death_of_its_server() {
     let port = node.port();
     let (mut task, right) = Task::with("flood", &node, &port);
     std::thread::scope(|s| {
-        let calling = s.spawn(|| right.call(Message::new(ECHO), LONG));
-        std::thread::sleep(Duration::from_millis(30));
+        let (tells, told) = std::sync::mpsc::channel();
+        let right = &right;
+        let calling = s.spawn(move || {
+            tells.send(Thread::current()).unwrap();
+            right.call(Message::new(ECHO), LONG)
+        });
+        told.recv().unwrap().until_it_waits("who calls");
         task.kill();
         let answer = calling.join().unwrap();
         assert!(matches!(
@@ -377,7 +383,7 @@ fn kills() {
             assert_eq!(u64::from(call.id), n);
             call.answer(Message::new(0)).unwrap();
         }
-        std::thread::sleep(Duration::from_micros(kill * 137 % 3000));
+        pass(Duration::from_micros(kill * 137 % 3000));
         task.kill();
         let notice = dead.receive(LONG).unwrap().notice();
         assert_eq!(notice, Some(Notice::Dead(right.name())));
@@ -444,39 +450,28 @@ fn idle() {
     let port = node.port();
     let (_task, right) = Task::with("serve", &node, &port);
     right.call(Message::new(ECHO), LONG).unwrap();
-    let switches = || -> u64 {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-        let of = |text: String| -> u64 {
-            let lines = text.lines().filter(|line| line.contains("ctxt_switches"));
-            lines
-                .map(|line| {
-                    line.split_whitespace()
-                        .nth(1)
-                        .unwrap()
-                        .parse::<u64>()
-                        .unwrap()
-                })
-                .sum()
-        };
-        tasks
-            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok())
-            .map(of)
-            .sum()
-    };
     for blocked in [false, true] {
-        // Until the keeper has settled.
-        std::thread::sleep(Duration::from_millis(100));
-        let before = switches();
+        until("the keeper has settled", || {
+            let before = sleeps();
+            pass(Duration::from_millis(50));
+            sleeps() <= before + 2
+        });
+        let before = sleeps();
         let started = Instant::now();
         if blocked {
             assert!(port.receive(Some(Duration::from_millis(500))).is_err());
         } else {
-            std::thread::sleep(Duration::from_millis(500));
+            pass(Duration::from_millis(500));
         }
-        assert!(started.elapsed() >= Duration::from_millis(500));
-        // This thread's own sleep and reading; a wake-up each 2 ms would be 250.
-        let more = switches() - before;
-        assert!(more < 40, "{more} switches while nothing happened");
+        let more = sleeps() - before;
+        let passed = started.elapsed();
+        assert!(passed >= Duration::from_millis(500));
+        // This thread's own sleep and reading; a wake-up each 2 ms would be 250 in 500 ms.
+        let most = 40.0 * passed.as_secs_f64() / 0.5;
+        assert!(
+            (more as f64) < most,
+            "{more} sleeps in {passed:?} in which nothing happened"
+        );
     }
 }
 

@@ -11,6 +11,9 @@ use farpage_port::link::{
     Attached, Draft, Ended, IN_RING_MAX, Link, LinkSet, Listener, ReceiveError, Region, Sealed,
     introduce,
 };
+use farpage_test_machine::Thread;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::support;
 use crate::support::{descriptors, file_of, frame, header, number, sockets, soon, text_of};
@@ -42,10 +45,10 @@ impl Task {
     }
 
     /// Waits for the child to say `word`.
-    fn await_word(&mut self, word: &str) {
+    fn await_word(&mut self, word: &str) -> String {
         let mut lines = BufReader::new(self.0.stdout.as_mut().unwrap()).lines();
         let said: Option<String> = lines.find_map(|line| line.ok().filter(|l| l.contains(word)));
-        assert!(said.is_some(), "the child ended without saying {word}");
+        said.unwrap_or_else(|| panic!("the child ended without saying {word}"))
     }
 
     fn kill(&mut self) {
@@ -81,7 +84,10 @@ fn child() {
             let link = inherited();
             flood(&link, 40);
             println!("\nsent");
-            std::thread::sleep(std::time::Duration::from_secs(60));
+            // Until it is killed, or there is nobody left who would.
+            let parent = rustix::process::getppid().unwrap();
+            let parent = pidfd_open(parent, PidfdFlags::empty()).unwrap();
+            poll(&mut [PollFd::new(&parent, PollFlags::IN)], None).unwrap();
         }
         "leave a child" => {
             let link = inherited();
@@ -89,7 +95,7 @@ fn child() {
             // The grandchild keeps the socket; the Link's process is dead all the same.
             let kept = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
             let sleeper = Command::new("sleep")
-                .arg("5")
+                .arg("600")
                 .stdin(Stdio::from(kept))
                 .spawn();
             println!("\nsleeper {}", sleeper.unwrap().id());
@@ -280,9 +286,12 @@ fn all_that_the_dead_had_sent_whole_is_received() {
 #[test]
 fn a_dead_process_is_noticed_though_its_child_has_the_socket() {
     let (mut task, link) = Task::linked("leave a child");
-    let waited = std::time::Instant::now();
+    let said = task.await_word("sleeper");
+    let sleeper = said.rsplit(' ').next().unwrap().parse().unwrap();
+    let sleeper = pidfd_open(Pid::from_raw(sleeper).unwrap(), PidfdFlags::empty()).unwrap();
     assert_eq!(drain(&link, 0), 3);
-    assert!(waited.elapsed().as_secs() < 5);
+    // Killed, so it lived until now.
+    pidfd_send_signal(&sleeper, Signal::KILL).unwrap();
     let _ = task.0.wait();
 }
 
@@ -293,11 +302,14 @@ fn whoever_waits_for_room_hears_of_death() {
     let link = Link::accept_over(own, soon()).unwrap();
     task.await_word("sent");
     std::thread::scope(|s| {
-        let sender = s.spawn(|| {
+        let (tells, told) = std::sync::mpsc::channel();
+        let link = &link;
+        let sender = s.spawn(move || {
+            tells.send(Thread::current()).unwrap();
             let mut sent = (0..).map(|n| link.send_until(&frame(n, &[]), &[], soon()));
             sent.find_map(Result::err)
         });
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        told.recv().unwrap().until_it_waits("who sends, for room");
         task.kill();
         let error = sender.join().unwrap();
         assert_eq!(
@@ -329,7 +341,7 @@ fn kills() {
         }
         if kill % 3 == 0 {
             // In the middle of whatever it does, with the reader ahead or behind.
-            std::thread::sleep(std::time::Duration::from_micros(kill * 7 % 1000));
+            farpage_test_machine::pass(std::time::Duration::from_micros(kill * 7 % 1000));
         }
         task.0.kill().unwrap();
         let end = drain(&link, frames);

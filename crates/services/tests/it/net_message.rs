@@ -15,7 +15,7 @@ use farpage_port::{CallError, Message, ReceiveRight, Right};
 use farpage_services::net_message::{Found, Names, NetMessages, PortListed, Wire};
 use farpage_services::{Error, Host, Refusal, Service};
 
-const LONG: Option<Duration> = Some(Duration::from_secs(20));
+const LONG: Option<Duration> = Some(Duration::from_secs(120));
 
 struct Nothing;
 
@@ -361,7 +361,7 @@ fn the_name_of_a_port_that_died_while_the_store_was_silent_goes_when_it_answers(
     drop(port);
     let began = Instant::now();
     while !it.known.lock().unwrap().is_empty() {
-        assert!(began.elapsed() < Duration::from_secs(10), "it stays");
+        assert!(began.elapsed() < LONG.unwrap(), "it stays");
     }
 }
 

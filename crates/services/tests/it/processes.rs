@@ -2,11 +2,11 @@
 
 use std::io::Write;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farpage_services::{Error, Host, Refusal, Shared};
 
-use crate::support::{PROGRAM, Program, RAM, run_host, until_gone};
+use crate::support::{PROGRAM, Program, RAM, run_host, until, until_gone};
 
 fn view(shared: &Shared) -> &[std::sync::atomic::AtomicU64] {
     shared.words()
@@ -183,15 +183,13 @@ fn killed_at_any_moment_programs_leave_nothing() {
     for round in 0..60u64 {
         let mut program = program(&folder);
         writeln!(program.hears, "create big{round} 3000000\nfill 1\nclose").unwrap();
-        std::thread::sleep(Duration::from_micros(round * 300));
+        farpage_test_machine::pass(Duration::from_micros(round * 300));
         program.dies();
     }
     until_gone(&host);
-    let began = Instant::now();
-    while host.status().unwrap().resident_bytes > 0 {
-        assert!(began.elapsed() < Duration::from_secs(20));
-        std::thread::yield_now();
-    }
+    until("nothing is in memory", || {
+        host.status().unwrap().resident_bytes == 0
+    });
     assert_eq!(host.status().unwrap().objects, 0);
     kernel.dies();
 }

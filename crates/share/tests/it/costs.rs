@@ -12,6 +12,7 @@ use farpage_abi::PAGE_BYTES;
 use farpage_coherence::Host;
 use farpage_share::{About, Figures, Scheduler};
 use farpage_sys::view::View;
+use farpage_test_machine::{pass, until};
 
 use crate::support::{One, Order, about, hosts, simple};
 
@@ -117,9 +118,11 @@ fn hot_spot(all: &[One], about: &About, parties: usize, how: Adds) -> Sum {
                 }
             });
         }
-        while Sum::of(all, about.number).faults < FAULTS * parties as u64 {
-            thread::sleep(Duration::from_millis(1));
-        }
+        until("there were enough faults", || {
+            // To look takes mutexes that the hosts need.
+            pass(Duration::from_millis(1));
+            Sum::of(all, about.number).faults >= FAULTS * parties as u64
+        });
         is_over.store(true, Ordering::Relaxed);
     });
     Sum {

@@ -4,6 +4,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use farpage_test_machine::HANGS;
+
 use farpage_abi::PAGE_BYTES;
 use farpage_sys::view::View;
 
@@ -62,7 +64,7 @@ fn reads_on(view: View, pages: u64) -> Receiver<Option<u64>> {
 fn goes_on(told: &Receiver<Option<u64>>, after: &str) {
     while told.try_recv().is_ok() {}
     for _ in 0..3 {
-        let word = told.recv_timeout(Duration::from_secs(30));
+        let word = told.recv_timeout(HANGS);
         assert_eq!(word, Ok(Some(1)), "after {after}");
     }
 }
@@ -74,9 +76,9 @@ fn who_is_heard_of_before_it_is_seen_takes_part() {
         _ => view(2, 0..3),
     };
     let all = hosts_that_see(3, 16 << 20, Order::AsSent, first);
-    // The third has said where it began.
-    thread::sleep(Duration::from_millis(50));
     for one in &all[..2] {
+        // The third has said where it began.
+        one.until_it_hears_of(2);
         assert!(one.server.sees(view(2, 0..3)).is_empty());
     }
     let about = about(1, 64, 1);

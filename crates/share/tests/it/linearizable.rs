@@ -10,6 +10,7 @@ use std::time::Duration;
 use farpage_abi::PAGE_BYTES;
 use farpage_share::About;
 use farpage_sys::view::View;
+use farpage_test_machine::pass;
 use stateright::semantics::register::{Register, RegisterOp, RegisterRet};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester};
 
@@ -36,7 +37,7 @@ fn work(thread: usize, view: &View, mut seed: u64, rounds: u64, history: &Mutex<
         let which = (seed >> 40) as usize % WORDS;
         // Or it has done all while the unit is here.
         if (seed >> 45).is_multiple_of(2) {
-            thread::sleep(Duration::from_micros((seed >> 55) % 200));
+            pass(Duration::from_micros((seed >> 55) % 200));
         }
         // In pages of their own, and then in one.
         let at = (which % 2) * PAGE_BYTES + which / 2 * 8;

@@ -1,13 +1,14 @@
 //! Pages that programs have locked at a host: others wait, and get them afterwards.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use farpage_abi::{Access, PAGE_BYTES, PageRange};
 use farpage_share::{About, GiveUp, NotLocked};
 use farpage_sys::view::View;
+use farpage_test_machine::{Thread, pass};
 
 use crate::support::{One, Order, about, dies, hosts, mirrored, read, released, simple, write};
 
@@ -35,7 +36,7 @@ fn begins(host: &One, number: u64, pages: (u64, u64), access: Access) -> Ended {
 fn lock(host: &One, number: u64, pages: (u64, u64), access: Access) -> Result<(), NotLocked> {
     let ended = begins(host, number, pages, access);
     ended
-        .recv_timeout(Duration::from_secs(60))
+        .recv_timeout(Duration::from_secs(120))
         .expect("it ends")
 }
 
@@ -63,11 +64,16 @@ fn lent(number: u64, pages: u64, unit_pages: u64) -> About {
 fn waits(what: &str, does: impl FnOnce() + Send, gives_back: impl FnOnce()) {
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let (tells, told) = channel();
+        let is_done = &is_done;
+        scope.spawn(move || {
+            tells.send(Thread::current()).unwrap();
             does();
             is_done.store(true, Ordering::SeqCst);
         });
-        thread::sleep(WHILE);
+        told.recv().unwrap().until_it_waits(what);
+        // Or it waits for messages alone.
+        pass(WHILE);
         assert!(!is_done.load(Ordering::SeqCst), "{what} does not wait");
         gives_back();
     });
@@ -94,7 +100,7 @@ fn what_is_locked_to_write_others_see_when_it_is_given_back() {
             assert_eq!(word(&views[1], 5), Some(6));
             assert!(sets(&views[1], 5, 600));
             unlock(&all[1], 1, (4, 20), Access::Write);
-            thread::sleep(WHILE);
+            pass(WHILE);
             assert!(sets(&views[1], 5, 700), "it was locked twice");
             unlock(&all[1], 1, (4, 8), Access::Write);
         });
@@ -120,7 +126,7 @@ fn what_is_locked_to_read_others_read_and_write_when_it_is_given_back() {
                 assert_eq!(word(&views[1], 5), Some(6));
                 unlock(&all[1], 1, (0, PAGES), Access::Read);
             });
-            let until = Instant::now() + Duration::from_secs(60);
+            let until = Instant::now() + Duration::from_secs(120);
             while word(&views[1], 5) != Some(600) {
                 assert!(Instant::now() < until && grid.stale.is_some(), "it is seen");
             }
@@ -152,10 +158,10 @@ fn nobody_changes_what_is_locked_whoever_locks_what() {
                             let access = [Access::Read, Access::Write][(dice >> 60) as usize % 2];
                             let (ended, give_up) = asks(one, seed, part, access);
                             if (dice >> 40).is_multiple_of(4) {
-                                thread::sleep(Duration::from_micros((dice >> 50) % 200));
+                                pass(Duration::from_micros((dice >> 50) % 200));
                                 give_up();
                             }
-                            match ended.recv_timeout(Duration::from_secs(60)) {
+                            match ended.recv_timeout(Duration::from_secs(120)) {
                                 Ok(Ok(())) => {}
                                 Ok(Err(NotLocked::GivenUp(_))) => continue,
                                 other => panic!("seed {seed}: {other:?}"),
@@ -216,19 +222,19 @@ fn who_gives_up_has_nothing_locked_and_others_go_on() {
             waits("who writes", writes, || {
                 assert!(ended.try_recv().is_err(), "it waits for page 8");
                 give_up();
-                let said = ended.recv_timeout(Duration::from_secs(60)).unwrap();
+                let said = ended.recv_timeout(Duration::from_secs(120)).unwrap();
                 assert!(matches!(said, Err(NotLocked::GivenUp(_))), "{said:?}");
             });
             assert!(behind.try_recv().is_err(), "it does not give up");
             unlock(&all[0], 1, (8, 9), Access::Write);
             behind
-                .recv_timeout(Duration::from_secs(60))
+                .recv_timeout(Duration::from_secs(120))
                 .unwrap()
                 .unwrap();
             unlock(&all[1], 1, (8, 9), Access::Read);
             let (ended, give_up) = asks(&all[2], 1, (0, PAGES), Access::Write);
             ended
-                .recv_timeout(Duration::from_secs(60))
+                .recv_timeout(Duration::from_secs(120))
                 .unwrap()
                 .unwrap();
             // It has been told: giving up does nothing any more.
@@ -305,7 +311,7 @@ fn locks_go_with_their_host_and_who_waits_goes_on() {
         assert!(waiting.recv_timeout(WHILE).is_err(), "the other lock lives");
         unlock(&all[0], 1, (16, 20), Access::Write);
         waiting
-            .recv_timeout(Duration::from_secs(60))
+            .recv_timeout(Duration::from_secs(120))
             .unwrap()
             .unwrap();
         assert_eq!(
@@ -325,7 +331,7 @@ fn a_host_that_leaves_gives_away_what_is_locked_there() {
     lock(&all[1], 1, (30, PAGES), Access::Read).unwrap();
     let left = all[1]
         .server
-        .leave(Duration::from_secs(20), &|_| true, &|_| {});
+        .leave(Duration::from_secs(120), &|_| true, &|_| {});
     assert_eq!(left, []);
     let why = lock(&all[1], 1, (0, 30), Access::Write);
     assert!(why.is_err(), "it has left");

@@ -114,7 +114,7 @@ impl Grid {
         for _ in &others {
             // The victim may be done as well, before it dies.
             while told
-                .recv_timeout(Duration::from_secs(60))
+                .recv_timeout(Duration::from_secs(120))
                 .expect("nobody waits for ever")
                 == victim
             {}

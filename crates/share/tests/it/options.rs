@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use farpage_share::{About, OpenError};
 use farpage_sys::view::View;
+use farpage_test_machine::pass;
 
 use crate::support::{One, Order, about, dies, hosts, mirrored, read, simple};
 
@@ -166,7 +167,7 @@ fn what_each_option_is_worth() {
                     }
                 });
             }
-            thread::sleep(Duration::from_secs(1));
+            pass(Duration::from_secs(1));
             is_over.store(true, Ordering::Relaxed);
         });
         let sent: u64 = all
@@ -204,7 +205,7 @@ fn what_each_option_is_worth() {
                     word(&views[0]).fetch_add(1, Ordering::Relaxed);
                 }
             });
-            thread::sleep(Duration::from_secs(1));
+            pass(Duration::from_secs(1));
             is_over.store(true, Ordering::Relaxed);
         });
         let seconds = began.elapsed().as_secs_f64();

@@ -255,7 +255,7 @@ fn a_host_that_leaves_releases_and_hands_over_what_it_owns() {
         }
         let left = all[leaver]
             .server
-            .leave(Duration::from_secs(20), &|_| true, &|_| {});
+            .leave(Duration::from_secs(120), &|_| true, &|_| {});
         assert_eq!(left, []);
         dies(&all, leaver as u8, 2);
         let others: Vec<usize> = (0..3).filter(|host| *host != leaver).collect();

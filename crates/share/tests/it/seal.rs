@@ -114,7 +114,7 @@ fn a_sealed_object_outlives_hosts_that_leave_and_readers_hosts_that_die() {
         assert!(has_all(&views[dier]));
         let left = all[1]
             .server
-            .leave(Duration::from_secs(20), &|_| true, &|_| {});
+            .leave(Duration::from_secs(120), &|_| true, &|_| {});
         assert_eq!(left, []);
         dies(&all, 1, 2);
         assert!(has_all(&views[dier]));

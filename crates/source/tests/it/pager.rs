@@ -11,6 +11,7 @@ use farpage_pagers::{DataRequest, Pager};
 use farpage_source::{
     FileSource, OnFailure, OpenMode, Options, Reach, Source, SourceError, SourcePager,
 };
+use farpage_test_machine::HANGS;
 
 const MIB: u64 = 1 << 20;
 
@@ -64,7 +65,8 @@ impl Source for Remote {
         let now = self.under_way.fetch_add(1, Ordering::Relaxed) + 1;
         self.most.fetch_max(now, Ordering::Relaxed);
         self.order.lock().unwrap().push(offset);
-        std::thread::sleep(Duration::from_millis(2));
+        // How far away it is.
+        farpage_test_machine::pass(Duration::from_millis(2));
         self.under_way.fetch_sub(1, Ordering::Relaxed);
         let fails = self
             .failing
@@ -157,7 +159,7 @@ fn what_somebody_comes_to_wait_for_goes_before_prefetches_of_a_near_source() {
     let (all, last) = (pages(0..16 * MIB), 16 * MIB - 1);
     let comes = |what: &dyn Fn() -> bool| {
         let began = Instant::now();
-        while !what() && began.elapsed() < Duration::from_secs(10) {
+        while !what() && began.elapsed() < HANGS {
             std::thread::yield_now();
         }
         what()

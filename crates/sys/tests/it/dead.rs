@@ -31,6 +31,6 @@ fn a_thread_that_was_let_in_and_not_woken_goes_on_when_nobody_answers_any_more()
     assert_eq!(uffd.map_in(fault & !(PAGE - 1), PAGE, false).bytes, PAGE);
     // Who let it in is dead before it wakes it.
     view.fail();
-    let read = said.recv_timeout(Duration::from_secs(30));
+    let read = said.recv_timeout(Duration::from_secs(120));
     assert_eq!(read.expect("it does not wait for ever"), Ok(()));
 }

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use farpage_test_machine::until;
 use farpage_test_server::{Server, Speed};
 
 /// Fetches a file of `bytes` bytes and says how long it took.
@@ -31,10 +32,13 @@ fn a_connection_has_its_rate_and_no_more() {
         bytes_per_s: Some(60_000_000),
         ..Speed::default()
     };
-    let took = fetch(speed, 12_000_000);
-    // All but the last step have been waited for; above it is the machine's business.
-    assert!(took > Duration::from_millis(197), "{took:?}");
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    // All but the last step have been waited for. A machine that does much else takes longer, but
+    // not always.
+    until("it has its rate", || {
+        let took = fetch(speed, 12_000_000);
+        assert!(took > Duration::from_millis(197), "{took:?}");
+        took < Duration::from_secs(2)
+    });
 }
 
 #[test]

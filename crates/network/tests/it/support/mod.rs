@@ -9,7 +9,7 @@ use std::time::Duration;
 use farpage_network::{ClusterKey, Config, Incarnation, Network, Priority, Receiver};
 
 /// What never takes so long unless something is wrong.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// What a host was told.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// So late that only a fault is later.
 pub fn soon() -> Option<Instant> {
-    Some(Instant::now() + Duration::from_secs(30))
+    Some(Instant::now() + Duration::from_secs(120))
 }
 
 /// Over already.

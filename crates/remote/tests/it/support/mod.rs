@@ -6,11 +6,11 @@ pub mod proxy;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farpage_remote::{ObjectWriter, Options};
 use farpage_source::{Retry, Source, SourceError};
+use farpage_test_machine::until;
 
 /// What `cargo xtask setup` installed.
 pub fn tool(path: &str) -> PathBuf {
@@ -40,13 +40,11 @@ impl Process {
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         let mut process = Self { child, address };
-        let start = Instant::now();
-        while TcpStream::connect(address).is_err() {
+        until(&format!("{command:?} listens"), || {
             let ended = process.child.try_wait().unwrap();
             assert!(ended.is_none(), "{command:?} ended with {ended:?}");
-            assert!(start.elapsed() < Duration::from_secs(180), "{command:?}");
-            thread::sleep(Duration::from_millis(10));
-        }
+            TcpStream::connect(address).is_ok()
+        });
         process
     }
 }
@@ -73,7 +71,7 @@ pub fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
 /// Gives up early.
 pub fn quick() -> Options {
     Options {
-        silence_timeout: Duration::from_secs(10),
+        silence_timeout: Duration::from_secs(120),
         retry: Retry {
             deadline: Duration::from_secs(5),
         },

@@ -20,7 +20,7 @@ use farpage_services::{Host, Listed, Refusal, Service, Status};
 pub const PROGRAM: &str = "FARPAGE_TEST_PROGRAM";
 pub const RAM: u64 = 4 << 20;
 /// Longer than anything takes that is answered at all.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Keeps pages in memory of its own.
 #[derive(Default)]

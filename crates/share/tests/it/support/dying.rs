@@ -91,7 +91,7 @@ pub fn one_dies(
     }
     dies(&all, victim as u8, 2);
     let done = (0..2).map(|_| {
-        let limit = Duration::from_secs(60);
+        let limit = Duration::from_secs(120);
         told.recv_timeout(limit).expect("nobody waits for ever")
     });
     let done = done.map(|(number, done)| (number, done, Arc::clone(&views[number])));

@@ -20,6 +20,7 @@ use farpage_share::{About, Consistency, Hosts, Scheduler, Server, Wire};
 use farpage_sys::file::Fd;
 use farpage_sys::view::View;
 use farpage_sys::{message, process, socket};
+use farpage_test_machine::until;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Keeps what it is given. As real paging space does, it gives some of it away when it is asked.
@@ -93,6 +94,8 @@ struct Post {
 }
 
 type Dead = Arc<Vec<AtomicBool>>;
+/// Messages that a host was given, of each.
+type Heard = Arc<Vec<AtomicU64>>;
 
 impl Wire for Post {
     fn send(&self, to: Host, parts: &[&[u8]]) {
@@ -105,11 +108,12 @@ impl Wire for Post {
 }
 
 /// A message that is refused ends the test: who waits for what it brings would wait for ever.
-fn take(server: &Server, from: Host, bytes: &[u8]) {
-    if let Err(wrong) = server.received(from, bytes) {
+fn take(server: &Server, heard: &Heard, (from, bytes): (Host, Vec<u8>)) {
+    if let Err(wrong) = server.received(from, &bytes) {
         eprintln!("a message that can be: {wrong}");
         std::process::abort();
     }
+    heard[usize::from(from.0)].fetch_add(1, Ordering::SeqCst);
 }
 
 /// A thread of a host that panics ends the test, for the same reason.
@@ -124,7 +128,13 @@ impl Drop for EndsAll {
 }
 
 /// Brings messages to a server.
-fn deliver(come: &Receiver<(Host, Vec<u8>)>, server: &Weak<Server>, order: Order, dead: &Dead) {
+fn deliver(
+    come: &Receiver<(Host, Vec<u8>)>,
+    server: &Weak<Server>,
+    heard: &Heard,
+    order: Order,
+    dead: &Dead,
+) {
     let _ends = EndsAll;
     let is_dead = |host: Host| dead[usize::from(host.0)].load(Ordering::SeqCst);
     let mut late: Vec<(Host, Vec<u8>)> = Vec::new();
@@ -134,7 +144,7 @@ fn deliver(come: &Receiver<(Host, Vec<u8>)>, server: &Weak<Server>, order: Order
                 return;
             };
             if !is_dead(from) {
-                take(&server, from, &bytes);
+                take(&server, heard, (from, bytes));
             }
         }
         return;
@@ -159,7 +169,7 @@ fn deliver(come: &Receiver<(Host, Vec<u8>)>, server: &Weak<Server>, order: Order
                 return;
             };
             if !is_dead(from) {
-                take(&server, from, &bytes);
+                take(&server, heard, (from, bytes));
             }
         }
     }
@@ -170,6 +180,15 @@ pub struct One {
     pub server: Arc<Server>,
     pub objects: &'static Objects,
     dead: Dead,
+    heard: Heard,
+}
+
+impl One {
+    /// Waits until it was given a message of another.
+    pub fn until_it_hears_of(&self, other: u8) {
+        let heard = &self.heard[usize::from(other)];
+        until("a message comes", || heard.load(Ordering::SeqCst) > 0);
+    }
 }
 
 /// A view of these hosts.
@@ -213,13 +232,16 @@ pub fn hosts_that_see(
         };
         let received = Arc::downgrade(&server);
         let ends = Arc::clone(&dead);
-        thread::spawn(move || deliver(&come, &received, order, &ends));
+        let heard: Heard = Arc::new((0..count).map(|_| AtomicU64::new(0)).collect());
+        let hears = Arc::clone(&heard);
+        thread::spawn(move || deliver(&come, &received, &hears, order, &ends));
         server.begins();
         let dead = Arc::clone(&dead);
         all.push(One {
             server,
             objects,
             dead,
+            heard,
         });
     }
     all

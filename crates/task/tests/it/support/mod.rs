@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use farpage_task::{AddressSpace, PAGE_BYTES as PAGE};
 
 /// So long that only a fault is longer.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 unsafe extern "C" {
     fn fork() -> i32;
