@@ -1,19 +1,11 @@
 /* Programs of several hosts that share memory as programs of one do.
  * across WHAT HOST HOSTS TIMES */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
+#include "check.h"
 #include <semaphore.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ipc.h>
-#include <sys/mman.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static void fail(const char *what) { perror(what); exit(1); }
 
@@ -24,6 +16,21 @@ struct common {
 	long count, turn;
 };
 
+/* Whether it is there by now. */
+static int opens(int *fd)
+{
+	*fd = shm_open("/across", O_RDWR, 0);
+	if (*fd < 0 && errno != ENOENT) fail("shm_open");
+	return *fd >= 0;
+}
+
+static int has_size(int fd)
+{
+	struct stat about;
+	if (fstat(fd, &about)) fail("fstat");
+	return about.st_size != 0;
+}
+
 static struct common *common(int first)
 {
 	int fd;
@@ -32,12 +39,8 @@ static struct common *common(int first)
 		if (fd < 0) fail("shm_open, to make it");
 		if (ftruncate(fd, sizeof(struct common))) fail("ftruncate");
 	} else {
-		struct stat about = {0};
-		while ((fd = shm_open("/across", O_RDWR, 0)) < 0) {
-			if (errno != ENOENT) fail("shm_open");
-			usleep(1000);
-		}
-		do if (fstat(fd, &about)) fail("fstat"); while (about.st_size == 0);
+		wait_until(opens(&fd), "the first has made it");
+		wait_until(has_size(fd), "it has a size");
 	}
 	struct common *all = mmap(0, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (all == MAP_FAILED) fail("mmap");
@@ -50,7 +53,7 @@ static struct common *common(int first)
 		pthread_cond_init(&all->changed, &cond);
 		atomic_store(&all->ready, 1);
 	}
-	while (!atomic_load(&all->ready)) usleep(100);
+	wait_until(atomic_load(&all->ready), "it is ready");
 	return all;
 }
 
@@ -61,7 +64,8 @@ static void locks(int host, int hosts, int times)
 	for (int i = 0; i < times; i++) {
 		pthread_mutex_lock(&all->mutex);
 		long count = all->count;
-		if (i % 16 == 0) usleep(100);
+		/* Others come meanwhile. */
+		if (i % 16 == 0) pass_us(100);
 		all->count = count + 1;
 		pthread_mutex_unlock(&all->mutex);
 	}
@@ -73,7 +77,7 @@ static void locks(int host, int hosts, int times)
 		pthread_mutex_unlock(&all->mutex);
 	}
 	atomic_fetch_add(&all->done, 1);
-	while (atomic_load(&all->done) < hosts) usleep(1000);
+	wait_until(atomic_load(&all->done) >= hosts, "all are done");
 	printf("%ld %ld\n", all->count, all->turn);
 	if (host == 0) shm_unlink("/across");
 }
@@ -97,33 +101,38 @@ static void semaphores(int host, int hosts, int times)
 	sem_unlink(name);
 }
 
+/* Whether it is there by now. */
+static int gets(int host, int *id)
+{
+	*id = shmget(0xACCE55, 1 << 20, host ? 0600 : IPC_CREAT | IPC_EXCL | 0600);
+	if (*id < 0 && (host == 0 || errno != ENOENT)) fail("shmget");
+	return *id >= 0;
+}
+
 static void segment(int host, int hosts, int times)
 {
 	int id = -1;
-	while ((id = shmget(0xACCE55, 1 << 20, host ? 0600 : IPC_CREAT | IPC_EXCL | 0600)) < 0) {
-		if (host == 0 || errno != ENOENT) fail("shmget");
-		usleep(1000);
-	}
+	wait_until(gets(host, &id), "the first has made it");
 	struct shmid_ds about;
 	if (shmctl(id, IPC_STAT, &about)) fail("shmctl");
 	atomic_long *words = shmat(id, 0, 0);
 	if (words == (void *)-1) fail("shmat");
 	for (int i = 0; i < times; i++) atomic_fetch_add(&words[512 * (i % 8)], 1);
 	atomic_fetch_add(&words[5000], 1);
-	while (atomic_load(&words[5000]) < hosts) usleep(1000);
+	wait_until(atomic_load(&words[5000]) >= hosts, "all have added");
 	long sum = 0;
 	for (int i = 0; i < 8; i++) sum += words[512 * i];
 	printf("%ld of %ld\n", sum, (long)about.shm_segsz);
 	atomic_fetch_add(&words[5001], 1);
-	while (atomic_load(&words[5001]) < hosts) usleep(1000);
+	wait_until(atomic_load(&words[5001]) >= hosts, "all have seen it");
 	if (host == 0 && shmctl(id, IPC_RMID, 0)) fail("shmctl, to remove it");
-	if (host != 0) while (shmget(0xACCE55, 0, 0) >= 0) usleep(1000);
+	if (host != 0) wait_until(shmget(0xACCE55, 0, 0) < 0, "it is removed");
 	printf("gone\n");
 }
 
 static void step(struct common *all, long to)
 {
-	while (*(volatile long *)&all->turn < to) usleep(200);
+	wait_until(*(volatile long *)&all->turn >= to, "the other has done its part");
 }
 
 static void must(int holds, const char *what)

@@ -1,4 +1,4 @@
-/* What the programs of tests/programs.rs share. */
+/* What the programs of tests share. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +18,7 @@
 #include <poll.h>
 #include <setjmp.h>
 #include <spawn.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CHECK(what)                                                                  \
@@ -29,6 +30,47 @@
     } while (0)
 
 #define BIG (8 << 20)
+
+/* Only what hangs takes so many seconds, on the busiest machine. */
+#define HANGS 120
+
+/* Lets time pass, in which others may do something: a program is right however long it takes. */
+static inline void pass_us(long us)
+{
+    struct timespec left = {us / 1000000, us % 1000000 * 1000};
+    while (nanosleep(&left, &left))
+        CHECK(errno == EINTR);
+}
+
+static inline time_t seconds(void)
+{
+    struct timespec now;
+    CHECK(!clock_gettime(CLOCK_MONOTONIC, &now));
+    return now.tv_sec;
+}
+
+/* Waits until it is so, by looking again and again: for what cannot be waited for otherwise. */
+#define wait_until(is_so, what)                                  \
+    do {                                                         \
+        time_t began_ = seconds();                               \
+        while (!(is_so)) {                                       \
+            if (seconds() - began_ > HANGS) {                    \
+                fprintf(stderr, "waited in vain: %s\n", (what)); \
+                _exit(97);                                       \
+            }                                                    \
+            pass_us(1000);                                       \
+        }                                                        \
+    } while (0)
+
+/* A name that another run of the program has not, and that children have as well: their parent has to have
+ * asked for it before. */
+static inline const char *own_name(const char *name)
+{
+    static char text[64];
+    if (!text[0])
+        snprintf(text, sizeof text, "%s-%d", name, getpid());
+    return text;
+}
 
 /* The agent is here: its gate is mapped. Works with no descriptor left. */
 static inline int agent_active(void)

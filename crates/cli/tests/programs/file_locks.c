@@ -7,6 +7,15 @@ static void nothing(int number)
     (void)number;
 }
 
+/* Where it is told that an alarm has come. */
+static int alarms;
+
+static void tells(int number)
+{
+    (void)number;
+    CHECK(write(alarms, "a", 1) == 1);
+}
+
 static int lock(int fd, int how, int kind, int whence, off_t start, off_t length)
 {
     struct flock lock = {.l_type = kind, .l_whence = whence, .l_start = start, .l_len = length};
@@ -47,18 +56,18 @@ static void file(int fd)
         CHECK(errno == EAGAIN || errno == EACCES);
         /* A signal ends the wait. */
         CHECK(!sigaction(SIGALRM, &action, 0));
-        ualarm(50000, 0);
+        /* Again and again: the first may come before the call. */
+        ualarm(50000, 50000);
         CHECK(lock(fd, F_SETLKW, F_WRLCK, SEEK_SET, 0, 0) == -1 && errno == EINTR);
         /* One that lets calls go on does not. */
-        action.sa_flags = SA_RESTART;
+        alarms = told[1];
+        action = (struct sigaction){.sa_handler = tells, .sa_flags = SA_RESTART};
         CHECK(!sigaction(SIGALRM, &action, 0));
-        ualarm(50000, 0);
-        CHECK(write(told[1], "x", 1) == 1);
         CHECK(!lock(fd, F_SETLKW, F_WRLCK, SEEK_SET, 0, 0));
         _exit(0);
     }
-    CHECK(read(told[0], &byte, 1) == 1);
-    usleep(200000);
+    for (int i = 0; i < 4; i++)
+        CHECK(read(told[0], &byte, 1) == 1);
     CHECK(!waitpid(child, 0, WNOHANG));
     CHECK(!lock(fd, F_SETLK, F_UNLCK, SEEK_SET, 0, 0));
     wait_for(child, 0);
@@ -84,8 +93,8 @@ static void file(int fd)
 
 int main(void)
 {
-    const char *name = "/farpage-test-file-locks";
-    alarm(100);
+    const char *name = own_name("/farpage-test-file-locks");
+    alarm(200);
     for (int kind = 0; kind < 2; kind++) {
         int fd = kind ? memfd_create("locked", 0) : shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
         size_t bytes = 8 << 20;

@@ -62,8 +62,9 @@ int main(void)
         int fd = memfd_create("first-mapped", 0);
         CHECK(fd >= 0);
         map_after(fd, i * 7 % PAGES);
-        fd = shm_open("/farpage-first-mapped", O_CREAT | O_EXCL | O_RDWR, 0600);
-        CHECK(fd >= 0 && !shm_unlink("/farpage-first-mapped"));
+        const char *name = own_name("/farpage-first-mapped");
+        fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
+        CHECK(fd >= 0 && !shm_unlink(name));
         map_after(fd, i * 7 % PAGES);
     }
     puts("as it should be");

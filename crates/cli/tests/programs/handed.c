@@ -5,12 +5,12 @@
 #include <sys/time.h>
 
 #define BYTES (3 << 20)
-#define NAME "/farpage-handed"
 
 static int named(void)
 {
-    int fd = shm_open(NAME, O_CREAT | O_EXCL | O_RDWR, 0600);
-    CHECK(fd >= 0 && !shm_unlink(NAME));
+    const char *name = own_name("/farpage-handed");
+    int fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
+    CHECK(fd >= 0 && !shm_unlink(name));
     return fd;
 }
 
@@ -107,9 +107,14 @@ static void several(void)
     CHECK(!close(ends[0]) && !close(ends[1]));
 }
 
+/* Where it is told that an alarm has come. */
+static int told;
+
 static void on_alarm(int signal)
 {
     (void)signal;
+    if (told)
+        CHECK(write(told, "a", 1) == 1);
 }
 
 /* recvmmsg, made by hand: the registers are the program's own afterwards. */
@@ -164,7 +169,8 @@ static void all_of_several(void)
         pid_t child = fork();
         if (!child) {
             for (int i = first; i < ALL; i++) {
-                usleep(5000);
+                /* Most of them come while the others are waited for. */
+                pass_us(5000);
                 send_fd(ends[1], fd);
             }
             _exit(0);
@@ -215,20 +221,29 @@ static void waiting(int kind)
     CHECK(receive(ends[0], 0) < 0 && errno == EAGAIN);
     CHECK(!setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none));
     struct sigaction action = {.sa_handler = on_alarm}, before;
-    struct itimerval soon = {{0, 0}, {0, 50000}}, off = {{0, 0}, {0, 0}};
-    CHECK(!sigaction(SIGALRM, &action, &before) && !setitimer(ITIMER_REAL, &soon, 0));
+    /* Again and again: the first may come before the call. */
+    struct itimerval often = {{0, 20000}, {0, 20000}}, off = {{0, 0}, {0, 0}};
+    CHECK(!sigaction(SIGALRM, &action, &before) && !setitimer(ITIMER_REAL, &often, 0));
     CHECK(receive(ends[0], 0) < 0 && errno == EINTR);
+    CHECK(!setitimer(ITIMER_REAL, &off, 0));
     action.sa_flags = SA_RESTART;
-    CHECK(!sigaction(SIGALRM, &action, 0) && !setitimer(ITIMER_REAL, &soon, 0));
+    int alarms[2];
+    CHECK(!sigaction(SIGALRM, &action, 0) && !pipe(alarms));
     pid_t child = fork();
     if (!child) {
-        usleep(200000);
+        char byte;
+        for (int i = 0; i < 5; i++)
+            CHECK(read(alarms[0], &byte, 1) == 1);
         CHECK(send(ends[1], "a", 1, 0) == 1);
         _exit(0);
     }
+    told = alarms[1];
+    CHECK(!setitimer(ITIMER_REAL, &often, 0));
     CHECK(receive(ends[0], 0) == 1);
+    CHECK(!setitimer(ITIMER_REAL, &off, 0));
+    told = 0;
     wait_for(child, 0);
-    CHECK(!setitimer(ITIMER_REAL, &off, 0) && !sigaction(SIGALRM, &before, 0));
+    CHECK(!sigaction(SIGALRM, &before, 0) && !close(alarms[0]) && !close(alarms[1]));
     if (kind != SOCK_DGRAM) {
         CHECK(!close(ends[1]) && receive(ends[0], 0) == 0);
     } else {

@@ -127,19 +127,23 @@ def workers(master):
         return [int(pid) for pid in file.read().split()]
 
 
-def until(what):
-    deadline = time.monotonic() + 60
-    while not what():
-        if time.monotonic() > deadline:
-            sys.exit("it does not happen")
-        time.sleep(0.01)
+def until(what, is_so):
+    began = time.monotonic()
+    while not is_so():
+        if time.monotonic() - began > 120:
+            sys.exit(f"waited in vain: {what}")
+        time.sleep(0.001)
+
+
+def all_work(master):
+    return len(workers(master)) >= WORKERS
 
 
 def reload(master):
     """The workers are others afterwards, and have the same zones."""
     before = set(workers(master))
     os.kill(master, signal.SIGHUP)
-    until(lambda: not before & set(workers(master)) and len(workers(master)) >= WORKERS)
+    until("the workers are others", lambda: not before & set(workers(master)) and all_work(master))
 
 
 def connections(path, behind):
@@ -162,6 +166,7 @@ def kill_workers(path, master):
         client = Client(path)
         try:
             client.send(choice.sample(names, 20))
+            # At any time: nothing is waited for.
             time.sleep(choice.random() * 0.02)
             victims = workers(master)
             if victims:
@@ -169,7 +174,7 @@ def kill_workers(path, master):
             [client.reply() for _ in range(20)]
         except OSError:
             pass
-    until(lambda: len(workers(master)) >= WORKERS)
+    until("there are workers again", lambda: all_work(master))
     print("answers", Client(path).ask("/limited?key=new")[0][0])
 
 
@@ -181,7 +186,7 @@ def serve(folder):
         file.write(CONFIG % {"dir": folder, "workers": WORKERS, "zone": zone})
     words = ["nginx", "-p", folder, "-c", f"{folder}/conf", "-e", f"{folder}/errors"]
     server = subprocess.Popen(words)
-    until(lambda: os.path.exists(path) and len(workers(server.pid)) >= WORKERS)
+    until("nginx has started", lambda: os.path.exists(path) and all_work(server.pid))
     os.chmod(path, 0o777)
     if RANDOM:
         kill_workers(path, server.pid)

@@ -14,18 +14,18 @@ import time
 KEYS, RANDOM = int(sys.argv[1]), sys.argv[2:] == ["random"]
 
 
+def until(what, is_so):
+    began = time.monotonic()
+    while not is_so():
+        if time.monotonic() - began > 120:
+            sys.exit(f"waited in vain: {what}")
+        time.sleep(0.001)
+
+
 class Client:
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                self.socket.connect(path)
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    sys.exit("redis-server does not answer")
-                time.sleep(0.02)
+        until("redis-server listens", lambda: self.socket.connect_ex(path) == 0)
         self.file = self.socket.makefile("rb")
 
     def batch(self, commands):
@@ -54,8 +54,7 @@ def start(folder):
     words += ["--auto-aof-rewrite-percentage", "0", "--enable-debug-command", "local"]
     server = subprocess.Popen(words + ["--logfile", f"{folder}/log"])
     client = Client(f"{folder}/socket")
-    while b"LOADING" in (client.call("GET", "key:0") or b""):
-        time.sleep(0.05)
+    until("it has its data", lambda: b"LOADING" not in (client.call("GET", "key:0") or b""))
     return server, client
 
 
@@ -68,22 +67,13 @@ def write(client, first, generation):
         client.batch([("SET", f"key:{i}", b"%d:" % generation + text) for i, text in zip(keys, filler)])
 
 
-def until(client, what, server=None):
-    deadline = time.monotonic() + 120
-    while what not in client.call("INFO", "persistence"):
-        if time.monotonic() > deadline:
-            sys.exit("it does not end")
-        time.sleep(0.02)
+def until_it_says(client, what):
+    until(what.decode(), lambda: what in client.call("INFO", "persistence"))
 
 
-def child_of(server):
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        with open(f"/proc/{server.pid}/task/{server.pid}/children") as file:
-            children = file.read().split()
-        if children:
-            return int(children[0])
-    sys.exit("no child")
+def children_of(server):
+    with open(f"/proc/{server.pid}/task/{server.pid}/children") as file:
+        return [int(pid) for pid in file.read().split()]
 
 
 def killed(folder, server, client):
@@ -91,14 +81,17 @@ def killed(folder, server, client):
     chance = random.Random(3)
     for what in ["BGSAVE", "BGREWRITEAOF"] * 3:
         client.call(what)
-        child = child_of(server)
+        # The child is there before the answer, and may have done all by now.
+        children = children_of(server)
+        # At any time: nothing is waited for.
         time.sleep(chance.random() * 0.2)
-        try:
-            os.kill(child, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        until(client, b"bgsave_in_progress:0")
-        until(client, b"aof_rewrite_in_progress:0")
+        for child in children:
+            try:
+                os.kill(child, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        until_it_says(client, b"bgsave_in_progress:0")
+        until_it_says(client, b"aof_rewrite_in_progress:0")
     print("digest", client.call("DEBUG", "DIGEST").decode())
     server.kill()
     server.wait()
@@ -117,12 +110,12 @@ def main(folder):
     print("written", client.call("DBSIZE"), client.call("DEBUG", "DIGEST"))
     client.call("BGSAVE")
     write(client, KEYS // 2, 2)
-    until(client, b"rdb_bgsave_in_progress:0")
-    until(client, b"rdb_last_bgsave_status:ok")
+    until_it_says(client, b"rdb_bgsave_in_progress:0")
+    until_it_says(client, b"rdb_last_bgsave_status:ok")
     client.call("BGREWRITEAOF")
     write(client, KEYS // 4, 3)
-    until(client, b"aof_rewrite_in_progress:0")
-    until(client, b"aof_last_bgrewrite_status:ok")
+    until_it_says(client, b"aof_rewrite_in_progress:0")
+    until_it_says(client, b"aof_last_bgrewrite_status:ok")
     bench = ["redis-benchmark", "-s", f"{folder}/socket", "-n", "5000", "-q", "-t", "set,get,lpush"]
     print("bench", subprocess.run(bench, stdout=subprocess.DEVNULL).returncode)
     client.batch([("DEL", "mylist"), ("DEL", "key:__rand_int__")])

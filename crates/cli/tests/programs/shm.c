@@ -4,7 +4,7 @@
 #include <sys/uio.h>
 
 #define PAGE 4096
-#define NAME "/farpage-shm-test"
+#define NAME own_name("/farpage-shm-test")
 #define RW (PROT_READ | PROT_WRITE)
 
 static char *path(void)
@@ -209,14 +209,16 @@ static void written(size_t megabytes)
 /* A descriptor that nobody else has any more, on its way to another process. */
 static void sent(void)
 {
-    int ends[2];
-    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    int ends[2], gone[2];
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends) && !pipe(gone));
     pid_t child = fork();
     if (!child) {
         close(ends[0]);
         char byte;
         CHECK(read(ends[1], &byte, 1) == 1);
-        usleep(700000);
+        /* It stays while it is on its way, however long that takes. */
+        CHECK(read(gone[0], &byte, 1) == 1);
+        pass_us(700000);
         int fd = receive_fd(ends[1]);
         char *at = map(fd, 8 * PAGE, RW, MAP_SHARED, 0);
         CHECK(at[0] == 'a' && at[7 * PAGE] == 'h');
@@ -231,9 +233,9 @@ static void sent(void)
         at[i * PAGE] = 'a' + i;
     CHECK(!shm_unlink(NAME) && write(ends[0], "!", 1) == 1);
     send_fd(ends[0], fd);
-    CHECK(!munmap(at, 8 * PAGE) && !close(fd));
+    CHECK(!munmap(at, 8 * PAGE) && !close(fd) && write(gone[1], "!", 1) == 1);
     wait_for(child, 0);
-    close(ends[0]);
+    CHECK(!close(ends[0]) && !close(gone[0]) && !close(gone[1]));
 }
 
 static void children(void)
@@ -268,9 +270,9 @@ static void children(void)
         late[5] = 55;
         pid_t self = getpid();
         if (!fork()) {
-            while (getppid() == self)
-                sched_yield();
-            usleep(300000);
+            wait_until(getppid() != self, "its parent has ended");
+            /* What it had stays, however long that takes. */
+            pass_us(300000);
             late[6] = late[5] + at[0] + unnamed[0];
             CHECK(write(ends[1], late + 6, 1) == 1);
             _exit(0);
@@ -346,6 +348,8 @@ static void large(size_t megabytes)
 int main(int count, char **words)
 {
     alarm(200);
+    /* Children have the same. */
+    (void)NAME;
     const char *what = count > 1 ? words[1] : "";
     if (!strcmp(what, "calls")) {
         names();
