@@ -7,6 +7,7 @@ mod alone;
 mod cgroup;
 mod guard;
 mod settings;
+mod started;
 mod swap;
 #[cfg(feature = "truth")]
 pub mod truth;
@@ -16,6 +17,7 @@ pub use alone::{Alone, alone, ran_in_own_process};
 pub use cgroup::Cgroup;
 pub use guard::Guard;
 pub use settings::{HugePages, Machine, Setting};
+pub use started::Started;
 pub use swap::Swap;
 pub use until::{HANGS, Thread, pass, sleeps, until};
 

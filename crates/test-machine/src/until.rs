@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 /// Only what hangs takes so long, on the busiest machine.
 pub const HANGS: Duration = Duration::from_secs(120);
 
+/// Time between two looks at what is waited for, which needs the processors more than the looks do.
+const LOOK: Duration = Duration::from_millis(1);
+
 /// Waits until `is_so`: for what cannot be waited for otherwise, such as what Linux says of a thread.
 ///
 /// # Panics
@@ -14,7 +17,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < HANGS, "waited in vain: {what}");
-        std::thread::yield_now();
+        std::thread::sleep(LOOK);
     }
 }
 

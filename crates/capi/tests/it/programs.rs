@@ -13,6 +13,7 @@ use farpage_host::Objects;
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_services::locks::FramesTold;
 use farpage_services::{Host, Service};
+use farpage_test_machine::Started;
 use farpage_test_server::{Answer, Server, Speed};
 use tempfile::TempDir;
 
@@ -93,7 +94,7 @@ fn compile_with(source: &Path, way: Way, folder: &Path, libraries: &[&str]) -> P
 
 fn run(program: &Path, words: &[&str]) -> Output {
     let mut run = Command::new("timeout");
-    run.arg("120").arg(program).args(words).output().unwrap()
+    run.arg("200").arg(program).args(words).output().unwrap()
 }
 
 /// Its output; it must end well.
@@ -260,7 +261,7 @@ fn a_c_program_answers_for_memory_of_other_processes() {
         let mut command = Command::new(&program);
         command.arg(name).env("FARPAGE_HOST", &socket);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut child = Started::new(command);
         let says = BufReader::new(child.stdout.take().unwrap());
         (child, says)
     };
@@ -376,7 +377,7 @@ fn runs_beside_a_host_kernel(name: &str) {
     for way in WAYS {
         let program = compile(&test_program(name), way, folder.path());
         let mut run = Command::new("timeout");
-        run.arg("60").arg(program).env("FARPAGE_HOST", &socket);
+        run.arg("200").arg(program).env("FARPAGE_HOST", &socket);
         let done = run.output().unwrap();
         let said = String::from_utf8_lossy(&done.stderr);
         assert!(

@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use farpage_services::{PagingSpace, Shared};
+use farpage_test_machine::Started;
 
 use crate::support::up::{Up, farpage, until};
 
@@ -16,7 +17,7 @@ const PAGE_WORDS: usize = 512;
 
 /// `farpage pager default`.
 struct Process {
-    child: Child,
+    child: Started,
     output: BufReader<ChildStdout>,
 }
 
@@ -26,7 +27,7 @@ impl Process {
         let mut command = farpage(&["pager", "default"], &up.socket());
         command.arg("--spill").arg(up.folder.path()).args(more);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut child = Started::new(&mut command);
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut process = Self { child, output };
         let line = process.line();
@@ -63,13 +64,6 @@ impl Process {
         let mut errors = self.child.stderr.take().unwrap();
         errors.read_to_string(&mut complaints).unwrap();
         complaints
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -188,13 +182,13 @@ fn the_reader() {
     check(&shared, number.parse().unwrap(), 1);
 }
 
-fn reads_again(up: &Up, number: usize) -> (Child, BufReader<ChildStdout>) {
+fn reads_again(up: &Up, number: usize) -> (Started, BufReader<ChildStdout>) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["default_pager::the_reader", "--exact", "--nocapture"]);
     command.env(READER, number.to_string());
     command.env("FARPAGE_HOST", up.socket());
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let mut child = Started::new(&mut command);
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let is_ready = |line: std::io::Result<String>| line.unwrap().contains(READY);
     assert!(output.by_ref().lines().any(is_ready));

@@ -4,10 +4,11 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use farpage_test_machine::Started;
 use farpage_test_server::{Answer, Server, Speed};
 
 use crate::support;
@@ -352,13 +353,10 @@ fn what_cannot_be_run_is_refused_with_the_status_of_shells() {
 }
 
 /// Starts the program, which is ready then, and goes on at a line of input.
-fn start(url: &str) -> (Child, BufReader<ChildStdout>) {
-    let mut run = farpage(&["--deadline", "1", "--ahead", "0"], url, &["late"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+fn start(url: &str) -> (Started, BufReader<ChildStdout>) {
+    let mut command = farpage(&["--deadline", "1", "--ahead", "0"], url, &["late"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut run = Started::new(command.stderr(Stdio::piped()));
     let mut out = BufReader::new(run.stdout.take().unwrap());
     let mut ready = String::new();
     out.read_line(&mut ready).unwrap();
@@ -367,12 +365,12 @@ fn start(url: &str) -> (Child, BufReader<ChildStdout>) {
 }
 
 /// Lets it go on; it must end without having read anything. What was said.
-fn ends((mut run, mut out): (Child, BufReader<ChildStdout>)) -> String {
+fn ends((mut run, mut out): (Started, BufReader<ChildStdout>)) -> String {
     run.stdin.take().unwrap().write_all(b"go on\n").unwrap();
     let mut read = String::new();
     std::io::Read::read_to_string(&mut out, &mut read).unwrap();
     assert_eq!(read, "", "nothing was read, zeros least of all");
-    let ended = run.wait_with_output().unwrap();
+    let ended = run.output();
     assert_eq!(ended.status.signal(), Some(9));
     text(&ended.stderr)
 }

@@ -3,13 +3,14 @@
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 
 use farpage_services::locks::Hold;
 use farpage_services::{Error, Host, Refusal};
+use farpage_test_machine::Started;
 
-use crate::support::up::{PATIENCE, Up, farpage, until};
+use crate::support::up::{HANGS, Up, farpage, until};
 
 const PROGRAM: &str = "FARPAGE_TEST_FILLS";
 
@@ -30,13 +31,13 @@ fn the_program() {
     }
 }
 
-fn fill(up: &Up, bytes: u64) -> Child {
+fn fill(up: &Up, bytes: u64) -> Started {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["host::the_program", "--exact", "--nocapture"]);
     command.env(PROGRAM, bytes.to_string());
     command.env("FARPAGE_HOST", up.socket());
     command.stdout(Stdio::null()).stderr(Stdio::piped());
-    command.spawn().unwrap()
+    Started::new(&mut command)
 }
 
 #[test]
@@ -51,7 +52,7 @@ fn when_paging_space_is_full_it_says_so_and_there_is_nothing_new_until_there_is_
     until("it is said", || {
         up.says(&["ls"]).contains("paging space is full since")
     });
-    let fills = fills.wait_with_output().unwrap();
+    let fills = fills.output();
     assert_eq!(fills.status.signal(), Some(7), "SIGBUS");
     let why = String::from_utf8(fills.stderr).unwrap();
     let part = "gets SIGBUS: it uses 'filled' at byte";
@@ -227,7 +228,7 @@ import os, pty, signal, sys, termios
 farpage, number = sys.argv[1], int(sys.argv[2])
 own, theirs = pty.openpty()
 termios.tcsetwinsize(theirs, (24, 80))
-signal.alarm(30)
+signal.alarm(120)
 before = termios.tcgetattr(theirs)
 child = os.fork()
 if child == 0:
@@ -259,11 +260,7 @@ fn a_stopped_host_kernel_is_named_with_what_to_do() {
     let up = Up::start(&[]);
     up.signal("-STOP");
     let mut asks = farpage(&["ls"], &up.socket());
-    let mut asks = asks
-        .stderr(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut asks = Started::new(asks.stderr(Stdio::piped()).stdout(Stdio::piped()));
     let mut line = String::new();
     let errors = asks.stderr.as_mut().unwrap();
     BufReader::new(errors).read_line(&mut line).unwrap();
@@ -275,7 +272,7 @@ fn a_stopped_host_kernel_is_named_with_what_to_do() {
         assert!(line.contains(&part), "{line}");
     }
     up.signal("-CONT");
-    assert!(asks.wait_with_output().unwrap().status.success());
+    assert!(asks.output().status.success());
 }
 
 #[test]
@@ -293,7 +290,7 @@ fn stats_say_how_fast_faults_are_answered() {
     });
     let reading: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert!(
-        reading["faults"]["per_second"].as_f64().unwrap() > 1.0,
+        reading["faults"]["per_second"].as_f64().unwrap() > 0.0,
         "{json}"
     );
     let grid = &reading["objects"][0];
@@ -309,7 +306,7 @@ fn stats_say_how_fast_faults_are_answered() {
 /// What a web server at `address` answers: the status line, and all.
 fn get(address: &str, path: &str, headers: &str) -> (String, String) {
     let mut stream = std::net::TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(HANGS)).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
     std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
     let mut answer = String::new();
@@ -379,13 +376,14 @@ fn messages_are_shown_as_they_come() {
     let shared = host.create("grid", 24 << 20).unwrap();
     let socket = up.socket();
     let mut trace = farpage(&["trace", "grid", "--count", "500"], &socket);
-    let mut trace = trace.stdout(Stdio::piped()).spawn().unwrap();
+    let mut trace = Started::new(trace.stdout(Stdio::piped()));
     while trace.try_wait().unwrap().is_none() {
         let words = shared.words().iter().step_by(512);
         words.for_each(|word| word.store(1, Ordering::Relaxed));
     }
     let mut said = String::new();
-    trace.stdout.unwrap().read_to_string(&mut said).unwrap();
+    let mut all = trace.stdout.take().unwrap();
+    all.read_to_string(&mut said).unwrap();
     let own = format!("  {} ", std::process::id());
     for part in ["  write  ", "  return  ", "  taken  ", "  aside  ", &own] {
         assert!(said.contains(part), "{part} in {said}");
@@ -489,11 +487,7 @@ fn a_socket_that_a_service_manager_gives_is_used_and_left_in_its_place() {
     command.args(["-c", script, &socket.as_raw_fd().to_string()]);
     command.args([env!("CARGO_BIN_EXE_farpage"), "up", "--ram", "16M"]);
     command.env("NOTIFY_SOCKET", folder.path().join("ready"));
-    let child = command
-        .stderr(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let child = Started::new(command.stderr(Stdio::piped()).stdout(Stdio::null()));
     drop(socket);
     let output = None;
     let mut up = Up {
@@ -502,7 +496,7 @@ fn a_socket_that_a_service_manager_gives_is_used_and_left_in_its_place() {
         output,
     };
     let mut word = [0; 64];
-    ready.set_read_timeout(Some(PATIENCE)).unwrap();
+    ready.set_read_timeout(Some(HANGS)).unwrap();
     let bytes = ready.recv(&mut word).unwrap();
     assert_eq!(&word[..bytes], b"READY=1\n");
     let given = up.folder.path().join("given");

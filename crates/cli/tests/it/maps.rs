@@ -4,10 +4,11 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use farpage_test_machine::{Started, until};
 use farpage_test_server::{Server, Speed};
 
 use crate::support;
@@ -394,14 +395,11 @@ fn start(
     user: &[&str],
     source: &str,
     program: &str,
-) -> (Child, BufReader<std::process::ChildStdout>) {
+) -> (Started, BufReader<std::process::ChildStdout>) {
     let map = format!("{PATH}={source}");
-    let mut run = farpage(user, "64M", &map, &["python3", "-c", program, PATH])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = farpage(user, "64M", &map, &["python3", "-c", program, PATH]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut run = Started::new(command.stderr(Stdio::piped()));
     let mut out = BufReader::new(run.stdout.take().unwrap());
     let mut ready = String::new();
     out.read_line(&mut ready).unwrap();
@@ -439,7 +437,7 @@ print(m[6 << 20])
     let mut said = String::new();
     std::io::Read::read_to_string(&mut out, &mut said).unwrap();
     assert_eq!(said, "5\n5\n", "EIO, and then the end");
-    let ended = run.wait_with_output().unwrap();
+    let ended = run.output();
     assert_eq!(ended.status.signal(), Some(9));
     let said = text(&ended.stderr);
     let read = format!("farpage: cannot page in '{PATH}' at byte 6291456: '{source}'");
@@ -460,7 +458,7 @@ fn where_linux_does_not_wait_a_source_that_is_cut_ends_who_reads_it() {
     let cut = fs::OpenOptions::new().write(true).open(&source).unwrap();
     cut.set_len(MIB as u64).unwrap();
     run.stdin.take().unwrap().write_all(b"go on\n").unwrap();
-    let ended = run.wait_with_output().unwrap();
+    let ended = run.output();
     assert_eq!(ended.status.signal(), Some(9));
     let said = text(&ended.stderr);
     assert!(said.contains("which cannot be had"), "{said}");
@@ -484,14 +482,14 @@ fn who_waits_for_a_page_is_ended_when_farpage_is_killed() {
     out.read_line(&mut process).unwrap();
     let waits_for = || fs::read_to_string(format!("/proc/{}/wchan", process.trim()));
     // Where this user may not look it says 0.
-    while waits_for().is_ok_and(|what| what != "0" && !what.contains("userfault")) {
-        std::thread::yield_now();
-    }
+    until("the program waits for a page", || {
+        waits_for().map_or(true, |what| what == "0" || what.contains("userfault"))
+    });
     signal("-KILL");
     let mut said = String::new();
     std::io::Read::read_to_string(&mut out, &mut said).unwrap();
     assert_eq!(said, "", "nothing was read");
-    let said = text(&run.wait_with_output().unwrap().stderr);
+    let said = text(&run.output().stderr);
     assert!(
         said.contains("farpage run, which brings its pages, has ended"),
         "{said}"

@@ -2,13 +2,13 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use farpage_services::pager::{About, MemoryObject, PageRequest};
 use farpage_services::{Host, default_socket};
+use farpage_test_machine::{Started, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PAGER: &str = "FARPAGE_TEST_PAGER";
@@ -44,30 +44,25 @@ fn the_program() {
     }
 }
 
-/// Ended when it is dropped.
-struct Started(Child);
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
-        let _ = self.0.wait();
-    }
-}
-
 fn farpage(socket: &Path, args: &[&str]) -> Started {
     let mut command = Command::new(FARPAGE);
     command.args(args).env("FARPAGE_HOST", socket);
-    Started(command.stdout(Stdio::piped()).spawn().unwrap())
+    Started::new(command.stdin(Stdio::piped()).stdout(Stdio::piped()))
 }
 
 fn line(started: &mut Started) -> String {
     let mut line = String::new();
-    let says = started.0.stdout.as_mut().unwrap();
+    let says = started.stdout.as_mut().unwrap();
     BufReader::with_capacity(1, says)
         .read_line(&mut line)
         .unwrap();
     line
+}
+
+/// Tells it to end, and waits until it has.
+fn end(mut started: Started) {
+    kill_process(Pid::from_child(&started), Signal::TERM).unwrap();
+    started.wait().unwrap();
 }
 
 fn says(socket: &Path, args: &[&str]) -> String {
@@ -86,9 +81,9 @@ fn stop(process: Pid) {
         let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
         stat.rsplit(") ").next().unwrap().starts_with('T')
     };
-    while !std::fs::read_dir(&threads).unwrap().all(stands) {
-        std::thread::yield_now();
-    }
+    until("all threads stand", || {
+        std::fs::read_dir(&threads).unwrap().all(stands)
+    });
 }
 
 #[test]
@@ -138,11 +133,9 @@ fn a_pager_program_that_is_killed_runs_again_and_its_memory_goes_on() {
     stop(second);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| byte(99));
-        let began = Instant::now();
-        while !says(&socket, &["pager", "ls"]).contains("is silent") {
-            assert!(began.elapsed() < Duration::from_secs(20), "it is stopped");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        until("it is seen that it is stopped", || {
+            says(&socket, &["pager", "ls"]).contains("is silent")
+        });
         kill_process(second, Signal::CONT).unwrap();
         assert_eq!(waits.join().unwrap(), 99);
     });
@@ -151,21 +144,28 @@ fn a_pager_program_that_is_killed_runs_again_and_its_memory_goes_on() {
         listed.contains("\"name\": \"numbers\"") && listed.contains("\"is_up\": true"),
         "{listed}"
     );
-    let began = Instant::now();
-    drop(serve);
-    let took = began.elapsed();
-    assert!(
-        took < Duration::from_secs(4),
-        "the program did not hear the signal: {took:?}"
-    );
-    while !says(&socket, &["pager", "ls"]).contains("is gone") {
-        assert!(
-            began.elapsed() < Duration::from_secs(20),
-            "the program runs on"
-        );
-        std::thread::yield_now();
-    }
+    end(serve);
+    until("the program has ended", || {
+        says(&socket, &["pager", "ls"]).contains("is gone")
+    });
     drop((numbers, host));
+}
+
+#[test]
+fn a_pager_program_hears_the_signal_that_ends_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("host");
+    let mut up = farpage(&socket, &["up", "--ram", "16M"]);
+    assert!(line(&mut up).contains("answers at"));
+    // It waits for a line that does not come.
+    let program = "trap 'echo heard; exit' TERM; echo ready; read _";
+    let mut serve = farpage(&socket, &["pager", "serve", "sh", "-c", program]);
+    assert_eq!(line(&mut serve), "ready\n");
+    let input = serve.stdin.take();
+    kill_process(Pid::from_child(&serve), Signal::TERM).unwrap();
+    assert_eq!(line(&mut serve), "heard\n", "and not only SIGKILL");
+    assert!(serve.wait().unwrap().success());
+    drop(input);
 }
 
 #[test]
@@ -176,10 +176,10 @@ fn what_cannot_be_served_is_refused_and_what_fails_again_and_again_is_said() {
         let mut command = Command::new(FARPAGE);
         command.args(["pager", "serve"]).args(program);
         command.env("FARPAGE_HOST", &socket).stderr(Stdio::piped());
-        command.spawn().unwrap()
+        Started::new(&mut command)
     };
     let refused = |program: &[&str], why: &str| {
-        let output = serve(program).wait_with_output().unwrap();
+        let output = serve(program).output();
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.contains(why), "{error}");
         assert_eq!(output.status.code(), Some(1));
@@ -197,5 +197,5 @@ fn what_cannot_be_served_is_refused_and_what_fails_again_and_again_is_said() {
         often.contains("5 times in a row; end this command"),
         "{often}"
     );
-    drop(Started(fails));
+    end(fails);
 }

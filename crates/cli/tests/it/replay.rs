@@ -6,12 +6,13 @@ use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farpage::{Memory, OpenOptions};
 use farpage_source::{Trace, Traces};
+use farpage_test_machine::{Started, until};
 use farpage_test_server::{Answer, Server, Speed};
 use serde_json::Value;
 
@@ -51,22 +52,22 @@ fn farpage(folder: &Path, options: &[&str], maps: &[String], program: &[&str]) -
     command
 }
 
-fn start(folder: &Path, options: &[&str], maps: &[String]) -> Child {
+fn start(folder: &Path, options: &[&str], maps: &[String]) -> Started {
     let names = maps.iter().map(|map| map.split_once('=').unwrap().0);
     let program: Vec<&str> = ["python3", "-c", READER].into_iter().chain(names).collect();
     let mut command = farpage(folder, options, maps, &program);
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    piped.stderr(Stdio::piped()).spawn().unwrap()
+    Started::new(piped.stderr(Stdio::piped()))
 }
 
 /// Lets the reader go on. Returns what it says, what Farpage says, and the figures of the files.
-fn finish(folder: &Path, mut run: Child) -> (String, String, Vec<Value>) {
+fn finish(folder: &Path, mut run: Started) -> (String, String, Vec<Value>) {
     run.stdin.take().unwrap().write_all(b"\n").unwrap();
     let Output {
         status,
         stdout,
         stderr,
-    } = run.wait_with_output().unwrap();
+    } = run.output();
     let (said, errors) = (text(&stdout), text(&stderr));
     assert!(status.success(), "{status} {errors}");
     (said, errors, figures(folder))
@@ -87,12 +88,11 @@ fn sum(of: &[Value], name: &str) -> u64 {
 
 /// Waits until every run of the trace was asked of the server since `first` requests.
 fn wait_for(server: &Server, first: u64, paths: &[&str], trace: &Traces) {
-    let since = Instant::now();
     let range = |text: &str| -> Option<Range<u64>> {
         let (start, end) = text.strip_prefix("bytes=")?.split_once('-')?;
         Some(start.parse().ok()?..end.parse::<u64>().ok()? + 1)
     };
-    loop {
+    until("the server is asked for the whole trace", || {
         let log = server.log();
         let asked = |path: &str, page: u64| {
             let of = |request: &&farpage_test_server::Request| request.path == path;
@@ -103,12 +103,8 @@ fn wait_for(server: &Server, first: u64, paths: &[&str], trace: &Traces) {
         let pages = |(at, run): &(usize, farpage::PageRange)| {
             (run.start.0..run.end.0).all(|page| asked(paths[*at], page))
         };
-        if trace.runs.iter().all(pages) {
-            return;
-        }
-        assert!(since.elapsed() < Duration::from_secs(60), "{log:?}");
-        std::thread::yield_now();
-    }
+        trace.runs.iter().all(pages)
+    });
 }
 
 fn slow_server(folder: &Path) -> Server {
@@ -235,9 +231,9 @@ fn traces_of_one_file_are_those_of_the_library() {
         ..OpenOptions::default()
     };
     let memory = Memory::open(path.to_str().unwrap(), &options).unwrap();
-    while memory.stats().resident_bytes < 4 * 5 * 65536 {
-        std::thread::yield_now();
-    }
+    until("what was traced is in memory", || {
+        memory.stats().resident_bytes >= 4 * 5 * 65536
+    });
     drop(memory);
 
     let memory = Memory::open(path.to_str().unwrap(), &OpenOptions::default()).unwrap();
@@ -286,7 +282,7 @@ fn a_server_that_fails_is_tried_as_long_as_the_deadline_says() {
     let program = ["sh", "-c", "echo started; read line; tail -c 100000 far"];
     let mut run = farpage(folder, &["--deadline", "0.5"], &maps, &program);
     let piped = run.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut run = piped.stderr(Stdio::piped()).spawn().unwrap();
+    let mut run = Started::new(piped.stderr(Stdio::piped()));
     let mut started = [0; 8];
     run.stdout
         .as_mut()
@@ -295,7 +291,7 @@ fn a_server_that_fails_is_tried_as_long_as_the_deadline_says() {
         .unwrap();
     server.always("/x", Answer::Status(503, Vec::new()));
     run.stdin.take().unwrap().write_all(b"\n").unwrap();
-    let ended = run.wait_with_output().unwrap();
+    let ended = run.output();
     assert!(!ended.status.success());
     let errors = text(&ended.stderr);
     assert!(errors.contains("did not answer within 1 s"), "{errors}");

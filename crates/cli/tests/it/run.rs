@@ -1,9 +1,12 @@
 //! Runs of real programs: exit status, signals, statistics, plots, paging files.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{ChildStdin, Command, Output, Stdio};
+use std::time::Duration;
+
+use farpage_test_machine::{Started, pass, until};
 
 fn farpage(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farpage"));
@@ -20,34 +23,29 @@ fn stderr(output: &Output) -> String {
 }
 
 /// A directory that goes away with it.
-struct Scratch(PathBuf);
+struct Scratch(tempfile::TempDir);
 
 impl Scratch {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("farpage-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        Self(dir)
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn dir(&self) -> String {
+        self.0.path().display().to_string()
     }
 
     fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
+        self.0.path().join(name).display().to_string()
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Runs `script` and then a loop under a shell, and waits until both the program and the passing
-/// on of signals have started. Returns the run and the shell's process id.
-fn start(script: &str) -> (Child, u32) {
-    let script = format!("{script}; echo $$; while :; do sleep 0.05; done");
-    let mut child = farpage(&["run", "--quiet", "--ram", "64M", "--", "sh", "-c", &script])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+/// Runs `script` under a shell, which waits for input then, and waits until both the program and the passing
+/// on of signals have started. Returns the run, the shell's process id and its input.
+fn start(script: &str) -> (Started, u32, ChildStdin) {
+    let script = format!("{script}; echo $$; read _");
+    let mut command = farpage(&["run", "--quiet", "--ram", "64M", "--", "sh", "-c", &script]);
+    let mut child = Started::new(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let input = child.stdin.take().unwrap();
     let mut line = String::new();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     out.read_line(&mut line).unwrap();
@@ -56,10 +54,10 @@ fn start(script: &str) -> (Child, u32) {
         let name = std::fs::read_to_string(task.path().join("comm"));
         name.is_ok_and(|name| name.trim() == "signals")
     };
-    while !std::fs::read_dir(&tasks).unwrap().flatten().any(forwards) {
-        std::thread::yield_now();
-    }
-    (child, line.trim().parse().unwrap())
+    until("signals are passed on", || {
+        std::fs::read_dir(&tasks).unwrap().flatten().any(forwards)
+    });
+    (child, line.trim().parse().unwrap(), input)
 }
 
 fn kill(pid: u32, signal: &str) {
@@ -79,10 +77,10 @@ fn a_program_that_dies_by_a_signal_takes_the_run_with_it() {
 
 #[test]
 fn signals_are_passed_on_and_the_program_decides() {
-    let (mut handles, _) = start("trap 'exit 5' USR1");
+    let (mut handles, _, _input) = start("trap 'exit 5' USR1");
     kill(handles.id(), "-USR1");
     assert_eq!(handles.wait().unwrap().code(), Some(5));
-    let (mut dies, program) = start(":");
+    let (mut dies, program, _input) = start(":");
     kill(dies.id(), "-TERM");
     assert_eq!(dies.wait().unwrap().signal(), Some(15));
     let left = Path::new(&format!("/proc/{program}")).exists();
@@ -91,7 +89,7 @@ fn signals_are_passed_on_and_the_program_decides() {
 
 #[test]
 fn statistics_tell_how_the_run_went_and_can_be_plotted_when_traced() {
-    let scratch = Scratch::new("stats");
+    let scratch = Scratch::new();
     let (plain, traced) = (scratch.path("plain.json"), scratch.path("traced.json"));
     let page = scratch.path("page.html");
     let ran = output(&[
@@ -124,7 +122,7 @@ fn statistics_tell_how_the_run_went_and_can_be_plotted_when_traced() {
 
 #[test]
 fn memory_that_is_not_used_gives_way_to_what_is_whosever_it_is() {
-    let scratch = Scratch::new("idle");
+    let scratch = Scratch::new();
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/idle.py");
     for idle in ["task", "shared"] {
         let file = scratch.path(idle);
@@ -143,10 +141,10 @@ fn memory_that_is_not_used_gives_way_to_what_is_whosever_it_is() {
 
 #[test]
 fn paging_files_come_and_go_while_a_run_goes_on() {
-    let scratch = Scratch::new("files");
+    let scratch = Scratch::new();
     let dir = scratch.path("more");
     std::fs::create_dir(&dir).unwrap();
-    let (mut run, _) = start(":");
+    let (mut run, _, _input) = start(":");
     let pid = run.id().to_string();
     let spill = |what: &[&str]| {
         let mut line = vec!["spill"];
@@ -220,14 +218,11 @@ print('same' if sums == [hash(bytes(memoryview(part))) for part in kept] else 'o
 ";
 
 /// Starts it, with pages on the disk in `dir`. Returns the run, its output and the program's id.
-fn keeper(dir: &str) -> (Child, BufReader<std::process::ChildStdout>, u32) {
+fn keeper(dir: &str) -> (Started, BufReader<std::process::ChildStdout>, u32) {
     let limits = ["run", "--quiet", "--ram", "64M", "--compressed", "0"];
     let line = ["--spill", dir, "--", "python3", "-c", KEEPER];
-    let mut run = farpage(&[&limits[..], &line].concat())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = farpage(&[&limits[..], &line].concat());
+    let mut run = Started::new(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     let mut out = BufReader::new(run.stdout.take().unwrap());
     let mut first = String::new();
     out.read_line(&mut first).unwrap();
@@ -258,16 +253,14 @@ fn blocks(file: &Path) -> u64 {
 
 /// Waits until nobody has a file in `dir` open; none has a name there.
 fn is_left_empty(dir: &str) {
-    while !open_in(dir).is_empty() {
-        std::thread::yield_now();
-    }
+    until("nobody has the files", || open_in(dir).is_empty());
     assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
 }
 
 #[test]
 fn nothing_is_left_on_the_disk_when_the_program_is_killed() {
-    let scratch = Scratch::new("killed-program");
-    let dir = scratch.0.display().to_string();
+    let scratch = Scratch::new();
+    let dir = scratch.dir();
     let (mut run, _out, program) = keeper(&dir);
     kill(program, "-KILL");
     assert_eq!(run.wait().unwrap().signal(), Some(9));
@@ -276,8 +269,8 @@ fn nothing_is_left_on_the_disk_when_the_program_is_killed() {
 
 #[test]
 fn the_program_goes_on_and_leaves_nothing_when_farpage_is_killed() {
-    let scratch = Scratch::new("killed-run");
-    let dir = scratch.0.display().to_string();
+    let scratch = Scratch::new();
+    let dir = scratch.dir();
     let (mut run, mut out, _) = keeper(&dir);
     let mut stdin = run.stdin.take().unwrap();
     kill(run.id(), "-KILL");
@@ -303,8 +296,8 @@ fn a_directory_that_is_not_ours_to_write_is_refused() {
 
 #[test]
 fn a_read_only_file_system_is_refused() {
-    let scratch = Scratch::new("readonly");
-    let dir = scratch.0.display().to_string();
+    let scratch = Scratch::new();
+    let dir = scratch.dir();
     let mount = format!("mount -t tmpfs -o ro none '{dir}' || exit 77; exec \"$@\"");
     let run = |options: &[&str]| {
         let mut command = Command::new("unshare");
@@ -337,22 +330,69 @@ fn a_read_only_file_system_is_refused() {
     );
 }
 
+/// A run on a terminal, of a program that goes on until its input ends.
+struct OnTerminal {
+    run: Started,
+    input: std::fs::File,
+    shown: Vec<u8>,
+    _scratch: Scratch,
+}
+
+impl OnTerminal {
+    fn start(options: &str) -> Self {
+        let scratch = Scratch::new();
+        let fifo = scratch.path("input");
+        assert!(
+            Command::new("mkfifo")
+                .arg(&fifo)
+                .status()
+                .unwrap()
+                .success()
+        );
+        // To write and to read: it does not wait for the other side.
+        let both = std::fs::File::options().read(true).write(true).open(&fifo);
+        let farpage = env!("CARGO_BIN_EXE_farpage");
+        let line = format!("stty cols 120; {farpage} run {options} --ram 64M -- cat '{fifo}'");
+        let mut script = Command::new("script");
+        script
+            .args(["-qec", &line, "/dev/null"])
+            .env("TERM", "xterm");
+        Self {
+            run: Started::new(script.stdin(Stdio::null()).stdout(Stdio::piped())),
+            input: both.unwrap(),
+            shown: Vec::new(),
+            _scratch: scratch,
+        }
+    }
+
+    /// Waits until it shows this, or has ended.
+    fn shows(&mut self, what: &str) {
+        let mut part = [0; 4096];
+        while !String::from_utf8_lossy(&self.shown).contains(what) {
+            match self.run.stdout.as_mut().unwrap().read(&mut part).unwrap() {
+                0 => return,
+                bytes => self.shown.extend_from_slice(&part[..bytes]),
+            }
+        }
+    }
+
+    /// Ends it; all that it has shown.
+    fn ends(mut self) -> String {
+        drop(self.input);
+        self.shown.extend(self.run.output().stdout);
+        String::from_utf8_lossy(&self.shown).into_owned()
+    }
+}
+
 #[test]
 fn a_terminal_shows_a_line_and_gets_it_cleared() {
-    let on_terminal = |options: &str| {
-        let farpage = env!("CARGO_BIN_EXE_farpage");
-        let line = format!("stty cols 120; {farpage} run {options} --ram 64M -- sleep 0.5");
-        Command::new("script")
-            .args(["-qec", &line, "/dev/null"])
-            .env("TERM", "xterm")
-            .stdin(Stdio::null())
-            .output()
-    };
-    let Ok(shown) = on_terminal("") else {
+    let Ok(_) = Command::new("script").arg("--version").output() else {
         println!("skipped: no script(1) here");
         return;
     };
-    let text = String::from_utf8_lossy(&shown.stdout);
+    let mut shows = OnTerminal::start("");
+    shows.shows("page-ins/s");
+    let text = shows.ends();
     assert!(text.contains("farpage  resident "), "{text}");
     assert!(text.contains("page-ins/s"), "{text}");
     let (_, after) = text.rsplit_once("\x1b[K\x1b8").unwrap();
@@ -360,8 +400,10 @@ fn a_terminal_shows_a_line_and_gets_it_cleared() {
         after.starts_with("farpage: nothing had to be paged"),
         "{text}"
     );
-    let quiet = on_terminal("--quiet").unwrap();
-    assert_eq!(String::from_utf8_lossy(&quiet.stdout), "");
+    let quiet = OnTerminal::start("--quiet");
+    // As long as the other would need for a line.
+    pass(Duration::from_millis(500));
+    assert_eq!(quiet.ends(), "");
 }
 
 #[test]
@@ -380,11 +422,11 @@ fn doctor_judges_this_machine_as_run_does() {
 
 #[test]
 fn manual_pages_and_completions_are_made() {
-    let scratch = Scratch::new("man");
-    let dir = scratch.0.display().to_string();
+    let scratch = Scratch::new();
+    let dir = scratch.dir();
     assert!(output(&["man", &dir]).status.success());
     for page in ["farpage.1", "farpage-run.1", "farpage-spill-add.1"] {
-        assert!(scratch.0.join(page).exists(), "{page}");
+        assert!(scratch.0.path().join(page).exists(), "{page}");
     }
     for shell in ["bash", "zsh", "fish"] {
         let script = output(&["completions", shell]).stdout;

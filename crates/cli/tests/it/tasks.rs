@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use farpage_services::Host;
 use farpage_task::{AddressSpace, Inheritance, PAGE_BYTES as PAGE, Protection, Shortage, VmError};
+use farpage_test_machine::until;
 
 use crate::support::up::Up;
 
@@ -236,14 +236,7 @@ fn shares_much() {
         .unwrap();
     assert_eq!(own().vm_allocate(at, PAGES * PAGE, false), Ok(at));
     assert_eq!(get(at), 0);
-    let began = Instant::now();
-    while !host().list().unwrap().is_empty() {
-        assert!(
-            began.elapsed() < Duration::from_secs(30),
-            "the object stays"
-        );
-        std::thread::yield_now();
-    }
+    until("the object is gone", || host().list().unwrap().is_empty());
 }
 
 /// A thread that touches memory for the first time just when it becomes an object.
@@ -322,10 +315,7 @@ fn is_refused(host: u64) {
         .args(["-9", &host.to_string()])
         .status();
     assert!(killed.unwrap().success());
-    let began = Instant::now();
-    while Host::connect(&path).is_ok() {
-        assert!(began.elapsed() < Duration::from_secs(30));
-    }
+    until("nobody listens", || Host::connect(&path).is_err());
     let refused = own().vm_inherit(at, 4 * PAGE, Inheritance::Share);
     assert_eq!(
         refused,

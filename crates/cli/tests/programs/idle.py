@@ -22,11 +22,15 @@ def filled(memory):
 child = 0
 if "task" in sys.argv:
     ready, tell = os.pipe()
+    # Nothing comes there: it ends with this process, and so does the child.
+    over, lives = os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(lives)
         idle = filled(mmap.mmap(-1, 96 * MIB, flags=PRIVATE))
         os.write(tell, b".")
-        signal.pause()
+        os.read(over, 1)
+        os._exit(0)
     os.read(ready, 1)
 used = filled(mmap.mmap(-1, 44 * MIB, flags=PRIVATE))
 if "shared" in sys.argv:

@@ -74,6 +74,8 @@ static void children(void)
     CHECK(turns >= 0 && !shmctl(segment, IPC_RMID, 0));
     pid_t child = fork();
     if (!child) {
+        /* It ends with its parent, also where that fails. */
+        CHECK(!prctl(PR_SET_PDEATHSIG, SIGKILL));
         CHECK(about(segment).shm_nattch == 2);
         for (size_t i = 0; i < words; i += 16) {
             CHECK(at[i] == (unsigned)i * 2654435761u);

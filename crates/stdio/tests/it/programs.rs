@@ -70,7 +70,7 @@ impl Place {
 
     fn command(&self, program: &Path, way: Way) -> Command {
         let mut command = Command::new("timeout");
-        command.arg("60");
+        command.arg("200");
         if way == Way::Preloaded {
             let library = format!("LD_PRELOAD={}", self.library().display());
             command.args(["env".to_string(), library]);

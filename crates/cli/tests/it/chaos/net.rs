@@ -3,16 +3,17 @@
 //! Hosts reach etcd through a proxy at the switch, which may be slow.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::switch::{self, Switch, Way};
@@ -268,7 +269,7 @@ impl Net {
     }
 
     fn tidies(&mut self) {
-        self.proxy.is_over.store(true, Ordering::Relaxed);
+        self.proxy.lives = None;
         self.switch = None;
         self.kill_etcd();
         for number in 0..self.hosts {
@@ -296,27 +297,27 @@ pub fn appended(path: &Path) -> File {
 #[derive(Default)]
 struct Proxy {
     delay_us: Arc<AtomicU64>,
-    is_over: Arc<AtomicBool>,
+    /// It ends when this does.
+    lives: Option<PipeWriter>,
 }
 
 impl Proxy {
-    fn start(&self, name: &str) {
-        let (delay_us, is_over) = (Arc::clone(&self.delay_us), Arc::clone(&self.is_over));
+    fn start(&mut self, name: &str) {
+        let delay_us = Arc::clone(&self.delay_us);
+        let (over, lives) = std::io::pipe().unwrap();
+        self.lives = Some(lives);
         let space = File::open(format!("/run/netns/{name}-sw")).unwrap();
         thread::spawn(move || {
             let kind = Some(LinkNameSpaceType::Network);
             move_into_link_name_space(space.as_fd(), kind).unwrap();
             let listener = TcpListener::bind((STORE, 2379)).unwrap();
-            listener.set_nonblocking(true).unwrap();
-            while !is_over.load(Ordering::Relaxed) {
+            while comes(&listener, &over) {
                 let Ok((host, _)) = listener.accept() else {
-                    thread::sleep(Duration::from_millis(5));
                     continue;
                 };
                 let Ok(etcd) = TcpStream::connect((ETCD, 2379)) else {
                     continue;
                 };
-                host.set_nonblocking(false).unwrap();
                 for (from, to) in [(&host, &etcd), (&etcd, &host)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     let delay_us = Arc::clone(&delay_us);
@@ -326,6 +327,16 @@ impl Proxy {
             }
         });
     }
+}
+
+/// Waits for a host; false when it is over.
+fn comes(listener: &TcpListener, over: &PipeReader) -> bool {
+    let mut both = [
+        PollFd::new(listener, PollFlags::IN),
+        PollFd::new(over, PollFlags::IN),
+    ];
+    while poll(&mut both, None).is_err() {}
+    both[1].revents().is_empty()
 }
 
 fn carries(mut from: TcpStream, mut to: TcpStream, delay_us: &AtomicU64) {

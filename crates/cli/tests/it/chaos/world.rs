@@ -5,18 +5,17 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
+
+use farpage_test_machine::{HANGS, pass};
 
 use super::dice::Dice;
 use super::laws::{self, About, Act};
 use super::net::{Net, appended};
 use super::program::{NOT_YET, PROGRAM};
 
-/// When all faults have ended, all hosts are members again after so long at most.
-pub const HEALED: Duration = Duration::from_secs(90);
-/// Whoever touches a word has it or is told why not after so long at most.
-const ANSWERED: Duration = Duration::from_secs(30);
+/// Time between two looks at how hosts and programs do.
+const LOOK: Duration = Duration::from_millis(20);
 /// Events that are told with an error.
 const EVENTS: usize = 60;
 const SIGBUS: i32 = 7;
@@ -180,7 +179,7 @@ impl World {
     fn asks(&self, host: u8, what: &[&str]) -> String {
         let mut command = Command::new("timeout");
         command
-            .args(["30", env!("CARGO_BIN_EXE_farpage")])
+            .args(["120", env!("CARGO_BIN_EXE_farpage")])
             .args(what);
         let done = command
             .env("FARPAGE_HOST", self.net.socket(host))
@@ -192,17 +191,24 @@ impl World {
     /// Has a host kernel do something, also if it is just joining again. It `is_done` when it says so: it
     /// was done by an attempt that was not answered.
     fn does(&mut self, host: u8, what: &[&str], is_done: &str) {
+        self.until(&format!("{what:?} cannot be done at host{host}"), |world| {
+            let said = world.asks(host, what);
+            let done = said.is_empty() || said.contains(is_done);
+            if !done {
+                world.event(format!("{what:?} at host{host}: {}", said.trim_end()));
+            }
+            done
+        });
+    }
+
+    /// Looks until it is so, or ends the test: then something hangs.
+    fn until(&mut self, or_else: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
         let began = Instant::now();
-        loop {
-            let said = self.asks(host, what);
-            if said.is_empty() || said.contains(is_done) {
-                return;
+        while !is_so(self) {
+            if began.elapsed() > HANGS * 2 {
+                self.fails(&format!("{or_else}, after {:?}", HANGS * 2));
             }
-            self.event(format!("{what:?} at host{host}: {}", said.trim_end()));
-            if began.elapsed() > HEALED {
-                self.fails(&format!("{what:?} cannot be done at host{host}: {said}"));
-            }
-            thread::sleep(Duration::from_millis(200));
+            pass(LOOK);
         }
     }
 
@@ -247,24 +253,19 @@ impl World {
         let names: Vec<String> = (0..self.hosts).map(|host| format!("host{host} ")).collect();
         let mut last = String::new();
         for host in 0..self.hosts {
-            loop {
-                let said = self.asks(host, &["ls", "--hosts"]);
+            self.until(&format!("host{host} does not see all hosts"), |world| {
+                let said = world.asks(host, &["ls", "--hosts"]);
                 let all = names.iter().all(|name| said.contains(name.as_str()));
                 if all && !said.contains("not connected") {
-                    break;
+                    return true;
                 }
                 if said != last {
-                    self.event(format!("host{host} says: {}", said.trim_end()));
+                    world.event(format!("host{host} says: {}", said.trim_end()));
                     last = said;
                 }
-                if began.elapsed() > HEALED {
-                    self.fails(&format!(
-                        "host{host} does not see all hosts after {HEALED:?}"
-                    ));
-                }
-                self.starts_missing();
-                thread::sleep(Duration::from_millis(200));
-            }
+                world.starts_missing();
+                false
+            });
         }
         self.figures.healed_max = self.figures.healed_max.max(began.elapsed());
         self.event(format!("all are members after {:?}", began.elapsed()));
@@ -393,34 +394,24 @@ impl World {
         let mut waiting: BTreeMap<u64, u64> = running
             .map(|one| (one.number, length(self, one.number)))
             .collect();
-        let began = Instant::now();
-        while !waiting.is_empty() {
-            self.tends(false);
-            let over: BTreeSet<u64> = self
-                .sessions
-                .iter()
-                .filter(|one| one.is_over)
-                .map(|one| one.number)
-                .collect();
+        self.until("programs wait for an answer", |world| {
+            world.tends(false);
+            let over = world.sessions.iter().filter(|one| one.is_over);
+            let over: BTreeSet<u64> = over.map(|one| one.number).collect();
+            let before = waiting.len();
             waiting.retain(|number, before| {
-                !over.contains(number) && length(self, *number) == *before
+                !over.contains(number) && length(world, *number) == *before
             });
-            if began.elapsed() > ANSWERED {
-                self.fails(&format!(
-                    "programs {:?} wait after {ANSWERED:?}",
-                    waiting.keys()
-                ));
+            if waiting.len() < before.min(4) {
+                world.event(format!("programs {:?} wait", waiting.keys()));
             }
-            thread::sleep(Duration::from_millis(20));
-        }
+            waiting.is_empty()
+        });
         fs::write(self.stop(), "").unwrap();
-        while self.sessions.iter().any(|one| !one.is_over) {
-            self.tends(false);
-            if began.elapsed() > ANSWERED * 2 {
-                self.fails("programs do not end that were told to");
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        self.until("programs do not end that were told to", |world| {
+            world.tends(false);
+            world.sessions.iter().all(|one| one.is_over)
+        });
         let before = self.figures.stays_ended;
         let out = self.out();
         self.holds(&out, self.figures.stays_ended - before);
@@ -506,16 +497,13 @@ impl World {
         for kernel in self.kernels.iter().flatten() {
             signal(kernel.id(), "-TERM");
         }
-        let began = Instant::now();
-        for mut kernel in std::mem::take(&mut self.kernels).into_iter().flatten() {
-            while kernel.try_wait().unwrap().is_none() {
-                if began.elapsed() > HEALED {
-                    let _ = kernel.kill();
-                    self.fails("a host kernel does not end that was told to");
-                }
-                thread::sleep(Duration::from_millis(20));
-            }
-        }
+        self.until("a host kernel does not end that was told to", |world| {
+            let kernels = world.kernels.iter_mut().flatten();
+            kernels
+                .map(|kernel| kernel.try_wait().unwrap())
+                .all(|ended| ended.is_some())
+        });
+        self.kernels.clear();
         let sockets = (0..self.hosts).filter(|host| self.net.socket(*host).exists());
         let mut left: Vec<String> = sockets
             .map(|host| format!("the socket of host{host}"))

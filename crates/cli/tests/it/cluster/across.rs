@@ -2,11 +2,13 @@
 //! with a /dev/shm and keys of System V of their own; etcd is real.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
+
+use farpage_test_machine::Started;
 
 use super::support::Net;
 
-use crate::support::up;
+use crate::support::{PYTHON, up};
 
 /// Compiles the program of these tests.
 fn across(net: &Net) -> String {
@@ -24,35 +26,17 @@ pub fn compiled(net: &Net, name: &str) -> String {
     to.to_str().unwrap().to_owned()
 }
 
-/// Ended when it is dropped.
-pub struct Run(Option<Child>);
-
-impl Run {
-    pub fn start(mut command: Command) -> Self {
-        Self(Some(command.spawn().unwrap()))
-    }
-
-    pub fn child(&mut self) -> &mut Child {
-        self.0.as_mut().unwrap()
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
+pub fn start(mut command: Command) -> Started {
+    Started::new(&mut command)
 }
 
 /// What a run that is to succeed said.
-pub fn said(mut run: Run) -> (String, String) {
+pub fn said(run: Started) -> (String, String) {
     let Output {
         status,
         stdout,
         stderr,
-    } = run.0.take().unwrap().wait_with_output().unwrap();
+    } = run.output();
     let (out, told) = (
         String::from_utf8(stdout).unwrap(),
         String::from_utf8(stderr).unwrap(),
@@ -70,11 +54,11 @@ pub fn everywhere(
     what: &str,
 ) -> Vec<String> {
     let count = hosts.len().to_string();
-    let runs: Vec<Run> = hosts
+    let runs: Vec<Started> = hosts
         .iter()
         .map(|host| {
             let words = [program, what, &host.to_string(), &count, "100"];
-            Run::start(net.run(*host, more, &words))
+            Started::new(&mut net.run(*host, more, &words))
         })
         .collect();
     runs.into_iter().map(|run| said(run).0).collect()
@@ -129,26 +113,29 @@ fn python_finds_shared_memory_of_another_host_by_its_name() {
     };
     let hosts = [net.bare_host(), net.bare_host()];
     let makes = "
-import time
 from multiprocessing import shared_memory
 shared = shared_memory.SharedMemory(name='grid', create=True, size=8 << 20)
 shared.buf[:5] = b'hello'
-while bytes(shared.buf[-5:]) != b'world': time.sleep(0.01)
+until('the other has written', lambda: bytes(shared.buf[-5:]) == b'world')
 shared.close(); shared.unlink()
 ";
     let finds = "
-import os, time
+import os
 from multiprocessing import shared_memory, resource_tracker
 resource_tracker.register = lambda *_: None  # It would remove what it did not make.
-while not os.path.exists('/dev/shm/grid') or not os.path.getsize('/dev/shm/grid'): time.sleep(0.01)
+grid = '/dev/shm/grid'
+until('it is made', lambda: os.path.exists(grid) and os.path.getsize(grid))
 shared = shared_memory.SharedMemory(name='grid')
-while bytes(shared.buf[:5]) != b'hello': time.sleep(0.01)
+until('the other has written', lambda: bytes(shared.buf[:5]) == b'hello')
 print(shared.size)
 shared.buf[-5:] = b'world'
-while os.path.exists('/dev/shm/grid'): time.sleep(0.01)
+until('it is gone', lambda: not os.path.exists(grid))
 shared.close()
 ";
-    let start = |host, code| Run::start(net.run(host, &[], &["python3", "-c", code]));
+    let start = |host, code| {
+        let code = [PYTHON, code].concat();
+        Started::new(&mut net.run(host, &[], &["python3", "-c", &code]))
+    };
     let (one, two) = (start(hosts[0], makes), start(hosts[1], finds));
     let (found, told) = said(two);
     assert_eq!(found, "8388608\n");
@@ -172,10 +159,10 @@ fn a_run_that_is_killed_takes_nothing_along_that_is_on_two_hosts() {
         let run = [program.as_str(), "dies", number, "2", "1"];
         let mut command = net.run(host, &["--replicas", "2"], &run);
         command.stdin(Stdio::piped());
-        Run::start(command)
+        Started::new(&mut command)
     };
     let (mut dies, mut stays) = (start(one, "0"), start(two, "1"));
-    let mut output = BufReader::new(stays.child().stdout.take().unwrap());
+    let mut output = BufReader::new(stays.stdout.take().unwrap());
     let mut line = || {
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
@@ -183,9 +170,9 @@ fn a_run_that_is_killed_takes_nothing_along_that_is_on_two_hosts() {
     };
     assert_eq!(line(), "828\n");
     // `ip`, `unshare` and the shell have become the run.
-    dies.child().kill().unwrap();
-    dies.child().wait().unwrap();
-    writeln!(stays.child().stdin.take().unwrap()).unwrap();
+    dies.kill().unwrap();
+    dies.wait().unwrap();
+    writeln!(stays.stdin.take().unwrap()).unwrap();
     assert_eq!(line(), "goes on\n");
     said(stays);
     nothing_is_left(&net);
@@ -198,10 +185,11 @@ fn names_of_programs_that_are_killed_while_they_make_them_can_be_made_again() {
     };
     let program = across(&net);
     let host = net.bare_host();
+    // Each is killed at another time; nothing waits for it.
     let kills = "for at in 1 2 3 4 5 6 7 8 9 10 11 12; do \"$@\" 100000 & sleep 0.0$at; \
                  kill -9 $!; wait $!; done; exec \"$@\" 10";
     let words = ["bash", "-c", kills, "bash", &program, "makes", "0", "1"];
-    let (out, told) = said(Run::start(net.run(host, &[], &words)));
+    let (out, told) = said(start(net.run(host, &[], &words)));
     assert!(out.ends_with("made\n"), "{out}{told}");
     nothing_is_left(&net);
 }
@@ -218,10 +206,11 @@ fn a_host_has_one_run_of_a_cluster_at_a_time() {
     );
     let key = net.key();
     let key = key.display();
-    let first = format!("{command} --cluster-key {key} -- sleep 4");
+    // It goes on while the other reads what it says.
+    let first = format!("{command} --cluster-key {key} -- yes");
     let second = format!("{command} --cluster-key {key} -- true; echo $?");
     let output = net
-        .shell(host, &format!("{first} & sleep 1; {second}; wait"))
+        .shell(host, &format!("{first} | {{ read _; {second}; }}"))
         .output()
         .unwrap();
     let (out, told) = (

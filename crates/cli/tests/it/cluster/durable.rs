@@ -5,6 +5,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use farpage_test_machine::pass;
+
 use super::support::{Kernel, Net};
 
 const PAGES: u64 = 1024;
@@ -95,7 +97,8 @@ fn a_flush_that_is_cut_off_has_flushed_all_or_nothing() {
         assert_eq!(a.does(&format!("all 0 {PAGES} {}", now + 1)), "done");
         let is_flushed = thread::scope(|scope| {
             let flushes = scope.spawn(|| other.says(&["flush", "grid"]));
-            thread::sleep(Duration::from_millis(10 + 5 * round));
+            // In the middle of it, or not: at another time in each round.
+            pass(Duration::from_millis(10 + 5 * round));
             home.kill();
             let said = flushes.join().unwrap();
             println!("{round}: {}", said.trim());

@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use farpage_test_machine::Started;
+
 use super::support::Net;
 
 /// A big-endian machine of 64 bits.
@@ -87,7 +89,7 @@ fn a_big_endian_program_without_faults_and_a_native_one_that_faults_share_record
             .env("FARPAGE_HOST", &kernel.socket)
             .env("KEPT", net.folder.path().join("kept"));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().unwrap()
+        Started::new(&mut command)
     };
     let foreign = |what: &str| {
         let mut command = net.at(other, Path::new("qemu-s390x"));
@@ -96,9 +98,9 @@ fn a_big_endian_program_without_faults_and_a_native_one_that_faults_share_record
             .args([what, "1", "etcd://10.79.0.1:2379/test"]);
         command.arg(net.key());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().unwrap()
+        Started::new(&mut command)
     };
-    let ends = |child: std::process::Child| said(child.wait_with_output().unwrap());
+    let ends = |child: Started| said(child.output());
     assert_eq!(ends(native("fill")), "done\n");
     assert_eq!(ends(foreign("check")), "done\n");
     let listed = kernel.says(&["ls", "--hosts"]);

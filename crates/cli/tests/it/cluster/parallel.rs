@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::across::{Run, nothing_is_left, said};
+use super::across::{nothing_is_left, said, start};
 use super::support::Net;
 
 /// In pages of which size. Small enough for a test; what comes out does not depend on the parts.
@@ -74,7 +74,7 @@ fn parallel_programs_of_two_hosts_come_to_what_one_process_does() {
             let words = [&[program, "--of", "2", "--part", &part], sizes].concat();
             let stats = stats(host);
             let more = ["--page-size", unit, "--stats", stats.to_str().unwrap()];
-            Run::start(net.run(host, &more, &words))
+            start(net.run(host, &more, &words))
         });
         for (run, host) in runs.into_iter().zip(hosts) {
             let (out, told) = said(run);

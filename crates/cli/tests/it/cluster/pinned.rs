@@ -2,13 +2,15 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+
+use farpage_test_machine::{Started, until};
 
 use super::foreign::{compile, said};
 use super::support::{Kernel, Net};
 
 struct Program {
-    child: Child,
+    child: Started,
     hears: ChildStdin,
     says: BufReader<ChildStdout>,
 }
@@ -18,7 +20,7 @@ impl Program {
         let mut command = net.at(host, program);
         command.arg(what).env("FARPAGE_HOST", &kernel.socket);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut child = Started::new(&mut command);
         let hears = child.stdin.take().unwrap();
         let says = BufReader::new(child.stdout.take().unwrap());
         Self { child, hears, says }
@@ -82,11 +84,11 @@ fn programs_in_c_keep_pages_at_their_host() {
     kernels[0].signal("-STOP");
     net.until_members(1);
     kernels[0].signal("-CONT");
-    let mut said = holds.check();
-    while said == "kept" {
-        std::thread::sleep(std::time::Duration::from_millis(20));
+    let mut said = String::new();
+    until("the program finds out", || {
         said = holds.check();
-    }
+        said != "kept"
+    });
     assert!(said.contains("it was cut off from the cluster"), "{said}");
     holds.child.kill().unwrap();
     holds.child.wait().unwrap();

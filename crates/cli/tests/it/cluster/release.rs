@@ -1,7 +1,9 @@
 //! Release consistency between hosts that are real: network namespaces, etcd, host kernels.
 
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
+
+use farpage_test_machine::Started;
 
 use super::foreign::{compile, said};
 use super::locks::sent;
@@ -138,7 +140,7 @@ fn programs_in_c_write_every_other_number_mapped_or_by_calls() {
         command.args([what, &host.to_string()]);
         command.env("FARPAGE_HOST", &kernels[usize::from(host)].socket);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().unwrap()
+        Started::new(&mut command)
     };
     let foreign = |what: &str, which: &str| {
         let mut command = net.at(bare, Path::new("qemu-s390x"));
@@ -146,7 +148,7 @@ fn programs_in_c_write_every_other_number_mapped_or_by_calls() {
         command.arg(&foreign).args([what, which, store]);
         said(command.arg(net.key()).output().unwrap())
     };
-    let ends = |child: Child| said(child.wait_with_output().unwrap());
+    let ends = |child: Started| said(child.output());
     for one in [native("rounds", 0), native("rounds", 1)] {
         assert_eq!(ends(one), "done\n");
     }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use super::across::{Run, compiled, nothing_is_left, said};
+use super::across::{compiled, nothing_is_left, said, start};
 use super::support::Net;
 
 #[test]
@@ -13,22 +13,22 @@ fn the_next_run_of_a_machine_takes_the_place_of_one_that_was_killed_at_once() {
     };
     let program = compiled(&net, "across");
     let host = net.bare_host();
-    let names = "import os, time
+    let names = "import signal
 from multiprocessing import shared_memory
 shared_memory.SharedMemory(name='stale', create=True, size=4096)
 print('made', flush=True)
-while True: time.sleep(1)";
-    let mut first = Run::start(net.run(host, &[], &["python3", "-c", names]));
-    let mut output = BufReader::new(first.child().stdout.take().unwrap());
+signal.pause()";
+    let mut first = start(net.run(host, &[], &["python3", "-c", names]));
+    let mut output = BufReader::new(first.stdout.take().unwrap());
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
     assert_eq!(line, "made\n");
     net.until_on_their_own(1);
-    first.child().kill().unwrap();
-    first.child().wait().unwrap();
+    first.kill().unwrap();
+    first.wait().unwrap();
     // It may go on without etcd, for all that others know.
     let words = [program.as_str(), "makes", "0", "1", "10"];
-    let (out, told) = said(Run::start(net.run(host, &[], &words)));
+    let (out, told) = said(start(net.run(host, &[], &words)));
     assert_eq!(out, "made\n");
     assert!(!told.contains("goes on without"), "{told}");
     nothing_is_left(&net);
@@ -42,7 +42,7 @@ fn who_has_another_key_is_told_so_and_not_let_in() {
     let hosts = [net.bare_host(), net.bare_host()];
     let mut there = net.run(hosts[0], &[], &["cat"]);
     there.stdin(Stdio::piped());
-    let there = Run::start(there);
+    let there = start(there);
     net.until_members(1);
     let other = net.folder.path().join("other");
     let mut init = Command::new(env!("CARGO_BIN_EXE_farpage"));

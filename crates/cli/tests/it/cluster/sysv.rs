@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use super::across::{Run, compiled, everywhere, said};
+use super::across::{compiled, everywhere, said, start};
 use super::support::Net;
 
 #[test]
@@ -15,7 +15,7 @@ fn calls_of_system_v_do_in_a_cluster_what_they_do_in_linux() {
     let program = compiled(&net, "across_sysv");
     let (first, second) = (net.bare_host(), net.bare_host());
     // Those of the second host are done by the first, which leads.
-    let leads = Run::start({
+    let leads = start({
         let mut command = net.run(first, &[], &["cat"]);
         command.stdin(Stdio::piped());
         command
@@ -27,7 +27,7 @@ fn calls_of_system_v_do_in_a_cluster_what_they_do_in_linux() {
         let linux = linux.arg("--ipc").args(words).output().unwrap();
         assert!(linux.status.success());
         let linux = String::from_utf8(linux.stdout).unwrap();
-        let (ours, _) = said(Run::start(net.run(second, &[], &words)));
+        let (ours, _) = said(start(net.run(second, &[], &words)));
         assert_eq!(ours, linux, "{what}");
     }
     drop(leads);
@@ -53,13 +53,13 @@ fn who_dies_with_a_semaphore_gives_it_back_and_so_does_its_host() {
     let program = compiled(&net, "across_sysv");
     let hosts = [net.bare_host(), net.bare_host()];
     let start = |host: u8, part: &str| {
-        Run::start(net.run(host, &[], &[program.as_str(), "dies", part, "2", "1"]))
+        start(net.run(host, &[], &[program.as_str(), "dies", part, "2", "1"]))
     };
     // The first leads, and dies.
     let mut dies = start(hosts[0], "0");
     net.until_members(1);
     let mut stays = start(hosts[1], "1");
-    let mut output = BufReader::new(stays.child().stdout.take().unwrap());
+    let mut output = BufReader::new(stays.stdout.take().unwrap());
     let mut line = || {
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
@@ -67,8 +67,8 @@ fn who_dies_with_a_semaphore_gives_it_back_and_so_does_its_host() {
     };
     assert_eq!(line(), "one\n");
     assert_eq!(line(), "kill\n");
-    dies.child().kill().unwrap();
-    dies.child().wait().unwrap();
+    dies.kill().unwrap();
+    dies.wait().unwrap();
     assert_eq!(line(), "two\n");
     said(stays);
 }

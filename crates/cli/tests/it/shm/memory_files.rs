@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use crate::support;
+
 use super::{MOST_MIB, compile, expect, may_mount, most_mib, run, small, text};
 
 /// The interpreter that has Debian's PyTorch.
@@ -111,12 +113,9 @@ other.recv(1)
 print([os.pread(fd, 6, 0) for fd in fds])
 ";
     let inside = "
-import mmap, os, socket, sys, time
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.01)
+import mmap, os, socket, sys
 other = socket.socket(socket.AF_UNIX)
-while other.connect_ex(sys.argv[1]):
-    time.sleep(0.01)
+until('the other listens', lambda: other.connect_ex(sys.argv[1]) == 0)
 later, before = os.memfd_create('later'), os.memfd_create('before')
 for fd in later, before:
     os.ftruncate(fd, 2 << 20)
@@ -130,7 +129,8 @@ other.send(b'!')
 ";
     let script = "python3 -c \"$1\" \"$3\" & $FARPAGE run --ram 64M --spill /var/tmp --shm -- \
                   python3 -c \"$2\" \"$3\"; wait";
-    let got = small(script, &[outside, inside, &path]).output().unwrap();
+    let inside = [support::PYTHON, inside].concat();
+    let got = small(script, &[outside, &inside, &path]).output().unwrap();
     let said = text(&got.stderr);
     let seen = "[b'inside', b'\\x00\\x00\\x00\\x00\\x00\\x00']\n";
     assert_eq!(text(&got.stdout), seen, "{said}");

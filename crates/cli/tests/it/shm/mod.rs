@@ -3,9 +3,11 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
+
+use farpage_test_machine::{Started, pass};
 
 use crate::support;
 
@@ -14,8 +16,6 @@ mod programs;
 
 /// Size of `/dev/shm` in these tests, each of which has one of its own.
 const LIMIT: &str = "64m";
-/// Longest that something may take that takes no time.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
@@ -53,11 +53,13 @@ fn may_mount() -> bool {
 /// A command with a `/dev/shm` of [`LIMIT`] and numbers of System V of its own, in which `script` is
 /// run by a shell with `$FARPAGE` and arguments.
 fn small(script: &str, words: &[&str]) -> Command {
-    let mount = format!("mount -t tmpfs -o size={LIMIT} tmpfs /dev/shm && {script}");
+    let functions = support::SHELL;
+    let mount = format!("{functions}mount -t tmpfs -o size={LIMIT} tmpfs /dev/shm && {script}");
     let mut command = Command::new("unshare");
     command.args(["--mount", "--ipc", "sh", "-c", &mount, "sh"]);
     command.args(words).env("FARPAGE", dir().join("farpage"));
-    command.current_dir(dir());
+    // What a program that is killed leaves among temporary files goes with this folder.
+    command.current_dir(dir()).env("TMPDIR", dir());
     command
 }
 
@@ -68,8 +70,7 @@ fn text(bytes: &[u8]) -> String {
 /// What is left in the end, after `program`.
 ///
 /// What a task that is being killed has attached is there until it is gone.
-const LEFT: &str = "; code=$?; ls /dev/shm; for i in $(seq 100); do ipcs | grep -q '^0x' || break; \
-                    sleep 0.05; done; ipcs | grep '^0x'; exit $code";
+const LEFT: &str = "; code=$?; ls /dev/shm; until_so no_keys; ipcs | grep '^0x'; exit $code";
 
 /// Runs a program with `--shm` within `ram`; it must succeed, and leave nothing.
 fn run(ram: &str, program: &[&str]) -> Output {
@@ -307,13 +308,13 @@ fn names_that_nobody_removed_are_gone_and_said() {
 }
 
 /// The processes of a run that was started in the background.
-fn start(script: &str, words: &[&str]) -> (Child, BufReader<impl std::io::Read + use<>>) {
+fn start(script: &str, words: &[&str]) -> (Started, BufReader<impl std::io::Read + use<>>) {
     let mut command = small(script, words);
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let mut child = Started::new(&mut command);
     let output = BufReader::new(child.stdout.take().unwrap());
     (child, output)
 }
@@ -395,16 +396,14 @@ fn the_end_of_the_last_user_is_waited_for_or_a_signal() {
         return;
     }
     let program = compile("leave.c", "leave-behind", &[]);
-    // Its queue is the last thing that it makes.
-    let shell = "\"$0\" wait & until ipcs -q | grep -q 7a6e; do :; done; exit 1";
+    let shell = "(\"$0\" wait &) | { read made; echo \"$made\"; }; exit 1";
     let run = format!("$FARPAGE run --ram 64M --spill /var/tmp --shm -- sh -c '{shell}' \"$1\"");
     let script = format!("{run} & echo $!; wait $!; echo $?{LEFT}");
     let (mut child, mut output) = start(&script, &[&program]);
     let farpage = line(&mut output);
     // The shell ends, and what it started goes on.
     assert_eq!(line(&mut output), "made\n");
-    let waits = PATIENCE / 40;
-    std::thread::sleep(waits);
+    pass(Duration::from_millis(500));
     assert_eq!(child.try_wait().unwrap(), None, "it waits");
     let kill = Command::new("kill").arg(farpage.trim()).status();
     assert!(kill.unwrap().success());
@@ -418,7 +417,7 @@ trait Ended {
     fn wait_with_output_of_stderr(&mut self) -> String;
 }
 
-impl Ended for Child {
+impl Ended for Started {
     fn wait_with_output_of_stderr(&mut self) -> String {
         let mut said = String::new();
         let stderr = self.stderr.take().unwrap();

@@ -3,6 +3,8 @@
 
 use std::process::Command;
 
+use crate::support;
+
 use super::{compile_by, may_mount, most_mib, program, run, small, text};
 
 /// What `words` print without Farpage.
@@ -96,14 +98,27 @@ fn open_mpi_leaves_nothing_when_a_process_is_killed() {
         return;
     }
     let ring = compile_by("mpicc", "ring.c", "ring-killed", &[]);
-    // The first of its processes, at another time in each turn. mpirun itself now and then waits for ever
-    // afterwards, at a lock in memory that its library (PMIx) has freed.
-    let script = "for at in 2 4 6 8 9; do \"$@\" 2> /dev/null & of=$!; sleep 0.$at; \
-                  kill -9 $(cut -d ' ' -f 1 < /proc/$of/task/$of/children); i=0; \
-                  while [ $i -lt 200 ] && [ \"$(cut -d ' ' -f 3 /proc/$of/stat)\" != Z ]; \
-                  do sleep 0.1; i=$((i + 1)); done; kill -9 $of; wait $of; done; echo end";
+    // The first of its processes, at another time in each turn: nothing waits for that time. mpirun itself now
+    // and then waits for ever after its processes have ended, at a lock in memory that its library (PMIx)
+    // has freed.
+    let turns = "
+is_dead() { ! cat /proc/$1/stat 2> /dev/null | grep -qv ') Z '; }
+children() { cat /proc/$1/task/$1/children 2> /dev/null; }
+are_dead() { is_dead $1 || { for child in $(children $1); do is_dead $child || return 1; done; }; }
+has_some() { is_dead $1 || [ \"$(children $1)\" ]; }
+for at in 2 4 6 8 9; do
+    \"$@\" 2> /dev/null & of=$!
+    until_so has_some $of
+    sleep 0.$at
+    kill -9 $(children $of | cut -d ' ' -f 1)
+    until_so are_dead $of
+    kill -9 $of
+    wait $of
+done
+echo end";
+    let script = [support::SHELL, turns].concat();
     let words = mpirun("4", &ring, "12");
-    let words: Vec<&str> = ["sh", "-c", script, "sh"]
+    let words: Vec<&str> = ["sh", "-c", &script, "sh"]
         .into_iter()
         .chain(words)
         .collect();

@@ -2,18 +2,16 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{ChildStdout, Command, Output, Stdio};
 
 use farpage_services::Host;
-
-/// What takes longer has failed.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+use farpage_test_machine::Started;
+pub use farpage_test_machine::{HANGS, until};
 
 /// A host kernel in a folder of its own.
 pub struct Up {
     pub folder: tempfile::TempDir,
-    pub child: Child,
+    pub child: Started,
     /// One reader: it may have read more than it has told.
     pub output: Option<BufReader<ChildStdout>>,
 }
@@ -28,7 +26,7 @@ impl Up {
         command.arg(folder.path().join("host"));
         command.arg("--spill").arg(folder.path()).args(more);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut child = Started::new(&mut command);
         let output = child.stdout.take().map(BufReader::new);
         let mut up = Self {
             folder,
@@ -84,23 +82,8 @@ impl Up {
     }
 }
 
-impl Drop for Up {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 pub fn farpage(what: &[&str], socket: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farpage"));
     command.args(what).env("FARPAGE_HOST", socket);
     command
-}
-
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "not in time: {what}");
-        std::thread::yield_now();
-    }
 }
