@@ -42,6 +42,7 @@ const MOVED: &[(&str, Group)] = &[
     ("capi programs::the_example_of_ucx", Group::Peers),
     ("remote s3::", Group::Peers),
     ("remote azure::", Group::Peers),
+    ("farpage store::", Group::Peers),
     ("python test_stores", Group::Peers),
     ("python test_pytorch", Group::Peers),
 ];
