@@ -42,7 +42,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration, watch: bool) -> Result
         .spawn()
         .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
     let pid = child.id();
-    let group = Guard::new("kill -KILL -- -$1 2>/dev/null", &[&pid.to_string()])?;
+    let group = Guard::new("kill -s KILL -- -$1 2>/dev/null", &[&pid.to_string()])?;
     let (ended, end) = mpsc::channel();
     thread::spawn(move || ended.send((child.wait(), began.elapsed())));
     let mut outcome = (0, false); // peak, timed out
@@ -97,7 +97,7 @@ pub(crate) fn lines(
         .spawn()
         .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
     let pid = child.id();
-    let _group = Guard::new("kill -KILL -- -$1 2>/dev/null", &[&pid.to_string()])?;
+    let _group = Guard::new("kill -s KILL -- -$1 2>/dev/null", &[&pid.to_string()])?;
     let printed = BufReader::new(child.stdout.take().context("no output")?);
     let (line, lines) = mpsc::channel();
     thread::spawn(move || {
