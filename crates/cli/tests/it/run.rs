@@ -330,7 +330,7 @@ fn a_read_only_file_system_is_refused() {
     );
 }
 
-/// A run on a terminal, of a program that goes on until its input ends.
+/// A run on a terminal, of a program that goes on until it has read a byte.
 struct OnTerminal {
     run: Started,
     input: std::fs::File,
@@ -352,7 +352,8 @@ impl OnTerminal {
         // To write and to read: it does not wait for the other side.
         let both = std::fs::File::options().read(true).write(true).open(&fifo);
         let farpage = env!("CARGO_BIN_EXE_farpage");
-        let line = format!("stty cols 120; {farpage} run {options} --ram 64M -- cat '{fifo}'");
+        let waits = format!("dd if='{fifo}' of=/dev/null bs=1 count=1 status=none");
+        let line = format!("stty cols 120; {farpage} run {options} --ram 64M -- {waits}");
         let mut script = Command::new("script");
         script
             .args(["-qec", &line, "/dev/null"])
@@ -378,7 +379,8 @@ impl OnTerminal {
 
     /// Ends it; all that it has shown.
     fn ends(mut self) -> String {
-        drop(self.input);
+        // It stays open: the program may not have opened it yet.
+        self.input.write_all(b"x").unwrap();
         self.shown.extend(self.run.output().stdout);
         String::from_utf8_lossy(&self.shown).into_owned()
     }
