@@ -195,6 +195,9 @@ pub type OnPages = Box<dyn FnOnce(Result<PagesTold, Refusal>) + Send>;
 /// Is told how a release, an acquire or a lock has ended. It must not wait.
 pub type OnReleased = Box<dyn FnOnce(Result<(), Refusal>) + Send>;
 
+/// Is told how locking has ended: false when it was given up.
+pub type OnLocked = Box<dyn FnOnce(Result<bool, Refusal>) + Send>;
+
 /// Gives up what was asked for.
 pub type GiveUp = Box<dyn FnOnce() + Send>;
 
@@ -248,7 +251,7 @@ pub trait Cluster: Send + Sync {
     /// Pages of an object stay at this host from when `answer` is told, until [`Cluster::unlocks`]. Others who
     /// want to write wait then, and with [`Access::Write`] those who want to read.
     /// What is returned gives it up as long as `answer` was not told, and does nothing later.
-    fn locks(&self, number: u64, pages: PageRange, access: Access, answer: OnReleased) -> GiveUp;
+    fn locks(&self, number: u64, pages: PageRange, access: Access, answer: OnLocked) -> GiveUp;
 
     /// Whether all of it still is, by whomever: a host that is cut off or leaves has no locks.
     fn has_locked(&self, number: u64, pages: PageRange, access: Access) -> bool;

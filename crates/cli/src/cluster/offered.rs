@@ -5,7 +5,8 @@ use farpage_control::{Consistency as How, ControlError, Durability, Scheduler as
 use farpage_services::Refusal;
 use farpage_services::cluster::{
     Cluster, ClusterListed, Consistency, Files, GiveUp, Had, HostListed, OnFigures, OnFlushed,
-    OnPages, OnReleased, PagesWanted, Passes, Scheduler, SharedFigures, SharedListed, Wanted,
+    OnLocked, OnPages, OnReleased, PagesWanted, Passes, Scheduler, SharedFigures, SharedListed,
+    Wanted,
 };
 use farpage_share::{HaveError, NotLocked, OpenError, Wish};
 
@@ -105,7 +106,7 @@ impl Cluster for Joined {
         }
     }
 
-    fn locks(&self, number: u64, pages: PageRange, access: Access, answer: OnReleased) -> GiveUp {
+    fn locks(&self, number: u64, pages: PageRange, access: Access, answer: OnLocked) -> GiveUp {
         let cluster = match self.asked() {
             Ok(cluster) => cluster,
             Err(refusal) => {
@@ -114,12 +115,14 @@ impl Cluster for Joined {
             }
         };
         let ended = |ended: Result<(), NotLocked>| {
-            answer(ended.map_err(|why| match why {
-                NotLocked::Kind(_) | NotLocked::Exchanged(_) | NotLocked::Sealed(_) => {
-                    Refusal::Unfit(why.to_string())
-                }
-                why => Refusal::Cluster(why.to_string()),
-            }));
+            answer(match ended {
+                Ok(()) => Ok(true),
+                Err(NotLocked::GivenUp(_)) => Ok(false),
+                Err(
+                    why @ (NotLocked::Kind(_) | NotLocked::Exchanged(_) | NotLocked::Sealed(_)),
+                ) => Err(Refusal::Unfit(why.to_string())),
+                Err(why) => Err(Refusal::Cluster(why.to_string())),
+            });
         };
         cluster.locks(number, pages, access, Box::new(ended))
     }

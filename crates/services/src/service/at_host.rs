@@ -23,11 +23,13 @@ enum State {
     /// The pages are on their way.
     Asked {
         give_up: Option<GiveUp>,
+        /// Who asked last does not wait.
+        is_given_up: bool,
         /// Who waits for them.
         waits: Option<Answer<Tried<bool>>>,
     },
-    /// They are locked, or cannot be.
-    Ended(Result<(), Refusal>),
+    /// They are locked, or waiting for them was given up (false), or they cannot be.
+    Ended(Result<bool, Refusal>),
     /// Nobody has the lock any more.
     Over,
 }
@@ -53,6 +55,7 @@ impl AtHost {
             },
             state: Mutex::new(State::Asked {
                 give_up: None,
+                is_given_up: false,
                 waits: None,
             }),
         }
@@ -65,7 +68,7 @@ impl AtHost {
     /// Asks for the pages.
     pub(super) fn begins(self: &Arc<Self>) {
         let mut ends = Ends(Some(Arc::clone(self)));
-        let ended = move |ended: Result<(), _>| {
+        let ended = move |ended: Result<bool, _>| {
             if let Some(lock) = ends.0.take() {
                 lock.ends(ended);
             }
@@ -73,12 +76,22 @@ impl AtHost {
         let gives_up = self
             .cluster
             .locks(self.number, self.pages, self.access, Box::new(ended));
-        if let State::Asked { give_up, .. } = &mut *self.state() {
-            *give_up = Some(gives_up);
+        let at_once = match &mut *self.state() {
+            State::Asked {
+                is_given_up: true, ..
+            } => Some(gives_up),
+            State::Asked { give_up, .. } => {
+                *give_up = Some(gives_up);
+                None
+            }
+            State::Ended(_) | State::Over => None,
+        };
+        if let Some(gives_up) = at_once {
+            gives_up();
         }
     }
 
-    fn ends(&self, ended: Result<(), Refusal>) {
+    fn ends(&self, ended: Result<bool, Refusal>) {
         let was = {
             let mut state = self.state();
             let next = match &*state {
@@ -91,11 +104,11 @@ impl AtHost {
             State::Asked { waits, .. } => {
                 if let Some(answer) = waits {
                     // Who waited may be gone.
-                    let _ = answer.give(Tried(ended.map(|()| true)));
+                    let _ = answer.give(Tried(ended));
                 }
             }
             State::Ended(_) | State::Over => {
-                if ended.is_ok() {
+                if ended == Ok(true) {
                     self.gives_back();
                 }
             }
@@ -111,8 +124,8 @@ impl AtHost {
                     give_up();
                 }
             }
-            State::Ended(Ok(())) => self.gives_back(),
-            State::Ended(Err(_)) | State::Over => {}
+            State::Ended(Ok(true)) => self.gives_back(),
+            State::Ended(Ok(false) | Err(_)) | State::Over => {}
         }
     }
 
@@ -120,28 +133,38 @@ impl AtHost {
         self.cluster.unlocks(self.number, self.pages, self.access);
     }
 
+    /// Who does not wait is answered when it is known whether the pages are here already: another thread may be
+    /// at work on one of them.
     fn are_here(&self, waits: bool, answer: Answer<Tried<bool>>) {
-        let here = match &mut *self.state() {
-            State::Asked { waits: place, .. } if waits => {
+        let give_up = match &mut *self.state() {
+            State::Asked {
+                waits: place,
+                give_up,
+                is_given_up,
+            } => {
                 // Who waited before has called again.
                 *place = Some(answer);
-                return;
+                *is_given_up |= !waits;
+                give_up.take_if(|_| *is_given_up)
             }
-            State::Asked { .. } => Ok(false),
-            State::Ended(Ok(())) => {
-                match self
+            State::Ended(Ok(true)) => {
+                let has = self
                     .cluster
-                    .has_locked(self.number, self.pages, self.access)
-                {
-                    true => Ok(true),
-                    false => Err(Refusal::Unkept),
-                }
+                    .has_locked(self.number, self.pages, self.access);
+                let here = if has { Ok(true) } else { Err(Refusal::Unkept) };
+                // Who asked may be gone, here and below.
+                let _ = answer.give(Tried(here));
+                None
             }
-            State::Ended(Err(why)) => Err(why.clone()),
-            State::Over => return,
+            State::Ended(ended) => {
+                let _ = answer.give(Tried(ended.clone()));
+                None
+            }
+            State::Over => None,
         };
-        // Who asked may be gone.
-        let _ = answer.give(Tried(here));
+        if let Some(give_up) = give_up {
+            give_up();
+        }
     }
 }
 

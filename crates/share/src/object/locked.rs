@@ -43,7 +43,7 @@ struct State {
     answer: Option<Result<(), NotTaken>>,
     /// Who asked has gone away: whoever answers goes on.
     is_left: bool,
-    /// It is not wanted any more.
+    /// It waits for no unit that has to come.
     is_given_up: bool,
     on_end: Option<OnLocked>,
 }
@@ -94,8 +94,8 @@ impl Shared {
         Some(locking)
     }
 
-    /// Who asked for units does not want them any more: what it has of them is given back, and `on_end` told, unless
-    /// it has been.
+    /// Who asked for units waits for none of them from now on. When all that are left are at this host, they are
+    /// locked; else what it has of them is given back. `on_end` is told, unless it has been.
     pub(crate) fn gives_up(&self, locking: &Arc<Locking>) {
         let at = {
             let mut state = lock(&locking.state);
@@ -144,10 +144,6 @@ impl Shared {
                 state.is_left = true;
                 return false;
             }
-            Some(Ok(())) if state.is_given_up => {
-                state.at += 1;
-                Err(NotTaken::GivenUp)
-            }
             Some(Ok(())) if state.at + 1 < locking.units.end => {
                 state.at += 1;
                 return true;
@@ -184,10 +180,6 @@ impl Shared {
         unit: u64,
         locking: Arc<Locking>,
     ) -> Result<(), PagerError> {
-        if lock(&locking.state).is_given_up {
-            self.answers_lock(&locking, Err(NotTaken::GivenUp));
-            return Ok(());
-        }
         self.with(unit, |cell| cell.locking.push(locking));
         self.takes_locks(places, unit)
     }
@@ -282,6 +274,7 @@ impl Shared {
                 Tried::Taken if is_copy => self.keeps_for_good(places, unit, was_kept),
                 Tried::Taken => Ok(()),
                 Tried::Refused(why) => Err(why),
+                Tried::Wants(_) if lock(&locking.state).is_given_up => Err(NotTaken::GivenUp),
                 Tried::Wants(access) => {
                     let waits = self.with(unit, |cell| cell.unit.wanted());
                     if waits != Some(Access::Write) && waits != Some(access) {

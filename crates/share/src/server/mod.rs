@@ -288,8 +288,8 @@ pub enum NotLocked {
 /// Is told how locking has ended.
 pub type OnLocked = Box<dyn FnOnce(Result<(), NotLocked>) + Send>;
 
-/// Gives up a lock that is being taken: it ends with [`NotLocked::GivenUp`], at once or when an answer that is under
-/// way has come. Does nothing when it has ended.
+/// Ends the waiting for a lock: it is taken when all its pages are at this host already, and else ends with
+/// [`NotLocked::GivenUp`], soon in both cases. Does nothing when the lock has ended.
 pub type GiveUp = Box<dyn FnOnce() + Send>;
 
 fn not_locked(name: String, why: NotTaken) -> NotLocked {
