@@ -122,6 +122,11 @@ impl World {
     }
 }
 
+/// This program, also when a build replaces its file while it runs.
+pub(crate) fn own_program() -> PathBuf {
+    PathBuf::from(format!("/proc/{}/exe", std::process::id()))
+}
+
 /// Whether every folder on the way to `path` lets any user through.
 fn open_to_all(path: &Path) -> bool {
     let through = |p: &Path| fs::metadata(p).is_ok_and(|m| m.mode() & 0o001 != 0);

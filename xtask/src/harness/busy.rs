@@ -4,6 +4,8 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::world::own_program;
+
 /// The hidden command that touches memory.
 pub(crate) const HOG: &str = "touch-memory";
 
@@ -23,7 +25,7 @@ impl Busy {
     }
 
     fn spawn(&mut self, what: &str) -> Result<()> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(own_program());
         command.args([HOG, what]).stdin(Stdio::piped());
         self.0
             .push(command.spawn().context("cannot start a busy process")?);

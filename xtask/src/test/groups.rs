@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::harness::Case;
 use crate::proc;
 use crate::setup::{self, Part};
-use crate::world::World;
+use crate::world::{World, own_program};
 
 /// The parts of `cargo xtask test --all` beside the short run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ impl Group {
 
 /// A case for each line that the command `list` of xtask prints: `command` with the line's words.
 fn each(world: &World, group: Group, list: &[&str], command: &[&str]) -> Result<Vec<Case>> {
-    let program = std::env::current_exe()?;
+    let program = own_program();
     let lines = proc::output(Command::new(&program).args(list), &list.join(" "))?;
     let case = |line: &str| Case {
         name: format!("{} {line}", group.name()),

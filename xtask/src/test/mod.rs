@@ -22,7 +22,7 @@ use crate::proc;
 use crate::setup;
 use crate::sources;
 use crate::wheel;
-use crate::world::World;
+use crate::world::{World, own_program};
 use groups::Group;
 use report::{Steps, slowest};
 
@@ -152,7 +152,7 @@ fn real_files(world: &World) -> Result<Case> {
 fn itself(world: &World, name: &str, args: &[&str]) -> Result<Case> {
     Ok(Case {
         name: format!("xtask/command {name}"),
-        program: std::env::current_exe()?,
+        program: own_program(),
         args: args.iter().map(Into::into).collect(),
         env: Vec::new(),
         folder: world.root.clone(),

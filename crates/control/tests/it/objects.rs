@@ -1,7 +1,6 @@
 //! Objects: names, holders, with a real etcd.
 
 use std::thread;
-use std::time::Duration;
 
 use farpage_control::{Control, ControlError, Event, ObjectId};
 

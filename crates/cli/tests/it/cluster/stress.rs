@@ -21,7 +21,11 @@ fn what_stress_ng_checks_holds_at_two_hosts_at_once() {
     let hosts = [net.bare_host(), net.bare_host()];
     let runs = hosts.map(|host| start(net.run(host, &[], &["sh", "-c", STRESS])));
     for told in runs.map(said).map(|(out, told)| out + &told) {
-        assert_eq!(told.matches("successful run completed").count(), 2, "{told}");
+        assert_eq!(
+            told.matches("successful run completed").count(),
+            2,
+            "{told}"
+        );
         assert!(!told.contains("fail:"), "{told}");
         for stressor in ["shm", "shm-sysv", "sem", "sem-sysv", "msg"] {
             assert!(operations(&told, stressor) > 0, "{stressor}: {told}");
