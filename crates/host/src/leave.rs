@@ -325,7 +325,8 @@ impl Object {
     /// Copies are not needed any more.
     pub(crate) fn forget(&self, state: &mut State, pages: PageRange) {
         let within = pages.start.0..pages.end.0;
-        for (_, slot) in state.aside.extract_if(within, |_, _| true) {
+        while let Some((&page, &slot)) = state.aside.range(within.clone()).next() {
+            state.aside.remove(&page);
             self.host.copies.forget(slot);
         }
     }

@@ -227,8 +227,10 @@ impl<T> Outside<T> {
     /// Pages that were not unlocked at `now`, when their time is up.
     pub fn expire_unlocks(&mut self, now: u64) -> Vec<u64> {
         let is_due = |unlock: &Unlock| unlock.until.is_some_and(|until| until <= now);
-        let due = self.unlocks.extract_if(.., |_, unlock| is_due(unlock));
-        due.map(|(page, _)| page).collect()
+        let due = self.unlocks.iter().filter(|(_, unlock)| is_due(unlock));
+        let pages = due.map(|(page, _)| *page).collect();
+        self.unlocks.retain(|_, unlock| !is_due(unlock));
+        pages
     }
 
     /// Something waits to be sent.

@@ -798,21 +798,23 @@ pub fn check_owner(socket: &Path) -> Result<(), Error> {
 
 impl Up {
     fn new(path: &Path) -> Result<Self, Error> {
+        let failed = |why| Error::Connect {
+            path: path.into(),
+            why,
+        };
         let connect = |why| match why {
             ConnectError::Link(link::ConnectError::Failed {
                 errno: Errno::ENOENT | Errno::ECONNREFUSED,
                 ..
             }) => Error::Absent(path.into()),
-            ConnectError::Link(link::ConnectError::Failed {
+            why @ ConnectError::Link(link::ConnectError::Failed {
                 errno: Errno::EACCES,
                 ..
-            }) if let Ok(about) = std::fs::metadata(path) => {
-                Error::Denied(path.into(), about.uid())
-            }
-            why => Error::Connect {
-                path: path.into(),
-                why,
+            }) => match std::fs::metadata(path) {
+                Ok(about) => Error::Denied(path.into(), about.uid()),
+                Err(_) => failed(why),
             },
+            why => failed(why),
         };
         check_owner(path)?;
         let node = Node::new().map_err(connect)?;

@@ -97,7 +97,13 @@ mod instruction {
         static KNOWN: AtomicU32 = AtomicU32::new(0);
         match KNOWN.load(Ordering::Relaxed) {
             0 => {
-                let has = __cpuid(1).ecx >> 20 & 1 == 1;
+                #[allow(
+                    unused_unsafe,
+                    reason = "it is a safe function in newer versions of Rust"
+                )]
+                // SAFETY: every x86-64 processor has this instruction.
+                let about = unsafe { __cpuid(1) };
+                let has = about.ecx >> 20 & 1 == 1;
                 KNOWN.store(if has { 2 } else { 1 }, Ordering::Relaxed);
                 has
             }

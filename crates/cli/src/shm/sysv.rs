@@ -110,11 +110,14 @@ impl Calls {
             pid,
         };
         let mut sleepers = lock(&self.sleepers);
-        let gone = sleepers
-            .all
-            .extract_if(.., |thread, _| thread.process == process);
-        let free: Vec<Bed> = gone.map(|(_, sleeper)| sleeper.bed).collect();
-        sleepers.free.extend(free);
+        let Sleepers { all, free, .. } = &mut *sleepers;
+        all.retain(|thread, sleeper| {
+            let is_gone = thread.process == process;
+            if is_gone {
+                free.push(sleeper.bed);
+            }
+            !is_gone
+        });
         drop(sleepers);
         cluster.sysv(Command::Ended(process), Box::new(|_| ()));
     }

@@ -111,12 +111,12 @@ fn apply(control: &Control, pager: &DefaultPager, oracle: &mut Oracle, step: &St
             let range = PageRange::new(from, from + count);
             pager.move_pages(OBJECT, range, PageIndex(to)).unwrap();
             oracle.retain(|&page, _| page < to || page >= to + count);
-            let moved: Vec<_> = oracle.extract_if(from..from + count, |_, _| true).collect();
-            oracle.extend(
-                moved
-                    .into_iter()
-                    .map(|(page, value)| (page - from + to, value)),
-            );
+            let moved = oracle.range(from..from + count);
+            let moved: Vec<_> = moved
+                .map(|(page, value)| (page - from + to, *value))
+                .collect();
+            oracle.retain(|&page, _| page < from || page >= from + count);
+            oracle.extend(moved);
         }
         Step::Fork => fork(control, pager, oracle),
         Step::SwitchFile => {

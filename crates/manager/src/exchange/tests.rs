@@ -85,9 +85,7 @@ impl Pager for Small {
 
     fn discard(&self, object: ObjectId, pages: PageRange) {
         let within = (object.0, pages.start.0)..(object.0, pages.end.0);
-        whole(self.kept.lock())
-            .extract_if(within, |_, _| true)
-            .for_each(drop);
+        whole(self.kept.lock()).retain(|page, _| !within.contains(page));
     }
 
     fn terminate(&self, object: ObjectId) {
@@ -166,10 +164,8 @@ impl Kernel {
                 self.manager
                     .discard(ObjectId(object), PageRange::new(first, first + count));
                 let within = (object, first)..(object, first + count);
-                self.out
-                    .extract_if(within.clone(), |_, _| true)
-                    .for_each(drop);
-                self.resident.extract_if(within, |_, _| true).for_each(drop);
+                self.out.retain(|page, _| !within.contains(page));
+                self.resident.retain(|page, _| !within.contains(page));
             }
             Act::Terminate(object) => {
                 self.manager.terminate(ObjectId(object));

@@ -121,7 +121,10 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
             // SAFETY: forwarded.
             unsafe { names::call(shm, number, args) }
         }
-        g::__NR_fcntl if let Some(done) = locks::call(shm, args) => return Some(done),
+        g::__NR_fcntl => match locks::call(shm, args) {
+            Some(done) => return Some(done),
+            None => descriptors::call(shm, number, args),
+        },
         _ => descriptors::call(shm, number, args),
     };
     done.map(Outcome::Done)

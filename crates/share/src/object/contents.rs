@@ -20,12 +20,12 @@ impl Shared {
         match kept {
             Some(contents) => Ok(contents),
             None if is_bad => Err(UNREADABLE),
-            None if let Some(twin) = self.twin_of(unit)? => {
-                places.all_or(self.pages_of(unit), twin)
-            }
-            None => places
-                .all(self.pages_of(unit), is_new)?
-                .ok_or(PagerError::Corrupt),
+            None => match self.twin_of(unit)? {
+                Some(twin) => places.all_or(self.pages_of(unit), twin),
+                None => places
+                    .all(self.pages_of(unit), is_new)?
+                    .ok_or(PagerError::Corrupt),
+            },
         }
     }
 
