@@ -169,7 +169,11 @@ impl Greeting {
             Self::Hello(hello) => hello.put(1, &mut bytes),
             Self::Welcome(hello) => hello.put(2, &mut bytes),
             Self::Refused(words) => {
-                let words = &words[..words.floor_char_boundary(WORDS_BYTES_MAX)];
+                let mut end = words.len().min(WORDS_BYTES_MAX);
+                while !words.is_char_boundary(end) {
+                    end -= 1;
+                }
+                let words = &words[..end];
                 bytes[8] = 3;
                 bytes[10..12].copy_from_slice(&(words.len() as u16).to_le_bytes());
                 bytes.extend_from_slice(words.as_bytes());
@@ -250,9 +254,11 @@ mod tests {
 
     #[test]
     fn long_words_are_cut_where_a_character_ends() {
-        let bytes = Greeting::Refused("ü".repeat(300)).encode();
-        let cut = Greeting::Refused("ü".repeat(128));
-        assert_eq!(Greeting::decode(&bytes), Ok(Some((cut, bytes.len()))));
+        for (character, fit) in [("ü", 128), ("€", 85)] {
+            let bytes = Greeting::Refused(character.repeat(300)).encode();
+            let cut = Greeting::Refused(character.repeat(fit));
+            assert_eq!(Greeting::decode(&bytes), Ok(Some((cut, bytes.len()))));
+        }
     }
 
     #[test]

@@ -144,8 +144,10 @@ impl World {
         let mut said = String::new();
         for host in 0..self.hosts {
             let all = fs::read_to_string(self.net.said(host)).unwrap_or_default();
-            let from = all.len().saturating_sub(2000);
-            let from = all.ceil_char_boundary(from);
+            let mut from = all.len().saturating_sub(2000);
+            while !all.is_char_boundary(from) {
+                from += 1;
+            }
             said += &format!("host{host}:\n{}\n", &all[from..]);
         }
         let (seed, round, hosts) = (self.seed, self.round, self.hosts);
