@@ -39,10 +39,10 @@ impl Scratch {
     }
 }
 
-/// Runs `script` under a shell, which waits for input then, and waits until both the program and the passing
+/// Runs `script` under a shell, which reads lines then, and waits until both the program and the passing
 /// on of signals have started. Returns the run, the shell's process id and its input.
 fn start(script: &str) -> (Started, u32, ChildStdin) {
-    let script = format!("{script}; echo $$; read _");
+    let script = format!("{script}; echo $$; while read _; do :; done");
     let mut command = farpage(&["run", "--quiet", "--ram", "64M", "--", "sh", "-c", &script]);
     let mut child = Started::new(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     let input = child.stdin.take().unwrap();
@@ -77,8 +77,13 @@ fn a_program_that_dies_by_a_signal_takes_the_run_with_it() {
 
 #[test]
 fn signals_are_passed_on_and_the_program_decides() {
-    let (mut handles, _, _input) = start("trap 'exit 5' USR1");
+    let (mut handles, _, mut input) = start("trap 'exit 5' USR1");
     kill(handles.id(), "-USR1");
+    until("the shell has handled it", || {
+        // It looks between two lines: a signal that comes just before it reads does not end the reading.
+        let _ = input.write_all(b"\n");
+        handles.try_wait().unwrap().is_some()
+    });
     assert_eq!(handles.wait().unwrap().code(), Some(5));
     let (mut dies, program, _input) = start(":");
     kill(dies.id(), "-TERM");
