@@ -46,7 +46,7 @@ fn a_fault_costs_four_messages_at_most_and_two_for_each_copy() {
 #[test]
 fn a_host_that_dies_takes_only_what_nobody_else_has_seen() {
     for (seed, victim) in [(1, 1), (2, 2), (3, 1)] {
-        let (_all, survivors) = one_dies(seed, victim, &simple(seed, PAGES, 1), 400, 800);
+        let (_all, survivors) = one_dies(seed, (victim, PAGES), &simple(seed, PAGES, 1), 130, 800);
         for page in 0..PAGES {
             for (number, done, _) in &survivors {
                 assert!(done.lost.is_empty(), "nothing is lost");
@@ -63,7 +63,7 @@ fn a_host_that_dies_takes_only_what_nobody_else_has_seen() {
 #[test]
 fn without_its_home_nobody_waits_for_ever() {
     for seed in 1..4 {
-        let (_all, survivors) = one_dies(seed, 0, &simple(seed, PAGES, 1), 400, 800);
+        let (_all, survivors) = one_dies(seed, (0, PAGES), &simple(seed, PAGES, 1), 130, 800);
         for (number, _, view) in survivors {
             // It may have done all before the death.
             let after = work(number, &view, PAGES, seed, 20, &AtomicU64::new(0));

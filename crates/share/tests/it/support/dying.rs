@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
 
 use farpage_abi::PAGE_BYTES;
 use farpage_share::About;
 use farpage_sys::view::View;
+use farpage_test_machine::{HANGS, until};
 
 use super::{One, Order, dies, hosts, read, write};
 
@@ -61,11 +61,11 @@ pub fn work(
 /// A host that lives on: its number, what it has done, and its view.
 pub type Survivor = (usize, Done, Arc<View>);
 
-/// A host dies when all together have come to `begun` rounds, of which each of the others does so many.
-/// All hosts, and the others when they are done.
+/// A host, which uses the first `near` pages only, dies when each has come to `begun` rounds, of which
+/// each of the others does so many. All hosts, and the others when they are done.
 pub fn one_dies(
     seed: u64,
-    victim: usize,
+    (victim, near): (usize, u64),
     grid: &About,
     begun: u64,
     rounds: u64,
@@ -74,26 +74,28 @@ pub fn one_dies(
     let pages = grid.bytes / PAGE_BYTES as u64;
     let all = hosts(3, 16 << 20, Order::Any(seed));
     let views: Vec<Arc<View>> = all.iter().map(|one| Arc::new(one.map(grid).1)).collect();
-    let count = Arc::new(AtomicU64::new(0));
+    let counts = [(); 3].map(|()| Arc::new(AtomicU64::new(0)));
     let (tell, told) = channel();
     for (number, view) in views.iter().enumerate() {
-        let (view, count, tell) = (Arc::clone(view), Arc::clone(&count), tell.clone());
+        let (view, count, tell) = (Arc::clone(view), Arc::clone(&counts[number]), tell.clone());
         let seed = seed ^ (number as u64 + 1) << 40;
-        let rounds = if number == victim { u64::MAX } else { rounds };
+        let (pages, rounds) = match number == victim {
+            true => (near, u64::MAX),
+            false => (pages, rounds),
+        };
         // One at a host that dies may wait for ever.
         thread::spawn(move || {
             let done = work(number, &view, pages, seed, rounds, &count);
             tell.send((number, done)).unwrap();
         });
     }
-    while count.load(Ordering::Relaxed) < begun {
-        thread::yield_now();
-    }
-    dies(&all, victim as u8, 2);
-    let done = (0..2).map(|_| {
-        let limit = Duration::from_secs(120);
-        told.recv_timeout(limit).expect("nobody waits for ever")
+    until("each has begun", || {
+        counts
+            .iter()
+            .all(|count| count.load(Ordering::Relaxed) >= begun)
     });
+    dies(&all, victim as u8, 2);
+    let done = (0..2).map(|_| told.recv_timeout(HANGS).expect("nobody waits for ever"));
     let done = done.map(|(number, done)| (number, done, Arc::clone(&views[number])));
     let survivors = done.collect();
     (all, survivors)
