@@ -1,12 +1,14 @@
 //! Pagers that lie, flood, and speak other versions: by hand, where the library would not let them.
 
+use std::time::Duration;
+
 use farpage_port::interface::{Both, Contents, InvokeError};
 use farpage_port::{Message, Node, ReceiveRight, SendRight, Sender, interface};
 use farpage_services::{Error, Host};
 use serde::{Deserialize, Serialize};
 
 use crate::support::pagers::{PAGE, SIGBUS, World, ends_by, send};
-use crate::support::{PATIENCE, until};
+use crate::support::until;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Ready {
@@ -121,6 +123,9 @@ impl Paging for Liar {
     }
 }
 
+/// How long a page may take: a pager that has lied may be started again in this time, and a fault waits so long.
+const PAGE_MAX: Duration = Duration::from_secs(20);
+
 /// Offers an object that is answered for by lies, until the kernel lets go of it.
 fn lies(world: &World, name: &str, lie: Lie) -> std::thread::JoinHandle<()> {
     let host = Host::connect(&world.folder.path().join("host")).unwrap();
@@ -151,7 +156,7 @@ fn lies(world: &World, name: &str, lie: Lie) -> std::thread::JoinHandle<()> {
             }
         }
     });
-    let mapped = host.map_object(&right, Some(PATIENCE)).unwrap();
+    let mapped = host.map_object(&right, Some(PAGE_MAX)).unwrap();
     // It stays by its name as long as the client has it.
     std::thread::spawn(move || {
         let (host, mapped) = (host, mapped);
@@ -207,13 +212,17 @@ fn a_pager_that_lies_is_not_asked_any_more_and_fails_its_own_object_only() {
     let world = World::new();
     let honest = world.pager("honest 4000000 wait rw");
     let mut client = world.client("honest");
-    for (name, says, lie) in BREAK {
+    // All at once: each waits as long as a page may take.
+    let begun = BREAK.map(|(name, says, lie)| {
         let lying = lies(&world, name, lie);
         let mut victim = world.client(name);
         if name == "twice" {
             assert_eq!(victim.does("read 0"), 0x0707_0707_0707_0707u64.to_string());
         }
         send(&mut victim, "read 100");
+        (name, says, lying, victim)
+    });
+    for (name, says, lying, victim) in begun {
         assert_eq!(ends_by(victim), Some(SIGBUS), "{name}");
         let errors = world.errors();
         let line = format!("the pager of '{name}'");

@@ -6,13 +6,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farpage_abi::{PageIndex, PageRange};
 use farpage_services::pager::{About, Kernel, MemoryObject, PageRequest};
 use farpage_services::{Host, Shared};
 
-use super::{PATIENCE, Program, until, until_gone};
+use super::{Program, until, until_gone};
 
 pub const PAGE: usize = 4096;
 pub const SIGBUS: i32 = 7;
@@ -379,12 +379,10 @@ pub fn send(program: &mut Program, what: &str) {
 
 /// The signal that ends a program that just began something.
 pub fn ends_by(mut program: Program) -> Option<i32> {
-    let began = Instant::now();
-    loop {
-        if let Some(status) = program.child.try_wait().unwrap() {
-            return status.signal();
-        }
-        assert!(began.elapsed() < PATIENCE, "it still runs");
-        std::thread::yield_now();
-    }
+    let mut status = None;
+    until("it has ended", || {
+        status = program.child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.and_then(|status| status.signal())
 }
