@@ -30,9 +30,10 @@ dir=$1 own=$2 shared=$3; shift 3
 if [ "$own" = own ]; then
     mount -t tmpfs -o mode=1777,size=50% farpage-test /dev/shm || exit 99
     mkdir -p /run/netns && mount -t tmpfs farpage-test /run/netns || exit 99
-    if [ -d "$shared" ]; then
-        mkdir "$dir/var/${shared##*/}" && mount --bind "$shared" "$dir/var/${shared##*/}" || exit 99
-    fi
+    for name in $shared; do
+        [ ! -d "/var/tmp/$name" ] ||
+            { mkdir "$dir/var/$name" && mount --bind "/var/tmp/$name" "$dir/var/$name"; } || exit 99
+    done
     mount --rbind "$dir/var" /var/tmp || exit 99
 fi
 ( exec "$@" ) >"$dir/output" 2>&1 </dev/null
@@ -40,7 +41,9 @@ echo $?
 read -r _
 [ "$own" = own ] || exit 0
 for name in $(ls -A /dev/shm); do echo "the file /dev/shm/$name"; done
-for name in $(ls -A /var/tmp); do [ "/var/tmp/$name" = "$shared" ] || echo "the file /var/tmp/$name"; done
+for name in $(ls -A /var/tmp); do
+    case " $shared " in *" $name "*) ;; *) echo "the file /var/tmp/$name" ;; esac
+done
 for name in $(ls -A /run/netns); do echo "the network namespace $name"; done
 for kind in shm sem msg; do
     tail -n +2 /proc/sysvipc/$kind 2>/dev/null | while read -r key id _; do
@@ -56,8 +59,8 @@ pub(crate) struct Cells {
     run: String,
     /// Whether cells have namespaces of their own.
     is_own: bool,
-    /// A folder in `/var/tmp` that cells have in common.
-    shared: PathBuf,
+    /// Names in `/var/tmp` that cells have in common, with a space between two.
+    shared: String,
     next: AtomicU64,
     _guard: Guard,
 }
@@ -73,7 +76,8 @@ for i in 1 2 3; do
 done"#;
 
 impl Cells {
-    pub(crate) fn new(shared: &Path) -> Result<Self> {
+    /// What is in `/var/tmp` of these folders, or around them, is there in cells, too.
+    pub(crate) fn new(shared: &[&Path]) -> Result<Self> {
         static CELLS: AtomicU64 = AtomicU64::new(0);
         let number = CELLS.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}-{number}", std::process::id());
@@ -87,7 +91,7 @@ impl Cells {
         Ok(Self {
             _guard: Guard::new(CLEAN, &[&run, &folder.display().to_string()])?,
             is_own: probe.status().is_ok_and(|status| status.success()),
-            shared: shared.to_owned(),
+            shared: names_in_var_tmp(shared),
             next: AtomicU64::new(0),
             name,
             folder,
@@ -187,6 +191,19 @@ impl Cells {
     }
 }
 
+fn names_in_var_tmp(folders: &[&Path]) -> String {
+    let below = folders
+        .iter()
+        .filter_map(|folder| folder.strip_prefix("/var/tmp").ok());
+    let names = below.filter_map(|rest| rest.components().next());
+    let mut names: Vec<_> = names
+        .map(|name| name.as_os_str().to_string_lossy())
+        .collect();
+    names.sort();
+    names.dedup();
+    names.join(" ")
+}
+
 /// The lines that a shell prints, read by a thread.
 fn lines_of(shell: &mut Child) -> Result<Receiver<String>> {
     let printed = BufReader::new(shell.stdout.take().context("no output")?);
@@ -222,7 +239,7 @@ mod tests {
     }
 
     fn run(script: &str) -> Ran {
-        let cells = Cells::new(Path::new("/nonexistent")).unwrap();
+        let cells = Cells::new(&[]).unwrap();
         cells.run(&case(script, Duration::from_secs(600)))
     }
 
@@ -244,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_hangs_is_killed_with_its_descendants_and_their_stacks_are_told() {
-        let cells = Cells::new(Path::new("/nonexistent")).unwrap();
+        let cells = Cells::new(&[]).unwrap();
         let script = "trap '' TERM INT; setsid sleep 1000 & wait";
         let failure = cells
             .run(&case(script, Duration::from_millis(500)))
@@ -259,8 +276,28 @@ mod tests {
     }
 
     #[test]
+    fn a_repository_in_var_tmp_is_there_in_cells_too() {
+        let folders = [
+            "/var/tmp/clone/crates",
+            "/home/clone",
+            "/var/tmp/clone",
+            "/var/tmp/kept",
+        ];
+        assert_eq!(names_in_var_tmp(&folders.map(Path::new)), "clone kept");
+        let own = Path::new("/var/tmp").join(format!("farpage-cell-{}", std::process::id()));
+        fs::create_dir(&own).unwrap();
+        let cells = Cells::new(&[&own]).unwrap();
+        let ran = cells.run(&case(
+            &format!("test -d {}", own.display()),
+            Duration::from_secs(600),
+        ));
+        fs::remove_dir(&own).unwrap();
+        assert_eq!(ran.failure, None);
+    }
+
+    #[test]
     fn files_that_are_left_behind_are_a_failure() {
-        let cells = Cells::new(Path::new("/nonexistent")).unwrap();
+        let cells = Cells::new(&[]).unwrap();
         if !cells.is_own {
             return println!("skipped: this user cannot have namespaces of its own");
         }

@@ -287,7 +287,7 @@ pub(crate) fn run(
     let mut kept = Kept::open(&sources::hash(world)?, group)?;
     let mut seconds = Seconds::read();
     cases.sort_by(|a, b| seconds.of(&b.name).total_cmp(&seconds.of(&a.name)));
-    let cells = Cells::new(&world.shared_folder())?;
+    let cells = Cells::new(&[&world.shared_folder(), &world.root, &world.checked_dir()?])?;
     let pool = Pool {
         jobs,
         fail_fast: false,
