@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use farpage_test_machine::Guard;
 
+use super::left::PREFIX;
 use super::{Case, Ran, processes};
 
 /// All processes of a run and those of one cell have these in their environment.
@@ -81,7 +82,7 @@ impl Cells {
         static CELLS: AtomicU64 = AtomicU64::new(0);
         let number = CELLS.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(format!("fpt-{name}"));
+        let folder = std::env::temp_dir().join(format!("{PREFIX}{name}"));
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let mut probe = Command::new("unshare");
         probe

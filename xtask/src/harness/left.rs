@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
+/// What names of the folders of tests begin with.
+pub(super) const PREFIX: &str = "fpt-";
+
 /// What there was at one moment, as people would name it.
 #[derive(Debug)]
 pub(crate) struct Machine(BTreeSet<String>);
@@ -11,10 +14,13 @@ pub(crate) struct Machine(BTreeSet<String>);
 impl Machine {
     pub(crate) fn look() -> Self {
         let mut all = BTreeSet::new();
-        for folder in ["/dev/shm", "/var/tmp", "/tmp", "/run/netns"] {
+        for folder in ["/dev/shm", "/var/tmp", "/run/netns"] {
             let ours = names(folder).filter(|name| is_ours(name));
             all.extend(ours.map(|name| format!("the file {folder}/{name}")));
         }
+        // A user's folder of sockets stays in `/tmp`, as it does after any run; folders of tests do not.
+        let of_tests = names("/tmp").filter(|name| name.starts_with(PREFIX));
+        all.extend(of_tests.map(|name| format!("the folder /tmp/{name}")));
         all.extend(cgroups());
         all.extend(mounts());
         all.extend(swap_files());
@@ -31,7 +37,7 @@ impl Machine {
 
 /// Whether a name is one that Farpage or its tests give. `farpage-xtask` is kept between runs.
 fn is_ours(name: &str) -> bool {
-    (name.contains("farpage") || name.starts_with("fpt-")) && name != "farpage-xtask"
+    (name.contains("farpage") || name.starts_with(PREFIX)) && name != "farpage-xtask"
 }
 
 fn names(folder: &str) -> impl Iterator<Item = String> {
