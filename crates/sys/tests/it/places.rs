@@ -68,6 +68,8 @@ fn forked(in_child: impl FnOnce() -> bool) -> bool {
 
 #[test]
 fn places_of_views_are_kept_and_what_took_one_is_left_alone() {
+    // Where a view was mapped before, what keeps its place at a fork was noted before what takes it.
+    farpage_test_machine::in_own_process!();
     // SAFETY: the function takes nothing and lives as long as the process.
     let noted = unsafe { pthread_atfork(None, None, Some(takes_the_place)) };
     assert_eq!(noted, 0);
