@@ -59,8 +59,7 @@ pub(crate) fn fuzz(world: &World, mut args: Args) -> Result<()> {
 }
 
 fn build(world: &World) -> Result<PathBuf> {
-    let release = world.release_dir()?;
-    let target = release.parent().context("no target folder")?.join("fuzz");
+    let target = world.target_dir()?.join("fuzz");
     let mut cargo = Command::new("cargo");
     cargo.args([
         "build",

@@ -60,7 +60,7 @@ fn build(world: &World, out: &Path) -> Result<PathBuf> {
         .args(["--compatibility", &format!("manylinux_2_{GLIBC_MINOR}")])
         .arg("--out")
         .arg(&fresh)
-        .env("PATH", path_with(&world.venv().join("bin"))?)
+        .env("PATH", path_with_venv(world, &At::Front)?)
         .current_dir(world.root.join("crates/python"));
     proc::must(&mut maturin, "maturin")?;
     let mut built = fs::read_dir(&fresh)?.collect::<Result<Vec<_>, _>>()?;
@@ -69,7 +69,10 @@ fn build(world: &World, out: &Path) -> Result<PathBuf> {
     fs::create_dir_all(out)?;
     let wheel = out.canonicalize()?.join(name);
     fs::copy(&built, &wheel)?;
-    let module = target(world)?.join(TARGET).join("release/lib_farpage.so");
+    let module = world
+        .target_dir()?
+        .join(TARGET)
+        .join("release/lib_farpage.so");
     for part in [command, module] {
         fits_its_name(&name.to_string_lossy(), &fs::read(&part)?)
             .with_context(|| format!("{} is for newer systems", part.display()))?;
@@ -84,13 +87,13 @@ fn command(world: &World) -> Result<PathBuf> {
         .args(["zigbuild", "--release", "--quiet"])
         .args(["--package", "farpage-cli", "--target"])
         .arg(format!("{TARGET}.2.{GLIBC_MINOR}"))
-        .env("PATH", path_with(&world.venv().join("bin"))?)
+        .env("PATH", path_with_venv(world, &At::Front)?)
         .current_dir(&world.root);
     proc::must(&mut cargo, "cargo zigbuild of the command")?;
     let scripts = world.root.join("crates/python/data/scripts");
     fs::create_dir_all(&scripts)?;
     let command = scripts.join("farpage");
-    let built = target(world)?.join(TARGET).join("release/farpage");
+    let built = world.target_dir()?.join(TARGET).join("release/farpage");
     fs::copy(built, &command).context("no farpage was built")?;
     let mut strip = Command::new("strip");
     proc::must(strip.arg("--strip-debug").arg(&command), "strip")?;
@@ -123,13 +126,6 @@ fn fits_its_name(name: &str, part: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The folder of all builds.
-fn target(world: &World) -> Result<PathBuf> {
-    let release = world.release_dir()?;
-    let target = release.parent().context("no target folder")?;
-    Ok(target.to_owned())
-}
-
 /// A line of `xtask/requirements.txt`.
 fn pinned(world: &World, package: &str) -> Result<String> {
     let requirements = fs::read_to_string(world.root.join("xtask/requirements.txt"))?;
@@ -139,30 +135,41 @@ fn pinned(world: &World, package: &str) -> Result<String> {
         .with_context(|| format!("xtask/requirements.txt names no version of {package}"))
 }
 
-/// The PATH with one more folder, before all others.
-fn path_with(first: &Path) -> Result<OsString> {
+/// Where on the PATH a folder goes.
+enum At {
+    Front,
+    End,
+}
+
+/// The PATH, with the programs of `.venv`.
+fn path_with_venv(world: &World, at: &At) -> Result<OsString> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let all = std::iter::once(first.to_owned()).chain(env::split_paths(&path));
+    let mut all: Vec<PathBuf> = env::split_paths(&path).collect();
+    let place = match at {
+        At::Front => 0,
+        At::End => all.len(),
+    };
+    all.insert(place, world.venv().join("bin"));
     env::join_paths(all).context("a folder of the PATH has a colon in its name")
 }
 
-/// The PATH with one more folder, after all others.
-fn path_and(last: &Path) -> Result<OsString> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let all = env::split_paths(&path).chain(std::iter::once(last.to_owned()));
-    env::join_paths(all).context("a folder of the PATH has a colon in its name")
+/// The Python of the environment `name`, which lies under the target folder.
+fn python_of(world: &World, name: &str) -> Result<PathBuf> {
+    let base = world.target_dir()?.join("python");
+    Ok(base.join(name).join("bin/python"))
 }
 
-/// A new environment `name` under the target folder. That of `torch` sees the system's packages.
-fn environment(world: &World, name: &str, python: &Path) -> Result<PathBuf> {
-    let base = target(world)?.join("python").join(name);
-    let mut venv = Command::new(python);
-    venv.args(["-m", "venv", "--clear"]).arg(&base);
-    if name == "torch" {
+/// A new environment `name`. That of [`TORCH`] sees the system's packages.
+fn environment(world: &World, name: &str, base: &Path) -> Result<PathBuf> {
+    let python = python_of(world, name)?;
+    let folder = python.ancestors().nth(2).context("no folder")?;
+    let mut venv = Command::new(base);
+    venv.args(["-m", "venv", "--clear"]).arg(folder);
+    if name == TORCH {
         venv.arg("--system-site-packages");
     }
     proc::output(&mut venv, "python3 -m venv")?;
-    Ok(base.join("bin/python"))
+    Ok(python)
 }
 
 fn pip_install(python: &Path, what: &[&str]) -> Result<()> {
@@ -171,14 +178,20 @@ fn pip_install(python: &Path, what: &[&str]) -> Result<()> {
     proc::output(pip.args(what), "pip install").map(drop)
 }
 
-/// In a new environment with NumPy alone it is imported, and its command works; and with the oldest
-/// Python, where this machine has that.
+/// In a new environment with NumPy alone it is imported, and its command works. Where the system's Python
+/// is newer than the oldest, it is imported by that, too, if this machine has it.
 fn try_it(world: &World, wheel: &Path) -> Result<()> {
-    let python = environment(world, "bare", &setup::base_python()?)?;
+    let base = setup::base_python()?;
+    let python = environment(world, "bare", &base)?;
     pip_install(&python, &[&pinned(world, "numpy")?])?;
     import(world, &python, wheel)?;
     let mut doctor = Command::new(python.with_file_name("farpage"));
     proc::must(doctor.arg("doctor"), "farpage doctor")?;
+    let name = "import sys; print('python%d.%d' % sys.version_info[:2])";
+    let name = proc::output(Command::new(&base).args(["-c", name]), "python3")?;
+    if name.trim() == OLDEST_PYTHON {
+        return Ok(());
+    }
     let oldest = Path::new(OLDEST_PYTHON);
     if !has_venv(oldest) {
         println!("wheel: not tried with {OLDEST_PYTHON}, which this machine does not have");
@@ -206,32 +219,20 @@ fn import(world: &World, python: &Path, wheel: &Path) -> Result<()> {
     proc::must(import.args(["-c", program]).arg(file), "import farpage")
 }
 
-/// Where the tests of the package find it, as if it had been installed.
-struct Places {
-    python: PathBuf,
-    torch: PathBuf,
-}
-
-impl Places {
-    fn find(world: &World) -> Result<Self> {
-        let base = target(world)?.join("python");
-        Ok(Self {
-            python: base.join("tests/bin/python"),
-            torch: base.join("torch/bin/python"),
-        })
-    }
-}
+/// The environments in which the package's tests find it, as if it had been installed.
+const TESTS: &str = "tests";
+const TORCH: &str = "torch";
 
 /// Makes environments with the package, built as all tests are: no wheel is made. What was built is there.
 pub(crate) fn prepare(world: &World) -> Result<()> {
     setup::python(world)?;
     let debug = world.checked_dir()?;
-    let python = environment(world, "tests", &setup::base_python()?)?;
+    let python = environment(world, TESTS, &setup::base_python()?)?;
     // The packages of `.venv`, which are the pinned ones.
     let pth = packages(&python)?.join("pinned.pth");
     let pinned = packages(&world.python())?;
     fs::write(pth, pinned.to_string_lossy().as_bytes())?;
-    let torch = environment(world, "torch", Path::new(SYSTEM_PYTHON))?;
+    let torch = environment(world, TORCH, Path::new(SYSTEM_PYTHON))?;
     place(world, &debug, &python)?;
     place(world, &debug, &torch)
 }
@@ -240,7 +241,8 @@ pub(crate) fn prepare(world: &World) -> Result<()> {
 /// must be prepared.
 pub(crate) fn cases(world: &World) -> Result<Vec<Case>> {
     let debug = world.checked_dir()?;
-    let Places { python, torch } = Places::find(world)?;
+    let python = python_of(world, TESTS)?;
+    let torch = python_of(world, TORCH)?;
     let env = [
         ("FARPAGE_TEST_SERVER", debug.join("farpage-test-server")),
         ("FARPAGE_TORCH_PYTHON", torch),
@@ -249,7 +251,7 @@ pub(crate) fn cases(world: &World) -> Result<Vec<Case>> {
         ("FARPAGE_DOCS", world.root.join("docs")),
         ("PYTHONDONTWRITEBYTECODE", "1".into()),
         // Last, for py-spy, which prints where a Python program hangs.
-        ("PATH", path_and(&world.venv().join("bin"))?.into()),
+        ("PATH", path_with_venv(world, &At::End)?.into()),
     ];
     let case = |file: PathBuf| Case {
         name: format!(

@@ -63,19 +63,21 @@ impl World {
         self.venv().join("bin/python")
     }
 
+    /// The folder of all builds.
+    pub(crate) fn target_dir(&self) -> Result<PathBuf> {
+        let exe = std::env::current_exe()?; // TARGET/debug/xtask
+        let target = exe.parent().and_then(Path::parent);
+        Ok(target.context("no target folder")?.to_owned())
+    }
+
     /// Where this build's release binaries are.
     pub(crate) fn release_dir(&self) -> Result<PathBuf> {
-        let exe = std::env::current_exe()?; // TARGET/debug/xtask
-        let target = exe
-            .parent()
-            .and_then(Path::parent)
-            .context("no target folder")?;
-        Ok(target.join("release"))
+        Ok(self.target_dir()?.join("release"))
     }
 
     /// Where the programs that tests use are: what a release does, with checks.
     pub(crate) fn checked_dir(&self) -> Result<PathBuf> {
-        Ok(self.release_dir()?.with_file_name("debug"))
+        Ok(self.target_dir()?.join("debug"))
     }
 
     /// What runs of tests have in common in `/var/tmp`.

@@ -19,7 +19,7 @@ pub use guard::Guard;
 pub use settings::{HugePages, Machine, Setting};
 pub use started::Started;
 pub use swap::Swap;
-pub use until::{HANGS, Thread, pass, sleeps, until};
+pub use until::{HANGS, Thread, pass, sleeps, until, until_or};
 
 use std::path::Path;
 use std::process::Command;

@@ -13,10 +13,19 @@ const LOOK: Duration = Duration::from_millis(1);
 /// # Panics
 /// After [`HANGS`], with `what`.
 #[track_caller]
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn until(what: &str, is_so: impl FnMut() -> bool) {
+    until_or(|| what.to_owned(), is_so);
+}
+
+/// The same, where `what` tells how things stand in the end.
+///
+/// # Panics
+/// After [`HANGS`], with `what`.
+#[track_caller]
+pub fn until_or(what: impl Fn() -> String, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < HANGS, "waited in vain: {what}");
+        assert!(began.elapsed() < HANGS, "waited in vain: {}", what());
         std::thread::sleep(LOOK);
     }
 }

@@ -103,7 +103,7 @@ fn measured(world: &World) -> Result<Vec<Cell>> {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--quiet"]).args(package);
     proc::must(cargo.current_dir(&world.root), "cargo build")?;
-    let program = world.release_dir()?.with_file_name("debug").join("truth");
+    let program = world.checked_dir()?.join("truth");
     // Broken promises are what it fails for, too.
     let done = Command::new(&program).output();
     let done = done.with_context(|| format!("cannot start {}", program.display()))?;

@@ -228,20 +228,12 @@ fn last_lines(text: &str, count: usize) -> String {
 mod tests {
     use super::*;
 
-    fn case(script: &str, limit: Duration) -> Case {
-        Case {
-            name: "a case".into(),
-            program: "/bin/sh".into(),
-            args: ["-c", script].map(Into::into).into(),
-            env: Vec::new(),
-            folder: "/".into(),
-            limit,
-        }
+    fn case(script: &str) -> Case {
+        Case::of_shell("a case", script)
     }
 
     fn run(script: &str) -> Ran {
-        let cells = Cells::new(&[]).unwrap();
-        cells.run(&case(script, Duration::from_secs(600)))
+        Cells::new(&[]).unwrap().run(&case(script))
     }
 
     #[test]
@@ -264,10 +256,11 @@ mod tests {
     fn what_hangs_is_killed_with_its_descendants_and_their_stacks_are_told() {
         let cells = Cells::new(&[]).unwrap();
         let script = "trap '' TERM INT; setsid sleep 1000 & wait";
-        let failure = cells
-            .run(&case(script, Duration::from_millis(500)))
-            .failure
-            .unwrap();
+        let short = Case {
+            limit: Duration::from_millis(500),
+            ..case(script)
+        };
+        let failure = cells.run(&short).failure.unwrap();
         assert!(failure.contains("had not ended"), "{failure}");
         assert!(
             failure.contains("sleep 1000") && failure.contains("system call"),
@@ -288,10 +281,7 @@ mod tests {
         let own = Path::new("/var/tmp").join(format!("farpage-cell-{}", std::process::id()));
         fs::create_dir(&own).unwrap();
         let cells = Cells::new(&[&own]).unwrap();
-        let ran = cells.run(&case(
-            &format!("test -d {}", own.display()),
-            Duration::from_secs(600),
-        ));
+        let ran = cells.run(&case(&format!("test -d {}", own.display())));
         fs::remove_dir(&own).unwrap();
         assert_eq!(ran.failure, None);
     }
@@ -302,10 +292,7 @@ mod tests {
         if !cells.is_own {
             return println!("skipped: this user cannot have namespaces of its own");
         }
-        let ran = cells.run(&case(
-            "touch /dev/shm/one /var/tmp/two",
-            Duration::from_secs(600),
-        ));
+        let ran = cells.run(&case("touch /dev/shm/one /var/tmp/two"));
         let failure = ran.failure.unwrap();
         assert!(
             failure.contains("/dev/shm/one, the file /var/tmp/two"),

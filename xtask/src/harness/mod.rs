@@ -49,3 +49,18 @@ impl Ran {
         self.failure.is_none()
     }
 }
+
+#[cfg(test)]
+impl Case {
+    /// A script of the shell.
+    fn of_shell(name: &str, script: &str) -> Self {
+        Self {
+            name: name.into(),
+            program: "/bin/sh".into(),
+            args: ["-c", script].map(Into::into).into(),
+            env: Vec::new(),
+            folder: "/".into(),
+            limit: Duration::from_secs(600),
+        }
+    }
+}

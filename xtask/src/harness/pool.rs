@@ -165,17 +165,6 @@ impl News {
 mod tests {
     use super::*;
 
-    fn case(name: &str, script: &str) -> Case {
-        Case {
-            name: name.into(),
-            program: "/bin/sh".into(),
-            args: ["-c", script].map(Into::into).into(),
-            env: Vec::new(),
-            folder: "/".into(),
-            limit: Duration::from_secs(600),
-        }
-    }
-
     #[test]
     fn cases_run_side_by_side_and_each_is_told_once() {
         let pipe = std::env::temp_dir().join(format!("farpage-pool-{}", std::process::id()));
@@ -193,7 +182,10 @@ mod tests {
             fail_fast: false,
         };
         let mut told = Vec::new();
-        let cases = vec![case("writes", &writes), case("reads", &reads)];
+        let cases = vec![
+            Case::of_shell("writes", &writes),
+            Case::of_shell("reads", &reads),
+        ];
         let all = run_all(&pool, &cells, cases, |ran| told.push(ran.name.clone()));
         std::fs::remove_file(pipe).unwrap();
         assert!(all.iter().all(Ran::passed), "{all:?}");
@@ -209,9 +201,9 @@ mod tests {
             fail_fast: true,
         };
         let cases = vec![
-            case("one", "exit 1"),
-            case("two", "exit 0"),
-            case("three", "exit 0"),
+            Case::of_shell("one", "exit 1"),
+            Case::of_shell("two", "exit 0"),
+            Case::of_shell("three", "exit 0"),
         ];
         let all = run_all(&pool, &cells, cases, |_| ());
         assert!(!all[0].passed() && all.len() < 3);

@@ -104,14 +104,17 @@ fn short(world: &World, options: &Options, steps: &mut Steps) -> Result<Vec<Stri
     steps.run("lints", || lints(world))?;
     let cases = steps.run("build", || short_cases(world))?;
     let ran = steps.run("tests", || run(world, options.jobs, "short", cases))?;
-    slowest(&ran, 10);
-    let skipped = skips::check(world, &ran);
-    report::summary(&ran);
-    let failed = ran
-        .iter()
-        .filter(|ran| !ran.passed())
-        .map(|ran| ran.name.clone());
-    Ok(failed.chain(skipped?).collect())
+    let mut failed = failures(&ran);
+    failed.extend(skips::check(world, &ran)?);
+    Ok(failed)
+}
+
+/// Says how cases ended, and returns the names of those that failed.
+fn failures(ran: &[Ran]) -> Vec<String> {
+    slowest(ran, 10);
+    report::summary(ran);
+    let failed = ran.iter().filter(|ran| !ran.passed());
+    failed.map(|ran| ran.name.clone()).collect()
 }
 
 /// Builds what the short run needs, and lists its cases.
@@ -221,13 +224,7 @@ fn in_group(
     prepare(world, &left)?;
     let jobs = if group.is_alone() { 1 } else { options.jobs };
     let ran = steps.run(group.name(), || run(world, jobs, group.name(), left))?;
-    slowest(&ran, 10);
-    report::summary(&ran);
-    Ok(ran
-        .iter()
-        .filter(|ran| !ran.passed())
-        .map(|ran| ran.name.clone())
-        .collect())
+    Ok(failures(&ran))
 }
 
 /// Tests whose names have one of the words in them, of the short run and of the groups.

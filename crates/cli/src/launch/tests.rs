@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farpage_abi::Control;
+use farpage_test_machine::until;
 
 use super::{Running, start};
 use crate::options::{Memory, Prepared, RunOptions, THRESHOLD_BYTES};
@@ -60,18 +61,6 @@ fn tasks(control: &Control) -> Vec<u32> {
     // Above are those that are just being forked.
     ids.filter(|id| (1..=i32::MAX as u32).contains(id))
         .collect()
-}
-
-/// Waits until `wanted` holds; panics when it does not come true.
-fn until(what: &str, mut wanted: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !wanted() {
-        assert!(
-            started.elapsed() < Duration::from_secs(20),
-            "{what} does not come true"
-        );
-        std::thread::yield_now();
-    }
 }
 
 fn status(running: &mut Running) -> std::process::ExitStatus {

@@ -163,9 +163,7 @@ fn wait_until_it_sleeps(numbers: &Receiver<PathBuf>) {
             .next()
             .and_then(|rest| rest.chars().next())
     };
-    while state() != Some('S') {
-        thread::yield_now();
-    }
+    farpage_test_machine::until("the thread waits", || state() == Some('S'));
 }
 
 #[test]

@@ -188,18 +188,16 @@ fn what_was_recorded_comes_in_by_itself() {
         ..options
     };
     let memory = Memory::open(text(&path), &options).unwrap();
-    while memory.residency().len() < touched.len() {
-        std::thread::yield_now();
-    }
+    farpage_test_machine::until("what was recorded comes", || {
+        memory.residency().len() >= touched.len()
+    });
     // A source that has become shorter: what it still has of it.
     drop(memory);
     let cut = fs::OpenOptions::new().write(true).open(&path).unwrap();
     cut.set_len((17 << 20) + 100).unwrap();
     let memory = Memory::open(text(&path), &options).unwrap();
     let last = 17 << 20..(17 << 20) + 100;
-    while memory.residency().len() < 3 {
-        std::thread::yield_now();
-    }
+    farpage_test_machine::until("what is left of it comes", || memory.residency().len() >= 3);
     assert_eq!(memory.residency().last(), Some(&last));
 }
 

@@ -151,9 +151,9 @@ fn what_is_replayed_comes_in_its_order_half_the_budget_at_most() {
     let runs = [(2000, 2500), (0, 2000), (2500, 3000)];
     let runs = runs.map(|(start, end)| (0, PageRange::new(start, end)));
     task.host.replay(runs.to_vec()).unwrap();
-    while task.host.figures()[0].ahead_bytes < half * PAGE_BYTES as u64 {
-        std::thread::yield_now();
-    }
+    farpage_test_machine::until("half comes ahead", || {
+        task.host.figures()[0].ahead_bytes >= half * PAGE_BYTES as u64
+    });
     recorder.flush().unwrap();
     let mut asked: Vec<u64> = Vec::new();
     for run in Trace::read(&path).unwrap().runs {
@@ -195,9 +195,9 @@ fn wanting_pages_brings_them_in_without_a_fault() {
         pages: 200,
     };
     task.say(word, None);
-    while task.host.figures()[0].brought_bytes < 200 * PAGE_BYTES as u64 {
-        std::thread::yield_now();
-    }
+    farpage_test_machine::until("all pages come", || {
+        task.host.figures()[0].brought_bytes >= 200 * PAGE_BYTES as u64
+    });
     let bytes = task.map();
     let reads = task.source.reads.load(Ordering::Relaxed);
     check(&bytes[100 * PAGE_BYTES..300 * PAGE_BYTES], 100 * PAGE_BYTES);

@@ -43,9 +43,7 @@ fn what_others_write_back_just_then_is_waited_for() {
     thread::scope(|scope| {
         let held = store.pages.lock().unwrap();
         scope.spawn(|| object.clean(all).unwrap());
-        while object.figures().pager.open == 0 {
-            thread::yield_now();
-        }
+        farpage_test_machine::until("the pager is asked", || object.figures().pager.open > 0);
         let (tells, told) = channel();
         let (object, taken) = (&object, &taken);
         scope.spawn(move || {
@@ -147,16 +145,14 @@ fn new_pages_are_refused_while_nothing_can_leave_and_there_are_some_when_it_can(
     // A third of it has left before.
     let written = RAM + RAM / 3;
     (0..written).for_each(|page| write(&view, page));
-    while objects.resident_bytes() > RAM * PAGE_BYTES as u64 {
-        thread::yield_now();
-    }
+    farpage_test_machine::until("a third has left", || {
+        objects.resident_bytes() <= RAM * PAGE_BYTES as u64
+    });
     assert_eq!((objects.no_room(), objects.has_room(RAM)), (None, true));
     store.is_full.store(true, Ordering::Relaxed);
     // What there is comes and is written to, and is more than fits.
     (0..written).for_each(|page| write(&view, page));
-    while objects.no_room().is_none() {
-        thread::yield_now();
-    }
+    farpage_test_machine::until("there is no room", || objects.no_room().is_some());
     assert!(!objects.has_room(1));
     let new = 3 * RAM;
     assert_eq!(writes_elsewhere(objects, &object, new), Some(7), "SIGBUS");
@@ -165,9 +161,7 @@ fn new_pages_are_refused_while_nothing_can_leave_and_there_are_some_when_it_can(
     (0..written).for_each(|page| assert_eq!(read(&view, page), page + 1));
     assert!(objects.resident_bytes() <= (written + 16) * PAGE_BYTES as u64);
     store.is_full.store(false, Ordering::Relaxed);
-    while objects.no_room().is_some() {
-        thread::yield_now();
-    }
+    farpage_test_machine::until("there is room again", || objects.no_room().is_none());
     assert_eq!(writes_elsewhere(objects, &object, new), None);
     (0..written).for_each(|page| assert_eq!(read(&view, page), page + 1));
     assert!(objects.has_room(1));
@@ -192,9 +186,9 @@ fn an_object_that_cannot_keep_to_what_it_may_have_is_tried_now_and_then() {
     assert!(refused < most, "{refused} tries in {seconds} s");
     until("it is tried", || object.figures().pager.errors > 0);
     store.is_full.store(false, Ordering::Relaxed);
-    while object.resident() * PAGE_BYTES as u64 > MOST {
-        thread::yield_now();
-    }
+    farpage_test_machine::until("it keeps to what it may have", || {
+        object.resident() * PAGE_BYTES as u64 <= MOST
+    });
     (0..1024).for_each(|page| assert_eq!(read(&view, page), page + 1));
 }
 

@@ -89,9 +89,7 @@ fn a_new_page_takes_no_memory_before_it_is_charged() {
     control.resident_bytes.store(BUDGET, Ordering::Relaxed);
     thread::scope(|scope| {
         let writes = scope.spawn(|| word(&view, 7).store(7, Ordering::Relaxed));
-        while object.resident() == 0 {
-            thread::yield_now();
-        }
+        farpage_test_machine::until("a page comes", || object.resident() > 0);
         // It is on its way; its handler has let go of the lock.
         object.figures();
         let there = bytes_there(&object);

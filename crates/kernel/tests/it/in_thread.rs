@@ -162,9 +162,9 @@ fn a_locked_page_waits_until_the_lock_is_lifted() {
     memory.lock(PageRange::new(3, 4)).expect("locked");
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| memory.write(3 * PAGE_BYTES, &[9]).expect("inside"));
-        while pager.asked.load(Ordering::Relaxed) == 0 {
-            std::thread::yield_now();
-        }
+        farpage_test_machine::until("the pager is asked", || {
+            pager.asked.load(Ordering::Relaxed) > 0
+        });
         assert_eq!(number(&memory, 3), 3, "it may be read, and has not changed");
         assert!(!writer.is_finished());
         memory.unlock(PageRange::new(3, 4)).expect("unlocked");

@@ -203,9 +203,10 @@ fn wait_until_it_sleeps(thread: &AtomicU64) {
             .next()
             .and_then(|rest| rest.chars().next())
     };
-    while !matches!(thread.load(Ordering::Acquire), id if id != 0 && state(id) == Some('S')) {
-        std::thread::yield_now();
-    }
+    farpage_test_machine::until(
+        "the thread waits",
+        || matches!(thread.load(Ordering::Acquire), id if id != 0 && state(id) == Some('S')),
+    );
 }
 
 #[test]

@@ -583,9 +583,9 @@ fn a_smaller_budget_takes_effect_on_what_is_resident() {
     assert!(kernel.resident_bytes() > 20 << 20);
     assert!(kernel.set_ram(1 << 20).is_err());
     kernel.set_ram(8 << 20).unwrap();
-    while kernel.resident_bytes() > 8 << 20 {
-        std::thread::yield_now();
-    }
+    farpage_test_machine::until("the smaller budget is kept to", || {
+        kernel.resident_bytes() <= 8 << 20
+    });
     (0..8192).for_each(|page| assert_eq!(number(&memory, page), page as u64));
 }
 

@@ -114,9 +114,9 @@ fn whoever_dies_or_ends_is_seen() {
     write(manager.as_ref(), 7, &contents).unwrap();
     let outside = Arc::clone(&pair.outside);
     manager.set_default_memory_manager(outside).unwrap();
-    while manager.state().outside.is_none() || manager.state().is_moving {
-        std::thread::yield_now();
-    }
+    farpage_test_machine::until("all has moved outside", || {
+        manager.state().outside.is_some() && !manager.state().is_moving
+    });
     assert_eq!(read(pair.outside.as_ref(), 7, 1).unwrap().0, contents[0]);
     write(manager.as_ref(), 7, &contents).unwrap();
     pair.serving.end();
@@ -127,14 +127,12 @@ fn whoever_dies_or_ends_is_seen() {
     let next = self::pair(8 << 20);
     let outside = Arc::clone(&next.outside);
     manager.set_default_memory_manager(outside).unwrap();
-    while manager.state().outside.is_none() || manager.state().is_moving {
-        std::thread::yield_now();
-    }
+    farpage_test_machine::until("all has moved outside", || {
+        manager.state().outside.is_some() && !manager.state().is_moving
+    });
     write(manager.as_ref(), 8, &contents).unwrap();
     drop(next.serving);
-    while manager.state().lost.is_empty() {
-        std::thread::yield_now();
-    }
+    farpage_test_machine::until("the loss is noticed", || !manager.state().lost.is_empty());
     assert_eq!(read(manager.as_ref(), 8, 1).err(), Some(PagerError::Dead));
     let mut why = String::new();
     assert!(manager.explain(OBJECT, PageIndex(8), &mut why));
@@ -184,9 +182,9 @@ fn a_default_pager_that_lies_fails_calls_and_nothing_else() {
     let manager = Manager::start(Arc::new(inside)).unwrap();
     let outside = Arc::clone(&pair.outside);
     manager.set_default_memory_manager(outside).unwrap();
-    while manager.state().outside.is_none() {
-        std::thread::yield_now();
-    }
+    farpage_test_machine::until("there is an outer manager", || {
+        manager.state().outside.is_some()
+    });
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let callers: Vec<_> = (0..4u64)
@@ -228,9 +226,7 @@ fn a_default_pager_that_lies_fails_calls_and_nothing_else() {
             caller.join().unwrap();
         }
     });
-    while manager.state().lost.is_empty() {
-        std::thread::yield_now();
-    }
+    farpage_test_machine::until("the loss is noticed", || !manager.state().lost.is_empty());
     let contents = [support::contents(1, 1)];
     write(manager.as_ref(), 1, &contents).unwrap();
     assert_eq!(read(manager.as_ref(), 1, 1).unwrap().0, contents[0]);

@@ -13,6 +13,7 @@ use farpage_port::{
     CallError, Lent, Memory, Message, Node, Notice, ReceiveError, ReceiveRight, Right, SendError,
     SendRight, Sender,
 };
+use farpage_test_machine::{until, until_or};
 
 use crate::support::{descriptors, file_of, sockets, text_of};
 
@@ -87,11 +88,7 @@ fn what_is_not_answered_is_told() {
     let mut call = port.receive(LONG).unwrap();
     call.answer(Message::new(3)).unwrap();
     drop(port);
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !right.is_dead() {
-        assert!(Instant::now() < deadline);
-        std::thread::yield_now();
-    }
+    until("the right is dead", || right.is_dead());
     let answer = right.call(Message::new(4), LONG);
     assert!(matches!(answer, Err(CallError::Refused(SendError::Dead))));
 }
@@ -303,11 +300,8 @@ fn two_nodes_that_connect_often_share_one_link() {
         s.spawn(|| meet(&client, &at_client, &server));
         s.spawn(|| meet(&server, &ports[0], &client));
     });
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while descriptors() > before + 2 {
-        assert!(Instant::now() < deadline, "{} before", before);
-        std::thread::yield_now();
-    }
+    let now = || format!("{} descriptors, {before} before", descriptors());
+    until_or(now, || descriptors() <= before + 2);
 }
 
 #[test]

@@ -227,9 +227,9 @@ fn when_the_home_has_gone_all_is_over_and_the_file_is_as_of_the_last_flush() {
     all[0].server.flush(1).unwrap();
     assert!(sets(&views[1], 3, 7));
     dies(&all, 0, 2);
-    while has(&views[1], 3).is_some() || has(&views[2], 4).is_some() {
-        thread::yield_now();
-    }
+    farpage_test_machine::until("both views end", || {
+        has(&views[1], 3).is_none() && has(&views[2], 4).is_none()
+    });
     assert_eq!(
         (has(&views[1], 3), has(&views[2], 4), has(&views[2], 40)),
         (None, None, None)

@@ -215,9 +215,9 @@ fn when_who_takes_over_dies_another_does() {
         }
         thread::scope(|scope| {
             let leaving = scope.spawn(|| leaves(&all[0]));
-            while all[1].server.figures(1).unwrap().owned < 100 {
-                thread::yield_now();
-            }
+            farpage_test_machine::until("a hundred pages are owned", || {
+                all[1].server.figures(1).unwrap().owned >= 100
+            });
             dies(&all, 1, 2);
             assert_eq!(leaving.join().unwrap(), []);
         });

@@ -95,9 +95,7 @@ impl Grid {
     }
 
     fn wait_for(&self, sum: u64) {
-        while self.sum() < sum {
-            thread::yield_now();
-        }
+        farpage_test_machine::until("all is counted", || self.sum() >= sum);
     }
 
     /// One of them dies, in the middle of `rounds`; what the others go on with is right.
@@ -155,9 +153,7 @@ impl Grid {
             let figures = self.all[*one].server.figures(number).unwrap();
             figures.on_their_way == 0
         };
-        while !living.iter().all(is_settled) {
-            thread::yield_now();
-        }
+        farpage_test_machine::until("all copies are settled", || living.iter().all(is_settled));
     }
 }
 
@@ -264,9 +260,9 @@ fn a_fault_costs_one_message_more_at_most() {
     assert_eq!(costs(), 3, "a read: by the backup");
     assert_eq!(figures(|all| all.parcels), 1);
     assert_eq!(figures(|all| all.passed), 1);
-    while figures(|all| all.on_their_way) > 0 {
-        thread::yield_now();
-    }
+    farpage_test_machine::until("nothing is on its way", || {
+        figures(|all| all.on_their_way) == 0
+    });
     assert_eq!(word(3, 1).load(Ordering::Relaxed), 2);
     assert_eq!(costs(), 2, "what was written before has gone along");
     word(3, 0).store(3, Ordering::Relaxed);

@@ -90,9 +90,9 @@ fn of_a_page_that_is_lent_writers_wait_for_no_reader_who_sees_it_later() {
     word(&views[0]).store(2, Ordering::Relaxed);
     assert_eq!(costs(), 0, "three have copies");
     for view in &views[1..] {
-        while word(view).load(Ordering::Relaxed) != 2 {
-            thread::yield_now();
-        }
+        farpage_test_machine::until("the value is seen", || {
+            word(view).load(Ordering::Relaxed) == 2
+        });
     }
     costs();
     word(&views[2]).fetch_add(1, Ordering::Relaxed);
@@ -102,9 +102,9 @@ fn of_a_page_that_is_lent_writers_wait_for_no_reader_who_sees_it_later() {
         3,
         "nothing is lost"
     );
-    while word(&views[1]).load(Ordering::Relaxed) != 3 {
-        thread::yield_now();
-    }
+    farpage_test_machine::until("the value is seen", || {
+        word(&views[1]).load(Ordering::Relaxed) == 3
+    });
     // A copy that may be old does not take the place of the contents.
     dies(&all, 2, 2);
     assert_eq!(read(&views[1], 0), None);
@@ -129,9 +129,9 @@ fn nothing_that_is_written_is_lost_where_copies_are_lent() {
             }
         });
         for view in &views {
-            while word(view).load(Ordering::Relaxed) != 900 {
-                thread::yield_now();
-            }
+            farpage_test_machine::until("the value is seen", || {
+                word(view).load(Ordering::Relaxed) == 900
+            });
         }
     }
 }

@@ -239,9 +239,9 @@ fn an_extent_comes_whole_when_it_is_touched() {
     let memory = object.map().unwrap();
     check(&memory, 3 * MIB, 10);
     check(&memory, 7 * MIB, 10);
-    while remote.under_way.load(Ordering::Relaxed) > 0 {
-        std::thread::yield_now();
-    }
+    farpage_test_machine::until("no request is under way", || {
+        remote.under_way.load(Ordering::Relaxed) == 0
+    });
     let read = remote.read_bytes.load(Ordering::Relaxed);
     assert!(
         (5 * MIB..=6 * MIB).contains(&read),
@@ -289,9 +289,9 @@ fn who_waits_gets_it_when_the_server_is_back() {
     let memory = object.map().unwrap();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| check(&memory, 0, 1000));
-        while remote.order.lock().unwrap().len() < 4 {
-            std::thread::yield_now();
-        }
+        farpage_test_machine::until("four requests are made", || {
+            remote.order.lock().unwrap().len() >= 4
+        });
         assert!(!reader.is_finished(), "beyond the deadline");
         remote.down.store(false, Ordering::Relaxed);
     });

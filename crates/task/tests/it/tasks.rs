@@ -191,9 +191,7 @@ fn callers_of_a_task_that_is_killed_in_the_middle_are_told() {
                     done.fetch_add(1, Ordering::Relaxed);
                 }
             });
-            while done.load(Ordering::Relaxed) < 3 {
-                std::thread::yield_now();
-            }
+            farpage_test_machine::until("three are done", || done.load(Ordering::Relaxed) >= 3);
             support::tasks::kill(target.child.id());
             let error = calling.join().unwrap();
             assert!(matches!(error, TaskError::Call(_)), "{error}");

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farpage_abi::{ObjectId, PAGE_BYTES};
 use farpage_host::Objects;
@@ -16,6 +16,8 @@ use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_port::interface::{Both, Fd, Garbled, Incoming, Outgoing, Wire};
 use farpage_port::{Node, SendRight, interface};
 use farpage_services::{Host, Listed, Refusal, Service, Status};
+pub use farpage_test_machine::until;
+use farpage_test_machine::until_or;
 
 pub const PROGRAM: &str = "FARPAGE_TEST_PROGRAM";
 pub const RAM: u64 = 4 << 20;
@@ -166,18 +168,6 @@ impl Drop for Program {
 pub fn until_gone(host: &Host) {
     let left = || format!("{:?} {:?}", host.list(), host.pagers());
     until_or(left, || host.list().unwrap().is_empty());
-}
-
-pub fn until(what: &str, is_so: impl FnMut() -> bool) {
-    until_or(|| what.to_owned(), is_so);
-}
-
-fn until_or(what: impl Fn() -> String, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "not in time: {}", what());
-        std::thread::yield_now();
-    }
 }
 
 /// A host kernel that is attacked, and an honest client of it.

@@ -6,9 +6,10 @@ pub mod tasks;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farpage_task::{AddressSpace, PAGE_BYTES as PAGE};
+use farpage_test_machine::until_or;
 
 /// So long that only a fault is longer.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -58,11 +59,7 @@ pub fn until_at_least(at: u64, value: u64) {
 }
 
 fn until_it(at: u64, is: impl Fn(u64) -> bool) {
-    let began = Instant::now();
-    while !is(get(at)) {
-        assert!(began.elapsed() < PATIENCE, "{at:#x} stays {}", get(at));
-        std::thread::yield_now();
-    }
+    until_or(|| format!("{at:#x} stays {}", get(at)), || is(get(at)));
 }
 
 /// A process that was forked. Killed at the latest when this is dropped.
