@@ -63,7 +63,7 @@ pub(crate) static ARTEFACTS: [Artefact; 3] = [
             "dpkg --listfiles farpage | grep man1/farpage-run.1",
             RUN,
             "apt-get -qq purge farpage",
-            "! command -v farpage",
+            "test ! -e /usr/bin/farpage",
         ],
     },
 ];

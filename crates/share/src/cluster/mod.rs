@@ -441,6 +441,9 @@ impl Cluster {
             let (id, described, has_made) = match (inner.control.find(name), wish) {
                 (Ok((id, found)), wish) => {
                     fits(name, uid, &found.description, wish)?;
+                    // Its home may have joined just then. Whom this host does not know yet it would
+                    // take for dead, and what is there for lost.
+                    inner.knows_newest(id.0)?;
                     let wants_file = files.is_some() || backing.is_some();
                     let has_this = |files: &Files| inner.server.has_file(id.0, &files.file);
                     let is_this = files.as_ref().is_some_and(has_this);

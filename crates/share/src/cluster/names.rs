@@ -4,6 +4,7 @@
 //! until when they have done what it says, and goes on when all of its view have come so far.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -125,10 +126,15 @@ impl Inner {
         }
     }
 
-    /// Waits until this host knows the newest of an object: of when that is.
+    /// Waits until this host knows the newest of an object, and who was in the cluster then: of when
+    /// that is.
     pub(super) fn knows_newest(&self, number: u64) -> Result<i64, ControlError> {
         let revision = self.control.revision_of(ObjectId(number))?;
-        self.ask(&BTreeSet::from([self.own]), revision);
+        let round = self.rounds.begin(BTreeSet::from([self.own]));
+        self.is_asked(self.own, round, revision);
+        self.rounds.wait(round, || {
+            self.control.is_fenced() || self.is_over.load(Ordering::Acquire)
+        });
         Ok(revision)
     }
 

@@ -5,6 +5,7 @@ mod deaths;
 mod durable;
 mod foreign;
 mod hosts;
+mod late;
 mod leaving;
 mod linearizable;
 mod locked;
