@@ -12,7 +12,7 @@ use farpage_member::{Joining, Member};
 use farpage_services::cluster::{Consistency, Scheduler, Wanted};
 use farpage_services::{Access, Host};
 use farpage_share::{HaveError, OpenError, Unreleased, Wish, element_bytes};
-use farpage_sys::process;
+use farpage_sys::copy;
 use serde_json::{Value, json};
 
 use crate::error::{
@@ -323,8 +323,7 @@ pub unsafe extern "C" fn fp_shared_read(
             Where::Mapped(mapped) => {
                 for (part, into) in buffer.chunks_mut(PART).enumerate() {
                     let at = offset as usize + part * PART;
-                    process::copy_from(mapped.address() + at, into)
-                        .map_err(|_| not_had(mapped, at))?;
+                    copy::from(mapped.address() + at, into).map_err(|_| not_had(mapped, at))?;
                 }
                 Ok(())
             }
@@ -357,7 +356,7 @@ pub unsafe extern "C" fn fp_shared_write(
                 for (part, from) in buffer.chunks(PART).enumerate() {
                     let at = offset as usize + part * PART;
                     // SAFETY: the memory is shared, and no reference to it is anywhere.
-                    unsafe { process::copy_to(mapped.address() + at, from) }
+                    unsafe { copy::to(mapped.address() + at, from) }
                         .map_err(|_| not_had(mapped, at))?;
                 }
                 Ok(())

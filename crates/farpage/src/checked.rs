@@ -1,6 +1,6 @@
 //! Reading and writing by copying: what cannot be had is an error and no signal.
 
-use farpage_sys::process;
+use farpage_sys::copy;
 
 use crate::{Error, Memory, SourceError};
 
@@ -20,7 +20,7 @@ impl Memory {
             self.prefetch(start..start + part.len() as u64, |_| ())?;
             let from = self.as_ptr().addr() + start as usize;
             // It may have left again, and come back, or not.
-            process::copy_from(from, part).map_err(|_| self.lost(start))?;
+            copy::from(from, part).map_err(|_| self.lost(start))?;
         }
         Ok(())
     }
@@ -40,7 +40,7 @@ impl Memory {
             self.prefetch(start..start + part.len() as u64, |_| ())?;
             let to = self.as_ptr().addr() + start as usize;
             // SAFETY: inside the mapping, which no reference points into.
-            unsafe { process::copy_to(to, part) }.map_err(|_| self.lost(start))?;
+            unsafe { copy::to(to, part) }.map_err(|_| self.lost(start))?;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use linux_raw_sys::general as g;
 use crate::file::{self, Fd};
 use crate::raw::{Errno, Result};
 use crate::uffd::{self, Uffd, features, with_device};
-use crate::{mem, pagemap, process, syscall};
+use crate::{copy, mem, pagemap, syscall};
 
 /// Where it is.
 pub const AREA: Range<usize> = 0x6800_0000_0000..0x6F00_0000_0000;
@@ -150,7 +150,7 @@ impl Area {
     /// Copies bytes to what is mapped at `at`.
     ///
     /// # Errors
-    /// As [`process::copy_to`].
+    /// As [`copy::to`].
     ///
     /// # Panics
     /// When it is not in the area.
@@ -158,7 +158,7 @@ impl Area {
         let end = at.checked_add(bytes.len()).expect("an address");
         assert!(AREA.start <= at && end <= AREA.end, "beyond the area");
         // SAFETY: as for `map`.
-        unsafe { process::copy_to(at, bytes) }
+        unsafe { copy::to(at, bytes) }
     }
 
     /// Copies `range`, which can be read, into a file that has nothing there: the pages that this
@@ -375,7 +375,7 @@ mod tests {
         let data = file::data_from(Fd(file.as_raw_fd()), 3 * PAGE as u64).unwrap();
         assert_eq!(data, Some(3 * PAGE as u64..4 * PAGE as u64), "the writer's");
         let mut seen = vec![1; 4 * PAGE];
-        process::copy_from(range.start, &mut seen).unwrap();
+        copy::from(range.start, &mut seen).unwrap();
         assert_eq!((seen[0], seen[PAGE - 1], seen[PAGE]), (7, 7, 0));
         area.protect(
             &range,

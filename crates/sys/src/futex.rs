@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as g;
 
-use crate::{Errno, Result, process, syscall, time};
+use crate::{Errno, Result, copy, syscall, time};
 
 /// Waits while `*word == expected`, at most `timeout_ns` (`None`: no limit). Returns for any
 /// reason, wake-up or not.
@@ -88,7 +88,7 @@ pub fn touch(word: &AtomicU32) -> Result<()> {
         match touched {
             Ok(_) => return Ok(()),
             // It may only have been taken away just then: reading waits until it comes again.
-            Err(Errno::EFAULT) => process::copy_from(word.as_ptr().addr(), &mut [0; 4])?,
+            Err(Errno::EFAULT) => copy::from(word.as_ptr().addr(), &mut [0; 4])?,
             Err(errno) => return Err(errno),
         }
     }

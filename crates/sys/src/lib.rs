@@ -16,6 +16,7 @@ pub mod area;
 pub mod arena;
 pub mod buffer;
 pub mod control;
+pub mod copy;
 mod crc32c;
 pub mod elf;
 pub mod file;

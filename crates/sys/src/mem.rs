@@ -154,12 +154,22 @@ pub fn wire() -> Result<()> {
     unsafe { syscall!(g::__NR_mlockall, flags) }.map(drop)
 }
 
-/// The mapping that has an address, as `maps`, an open `/proc/self/maps`, tells: from its first address to
-/// behind the last.
+/// A mapping, as Linux tells it.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    /// From its first address to behind the last.
+    pub range: core::ops::Range<usize>,
+    /// Loads are allowed.
+    pub is_readable: bool,
+    /// Stores are allowed.
+    pub is_writable: bool,
+}
+
+/// The mapping that has an address, as `maps`, an open `/proc/self/maps`, tells.
 ///
 /// # Errors
 /// `ENOENT` when nothing is mapped there, `ENOTTY` before Linux 6.11.
-pub fn mapping_of(maps: Fd, at: usize) -> Result<core::ops::Range<usize>> {
+pub fn mapping_of(maps: Fd, at: usize) -> Result<Mapping> {
     /// `struct procmap_query`.
     #[repr(C)]
     struct Query {
@@ -168,8 +178,11 @@ pub fn mapping_of(maps: Fd, at: usize) -> Result<core::ops::Range<usize>> {
         address: u64,
         start: u64,
         end: u64,
-        others: [u64; 8],
+        access: u64,
+        others: [u64; 7],
     }
+    const READABLE: u64 = 1;
+    const WRITABLE: u64 = 2;
     const QUERY: u32 = 3 << 30 | (size_of::<Query>() as u32) << 16 | 0x66 << 8 | 17;
     let mut query = Query {
         size: size_of::<Query>() as u64,
@@ -177,11 +190,16 @@ pub fn mapping_of(maps: Fd, at: usize) -> Result<core::ops::Range<usize>> {
         address: at as u64,
         start: 0,
         end: 0,
-        others: [0; 8],
+        access: 0,
+        others: [0; 7],
     };
     // SAFETY: `query` is the structure that the request expects, without places for names.
     unsafe { ioctl(maps, QUERY, &mut query) }?;
-    Ok(query.start as usize..query.end as usize)
+    Ok(Mapping {
+        range: query.start as usize..query.end as usize,
+        is_readable: query.access & READABLE != 0,
+        is_writable: query.access & WRITABLE != 0,
+    })
 }
 
 /// A word of zeros, never freed, that is zero again in a child of fork.

@@ -79,43 +79,6 @@ pub fn wait(pid: u32) -> Result<i32> {
     }
 }
 
-/// Copies what is at `at` in this process to `into`. Where a load would raise a signal this fails.
-///
-/// # Errors
-/// `EFAULT` when not all could be copied; otherwise as `process_vm_readv(2)`.
-pub fn copy_from(at: usize, into: &mut [u8]) -> Result<()> {
-    let to = [into.as_mut_ptr().expose_provenance(), into.len()];
-    let from = [at, into.len()];
-    let (own, other) = (to.as_ptr(), from.as_ptr());
-    // SAFETY: both are one `iovec`; one names `into`, the other may name anything.
-    let done = unsafe { syscall!(g::__NR_process_vm_readv, id(), own, 1, other, 1, 0) };
-    whole(done, into.len())
-}
-
-/// Copies `bytes` to `at` in this process. Where a store would raise a signal this fails.
-///
-/// # Safety
-/// Nothing may rely on what is there.
-///
-/// # Errors
-/// `EFAULT` when not all could be copied; otherwise as `process_vm_writev(2)`.
-pub unsafe fn copy_to(at: usize, bytes: &[u8]) -> Result<()> {
-    let from = [bytes.as_ptr().expose_provenance(), bytes.len()];
-    let to = [at, bytes.len()];
-    let (own, other) = (from.as_ptr(), to.as_ptr());
-    // SAFETY: both are one `iovec`; the caller answers for what is written to.
-    let done = unsafe { syscall!(g::__NR_process_vm_writev, id(), own, 1, other, 1, 0) };
-    whole(done, bytes.len())
-}
-
-fn whole(done: Result<usize>, wanted: usize) -> Result<()> {
-    match done {
-        Ok(done) if done == wanted => Ok(()),
-        Ok(_) => Err(Errno::EFAULT),
-        Err(errno) => Err(errno),
-    }
-}
-
 /// The calling thread, and those that it makes, have memory without waiting for pages to be written,
 /// because it is they who write them.
 ///

@@ -99,7 +99,7 @@ pub struct BadAccess {
 pub type Answer = fn(BadAccess) -> bool;
 
 #[cfg(target_arch = "x86_64")]
-pub use sigbus::{answer_sigbus, is_answering_sigbus};
+pub use sigbus::{answer_sigbus, copy, ends_copies, is_answering_sigbus};
 
 /// Not known on this processor.
 ///
@@ -116,5 +116,20 @@ pub unsafe fn answer_sigbus(_: Answer) -> Result<()> {
 /// Not known on this processor.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn is_answering_sigbus() -> bool {
+    false
+}
+
+/// Not known on this processor.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn ends_copies() -> bool {
+    false
+}
+
+/// Not known on this processor.
+///
+/// # Safety
+/// Nothing is done.
+#[cfg(not(target_arch = "x86_64"))]
+pub unsafe fn copy(_: usize, _: usize, _: usize) -> bool {
     false
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use farpage_port::{Donated, Memory};
 use farpage_sys::area::Place;
-use farpage_sys::{Errno, memory_file, process};
+use farpage_sys::{Errno, copy, memory_file};
 
 use crate::map::{Backing, Piece};
 use crate::object::FrozenFile;
@@ -276,7 +276,7 @@ fn read_into(address: u64, into: &mut [u8]) -> Result<()> {
     let bytes = into.len() as u64;
     for (at, part) in into.chunks_mut(CHUNK).enumerate() {
         let from = address as usize + at * CHUNK;
-        match process::copy_from(from, part) {
+        match copy::from(from, part) {
             Ok(()) => {}
             Err(Errno::EFAULT) if look::is_mapped(address..address + bytes) => {
                 return Err(VmError::ProtectionFailure { address, bytes });

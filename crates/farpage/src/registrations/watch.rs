@@ -15,8 +15,9 @@ use std::thread::{self, Thread};
 use arc_swap::ArcSwapOption;
 use farpage_locked::OPEN;
 use farpage_sys::file::{self, Fd};
+use farpage_sys::mem::{self, Mapping};
 use farpage_sys::uffd::{self, Uffd, features};
-use farpage_sys::{Errno, mem, signal, socket};
+use farpage_sys::{Errno, signal, socket};
 
 use super::Shared;
 use super::error::RegisterError;
@@ -152,8 +153,12 @@ impl Watch {
             let maps = self.maps.as_ref().ok_or(Errno::ENOTTY);
             match maps.and_then(|maps| mem::mapping_of(Fd(maps.as_raw_fd()), at)) {
                 // All of the mapping, so that it is not divided.
-                Ok(whole) if self.register(whole.start, whole.end).is_ok() => at = whole.end,
-                Ok(whole) => {
+                Ok(Mapping { range: whole, .. })
+                    if self.register(whole.start, whole.end).is_ok() =>
+                {
+                    at = whole.end;
+                }
+                Ok(Mapping { range: whole, .. }) => {
                     let until = whole.end.min(end);
                     self.register(at, until)?;
                     at = until;

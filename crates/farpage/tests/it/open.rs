@@ -305,7 +305,7 @@ fn copying_bytes_that_cannot_be_had_is_an_error_and_no_signal() {
     assert!(error.to_string().contains("ends at byte"), "{error}");
     // Somebody has touched such a page, though not by a load, which would raise the signal.
     let lost = memory.as_ptr().addr() + (5 << 20);
-    assert!(farpage_sys::process::copy_from(lost, &mut [0; 8]).is_err());
+    assert!(farpage_sys::copy::from(lost, &mut [0; 8]).is_err());
     let error = memory.read_at(5 << 20, &mut bytes[..8]).unwrap_err();
     assert!(error.to_string().contains("ends at byte"), "{error}");
 }

@@ -32,7 +32,10 @@ struct Info {
 /// What is used of `ucontext_t`.
 #[repr(C)]
 struct Context {
-    before: [u64; 24],
+    before: [u64; 21],
+    /// Address of the instruction.
+    instruction: u64,
+    between_these: [u64; 2],
     /// Of the page fault: bit 0 the page is there, bit 1 a write.
     error: u64,
     between: [u64; 12],
@@ -41,6 +44,7 @@ struct Context {
 
 const _: () = {
     assert!(core::mem::offset_of!(Info, address) == 16);
+    assert!(core::mem::offset_of!(Context, instruction) == 168);
     assert!(core::mem::offset_of!(Context, error) == 192);
     assert!(core::mem::offset_of!(Context, mask) == 296);
 };
@@ -71,6 +75,10 @@ pub unsafe fn answer_sigbus(answer: Answer) -> Result<()> {
     if !ANSWERS.iter().any(is_taken) {
         return Err(Errno::EMFILE);
     }
+    install()
+}
+
+fn install() -> Result<()> {
     if INSTALLED.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
@@ -114,7 +122,7 @@ extern "C" fn restorer() {
 
 extern "C" fn on_sigbus(signal: i32, info: *mut Info, context: *mut Context) {
     // SAFETY: Linux passes both; they live until the handler returns.
-    let (seen, frame) = unsafe { (&*info, &*context) };
+    let (seen, frame) = unsafe { (&*info, &mut *context) };
     // A memory error (BUS_MCEERR_AR) is nobody's to answer: the access would fail for ever.
     const BUS_ADRERR: i32 = 2;
     if seen.code == BUS_ADRERR {
@@ -135,7 +143,61 @@ extern "C" fn on_sigbus(signal: i32, info: *mut Info, context: *mut Context) {
             }
         }
     }
+    if seen.code > 0 && ends_copy(frame) {
+        return;
+    }
     forward(signal, seen.code > 0, info, context);
+}
+
+/// True when SIGBUS of [`copy`] ends the copy and no thread: from now on, while nobody has another handler.
+pub fn ends_copies() -> bool {
+    install().is_ok() && is_answering_sigbus()
+}
+
+/// Copies, and says whether all of it was copied: SIGBUS ends it, if [`ends_copies`].
+///
+/// # Safety
+/// Both sides are mapped, the one to be read, the other to be written; nothing may rely on what is at `to`.
+pub unsafe fn copy(to: usize, from: usize, bytes: usize) -> bool {
+    let in_words = (to | from | bytes).is_multiple_of(8);
+    // SAFETY: the caller's.
+    let left = unsafe {
+        match in_words {
+            true => copy_words(to, from, 0, bytes / 8),
+            false => copy_bytes(to, from, 0, bytes),
+        }
+    };
+    left == 0
+}
+
+/// Returns how many were not copied. The first instruction is the copy: its address says what SIGBUS ended.
+#[unsafe(naked)]
+unsafe extern "C" fn copy_words(to: usize, from: usize, unused: usize, count: usize) -> usize {
+    naked_asm!("rep movsq", "mov rax, rcx", "ret")
+}
+
+/// As [`copy_words`].
+#[unsafe(naked)]
+unsafe extern "C" fn copy_bytes(to: usize, from: usize, unused: usize, count: usize) -> usize {
+    naked_asm!("rep movsb", "mov rax, rcx", "ret")
+}
+
+/// Where a copy goes on that SIGBUS ended: it returns to who called it.
+#[unsafe(naked)]
+extern "C" fn copy_ended() {
+    naked_asm!("mov rax, rcx", "ret")
+}
+
+fn ends_copy(frame: &mut Context) -> bool {
+    let copies = [
+        copy_words as *const () as u64,
+        copy_bytes as *const () as u64,
+    ];
+    let is_copy = copies.contains(&frame.instruction);
+    if is_copy {
+        frame.instruction = copy_ended as *const () as u64;
+    }
+    is_copy
 }
 
 /// Does what was done about SIGBUS before.

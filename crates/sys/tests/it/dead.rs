@@ -5,8 +5,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use farpage_sys::copy;
 use farpage_sys::file;
-use farpage_sys::process;
 use farpage_sys::uffd::{Uffd, with_device};
 use farpage_sys::view::View;
 
@@ -19,7 +19,7 @@ fn a_thread_that_was_let_in_and_not_woken_goes_on_when_nobody_answers_any_more()
     let view = with_device(|device| View::map(memory, PAGE, device)).unwrap();
     let (says, said) = channel();
     let at = view.address();
-    thread::spawn(move || says.send(process::copy_from(at, &mut [0])));
+    thread::spawn(move || says.send(copy::from(at, &mut [0])));
     let uffd = Uffd(view.userfaultfd());
     let fault = loop {
         if let [fault] = uffd.faults::<1>().unwrap().as_slice() {

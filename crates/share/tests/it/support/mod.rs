@@ -19,7 +19,7 @@ use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_share::{About, Consistency, Hosts, Scheduler, Server, Wire};
 use farpage_sys::file::Fd;
 use farpage_sys::view::View;
-use farpage_sys::{message, process, socket};
+use farpage_sys::{copy, message, socket};
 use farpage_test_machine::until;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -343,7 +343,7 @@ fn living(all: &[One]) -> Vec<u8> {
 /// A word of memory, which may be such as cannot be had: that is `None`, and no signal.
 pub fn read(view: &View, offset: usize) -> Option<u64> {
     let mut bytes = [0; 8];
-    process::copy_from(view.address() + offset, &mut bytes).ok()?;
+    copy::from(view.address() + offset, &mut bytes).ok()?;
     Some(u64::from_le_bytes(bytes))
 }
 
@@ -352,7 +352,7 @@ pub fn read(view: &View, offset: usize) -> Option<u64> {
 pub fn write(view: &View, offset: usize, word: u64) -> bool {
     let at = view.address() + offset;
     // SAFETY: it is a word of the mapping, which nobody has a reference to.
-    unsafe { process::copy_to(at, &word.to_le_bytes()) }.is_ok()
+    unsafe { copy::to(at, &word.to_le_bytes()) }.is_ok()
 }
 
 impl One {

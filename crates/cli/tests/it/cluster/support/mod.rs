@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use farpage_services::Host;
 use farpage_services::cluster::{Consistency, Scheduler, Wanted};
-use farpage_sys::process;
+use farpage_sys::copy;
 use farpage_test_machine::Started;
 
 use crate::support::up::{farpage, until};
@@ -120,7 +120,7 @@ pub fn run_client() {
                 for page in number(1)..number(2) {
                     let mut bytes = [0; 8];
                     let address = std::ptr::from_ref(word(page)).addr();
-                    let read = process::copy_from(address, &mut bytes).map(|_| bytes);
+                    let read = copy::from(address, &mut bytes).map(|_| bytes);
                     found[match read.map(u64::from_le_bytes) {
                         Ok(word) if word == page + 1 => 0,
                         Err(_) => 1,
