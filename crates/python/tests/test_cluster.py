@@ -148,7 +148,8 @@ b[25] = 3
     assert (a[25] == 3).all()
     # What a device is told of stays where it is.
     with a[:8].pin(write=True), fp.lock_area(a[:8], pinned=True) as locked:
-        locked.check()
+        if os.geteuid() == 0:  # others may not read frames
+            locked.check()
 
 
 def test_who_waits_to_pin_gives_up(sockets, script):

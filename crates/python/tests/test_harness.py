@@ -1,6 +1,7 @@
 """What `harness.py` promises, shown by a run of pytest within a test."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,9 +76,8 @@ def test_a_test_that_hangs_is_killed_with_all_that_it_started_and_stacks_are_pri
     assert "test_program.py::test_that_hangs did not end within 1 s" in said
     # Where Python was in the test, and where Linux was in the grandchild.
     assert "in test_that_hangs" in said
-    lines = [line for line in said.splitlines() if line.startswith("process ")]
-    line = next(line for line in lines if "pause" in line)
-    pid = int(line.split()[1].rstrip(","))
+    # Python prints its stacks meanwhile, perhaps within that line.
+    pid = int(re.search(r"process (\d+), a child of .*pause", said)[1])
     assert f"    {pid} python" in said and "system call" in said
     until(lambda: not watcher.parent(pid), "the grandchild is gone")
 

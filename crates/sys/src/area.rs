@@ -324,6 +324,14 @@ fn write_from(file: BorrowedFd<'_>, at: usize, bytes: usize, offset: u64) -> Res
             Ok(0) => return Err(Errno::EIO),
             Ok(put) => done += put,
             Err(Errno::EINTR) => {}
+            // It may only be that Linux does not wait for the page ([`copy`]).
+            Err(Errno::EFAULT) => {
+                let mut page = [0; PAGE];
+                let part = &mut page[..left.min(PAGE - from % PAGE)];
+                copy::from(from, part)?;
+                file::pwrite_all(Fd(fd), part, offset + done as u64)?;
+                done += part.len();
+            }
             Err(errno) => return Err(errno),
         }
     }

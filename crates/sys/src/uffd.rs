@@ -161,6 +161,14 @@ pub fn with_device<T>(act: impl FnOnce(Option<Fd>) -> T) -> T {
     result
 }
 
+/// True when this user's userfaultfd serves system calls, too ([`Tier`]).
+pub fn serves_system_calls() -> bool {
+    with_device(open).is_ok_and(|(uffd, tier)| {
+        crate::file::close(uffd.0);
+        tier != Tier::UserModeOnly
+    })
+}
+
 /// Opens a userfaultfd by the best way this process has, without enabling features yet.
 /// `device`: an open `/dev/userfaultfd`, if there is one.
 ///

@@ -1,6 +1,5 @@
 //! Locked memory and calls that fail half-way, on the real Linux, with a small budget.
 
-use farpage_abi::Tier;
 use farpage_kernel::{Kernel, PLACE_START};
 use farpage_sys::file::Fd;
 use farpage_sys::linux::general as g;
@@ -170,7 +169,7 @@ fn a_lock_moves_with_its_memory() {
 #[test]
 fn memory_that_linux_locked_alone_stays_and_can_be_written() {
     farpage_test_machine::in_own_process!();
-    if matches!(uffd::open(None), Ok((_, Tier::UserModeOnly))) {
+    if !uffd::serves_system_calls() {
         println!("skipped: Linux brings nothing in by itself for this user");
         return;
     }

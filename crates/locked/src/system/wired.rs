@@ -6,6 +6,7 @@ use std::vec::Vec;
 use std::{format, fs};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_sys::copy;
 use rustix::io::Errno;
 use rustix::mm::{self, Advice};
 use rustix::process::{Resource, getrlimit};
@@ -64,8 +65,26 @@ fn unwire(pages: PageRange) {
 }
 
 fn lock(pages: PageRange) -> Result<(), Errno> {
+    let (at, bytes) = (address(pages), pages.bytes() as usize);
     // SAFETY: changes no contents.
-    unsafe { mm::mlock(address(pages), pages.bytes() as usize) }
+    let locked = unsafe { mm::mlock(at, bytes) };
+    if locked != Err(Errno::NOMEM) {
+        return locked;
+    }
+    // The userfaultfd of an ordinary user does not bring pages in for Linux: what comes from now on, because
+    // this thread touches it, stays.
+    // SAFETY: as above.
+    unsafe { mm::mlock_with(at, bytes, mm::MlockFlags::ONFAULT) }?;
+    match is_touched(pages) {
+        true => Ok(()),
+        false => locked,
+    }
+}
+
+/// Reads of every page, and says whether that was possible.
+fn is_touched(pages: PageRange) -> bool {
+    let mut addresses = pages.iter().map(|page| page.0 as usize * PAGE_BYTES);
+    addresses.all(|at| copy::from(at, &mut [0]).is_ok())
 }
 
 fn unlock(pages: PageRange) -> Result<(), Errno> {
@@ -127,7 +146,7 @@ pub(super) fn unreadable(pages: PageRange) -> Option<LockError> {
                 Advice::LinuxPopulateRead,
             )
         };
-        read == Err(Errno::FAULT)
+        read == Err(Errno::FAULT) && !is_touched(pages)
     };
     let (mut start, mut end) = (pages.start.0, pages.end.0);
     if !fails(pages) {
