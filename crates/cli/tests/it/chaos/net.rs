@@ -2,6 +2,7 @@
 //!
 //! Hosts reach etcd through a proxy at the switch, which may be slow.
 
+use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -36,6 +37,8 @@ pub struct Net {
     name: String,
     pub folder: tempfile::TempDir,
     hosts: u8,
+    /// Processes whose clocks were set: one that is killed leaves what libfaketime had in `/dev/shm`.
+    clocked: RefCell<Vec<u32>>,
     etcd: Option<Child>,
     proxy: Proxy,
     /// Its last port is the store's.
@@ -72,6 +75,7 @@ impl Net {
             name,
             folder: tempfile::tempdir().unwrap(),
             hosts: 0,
+            clocked: RefCell::default(),
             etcd: None,
             proxy: Proxy::default(),
             switch: None,
@@ -179,7 +183,9 @@ impl Net {
             .args(["--host-name", &format!("host{number}")]);
         let said = appended(&self.said(number));
         command.stdout(said.try_clone().unwrap()).stderr(said);
-        command.stdin(Stdio::null()).spawn().unwrap()
+        let child = command.stdin(Stdio::null()).spawn().unwrap();
+        self.clocked.borrow_mut().push(child.id());
+        child
     }
 
     pub fn start_etcd(&mut self) {
@@ -276,6 +282,12 @@ impl Net {
             ip(&format!("netns del {}-{number}", self.name));
         }
         self.hosts = 0;
+        for process in self.clocked.take() {
+            for name in ["faketime_shm_", "sem.faketime_sem_"] {
+                // A process that ended by itself has removed it.
+                let _ = fs::remove_file(format!("/dev/shm/{name}{process}"));
+            }
+        }
         for space in ["etcd", "sw"] {
             ip(&format!("netns del {}-{space}", self.name));
         }
