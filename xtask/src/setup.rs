@@ -98,6 +98,8 @@ const NEEDS: &[(Probe, &str, &[Part])] = {
             "iproute2",
             &[Short, Chaos, S390x, Peers],
         ),
+        // Tests send signals by kill(1).
+        (Probe::Program("kill"), "procps", ALL),
         (Probe::Program("node"), "nodejs", &[Corpus, Peers]),
         (Probe::Program("javac"), "default-jdk-headless", &[Corpus]),
         (Probe::Program("go"), "golang-go", &[Corpus, Peers]),
