@@ -18,7 +18,12 @@ impl Args {
     /// Takes the next word that is not an option.
     pub(crate) fn word(&mut self) -> Option<String> {
         let first = self.left.first()?;
-        (!first.starts_with("--") || first == "--help").then(|| self.left.remove(0))
+        (!first.starts_with('-')).then(|| self.left.remove(0))
+    }
+
+    /// Takes `--help` or `-h` if it is there.
+    pub(crate) fn wants_help(&mut self) -> bool {
+        self.flag("--help") || self.flag("-h")
     }
 
     /// Takes `--name` if it is there.
@@ -80,6 +85,16 @@ mod tests {
         assert_eq!(a.values("--only").unwrap(), ["a", "b"]);
         assert_eq!(a.word().as_deref(), Some("x"));
         assert!(a.finish().is_ok());
+    }
+
+    #[test]
+    fn help_is_never_taken_for_a_word() {
+        let mut a = args("test --help");
+        assert_eq!(a.word().as_deref(), Some("test"));
+        assert_eq!(a.word(), None);
+        assert!(a.wants_help());
+        assert!(args("-h").wants_help());
+        assert!(!args("test helps").wants_help());
     }
 
     #[test]

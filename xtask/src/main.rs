@@ -82,8 +82,14 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     signals::reset()?;
     let mut args = Args::new(std::env::args().skip(1));
+    let command = args.word();
+    // The benches tell of their own options.
+    if command.as_deref() != Some("bench") && args.wants_help() {
+        println!("{USAGE}");
+        return Ok(());
+    }
     let world = World::find()?;
-    match args.word().as_deref() {
+    match command.as_deref() {
         Some("setup") => args
             .finish()
             .and_then(|()| setup::setup(&world, setup::ALL)),
@@ -103,10 +109,10 @@ fn run() -> Result<()> {
             harness::be_busy(&args.word().unwrap_or_default())?;
             args.finish()
         }
-        Some("help" | "--help" | "-h") => {
+        Some("help") => {
             println!("{USAGE}");
             Ok(())
         }
-        other => bail!("unknown command {:?}\n{USAGE}", other.unwrap_or("")),
+        other => bail!("unknown command {:?}\n{USAGE}", other.unwrap_or_default()),
     }
 }

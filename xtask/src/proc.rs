@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use farpage_test_machine::Guard;
+use rustix::process::{self, Pid, Signal};
 
 use crate::harness::tell;
 
@@ -148,18 +149,22 @@ pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
 }
 
 fn kill_group(group: u32) {
-    let _ = Command::new("kill")
-        .args(["-KILL", "--", &format!("-{group}")])
-        .output();
+    if let Some(group) = Pid::from_raw(group as i32) {
+        let _ = process::kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// Kills a process, unless it has ended.
+pub(crate) fn kill(process: u32) {
+    if let Some(process) = Pid::from_raw(process as i32) {
+        let _ = process::kill_process(process, Signal::KILL);
+    }
 }
 
 fn kill_tree(root: u32) {
     let tree = descendants(root);
     kill_group(root);
-    let _ = Command::new("kill")
-        .arg("-KILL")
-        .args(tree.iter().map(u32::to_string))
-        .output();
+    tree.into_iter().for_each(kill);
 }
 
 /// `root` and all that descend from it.

@@ -201,7 +201,7 @@ const BENCHES: [Bench; 19] = [
 
 /// Runs one bench or several, one after the other.
 pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
-    let is_help = args.flag("--help");
+    let is_help = args.wants_help();
     let mut chosen = Vec::new();
     while let Some(word) = args.word() {
         chosen.push(find(&word)?);

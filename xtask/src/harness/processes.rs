@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::proc;
 use crate::world::which;
 
 /// Processes that have `NAME=VALUE` in their environment and have not ended.
@@ -34,10 +35,7 @@ pub(super) fn kill(mark: &str) -> bool {
         if began.elapsed() > Duration::from_secs(60) {
             return false;
         }
-        let pids = left.iter().map(u32::to_string);
-        let mut kill = Command::new("kill");
-        kill.arg("-KILL").args(pids).stderr(Stdio::null());
-        let _ = kill.status();
+        left.into_iter().for_each(proc::kill);
         thread::sleep(Duration::from_millis(20));
     }
 }

@@ -87,9 +87,8 @@ mod tests {
     #[test]
     fn the_state_of_a_process_is_told() {
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
-        let id = child.id().to_string();
-        let stopped = Command::new("kill").args(["-STOP", &id]).status().unwrap();
-        assert!(stopped.success());
+        let id = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(id, rustix::process::Signal::STOP).unwrap();
         while state(child.id()) != Some('T') {
             std::thread::yield_now();
         }

@@ -165,17 +165,12 @@ impl Inner {
         hosts.into_iter().map(Host).filter(move |host| *host != own)
     }
 
-    /// Asks hosts to say when they have come so far, and waits. Who has not.
+    /// Asks other hosts to say when they have come so far, and waits. Who has not.
     fn ask(&self, hosts: &BTreeSet<Host>, revision: i64) -> BTreeSet<Host> {
         let round = self.rounds.begin(hosts.clone());
         for host in hosts {
-            match *host == self.own {
-                true => self.is_asked(*host, round, revision),
-                false => {
-                    let question = put(&(round, revision));
-                    self.post.sends(*host, Kind::Done, &[&question]);
-                }
-            }
+            let question = put(&(round, revision));
+            self.post.sends(*host, Kind::Done, &[&question]);
         }
         let began = Instant::now();
         let is_over = || self.control.is_fenced() || began.elapsed() > PATIENCE;

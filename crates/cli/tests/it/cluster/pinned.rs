@@ -83,6 +83,10 @@ fn programs_in_c_keep_pages_at_their_host() {
     net.until_members(2);
     kernels[0].signal("-STOP");
     net.until_members(1);
+    // A host whose lease has ended is let in again, unless another has put it out before it wakes.
+    until("the other host has put it out", || {
+        !kernels[1].says(&["ls", "--hosts"]).contains("host0")
+    });
     kernels[0].signal("-CONT");
     let mut said = String::new();
     until("the program finds out", || {
