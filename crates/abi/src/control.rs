@@ -13,13 +13,15 @@ use crate::trace::TraceRing;
 /// First word of a control block.
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"farpage\0");
 /// Layout version; a mismatch is refused.
-pub const CONTROL_VERSION: u32 = 1;
+pub const CONTROL_VERSION: u32 = 2;
 /// Processes that one tree can have at a time with accounts of their own.
 pub const TASKS_MAX: usize = 4096;
 /// Paging files of one tree, over its whole life.
 pub const SPILL_FILES_MAX: usize = 8;
 /// Bytes in one segment, the unit in which paging files are claimed and returned.
 pub const SEGMENT_BYTES: usize = 1 << 20;
+/// In [`Control::compressed_best_bytes`]: pages go to paging files as they are.
+pub const BEST_IS_NONE: u64 = 1;
 /// Segments of one paging file.
 pub const SEGMENTS_MAX: usize = 1 << 20;
 /// Tasks that can hold one segment by name; one more makes the segment stay until the tree ends.
@@ -328,6 +330,9 @@ pub struct Control {
     pub budget_bytes: AtomicU64,
     /// Largest size of the compressed tier, part of the budget, bytes.
     pub compressed_max_bytes: AtomicU64,
+    /// Size of the compressed tier that proved best, bytes; 0: nothing is known yet.
+    /// [`BEST_IS_NONE`]: to have none.
+    pub compressed_best_bytes: AtomicU64,
     /// Anonymous private mappings below this size are left alone, bytes.
     pub threshold_bytes: AtomicU64,
     /// Sum over tasks of their resident bytes; the budget is checked against this.

@@ -11,7 +11,7 @@ pub mod shm;
 mod trace;
 
 pub use control::{
-    CONTROL_MAGIC, CONTROL_VERSION, Control, Counters, Death, HOLDERS, Inject, RINGS,
+    BEST_IS_NONE, CONTROL_MAGIC, CONTROL_VERSION, Control, Counters, Death, HOLDERS, Inject, RINGS,
     SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SegmentLine, SpillFile, SpillState, TASKS_MAX,
     TaskSlot, Tier, fds,
 };

@@ -93,12 +93,14 @@ pub struct MemoryArgs {
     /// RAM that pages may take, compressed part included
     ///
     /// At least 16M. A percentage is of the memory that this process may use: its cgroup's limit
-    /// or what the machine has available, whichever is less. [default: 80%]
+    /// or what the machine has available, whichever is less. Without it, what the cgroup leaves,
+    /// as that changes; without a cgroup's limit, 80% of what is available.
     #[arg(long, value_name = "SIZE")]
     pub ram: Option<String>,
     /// Part of it that may hold compressed pages; 0 turns compression off
     ///
-    /// A percentage is of --ram. [default: 25%]
+    /// A percentage is of --ram. `run` takes as much of it as pays, and none where nothing does.
+    /// [default: 75%; of a host kernel: 25%]
     #[arg(long, value_name = "SIZE")]
     pub compressed: Option<String>,
     #[command(flatten)]

@@ -26,7 +26,7 @@ pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
     let name = &args.program[0];
     let path = std::env::var_os("PATH");
     Ok(RunOptions {
-        memory: memory(&args.memory, limit)?,
+        memory: memory(&args.memory, limit, COMPRESSED_OF_RUN)?,
         threshold_bytes: absolute("--threshold", args.threshold.as_deref())?
             .unwrap_or(THRESHOLD_BYTES),
         maps: maps::options(&args.map, &maps::folder()?)?,
@@ -44,14 +44,21 @@ pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
     })
 }
 
-/// Checks the sizes and completes them.
+/// The most that compressed pages may take without `--compressed` where their part sizes itself.
+pub const COMPRESSED_OF_RUN: Size = Size::Percent(75.0);
+/// The same where it is what it may be.
+pub const COMPRESSED_OF_HOST: Size = Size::Percent(25.0);
+
+/// Checks the sizes and completes them; `compressed` stands for `--compressed`, unless it is said.
 ///
 /// # Errors
 /// As [`options`].
-pub fn memory(args: &MemoryArgs, limit: &MemoryLimit) -> Result<Memory> {
+pub fn memory(args: &MemoryArgs, limit: &MemoryLimit, compressed: Size) -> Result<Memory> {
     let ram_bytes = ram(args, limit)?;
-    let compressed_max_bytes = compressed(args, ram_bytes)?;
-    with_files(&args.files, ram_bytes, compressed_max_bytes)
+    let compressed_max_bytes = compressed_max(args, ram_bytes, compressed)?;
+    let mut memory = with_files(&args.files, ram_bytes, compressed_max_bytes)?;
+    memory.follows_cgroup = args.ram.is_none() && limit.cgroup.is_some();
+    Ok(memory)
 }
 
 /// As [`memory`], for a process that has compressed pages only.
@@ -76,6 +83,7 @@ fn with_files(args: &FileArgs, ram_bytes: u64, compressed_max_bytes: u64) -> Res
     spill_file::check_count(spill_dirs.len())?;
     Ok(Memory {
         ram_bytes,
+        follows_cgroup: false,
         compressed_max_bytes,
         spill_limit_bytes: spill_limit(args, spill_dirs.len())?,
         spill_dirs: absolute_dirs(spill_dirs),
@@ -124,13 +132,13 @@ fn ram(args: &MemoryArgs, limit: &MemoryLimit) -> Result<u64> {
     Ok(bytes)
 }
 
-fn compressed(args: &MemoryArgs, ram_bytes: u64) -> Result<u64> {
-    let (size, shown) = match &args.compressed {
-        Some(text) => (Size::parse("--compressed", text)?, text.as_str()),
-        None => (Size::Percent(25.0), "25%"),
-    };
-    let bytes = size.of(ram_bytes) / PAGE * PAGE;
+fn compressed_max(args: &MemoryArgs, ram_bytes: u64, unless_said: Size) -> Result<u64> {
     let most = ram_bytes - RESIDENT_MIN_BYTES;
+    let bytes = |size: Size| size.of(ram_bytes) / PAGE * PAGE;
+    let Some(shown) = &args.compressed else {
+        return Ok(bytes(unless_said).min(most));
+    };
+    let bytes = bytes(Size::parse("--compressed", shown)?);
     if bytes > most {
         bail!(
             "cannot run with --compressed {shown}: it is part of --ram ({}), of which {} must \
@@ -207,7 +215,7 @@ mod tests {
     fn defaults_follow_from_the_memory_limit() {
         let options = prepare(&["--spill", "/tmp"]).unwrap();
         assert_eq!(options.memory.ram_bytes, 8 << 30);
-        assert_eq!(options.memory.compressed_max_bytes, 2 << 30);
+        assert_eq!(options.memory.compressed_max_bytes, 6 << 30);
         assert_eq!(options.memory.spill_dirs, [Path::new("/tmp")]);
         assert_eq!(options.memory.spill_limit_bytes, None);
         assert_eq!(options.threshold_bytes, 128 << 10);

@@ -73,7 +73,7 @@ pub struct UpArgs {
 pub fn main(args: &UpArgs) -> Result<()> {
     web::check(&args.web)?;
     let of_machine = MemoryLimit::read();
-    let memory = prepare::memory(&args.memory, &of_machine)?;
+    let memory = prepare::memory(&args.memory, &of_machine, prepare::COMPRESSED_OF_HOST)?;
     let (lock_limit, frames) = args.locking.read(&of_machine)?;
     let user_ram = user_ram(args, memory.ram_bytes)?;
     let socket = args.socket.clone().unwrap_or_else(default_socket);

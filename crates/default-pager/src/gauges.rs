@@ -2,15 +2,23 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use farpage_abi::{Control, Counters, PAGE_BYTES, SEGMENT_BYTES};
+use farpage_abi::{BEST_IS_NONE, Control, Counters, PAGE_BYTES, SEGMENT_BYTES};
 use farpage_sys::futex;
 
+use crate::sizing::{Change, Sizes};
+
 const SEGMENT: u64 = SEGMENT_BYTES as u64;
+/// The least that the tier of one task has, where there is one.
+const LEAST: u64 = 2 * SEGMENT;
+/// Pages that leave as they are before the tier is tried again where it did not pay: 128 MiB.
+const TRY_AGAIN_PAGES: u64 = 1 << 15;
 
 /// The control block, seen from one task.
 pub(crate) struct Gauges {
     pub(crate) control: &'static Control,
     slot: AtomicUsize,
+    /// Pages that left since it proved best to have no tier.
+    without_tier: AtomicU64,
 }
 
 impl Gauges {
@@ -18,6 +26,7 @@ impl Gauges {
         Self {
             control,
             slot: AtomicUsize::new(slot),
+            without_tier: AtomicU64::new(0),
         }
     }
 
@@ -33,18 +42,19 @@ impl Gauges {
         &self.control.tasks[self.slot()].counters
     }
 
-    /// Charges one segment of RAM if the tier's limit and, with `in_budget`, the budget allow. The
-    /// budget may be passed by one segment: the pages that go into it are given back right after.
-    pub(crate) fn try_charge(&self, in_budget: bool) -> bool {
+    /// Charges one segment of RAM if the tier's size is below `limit` and, with `in_budget`, the
+    /// budget allows it. The budget may be passed by one segment: the pages that go into it are
+    /// given back right after.
+    pub(crate) fn try_charge(&self, limit: u64, in_budget: bool) -> bool {
         let control = self.control;
-        let max = control.compressed_max_bytes.load(Ordering::Relaxed);
         let tier = control
             .compressed_bytes
             .fetch_add(SEGMENT, Ordering::AcqRel)
             + SEGMENT;
         let resident = control.resident_bytes.load(Ordering::Relaxed);
         let budget = control.budget_bytes.load(Ordering::Relaxed);
-        let fits = tier <= max && (!in_budget || tier + resident <= budget.saturating_add(SEGMENT));
+        let fits =
+            tier <= limit && (!in_budget || tier + resident <= budget.saturating_add(SEGMENT));
         if fits {
             add(&self.counters().compressed_bytes, SEGMENT);
         } else {
@@ -55,10 +65,86 @@ impl Gauges {
         fits
     }
 
-    /// True when the tier is not above its limit.
-    pub(crate) fn within_limit(&self) -> bool {
-        let max = self.control.compressed_max_bytes.load(Ordering::Relaxed);
-        self.control.compressed_bytes.load(Ordering::Relaxed) <= max
+    /// The most that the tier may take, bytes.
+    pub(crate) fn most(&self) -> u64 {
+        self.control.compressed_max_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How large the tier should be where paging files take what it does not: the size that proves
+    /// best, and for each task so much that it can pack anything at all.
+    pub(crate) fn best(&self) -> u64 {
+        let control = self.control;
+        let own = self.counters().compressed_bytes.load(Ordering::Relaxed);
+        match control.compressed_best_bytes.load(Ordering::Relaxed) {
+            BEST_IS_NONE => 0,
+            _ if own < LEAST => self.most(),
+            0 => self.at_first(),
+            best => best.min(self.most()),
+        }
+    }
+
+    /// True when it proved best to have no tier. Every now and then, when so many pages have left
+    /// as they are that they would have filled it many times, it is tried again.
+    pub(crate) fn is_without_tier(&self, pages: u64) -> bool {
+        let best = &self.control.compressed_best_bytes;
+        if best.load(Ordering::Relaxed) != BEST_IS_NONE {
+            return false;
+        }
+        let left = self.without_tier.fetch_add(pages, Ordering::Relaxed) + pages;
+        if left < TRY_AGAIN_PAGES {
+            return true;
+        }
+        self.without_tier.store(0, Ordering::Relaxed);
+        best.store(LEAST, Ordering::Relaxed);
+        false
+    }
+
+    /// True when this task has memory in the tier.
+    pub(crate) fn has_tier(&self) -> bool {
+        self.counters().compressed_bytes.load(Ordering::Relaxed) > 0
+    }
+
+    fn at_first(&self) -> u64 {
+        let budget = self.control.budget_bytes.load(Ordering::Relaxed);
+        (budget / 16).max(LEAST).min(self.most())
+    }
+
+    /// The tier should be larger, by an eighth, or smaller, by a quarter.
+    pub(crate) fn resize(&self, change: Change) {
+        let resized = |best: u64| {
+            let best = match best {
+                0 => self.at_first(),
+                BEST_IS_NONE => return None,
+                best => best,
+            };
+            let step = |part: u64| (best / part).max(SEGMENT);
+            Some(match change {
+                Change::Grow => (best + step(8)).min(self.most().max(LEAST)),
+                Change::Shrink if best > LEAST => (best - step(4)).max(LEAST),
+                Change::Shrink => BEST_IS_NONE,
+                Change::Stay => best,
+            })
+        };
+        let word = &self.control.compressed_best_bytes;
+        let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, resized);
+    }
+
+    /// Pages of this task that are in use, pages that came in since it began, and memory that its
+    /// part of the tier takes, with what that stands for.
+    pub(crate) fn sizes(&self) -> Sizes {
+        let counters = self.counters();
+        let pages = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed) / PAGE_BYTES as u64;
+        let came = [
+            &counters.zero_fills,
+            &counters.page_ins_compressed,
+            &counters.page_ins_spilled,
+        ];
+        Sizes {
+            resident: pages(&counters.resident_bytes),
+            tier: pages(&counters.compressed_bytes),
+            packed: pages(&counters.compressed_from_bytes),
+            came: came.iter().map(|pages| pages.load(Ordering::Relaxed)).sum(),
+        }
     }
 
     /// Charges one segment without asking.

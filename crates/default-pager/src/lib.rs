@@ -28,6 +28,7 @@ mod record;
 mod rings;
 mod room;
 mod segments;
+mod sizing;
 mod slots;
 mod table;
 
@@ -41,7 +42,8 @@ use crate::codec::Misses;
 use crate::drain::Drain;
 use crate::files::Files;
 use crate::gauges::Gauges;
-use crate::page_in::Reader;
+use crate::location::At;
+use crate::page_in::{Demand, Reader};
 use crate::page_out::{CHUNK_PAGES, Chunk, Writer};
 use crate::plan::Wanted;
 use crate::pool::Pool;
@@ -157,8 +159,9 @@ impl DefaultPager {
 }
 
 impl Pager for DefaultPager {
-    /// Pages from the compressed tier are given away (`precious`); pages from paging files are
-    /// copies (`clean`): unchanged, they may be dropped again. A page that was changed is worth a
+    /// Pages from the compressed tier are given away (`precious`), and so are those that are asked
+    /// for to be written; other pages from paging files are copies (`clean`): unchanged, they may be
+    /// dropped again. A page that was changed is worth a
     /// `discard`, which frees its old place at once; the next `data_write` does so anyway.
     fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
         let _inside = self.gate.enter();
@@ -179,7 +182,17 @@ impl Pager for DefaultPager {
             stride,
             pages: buffer.len() / PAGE_BYTES,
         };
-        self.supply(wanted, buffer)
+        self.supply(wanted, Access::Read, Demand::None, buffer)
+    }
+
+    fn is_at_hand(&self, object: ObjectId, page: PageIndex) -> bool {
+        let _inside = self.gate.enter();
+        let state = self.state.lock();
+        match state.table.get(object, page.0).at() {
+            At::Zero => true,
+            At::Packed { segment, .. } => state.segments[segment as usize].place.is_none(),
+            At::Raw { .. } | At::Nowhere => false,
+        }
     }
 
     /// On an error some of the pages may have been taken: writing them again does no harm. A

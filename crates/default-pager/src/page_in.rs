@@ -1,11 +1,13 @@
 //! `data_request`: what is asked for is looked up under the lock and read without it.
 
-use farpage_abi::PAGE_BYTES;
+use core::sync::atomic::Ordering;
+
+use farpage_abi::{Access, PAGE_BYTES};
 use farpage_pagers::{DataRequest, PagerError, Supplied};
 use farpage_sys::buffer::Buffer;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::ring::{DEPTH, Read};
-use farpage_sys::{Errno, crc32c};
+use farpage_sys::{Errno, crc32c, time};
 
 use crate::DefaultPager;
 use crate::codec::{Decoder, decode_fast, decode_stored};
@@ -15,6 +17,22 @@ use crate::location::{At, Location};
 use crate::plan::{BOUNCE_BYTES, Part, RUN_PAGES, Run, Source, Wanted, plan};
 use crate::record::{Coding, Header};
 use crate::rings::Lazy;
+use crate::sizing::From;
+
+/// Requests for pages in the tier are timed once in so many.
+const TIMED_EVERY: u64 = 8;
+
+/// Pages that come together with those that a thread waits for; more come after it goes on.
+const AT_FIRST_PAGES: usize = 15;
+
+/// Who waits for pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Demand {
+    /// A thread that has faulted.
+    Fault,
+    /// Nobody yet.
+    None,
+}
 
 /// What one request needs.
 pub(crate) struct Reader {
@@ -47,28 +65,52 @@ impl Wanted {
 
 impl DefaultPager {
     pub(crate) fn request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
-        self.supply(Wanted::of(&request), request.buffer())
+        let mut wanted = Wanted::of(&request);
+        let access = request.access();
+        let demand = match request.is_ahead_of_need() {
+            true => Demand::None,
+            false => Demand::Fault,
+        };
+        if demand == Demand::Fault {
+            // The thread goes on while the others are read.
+            wanted.pages = wanted.pages.min(request.needed() as usize + AT_FIRST_PAGES);
+        }
+        self.supply(wanted, access, demand, request.buffer())
     }
 
     /// Puts the first of the pages that are wanted into `buffer`.
-    pub(crate) fn supply(&self, wanted: Wanted, buffer: &mut [u8]) -> Result<Supplied, PagerError> {
-        let run = self.begin(wanted, buffer)?;
-        let read = self.read(&run, &mut buffer[..run.count * PAGE_BYTES]);
-        let memory = run.is_in_memory();
-        let given = if memory {
-            *read.as_ref().unwrap_or(&0)
-        } else {
-            0
-        };
-        self.finish(&run, given);
-        let count = read? as u64;
+    pub(crate) fn supply(
+        &self,
+        wanted: Wanted,
+        access: Access,
+        demand: Demand,
+        buffer: &mut [u8],
+    ) -> Result<Supplied, PagerError> {
+        let (run, from) = self.begin(wanted, buffer)?;
         let counters = self.shared.gauges.counters();
-        if memory {
-            add(&counters.page_ins_compressed, count);
+        let memory = run.is_in_memory();
+        let before = counters.page_ins_compressed.load(Ordering::Relaxed);
+        let is_timed = !memory || before.is_multiple_of(TIMED_EVERY);
+        let began = is_timed.then(time::now_ns);
+        let read = self.read(&run, &mut buffer[..run.count * PAGE_BYTES]);
+        let took = began.map(|began| time::now_ns() - began);
+        let gives = memory || access == Access::Write;
+        let given = match (&read, gives) {
+            (Ok(count), true) => *count,
+            _ => 0,
+        };
+        let waited = from.filter(|_| demand == Demand::Fault);
+        self.finish(&run, given, waited.map(|from| (from, took)));
+        let count = read? as u64;
+        let counter = match memory {
+            true => &counters.page_ins_compressed,
+            false => &counters.page_ins_spilled,
+        };
+        add(counter, count);
+        if gives {
             self.tidy();
             Ok(Supplied::precious(count))
         } else {
-            add(&counters.page_ins_spilled, count);
             Ok(Supplied::clean(count))
         }
     }
@@ -76,14 +118,15 @@ impl DefaultPager {
     /// Copies pages for the pager's own use: nothing is given away. Returns how many.
     pub(crate) fn copy_out(&self, mut request: DataRequest<'_>) -> Result<usize, PagerError> {
         let wanted = Wanted::of(&request);
-        let run = self.begin(wanted, request.buffer())?;
+        let (run, _) = self.begin(wanted, request.buffer())?;
         let read = self.read(&run, &mut request.buffer()[..run.count * PAGE_BYTES]);
-        self.finish(&run, 0);
+        self.finish(&run, 0, None);
         read
     }
 
-    /// Looks up where pages are and keeps that from being freed until `finish`.
-    fn begin(&self, wanted: Wanted, buffer: &[u8]) -> Result<Run, PagerError> {
+    /// Looks up where pages are and keeps that from being freed until `finish`. Says where the
+    /// first comes from, unless it is zeros.
+    fn begin(&self, wanted: Wanted, buffer: &[u8]) -> Result<(Run, Option<From>), PagerError> {
         let pages = wanted.pages.min(RUN_PAGES);
         // What is not aligned is read through one buffer of ours, one after another.
         let parts_max = if is_aligned(buffer) { DEPTH } else { 1 };
@@ -92,7 +135,14 @@ impl DefaultPager {
         for id in run.segments() {
             state.segment(id).readers += 1;
         }
-        Ok(run)
+        let from = run.segments().next().map(|id| {
+            let age = state.segment(id).age;
+            match run.is_in_memory() {
+                true => From::Tier { age },
+                false => From::File { age },
+            }
+        });
+        Ok((run, from))
     }
 
     fn read(&self, run: &Run, buffer: &mut [u8]) -> Result<usize, PagerError> {
@@ -106,9 +156,17 @@ impl DefaultPager {
         }
     }
 
-    /// Ends the read; the first `given` pages are the kernel's alone now.
-    fn finish(&self, run: &Run, given: usize) {
+    /// Ends the read; the first `given` pages are the kernel's alone now. What a fault waited for
+    /// was `seen` to come from somewhere, in some time.
+    fn finish(&self, run: &Run, given: usize, seen: Option<(From, Option<u64>)>) {
         let mut state = self.state.lock();
+        if let Some((from, ns)) = seen {
+            state.sizing.came_from(from, ns);
+            if given == 0 {
+                let key = u64::from(run.object.0) << 41 | run.page(0);
+                state.sizing.read(key, self.shared.gauges.sizes());
+            }
+        }
         for id in run.segments() {
             state.segment(id).readers -= 1;
         }

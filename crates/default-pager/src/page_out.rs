@@ -88,7 +88,11 @@ impl DefaultPager {
     /// Takes a chunk of at most [`CHUNK_PAGES`] pages.
     pub(crate) fn write_out(&self, chunk: Chunk<'_>) -> Result<(), PagerError> {
         let mut writer = self.writers.lend();
-        self.sort(&mut writer, chunk);
+        let packs = self.packs(chunk);
+        if !packs {
+            self.shed()?;
+        }
+        self.sort(&mut writer, chunk, packs);
         let pages = chunk.pages.iter().map(|page| page.page.0);
         if !self.state.lock().table.hold(chunk.object, pages.clone()) {
             return Err(PagerError::OutOfSpace);
@@ -118,13 +122,15 @@ impl DefaultPager {
         }
     }
 
-    /// Compresses what compresses.
-    fn sort(&self, writer: &mut Writer, chunk: Chunk<'_>) {
-        let control = self.shared.gauges.control;
-        let tier = control
-            .compressed_max_bytes
-            .load(core::sync::atomic::Ordering::Relaxed);
-        let tier = tier >= farpage_abi::SEGMENT_BYTES as u64;
+    /// True when pages are to be compressed.
+    fn packs(&self, chunk: Chunk<'_>) -> bool {
+        let gauges = &self.shared.gauges;
+        let can = gauges.most() >= farpage_abi::SEGMENT_BYTES as u64;
+        can && !(self.shared.files.any() && gauges.is_without_tier(chunk.pages.len() as u64))
+    }
+
+    /// Compresses what compresses, if the chunk `packs`.
+    fn sort(&self, writer: &mut Writer, chunk: Chunk<'_>, packs: bool) {
         let object = chunk.object;
         let mut at = 0;
         writer.fates.clear();
@@ -132,7 +138,7 @@ impl DefaultPager {
             let number = page.page.0;
             let fate = if is_zero(page.bytes) {
                 Fate::Zero
-            } else if !tier || !self.misses.worth_trying(object, number) {
+            } else if !packs || !self.misses.worth_trying(object, number) {
                 Fate::Raw
             } else {
                 let room = &mut writer.scratch[at..];

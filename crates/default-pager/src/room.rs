@@ -13,7 +13,7 @@ use crate::record::{Header, record_bytes};
 use crate::segments::{Growth, State};
 
 /// A segment with less alive than this is packed rather than written out.
-pub(crate) const SPARSE_BYTES: usize = SEGMENT_BYTES / 10 * 6;
+pub(crate) const SPARSE_BYTES: usize = SEGMENT_BYTES / 10 * 8;
 /// Records moved while the lock is held once.
 const MOVE_RECORDS: usize = 32;
 
@@ -49,10 +49,11 @@ impl DefaultPager {
                 }
                 self.seal(&mut state, id);
             }
+            state.resize(&self.shared);
         }
         let mut wrote = false;
         loop {
-            if self.open_new(Growth::InBudget) || self.pack_sparse() {
+            if self.pack_sparse() || self.open_new(Growth::InBudget) {
                 if wrote {
                     self.write_behind(behind);
                 }
@@ -149,6 +150,24 @@ impl DefaultPager {
                 }
                 offset = next;
             }
+        }
+    }
+
+    /// Writes a segment out, if there is one: the tier is given up.
+    pub(crate) fn shed(&self) -> Result<(), PagerError> {
+        if !self.shared.gauges.has_tier() || !self.shared.files.any() {
+            return Ok(());
+        }
+        let mut room = self.room.lock();
+        {
+            let mut state = self.state.lock();
+            if let Some(id) = state.open_packed {
+                self.seal(&mut state, id);
+            }
+        }
+        match self.write_oldest(&mut room.behind) {
+            Ok(_) | Err(PagerError::OutOfSpace) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 

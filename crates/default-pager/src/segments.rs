@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use farpage_abi::{ObjectId, PageRange, SEGMENT_BYTES};
 use farpage_sys::arena::Arena;
@@ -11,6 +12,7 @@ use crate::gauges::Gauges;
 use crate::location::{At, Location};
 use crate::record::record_bytes;
 use crate::rings::Permission;
+use crate::sizing::{Pages, Sizing, Zones};
 use crate::table::Table;
 
 /// Pages in a raw segment.
@@ -123,6 +125,7 @@ pub(crate) struct State {
     /// Segment where the last dead slots were found.
     pub(crate) hole_from: usize,
     ages: u64,
+    pub(crate) sizing: Sizing,
 }
 
 impl State {
@@ -141,6 +144,7 @@ impl State {
             open_raw: None,
             hole_from: 0,
             ages: 0,
+            sizing: Sizing::new(),
         })
     }
 
@@ -190,8 +194,13 @@ impl State {
 
     fn take_ram(&mut self, shared: &Shared, growth: Growth) -> Option<Ram> {
         let gauges = &shared.gauges;
+        let limit = match growth {
+            Growth::InBudget if shared.files.any() => gauges.best(),
+            Growth::InBudget | Growth::InLimit | Growth::Forced => gauges.most(),
+        };
         // A slot that was given up a moment ago is warm and still paid for.
-        if growth == Growth::Forced || gauges.within_limit() {
+        let tier = gauges.control.compressed_bytes.load(Ordering::Relaxed);
+        if growth == Growth::Forced || tier <= limit {
             let warm = self.retired.iter().position(|ram| ram.charged);
             if let Some(ram) = warm.map(|at| self.retired.swap_remove(at)) {
                 let cleared = shared.arena.clear(ram.slot, false);
@@ -203,8 +212,8 @@ impl State {
             return None;
         }
         let paid = match growth {
-            Growth::InBudget => gauges.try_charge(true),
-            Growth::InLimit => gauges.try_charge(false),
+            Growth::InBudget => gauges.try_charge(limit, true),
+            Growth::InLimit => gauges.try_charge(limit, false),
             Growth::Forced => {
                 gauges.charge();
                 true
@@ -327,6 +336,32 @@ impl State {
         segment.counted = true;
         segment.place = Some(place);
         shared.gauges.in_files(pages);
+    }
+
+    /// The zones of the compressed tier, as of now, and the pages that lie in those of before.
+    fn zones(&self) -> (Zones, Pages) {
+        let before = self.sizing.zones();
+        let mut pages = Pages::default();
+        let mut oldest = self.ages + 1;
+        let packed = |segment: &&Segment| matches!(segment.kind, Kind::Packed);
+        for segment in self.segments.iter().filter(packed) {
+            let (age, live) = (segment.age, segment.live as u64);
+            let in_tier = segment.ram.is_some() && segment.place.is_none();
+            if in_tier {
+                oldest = oldest.min(age);
+                pages.near += live * u64::from(age >= before.near);
+            }
+            let is_far = age < before.far && (in_tier || age >= before.gone);
+            pages.far += live * u64::from(is_far);
+        }
+        (Zones::of(oldest, self.ages + 1), pages)
+    }
+
+    /// Looks again how large the tier should be: a segment is full.
+    pub(crate) fn resize(&mut self, shared: &Shared) {
+        let (zones, pages) = self.zones();
+        let change = self.sizing.turn(pages, zones, shared.gauges.sizes());
+        shared.gauges.resize(change);
     }
 
     /// A retired slot whose memory is to be given back.

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use farpage_abi::{Control, Counters, PAGE_BYTES, TASKS_MAX, TaskSlot};
+use farpage_abi::{BEST_IS_NONE, Control, Counters, PAGE_BYTES, TASKS_MAX, TaskSlot};
 use farpage_sys::futex;
 use farpage_sys::pressure::{self, Turns};
 
@@ -158,11 +158,13 @@ impl Account {
     /// before the pages that go into it are given back, and pages that are in the program and on
     /// their way out.
     fn headroom(&self, budget: u64) -> u64 {
-        let segments = self.tasks.load(Ordering::Relaxed) << 20;
-        (budget / 32)
-            .clamp(2 << 20, 4 << 20)
-            .max(segments)
-            .min(budget / 4)
+        let best = self.control.compressed_best_bytes.load(Ordering::Relaxed);
+        let segments = match best {
+            BEST_IS_NONE => 0,
+            _ => self.tasks.load(Ordering::Relaxed) << 20,
+        };
+        let on_their_way = (budget / 64).clamp(512 << 10, 4 << 20);
+        on_their_way.max(segments).min(budget / 4)
     }
 
     /// Counts the tasks that hold memory.
@@ -181,7 +183,7 @@ impl Account {
     /// Memory kept free so that faults need not wait for page-out, bytes.
     pub(crate) fn reserve(&self) -> u64 {
         let budget = self.control.budget_bytes.load(Ordering::Relaxed);
-        (budget / 32).clamp(512 << 10, 32 << 20)
+        (budget / 64).clamp(256 << 10, 32 << 20)
     }
 
     /// Pages that may lie aside for a last chance.

@@ -30,8 +30,9 @@ impl Kernel {
         stall: &mut Stall,
     ) {
         let mut rest = pages;
+        let access = self.access_to_ask_for(pages, fault, source);
         while !rest.is_empty() {
-            let Some(answer) = self.ask(page, rest, fault.write, source, buffer) else {
+            let Some(answer) = self.ask(page, rest, access, source, buffer) else {
                 return;
             };
             let supplied = match answer {
@@ -43,6 +44,9 @@ impl Kernel {
             rest = PageRange::new(came.end.0, pages.end.0);
             let from = buffer.bytes(came.pages() as usize).as_ptr() as usize;
             self.came_in(came, page);
+            if source.temporary && !supplied.precious {
+                self.rewrites.came(came.start, came.pages());
+            }
             // The thread goes on when its page is there, whatever else comes.
             let split = came
                 .end
@@ -61,12 +65,25 @@ impl Kernel {
         }
     }
 
+    /// To write is asked for what is about to be written. The default pager then gives its copy
+    /// away, and the first write costs no fault.
+    fn access_to_ask_for(&self, pages: PageRange, fault: Fault, source: &Source) -> Access {
+        let written = match source.temporary {
+            true => fault.write && pages.pages() == 1 || self.rewrites.expected(pages.start),
+            false => fault.write,
+        };
+        match written {
+            true => Access::Write,
+            false => Access::Read,
+        }
+    }
+
     /// Asks the pager for `rest`. `None`: a ticket has been made of the request, and answers it.
     fn ask(
         &'static self,
         page: PageIndex,
         rest: PageRange,
-        write: bool,
+        access: Access,
         source: &Source,
         buffer: &mut Buffer,
     ) -> Option<Result<Supplied, PagerError>> {
@@ -75,7 +92,6 @@ impl Kernel {
         } else {
             1
         };
-        let access = if write { Access::Write } else { Access::Read };
         let space = buffer.bytes(rest.pages() as usize);
         let asked = object_pages(source, rest);
         let ticket = AtomicU64::new(NO_TICKET);
@@ -85,7 +101,7 @@ impl Kernel {
             id
         };
         let mut request = DataRequest::new(source.object, asked, needed, access, space);
-        if page == NOBODY {
+        if !rest.contains(page) {
             request = request.ahead_of_need();
         }
         let answer = source.pager.data_request(request.or_later(self, &make));

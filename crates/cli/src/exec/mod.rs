@@ -212,7 +212,7 @@ fn options(
     let name = OsString::from(&all[0].path);
     Ok(RunOptions {
         stdio: false,
-        memory: prepare::memory(&args.memory, limit)?,
+        memory: prepare::memory(&args.memory, limit, prepare::COMPRESSED_OF_RUN)?,
         threshold_bytes: THRESHOLD_BYTES,
         program: PathBuf::from(&name),
         args: [&[name], &args.program[1..]].concat(),

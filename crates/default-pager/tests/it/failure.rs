@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use farpage_abi::{PageIndex, PageRange, SpillState};
+use farpage_abi::{Access, BEST_IS_NONE, PageIndex, PageRange, SpillState};
 use farpage_default_pager::DefaultPager;
 use farpage_pagers::{Pager, PagerError};
 use farpage_sys::buffer::Buffer;
@@ -85,6 +85,52 @@ fn records_in_files_come_back_by_runs() {
     assert!(supplied.pages > 16, "{}", supplied.pages);
     assert!(pager.contains(OBJECT, PageIndex(100)), "the copy is kept");
     read_all(&pager, 1, 0..40_000);
+    pager.terminate(OBJECT);
+    check_empty(control, 1);
+}
+
+#[test]
+fn who_waits_for_the_first_page_of_a_run_gets_a_few_at_first() {
+    let (_control, _file, pager) = with_file(MIB, 64);
+    write(&pager, OBJECT, &pages(1, 0..40_000), true).unwrap();
+    let supplied = request_now(&pager, OBJECT, 100, 256, Access::Read).unwrap();
+    assert_eq!((supplied.pages, supplied.precious), (16, false));
+    pager.terminate(OBJECT);
+}
+
+#[test]
+fn a_page_that_is_asked_for_to_be_written_is_given_away() {
+    let (control, _file, pager) = with_file(0, 64);
+    write(&pager, OBJECT, &pages(1, 0..400), true).unwrap();
+    let kept = request_now(&pager, OBJECT, 100, 1, Access::Read).unwrap();
+    assert!(!kept.precious && pager.contains(OBJECT, PageIndex(100)));
+    let given = request_now(&pager, OBJECT, 100, 1, Access::Write).unwrap();
+    assert!(given.precious && !pager.contains(OBJECT, PageIndex(100)));
+    read_all(&pager, 1, 101..400);
+    pager.terminate(OBJECT);
+    check_empty(control, 1);
+}
+
+#[test]
+fn a_tier_that_did_not_prove_itself_is_given_up_and_tried_again() {
+    let (control, _file, pager) = with_file(8 * MIB, 512);
+    write(&pager, OBJECT, &pages(1, 0..2000), true).unwrap();
+    let tier = || control.compressed_bytes.load(Ordering::Relaxed);
+    assert!(tier() > 0);
+    control
+        .compressed_best_bytes
+        .store(BEST_IS_NONE, Ordering::Relaxed);
+    let mut next = 2000;
+    let mut write_until = |done: &dyn Fn() -> bool, most: u64| {
+        while !done() {
+            write(&pager, OBJECT, &pages(1, next..next + 256), true).unwrap();
+            next += 256;
+            assert!(next < most, "{next} pages, tier {}", tier());
+        }
+    };
+    write_until(&|| tier() == 0, 10_000);
+    write_until(&|| tier() > 0, 50_000);
+    read_all(&pager, 1, 0..2000);
     pager.terminate(OBJECT);
     check_empty(control, 1);
 }

@@ -192,9 +192,22 @@ pub fn request_at(
     let shift = if aligned { 0 } else { 24 };
     let bytes = &mut buffer[shift..shift + range.bytes() as usize];
     let request = DataRequest::new(object, range, 1, Access::Read, bytes);
-    let supplied = pager.data_request(request)?;
+    let supplied = pager.data_request(request.ahead_of_need())?;
     let pages = bytes.as_chunks().0[..supplied.pages as usize].to_vec();
     Ok((supplied, pages))
+}
+
+/// As [`request`], by a thread that waits for the first page, and will write to it or not.
+pub fn request_now(
+    pager: &DefaultPager,
+    object: ObjectId,
+    first: u64,
+    count: u64,
+    access: Access,
+) -> Result<Supplied, PagerError> {
+    let range = PageRange::new(first, first + count);
+    let mut buffer = Buffer::new(range.bytes() as usize).unwrap();
+    pager.data_request(DataRequest::new(object, range, 1, access, &mut buffer))
 }
 
 /// One request for as many pages as `count`, `stride` apart.
