@@ -7,7 +7,7 @@ use farpage_object::{CLUSTER_PAGES, State as PageState};
 use farpage_sys::{Errno, mem};
 
 use crate::evict::BATCH;
-use crate::kernel::{Kernel, State};
+use crate::kernel::{Kernel, State, drop_shadow};
 use crate::layout::shadow_of;
 use crate::regions::{Source, address_of, pages_of};
 
@@ -45,7 +45,10 @@ impl Kernel {
     /// [`Kernel::write_runs`] ends. `None` when nothing is.
     fn begin_cleaning(&self, pages: PageRange) -> Option<(Vec<PageRange>, Source)> {
         let idle = |state: PageState| {
-            matches!(state, PageState::Clean | PageState::Out | PageState::Absent)
+            matches!(
+                state,
+                PageState::Clean | PageState::Spare | PageState::Out | PageState::Absent
+            )
         };
         let state = self.state.lock();
         if !state.pages.any(pages, |state| !idle(state)) {
@@ -91,10 +94,20 @@ impl Kernel {
             let (at, bytes) = (address_of(run.start.0), run.bytes() as usize);
             // SAFETY: write-protected, and the pager has the same contents.
             let _ = unsafe { mem::advise(at, bytes, mem::MADV_DONTNEED) };
-            run.iter().for_each(|page| state.pages.dropped(page));
-            state.pages.requeue_all(run);
-            self.account.uncharge(run.pages());
+            self.forget_clean(&mut state, run);
         }
+        let spare: Vec<PageRange> = state.pages.runs(pages, PageState::Spare).collect();
+        for run in spare {
+            // SAFETY: the pager has the same contents.
+            unsafe { drop_shadow(address_of(run.start.0), run.bytes() as usize) };
+            self.forget_clean(&mut state, run);
+        }
+    }
+
+    fn forget_clean(&self, state: &mut State, run: PageRange) {
+        run.iter().for_each(|page| state.pages.dropped(page));
+        state.pages.requeue_all(run);
+        self.account.uncharge(run.pages());
     }
 
     /// Writes pages of mapped objects back, the default pager's not counted, when more than `limit`

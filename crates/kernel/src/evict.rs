@@ -90,6 +90,7 @@ impl Kernel {
         }
         let before = state.pages.aside_pages();
         let mut clean_pages = [(PageIndex(0), 0u16); BATCH];
+        let mut spare_pages = clean_pages;
         let mut dirty_pages = clean_pages;
         let mut count = 0;
         while count < BATCH {
@@ -107,7 +108,10 @@ impl Kernel {
                     dirty,
                 }) => {
                     step.chosen += 1;
-                    clean_pages[count] = (first, clean);
+                    let chance = state.pages.gives_chance(first, clean);
+                    let (dropped, spare) = if chance { (0, clean) } else { (clean, 0) };
+                    clean_pages[count] = (first, dropped);
+                    spare_pages[count] = (first, spare);
                     dirty_pages[count] = (first, dirty);
                     count += 1;
                 }
@@ -115,6 +119,9 @@ impl Kernel {
         }
         each_run(&mut state, &mut clean_pages[..count], |state, run| {
             step.freed += self.drop_clean(state, run);
+        });
+        each_run(&mut state, &mut spare_pages[..count], |state, run| {
+            step.freed += self.spare_run(state, run);
         });
         each_run(&mut state, &mut dirty_pages[..count], |state, run| {
             self.move_run(state, run);
@@ -179,6 +186,26 @@ impl Kernel {
             .page_outs_clean
             .fetch_add(pages, Ordering::Relaxed);
         pages
+    }
+
+    /// Moves clean pages aside; drops those that cannot be moved. Returns how many it dropped.
+    fn spare_run(&self, state: &mut State, pages: PageRange) -> u64 {
+        let (from, mut dropped) = (address_of(pages.start.0), 0);
+        // SAFETY: the pages are the program's, registered, and their shadow is empty.
+        let moved = unsafe {
+            self.uffd()
+                .move_pages(shadow_of(from), from, pages.bytes() as usize)
+        };
+        let split = pages.start.0 + (moved.bytes / PAGE_BYTES) as u64;
+        for page in pages.iter() {
+            // Linux moves a page now and then that it does not count as moved.
+            if page.0 < split || self.is_absent(address_of(page.0)) {
+                state.pages.moved_aside(page);
+            } else {
+                dropped += self.drop_clean(state, PageRange::one(page));
+            }
+        }
+        dropped
     }
 
     /// Moves dirty pages aside.
@@ -278,33 +305,53 @@ impl Kernel {
             let Some(leaving) = take_leaving(&mut state) else {
                 return freed;
             };
+            let spared = self.drop_spare(&mut state, &leaving);
             state.in_flight += 1;
             drop(state);
             let written = self.write(&leaving, urgent);
-            freed += written;
-            if written == 0 {
+            freed += spared + written;
+            if spared + written == 0 {
                 return freed;
             }
         }
+    }
+
+    /// Drops what lies aside of pages that the pager has.
+    fn drop_spare(&self, state: &mut State, leaving: &Leaving) -> u64 {
+        let mut pages = 0;
+        let mut spare = [(PageIndex(0), 0u16); BATCH];
+        for (spare, cluster) in spare.iter_mut().zip(&leaving.clusters[..leaving.count]) {
+            *spare = (cluster.first, cluster.spare);
+        }
+        each_run(state, &mut spare[..leaving.count], |_, run| {
+            // SAFETY: the pager has these contents.
+            unsafe { drop_shadow(address_of(run.start.0), run.bytes() as usize) };
+            pages += run.pages();
+        });
+        self.account.uncharge(pages);
+        self.account
+            .counters()
+            .page_outs_clean
+            .fetch_add(pages, Ordering::Relaxed);
+        pages
     }
 
     /// Hands pages that are being paged out to their pager, `runs` of one object in order, and ends
     /// the transfer. False when they were not taken.
     #[cfg(feature = "std")]
     pub(crate) fn write_runs(&self, runs: &[PageRange], source: Source) -> bool {
-        let none = PageOuts {
-            first: PageIndex(0),
-            pages: 0,
-        };
         let mut leaving = Leaving {
-            clusters: [none; BATCH],
+            clusters: [PageOuts::NONE; BATCH],
             count: 0,
             source,
         };
         for page in runs.iter().flat_map(|run| run.iter()) {
             let first = PageIndex(page.0 / CLUSTER_PAGES * CLUSTER_PAGES);
             if leaving.count == 0 || leaving.clusters[leaving.count - 1].first != first {
-                leaving.clusters[leaving.count] = PageOuts { first, pages: 0 };
+                leaving.clusters[leaving.count] = PageOuts {
+                    first,
+                    ..PageOuts::NONE
+                };
                 leaving.count += 1;
             }
             leaving.clusters[leaving.count - 1].pages |= 1 << (page.0 - first.0);
@@ -430,12 +477,8 @@ fn take_leaving(state: &mut State) -> Option<Leaving> {
         .source
         .clone();
     let same = |other: &Source| other.object == source.object && other.origin == source.origin;
-    let none = PageOuts {
-        first: PageIndex(0),
-        pages: 0,
-    };
     let mut leaving = Leaving {
-        clusters: [none; BATCH],
+        clusters: [PageOuts::NONE; BATCH],
         count: 0,
         source: source.clone(),
     };

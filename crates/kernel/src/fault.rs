@@ -193,7 +193,7 @@ impl Kernel {
             Answer::Zero(pages) => self.zero(state, page, pages),
             Answer::Grant(pages) => self.grant(state, page, pages, again),
             Answer::Restore(pages) => self.restore(state, page, pages),
-            Answer::RestoreLocked(page) => self.restore_locked(state, page),
+            Answer::RestoreProtected(pages) => self.restore_protected(state, page, pages),
             Answer::CopyBack(page) => self.copy_back(state, page),
             Answer::Unprotect(pages) => self.unprotect(state, pages, &source),
             Answer::PageIn {
@@ -308,9 +308,17 @@ impl Kernel {
         self.restored(state, page, pages)
     }
 
-    fn restore_locked(&self, state: StateGuard<'_>, page: PageIndex) -> Step {
-        self.bring_back(address_of(page.0), true);
-        self.restored(state, page, PageRange::one(page))
+    fn restore_protected(&self, state: StateGuard<'_>, page: PageIndex, pages: PageRange) -> Step {
+        let (to, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
+        // SAFETY: the pages lie aside and are absent from the program; the shadow is readable.
+        let copied = unsafe { self.uffd_at(to).copy(to, shadow_of(to), bytes, true) };
+        // SAFETY: the copies in the program are those that count now.
+        unsafe { crate::kernel::drop_shadow(to, copied.bytes) };
+        let split = pages.start.0 + (copied.bytes / PAGE_BYTES) as u64;
+        for page in PageRange::new(split, pages.end.0).iter() {
+            self.bring_back(address_of(page.0), true);
+        }
+        self.restored(state, page, pages)
     }
 
     fn restored(&self, mut state: StateGuard<'_>, page: PageIndex, pages: PageRange) -> Step {
@@ -383,6 +391,7 @@ impl Kernel {
         }
         state.pages.dirtied(pages);
         if source.temporary {
+            self.rewrites.written(pages.start, pages.pages());
             source
                 .pager
                 .discard(source.object, object_pages(source, pages));

@@ -17,6 +17,7 @@ use crate::hold::Holds;
 use crate::layout::{IN_THREAD_AREA, shadow_of};
 use crate::outstanding::Outstanding;
 use crate::regions::{Region, Regions, Source, address_of};
+use crate::rewrites::Rewrites;
 use crate::watch::Watches;
 
 /// What happens when a page cannot be had.
@@ -81,6 +82,8 @@ pub struct Kernel {
     pub(crate) rseq_from_list: AtomicIsize,
     /// When a fault last took memory above the budget; 0: never.
     pub(crate) overdrawn_ns: AtomicU64,
+    /// Pages of temporary memory that are written after they came in.
+    pub(crate) rewrites: Rewrites,
     /// Faults that a thread could not answer itself.
     #[cfg(feature = "std")]
     pub(crate) desk: crate::in_thread::Desk,
@@ -141,6 +144,7 @@ impl Kernel {
             handlers: AtomicU32::new(0),
             rseq_from_list: AtomicIsize::new(0),
             overdrawn_ns: AtomicU64::new(0),
+            rewrites: Rewrites::new(),
             #[cfg(feature = "std")]
             desk: crate::in_thread::Desk::new(),
         }

@@ -34,6 +34,7 @@ mod page_in;
 mod prefetch;
 mod regions;
 mod remap;
+mod rewrites;
 mod space;
 mod watch;
 

@@ -201,10 +201,11 @@ impl Kernel {
     }
 
     pub(crate) fn bring_all_back(&self, state: &mut State, pages: PageRange) {
-        let aside: alloc::vec::Vec<PageRange> = state.pages.runs(pages, PageState::Aside).collect();
-        for run in aside {
-            for page in run.iter() {
-                self.bring_back(address_of(page.0), state.pages.is_locked(page));
+        for aside in [PageState::Aside, PageState::Spare] {
+            let runs: alloc::vec::Vec<PageRange> = state.pages.runs(pages, aside).collect();
+            for page in runs.iter().flat_map(|run| run.iter()) {
+                let protected = aside == PageState::Spare || state.pages.is_locked(page);
+                self.bring_back(address_of(page.0), protected);
                 state.pages.restored(PageRange::one(page));
             }
         }

@@ -14,6 +14,8 @@
 
 extern crate alloc;
 
+mod chance;
+mod near;
 pub mod outside;
 mod pages;
 mod queue;
@@ -22,6 +24,7 @@ mod state;
 mod stream;
 mod table;
 
+pub use near::Near;
 pub use pages::{Answer, Discarded, Filled, Mapping, NEIGHBOURS, PageOuts, Pages, Victim};
 pub use queue::Place;
 pub use shared::{GRANT_PAGES, Here, Leaving, Left, Locked, Shared, Wanted};

@@ -6,6 +6,8 @@
 
 use farpage_abi::{PageIndex, PageRange};
 
+use crate::chance::Chances;
+use crate::near::Near;
 use crate::queue::{Place, Queue};
 use crate::state::{CLUSTER_PAGES, State};
 use crate::stream::{Plan, Streams};
@@ -29,9 +31,9 @@ pub enum Answer {
     Grant(PageRange),
     /// Move these pages back from aside, then tell `restored`.
     Restore(PageRange),
-    /// Copy this page back from aside, write-protected for it is locked; the copy aside goes. Then
-    /// tell `restored`.
-    RestoreLocked(PageIndex),
+    /// Copy these pages back from aside, write-protected, for they are clean or locked; the copies
+    /// aside go. Then tell `restored`.
+    RestoreProtected(PageRange),
     /// Copy this page back from aside, write-protected, then tell `copied_back`.
     CopyBack(PageIndex),
     /// Ask the pager: tell `page_in_begins`, ask, tell `paged_in` or `page_in_failed`. When that
@@ -95,6 +97,17 @@ pub struct PageOuts {
     pub first: PageIndex,
     /// Bit n: page n of the cluster goes.
     pub pages: u16,
+    /// Bit n: the pager has page n; what lies aside is to be dropped.
+    pub spare: u16,
+}
+
+impl PageOuts {
+    /// No pages.
+    pub const NONE: Self = Self {
+        first: PageIndex(0),
+        pages: 0,
+        spare: 0,
+    };
 }
 
 /// What a discarded range held.
@@ -116,6 +129,8 @@ pub struct Pages {
     aside: Queue,
     reads: Streams,
     writes: Streams,
+    near: Near,
+    chances: Chances,
     aside_pages: u64,
     charged_pages: u64,
 }
@@ -149,6 +164,8 @@ impl Pages {
             aside: Queue::new(Place::Aside),
             reads: Streams::default(),
             writes: Streams::default(),
+            near: Near::new(),
+            chances: Chances::new(),
             aside_pages: 0,
             charged_pages: 0,
         }
@@ -189,8 +206,8 @@ impl Pages {
         let before = State::of(*byte);
         let flags = *byte & (State::WIRED | State::LOCKED);
         *byte = state as u8 | flags;
-        self.aside_pages += u64::from(state == State::Aside);
-        self.aside_pages -= u64::from(before == State::Aside);
+        self.aside_pages += u64::from(state.is_aside());
+        self.aside_pages -= u64::from(before.is_aside());
         self.charged_pages += u64::from(state.is_charged());
         self.charged_pages -= u64::from(before.is_charged());
     }
@@ -242,8 +259,9 @@ impl Pages {
                 Answer::Wait
             }
             State::PagingOut => Answer::CopyBack(page),
-            State::Aside if self.is_locked(page) => Answer::RestoreLocked(page),
+            State::Aside if self.is_locked(page) => Answer::RestoreProtected(PageRange::one(page)),
             State::Aside => Answer::Restore(self.aside_run(page, mapping.pages)),
+            State::Spare => Answer::RestoreProtected(self.aside_run(page, mapping.pages)),
             State::Absent if mapping.temporary => {
                 let plan = if again {
                     Plan::Alone
@@ -260,6 +278,7 @@ impl Pages {
                 let plan = if again {
                     Plan::Alone
                 } else {
+                    self.near.faulted(page, self.charged_pages);
                     self.reads.fault(page.0)
                 };
                 let also = match plan {
@@ -330,7 +349,8 @@ impl Pages {
 
     /// What to ask for instead of an out page alone when the pager takes its time: that costs
     /// little more. Those beside it if many of its cluster are here, else the next page, because
-    /// what a program reads seldom ends where a page does.
+    /// what a program reads seldom ends where a page does; and none where they proved to be of no
+    /// use.
     pub fn neighbourhood(&mut self, page: PageIndex, limits: PageRange) -> PageRange {
         let near = self.mask(cluster_of(page.0), |state| {
             matches!(state, State::Resident | State::Clean | State::PagingIn)
@@ -341,7 +361,8 @@ impl Pages {
             let start = page.0 / NEIGHBOURS * NEIGHBOURS;
             PageRange::new(start, start + NEIGHBOURS)
         };
-        let pages = self.stretch(page, around.intersect(limits), self.state(page));
+        let around = self.stretch(page, around.intersect(limits), self.state(page));
+        let pages = self.near.choose(page, around);
         self.reads.brought(pages.start.0, pages.end.0);
         pages
     }
@@ -368,7 +389,7 @@ impl Pages {
     fn aside_run(&self, page: PageIndex, limits: PageRange) -> PageRange {
         let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
         let cluster = PageRange::new(start, start + CLUSTER_PAGES).intersect(limits);
-        self.stretch(page, cluster, State::Aside)
+        self.stretch(page, cluster, self.state(page))
     }
 
     /// Absent pages were filled.
@@ -423,11 +444,16 @@ impl Pages {
     /// Pages came back from aside: they are wanted, and their clusters leave last.
     pub fn restored(&mut self, pages: PageRange) {
         for page in pages.iter() {
-            self.expect(page.0, &[State::Aside]);
-            self.set(page.0, State::Resident);
+            self.expect(page.0, &[State::Aside, State::Spare]);
+            if self.state(page) == State::Spare {
+                self.chances.taken(page.0);
+                self.set(page.0, State::Clean);
+            } else {
+                self.set(page.0, State::Resident);
+            }
         }
         for cluster in clusters_of(pages) {
-            if self.mask(cluster, |state| state == State::Aside) == 0 {
+            if self.mask(cluster, State::is_aside) == 0 {
                 self.unqueue(cluster);
                 self.settle(cluster);
             }
@@ -553,6 +579,7 @@ impl Pages {
             State::Absent
             | State::Granted
             | State::Aside
+            | State::Spare
             | State::PagingOut
             | State::PagingIn
             | State::Out
@@ -612,8 +639,11 @@ impl Pages {
                 "page {page:?} discarded while {state:?}"
             );
             held.charged += u64::from(state.is_charged());
-            held.aside |= state == State::Aside;
-            held.with_pager |= matches!(state, State::Out | State::Clean | State::Failed);
+            held.aside |= state.is_aside();
+            held.with_pager |= matches!(
+                state,
+                State::Out | State::Clean | State::Spare | State::Failed
+            );
             self.set(page.0, State::Absent);
             *self.table.byte_mut(page.0) = State::Absent as u8;
         }
@@ -623,7 +653,7 @@ impl Pages {
     /// Renames the pages of `from` to the same number of absent pages at `to` (mremap). Nothing
     /// may be busy.
     pub fn rename(&mut self, from: PageRange, to: PageIndex) {
-        let aside = self.any(from, |state| state == State::Aside);
+        let aside = self.any(from, State::is_aside);
         assert!(
             !aside && !self.busy(from),
             "renamed while pages are aside or busy"

@@ -28,6 +28,8 @@ pub enum State {
     Out = 8,
     /// Lost: the pager reported an error. Accesses must fail.
     Failed = 9,
+    /// Moved aside; the pager has the same contents.
+    Spare = 10,
 }
 
 impl State {
@@ -54,6 +56,7 @@ impl State {
             7 => Self::PagingIn,
             8 => Self::Out,
             9 => Self::Failed,
+            10 => Self::Spare,
             other => unreachable!("page state {other}"),
         }
     }
@@ -65,11 +68,17 @@ impl State {
             | Self::Resident
             | Self::Clean
             | Self::Aside
+            | Self::Spare
             | Self::PagingOut
             | Self::PagingOutMapped
             | Self::PagingIn => true,
             Self::Absent | Self::Out | Self::Failed => false,
         }
+    }
+
+    /// True when the page lies aside, and is not being paged out.
+    pub fn is_aside(self) -> bool {
+        matches!(self, Self::Aside | Self::Spare)
     }
 
     /// True when the page is mapped in the program and can be chosen to leave.

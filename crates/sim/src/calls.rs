@@ -5,7 +5,7 @@ use farpage_object::State;
 
 use crate::coverage::Event;
 use crate::fork;
-use crate::handler::restore;
+use crate::handler::{restore, restore_protected};
 use crate::linux::WINDOW;
 use crate::shared::{ActorId, Core, Proc, say};
 
@@ -306,7 +306,7 @@ fn discarded(core: &mut Core, proc: usize, pages: PageRange, unmap: bool) {
 }
 
 fn first_aside(process: &Proc, from: PageRange) -> Option<u64> {
-    let aside = |page: &PageIndex| process.pages.state(*page) == State::Aside;
+    let aside = |page: &PageIndex| process.pages.state(*page).is_aside();
     from.iter().find(aside).map(|page| page.0)
 }
 
@@ -317,11 +317,14 @@ fn move_back(core: &mut Core, proc: usize, actor: ActorId, page: u64, call: Call
     };
     let rest = PageRange::new(page, from.end.0);
     let process = &core.procs[proc];
-    let run = rest
-        .iter()
-        .take_while(|&p| process.pages.state(p) == State::Aside);
+    let kind = process.state(page);
+    let run = rest.iter().take_while(|&p| process.pages.state(p) == kind);
     let run = PageRange::new(page, page + run.count() as u64);
-    match restore(core, proc, run) {
+    let back = match kind {
+        State::Spare => restore_protected(core, proc, run),
+        _ => restore(core, proc, run),
+    };
+    match back {
         Ok(done) => {
             let part = PageRange::new(page, page + done);
             core.procs[proc].pages.restored(part);

@@ -23,7 +23,7 @@ pub(crate) fn all(core: &mut Core) {
             let own = page >= core.settings.own_from;
             check_page(process, number, page, own, &mut core.store);
             check_lock(process, number, page);
-            aside += u64::from(process.state(page) == State::Aside);
+            aside += u64::from(process.state(page).is_aside());
         }
         assert_eq!(
             aside,
@@ -77,6 +77,10 @@ fn check_page(process: &mut Proc, number: usize, page: u64, own: bool, store: &m
         State::Clean => {
             let same = kept == Some(value) || damaged;
             mapped == guarded && aside.is_none() && with_pager && same
+        }
+        State::Spare => {
+            let same = kept == Some(value) || damaged;
+            mapped.is_none() && aside == Some(value) && with_pager && same
         }
         State::Aside | State::PagingOut => mapped.is_none() && aside == Some(value) && !with_pager,
         State::PagingOutMapped => mapped == guarded && aside == Some(value) && !with_pager,

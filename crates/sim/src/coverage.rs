@@ -99,18 +99,24 @@ pub enum Event {
     /// The pager did not.
     Forbidden,
     /// A locked page was copied back.
-    RestoreLocked,
+    RestoreProtected,
     /// Dirty pages were written back and stayed.
     Cleaned,
     /// Clean pages were dropped because the pager wished it.
     Flushed,
     /// A shared page could not be copied aside.
     SharedStays,
+    /// Clean pages were moved aside.
+    Spared,
+    /// They were dropped from there.
+    SpareDropped,
+    /// They were dropped from there because the pager wished it.
+    FlushedSpare,
 }
 
 impl Event {
     /// Every event.
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 53] = [
         Self::Wake,
         Self::Wait,
         Self::Zero,
@@ -157,10 +163,13 @@ impl Event {
         Self::Unlock,
         Self::Allowed,
         Self::Forbidden,
-        Self::RestoreLocked,
+        Self::RestoreProtected,
         Self::Cleaned,
         Self::Flushed,
         Self::SharedStays,
+        Self::Spared,
+        Self::SpareDropped,
+        Self::FlushedSpare,
     ];
 }
 

@@ -25,6 +25,8 @@ enum Action {
     },
     Evict {
         most: u64,
+        /// Clean pages are moved aside, too.
+        spares: bool,
     },
     Begin,
     Out {
@@ -159,11 +161,10 @@ impl World {
     }
 
     fn actions(&self) -> Vec<Action> {
-        let mut all = vec![
-            Action::Begin,
-            Action::Evict { most: 1 },
-            Action::Evict { most: 16 },
-        ];
+        let mut all = vec![Action::Begin];
+        for most in [1, 16] {
+            all.extend([true, false].map(|spares| Action::Evict { most, spares }));
+        }
         all.extend([true, false].map(|wired| Action::Wire { wired }));
         for (thread, at) in self.threads.iter().enumerate() {
             match at {
@@ -216,9 +217,15 @@ impl World {
                 write,
             } => self.access(thread, page, write),
             Action::Handle { thread } => self.handle(thread),
-            Action::Evict { most } => self.evict(most),
+            Action::Evict { most, spares } => self.evict(most, spares),
             Action::Begin => {
-                self.pages.page_out_begins();
+                let outs = self.pages.page_out_begins();
+                let spare = outs.map_or(0, |outs| outs.spare);
+                for (page, place) in self.places.iter_mut().enumerate() {
+                    if spare >> page & 1 == 1 {
+                        place.aside = None;
+                    }
+                }
             }
             Action::Out { page } => {
                 let place = &mut self.places[page as usize];
@@ -379,12 +386,12 @@ impl World {
                 self.each(pages, |place| place.program = place.aside.take());
                 self.pages.restored(pages);
             }
-            Answer::RestoreLocked(at) => {
-                self.each(PageRange::one(at), |place| {
+            Answer::RestoreProtected(pages) => {
+                self.each(pages, |place| {
                     place.program = place.aside.take();
                     place.protected = true;
                 });
-                self.pages.restored(PageRange::one(at));
+                self.pages.restored(pages);
             }
             Answer::Unlock(at) => {
                 self.pages.unlock_begins(at);
@@ -419,7 +426,7 @@ impl World {
         }
     }
 
-    fn evict(&mut self, most: u64) {
+    fn evict(&mut self, most: u64, spares: bool) {
         let Some(Victim::Cluster {
             first,
             clean,
@@ -431,7 +438,8 @@ impl World {
         let mut moved = 0;
         for page in 0..self.count() {
             let place = &mut self.places[page as usize];
-            if clean >> page & 1 == 1 {
+            let is_clean = clean >> page & 1 == 1;
+            if is_clean && !spares {
                 *place = Place {
                     pager: place.pager,
                     zero: place.zero,
@@ -439,7 +447,7 @@ impl World {
                     ..Place::default()
                 };
                 self.pages.dropped(index(page));
-            } else if dirty >> page & 1 == 1 && moved < most {
+            } else if (is_clean || dirty >> page & 1 == 1) && moved < most {
                 moved += 1;
                 place.aside = place.program.take();
                 place.protected = false;
@@ -464,6 +472,7 @@ impl World {
                 State::Resident => held == (good, None, None) && place.protected == place.locked,
                 State::Clean => held == (good, None, good) && place.protected,
                 State::Aside | State::PagingOut => held == (None, good, None),
+                State::Spare => held == (None, good, good),
                 State::PagingOutMapped => held == (good, good, None) && place.protected,
                 State::PagingIn if place.put.is_some() => place.program == good,
                 State::PagingIn | State::Out => held == (None, None, good),

@@ -108,7 +108,7 @@ fn event_of(answer: &Answer) -> Event {
         Answer::Zero(_) => Event::Zero,
         Answer::Grant(_) => Event::Grant,
         Answer::Restore(_) => Event::Restore,
-        Answer::RestoreLocked(_) => Event::RestoreLocked,
+        Answer::RestoreProtected(_) => Event::RestoreProtected,
         Answer::CopyBack(_) => Event::CopyBack,
         Answer::PageIn { .. } => Event::PageIn,
         Answer::Unprotect(_) => Event::Unprotect,
@@ -125,7 +125,7 @@ fn wanted(answer: &Answer) -> u64 {
         | Answer::Restore(_)
         | Answer::CopyBack(_)
         | Answer::Unprotect(_)
-        | Answer::RestoreLocked(_)
+        | Answer::RestoreProtected(_)
         | Answer::Unlock(_)
         | Answer::Fail => 0,
     }
@@ -238,7 +238,7 @@ fn act(
         }
         Answer::Zero(pages) => space.zero(pages, rng),
         Answer::Restore(pages) => restore(core, proc, pages),
-        Answer::RestoreLocked(page) => restore_locked(core, proc, page),
+        Answer::RestoreProtected(pages) => restore_protected(core, proc, pages),
         Answer::CopyBack(page) => {
             let value = space.shadow(page.0);
             space.copy(page.0, value, true, rng)
@@ -282,12 +282,23 @@ pub(crate) fn restore(core: &mut Core, proc: usize, pages: PageRange) -> Result<
     }
 }
 
-/// Copies a locked page back: what is moved loses its protection.
-pub(crate) fn restore_locked(core: &mut Core, proc: usize, page: PageIndex) -> Result<u64, Errno> {
-    let space = &mut core.procs[proc].space;
-    let value = space.shadow(page.0);
-    let done = space.copy(page.0, value, true, &mut core.rng)?;
-    space.drop_shadow(page.0);
+/// Copies clean or locked pages back: what is moved loses its protection. It may stop anywhere.
+pub(crate) fn restore_protected(
+    core: &mut Core,
+    proc: usize,
+    pages: PageRange,
+) -> Result<u64, Errno> {
+    let mut done = 0;
+    for page in pages.iter() {
+        let space = &mut core.procs[proc].space;
+        let value = space.shadow(page.0);
+        match space.copy(page.0, value, true, &mut core.rng) {
+            Ok(_) => space.drop_shadow(page.0),
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+        done += 1;
+    }
     Ok(done)
 }
 
@@ -305,7 +316,9 @@ fn tell(
     match answer {
         Answer::Zero(pages) => automaton.filled(part(pages), Filled::Zero),
         Answer::Grant(pages) => automaton.filled(part(pages), Filled::Granted),
-        Answer::Restore(pages) => automaton.restored(part(pages)),
+        Answer::Restore(pages) | Answer::RestoreProtected(pages) => {
+            automaton.restored(part(pages));
+        }
         Answer::CopyBack(page) => automaton.copied_back(page),
         Answer::Unprotect(pages) => {
             automaton.dirtied(pages);
@@ -313,7 +326,6 @@ fn tell(
                 core.release_slot(proc, page.0);
             }
         }
-        Answer::RestoreLocked(page) => automaton.restored(PageRange::one(page)),
         Answer::Wake | Answer::Wait | Answer::Fail | Answer::Unlock(_) | Answer::PageIn { .. } => {
             unreachable!("nothing to tell")
         }
@@ -323,7 +335,7 @@ fn tell(
     }
     // The page of the fault may lie behind the part that was done.
     let there = match core.procs[proc].state(fault.page) {
-        State::Absent | State::Aside => false,
+        State::Absent | State::Aside | State::Spare => false,
         State::Granted
         | State::Resident
         | State::Clean

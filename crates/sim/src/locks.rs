@@ -6,7 +6,7 @@ use farpage_object::State;
 
 use crate::calls::{is_mapped, is_wired, part_of};
 use crate::coverage::Event;
-use crate::handler::{restore, restore_locked};
+use crate::handler::{restore, restore_protected};
 use crate::pageout::{self, Writer};
 use crate::shared::{ActorId, Core, say};
 
@@ -273,7 +273,7 @@ fn copy(
     match core.procs[proc].state(at) {
         State::Aside => {
             let back = match core.procs[proc].pages.is_locked(page) {
-                true => restore_locked(core, proc, page),
+                true => restore_protected(core, proc, PageRange::one(page)),
                 false => restore(core, proc, PageRange::one(page)),
             };
             match back {
@@ -291,7 +291,12 @@ fn copy(
             dirty |= 1 << (at % 16);
             at += 1;
         }
-        State::Absent | State::Granted | State::Clean | State::Out | State::Failed => at += 1,
+        State::Absent
+        | State::Granted
+        | State::Clean
+        | State::Spare
+        | State::Out
+        | State::Failed => at += 1,
         State::PagingIn | State::PagingOut | State::PagingOutMapped => {
             unreachable!("nothing was busy when the lock was taken")
         }
@@ -321,6 +326,16 @@ fn drop_clean(core: &mut Core, proc: usize, actor: ActorId, pages: PageRange) ->
             process.pages.requeue_all(run);
             core.budget.give(run.pages());
             core.coverage.note(Event::Flushed);
+        }
+        let spare: Vec<PageRange> = process.pages.runs(pages, State::Spare).collect();
+        for run in spare {
+            for page in run.iter() {
+                process.space.drop_shadow(page.0);
+                process.pages.dropped(page);
+            }
+            process.pages.requeue_all(run);
+            core.budget.give(run.pages());
+            core.coverage.note(Event::FlushedSpare);
         }
     }
     core.unlock(proc, actor);

@@ -1,7 +1,7 @@
 //! The page-out threads: one empties clusters, one hands what lies aside to the pager.
 
 use farpage_abi::{PageIndex, PageRange};
-use farpage_object::{State, Victim};
+use farpage_object::{PageOuts, Victim};
 
 use crate::coverage::Event;
 use crate::linux::Errno;
@@ -20,19 +20,22 @@ pub(crate) enum Evictor {
     Registered {
         pages: PageRange,
     },
-    /// Has pages of a cluster still to drop (clean) and to move aside (dirty).
+    /// Has pages of a cluster still to drop (clean) and to move aside (spare: the pager has them;
+    /// dirty).
     Cluster {
         first: PageIndex,
         clean: u16,
+        spare: u16,
         dirty: u16,
     },
     /// These left just now, and the automaton does not know.
     Left {
         first: PageIndex,
         clean: u16,
+        spare: u16,
         dirty: u16,
         left: PageRange,
-        was: State,
+        how: How,
     },
     /// A shared page: write-protected, to be copied.
     Shared {
@@ -40,6 +43,13 @@ pub(crate) enum Evictor {
         dirty: u16,
         page: PageIndex,
     },
+}
+
+/// How pages left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum How {
+    Dropped,
+    Aside,
 }
 
 pub(crate) fn evict(core: &mut Core, proc: usize, actor: ActorId, at: Evictor) -> Evictor {
@@ -69,19 +79,22 @@ pub(crate) fn evict(core: &mut Core, proc: usize, actor: ActorId, at: Evictor) -
         Evictor::Cluster {
             first,
             clean,
+            spare,
             dirty,
-        } => leave(core, proc, actor, first, clean, dirty),
+        } => leave(core, proc, actor, first, (clean, spare, dirty)),
         Evictor::Left {
             first,
             clean,
+            spare,
             dirty,
             left,
-            was,
+            how,
         } => {
-            told(core, proc, left, was);
+            told(core, proc, left, how);
             Evictor::Cluster {
                 first,
                 clean,
+                spare,
                 dirty,
             }
         }
@@ -102,9 +115,10 @@ pub(crate) fn evict(core: &mut Core, proc: usize, actor: ActorId, at: Evictor) -
             Evictor::Left {
                 first,
                 clean: 0,
+                spare: 0,
                 dirty: without(first, dirty, left),
                 left,
-                was: State::Resident,
+                how: How::Aside,
             }
         }
     }
@@ -123,11 +137,15 @@ fn choose(core: &mut Core, proc: usize, actor: ActorId) -> Evictor {
             first,
             clean,
             dirty,
-        }) => Evictor::Cluster {
-            first,
-            clean,
-            dirty,
-        },
+        }) => {
+            let chance = core.rng.chance(500);
+            Evictor::Cluster {
+                first,
+                clean: if chance { 0 } else { clean },
+                spare: if chance { clean } else { 0 },
+                dirty,
+            }
+        }
     }
 }
 
@@ -142,21 +160,22 @@ fn leave(
     proc: usize,
     actor: ActorId,
     first: PageIndex,
-    clean: u16,
-    dirty: u16,
+    (clean, spare, dirty): (u16, u16, u16),
 ) -> Evictor {
     if clean != 0 {
         let left = first_run(first, clean);
         core.procs[proc].space.drop_pages(left);
-        let clean = without(first, clean, left);
-        let was = State::Clean;
         return Evictor::Left {
             first,
-            clean,
+            clean: without(first, clean, left),
+            spare,
             dirty,
             left,
-            was,
+            how: How::Dropped,
         };
+    }
+    if spare != 0 {
+        return leave_spare(core, proc, first, (spare, dirty));
     }
     if dirty == 0 {
         return stop(core, proc, actor, first);
@@ -169,9 +188,10 @@ fn leave(
             Evictor::Left {
                 first,
                 clean: 0,
+                spare: 0,
                 dirty: without(first, dirty, left),
                 left,
-                was: State::Resident,
+                how: How::Aside,
             }
         }
         Err(Errno::Busy) if space.protect(PageRange::one(run.start), rng).is_ok() => {
@@ -185,14 +205,46 @@ fn leave(
     }
 }
 
-fn told(core: &mut Core, proc: usize, left: PageRange, was: State) {
+/// Moves clean pages aside; what cannot be moved is dropped.
+fn leave_spare(
+    core: &mut Core,
+    proc: usize,
+    first: PageIndex,
+    (spare, dirty): (u16, u16),
+) -> Evictor {
+    let run = first_run(first, spare);
+    let (space, rng) = (&mut core.procs[proc].space, &mut core.rng);
+    let Ok(done) = space.move_aside(run, rng) else {
+        space.event = false;
+        let one = PageRange::one(run.start);
+        return Evictor::Cluster {
+            first,
+            clean: spare & !without(first, spare, one),
+            spare: without(first, spare, one),
+            dirty,
+        };
+    };
+    core.note(Event::Spared);
+    let left = PageRange::new(run.start.0, run.start.0 + done);
+    Evictor::Left {
+        first,
+        clean: 0,
+        spare: without(first, spare, left),
+        dirty,
+        left,
+        how: How::Aside,
+    }
+}
+
+fn told(core: &mut Core, proc: usize, left: PageRange, how: How) {
     for page in left.iter() {
-        if was == State::Clean {
-            core.procs[proc].pages.dropped(page);
-            core.note(Event::Dropped);
-            core.budget.give(1);
-        } else {
-            core.procs[proc].pages.moved_aside(page);
+        match how {
+            How::Dropped => {
+                core.procs[proc].pages.dropped(page);
+                core.note(Event::Dropped);
+                core.budget.give(1);
+            }
+            How::Aside => core.procs[proc].pages.moved_aside(page),
         }
     }
 }
@@ -233,6 +285,9 @@ pub(crate) fn write(core: &mut Core, proc: usize, actor: ActorId, at: Writer) ->
                 return at;
             }
             let outs = core.procs[proc].pages.page_out_begins();
+            if let Some(outs) = outs {
+                drop_spare(core, proc, outs);
+            }
             core.unlock(proc, actor);
             say!(core, "p{proc} w{actor} begins {outs:?}");
             outs.map_or(Writer::Idle, |outs| {
@@ -288,6 +343,15 @@ pub(crate) fn write(core: &mut Core, proc: usize, actor: ActorId, at: Writer) ->
                 zero_refused,
             }
         }
+    }
+}
+
+/// Drops what lies aside of pages that the pager has.
+fn drop_spare(core: &mut Core, proc: usize, outs: PageOuts) {
+    for bit in (0..16).filter(|bit| outs.spare >> bit & 1 == 1) {
+        core.procs[proc].space.drop_shadow(outs.first.0 + bit);
+        core.budget.give(1);
+        core.note(Event::SpareDropped);
     }
 }
 

@@ -46,7 +46,7 @@ impl Pages {
     /// Returns how many pages of a cluster are aside, and whether it is in a queue.
     fn check_cluster(&self, cluster: u32) -> (u64, bool) {
         let place = self.table.node(cluster).place;
-        let aside = self.mask(cluster, |state| state == State::Aside);
+        let aside = self.mask(cluster, State::is_aside);
         let granted = self.mask(cluster, |state| state == State::Granted);
         let (clean, dirty) = self.leaving_mask(cluster);
         match place {

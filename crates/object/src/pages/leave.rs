@@ -31,16 +31,26 @@ impl Pages {
         None
     }
 
-    /// A clean page of a chosen cluster left the program without being written.
+    /// True when the clean pages of a chosen cluster should be moved aside, too, rather than
+    /// dropped: so many came back from there lately.
+    pub fn gives_chance(&mut self, first: PageIndex, clean: u16) -> bool {
+        clean != 0 && self.chances.gives(first.0, clean.count_ones())
+    }
+
+    /// A clean page left without being written: from a chosen cluster, or from aside.
     pub fn dropped(&mut self, page: PageIndex) {
-        self.expect(page.0, &[State::Clean]);
+        self.expect(page.0, &[State::Clean, State::Spare]);
         self.set(page.0, State::Out);
     }
 
     /// A page of a chosen cluster was moved aside.
     pub fn moved_aside(&mut self, page: PageIndex) {
-        self.expect(page.0, &[State::Resident]);
-        self.set(page.0, State::Aside);
+        self.expect(page.0, &[State::Resident, State::Clean]);
+        let aside = match self.state(page) {
+            State::Clean => State::Spare,
+            _ => State::Aside,
+        };
+        self.set(page.0, aside);
     }
 
     /// A page of a chosen cluster turned out to have no contents.
@@ -59,25 +69,31 @@ impl Pages {
     /// The first page of what [`Pages::page_out_begins`] would take.
     pub fn next_aside(&self) -> Option<PageIndex> {
         let cluster = self.aside.oldest()?;
-        let pages = self.mask(cluster, |state| state == State::Aside);
+        let pages = self.mask(cluster, State::is_aside);
         Some(PageIndex(
             u64::from(cluster) * CLUSTER_PAGES + u64::from(pages.trailing_zeros()),
         ))
     }
 
-    /// Takes the cluster that has been aside longest and starts its way to the pager.
+    /// Takes the cluster that has been aside longest and starts its way to the pager. What the
+    /// pager has is out at once.
     pub fn page_out_begins(&mut self) -> Option<PageOuts> {
         let cluster = self.aside.oldest()?;
         self.aside.remove(&mut self.table, cluster);
         let pages = self.mask(cluster, |state| state == State::Aside);
+        let spare = self.mask(cluster, |state| state == State::Spare);
         let first = u64::from(cluster) * CLUSTER_PAGES;
         for page in bits(pages) {
             self.set(first + page, State::PagingOut);
+        }
+        for page in bits(spare) {
+            self.set(first + page, State::Out);
         }
         self.settle(cluster);
         Some(PageOuts {
             first: PageIndex(first),
             pages,
+            spare,
         })
     }
 
@@ -151,7 +167,7 @@ impl Pages {
     /// the resident ones when something can leave, else none.
     pub(super) fn settle(&mut self, cluster: u32) {
         let place = self.table.node(cluster).place;
-        let right = if self.mask(cluster, |state| state == State::Aside) != 0 {
+        let right = if self.mask(cluster, State::is_aside) != 0 {
             Place::Aside
         } else if self.leaves(cluster) {
             Place::Resident

@@ -99,7 +99,8 @@ fn write_during_page_out_waits_and_then_dirties() {
         out,
         PageOuts {
             first: page(512),
-            pages: 0xffff
+            pages: 0xffff,
+            spare: 0
         }
     );
     assert_eq!(
@@ -454,7 +455,7 @@ fn a_locked_page_comes_back_from_aside_alone_and_protected() {
     let mut pages = locked();
     move_all_aside(&mut pages);
     let answer = pages.fault(page(512), false, ALL, false);
-    assert_eq!(answer, Answer::RestoreLocked(page(512)));
+    assert_eq!(answer, Answer::RestoreProtected(PageRange::one(page(512))));
     let answer = pages.fault(page(513), false, ALL, false);
     assert_eq!(answer, Answer::Restore(PageRange::new(513, 528)));
     pages.restored(PageRange::new(512, 513));
@@ -518,4 +519,71 @@ fn a_page_keeps_its_lock_while_it_is_with_its_pager() {
         pages.fault(page(512), true, ALL, false),
         Answer::Unlock(page(512))
     );
+}
+
+/// The same cluster, clean, and moved aside but for its first page.
+fn spare() -> Pages {
+    let mut pages = resident();
+    move_all_aside(&mut pages);
+    pages.page_out_begins().expect("a cluster is aside");
+    for n in 512..528 {
+        pages.paged_out(page(n));
+    }
+    let all = PageRange::new(512, 528);
+    pages.page_in_begins(all, None);
+    assert!(!pages.paged_in(all, true));
+    let victim = Victim::Cluster {
+        first: page(512),
+        clean: 0xffff,
+        dirty: 0,
+    };
+    assert_eq!(pages.choose(), Some(victim));
+    assert!(pages.gives_chance(page(512), 0xffff));
+    pages.dropped(page(512));
+    for n in 513..528 {
+        pages.moved_aside(page(n));
+    }
+    pages.requeue(page(512));
+    pages.check();
+    pages
+}
+
+#[test]
+fn a_clean_page_that_lies_aside_comes_back_clean() {
+    let mut pages = spare();
+    assert_eq!(pages.aside_pages(), 15);
+    let back = PageRange::new(513, 528);
+    let answer = pages.fault(page(520), true, ALL, false);
+    assert_eq!(answer, Answer::RestoreProtected(back));
+    pages.restored(back);
+    pages.check();
+    assert_eq!(pages.state(page(520)), State::Clean);
+    let answer = pages.fault(page(520), true, ALL, false);
+    assert_eq!(answer, Answer::Unprotect(PageRange::one(page(520))));
+}
+
+#[test]
+fn a_clean_page_that_lies_aside_leaves_without_being_written() {
+    let mut pages = spare();
+    let outs = PageOuts {
+        first: page(512),
+        pages: 0,
+        spare: 0xfffe,
+    };
+    assert_eq!(pages.page_out_begins(), Some(outs));
+    pages.check();
+    assert_eq!(pages.state(page(520)), State::Out);
+    assert_eq!(pages.charged_pages(), 0);
+}
+
+#[test]
+fn discarding_a_clean_page_that_lies_aside_frees_it_at_both_places() {
+    let mut pages = spare();
+    let held = Discarded {
+        charged: 15,
+        aside: true,
+        with_pager: true,
+    };
+    assert_eq!(pages.discard(PageRange::new(512, 528)), held);
+    assert_eq!(pages.aside_pages(), 0);
 }

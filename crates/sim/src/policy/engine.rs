@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 
-use farpage_object::{CLUSTER_PAGES, NEIGHBOURS, Plan, Streams};
+use farpage_abi::{PageIndex, PageRange};
+use farpage_object::{CLUSTER_PAGES, NEIGHBOURS, Near, Plan, Streams};
 
 use super::queues::Queues;
 use super::{Kind, Trace};
@@ -103,6 +104,7 @@ struct Engine {
     is_aside: Vec<bool>,
     queues: Queues,
     streams: Streams,
+    near: Near,
     outcome: Outcome,
 }
 
@@ -118,6 +120,7 @@ pub fn run(trace: &Trace, setup: Setup) -> Outcome {
         is_aside: vec![false; trace.clusters],
         queues: Queues::new(setup.kind, trace.clusters, clusters),
         streams: Streams::default(),
+        near: Near::new(),
         outcome: Outcome::default(),
     };
     let next = next_uses(trace);
@@ -182,6 +185,7 @@ impl Engine {
     }
 
     fn page_in(&mut self, at: usize, write: bool) {
+        self.near.faulted(PageIndex(at as u64), self.used as u64);
         let (below, above) = match self.streams.fault(at as u64) {
             Plan::Alone | Plan::Strided { .. } => (0, 1),
             Plan::Forward(count) => (0, count as usize),
@@ -205,6 +209,9 @@ impl Engine {
             while start > below && out(start - 1) {
                 start -= 1;
             }
+            let around = PageRange::new(start as u64, end as u64);
+            let chosen = self.near.choose(PageIndex(at as u64), around);
+            (start, end) = (chosen.start.0 as usize, chosen.end.0 as usize);
         }
         self.streams.brought(start as u64, end as u64);
         self.room(end - start);

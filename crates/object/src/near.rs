@@ -1,0 +1,185 @@
+//! Whether the neighbours of a page that is asked for alone are worth bringing along.
+//!
+//! Nobody sees whether a page that came along is used. But of a page that came alone it is seen how
+//! many of its neighbours fault soon after: those would have been of use. So now and then a page
+//! comes alone although its neighbours might be worth it, and what follows is counted, for each part
+//! of the address space for itself.
+
+use alloc::vec::Vec;
+
+use farpage_abi::{PageIndex, PageRange};
+
+/// Pages that came alone and are remembered, at most.
+const REMEMBERED: usize = 1024;
+/// Parts of the address space that are told apart.
+const PARTS: usize = 64;
+/// Pages of one part, as a power of two: 64 MiB.
+const PART_BITS: u32 = 14;
+/// Neighbours come along while at least one in so many is used soon.
+const ONE_IN: u32 = 6;
+/// Where they do, one page in so many comes alone all the same.
+const SAMPLE: u32 = 16;
+/// Above this many the counts are halved: what was long ago counts less.
+const LATELY: u32 = 128;
+/// Counts to begin with: a part where nothing is known brings neighbours along.
+const BEFORE: Counts = Counts { out: 8, used: 2 };
+
+/// Neighbours that stayed out, and those of them that were wanted soon after.
+#[derive(Clone, Copy)]
+struct Counts {
+    out: u32,
+    used: u32,
+}
+
+/// A page that came alone: its neighbours that stayed out.
+#[derive(Clone, Copy)]
+struct Alone {
+    /// The first of them.
+    first: u64,
+    pages: u32,
+    /// Faults before it.
+    at: u32,
+}
+
+/// What is known of the neighbours of single pages.
+#[derive(Clone)]
+pub struct Near {
+    /// Empty until it is needed.
+    alone: Vec<Alone>,
+    parts: [Counts; PARTS],
+    faults: u32,
+    chosen: u32,
+}
+
+fn place(page: u64) -> usize {
+    (page / crate::NEIGHBOURS) as usize % REMEMBERED
+}
+
+fn part(page: u64) -> usize {
+    let at = page >> PART_BITS;
+    (at ^ at >> 6 ^ at >> 12) as usize % PARTS
+}
+
+impl Default for Near {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Near {
+    /// Nothing is known.
+    pub fn new() -> Self {
+        Self {
+            alone: Vec::new(),
+            parts: [BEFORE; PARTS],
+            faults: 0,
+            chosen: 0,
+        }
+    }
+
+    /// Notes a fault on a page that is out. Where `held` pages are in memory, what comes within an
+    /// eighth as many faults is soon.
+    pub fn faulted(&mut self, page: PageIndex, held: u64) {
+        self.faults = self.faults.wrapping_add(1);
+        let soon = (held / 8).clamp(32, 2 * REMEMBERED as u64) as u32;
+        let Some(alone) = self.alone.get(place(page.0)) else {
+            return;
+        };
+        let is_near = page.0.wrapping_sub(alone.first) < u64::from(alone.pages);
+        if is_near && self.faults.wrapping_sub(alone.at) <= soon {
+            self.parts[part(page.0)].used += 1;
+        }
+    }
+
+    /// Which of `around`, a run that holds `page`, to bring in: all of them, or the page alone.
+    pub fn choose(&mut self, page: PageIndex, around: PageRange) -> PageRange {
+        let neighbours = around.pages() as u32 - 1;
+        if neighbours == 0 {
+            return around;
+        }
+        let counts = &mut self.parts[part(page.0)];
+        self.chosen = self.chosen.wrapping_add(1);
+        let pays = counts.used * ONE_IN >= counts.out;
+        if pays && !self.chosen.is_multiple_of(SAMPLE) {
+            return around;
+        }
+        counts.out += neighbours;
+        if counts.out > LATELY {
+            counts.out /= 2;
+            counts.used /= 2;
+        }
+        let first = match around.start == page {
+            true => page.0 + 1,
+            false => around.start.0,
+        };
+        let alone = Alone {
+            first,
+            pages: (around.end.0 - first) as u32,
+            at: self.faults,
+        };
+        self.remember(alone);
+        PageRange::one(page)
+    }
+
+    fn remember(&mut self, alone: Alone) {
+        if self.alone.is_empty() && self.alone.try_reserve_exact(REMEMBERED).is_ok() {
+            let none = Alone { pages: 0, ..alone };
+            self.alone.resize(REMEMBERED, none);
+        }
+        if let Some(place) = self.alone.get_mut(place(alone.first)) {
+            *place = alone;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELD: u64 = 10_000;
+
+    /// Pages brought in by faults of a program on `pages`, each with the page behind it, as far as
+    /// that is wanted; what is here does not fault.
+    fn brought(near: &mut Near, pages: impl Iterator<Item = u64>) -> (u64, u64) {
+        let mut here = alloc::collections::BTreeSet::new();
+        let (mut faults, mut came) = (0, 0);
+        for page in pages {
+            if here.contains(&page) {
+                continue;
+            }
+            near.faulted(PageIndex(page), HELD);
+            let run = near.choose(PageIndex(page), PageRange::new(page, page + 2));
+            faults += 1;
+            came += run.pages();
+            here.extend(run.start.0..run.end.0);
+        }
+        (faults, came)
+    }
+
+    #[test]
+    fn neighbours_that_are_used_come_along() {
+        let starts = (0..4000u64).map(|i| i * 7919 % 4000 * 10);
+        let pairs = starts.flat_map(|page| [page, page + 1]);
+        let (faults, _) = brought(&mut Near::new(), pairs);
+        assert!(faults < 4300, "{faults} faults for 4000 pairs");
+    }
+
+    #[test]
+    fn neighbours_that_are_not_used_stay_out() {
+        let pages = (0..4000u64).map(|i| i * 7919 % 4000 * 10);
+        let (faults, came) = brought(&mut Near::new(), pages);
+        assert_eq!(faults, 4000);
+        assert!(came < 4800, "{came} pages came for 4000");
+    }
+
+    #[test]
+    fn each_part_is_judged_by_itself() {
+        let far = 1 << 20;
+        let single = (0..4000u64).map(|i| far + i * 7919 % 4000 * 4);
+        let pairs = (0..4000u64).map(|i| i * 7919 % 4000 * 4);
+        let both = single.zip(pairs).flat_map(|(one, two)| [one, two, two + 1]);
+        let (faults, came) = brought(&mut Near::new(), both);
+        assert!(faults < 9000, "{faults} faults");
+        assert!(came < 13_500, "{came} pages came for 12000");
+    }
+}
