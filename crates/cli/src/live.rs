@@ -18,30 +18,28 @@ const RESTORE: &str = "\x1b8";
 
 /// Draws the live line on standard error.
 pub struct Live {
-    ram_bytes: u64,
     before: Sample,
     drawn: bool,
 }
 
 impl Live {
     /// A live line, when standard error is a terminal that can show it.
-    pub fn new(ram_bytes: u64) -> Option<Self> {
+    pub fn new() -> Option<Self> {
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         (std::io::stderr().is_terminal() && !dumb).then_some(Self {
-            ram_bytes,
             before: Sample::default(),
             drawn: false,
         })
     }
 
-    /// Shows `sample`, unless the program has the screen for itself.
-    pub fn draw(&mut self, sample: &Sample) {
+    /// Shows `sample` of a run with so much memory, unless the program has the screen for itself.
+    pub fn draw(&mut self, sample: &Sample, ram_bytes: u64) {
         let before = std::mem::replace(&mut self.before, *sample);
         if !may_draw() {
             self.drawn = false;
             return;
         }
-        let text = line(sample, &before, self.ram_bytes, columns());
+        let text = line(sample, &before, ram_bytes, columns());
         self.drawn = true;
         write(&format!(
             "{MAKE_ROOM}{SAVE_AND_GO_BELOW}{text}{ERASE_REST}{RESTORE}"

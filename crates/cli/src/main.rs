@@ -9,6 +9,7 @@ mod columns;
 mod control_socket;
 mod doctor;
 mod exec;
+mod follow;
 mod generate;
 mod heat;
 mod host;

@@ -27,6 +27,8 @@ pub struct Memory {
     /// `--ram`: resident pages, pages set aside and compressed tier together, bytes. At least
     /// [`RAM_MIN_BYTES`], a multiple of the page size.
     pub ram_bytes: u64,
+    /// `ram_bytes` is only where the budget begins: then it follows what the cgroup leaves.
+    pub follows_cgroup: bool,
     /// `--compressed`: largest size of the compressed tier, part of `ram_bytes`. 0: no such tier.
     pub compressed_max_bytes: u64,
     /// `--spill`: directories of paging files, checked: each takes a file. One file per entry.
@@ -159,6 +161,7 @@ mod tests {
     fn memory(dirs: usize, limit: Option<u64>) -> Memory {
         Memory {
             ram_bytes: 1 << 30,
+            follows_cgroup: false,
             compressed_max_bytes: 1 << 28,
             spill_dirs: vec![PathBuf::from("/var/tmp"); dirs],
             spill_limit_bytes: limit,

@@ -12,6 +12,7 @@ use farpage_abi::{Control, Tier};
 
 use crate::args::RunArgs;
 use crate::control_socket::Server;
+use crate::follow::Follow;
 use crate::heat::HeatMap;
 use crate::launch::{self, Running};
 use crate::live::Live;
@@ -28,6 +29,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Longest time between two looks at the control block.
 const STEP: Duration = Duration::from_nanos(SERIES_STEP_NS);
+/// The same while the budget follows a cgroup: what changes there must be noticed in time.
+const FOLLOW_STEP: Duration = Duration::from_millis(10);
 /// Time between the first looks, doubled until it is [`STEP`]: short programs have peaks too.
 const FIRST_STEP: Duration = Duration::from_millis(1);
 /// Time between two drawings of the live line, and before the first.
@@ -122,6 +125,7 @@ struct Watch<'a> {
     started: Instant,
     sampler: Sampler,
     heat: Option<HeatMap>,
+    follow: Option<Follow>,
     live: Option<Live>,
     casualties: Vec<Casualty>,
     shm: Option<shm::Figures>,
@@ -130,12 +134,14 @@ struct Watch<'a> {
 impl<'a> Watch<'a> {
     fn new(prepared: &'a Prepared) -> Self {
         let options = &prepared.options;
-        let live = (!options.quiet).then(|| Live::new(options.memory.ram_bytes));
+        let live = (!options.quiet).then(Live::new);
+        let follows = options.memory.follows_cgroup;
         Self {
             prepared,
             started: Instant::now(),
             sampler: Sampler::new(prepared.control, options.trace),
             heat: options.trace.then(HeatMap::new),
+            follow: follows.then(|| Follow::new(prepared.control)).flatten(),
             live: live.flatten(),
             casualties: Vec::new(),
             shm: None,
@@ -147,7 +153,11 @@ impl<'a> Watch<'a> {
         let mut redraw_at = self.started + REDRAW;
         loop {
             let ended = running.wait(step)?;
-            step = (step * 2).min(STEP);
+            let most = match self.follow {
+                Some(_) => FOLLOW_STEP,
+                None => STEP,
+            };
+            step = (step * 2).min(most);
             self.look();
             self.casualties.extend(running.take_casualties());
             if let Some(status) = ended {
@@ -161,7 +171,8 @@ impl<'a> Watch<'a> {
             if Instant::now() >= redraw_at
                 && let Some(live) = &mut self.live
             {
-                live.draw(self.sampler.last());
+                let budget = self.prepared.control.budget_bytes.load(Ordering::Relaxed);
+                live.draw(self.sampler.last(), budget);
                 redraw_at = Instant::now() + REDRAW;
             }
         }
@@ -173,6 +184,9 @@ impl<'a> Watch<'a> {
 
     fn look(&mut self) {
         self.sampler.take(self.elapsed_ns());
+        if let Some(follow) = &mut self.follow {
+            follow.look();
+        }
         if let Some(heat) = &mut self.heat {
             while let Some(event) = self.prepared.control.ring.pop() {
                 heat.add(&event);
@@ -188,7 +202,10 @@ impl<'a> Watch<'a> {
     ) -> Result<()> {
         let options = &self.prepared.options;
         let outcome = Outcome {
-            options,
+            ram_bytes: match &self.follow {
+                Some(follow) => follow.highest(),
+                None => options.memory.ram_bytes,
+            },
             totals: self.sampler.totals(),
             last: self.sampler.last(),
             peaks: self.sampler.peaks(),

@@ -13,8 +13,8 @@ const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
 
 /// Figures of a run that has ended.
 pub struct Outcome<'a> {
-    /// How it was started.
-    pub options: &'a RunOptions,
+    /// What its memory could take; where that followed a cgroup, at most.
+    pub ram_bytes: u64,
     /// Sums of all counters.
     pub totals: &'a Totals,
     /// The last sample.
@@ -47,7 +47,7 @@ impl Outcome<'_> {
 
 /// The summary, three to six lines.
 pub fn text(outcome: &Outcome) -> String {
-    let budget = human(outcome.options.memory.ram_bytes);
+    let budget = human(outcome.ram_bytes);
     let peaks = outcome.peaks;
     if outcome.last.page_outs == 0 && outcome.last.page_ins == 0 {
         return format!(
@@ -186,6 +186,7 @@ mod tests {
         RunOptions {
             memory: Memory {
                 ram_bytes: 1 << 30,
+                follows_cgroup: false,
                 compressed_max_bytes: 1 << 28,
                 spill_dirs: vec!["/var/tmp".into(), "/mnt/fast".into()],
                 spill_limit_bytes: Some(4 << 30),
@@ -213,7 +214,7 @@ mod tests {
         let mut sampler = crate::sampler::Sampler::new(control, false);
         sampler.take(58_200_000_000);
         text(&Outcome {
-            options: &options(),
+            ram_bytes: 1 << 30,
             totals: sampler.totals(),
             last: sampler.last(),
             peaks: sampler.peaks(),

@@ -61,6 +61,127 @@ impl MemoryLimit {
     }
 }
 
+/// The memory cgroups of this process that have a limit, to be looked at again and again.
+#[derive(Debug)]
+pub struct MemoryCgroups {
+    levels: Vec<Level>,
+}
+
+#[derive(Debug)]
+struct Level {
+    limit: PathBuf,
+    usage: PathBuf,
+    stat: PathBuf,
+    names: Names,
+}
+
+/// How `memory.stat` names things, in version 1 and 2 of cgroups.
+#[derive(Clone, Copy, Debug)]
+struct Names {
+    files: [&'static str; 2],
+    unwritten: [&'static str; 2],
+    mapped: &'static str,
+    shared: &'static str,
+    slab: &'static str,
+}
+
+const V1: Names = Names {
+    files: ["total_inactive_file", "total_active_file"],
+    unwritten: ["total_dirty", "total_writeback"],
+    mapped: "total_mapped_file",
+    shared: "total_shmem",
+    // Not told: all of it counts.
+    slab: "",
+};
+
+const V2: Names = Names {
+    files: ["inactive_file", "active_file"],
+    unwritten: ["file_dirty", "file_writeback"],
+    mapped: "file_mapped",
+    shared: "shmem",
+    slab: "slab_reclaimable",
+};
+
+/// What a cgroup may have, and what of that Linux cannot take back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The limit, bytes.
+    pub limit: u64,
+    /// Memory that cannot be taken back without paging, bytes. A part of the page cache counts as
+    /// such: programs that are mapped, up to an eighth of the limit, for without them nothing runs;
+    /// and files that are being read, up to a sixteenth.
+    pub taken: u64,
+}
+
+impl Taken {
+    fn left(self) -> u64 {
+        self.limit.saturating_sub(self.taken)
+    }
+}
+
+impl MemoryCgroups {
+    /// Those of the calling process; `None` when none has a limit.
+    pub fn own() -> Option<Self> {
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let files = limit_files(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"));
+        let levels: Vec<Level> = files
+            .into_iter()
+            .filter(|file| file.exists())
+            .map(Level::new)
+            .collect();
+        let own = Self { levels };
+        own.tightest().map(|_| own)
+    }
+
+    /// The one that has least left. Limits come and go: `None` when there is none now.
+    pub fn tightest(&self) -> Option<Taken> {
+        let all = self.levels.iter().filter_map(Level::read);
+        all.min_by_key(|taken| taken.left())
+    }
+}
+
+impl Level {
+    fn new(limit: PathBuf) -> Self {
+        let is_v2 = limit.ends_with("memory.max");
+        let (usage, names) = match is_v2 {
+            true => ("memory.current", V2),
+            false => ("memory.usage_in_bytes", V1),
+        };
+        Self {
+            usage: limit.with_file_name(usage),
+            stat: limit.with_file_name("memory.stat"),
+            names,
+            limit,
+        }
+    }
+
+    fn read(&self) -> Option<Taken> {
+        let number = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let limit = number(&self.limit).filter(|bytes| *bytes < NO_LIMIT)?;
+        let usage = number(&self.usage)?;
+        let stat = fs::read_to_string(&self.stat).ok()?;
+        Some(Taken {
+            limit,
+            taken: usage.saturating_sub(self.names.reclaimable(&stat, limit)),
+        })
+    }
+}
+
+impl Names {
+    /// Bytes that Linux can take back, by the text of `memory.stat`.
+    fn reclaimable(&self, stat: &str, limit: u64) -> u64 {
+        let of = |name: &str| -> u64 {
+            let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+            stat.lines().find_map(value).unwrap_or(0)
+        };
+        let sum = |names: [&str; 2]| names.into_iter().map(of).sum::<u64>();
+        let files = sum(self.files);
+        let mapped = of(self.mapped).saturating_sub(of(self.shared));
+        let kept = mapped.min(limit / 8).max(files.min(limit / 16));
+        files.saturating_sub(sum(self.unwritten) + kept) + of(self.slab)
+    }
+}
+
 fn kilobytes(meminfo: &str, key: &str) -> Option<u64> {
     let line = meminfo.lines().find(|line| line.starts_with(key))?;
     let value: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
@@ -126,20 +247,20 @@ fn mounts_of(mounts: &str, v2: bool) -> Vec<(PathBuf, PathBuf)> {
 mod tests {
     use super::*;
 
-    const V2: &str = "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
-    const V1: &str = "33 23 0:30 / /cg/memory rw,nosuid - cgroup cgroup rw,memory\n\
+    const MOUNT_V2: &str = "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
+    const MOUNT_V1: &str = "33 23 0:30 / /cg/memory rw,nosuid - cgroup cgroup rw,memory\n\
                       34 23 0:31 / /cg/cpu rw,nosuid - cgroup cgroup rw,cpu,cpuacct\n";
 
     #[test]
     fn a_cgroup_and_its_ancestors_are_looked_at() {
-        let files = limit_files("0::/user.slice/job\n", V2);
+        let files = limit_files("0::/user.slice/job\n", MOUNT_V2);
         let expected = [
             "/sys/fs/cgroup/user.slice/job/memory.max",
             "/sys/fs/cgroup/user.slice/memory.max",
             "/sys/fs/cgroup/memory.max",
         ];
         assert_eq!(files, expected.map(PathBuf::from));
-        let files = limit_files("4:memory:/a\n2:cpu,cpuacct:/b\n", V1);
+        let files = limit_files("4:memory:/a\n2:cpu,cpuacct:/b\n", MOUNT_V1);
         let expected = [
             "/cg/memory/a/memory.limit_in_bytes",
             "/cg/memory/memory.limit_in_bytes",
@@ -165,7 +286,7 @@ mod tests {
             fs::write(path, text).unwrap();
         };
         write("proc/self/cgroup", "0::/job\n");
-        write("proc/self/mountinfo", V2);
+        write("proc/self/mountinfo", MOUNT_V2);
         write(
             "proc/meminfo",
             "MemTotal: 8000 kB\nMemFree: 1 kB\nMemAvailable: 6000 kB\n",
@@ -180,5 +301,17 @@ mod tests {
             Path::new("/sys/fs/cgroup/job/memory.max")
         );
         fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn page_cache_can_be_taken_back_but_for_what_is_needed_or_not_written() {
+        let stat = "anon 500\nfile 900\nshmem 100\nfile_mapped 150\nfile_dirty 20\n\
+                    file_writeback 10\nslab_reclaimable 7\ninactive_file 600\nactive_file 200\n";
+        assert_eq!(V2.reclaimable(stat, 1_600), 800 - 30 - 100 + 7);
+        assert_eq!(V2.reclaimable(stat, 80), 800 - 30 - 10 + 7);
+        let stat = "mapped_file 1\ntotal_shmem 100\ntotal_mapped_file 150\ntotal_dirty 20\n\
+                    total_writeback 10\ntotal_inactive_file 600\ntotal_active_file 200\n";
+        assert_eq!(V1.reclaimable(stat, 1_600), 800 - 30 - 100);
+        assert_eq!(V1.reclaimable("", 1), 0);
     }
 }

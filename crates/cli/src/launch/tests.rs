@@ -26,6 +26,7 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
         options: RunOptions {
             memory: Memory {
                 ram_bytes: 256 << 20,
+                follows_cgroup: false,
                 compressed_max_bytes: 0,
                 spill_dirs: Vec::new(),
                 spill_limit_bytes: None,

@@ -170,6 +170,33 @@ fn value(page: usize, version: u64, index: usize) -> u64 {
 
 const USES: &str = "FARPAGE_TEST_USES";
 
+#[test]
+fn without_ram_a_run_takes_what_its_cgroup_leaves_and_no_more() {
+    const LIMIT: u64 = 256 * MIB;
+    let Ok(cgroup) = farpage_test_machine::Cgroup::new("follow", LIMIT, false) else {
+        println!("skipped: this user may not make a memory cgroup");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let stats = folder.path().join("stats");
+    let program = "import os\n\
+                   blocks = [bytearray(os.urandom(1 << 20)) for _ in range(360)]\n\
+                   for turn in range(3):\n    \
+                       for block in blocks: block[turn::4096] = bytes(256)\n\
+                   print(sum(block[4096 * 7 + 2] for block in blocks))";
+    let mut run = cgroup.command(Path::new(env!("CARGO_BIN_EXE_farpage")));
+    run.args(["run", "--quiet", "--spill", "/var/tmp", "--stats"]);
+    run.arg(&stats).args(["--", "python3", "-c", program]);
+    let ran = run.output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(ran.stdout, b"0\n");
+    assert_eq!(cgroup.kills(), 0);
+    let stats: serde_json::Value = serde_json::from_slice(&fs::read(stats).unwrap()).unwrap();
+    let used = stats["peaks"]["used_bytes"].as_u64().unwrap();
+    // Python itself has 10 MiB, and a fortieth stays free; at 80% from the start it would be 205.
+    assert!(used > 215 * MIB, "{} MiB of 256", used / MIB);
+}
+
 /// The host kernel, its default pager and the program in one cgroup, which is full of a file's cache that
 /// is read again and again; a second default pager takes the place of the first, by turns.
 #[test]

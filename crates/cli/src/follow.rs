@@ -1,0 +1,118 @@
+//! The budget of a run without `--ram`: what the memory cgroup really leaves, as it changes.
+
+use std::sync::atomic::Ordering;
+
+use farpage::memory_limit::{MemoryCgroups, Taken};
+use farpage_abi::{Control, PAGE_BYTES, TaskSlot};
+use farpage_sys::{futex, pressure};
+
+use crate::options::RAM_MIN_BYTES;
+
+/// Part of the limit that stays free for what comes between two looks.
+const MARGIN: u64 = 40;
+const MARGIN_LEAST: u64 = 2 << 20;
+/// What paging will take besides, when it begins: buffers, tables and threads.
+const PAGING_BYTES: u64 = 6 << 20;
+/// Part of what is left by which the budget rises at a look: what the program takes besides grows
+/// with what it uses, and is seen only then.
+const RISE: u64 = 8;
+
+/// Follows the cgroups of this process.
+pub struct Follow {
+    cgroups: MemoryCgroups,
+    control: &'static Control,
+    highest: u64,
+}
+
+impl Follow {
+    /// `None`: there is no limit to follow.
+    pub fn new(control: &'static Control) -> Option<Self> {
+        let highest = control.budget_bytes.load(Ordering::Relaxed);
+        let cgroups = MemoryCgroups::own()?;
+        Some(Self {
+            cgroups,
+            control,
+            highest,
+        })
+    }
+
+    /// The largest budget so far, bytes.
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// True when pages have left.
+    fn pages_out(&self) -> bool {
+        let tasks = self.control.tasks_high.load(Ordering::Acquire) as usize;
+        let tasks = &self.control.tasks[..tasks.min(farpage_abi::TASKS_MAX)];
+        let spilled = |task: &TaskSlot| task.counters.page_outs_spilled.load(Ordering::Relaxed);
+        tasks.iter().any(|task| spilled(task) > 0)
+    }
+
+    /// Sets the budget to what there is now.
+    pub fn look(&mut self) {
+        let Some(taken) = self.cgroups.tightest() else {
+            return;
+        };
+        let control = self.control;
+        let is_paging = control.compressed_bytes.load(Ordering::Relaxed) > 0 || self.pages_out();
+        let most = budget(taken, control.used_bytes(), is_paging);
+        let before = control.budget_bytes.load(Ordering::Relaxed);
+        let budget = match most > before {
+            true => before + whole_pages((most - before) / RISE),
+            false => most,
+        };
+        control.budget_bytes.store(budget, Ordering::Release);
+        self.highest = self.highest.max(budget);
+        if budget >= before {
+            return;
+        }
+        // Tasks whose memory fitted until now begin to manage it; the others page out.
+        let is_tight = control.demand_bytes.load(Ordering::Relaxed) > budget - budget / 16;
+        if is_tight {
+            control.pressure.fetch_add(1, Ordering::AcqRel);
+            futex::wake(&control.pressure, i32::MAX as u32);
+        }
+        if control.used_bytes() > budget {
+            pressure::press_on_the_largest(control, farpage_abi::TASKS_MAX);
+        }
+    }
+}
+
+/// What managed memory may take where it takes `used` bytes of what is taken in all.
+fn budget(taken: Taken, used: u64, is_paging: bool) -> u64 {
+    let margin = (taken.limit / MARGIN).max(MARGIN_LEAST);
+    let paging = if is_paging { 0 } else { PAGING_BYTES };
+    // Charged before it is touched, memory may be used that is not taken yet.
+    let besides = taken.taken.saturating_sub(used);
+    let most = taken.limit.saturating_sub(margin + paging + besides);
+    whole_pages(most.max(RAM_MIN_BYTES))
+}
+
+fn whole_pages(bytes: u64) -> u64 {
+    bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_budget_is_what_others_leave() {
+        let of = |limit, taken, used| {
+            let taken = Taken {
+                limit: limit * MIB,
+                taken: taken * MIB,
+            };
+            budget(taken, used * MIB, true) / MIB
+        };
+        assert_eq!(of(1000, 30, 0), 945, "the program has not begun");
+        assert_eq!(of(1000, 430, 400), 945, "it grows");
+        assert_eq!(of(1000, 950, 920), 945);
+        assert_eq!(of(1000, 700, 400), 675, "somebody else takes 270 MiB more");
+        assert_eq!(of(1000, 300, 400), 975, "charged and not yet touched");
+        assert_eq!(of(20, 19, 2), 16, "never below the least");
+    }
+}
