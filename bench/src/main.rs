@@ -8,6 +8,7 @@ mod hot;
 mod locked;
 mod locked_io;
 mod map_fd;
+mod open;
 mod ports;
 mod role;
 mod rpc;
@@ -44,6 +45,10 @@ prints lines: processes name sizes pairs ns_a_pair
 farpage-bench map-fd [--runs N] [--mib N]
     a private copy of the bytes of a file, beside reading them and a private mapping
 prints lines: way MiB ms_to_the_first_byte ms_to_a_page_in_64 ms_to_all
+
+farpage-bench open [--runs N] [--mib N]
+    a local file opened for reading and summed, beside a mapping of Linux's
+prints lines: way warm_or_cold MiB ms
 
 farpage-bench locked [--runs N]
     locking and registering memory, first and again, beside the calls of Linux that do it
@@ -105,6 +110,7 @@ fn main() {
         Some("locked-io-pressure") => locked_io::pressure(number("--mib", 256) as usize),
         Some("hits") => locked::hits(number("--runs", 5) as usize),
         Some("map-fd") => map_fd::run(number("--runs", 5) as usize, number("--mib", 256) as usize),
+        Some("open") => open::run(number("--runs", 5) as usize, number("--mib", 1024) as usize),
         Some("fault") => {
             let (runs, pages) = (number("--runs", 5), number("--pages", 16384));
             let threads = number("--threads", 0);

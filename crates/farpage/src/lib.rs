@@ -18,9 +18,11 @@
 
 #[allow(unsafe_code)]
 mod checked;
+mod cover;
 mod error;
 mod fork;
 mod kernels;
+mod leases;
 mod load;
 mod locks;
 mod map_fd;

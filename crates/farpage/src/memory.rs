@@ -8,8 +8,11 @@ use arc_swap::ArcSwap;
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_kernel::embed::{Mapping, Object};
-use farpage_source::{Counts, Options, Recorder, Source, SourceError, SourcePager, Traced};
+use farpage_source::{
+    Counts, OnFailure, Options, Recorder, Source, SourceError, SourcePager, Traced,
+};
 
+use crate::cover::Cover;
 use crate::fork::{self, Reopen};
 use crate::kernels::{self, Lease};
 use crate::load::Plan;
@@ -39,7 +42,9 @@ pub(crate) struct Inner {
 
 /// What belongs to one process. Dropped from the first to the last.
 pub(crate) struct Mapped {
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
+    /// What shows the file itself in its place.
+    cover: Option<Arc<Cover>>,
     _object: Object,
     pager: Arc<SourcePager>,
     /// What was written and is in no source, so that a fork leaves it to both.
@@ -48,7 +53,7 @@ pub(crate) struct Mapped {
     closing: Arc<AtomicBool>,
     writable: bool,
     process: u32,
-    _lease: Lease,
+    lease: Lease,
 }
 
 /// What a [`Memory`] takes, and what it has cost so far.
@@ -110,7 +115,10 @@ impl Memory {
             }
         };
         let writable = options.mode != Mode::Read && top.is_writable();
-        let mapped = Mapped::new((top, overlay), options, extents, writable, None)?;
+        let mut mapped = Mapped::new((top, overlay), options, extents, writable, None)?;
+        if mapped.may_be_covered(options) {
+            mapped.cover = Cover::over(&mapped.mapping, &*source);
+        }
         let inner = Arc::new(Inner {
             address: mapped.mapping.as_ptr() as usize,
             name: source.name().to_owned(),
@@ -168,6 +176,9 @@ impl Memory {
     pub fn prefetch(&self, bytes: Range<u64>, mut progress: impl FnMut(u64)) -> Result<u64, Error> {
         let pages = self.pages(&bytes)?;
         let mapped = self.0.live()?;
+        if let Some(cover) = mapped.cover() {
+            return cover.prefetch(&mapped.mapping, &bytes, progress);
+        }
         let failures = mapped.pager.counts().failures;
         let page = PAGE_BYTES as u64;
         let came = mapped
@@ -191,6 +202,10 @@ impl Memory {
     pub fn discard(&self, bytes: Range<u64>) -> Result<(), Error> {
         let pages = self.pages(&bytes)?;
         let mapped = self.0.live()?;
+        if let Some(cover) = mapped.cover() {
+            cover.discard(&mapped.mapping, pages);
+            return Ok(());
+        }
         let flushed = mapped.mapping.flush(pages);
         flushed.map_err(|error| self.0.not_written(&mapped, &error))
     }
@@ -225,6 +240,7 @@ impl Memory {
     pub fn pin(&self, bytes: Range<u64>) -> Result<(), Error> {
         let pages = self.pages(&bytes)?;
         let mapped = self.0.live()?;
+        mapped.uncover();
         mapped.mapping.wire(pages)?;
         let came = self.prefetch(bytes.clone(), |_| ());
         match came {
@@ -265,7 +281,10 @@ impl Memory {
             failures,
             ..
         } = mapped.pager.counts();
-        let resident = mapped.mapping.stats().resident_pages * PAGE_BYTES as u64;
+        let resident = match mapped.cover() {
+            Some(cover) => cover.resident_pages(&mapped.mapping),
+            None => mapped.mapping.stats().resident_pages,
+        } * PAGE_BYTES as u64;
         Stats {
             bytes: self.0.size,
             resident_bytes: resident.min(self.0.size),
@@ -282,7 +301,10 @@ impl Memory {
         let Ok(mapped) = self.0.live() else {
             return Vec::new();
         };
-        let runs = mapped.mapping.residency();
+        let runs = match mapped.cover() {
+            Some(cover) => cover.residency(&mapped.mapping),
+            None => mapped.mapping.residency(),
+        };
         let bytes = |run: PageRange| run.start.0 * page..(run.end.0 * page).min(self.0.size);
         runs.into_iter().map(bytes).collect()
     }
@@ -294,6 +316,7 @@ impl Memory {
     /// [`Error::Argument`] when the file cannot be made.
     pub fn record(&self, path: &std::path::Path) -> Result<(), Error> {
         let mapped = self.0.live()?;
+        mapped.uncover();
         let source = Traced {
             name: None,
             size: self.0.size,
@@ -369,7 +392,8 @@ impl Mapped {
             mapping.forbid_writing()?;
         }
         Ok(Self {
-            mapping,
+            mapping: Arc::new(mapping),
+            cover: None,
             _object: object,
             pager,
             overlay,
@@ -377,8 +401,28 @@ impl Mapped {
             closing: Arc::new(AtomicBool::new(false)),
             writable,
             process: std::process::id(),
-            _lease: lease,
+            lease,
         })
+    }
+
+    /// True where nobody would miss what only a pager can do: keep to a budget that the file is
+    /// larger than, take what is written, supply zeros for what cannot be read, replay.
+    fn may_be_covered(&self, options: &OpenOptions) -> bool {
+        let fits = self.mapping.size() as u64 <= self.lease.kernel.ram_bytes();
+        let reads = options.mode == Mode::Read && options.on_failure == OnFailure::Error;
+        fits && reads && options.replay.is_none()
+    }
+
+    /// What covers it now.
+    fn cover(&self) -> Option<&Arc<Cover>> {
+        self.cover.as_ref().filter(|cover| cover.is_shown())
+    }
+
+    /// From now on its pager is asked for every page that is touched.
+    fn uncover(&self) {
+        if let Some(cover) = self.cover() {
+            cover.end();
+        }
     }
 
     fn recorder(&self) -> MutexGuard<'_, Option<Arc<Recorder>>> {
@@ -432,7 +476,11 @@ impl Inner {
             None => (in_child(&self.source), None),
         };
         let (writable, at) = (self.options.mode == Mode::Copy, Some(self.address));
-        let new = Mapped::new((top, overlay), &options, Vec::new(), writable, at)?;
+        let old = self.mapped();
+        old.mapping.leave_in_child();
+        let mut new = Mapped::new((top, overlay), &options, Vec::new(), writable, at)?;
+        let cover = old.cover.clone();
+        new.cover = cover.filter(|cover| cover.show(&new.mapping, &*self.source));
         // Its threads are the parent's: letting go would wait for them.
         std::mem::forget(self.mapped.swap(Arc::new(new)));
         Ok(())

@@ -3,15 +3,16 @@
 //! What nobody can change is read where it lies. Of another file a lease is held: before somebody
 //! may write to it the bytes are copied to an unnamed file, and are read there from then on.
 
-use std::cell::RefCell;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak, mpsc};
+use std::sync::{Arc, OnceLock};
 
 use farpage_source::{Source, SourceError};
 use farpage_sys::file::{self, Fd};
-use farpage_sys::{Errno, fork, lease, process};
+use farpage_sys::{Errno, lease};
+
+use crate::leases::{self, Leased};
 
 /// Bytes that are copied at a time.
 const STEP: usize = 1 << 20;
@@ -26,23 +27,6 @@ pub(crate) struct Snapshot {
     is_leased: bool,
     /// What came of it when the lease had to be given up: all bytes, or why not.
     moved: OnceLock<Result<File, String>>,
-}
-
-/// All that are leased, and who is told when a lease is to be given up.
-#[derive(Default)]
-struct Leases {
-    all: Vec<Weak<Snapshot>>,
-    /// The thread that waits for it, once there is one.
-    guardian: Option<u32>,
-}
-
-static LEASES: Mutex<Leases> = Mutex::new(Leases {
-    all: Vec::new(),
-    guardian: None,
-});
-
-fn leases() -> MutexGuard<'static, Leases> {
-    LEASES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Snapshot {
@@ -71,22 +55,14 @@ impl Snapshot {
         name: String,
         (from, size): (u64, u64),
     ) -> Result<Arc<Self>, Errno> {
-        static WATCH: Once = Once::new();
-        WATCH.call_once(|| fork::at_fork(before_fork, in_parent, in_child));
-        // Held until it is listed: the guardian looks for those that are disturbed.
-        let mut leases = leases();
-        let guardian = leases.guardian()?;
-        let snapshot = Arc::new(Self {
+        leases::take(file, |lease| Self {
             name,
             size,
-            file: lease::take(file, guardian)?,
+            file: lease,
             from,
             is_leased: true,
             moved: OnceLock::new(),
-        });
-        leases.all.retain(|other| other.strong_count() > 0);
-        leases.all.push(Arc::downgrade(&snapshot));
-        Ok(snapshot)
+        })
     }
 
     /// The size of the file now.
@@ -97,11 +73,20 @@ impl Snapshot {
     fn fd(&self) -> Fd {
         Fd(self.file.as_raw_fd())
     }
+}
 
-    /// Copies all of it, then lets the others have the file. Under the lock of [`LEASES`], so that
-    /// it is done once.
-    fn move_away(&self) {
-        if self.moved.get().is_some() {
+impl Leased for Snapshot {
+    fn lease(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    fn is_over(&self) -> bool {
+        self.moved.get().is_some()
+    }
+
+    /// Copies all of it, then lets the others have the file.
+    fn give_way(&self) {
+        if self.is_over() {
             return;
         }
         let read = |offset: u64, part: &mut [u8]| {
@@ -121,10 +106,6 @@ impl Snapshot {
             farpage_sys::say!("farpage: no copy of '{}' could be kept: {why}", self.name);
         }
         let _ = self.moved.set(moved);
-    }
-
-    fn is_disturbed(&self) -> bool {
-        self.moved.get().is_none() && !lease::is_undisturbed(&self.file)
     }
 }
 
@@ -220,89 +201,6 @@ impl Source for Snapshot {
                 is: format!("written to, and no copy could be kept ({why})"),
                 remedy: "map it again",
             }),
-        }
-    }
-}
-
-impl Leases {
-    /// The thread that moves snapshots away; begins it when there is none.
-    fn guardian(&mut self) -> Result<u32, Errno> {
-        if let Some(thread) = self.guardian {
-            return Ok(thread);
-        }
-        let (tell, told) = mpsc::channel();
-        let body = move || {
-            let ready = lease::Told::new();
-            let _ = tell.send(ready.as_ref().map(|_| process::thread_id()).map_err(|e| *e));
-            let Ok(ready) = ready else { return };
-            while ready.wait().is_ok() {
-                leases().move_disturbed();
-            }
-        };
-        let named = std::thread::Builder::new().name("farpage-leases".into());
-        named.spawn(body).map_err(|_| Errno::EAGAIN)?;
-        let thread = told.recv().map_err(|_| Errno::EAGAIN)??;
-        self.guardian = Some(thread);
-        Ok(thread)
-    }
-
-    fn leased(&self) -> impl Iterator<Item = Arc<Snapshot>> {
-        let all = self.all.iter().filter_map(Weak::upgrade);
-        all.filter(|snapshot| snapshot.moved.get().is_none())
-    }
-
-    fn move_disturbed(&self) {
-        for snapshot in self.leased().filter(|snapshot| snapshot.is_disturbed()) {
-            snapshot.move_away();
-        }
-    }
-}
-
-/// What is held over a fork: leases of the child's own. What the parent gives up is given up for
-/// all who have its descriptor.
-struct Held {
-    leases: MutexGuard<'static, Leases>,
-    own: Vec<(Arc<Snapshot>, OwnedFd)>,
-}
-
-thread_local! {
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
-}
-
-extern "C" fn before_fork() {
-    let leases = leases();
-    let own = leases.leased().filter_map(|snapshot| {
-        // Not this thread, which the signal would end: the guardian looks in vain.
-        let told = leases.guardian.ok_or(Errno::ESRCH);
-        match told.and_then(|told| lease::take(snapshot.file.as_fd(), told)) {
-            Ok(own) => Some((snapshot, own)),
-            Err(_) => {
-                // Somebody waits to write to it.
-                snapshot.move_away();
-                None
-            }
-        }
-    });
-    let own = own.collect();
-    HELD.with(|place| *place.borrow_mut() = Some(Held { leases, own }));
-}
-
-extern "C" fn in_parent() {
-    drop(HELD.with(|place| place.borrow_mut().take()));
-}
-
-extern "C" fn in_child() {
-    let Some(Held { mut leases, own }) = HELD.with(|place| place.borrow_mut().take()) else {
-        return;
-    };
-    leases.guardian = None;
-    for (snapshot, own) in own {
-        // The number names the child's own lease from now on.
-        let kept = file::keep(Fd(own.as_raw_fd()), snapshot.fd());
-        let guardian = kept.and_then(|()| leases.guardian());
-        let told = guardian.and_then(|guardian| lease::tell(&snapshot.file, guardian));
-        if told.is_err() || snapshot.is_disturbed() {
-            snapshot.move_away();
         }
     }
 }

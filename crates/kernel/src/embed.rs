@@ -199,6 +199,7 @@ impl Embedded {
             slot: 0,
             default_pager: Arc::new(NoPager),
             on_loss: OnLoss::Poison,
+            covers: true,
             device: device(),
             messages: Fd(2),
             fixed_fds: None,

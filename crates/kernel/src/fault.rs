@@ -174,6 +174,12 @@ impl Kernel {
             self.wake(address_of(page.0), PAGE_BYTES);
             return Step::Done;
         };
+        if region.covered {
+            // A fault of something that was mapped here before.
+            drop(state);
+            self.wake(address_of(page.0), PAGE_BYTES);
+            return Step::Done;
+        }
         let (limits, source) = (region.pages(), region.source.clone());
         let mapping = Mapping {
             pages: limits,

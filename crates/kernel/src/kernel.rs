@@ -43,6 +43,8 @@ pub struct Config {
     pub default_pager: Arc<dyn Pager>,
     /// Lost pages.
     pub on_loss: OnLoss,
+    /// Regions can be covered, see `cover`.
+    pub covers: bool,
     /// An open `/dev/userfaultfd`.
     pub device: Option<Fd>,
     /// Where messages to the user go.
@@ -58,6 +60,8 @@ pub struct Kernel {
     pub(crate) device: Option<Fd>,
     pub(crate) messages: Fd,
     pub(crate) fixed_fds: Option<(Fd, Fd)>,
+    /// Regions can be covered: this is wanted, and Linux is new enough.
+    pub(crate) covers: AtomicBool,
     pub(crate) temporary: Source,
     uffd: AtomicI32,
     /// The one whose faults raise SIGBUS in the faulting thread; -1 until it is wanted.
@@ -120,6 +124,7 @@ impl Kernel {
             on_loss: config.on_loss,
             device: config.device,
             messages: config.messages,
+            covers: AtomicBool::new(config.covers),
             fixed_fds: config.fixed_fds,
             temporary,
             uffd: AtomicI32::new(-1),
@@ -208,8 +213,12 @@ impl Kernel {
     fn open_both(&self) -> Result<(Fd, Fd), Errno> {
         let offered = uffd::offered(self.device)?;
         let (uffd, _) = uffd::open(self.device)?;
-        let pagemap = uffd
-            .enable(offered & WANTED)
+        let covers = self.covers.load(Ordering::Relaxed);
+        let moves = if covers { features::EVENT_REMAP } else { 0 };
+        let enabled = uffd.enable(offered & WANTED | moves);
+        self.covers
+            .store(covers && uffd.can_be_read_at_once(), Ordering::Relaxed);
+        let pagemap = enabled
             .and_then(|()| farpage_sys::pagemap::open())
             .inspect_err(|_| file::close(uffd.0))?;
         Ok((uffd.0, pagemap))

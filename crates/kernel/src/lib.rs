@@ -14,6 +14,8 @@ mod advise;
 #[cfg(feature = "std")]
 mod clean;
 #[cfg(feature = "std")]
+mod cover;
+#[cfg(feature = "std")]
 pub mod embed;
 mod evict;
 mod fault;

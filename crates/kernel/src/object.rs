@@ -62,6 +62,7 @@ impl Kernel {
                 left_out: true,
             },
             source,
+            covered: false,
         });
         drop(state);
         self.account.demand(bytes as i64);

@@ -42,6 +42,8 @@ pub struct Region {
     pub on_fork: OnFork,
     /// Who answers.
     pub source: Source,
+    /// Something else is mapped in its place, so that nobody is asked.
+    pub covered: bool,
 }
 
 impl Region {
@@ -54,6 +56,7 @@ impl Region {
         self.end == next.start
             && self.prot == next.prot
             && self.on_fork == next.on_fork
+            && self.covered == next.covered
             && self.source.object == next.source.object
             && self.source.origin == next.source.origin
     }
@@ -85,6 +88,13 @@ impl Regions {
     /// All of them, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Region> {
         self.by_start.values()
+    }
+
+    /// Notes that the region that begins at `start` is covered, or no longer.
+    pub(crate) fn set_covered(&mut self, start: usize, covered: bool) {
+        if let Some(region) = self.by_start.get_mut(&start) {
+            region.covered = covered;
+        }
     }
 
     /// Bytes that the program may write.
@@ -217,6 +227,7 @@ mod tests {
             prot,
             on_fork: OnFork::default(),
             source,
+            covered: false,
         }
     }
 

@@ -187,6 +187,7 @@ impl Kernel {
             prot,
             on_fork: OnFork::default(),
             source: self.temporary.clone(),
+            covered: false,
         };
         let mut state = self.state.lock();
         state.regions.insert(region);
@@ -378,7 +379,7 @@ impl Kernel {
     /// True when the tree's demand has come near the budget and this task's memory is not managed
     /// yet: call [`Kernel::activate`].
     pub fn must_activate(&self) -> bool {
-        !self.is_active() && self.account.is_tight()
+        !self.is_active() && self.account.is_tight_with(0)
     }
 
     /// Starts to manage what was only noted so far. The embedder starts a handler and the page-out

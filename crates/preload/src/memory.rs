@@ -117,6 +117,7 @@ pub(crate) fn init() {
         slot,
         default_pager: Arc::new(Paging),
         on_loss: OnLoss::Kill,
+        covers: false,
         device: Some(start::descriptor(fds::DEVICE)),
         messages: start::descriptor(fds::MESSAGES),
         fixed_fds: Some((

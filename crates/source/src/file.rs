@@ -2,7 +2,7 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -190,6 +190,11 @@ impl Source for FileSource {
     fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
         let pages = (offset + bytes).div_ceil(PAGE_BYTES as u64) - offset / PAGE_BYTES as u64;
         file::cached_pages(Fd(self.file.as_raw_fd()), offset, bytes) == Ok(pages)
+    }
+
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        let is_same = self.pinned.is_some() && self.check(0, 0).is_ok();
+        is_same.then(|| (self.file.as_fd(), 0))
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {

@@ -4,6 +4,8 @@
 //! another, something compressed or far away. [`SourcePager`] is the pager that makes memory of
 //! one.
 
+use std::os::fd::BorrowedFd;
+
 mod aligned;
 mod cache;
 mod compressed;
@@ -74,6 +76,12 @@ pub trait Source: Send + Sync {
     fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
         let _ = (offset, bytes);
         false
+    }
+
+    /// The local file that has these bytes, as they are, from an offset on. `None`: there is none,
+    /// it can be written to by way of this source, or it is no longer what was opened.
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        None
     }
 
     /// Fills `buffer` with the bytes from `offset` on, all of it.
@@ -148,6 +156,10 @@ impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
 
     fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
         (**self).is_in_memory(offset, bytes)
+    }
+
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        (**self).file()
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {

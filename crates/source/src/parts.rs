@@ -1,5 +1,6 @@
 //! Parts of sources, and several of them one after another.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::{Reach, Source, SourceError, within};
@@ -57,6 +58,11 @@ impl Source for Slice {
 
     fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
         self.whole.is_in_memory(self.start + offset, bytes)
+    }
+
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        let (file, from) = self.whole.file()?;
+        Some((file, from + self.start))
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {

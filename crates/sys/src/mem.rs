@@ -122,6 +122,26 @@ pub unsafe fn advise(at: usize, bytes: usize, advice: u32) -> Result<()> {
     unsafe { syscall!(g::__NR_madvise, at, bytes, advice) }.map(drop)
 }
 
+/// Has all pages of a range that is mapped be there, for reading. For a private copy of an object
+/// that a pager answers for that asks the pager.
+///
+/// # Errors
+/// As `madvise(2)` with `MADV_POPULATE_READ`: `EFAULT` for what cannot be read.
+pub fn populate(at: usize, bytes: usize) -> Result<()> {
+    // SAFETY: changes no contents.
+    unsafe { advise(at, bytes, MADV_POPULATE_READ) }
+}
+
+/// Which pages of a range are in memory: for each a byte whose lowest bit says so.
+///
+/// # Errors
+/// As `mincore(2)`.
+pub fn in_core(at: usize, pages: &mut [u8]) -> Result<()> {
+    let bytes = pages.len() * 4096;
+    // SAFETY: Linux writes one byte for each page.
+    unsafe { syscall!(g::__NR_mincore, at, bytes, pages.as_mut_ptr()) }.map(drop)
+}
+
 /// Writes a byte back to where it is, atomically: the page is there and writable afterwards, and
 /// nothing has changed.
 ///

@@ -62,6 +62,11 @@ const MISSING: u64 = 1;
 const PROTECTED: u64 = 2;
 const MINOR: u64 = 4;
 const API_VERSION: u64 = 0xAA;
+/// What messages are of.
+const PAGEFAULT: u8 = 0x12;
+const REMAP: u8 = 0x14;
+const REMOVE: u8 = 0x15;
+const UNMAP: u8 = 0x16;
 
 #[repr(C)]
 struct Api {
@@ -380,6 +385,15 @@ impl Uffd {
         unsafe { self.transfer(MOVE, to, from, bytes, ALLOW_HOLES) }
     }
 
+    /// The same, but stops with `ENOENT` at a page that Linux does not have.
+    ///
+    /// # Safety
+    /// As for [`Uffd::move_pages`].
+    pub unsafe fn move_present(self, to: usize, from: usize, bytes: usize) -> Progress {
+        // SAFETY: forwarded to the caller.
+        unsafe { self.transfer(MOVE, to, from, bytes, 0) }
+    }
+
     unsafe fn transfer(
         self,
         request: u32,
@@ -512,7 +526,8 @@ impl Uffd {
     /// Waits for a fault and takes up to `N`. An empty list after an interruption.
     ///
     /// # Errors
-    /// As `read(2)`; `EPROTO` when it reports other things, which nobody here asked for.
+    /// As `read(2)`; `EPROTO` when it reports other things, which nobody here asked for. Moves, where
+    /// they are reported, are taken and are no faults.
     pub fn faults<const N: usize>(self) -> Result<Faults<N>> {
         self.take_faults(|to, bytes| {
             // SAFETY: `to` is valid for writes of `bytes`, as the caller says.
@@ -541,6 +556,25 @@ impl Uffd {
         })
     }
 
+    /// True when [`Uffd::faults_now`] never waits, of one where no fault can be yet.
+    pub fn can_be_read_at_once(self) -> bool {
+        let (mut message, flags) = ([0u64; 4], g::RWF_NOWAIT);
+        let part = [message.as_mut_ptr() as usize, size_of_val(&message)];
+        // SAFETY: `part` is a `struct iovec` for `message`, which is valid for writes.
+        let got = unsafe {
+            syscall!(
+                g::__NR_preadv2,
+                self.0.0,
+                part.as_ptr(),
+                1,
+                usize::MAX,
+                0,
+                flags
+            )
+        };
+        got == Err(Errno::EAGAIN)
+    }
+
     /// Takes which memory that is registered goes away, from its first address to behind the last, as far as
     /// the `features::EVENT_*` that are enabled report it: it has been unmapped, or moved to another address, or
     /// its contents are discarded as soon as this is read. Who does it waits until it is taken. `None` when
@@ -549,9 +583,6 @@ impl Uffd {
     /// # Errors
     /// As `read(2)`.
     pub fn gone(self) -> Result<Option<(usize, usize)>> {
-        const REMAP: u8 = 0x14;
-        const REMOVE: u8 = 0x15;
-        const UNMAP: u8 = 0x16;
         let mut message = [0u64; 4];
         let (to, bytes) = (message.as_mut_ptr(), size_of_val(&message));
         // SAFETY: `message` is valid for writes of `bytes`, and as large as a message.
@@ -574,7 +605,6 @@ impl Uffd {
         self,
         read: impl FnOnce(*mut RawMessage, usize) -> Result<usize>,
     ) -> Result<Faults<N>> {
-        const PAGEFAULT: u8 = 0x12;
         let empty = RawMessage {
             event: 0,
             reserved: [0; 7],
@@ -590,15 +620,27 @@ impl Uffd {
             Err(Errno::EAGAIN | Errno::EINTR) => 0,
             Err(errno) => return Err(errno),
         };
-        let count = bytes / size_of::<RawMessage>();
-        let faults = raw.map(|m| Fault {
-            address: m.address as usize,
-            write: m.flags & 1 != 0,
-            protection: m.flags & 2 != 0,
-            thread: m.thread,
-        });
-        if raw[..count].iter().any(|m| m.event != PAGEFAULT) {
-            return Err(Errno::EPROTO);
+        let none = Fault {
+            address: 0,
+            write: false,
+            protection: false,
+            thread: 0,
+        };
+        let (mut faults, mut count) = ([none; N], 0);
+        for message in &raw[..bytes / size_of::<RawMessage>()] {
+            match message.event {
+                PAGEFAULT => {
+                    faults[count] = Fault {
+                        address: message.address as usize,
+                        write: message.flags & 1 != 0,
+                        protection: message.flags & 2 != 0,
+                        thread: message.thread,
+                    };
+                    count += 1;
+                }
+                REMAP => {}
+                _ => return Err(Errno::EPROTO),
+            }
         }
         Ok(Faults { faults, count })
     }

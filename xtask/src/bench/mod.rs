@@ -14,6 +14,7 @@ mod local;
 mod locked;
 mod locked_io;
 mod map_fd;
+mod open;
 mod ports;
 mod programs;
 mod remote;
@@ -63,7 +64,7 @@ const fn bench_of(
     }
 }
 
-const BENCHES: [Bench; 19] = [
+const BENCHES: [Bench; 20] = [
     bench_of(
         "cache",
         "[--runs 5] [--pages 16384]",
@@ -133,6 +134,13 @@ const BENCHES: [Bench; 19] = [
         "a private copy of bytes of a file, beside read and mmap",
         &[],
         map_fd::bench,
+    ),
+    bench_of(
+        "open",
+        "[--runs 5] [--mib 1024] [--assert]",
+        "a local file opened for reading, beside mmap",
+        &open::BOUNDS,
+        open::bench,
     ),
     bench_of(
         "ports",

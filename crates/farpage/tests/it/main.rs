@@ -1,5 +1,6 @@
 //! The facade, used as programs use it.
 
+mod cover;
 mod fork;
 mod kv;
 mod locks;

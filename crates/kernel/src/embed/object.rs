@@ -2,10 +2,12 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_pagers::Pager;
+use farpage_sys::file::Fd;
 use farpage_sys::mem;
 
 use super::{Embedded, Error, system};
@@ -221,6 +223,7 @@ impl Inner {
             object: Arc::clone(this),
             start,
             in_thread,
+            covered: Mutex::new(false),
         })
     }
 
@@ -272,6 +275,7 @@ pub struct Mapping {
     object: Arc<Inner>,
     start: usize,
     in_thread: bool,
+    covered: Mutex<bool>,
 }
 
 /// What a mapping takes.
@@ -445,6 +449,112 @@ impl Mapping {
         // SAFETY: no reference to the mapping's contents exists; who writes by a pointer is told.
         let done = unsafe { mem::protect(self.start, self.size(), mem::PROT_READ) };
         done.map_err(system("protect the object"))
+    }
+
+    /// Shows the bytes of a file from `offset` on, a multiple of the page size, in place of the
+    /// object, for reading: pages are those of Linux's page cache, no fault is the kernel's, and none
+    /// of them counts to its budget. The file must hold what the pager would supply, and stay as it
+    /// is until [`Mapping::uncover`].
+    ///
+    /// ```
+    /// # use std::os::fd::AsFd;
+    /// # use std::os::unix::fs::FileExt;
+    /// # use std::sync::Arc;
+    /// # use farpage_abi::ObjectId;
+    /// # use farpage_kernel::embed::Embedded;
+    /// # use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+    /// # struct Words(std::fs::File);
+    /// # impl Pager for Words {
+    /// #     fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
+    /// #         let (pages, at) = (request.pages().pages(), request.pages().start.0 * 4096);
+    /// #         self.0.read_exact_at(request.buffer(), at).map_err(|_| PagerError::Read(5))?;
+    /// #         Ok(Supplied::clean(pages))
+    /// #     }
+    /// #     fn data_write(&self, _: ObjectId, _: &[PageOut<'_>]) -> Result<(), PagerError> {
+    /// #         Ok(())
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let file = std::fs::File::open(std::env::current_exe()?)?;
+    /// # let pager = Arc::new(Words(file.try_clone()?));
+    /// let kernel = Embedded::start(16 << 20)?;
+    /// let object = kernel.object(pager, 1 << 16)?;
+    /// let memory = object.map()?;
+    /// memory.cover(file.as_fd(), 0)?;
+    /// let (mut covered, mut paged) = ([0; 64], [0; 64]);
+    /// memory.read(5000, &mut covered)?;
+    /// assert_eq!(memory.stats().resident_pages, 0);
+    /// memory.uncover()?; // somebody is about to write to the file
+    /// memory.read(5000, &mut paged)?;
+    /// assert_eq!(covered, paged);
+    /// assert!(memory.stats().resident_pages > 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Mapped`] when faults are answered in their thread; [`Error::System`] when pages of
+    /// the object are in memory, before Linux 6.10, and when the file cannot be mapped.
+    pub fn cover(&self, file: BorrowedFd<'_>, offset: u64) -> Result<(), Error> {
+        let mut covered = self.covered();
+        if self.in_thread {
+            return Err(Error::Mapped);
+        }
+        let range = (self.start, self.start + self.size());
+        let done = self
+            .object
+            .host
+            .kernel
+            .cover(range, Fd(file.as_raw_fd()), offset);
+        done.map_err(system("map the file"))?;
+        *covered = true;
+        Ok(())
+    }
+
+    /// Shows the object again: each page that is touched from now on comes from its pager. Does
+    /// nothing when it is not covered.
+    ///
+    /// # Errors
+    /// [`Error::System`] when there is no room for another mapping: it stays covered.
+    pub fn uncover(&self) -> Result<(), Error> {
+        let mut covered = self.covered();
+        if *covered {
+            let kernel = self.object.host.kernel;
+            let uncovered = kernel.uncover(self.start, self.start + self.size());
+            uncovered.map_err(system("map the object again"))?;
+            *covered = false;
+        }
+        Ok(())
+    }
+
+    /// Drops pages of a cover from this mapping; those that are touched are there again. Does nothing
+    /// when it is not covered.
+    pub fn drop_covered(&self, pages: PageRange) {
+        let covered = self.covered();
+        if *covered {
+            let (start, end) = self.range(pages);
+            // SAFETY: pages of a file that is mapped shared lose nothing. Advice: it may stay.
+            let _ = unsafe { mem::advise(start, end - start, mem::MADV_DONTNEED) };
+        }
+    }
+
+    /// True from [`Mapping::cover`] to [`Mapping::uncover`].
+    pub fn is_covered(&self) -> bool {
+        *self.covered()
+    }
+
+    /// In a child of fork, of a mapping of its parent's: unmaps what the child has of it, which is
+    /// what covers it. Then the place is free for [`Object::map_at`].
+    pub fn leave_in_child(&self) {
+        if core::mem::take(&mut *self.covered()) {
+            // SAFETY: a mapping of the parent's kernel, which this process has not; addresses got
+            // from `as_ptr` are the caller's responsibility, as with any pointer.
+            let _ = unsafe { mem::unmap(self.start, self.size()) };
+        }
+    }
+
+    fn covered(&self) -> MutexGuard<'_, bool> {
+        self.covered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Which pages are in memory: runs of page numbers of the object, in order.

@@ -149,6 +149,7 @@ pub fn dormant_of(budget: u64, store: Arc<Store>) -> &'static Kernel {
         slot: 0,
         default_pager: store,
         on_loss: OnLoss::Kill,
+        covers: false,
         device: None,
         messages: Fd(2),
         fixed_fds: None,

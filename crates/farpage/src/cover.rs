@@ -1,0 +1,189 @@
+//! Local files that are only read: their pages are those that Linux has in its page cache, as long
+//! as nobody may write to the file.
+
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_kernel::embed::Mapping;
+use farpage_source::{Source, SourceError};
+use farpage_sys::file::{self, Fd};
+use farpage_sys::{Errno, lease, mem};
+
+use crate::Error;
+use crate::leases::{self, Leased};
+
+/// What is brought in at a time, while Linux reads the next: bytes.
+const STEP: u64 = 8 << 20;
+/// Pages that are looked at at a time.
+const LOOK: usize = 1 << 16;
+
+/// A mapping that shows a file, and the lease that makes sure of it.
+pub(crate) struct Cover {
+    name: String,
+    lease: OwnedFd,
+    /// Where what is mapped begins in the file.
+    offset: u64,
+    shown: Mutex<Shown>,
+}
+
+enum Shown {
+    /// Not yet in this process.
+    NotYet,
+    /// By this mapping, in this process.
+    By(Weak<Mapping>, u32),
+    /// No longer: pages are read when they are touched.
+    NoLonger,
+}
+
+impl Cover {
+    /// Covers a mapping of `source`. `None` where that cannot be had: it is no local file, it begins
+    /// inside of a page, somebody has it open for writing, or Linux grants no lease on it.
+    pub(crate) fn over(mapping: &Arc<Mapping>, source: &dyn Source) -> Option<Arc<Self>> {
+        let (file, offset) = source.file()?;
+        if !offset.is_multiple_of(PAGE_BYTES as u64) || source.size() == 0 {
+            return None;
+        }
+        let cover = leases::take(file, |lease| Self {
+            name: source.name().to_owned(),
+            lease,
+            offset,
+            shown: Mutex::new(Shown::NotYet),
+        });
+        let cover = cover.ok()?;
+        cover.show(mapping, source).then_some(cover)
+    }
+
+    /// Shows the file by `mapping`, of this process, as long as the lease is held.
+    pub(crate) fn show(&self, mapping: &Arc<Mapping>, source: &dyn Source) -> bool {
+        let mut shown = self.shown();
+        // Asked for again: it is the version that was opened, and stays it from here on.
+        let file = match *shown {
+            Shown::NoLonger => None,
+            Shown::NotYet | Shown::By(..) => source.file(),
+        };
+        let covered = file.is_some_and(|(file, offset)| mapping.cover(file, offset).is_ok());
+        *shown = match covered {
+            true => Shown::By(Arc::downgrade(mapping), std::process::id()),
+            false => Shown::NoLonger,
+        };
+        covered
+    }
+
+    fn fd(&self) -> Fd {
+        Fd(self.lease.as_raw_fd())
+    }
+
+    /// Brings bytes of `mapping` in and waits until they are there.
+    ///
+    /// # Errors
+    /// [`Error::NotRead`] when the file cannot be read.
+    pub(crate) fn prefetch(
+        &self,
+        mapping: &Mapping,
+        bytes: &Range<u64>,
+        mut progress: impl FnMut(u64),
+    ) -> Result<u64, Error> {
+        let page = PAGE_BYTES as u64;
+        let mut at = bytes.start / page * page;
+        let (first, end) = (at, bytes.end.next_multiple_of(page));
+        file::read_ahead(self.fd(), self.offset + at, STEP);
+        while at < end {
+            let step = STEP.min(end - at);
+            file::read_ahead(self.fd(), self.offset + at + step, STEP);
+            let there = mem::populate(mapping.as_ptr() as usize + at as usize, step as usize);
+            there.map_err(|errno| self.not_read(at, errno))?;
+            at += step;
+            progress(at - first);
+        }
+        Ok(bytes.end - bytes.start)
+    }
+
+    fn not_read(&self, offset: u64, errno: Errno) -> Error {
+        let why = SourceError::Io {
+            name: self.name.clone(),
+            what: "read",
+            offset,
+            cause: std::io::Error::from_raw_os_error(errno.0).to_string(),
+            remedy: "check the disk under it",
+        };
+        Error::NotRead { why }
+    }
+
+    /// Lets bytes of `mapping` go, from the page cache too where nobody else has them mapped.
+    pub(crate) fn discard(&self, mapping: &Mapping, pages: PageRange) {
+        mapping.drop_covered(pages);
+        let at = pages.start.0 * PAGE_BYTES as u64;
+        file::forget_cached(self.fd(), self.offset + at, pages.bytes());
+    }
+
+    /// How many pages of `mapping` are in memory.
+    pub(crate) fn resident_pages(&self, mapping: &Mapping) -> u64 {
+        let bytes = mapping.size() as u64;
+        file::cached_pages(self.fd(), self.offset, bytes)
+            .unwrap_or_else(|_| self.residency(mapping).iter().map(|run| run.pages()).sum())
+    }
+
+    /// Which these are, in order.
+    pub(crate) fn residency(&self, mapping: &Mapping) -> Vec<PageRange> {
+        let (first, mut runs) = (mapping.as_ptr() as usize, Vec::<PageRange>::new());
+        let mut look = vec![0; LOOK.min(mapping.size() / PAGE_BYTES)];
+        for start in (0..mapping.size() / PAGE_BYTES).step_by(LOOK) {
+            let count = LOOK.min(mapping.size() / PAGE_BYTES - start);
+            let told = mem::in_core(first + start * PAGE_BYTES, &mut look[..count]);
+            if told.is_err() {
+                continue;
+            }
+            let there = (start as u64..).zip(&look[..count]);
+            for (page, _) in there.filter(|(_, is)| **is & 1 != 0) {
+                match runs.last_mut() {
+                    Some(run) if run.end.0 == page => run.end.0 += 1,
+                    _ => runs.push(PageRange::new(page, page + 1)),
+                }
+            }
+        }
+        runs
+    }
+
+    /// True while the file itself is what is mapped.
+    pub(crate) fn is_shown(&self) -> bool {
+        matches!(*self.shown(), Shown::By(..))
+    }
+
+    /// Ends it: pages are read when they are touched.
+    pub(crate) fn end(&self) {
+        let mut shown = self.shown();
+        if let Shown::By(mapping, process) = &*shown
+            && *process == std::process::id()
+            && let Some(mapping) = mapping.upgrade()
+            && let Err(error) = mapping.uncover()
+        {
+            farpage_sys::say!(
+                "farpage: '{}' is about to be written to, and its pages cannot be kept apart: \
+                 {error}; what is read from now on may be of another version",
+                self.name
+            );
+        }
+        *shown = Shown::NoLonger;
+        lease::give_up(&self.lease);
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Leased for Cover {
+    fn lease(&self) -> &OwnedFd {
+        &self.lease
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(*self.shown(), Shown::NoLonger)
+    }
+
+    fn give_way(&self) {
+        self.end();
+    }
+}

@@ -1,0 +1,265 @@
+//! Local files that are only read: Linux's own pages are mapped as long as nobody may write to the
+//! file.
+
+#![allow(unsafe_code)]
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+
+use farpage::{Error, Memory, OnFailure, OpenOptions, Place, Places, SourceError};
+use tempfile::TempDir;
+
+const PAGE: usize = 4096;
+const MIB: usize = 1 << 20;
+
+/// The number at the beginning of each page.
+fn number(page: usize) -> u64 {
+    (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+fn file(folder: &TempDir, bytes: usize) -> PathBuf {
+    let path = folder.path().join("numbers");
+    let mut contents = vec![0; bytes];
+    for (page, at) in (0..bytes - 8).step_by(PAGE).enumerate() {
+        contents[at..at + 8].copy_from_slice(&number(page).to_le_bytes());
+    }
+    fs::write(&path, contents).unwrap();
+    path
+}
+
+fn opened(path: &Path, options: &OpenOptions) -> Memory {
+    Memory::open(path.to_str().unwrap(), options).unwrap()
+}
+
+fn open(path: &Path) -> Memory {
+    opened(path, &OpenOptions::default())
+}
+
+fn get(memory: &Memory, page: usize) -> u64 {
+    assert!(((page + 1) * PAGE) as u64 <= memory.size());
+    // SAFETY: inside the mapping.
+    unsafe {
+        memory
+            .as_ptr()
+            .add(page * PAGE)
+            .cast::<u64>()
+            .read_volatile()
+    }
+}
+
+fn check(memory: &Memory) {
+    for page in 0..memory.size() as usize / PAGE {
+        assert_eq!(get(memory, page), number(page), "page {page}");
+    }
+}
+
+/// Whether this process sees the file itself at the memory's place.
+fn is_covered(memory: &Memory) -> bool {
+    let start = format!("{:x}-", memory.as_ptr() as usize);
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.starts_with(&start));
+    line.is_some_and(|line| line.ends_with("/numbers"))
+}
+
+/// Opens it for writing, which waits until the memory has let go of it.
+fn to_write(path: &Path) -> File {
+    File::options().write(true).open(path).unwrap()
+}
+
+#[test]
+fn a_file_that_is_only_read_is_what_linux_has_of_it() {
+    let folder = folder();
+    let path = file(&folder, 8 * MIB + 100);
+    let memory = open(&path);
+    assert!(is_covered(&memory));
+    check(&memory);
+    let stats = memory.stats();
+    assert_eq!((stats.reads, stats.read_bytes), (0, 0), "Linux reads it");
+    assert_eq!(stats.resident_bytes, memory.size());
+    let residency = memory.residency();
+    assert!(residency.len() == 1 && residency[0] == (0..memory.size()));
+    let parts = Places(vec![Place {
+        offset: Some(4 * PAGE as u64),
+        size: Some(3 * PAGE as u64),
+        ..path.to_str().unwrap().into()
+    }]);
+    let part = Memory::open(parts, &OpenOptions::default()).unwrap();
+    assert!(is_covered(&part));
+    assert_eq!(get(&part, 2), number(6));
+}
+
+#[test]
+fn bytes_come_and_go_as_they_are_told() {
+    let folder = folder();
+    let path = file(&folder, 32 * MIB);
+    File::open(&path).unwrap().sync_all().unwrap();
+    let memory = open(&path);
+    memory.discard(0..memory.size()).unwrap();
+    assert_eq!(memory.stats().resident_bytes, 0);
+    let range = 5 * MIB as u64 + 10..21 * MIB as u64;
+    let mut told = Vec::new();
+    let came = memory.prefetch(range.clone(), |bytes| told.push(bytes));
+    assert_eq!(came.unwrap(), range.end - range.start);
+    assert!(told.len() > 1 && told.is_sorted(), "{told:?}");
+    let residency = memory.residency();
+    assert!(residency[0].start <= range.start && residency[0].end >= range.end);
+    assert!(memory.stats().resident_bytes < memory.size());
+    check(&memory);
+}
+
+#[test]
+fn who_wants_to_write_waits_until_pages_are_read_when_they_are_touched() {
+    let folder = folder();
+    let path = file(&folder, 4 * MIB);
+    let memory = open(&path);
+    assert_eq!(get(&memory, 3), number(3));
+    let writer = to_write(&path);
+    assert!(!is_covered(&memory), "nobody may write to what is mapped");
+    assert_eq!((get(&memory, 3), get(&memory, 4)), (number(3), number(4)));
+    assert!(memory.stats().reads > 0);
+    // What came stays as it was; what did not is of another version.
+    writer.write_all_at(&[7; 20 * PAGE], 0).unwrap();
+    assert_eq!((get(&memory, 3), get(&memory, 4)), (number(3), number(4)));
+    match memory.prefetch(2 * MIB as u64..3 * MIB as u64, |_| ()) {
+        Err(Error::NotRead {
+            why: SourceError::Changed { .. },
+        }) => {}
+        other => panic!("{other:?}"),
+    }
+    // Opened anew it is not covered before the writer is gone.
+    let again = open(&path);
+    assert!(!is_covered(&again) && get(&again, 0) == u64::from_le_bytes([7; 8]));
+    drop((writer, again));
+    assert!(is_covered(&open(&path)));
+}
+
+#[test]
+fn of_a_file_that_is_cut_off_no_byte_is_made_up() {
+    let folder = folder();
+    let path = file(&folder, 4 * MIB);
+    let memory = open(&path);
+    assert_eq!(get(&memory, 700), number(700));
+    let cut = ["-c", "import os, sys; os.truncate(sys.argv[1], 1 << 20)"];
+    let cut = Command::new("python3").args(cut).arg(&path).status();
+    assert!(cut.unwrap().success() && !is_covered(&memory));
+    match memory.prefetch(2 * MIB as u64..3 * MIB as u64, |_| ()) {
+        Err(Error::NotRead {
+            why: SourceError::Short { end, .. },
+        }) => assert_eq!(end, MIB as u64),
+        other => panic!("{other:?}"),
+    }
+    let options = OpenOptions {
+        on_failure: OnFailure::Zero,
+        ..OpenOptions::default()
+    };
+    let zeros = opened(&file(&folder, 4 * MIB), &options);
+    assert!(!is_covered(&zeros), "its pager answers for what is missing");
+    to_write(&path).set_len(MIB as u64).unwrap();
+    assert_eq!(get(&zeros, 700), 0);
+}
+
+#[test]
+fn threads_that_read_while_others_begin_to_write_see_every_page_as_it_was() {
+    let folder = folder();
+    let path = file(&folder, 2 * MIB);
+    for round in 0..40 {
+        let memory = open(&path);
+        let (done, begun) = (AtomicBool::new(false), Barrier::new(4));
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    begun.wait();
+                    while !done.load(Ordering::Relaxed) {
+                        check(&memory);
+                    }
+                });
+            }
+            begun.wait();
+            if round % 2 == 0 {
+                thread::yield_now();
+            }
+            drop(to_write(&path));
+            assert!(!is_covered(&memory));
+            check(&memory);
+            done.store(true, Ordering::Relaxed);
+        });
+        assert!(memory.stats().resident_bytes > 0);
+    }
+}
+
+#[test]
+fn what_only_a_pager_can_do_is_left_to_one() {
+    let folder = folder();
+    let path = file(&folder, 12 * MIB);
+    let small = OpenOptions {
+        ram: Some(8 << 20),
+        ..OpenOptions::default()
+    };
+    let larger = opened(&path, &small);
+    assert!(!is_covered(&larger), "it is larger than its budget");
+    check(&larger);
+    assert!(larger.stats().resident_bytes <= 8 << 20);
+    let pinned = open(&path);
+    assert!(is_covered(&pinned));
+    pinned.pin(0..MIB as u64).unwrap();
+    assert!(!is_covered(&pinned));
+    let recorded = open(&path);
+    recorded.record(&folder.path().join("trace")).unwrap();
+    assert!(!is_covered(&recorded));
+    check(&recorded);
+    let pipe = folder.path().join("empty");
+    fs::write(&pipe, "").unwrap();
+    assert_eq!(open(&pipe).size(), 0);
+}
+
+#[test]
+fn a_child_of_fork_has_the_file_and_lets_go_of_it_by_itself() {
+    farpage_test_machine::in_own_process!();
+    let folder = folder();
+    let path = file(&folder, 4 * MIB);
+    let memory = open(&path);
+    assert_eq!(get(&memory, 9), number(9));
+    let (mut heard, mut tell) = std::io::pipe().unwrap();
+    let (mut go, mut says) = std::io::pipe().unwrap();
+    unsafe extern "C" {
+        fn fork() -> i32;
+        fn alarm(seconds: u32) -> u32;
+    }
+    use std::io::{Read, Write};
+    // SAFETY: the child reads the memory and exits.
+    let child = unsafe { fork() };
+    if child == 0 {
+        // SAFETY: takes no pointer.
+        unsafe { alarm(120) };
+        let whole = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            assert!(is_covered(&memory));
+            check(&memory);
+            tell.write_all(&[1]).unwrap();
+            go.read_exact(&mut [0]).unwrap();
+            assert!(!is_covered(&memory));
+            check(&memory);
+        }));
+        farpage_sys::process::exit(u32::from(whole.is_err()));
+    }
+    heard.read_exact(&mut [0]).unwrap();
+    // The parent's is gone; the child's keeps writers out until it has let go.
+    drop(memory);
+    let (opened, is_open) = channel();
+    let to_open = path.clone();
+    let writer = thread::spawn(move || opened.send(to_write(&to_open)).unwrap());
+    let writing = is_open.recv().unwrap();
+    writer.join().unwrap();
+    says.write_all(&[1]).unwrap();
+    assert_eq!(farpage_sys::process::wait(child as u32), Ok(0));
+    drop(writing);
+}
