@@ -194,12 +194,12 @@ impl Kernel {
         // SAFETY: the pages are the program's, registered, and their shadow is empty.
         let moved = unsafe {
             self.uffd()
-                .move_pages(shadow_of(from), from, pages.bytes() as usize)
+                .move_present(shadow_of(from), from, pages.bytes() as usize)
         };
         let split = pages.start.0 + (moved.bytes / PAGE_BYTES) as u64;
         for page in pages.iter() {
             // Linux moves a page now and then that it does not count as moved.
-            if page.0 < split || self.is_absent(address_of(page.0)) {
+            if page.0 < split || !self.is_absent(shadow_of(address_of(page.0))) {
                 state.pages.moved_aside(page);
             } else {
                 dropped += self.drop_clean(state, PageRange::one(page));
@@ -214,24 +214,28 @@ impl Kernel {
         // SAFETY: the pages are the program's, registered, and their shadow is empty.
         let moved = unsafe {
             self.uffd()
-                .move_pages(shadow_of(from), from, pages.bytes() as usize)
+                .move_present(shadow_of(from), from, pages.bytes() as usize)
         };
         let split = pages.start.0 + (moved.bytes / PAGE_BYTES) as u64;
         for page in PageRange::new(pages.start.0, split).iter() {
             state.pages.moved_aside(page);
         }
+        let temporary = state
+            .region_of_page(pages.start.0)
+            .is_some_and(|region| region.source.temporary);
         for page in PageRange::new(split, pages.end.0).iter() {
-            if self.move_one(address_of(page.0), state.pages.is_locked(page)) {
+            let locked = state.pages.is_locked(page);
+            if self.move_one(address_of(page.0), locked, temporary) {
                 state.pages.moved_aside(page);
             }
         }
     }
 
     /// Moves or copies one page aside. False when it must stay: a device may be using it.
-    fn move_one(&self, from: usize, locked: bool) -> bool {
+    fn move_one(&self, from: usize, locked: bool, temporary: bool) -> bool {
         let to = shadow_of(from);
         // SAFETY: as for a run.
-        let mut moved = unsafe { self.uffd().move_pages(to, from, PAGE_BYTES) };
+        let mut moved = unsafe { self.uffd().move_present(to, from, PAGE_BYTES) };
         let exclusive =
             || pagemap::count_exclusive(self.pagemap(), from, from + PAGE_BYTES).unwrap_or(1) == 1;
         if moved.stopped == Some(Errno::EBUSY) && exclusive() {
@@ -243,15 +247,23 @@ impl Kernel {
             // SAFETY: populating changes no contents.
             let _ = unsafe { mem::advise(from, PAGE_BYTES, mem::MADV_POPULATE_WRITE) };
             // SAFETY: as for a run.
-            moved = unsafe { self.uffd().move_pages(to, from, PAGE_BYTES) };
+            moved = unsafe { self.uffd().move_present(to, from, PAGE_BYTES) };
             if moved.stopped == Some(Errno::EBUSY) {
                 return false;
             }
         }
+        let absent = moved.stopped.is_some() && self.is_absent(from);
         match moved.stopped {
             None => true,
             // Linux 6.18 moves a page now and then that it does not count as moved.
-            Some(Errno::EEXIST) => self.is_absent(from),
+            Some(Errno::EEXIST) => absent,
+            // What was never written to lies nowhere after a fork: a child gets no zeros.
+            // SAFETY: the page has no other contents, and its shadow is empty.
+            Some(_) if absent && temporary => unsafe {
+                self.uffd().zero(to, PAGE_BYTES).stopped.is_none()
+            },
+            // The program had it dropped: its pager is asked when it is touched.
+            Some(_) if absent => false,
             Some(_) => self.copy_aside(from, to, locked),
         }
     }

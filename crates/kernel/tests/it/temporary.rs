@@ -100,6 +100,27 @@ fn discarded_memory_reads_as_zeros() {
 }
 
 #[test]
+fn what_linux_has_nothing_of_leaves_as_zeros() {
+    for clean in [false, true] {
+        let kernel = kernel(16 << 20, clean);
+        // Less than what is left to Linux in one piece.
+        let bytes = 1 << 20;
+        let at = map(kernel, bytes);
+        let memory = words(at, bytes);
+        memory.fill(1);
+        // As a child of fork finds memory that was never written to, and whoever drops some by himself.
+        let half = bytes / 2;
+        // SAFETY: nobody else uses it.
+        unsafe { mem::advise(at + half, half, mem::MADV_DONTNEED) }.expect("advised");
+        let more = map(kernel, 64 << 20);
+        words(more, 64 << 20).fill(2);
+        assert!(memory[..half / 8].iter().all(|word| *word == 1));
+        assert!(memory[half / 8..].iter().all(|word| *word == 0));
+        assert!(words(more, 64 << 20).iter().all(|word| *word == 2));
+    }
+}
+
+#[test]
 fn moved_memory_keeps_its_contents() {
     let kernel = kernel(16 << 20, true);
     let bytes = 40 << 20;
