@@ -43,8 +43,7 @@ impl Gauges {
     }
 
     /// Charges one segment of RAM if the tier's size is below `limit` and, with `in_budget`, the
-    /// budget allows it. The budget may be passed by one segment: the pages that go into it are
-    /// given back right after.
+    /// budget allows it: kernels keep room for it.
     pub(crate) fn try_charge(&self, limit: u64, in_budget: bool) -> bool {
         let control = self.control;
         let tier = control
@@ -53,8 +52,7 @@ impl Gauges {
             + SEGMENT;
         let resident = control.resident_bytes.load(Ordering::Relaxed);
         let budget = control.budget_bytes.load(Ordering::Relaxed);
-        let fits =
-            tier <= limit && (!in_budget || tier + resident <= budget.saturating_add(SEGMENT));
+        let fits = tier <= limit && (!in_budget || tier + resident <= budget);
         if fits {
             add(&self.counters().compressed_bytes, SEGMENT);
         } else {
