@@ -363,6 +363,13 @@ impl Control {
         self.resident_bytes.load(Ordering::Relaxed) + self.compressed_bytes.load(Ordering::Relaxed)
     }
 
+    /// True when the tree, once `bytes` more are mapped, has mapped about as much as the budget or
+    /// more: memory must be managed.
+    pub fn is_tight_with(&self, bytes: u64) -> bool {
+        let budget = self.budget_bytes.load(Ordering::Relaxed);
+        self.demand_bytes.load(Ordering::Relaxed) + bytes > budget - budget / 16
+    }
+
     /// Claims a slot for process `pid`, the one it has already if it has one (and then what it held
     /// stays). `None`: all are taken.
     pub fn claim(&self, pid: u32) -> Option<usize> {

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use farpage::memory_limit::{MemoryCgroups, Taken};
-use farpage_abi::{Control, PAGE_BYTES, TaskSlot};
+use farpage_abi::Control;
 use farpage_sys::{futex, pressure};
 
-use crate::options::RAM_MIN_BYTES;
+use crate::options::{RAM_MIN_BYTES, whole_pages};
 
 /// Part of the limit that stays free for what comes between two looks.
 const MARGIN: u64 = 40;
@@ -41,21 +41,13 @@ impl Follow {
         self.highest
     }
 
-    /// True when pages have left.
-    fn pages_out(&self) -> bool {
-        let tasks = self.control.tasks_high.load(Ordering::Acquire) as usize;
-        let tasks = &self.control.tasks[..tasks.min(farpage_abi::TASKS_MAX)];
-        let spilled = |task: &TaskSlot| task.counters.page_outs_spilled.load(Ordering::Relaxed);
-        tasks.iter().any(|task| spilled(task) > 0)
-    }
-
-    /// Sets the budget to what there is now.
-    pub fn look(&mut self) {
+    /// Sets the budget to what there is now; `pages_left` since the run began.
+    pub fn look(&mut self, pages_left: bool) {
         let Some(taken) = self.cgroups.tightest() else {
             return;
         };
         let control = self.control;
-        let is_paging = control.compressed_bytes.load(Ordering::Relaxed) > 0 || self.pages_out();
+        let is_paging = control.compressed_bytes.load(Ordering::Relaxed) > 0 || pages_left;
         let most = budget(taken, control.used_bytes(), is_paging);
         let before = control.budget_bytes.load(Ordering::Relaxed);
         let budget = match most > before {
@@ -68,8 +60,7 @@ impl Follow {
             return;
         }
         // Tasks whose memory fitted until now begin to manage it; the others page out.
-        let is_tight = control.demand_bytes.load(Ordering::Relaxed) > budget - budget / 16;
-        if is_tight {
+        if control.is_tight_with(0) {
             control.pressure.fetch_add(1, Ordering::AcqRel);
             futex::wake(&control.pressure, i32::MAX as u32);
         }
@@ -87,10 +78,6 @@ fn budget(taken: Taken, used: u64, is_paging: bool) -> u64 {
     let besides = taken.taken.saturating_sub(used);
     let most = taken.limit.saturating_sub(margin + paging + besides);
     whole_pages(most.max(RAM_MIN_BYTES))
-}
-
-fn whole_pages(bytes: u64) -> u64 {
-    bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64
 }
 
 #[cfg(test)]

@@ -21,6 +21,11 @@ pub const RAM_MIN_BYTES: u64 = 16 << 20;
 /// Anonymous private mappings below this many bytes are left to Linux.
 pub const THRESHOLD_BYTES: u64 = 128 << 10;
 
+/// `bytes`, less what is no whole page.
+pub fn whole_pages(bytes: u64) -> u64 {
+    bytes / farpage_abi::PAGE_BYTES as u64 * farpage_abi::PAGE_BYTES as u64
+}
+
 /// Where pages may be, with every default filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {

@@ -5,12 +5,11 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use crate::args::{FileArgs, MemoryArgs, RunArgs};
-use crate::options::{Memory, RAM_MIN_BYTES, RunOptions, THRESHOLD_BYTES};
+use crate::options::{Memory, RAM_MIN_BYTES, RunOptions, THRESHOLD_BYTES, whole_pages};
 use crate::size::{Size, human};
 use crate::{maps, program, spill_file};
 use farpage::memory_limit::MemoryLimit;
 
-const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
 /// What `--ram` must leave for resident pages beside the compressed tier.
 const RESIDENT_MIN_BYTES: u64 = RAM_MIN_BYTES / 2;
 
@@ -56,38 +55,47 @@ pub const COMPRESSED_OF_HOST: Size = Size::Percent(25.0);
 pub fn memory(args: &MemoryArgs, limit: &MemoryLimit, compressed: Size) -> Result<Memory> {
     let ram_bytes = ram(args, limit)?;
     let compressed_max_bytes = compressed_max(args, ram_bytes, compressed)?;
-    let mut memory = with_files(&args.files, ram_bytes, compressed_max_bytes)?;
-    memory.follows_cgroup = args.ram.is_none() && limit.cgroup.is_some();
-    Ok(memory)
+    let follows_cgroup = args.ram.is_none() && limit.cgroup.is_some();
+    let (spill_dirs, spill_limit_bytes) = files(&args.files)?;
+    Ok(Memory {
+        ram_bytes,
+        follows_cgroup,
+        compressed_max_bytes,
+        spill_dirs,
+        spill_limit_bytes,
+    })
 }
 
 /// As [`memory`], for a process that has compressed pages only.
 ///
 /// # Errors
 /// As [`options`].
-pub fn paging(compressed: Option<&str>, files: &FileArgs, limit: &MemoryLimit) -> Result<Memory> {
+pub fn paging(compressed: Option<&str>, args: &FileArgs, limit: &MemoryLimit) -> Result<Memory> {
     let size = match compressed {
         Some(text) => Size::parse("--compressed", text)?,
         None => Size::Percent(20.0),
     };
-    let bytes = size.of(limit.bytes()) / PAGE * PAGE;
-    with_files(files, bytes, bytes)
+    let bytes = whole_pages(size.of(limit.bytes()));
+    let (spill_dirs, spill_limit_bytes) = files(args)?;
+    Ok(Memory {
+        ram_bytes: bytes,
+        follows_cgroup: false,
+        compressed_max_bytes: bytes,
+        spill_dirs,
+        spill_limit_bytes,
+    })
 }
 
-fn with_files(args: &FileArgs, ram_bytes: u64, compressed_max_bytes: u64) -> Result<Memory> {
+/// The folders of the paging files, and the most that these may take together.
+fn files(args: &FileArgs) -> Result<(Vec<PathBuf>, Option<u64>)> {
     let spill_dirs = if args.spill.is_empty() {
         vec![spill_file::default_dir()]
     } else {
         args.spill.clone()
     };
     spill_file::check_count(spill_dirs.len())?;
-    Ok(Memory {
-        ram_bytes,
-        follows_cgroup: false,
-        compressed_max_bytes,
-        spill_limit_bytes: spill_limit(args, spill_dirs.len())?,
-        spill_dirs: absolute_dirs(spill_dirs),
-    })
+    let limit = spill_limit(args, spill_dirs.len())?;
+    Ok((absolute_dirs(spill_dirs), limit))
 }
 
 /// What the user should know about options that are allowed but odd.
@@ -121,7 +129,7 @@ fn ram(args: &MemoryArgs, limit: &MemoryLimit) -> Result<u64> {
         Some(text) => (Size::parse("--ram", text)?, format!("--ram {text}")),
         None => (Size::Percent(80.0), "the default --ram of 80%".to_string()),
     };
-    let bytes = size.of(limit.bytes()) / PAGE * PAGE;
+    let bytes = whole_pages(size.of(limit.bytes()));
     if bytes < RAM_MIN_BYTES {
         bail!(
             "cannot run with {shown}: {} is below the minimum of {}; give --ram 16M or more",
@@ -134,7 +142,7 @@ fn ram(args: &MemoryArgs, limit: &MemoryLimit) -> Result<u64> {
 
 fn compressed_max(args: &MemoryArgs, ram_bytes: u64, unless_said: Size) -> Result<u64> {
     let most = ram_bytes - RESIDENT_MIN_BYTES;
-    let bytes = |size: Size| size.of(ram_bytes) / PAGE * PAGE;
+    let bytes = |size: Size| whole_pages(size.of(ram_bytes));
     let Some(shown) = &args.compressed else {
         return Ok(bytes(unless_said).min(most));
     };

@@ -185,7 +185,7 @@ impl<'a> Watch<'a> {
     fn look(&mut self) {
         self.sampler.take(self.elapsed_ns());
         if let Some(follow) = &mut self.follow {
-            follow.look();
+            follow.look(self.sampler.last().page_outs > 0);
         }
         if let Some(heat) = &mut self.heat {
             while let Some(event) = self.prepared.control.ring.pop() {

@@ -69,10 +69,9 @@ impl Evictor {
     fn one(&mut self, pager: &DefaultPager) -> Option<bool> {
         let (from, to) = {
             let mut state = pager.state.lock();
-            let fresh = state
+            let (from, _) = state
                 .movable()
-                .filter(|(_, s)| s.live_bytes >= s.dense_bytes + FRESH_BYTES);
-            let (from, _) = fresh.min_by_key(|(_, segment)| segment.age)?;
+                .find(|(_, s)| s.live_bytes >= s.dense_bytes + FRESH_BYTES)?;
             let to = state.make_packed(&pager.shared, Growth::Forced)?;
             state.segment(from).readers += 1;
             (from, to)

@@ -164,7 +164,7 @@ impl DefaultPager {
             state.sizing.came_from(from, ns);
             if given == 0 {
                 let key = u64::from(run.object.0) << 41 | run.page(0);
-                state.sizing.read(key, self.shared.gauges.sizes());
+                state.sizing.read(key, || self.shared.gauges.sizes());
             }
         }
         for id in run.segments() {

@@ -205,7 +205,7 @@ impl DefaultPager {
         }
         let (id, slot) = {
             let mut state = self.state.lock();
-            let oldest = state.movable().min_by_key(|(_, segment)| segment.age);
+            let oldest = state.movable().next();
             let Some((id, segment)) = oldest.filter(|(_, s)| s.live_bytes >= live_min) else {
                 return Ok(None);
             };

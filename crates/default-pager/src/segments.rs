@@ -113,6 +113,9 @@ pub(crate) struct Segment {
 pub(crate) struct State {
     pub(crate) table: Table,
     pub(crate) segments: Vec<Segment>,
+    /// Packed segments in the tier and those that left it lately, by age, with their numbers. Those
+    /// that are gone stay until the next look, see `State::resize`.
+    packed: Vec<(u64, u32)>,
     free: Vec<u32>,
     /// Empty, uncharged slots of the arena.
     slots: Vec<usize>,
@@ -137,6 +140,7 @@ impl State {
         Some(Self {
             table: Table::default(),
             segments: Vec::new(),
+            packed: Vec::new(),
             free: Vec::new(),
             slots: free_slots,
             retired,
@@ -184,12 +188,14 @@ impl State {
 
     /// A new packed segment in RAM, as far as `growth` allows. `None` when there is no room.
     pub(crate) fn make_packed(&mut self, shared: &Shared, growth: Growth) -> Option<u32> {
+        self.packed.try_reserve(1).ok()?;
         let ram = self.take_ram(shared, growth)?;
-        let made = self.make(Kind::Packed, Some(ram), None);
-        if made.is_none() {
+        let Some(id) = self.make(Kind::Packed, Some(ram), None) else {
             self.retired.push(ram);
-        }
-        made
+            return None;
+        };
+        self.packed.push((self.ages, id));
+        Some(id)
     }
 
     fn take_ram(&mut self, shared: &Shared, growth: Growth) -> Option<Ram> {
@@ -339,21 +345,27 @@ impl State {
     }
 
     /// The zones of the compressed tier, as of now, and the pages that lie in those of before.
-    fn zones(&self) -> (Zones, Pages) {
+    /// Segments that left before those zones are remembered no longer.
+    fn zones(&mut self) -> (Zones, Pages) {
         let before = self.sizing.zones();
         let mut pages = Pages::default();
         let mut oldest = self.ages + 1;
-        let packed = |segment: &&Segment| matches!(segment.kind, Kind::Packed);
-        for segment in self.segments.iter().filter(packed) {
-            let (age, live) = (segment.age, segment.live as u64);
-            let in_tier = segment.ram.is_some() && segment.place.is_none();
-            if in_tier {
+        let segments = &self.segments;
+        self.packed.retain(|&(age, id)| {
+            let segment = &segments[id as usize];
+            if segment.age != age || matches!(segment.kind, Kind::Free) {
+                return false;
+            }
+            let live = segment.live as u64;
+            if segment.is_in_tier() {
                 oldest = oldest.min(age);
                 pages.near += live * u64::from(age >= before.near);
+            } else if age < before.gone {
+                return false;
             }
-            let is_far = age < before.far && (in_tier || age >= before.gone);
-            pages.far += live * u64::from(is_far);
-        }
+            pages.far += live * u64::from(age < before.far);
+            true
+        });
         (Zones::of(oldest, self.ages + 1), pages)
     }
 
@@ -387,19 +399,26 @@ impl State {
         }
     }
 
-    /// Packed segments of the tier that can be moved, with their numbers.
+    /// Packed segments of the tier that can be moved, with their numbers, the oldest first.
     pub(crate) fn movable(&self) -> impl Iterator<Item = (u32, &Segment)> {
-        (0..).zip(&self.segments).filter(|(id, segment)| {
-            matches!(segment.kind, Kind::Packed)
-                && segment.ram.is_some()
-                && segment.place.is_none()
+        let packed = self.packed.iter().map(|&(age, id)| (age, id));
+        let segments = packed.map(|(age, id)| (age, id, &self.segments[id as usize]));
+        let movable = segments.filter(|(age, id, segment)| {
+            segment.age == *age
+                && segment.is_in_tier()
                 && segment.readers == 0
                 && Some(*id) != self.open_packed
-        })
+        });
+        movable.map(|(_, id, segment)| (id, segment))
     }
 }
 
 impl Segment {
+    /// True when its records are in RAM and nowhere else.
+    fn is_in_tier(&self) -> bool {
+        matches!(self.kind, Kind::Packed) && self.ram.is_some() && self.place.is_none()
+    }
+
     fn count(&self, shared: &Shared, pages: i64) {
         if !self.counted {
             return;

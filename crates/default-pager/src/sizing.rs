@@ -138,6 +138,8 @@ pub(crate) struct Sizing {
     far: u64,
     /// Pages of the sample that were read again although they would have stayed without the tier.
     dropped: u64,
+    /// One page in two to this is in the sample.
+    sample: u32,
     /// Empty until the first comes.
     came: Vec<Came>,
 }
@@ -156,6 +158,7 @@ impl Sizing {
             near: 0,
             far: 0,
             dropped: 0,
+            sample: 0,
             came: Vec::new(),
         }
     }
@@ -182,15 +185,19 @@ impl Sizing {
     }
 
     /// `page` is read from a paging file, and stays there.
-    pub(crate) fn read(&mut self, page: u64, sizes: Sizes) {
+    pub(crate) fn read(&mut self, page: u64, sizes: impl FnOnce() -> Sizes) {
+        let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        if hash & ((1 << self.sample) - 1) != 0 {
+            return;
+        }
         let Sizes {
             resident,
             tier,
             came: at,
             ..
-        } = sizes;
+        } = sizes();
         let shift = sample_shift(resident + tier);
-        let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        self.sample = shift;
         if hash & ((1 << shift) - 1) != 0 {
             return;
         }
@@ -330,7 +337,7 @@ mod tests {
         for _ in 0..20 {
             for page in 0..SIZES.resident + 100 {
                 came += 1;
-                sizing.read(page, Sizes { came, ..SIZES });
+                sizing.read(page, || Sizes { came, ..SIZES });
             }
         }
         assert_eq!(sizing.turn(PAGES, ZONES, SIZES), Change::Shrink);
@@ -344,7 +351,7 @@ mod tests {
         for _ in 0..20 {
             for page in 0..SIZES.resident + SIZES.tier {
                 came += 1;
-                sizing.read(page, Sizes { came, ..SIZES });
+                sizing.read(page, || Sizes { came, ..SIZES });
             }
         }
         assert_eq!(sizing.turn(PAGES, ZONES, SIZES), Change::Stay);

@@ -2,7 +2,9 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use farpage_abi::{BEST_IS_NONE, Control, Counters, PAGE_BYTES, TASKS_MAX, TaskSlot};
+use farpage_abi::{
+    BEST_IS_NONE, Control, Counters, PAGE_BYTES, SEGMENT_BYTES, TASKS_MAX, TaskSlot,
+};
 use farpage_sys::futex;
 use farpage_sys::pressure::{self, Turns};
 
@@ -161,7 +163,7 @@ impl Account {
         let best = self.control.compressed_best_bytes.load(Ordering::Relaxed);
         let segments = match best {
             BEST_IS_NONE => 0,
-            _ => self.tasks.load(Ordering::Relaxed) << 20,
+            _ => self.tasks.load(Ordering::Relaxed) * SEGMENT_BYTES as u64,
         };
         let on_their_way = (budget / 64).clamp(512 << 10, 4 << 20);
         on_their_way.max(segments).min(budget / 4)
@@ -198,15 +200,9 @@ impl Account {
         (budget / 64 / PAGE_BYTES as u64).clamp(16, 512)
     }
 
-    /// True when the tree has mapped more than the budget: memory must be managed.
-    pub(crate) fn is_tight(&self) -> bool {
-        self.is_tight_with(0)
-    }
-
-    /// The same, once `bytes` more are mapped.
+    /// See [`Control::is_tight_with`].
     pub(crate) fn is_tight_with(&self, bytes: u64) -> bool {
-        let budget = self.control.budget_bytes.load(Ordering::Relaxed);
-        self.control.demand_bytes.load(Ordering::Relaxed) + bytes > budget - budget / 16
+        self.control.is_tight_with(bytes)
     }
 
     /// Notes that the task's demand changed by `bytes`.

@@ -37,7 +37,7 @@ impl Kernel {
         let Some((start, end)) = span(at, bytes) else {
             return plain();
         };
-        if !self.is_active() && !self.account.is_tight() {
+        if !self.is_active() && !self.account.is_tight_with(0) {
             plain()?;
             hold_all(&mut self.state.lock(), start, end);
             return Ok(());

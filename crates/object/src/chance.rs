@@ -5,68 +5,50 @@
 //! it is wanted soon. That is worth it where enough of them come back: this is counted, for each
 //! part of the address space for itself.
 
-/// Parts of the address space that are told apart.
-const PARTS: usize = 64;
-/// Pages of one part, as a power of two: 64 MiB.
-const PART_BITS: u32 = 14;
+use crate::parts::{Counts, Parts};
+
 /// Moving aside costs about this part of a page-in.
 const ONE_IN: u32 = 24;
 /// Where it is not worth it, one cluster in so many gets a chance all the same.
 const SAMPLE: u32 = 16;
-/// Above this many the counts are halved: what was long ago counts less.
+/// Chances that are counted in one part.
 const LATELY: u32 = 4096;
 /// Counts to begin with: where nothing is known, clean pages get a chance.
 const BEFORE: Counts = Counts {
-    given: 64,
-    taken: 8,
+    tried: 64,
+    useful: 8,
 };
-
-/// Clean pages that were moved aside, and those of them that came back.
-#[derive(Clone, Copy)]
-struct Counts {
-    given: u32,
-    taken: u32,
-}
 
 /// What is known of chances that were given.
 #[derive(Clone)]
 pub(crate) struct Chances {
-    parts: [Counts; PARTS],
+    /// Clean pages that were moved aside, and those of them that came back.
+    given: Parts<LATELY>,
     asked: u32,
-}
-
-fn part(page: u64) -> usize {
-    let at = page >> PART_BITS;
-    (at ^ at >> 6 ^ at >> 12) as usize % PARTS
 }
 
 impl Chances {
     pub(crate) const fn new() -> Self {
         Self {
-            parts: [BEFORE; PARTS],
+            given: Parts::new(BEFORE),
             asked: 0,
         }
     }
 
     /// True when the `count` clean pages that are about to leave with `page` get one.
     pub(crate) fn gives(&mut self, page: u64, count: u32) -> bool {
-        let counts = &mut self.parts[part(page)];
         self.asked = self.asked.wrapping_add(1);
-        let pays = counts.taken * ONE_IN >= counts.given;
+        let pays = self.given.pays(page, ONE_IN);
         if !pays && !self.asked.is_multiple_of(SAMPLE) {
             return false;
         }
-        counts.given += count;
-        if counts.given > LATELY {
-            counts.given /= 2;
-            counts.taken /= 2;
-        }
+        self.given.tried(page, count);
         true
     }
 
     /// A page that had got one came back.
     pub(crate) fn taken(&mut self, page: u64) {
-        self.parts[part(page)].taken += 1;
+        self.given.useful(page);
     }
 }
 

@@ -18,6 +18,7 @@ mod chance;
 mod near;
 pub mod outside;
 mod pages;
+mod parts;
 mod queue;
 mod shared;
 mod state;

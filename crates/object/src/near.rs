@@ -9,27 +9,21 @@ use alloc::vec::Vec;
 
 use farpage_abi::{PageIndex, PageRange};
 
+use crate::parts::{Counts, Parts};
+
 /// Pages that came alone and are remembered, at most.
 const REMEMBERED: usize = 1024;
-/// Parts of the address space that are told apart.
-const PARTS: usize = 64;
-/// Pages of one part, as a power of two: 64 MiB.
-const PART_BITS: u32 = 14;
 /// Neighbours come along while at least one in so many is used soon.
 const ONE_IN: u32 = 6;
 /// Where they do, one page in so many comes alone all the same.
 const SAMPLE: u32 = 16;
-/// Above this many the counts are halved: what was long ago counts less.
+/// Neighbours that are counted in one part.
 const LATELY: u32 = 128;
 /// Counts to begin with: a part where nothing is known brings neighbours along.
-const BEFORE: Counts = Counts { out: 8, used: 2 };
-
-/// Neighbours that stayed out, and those of them that were wanted soon after.
-#[derive(Clone, Copy)]
-struct Counts {
-    out: u32,
-    used: u32,
-}
+const BEFORE: Counts = Counts {
+    tried: 8,
+    useful: 2,
+};
 
 /// A page that came alone: its neighbours that stayed out.
 #[derive(Clone, Copy)]
@@ -46,18 +40,14 @@ struct Alone {
 pub struct Near {
     /// Empty until it is needed.
     alone: Vec<Alone>,
-    parts: [Counts; PARTS],
+    /// Neighbours that stayed out, and those of them that were wanted soon after.
+    stayed_out: Parts<LATELY>,
     faults: u32,
     chosen: u32,
 }
 
 fn place(page: u64) -> usize {
     (page / crate::NEIGHBOURS) as usize % REMEMBERED
-}
-
-fn part(page: u64) -> usize {
-    let at = page >> PART_BITS;
-    (at ^ at >> 6 ^ at >> 12) as usize % PARTS
 }
 
 impl Default for Near {
@@ -71,7 +61,7 @@ impl Near {
     pub fn new() -> Self {
         Self {
             alone: Vec::new(),
-            parts: [BEFORE; PARTS],
+            stayed_out: Parts::new(BEFORE),
             faults: 0,
             chosen: 0,
         }
@@ -87,7 +77,7 @@ impl Near {
         };
         let is_near = page.0.wrapping_sub(alone.first) < u64::from(alone.pages);
         if is_near && self.faults.wrapping_sub(alone.at) <= soon {
-            self.parts[part(page.0)].used += 1;
+            self.stayed_out.useful(page.0);
         }
     }
 
@@ -97,17 +87,12 @@ impl Near {
         if neighbours == 0 {
             return around;
         }
-        let counts = &mut self.parts[part(page.0)];
         self.chosen = self.chosen.wrapping_add(1);
-        let pays = counts.used * ONE_IN >= counts.out;
+        let pays = self.stayed_out.pays(page.0, ONE_IN);
         if pays && !self.chosen.is_multiple_of(SAMPLE) {
             return around;
         }
-        counts.out += neighbours;
-        if counts.out > LATELY {
-            counts.out /= 2;
-            counts.used /= 2;
-        }
+        self.stayed_out.tried(page.0, neighbours);
         let first = match around.start == page {
             true => page.0 + 1,
             false => around.start.0,
