@@ -128,8 +128,8 @@ class Object(_farpage.Memory):
         default on a terminal and in notebooks; or a function that gets the bytes so far.
 
         >>> obj = fp.open("big.bin")
-        >>> obj.prefetch(slice(0, 8192)), obj.residency()
-        (8192, [(0, 8192)])
+        >>> obj.prefetch(slice(0, 8192)), obj.residency()[0][0]
+        (8192, 0)
         """
         start, stop = self._range(where)
         if progress not in (None, True, False) and not callable(progress):

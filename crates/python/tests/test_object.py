@@ -1,5 +1,6 @@
 """Budgets, and what is in memory."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,12 @@ import pytest
 import farpage as fp
 
 MIB = 1 << 20
+
+
+def paged(path, **options):
+    """One that somebody could write to: each page is read when it is touched."""
+    with open(path, "r+b"):
+        return fp.open(path, **options)
 
 
 def test_no_more_is_in_memory_than_the_budget(numbers):
@@ -28,7 +35,7 @@ def test_a_budget_that_is_too_small_is_refused(numbers):
 
 
 def test_nothing_is_read_before_it_is_touched(numbers):
-    obj = fp.open(numbers[0])
+    obj = paged(numbers[0])
     assert obj.residency() == [] and obj.stats()["read_bytes"] == 0
     obj[5 * MIB]
     ((start, stop),) = obj.residency()
@@ -36,7 +43,7 @@ def test_nothing_is_read_before_it_is_touched(numbers):
 
 
 def test_prefetch_brings_in_and_drop_lets_go(numbers):
-    obj = fp.open(numbers[0], ram="32M")
+    obj = paged(numbers[0], ram="32M")
     assert obj.prefetch((MIB, 2 * MIB)) == MIB
     assert (MIB, 2 * MIB) in obj.residency()
     assert obj.prefetch() == 8 * MIB
@@ -44,8 +51,27 @@ def test_prefetch_brings_in_and_drop_lets_go(numbers):
     assert obj.residency() == [(4 * MIB, 8 * MIB)]
 
 
+def test_a_file_that_is_only_read_is_what_the_page_cache_has(numbers):
+    path, values = numbers
+    with open(path, "r+b") as file:
+        os.fsync(file)
+    array = fp.open(path, dtype="f8")
+    assert array.sum() == values.sum()
+    obj = array.object
+    assert obj.stats()["read_bytes"] == 0 and obj.residency() == [(0, 8 * MIB)]
+    obj.drop()
+    assert obj.residency() == []
+    assert obj.prefetch((MIB, 2 * MIB)) == MIB
+    assert any(start <= MIB and 2 * MIB <= stop for start, stop in obj.residency())
+    with open(path, "r+b") as file:
+        file.write(bytes(8 * MIB))
+        file.flush()
+        with pytest.raises(fp.Changed):
+            obj[3 * MIB]
+
+
 def test_an_array_says_which_bytes_it_is(numbers):
-    array = fp.open(numbers[0], dtype="f8", shape=(8, -1))
+    array = paged(numbers[0], dtype="f8", shape=(8, -1))
     assert array[2].prefetch() == MIB
     assert (2 * MIB, 3 * MIB) in array.object.residency()
     array.object.drop(array[2])

@@ -252,6 +252,7 @@ fn unwatched(at: usize, end: usize, errno: Errno) -> RegisterError {
         Errno::EBUSY => {
             "another userfaultfd has it: it is Farpage's own memory, or a library's; lock it as an area".to_owned()
         }
+        Errno::EPERM => "it is of a file that is only read; lock it as an area".to_owned(),
         Errno::ENOMEM => "there are too many mappings; raise vm.max_map_count".to_owned(),
         Errno::EINVAL => {
             "this Linux does not watch memory of its kind; lock it as an area, or use Linux 6.7 or later".to_owned()
