@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
@@ -25,6 +26,10 @@ pub(crate) struct Cover {
     lease: OwnedFd,
     /// Where what is mapped begins in the file.
     offset: u64,
+    /// True while the file itself is what is mapped.
+    is_shown: AtomicBool,
+    /// Locked by who changes it, and only while the leases are held: no other thread of the parent
+    /// has it locked when a child of fork begins.
     shown: Mutex<Shown>,
 }
 
@@ -49,13 +54,16 @@ impl Cover {
             name: source.name().to_owned(),
             lease,
             offset,
+            is_shown: AtomicBool::new(false),
             shown: Mutex::new(Shown::NotYet),
         });
         let cover = cover.ok()?;
-        cover.show(mapping, source).then_some(cover)
+        let shown = leases::hold(|| cover.show(mapping, source));
+        shown.then_some(cover)
     }
 
-    /// Shows the file by `mapping`, of this process, as long as the lease is held.
+    /// Shows the file by `mapping`, of this process, as long as the lease is held. The leases are held
+    /// meanwhile, as they are over a fork.
     pub(crate) fn show(&self, mapping: &Arc<Mapping>, source: &dyn Source) -> bool {
         let mut shown = self.shown();
         // Asked for again: it is the version that was opened, and stays it from here on.
@@ -68,6 +76,7 @@ impl Cover {
             true => Shown::By(Arc::downgrade(mapping), std::process::id()),
             false => Shown::NoLonger,
         };
+        self.is_shown.store(covered, Ordering::Release);
         covered
     }
 
@@ -148,25 +157,12 @@ impl Cover {
 
     /// True while the file itself is what is mapped.
     pub(crate) fn is_shown(&self) -> bool {
-        matches!(*self.shown(), Shown::By(..))
+        self.is_shown.load(Ordering::Acquire)
     }
 
     /// Ends it: pages are read when they are touched.
     pub(crate) fn end(&self) {
-        let mut shown = self.shown();
-        if let Shown::By(mapping, process) = &*shown
-            && *process == std::process::id()
-            && let Some(mapping) = mapping.upgrade()
-            && let Err(error) = mapping.uncover()
-        {
-            farpage_sys::say!(
-                "farpage: '{}' is about to be written to, and its pages cannot be kept apart: \
-                 {error}; what is read from now on may be of another version",
-                self.name
-            );
-        }
-        *shown = Shown::NoLonger;
-        lease::give_up(&self.lease);
+        leases::hold(|| self.give_way());
     }
 
     fn shown(&self) -> MutexGuard<'_, Shown> {
@@ -184,6 +180,20 @@ impl Leased for Cover {
     }
 
     fn give_way(&self) {
-        self.end();
+        let mut shown = self.shown();
+        if let Shown::By(mapping, process) = &*shown
+            && *process == std::process::id()
+            && let Some(mapping) = mapping.upgrade()
+            && let Err(error) = mapping.uncover()
+        {
+            farpage_sys::say!(
+                "farpage: '{}' is about to be written to, and its pages cannot be kept apart: \
+                 {error}; what is read from now on may be of another version",
+                self.name
+            );
+        }
+        *shown = Shown::NoLonger;
+        self.is_shown.store(false, Ordering::Release);
+        lease::give_up(&self.lease);
     }
 }

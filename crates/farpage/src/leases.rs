@@ -13,10 +13,11 @@ pub(crate) trait Leased: Send + Sync {
     /// The descriptor that holds the lease.
     fn lease(&self) -> &OwnedFd;
 
-    /// True when the lease has been given up.
+    /// True when the lease has been given up. All leases are held.
     fn is_over(&self) -> bool;
 
-    /// Gets ready for the file to change, and gives the lease up. Called for one at a time.
+    /// Gets ready for the file to change, and gives the lease up. All leases are held: it is called
+    /// for one at a time, and not while a fork goes on in another thread.
     fn give_way(&self);
 }
 
@@ -55,6 +56,12 @@ pub(crate) fn take<T: Leased + 'static>(
     let listed = Arc::downgrade(&leased);
     leases.all.push(listed);
     Ok(leased)
+}
+
+/// Does `what` while nobody gives way and no fork begins.
+pub(crate) fn hold<T>(what: impl FnOnce() -> T) -> T {
+    let _leases = leases();
+    what()
 }
 
 fn is_disturbed(leased: &dyn Leased) -> bool {

@@ -202,11 +202,10 @@ impl Mapped {
         // SAFETY: nothing existing is touched.
         let at = unsafe { mem::map(0, bytes, protection, flags, self.fd(), offset) }?;
         let mut pages = std::vec![0; bytes / PAGE];
-        // SAFETY: there is a byte for each page.
-        let told = unsafe { syscall!(g::__NR_mincore, at, bytes, pages.as_mut_ptr()) };
+        let told = mem::in_core(at, &mut pages);
         // SAFETY: nobody else knows the mapping.
         unsafe { mem::unmap(at, bytes) }?;
-        told.map(|_| pages)
+        told.map(|()| pages)
     }
 
     fn check(&self, offset: u64, bytes: usize) -> usize {

@@ -122,8 +122,7 @@ pub unsafe fn advise(at: usize, bytes: usize, advice: u32) -> Result<()> {
     unsafe { syscall!(g::__NR_madvise, at, bytes, advice) }.map(drop)
 }
 
-/// Has all pages of a range that is mapped be there, for reading. For a private copy of an object
-/// that a pager answers for that asks the pager.
+/// Has all pages of a range that is mapped be there, for reading, and waits until they are.
 ///
 /// # Errors
 /// As `madvise(2)` with `MADV_POPULATE_READ`: `EFAULT` for what cannot be read.

@@ -541,37 +541,42 @@ impl Uffd {
     /// # Errors
     /// As [`Uffd::faults`].
     pub fn faults_now<const N: usize>(self) -> Result<Faults<N>> {
-        const FROM_HERE: usize = usize::MAX;
         self.take_faults(|to, bytes| {
-            let part = [to as usize, bytes];
-            let (fd, flags) = (self.0.0, g::RWF_NOWAIT);
-            // SAFETY: `part` is a `struct iovec` of what is valid for writes, as the caller says.
-            let got =
-                unsafe { syscall!(g::__NR_preadv2, fd, part.as_ptr(), 1, FROM_HERE, 0, flags) };
-            match got {
+            // SAFETY: `to` is valid for writes of `bytes`, as the caller says.
+            match unsafe { self.read_now(to as usize, bytes) } {
                 // SAFETY: as above.
-                Err(Errno::EOPNOTSUPP) => unsafe { syscall!(g::__NR_read, fd, to, bytes) },
+                Err(Errno::EOPNOTSUPP) => unsafe { syscall!(g::__NR_read, self.0.0, to, bytes) },
                 other => other,
             }
         })
     }
 
-    /// True when [`Uffd::faults_now`] never waits, of one where no fault can be yet.
-    pub fn can_be_read_at_once(self) -> bool {
-        let (mut message, flags) = ([0u64; 4], g::RWF_NOWAIT);
-        let part = [message.as_mut_ptr() as usize, size_of_val(&message)];
-        // SAFETY: `part` is a `struct iovec` for `message`, which is valid for writes.
-        let got = unsafe {
+    /// Reads without waiting, whatever the descriptor says.
+    ///
+    /// # Safety
+    /// `to` must be valid for writes of `bytes`.
+    unsafe fn read_now(self, to: usize, bytes: usize) -> Result<usize> {
+        const FROM_HERE: usize = usize::MAX;
+        let (part, flags) = ([to, bytes], g::RWF_NOWAIT);
+        // SAFETY: `part` is a `struct iovec`; what it names is forwarded to the caller.
+        unsafe {
             syscall!(
                 g::__NR_preadv2,
                 self.0.0,
                 part.as_ptr(),
                 1,
-                usize::MAX,
+                FROM_HERE,
                 0,
                 flags
             )
-        };
+        }
+    }
+
+    /// True when [`Uffd::faults_now`] never waits, of one where no fault can be yet.
+    pub fn can_be_read_at_once(self) -> bool {
+        let mut message = [0u64; 4];
+        // SAFETY: `message` is valid for writes of as many bytes.
+        let got = unsafe { self.read_now(message.as_mut_ptr() as usize, size_of_val(&message)) };
         got == Err(Errno::EAGAIN)
     }
 

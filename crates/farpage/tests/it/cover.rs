@@ -263,3 +263,47 @@ fn a_child_of_fork_has_the_file_and_lets_go_of_it_by_itself() {
     assert_eq!(farpage_sys::process::wait(child as u32), Ok(0));
     drop(writing);
 }
+
+#[test]
+fn a_child_that_is_forked_while_threads_ask_goes_on() {
+    farpage_test_machine::in_own_process!();
+    const CHILDREN: usize = 100;
+    let folder = folder();
+    let path = file(&folder, MIB);
+    let memory = open(&path);
+    let forked = AtomicBool::new(false);
+    unsafe extern "C" {
+        fn fork() -> i32;
+        fn alarm(seconds: u32) -> u32;
+    }
+    thread::scope(|scope| {
+        for asker in 0..3 {
+            let (memory, forked, path) = (&memory, &forked, &path);
+            scope.spawn(move || {
+                while !forked.load(Ordering::Relaxed) {
+                    match asker {
+                        0 => assert!(memory.stats().resident_bytes <= memory.size()),
+                        1 => memory.discard(0..memory.size()).unwrap(),
+                        // Covers come and go.
+                        _ => open(path).pin(0..PAGE as u64).unwrap(),
+                    }
+                }
+            });
+        }
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..CHILDREN {
+                // SAFETY: the child reads the memory and exits.
+                let child = unsafe { fork() };
+                if child == 0 {
+                    // SAFETY: takes no pointer.
+                    unsafe { alarm(120) };
+                    let whole = (0..MIB / PAGE).all(|page| get(&memory, page) == number(page));
+                    farpage_sys::process::exit(u32::from(!(whole && is_covered(&memory))));
+                }
+                assert_eq!(farpage_sys::process::wait(child as u32), Ok(0));
+            }
+        }));
+        forked.store(true, Ordering::Relaxed);
+        ended.unwrap();
+    });
+}

@@ -2,13 +2,14 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_pagers::Pager;
 use farpage_sys::file::Fd;
-use farpage_sys::mem;
+use farpage_sys::{Errno, mem};
 
 use super::{Embedded, Error, system};
 use crate::handler::Buffer;
@@ -223,7 +224,8 @@ impl Inner {
             object: Arc::clone(this),
             start,
             in_thread,
-            covered: Mutex::new(false),
+            covered: AtomicBool::new(false),
+            covering: Mutex::new(()),
         })
     }
 
@@ -275,7 +277,11 @@ pub struct Mapping {
     object: Arc<Inner>,
     start: usize,
     in_thread: bool,
-    covered: Mutex<bool>,
+    /// A file is seen in its place. A child of fork changes it without a lock, which another thread
+    /// of its parent may have held.
+    covered: AtomicBool,
+    /// Held by who puts a cover over it, takes it away or drops pages of it.
+    covering: Mutex<()>,
 }
 
 /// What a mapping takes.
@@ -493,21 +499,20 @@ impl Mapping {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Mapped`] when faults are answered in their thread; [`Error::System`] when pages of
-    /// the object are in memory, before Linux 6.10, and when the file cannot be mapped.
+    /// [`Error::System`] when faults are answered in their thread, when pages of the object are in
+    /// memory, before Linux 6.10, and when the file cannot be mapped.
     pub fn cover(&self, file: BorrowedFd<'_>, offset: u64) -> Result<(), Error> {
-        let mut covered = self.covered();
-        if self.in_thread {
-            return Err(Error::Mapped);
-        }
+        let _covering = self.covering();
         let range = (self.start, self.start + self.size());
-        let done = self
-            .object
-            .host
-            .kernel
-            .cover(range, Fd(file.as_raw_fd()), offset);
+        let done = match self.in_thread {
+            true => Err(Errno::EOPNOTSUPP),
+            false => {
+                let kernel = self.object.host.kernel;
+                kernel.cover(range, Fd(file.as_raw_fd()), offset)
+            }
+        };
         done.map_err(system("map the file"))?;
-        *covered = true;
+        self.covered.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -517,12 +522,12 @@ impl Mapping {
     /// # Errors
     /// [`Error::System`] when there is no room for another mapping: it stays covered.
     pub fn uncover(&self) -> Result<(), Error> {
-        let mut covered = self.covered();
-        if *covered {
+        let _covering = self.covering();
+        if self.is_covered() {
             let kernel = self.object.host.kernel;
             let uncovered = kernel.uncover(self.start, self.start + self.size());
             uncovered.map_err(system("map the object again"))?;
-            *covered = false;
+            self.covered.store(false, Ordering::Release);
         }
         Ok(())
     }
@@ -530,8 +535,8 @@ impl Mapping {
     /// Drops pages of a cover from this mapping; those that are touched are there again. Does nothing
     /// when it is not covered.
     pub fn drop_covered(&self, pages: PageRange) {
-        let covered = self.covered();
-        if *covered {
+        let _covering = self.covering();
+        if self.is_covered() {
             let (start, end) = self.range(pages);
             // SAFETY: pages of a file that is mapped shared lose nothing. Advice: it may stay.
             let _ = unsafe { mem::advise(start, end - start, mem::MADV_DONTNEED) };
@@ -540,21 +545,21 @@ impl Mapping {
 
     /// True from [`Mapping::cover`] to [`Mapping::uncover`].
     pub fn is_covered(&self) -> bool {
-        *self.covered()
+        self.covered.load(Ordering::Acquire)
     }
 
     /// In a child of fork, of a mapping of its parent's: unmaps what the child has of it, which is
     /// what covers it. Then the place is free for [`Object::map_at`].
     pub fn leave_in_child(&self) {
-        if core::mem::take(&mut *self.covered()) {
+        if self.covered.swap(false, Ordering::AcqRel) {
             // SAFETY: a mapping of the parent's kernel, which this process has not; addresses got
             // from `as_ptr` are the caller's responsibility, as with any pointer.
             let _ = unsafe { mem::unmap(self.start, self.size()) };
         }
     }
 
-    fn covered(&self) -> MutexGuard<'_, bool> {
-        self.covered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn covering(&self) -> MutexGuard<'_, ()> {
+        self.covering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Which pages are in memory: runs of page numbers of the object, in order.

@@ -10,8 +10,7 @@ use farpage_abi::{Access, CONTROL_MAGIC, Control, ObjectId, PAGE_BYTES, PageInde
 use farpage_kernel::{Buffer, Config, Kernel, OnLoss};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::file::Fd;
-use farpage_sys::linux::general as g;
-use farpage_sys::{mem, syscall};
+use farpage_sys::mem;
 
 pub const MIB: usize = 1 << 20;
 
@@ -207,7 +206,6 @@ pub fn press(kernel: &Kernel) {
 /// Pages of a range that Linux has in memory.
 pub fn in_memory(at: usize, bytes: usize) -> usize {
     let mut pages = vec![0u8; bytes / 4096];
-    // SAFETY: one byte for each page.
-    unsafe { syscall!(g::__NR_mincore, at, bytes, pages.as_mut_ptr()) }.expect("mapped");
+    farpage_sys::mem::in_core(at, &mut pages).expect("mapped");
     pages.iter().filter(|page| **page & 1 == 1).count()
 }
