@@ -133,6 +133,8 @@ impl Root {
         ] {
             let mut chroot = Command::new("chroot");
             chroot.arg(&path).args(args).env("PATH", SYSTEM_PATH);
+            // This machine's is not there.
+            chroot.env_remove("TMPDIR");
             proc::output(&mut chroot, args[0])?;
         }
         Ok(root)
