@@ -20,9 +20,19 @@ const STEP: u64 = 8 << 20;
 /// Pages that are looked at at a time.
 const LOOK: usize = 1 << 16;
 
+/// How much of a file a mapping shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of it: it fits into the budget.
+    Whole,
+    /// Parts that are read in order.
+    Windows,
+}
+
 /// A mapping that shows a file, and the lease that makes sure of it.
 pub(crate) struct Cover {
     name: String,
+    extent: Extent,
     lease: OwnedFd,
     /// Where what is mapped begins in the file.
     offset: u64,
@@ -45,13 +55,18 @@ enum Shown {
 impl Cover {
     /// Covers a mapping of `source`. `None` where that cannot be had: it is no local file, it begins
     /// inside of a page, somebody has it open for writing, or Linux grants no lease on it.
-    pub(crate) fn over(mapping: &Arc<Mapping>, source: &dyn Source) -> Option<Arc<Self>> {
+    pub(crate) fn over(
+        mapping: &Arc<Mapping>,
+        source: &dyn Source,
+        extent: Extent,
+    ) -> Option<Arc<Self>> {
         let (file, offset) = source.file()?;
         if !offset.is_multiple_of(PAGE_BYTES as u64) || source.size() == 0 {
             return None;
         }
         let cover = leases::take(file, |lease| Self {
             name: source.name().to_owned(),
+            extent,
             lease,
             offset,
             is_shown: AtomicBool::new(false),
@@ -71,7 +86,10 @@ impl Cover {
             Shown::NoLonger => None,
             Shown::NotYet | Shown::By(..) => source.file(),
         };
-        let covered = file.is_some_and(|(file, offset)| mapping.cover(file, offset).is_ok());
+        let covered = file.is_some_and(|(file, offset)| match self.extent {
+            Extent::Whole => mapping.cover(file, offset).is_ok(),
+            Extent::Windows => mapping.cover_in_windows(file, offset).is_ok(),
+        });
         *shown = match covered {
             true => Shown::By(Arc::downgrade(mapping), std::process::id()),
             false => Shown::NoLonger,
@@ -158,6 +176,11 @@ impl Cover {
     /// True while the file itself is what is mapped.
     pub(crate) fn is_shown(&self) -> bool {
         self.is_shown.load(Ordering::Acquire)
+    }
+
+    /// True while no page of the file is read otherwise.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.extent == Extent::Whole && self.is_shown()
     }
 
     /// Ends it: pages are read when they are touched.

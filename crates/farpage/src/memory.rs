@@ -12,7 +12,7 @@ use farpage_source::{
     Counts, OnFailure, Options, Recorder, Source, SourceError, SourcePager, Traced,
 };
 
-use crate::cover::Cover;
+use crate::cover::{Cover, Extent};
 use crate::fork::{self, Reopen};
 use crate::kernels::{self, Lease};
 use crate::load::Plan;
@@ -117,7 +117,11 @@ impl Memory {
         let writable = options.mode != Mode::Read && top.is_writable();
         let mut mapped = Mapped::new((top, overlay), options, extents, writable, None)?;
         if mapped.may_be_covered(options) {
-            mapped.cover = Cover::over(&mapped.mapping, &*source);
+            let extent = match mapped.fits() {
+                true => Extent::Whole,
+                false => Extent::Windows,
+            };
+            mapped.cover = Cover::over(&mapped.mapping, &*source, extent);
         }
         let inner = Arc::new(Inner {
             address: mapped.mapping.as_ptr() as usize,
@@ -206,6 +210,7 @@ impl Memory {
             cover.discard(&mapped.mapping, pages);
             return Ok(());
         }
+        mapped.mapping.drop_covered(pages);
         let flushed = mapped.mapping.flush(pages);
         flushed.map_err(|error| self.0.not_written(&mapped, &error))
     }
@@ -405,22 +410,26 @@ impl Mapped {
         })
     }
 
-    /// True where nobody would miss what only a pager can do: keep to a budget that the file is
-    /// larger than, take what is written, supply zeros for what cannot be read, replay.
+    /// True where nobody would miss what only a pager can do: take what is written, supply zeros for
+    /// what cannot be read, replay.
     fn may_be_covered(&self, options: &OpenOptions) -> bool {
-        let fits = self.mapping.size() as u64 <= self.lease.kernel.ram_bytes();
         let reads = options.mode == Mode::Read && options.on_failure == OnFailure::Error;
-        fits && reads && options.replay.is_none()
+        reads && options.replay.is_none()
     }
 
-    /// What covers it now.
+    /// True when all of it can be in memory.
+    fn fits(&self) -> bool {
+        self.mapping.size() as u64 <= self.lease.kernel.ram_bytes()
+    }
+
+    /// What shows all of it now, so that its pager is never asked.
     fn cover(&self) -> Option<&Arc<Cover>> {
-        self.cover.as_ref().filter(|cover| cover.is_shown())
+        self.cover.as_ref().filter(|cover| cover.is_whole())
     }
 
     /// From now on its pager is asked for every page that is touched.
     fn uncover(&self) {
-        if let Some(cover) = self.cover() {
+        if let Some(cover) = self.cover.as_ref().filter(|cover| cover.is_shown()) {
             cover.end();
         }
     }

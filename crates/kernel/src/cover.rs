@@ -1,16 +1,32 @@
 //! Objects whose pages Linux has already, in its page cache: they are mapped there as they are, and
 //! no fault of theirs comes here, until somebody may change them.
+//!
+//! One that fits into the budget is covered as a whole, and not charged: Linux takes its pages back by
+//! itself. Of a larger one the parts that are read in order are covered, window by window, and each
+//! is charged until it leaves.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use farpage_abi::{PAGE_BYTES, PageRange};
-use farpage_sys::file::Fd;
+use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
+use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general::{MREMAP_FIXED, MREMAP_MAYMOVE};
 use farpage_sys::{Errno, mem};
 
-use crate::kernel::Kernel;
-use crate::regions::pages_of;
+use crate::fault::Stall;
+use crate::kernel::{Kernel, State};
+use crate::regions::{File, Region, address_of, pages_of};
+
+/// Pages of a run from which on it is worth a window: until then they are copied.
+const WINDOW_MIN: u64 = 32;
+/// Pages of the largest window.
+const WINDOW_MAX: u64 = 8192;
+/// So much more than is paged in together is mapped together.
+const GROWTH: u64 = 16;
+/// The part of the budget that a window takes at most, and that leaves together.
+const PART: u64 = 8;
+/// How often room is made for a window that another thread then takes.
+const TRIES: u32 = 4;
 
 impl Kernel {
     /// Has the pages of `fd` from `offset` on seen at `start .. end`, a region none of whose pages
@@ -19,35 +35,199 @@ impl Kernel {
     /// # Errors
     /// `EOPNOTSUPP` before Linux 6.10; `EBUSY` when pages were brought in; as `mmap(2)`. The region is
     /// as it was.
-    pub(crate) fn cover(
-        &self,
-        (start, end): (usize, usize),
-        fd: Fd,
-        offset: u64,
-    ) -> Result<(), Errno> {
-        if !self.covers.load(Ordering::Relaxed) {
-            return Err(Errno::EOPNOTSUPP);
-        }
+    pub(crate) fn cover(&self, start: usize, end: usize, fd: Fd, offset: u64) -> Result<(), Errno> {
+        self.can_cover()?;
         let pages = pages_of(start, end);
         let mut state = self.lock_settled(pages);
         if state.pages.resident_runs(pages).next().is_some() {
             return Err(Errno::EBUSY);
         }
-        let flags = mem::MAP_SHARED | mem::MAP_NORESERVE | mem::MAP_FIXED;
-        // SAFETY: the region is this kernel's, and what it shows is what its pager would supply.
-        unsafe { mem::map(start, end - start, mem::PROT_READ, flags, fd, offset) }?;
-        state.regions.set_covered(start, true);
+        show(&mut state, pages, File::at(start, fd, offset))
+    }
+
+    /// From now on windows of `fd`, from `offset` on, are seen at `start .. end` where it is read in
+    /// order.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` before Linux 6.10.
+    pub(crate) fn cover_in_windows(
+        &self,
+        start: usize,
+        end: usize,
+        fd: Fd,
+        offset: u64,
+    ) -> Result<(), Errno> {
+        self.can_cover()?;
+        let file = File::at(start, fd, offset);
+        let mut state = self.state.lock();
+        state
+            .regions
+            .change(start, end, |region| region.file = Some(file));
         Ok(())
     }
 
-    /// Takes the cover away: from now on each page that is touched is asked for. To threads that
-    /// touch pages meanwhile it is either there or not.
+    fn can_cover(&self) -> Result<(), Errno> {
+        match self.covers.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// Takes all covers of `start .. end` away for good: from now on each page that is touched is
+    /// asked for. To threads that touch pages meanwhile a page is either there or not.
     ///
     /// # Errors
-    /// `ENOMEM` when the process has too many mappings, or as userfaultfd's registration: the cover
-    /// is there as before.
+    /// `ENOMEM` when the process has too many mappings, or as userfaultfd's registration: some of it
+    /// is covered as before.
     pub(crate) fn uncover(&self, start: usize, end: usize) -> Result<(), Errno> {
-        let bytes = end - start;
+        let mut state = self.state.lock();
+        let forget = |region: &mut Region| region.file = None;
+        state.regions.change(start, end, forget);
+        drop(state);
+        loop {
+            let state = self.state.lock();
+            let covered = state.regions.within(start, end).find(|part| part.covered);
+            drop(state);
+            match covered {
+                // Part of it may be gone when it is taken away: the rest is found then.
+                Some(part) => self.take_away(part.pages())?,
+                None => return Ok(()),
+            };
+        }
+    }
+
+    /// Drops what covers of `start .. end` have in memory: windows end, and pages of what is covered as
+    /// a whole are there again when they are touched.
+    pub(crate) fn drop_covered(&self, start: usize, end: usize) {
+        let within = pages_of(start, end);
+        let state = self.state.lock();
+        let windows: Vec<PageRange> = state.windows.iter().collect();
+        let whole = |part: &Region| part.covered && part.file.is_none();
+        let whole: Vec<Region> = state.regions.within(start, end).filter(whole).collect();
+        drop(state);
+        for window in windows {
+            if !window.intersect(within).is_empty() {
+                // One that cannot be taken away stays, and is charged.
+                let _ = self.take_away(window);
+            }
+        }
+        for part in whole {
+            // SAFETY: pages of a file that is mapped shared lose nothing. Advice: it may stay.
+            let _ = unsafe { mem::advise(part.start, part.end - part.start, mem::MADV_DONTNEED) };
+        }
+    }
+
+    /// What to map of a file that is read in order, of which a fault on `page` would have `pages`
+    /// paged in. `None` when these are too few.
+    pub(crate) fn window_for(
+        &self,
+        state: &mut State,
+        page: PageIndex,
+        pages: PageRange,
+        limits: PageRange,
+    ) -> Option<PageRange> {
+        if pages.pages() < WINDOW_MIN {
+            return None;
+        }
+        let count = (pages.pages() * GROWTH).min(self.part());
+        let wanted = match pages.start == page {
+            true => PageRange::new(page.0, page.0 + count),
+            false => PageRange::new(pages.end.0.saturating_sub(count), pages.end.0),
+        };
+        let window = state.pages.brings(page, wanted.intersect(limits));
+        (window.pages() >= WINDOW_MIN).then_some(window)
+    }
+
+    /// Maps a window of a file around `page`, for which a thread waits. False when it cannot be had
+    /// now.
+    pub(crate) fn begin_window(
+        &self,
+        page: PageIndex,
+        window: PageRange,
+        stall: &mut Stall,
+    ) -> bool {
+        let mut tries = 0..TRIES;
+        let (window, file) = loop {
+            let mut state = self.lock_settled(PageRange::new(0, 0));
+            let Some(region) = state
+                .region_of_page(page.0)
+                .filter(|region| !region.covered)
+            else {
+                // Somebody else was faster.
+                drop(state);
+                self.wake(address_of(page.0), PAGE_BYTES);
+                return true;
+            };
+            let limits = region.pages();
+            let is_out = state.pages.is_with_pager(page, false);
+            let Some(file) = region.file.filter(|_| is_out) else {
+                return false;
+            };
+            let window = state.pages.out_around(page, window.intersect(limits));
+            if self.charge(window.pages()) {
+                if show(&mut state, window, file).is_err() {
+                    self.account.uncharge(window.pages());
+                    return false;
+                }
+                state.windows.begin(window);
+                break (window, file);
+            }
+            drop(state);
+            if tries.next().is_none() {
+                return false;
+            }
+            self.make_room(window.pages());
+        };
+        self.wake(address_of(window.start.0), window.bytes() as usize);
+        self.stall_is_over(stall);
+        read_ahead(file, window);
+        let next = match page == window.start {
+            true => PageRange::new(window.end.0, window.end.0 + window.pages()),
+            false => PageRange::new(
+                window.start.0.saturating_sub(window.pages()),
+                window.start.0,
+            ),
+        };
+        let state = self.state.lock();
+        let same = |page: u64| {
+            let region = state.region_of_page(page);
+            region.is_some_and(|region| region.file == Some(file))
+        };
+        let goes_on = same(next.start.0) && same(next.end.0 - 1);
+        drop(state);
+        if goes_on {
+            read_ahead(file, next);
+        }
+        true
+    }
+
+    /// Takes windows away that have been there for longest, until about `wanted` pages are free.
+    /// Returns how many it saw leave.
+    pub(crate) fn end_oldest_windows(&self, wanted: u64) -> u64 {
+        let mut freed = 0;
+        while freed < wanted {
+            let state = self.state.lock();
+            let oldest = state.windows.oldest((wanted - freed).max(self.part()));
+            drop(state);
+            let Some(oldest) = oldest else { break };
+            if self.take_away(oldest).is_err() {
+                break;
+            }
+            // Or another thread was faster, and they are free as well.
+            freed += oldest.pages();
+        }
+        freed
+    }
+
+    /// Pages of the largest window.
+    fn part(&self) -> u64 {
+        let budget = self.account.control().budget_bytes.load(Ordering::Relaxed);
+        (budget / PART / PAGE_BYTES as u64).clamp(WINDOW_MIN, WINDOW_MAX)
+    }
+
+    /// Puts the object back at `pages`, all of which were covered; does nothing if some are not.
+    fn take_away(&self, pages: PageRange) -> Result<(), Errno> {
+        let (start, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
         let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
         // SAFETY: without MAP_FIXED nothing existing is touched.
         let fresh = unsafe { mem::map(0, bytes, mem::PROT_READ, flags, Fd(-1), 0) }?;
@@ -56,19 +236,26 @@ impl Kernel {
         // SAFETY: who touches it waits for this kernel, which answers where it is moved to.
         let registered = unsafe { self.uffd().register(fresh, bytes) };
         let moved = registered.and_then(|()| {
-            // Faults that are taken meanwhile wait until it is known what becomes of them.
             let mut state = self.lock_settled(PageRange::new(0, 0));
+            if !state.regions.is_covered(pages) {
+                return Ok(false);
+            }
+            // Faults that are taken meanwhile wait until it is known what becomes of them.
             state.frozen = true;
             drop(state);
             let moved = self.move_over(fresh, bytes, start);
             let mut state = self.state.lock();
             state.frozen = false;
-            state.regions.set_covered(start, moved.is_err());
+            if moved.is_ok() {
+                let is_back = |region: &mut Region| region.covered = false;
+                state.regions.change(start, start + bytes, is_back);
+                self.account.uncharge(state.windows.end(pages));
+            }
             drop(state);
             self.settled.notify();
-            moved
+            moved.map(|_| true)
         });
-        if moved.is_err() {
+        if moved != Ok(true) {
             // SAFETY: nobody else knows it.
             let _ = unsafe { mem::unmap(fresh, bytes) };
         }
@@ -106,5 +293,28 @@ impl Kernel {
             uffd.wake(address / PAGE_BYTES * PAGE_BYTES, PAGE_BYTES);
         }
         moved
+    }
+}
+
+/// Maps the file's `pages`, none of which is there.
+fn show(state: &mut State, pages: PageRange, file: File) -> Result<(), Errno> {
+    let (start, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
+    let flags = mem::MAP_SHARED | mem::MAP_NORESERVE | mem::MAP_FIXED;
+    let (prot, offset) = (mem::PROT_READ, file.offset(start));
+    // SAFETY: the pages are this kernel's, and what they show is what their pager would supply.
+    unsafe { mem::map(start, bytes, prot, flags, file.fd, offset) }?;
+    let end = start + bytes;
+    state
+        .regions
+        .change(start, end, |region| region.covered = true);
+    Ok(())
+}
+
+/// Has Linux read `pages` of a file, if it has not done so.
+fn read_ahead(file: File, pages: PageRange) {
+    let offset = file.offset(address_of(pages.start.0));
+    let there = file::cached_pages(file.fd, offset, pages.bytes());
+    if !there.is_ok_and(|there| there == pages.pages()) {
+        file::read_ahead(file.fd, offset, pages.bytes());
     }
 }

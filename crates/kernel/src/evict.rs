@@ -53,6 +53,45 @@ impl Kernel {
     /// Frees about `wanted` pages of this task. Returns how many it did. When it is `urgent` a
     /// thread waits for them: paging space that takes no more is the end.
     pub(crate) fn evict(&self, wanted: u64, urgent: bool) -> u64 {
+        let freed = self.evict_with_windows(wanted, urgent);
+        if freed > 0 {
+            self.account.announce();
+        }
+        freed
+    }
+
+    /// Windows of files and other pages leave in proportion to what there is of them.
+    #[cfg(feature = "std")]
+    fn evict_with_windows(&self, wanted: u64, urgent: bool) -> u64 {
+        let state = self.state.lock();
+        let held = self.account.pages_held();
+        let mut of_windows = state.windows.have_turn(wanted, held);
+        drop(state);
+        let mut freed = 0;
+        // Where one has nothing to give the other does.
+        for _ in 0..2 {
+            let left = match of_windows {
+                true => self.end_oldest_windows(wanted - freed),
+                false => self.evict_pages(wanted - freed, urgent),
+            };
+            let mut state = self.state.lock();
+            state.windows.have_left(left, held, of_windows);
+            drop(state);
+            freed += left;
+            if freed >= wanted {
+                break;
+            }
+            of_windows = !of_windows;
+        }
+        freed
+    }
+
+    #[cfg(not(feature = "std"))]
+    fn evict_with_windows(&self, wanted: u64, urgent: bool) -> u64 {
+        self.evict_pages(wanted, urgent)
+    }
+
+    fn evict_pages(&self, wanted: u64, urgent: bool) -> u64 {
         let mut freed = 0;
         let mut in_vain = 0;
         while freed < wanted {
@@ -74,9 +113,6 @@ impl Kernel {
             if written == 0 && (step.chosen == 0 || in_vain > step.queued) {
                 break;
             }
-        }
-        if freed > 0 {
-            self.account.announce();
         }
         freed
     }

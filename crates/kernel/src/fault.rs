@@ -36,6 +36,9 @@ pub(crate) enum Step {
         also: Option<(i64, u64)>,
         source: Source,
     },
+    /// A file is read in order: more of it is to be mapped.
+    #[cfg(feature = "std")]
+    Window(PageRange),
     /// The pager is to be asked whether a locked page may be written.
     Unlock(PageIndex, Source),
     Lost,
@@ -101,7 +104,19 @@ impl Kernel {
                     locked = !self.ask_to_unlock(page, &source);
                     break;
                 }
-                Step::Frozen => self.settled.wait(seen, Some(100_000_000)),
+                Step::Frozen => {
+                    self.settled.wait(seen, Some(100_000_000));
+                    // Nobody has looked at it yet.
+                    continue;
+                }
+                #[cfg(feature = "std")]
+                Step::Window(window) => {
+                    watch.give_up_unless_kept();
+                    stall.is_slow();
+                    if self.begin_window(page, window, &mut stall) {
+                        break;
+                    }
+                }
                 Step::Room(pages) => {
                     watch.give_up();
                     let since = stall.is_slow();
@@ -180,6 +195,8 @@ impl Kernel {
             self.wake(address_of(page.0), PAGE_BYTES);
             return Step::Done;
         }
+        #[cfg(feature = "std")]
+        let may_be_covered = region.file.is_some();
         let (limits, source) = (region.pages(), region.source.clone());
         let mapping = Mapping {
             pages: limits,
@@ -206,6 +223,12 @@ impl Kernel {
                 mut pages,
                 mut also,
             } => {
+                #[cfg(feature = "std")]
+                if may_be_covered
+                    && let Some(window) = self.window_for(&mut state, page, pages, limits)
+                {
+                    return Step::Window(window);
+                }
                 let asked = PageIndex(page.0 - source.origin);
                 if let Some(at) = state.alone.iter().position(|alone| *alone == page) {
                     state.alone.swap_remove(at);

@@ -244,6 +244,7 @@ impl Kernel {
             Step::Wait | Step::Frozen => self.settled.wait(seen, Some(LOOK_AGAIN_NS)),
             Step::Room(_) => self.ask_at_desk(fault, page),
             Step::Unlock(..) => unreachable!("a locked page goes to the desk"),
+            Step::Window(_) => unreachable!("what is answered in its thread is not covered"),
             Step::Lost => return false,
             Step::PageIn {
                 pages,

@@ -19,6 +19,7 @@ use crate::outstanding::Outstanding;
 use crate::regions::{Region, Regions, Source, address_of};
 use crate::rewrites::Rewrites;
 use crate::watch::Watches;
+use crate::windows::Windows;
 
 /// What happens when a page cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +109,8 @@ pub(crate) struct State {
     /// Pages that threads wait for and that were asked for with others, which failed: next they are
     /// asked for alone.
     pub(crate) alone: Vec<PageIndex>,
+    /// What of files is mapped in the place of objects, and charged.
+    pub(crate) windows: Windows,
 }
 
 impl Kernel {
@@ -141,6 +144,7 @@ impl Kernel {
                 holds: Holds::default(),
                 outstanding: Outstanding::new(),
                 alone: Vec::new(),
+                windows: Windows::default(),
             }),
             settled: Event::new(),
             page_out: Event::new(),
@@ -250,7 +254,8 @@ impl Kernel {
     /// twice: in the program and aside.
     pub(crate) fn check_account(&self, state: &State) {
         if cfg!(debug_assertions) && state.in_flight == 0 {
-            let (account, table) = (self.account.pages_held(), state.pages.charged_pages());
+            let table = state.pages.charged_pages() + state.windows.pages();
+            let account = self.account.pages_held();
             assert_eq!(account, table, "pages in the account and in the page table");
         }
     }

@@ -39,6 +39,7 @@ mod remap;
 mod rewrites;
 mod space;
 mod watch;
+mod windows;
 
 pub use account::Account;
 pub use handler::Buffer;

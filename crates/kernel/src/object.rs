@@ -63,6 +63,7 @@ impl Kernel {
             },
             source,
             covered: false,
+            file: None,
         });
         drop(state);
         self.account.demand(bytes as i64);
@@ -113,16 +114,22 @@ impl Kernel {
 
     /// Pages of `start .. end` that are in the program.
     pub fn resident(&self, start: usize, end: usize) -> u64 {
+        let pages = pages_of(start, end);
         let state = self.state.lock();
-        let runs = state.pages.resident_runs(pages_of(start, end));
-        runs.map(|run| run.pages()).sum()
+        let runs = state.pages.resident_runs(pages);
+        runs.map(|run| run.pages()).sum::<u64>() + state.windows.within(pages)
     }
 
     /// Which they are.
     #[cfg(feature = "std")]
     pub(crate) fn resident_runs(&self, start: usize, end: usize) -> alloc::vec::Vec<PageRange> {
+        let pages = pages_of(start, end);
         let state = self.state.lock();
-        state.pages.resident_runs(pages_of(start, end)).collect()
+        let mut runs: alloc::vec::Vec<PageRange> = state.pages.resident_runs(pages).collect();
+        runs.extend(state.windows.iter().map(|window| window.intersect(pages)));
+        runs.retain(|run| !run.is_empty());
+        runs.sort_unstable_by_key(|run| run.start);
+        runs
     }
 
     /// Unmaps an object: what is dirty is lost, so [`Kernel::clean`] it before. What waits for its

@@ -277,7 +277,8 @@ impl Kernel {
         let mut begun = 0;
         for next in pages {
             let same = state.region_of_page(next.0).is_some_and(|region| {
-                region.source.object == source.object && region.source.origin == source.origin
+                let same = region.source.object == source.object;
+                same && region.source.origin == source.origin && !region.covered
             });
             let out = state.pages.is_with_pager(next, source.temporary);
             if !(same && out) || state.frozen || !self.charge(1) {

@@ -43,6 +43,9 @@ impl Kernel {
             let mut state = self.lock_settled(PageRange::new(0, 0));
             let region = state.region_of_page(within.start.0)?;
             let (limits, source) = (region.pages().intersect(within), region.source.clone());
+            if region.covered {
+                return Some((PageRange::new(limits.end.0, limits.end.0), source));
+            }
             let out = |page: &PageIndex| state.pages.is_with_pager(*page, source.temporary);
             let Some(first) = limits.iter().find(|page| out(page)) else {
                 return Some((PageRange::new(limits.end.0, limits.end.0), source));

@@ -2,9 +2,11 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use farpage_abi::{ObjectId, PAGE_SHIFT, PageRange};
 use farpage_pagers::Pager;
+use farpage_sys::file::Fd;
 use farpage_sys::mem::PROT_WRITE;
 
 /// Who answers for the pages of a region.
@@ -44,6 +46,30 @@ pub struct Region {
     pub source: Source,
     /// Something else is mapped in its place, so that nobody is asked.
     pub covered: bool,
+    /// The file whose pages may be mapped in its place.
+    pub file: Option<File>,
+}
+
+/// The file that a region's contents are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct File {
+    /// The file, open for reading as long as the region knows it.
+    pub fd: Fd,
+    /// What is at an address lies this many bytes from there in the file, modulo 2^64.
+    shift: u64,
+}
+
+impl File {
+    /// The file `fd` from `offset` on is what is at `start`.
+    pub(crate) fn at(start: usize, fd: Fd, offset: u64) -> Self {
+        let shift = offset.wrapping_sub(start as u64);
+        Self { fd, shift }
+    }
+
+    /// Where in the file the contents of an address lie.
+    pub(crate) fn offset(&self, address: usize) -> u64 {
+        (address as u64).wrapping_add(self.shift)
+    }
 }
 
 impl Region {
@@ -57,6 +83,7 @@ impl Region {
             && self.prot == next.prot
             && self.on_fork == next.on_fork
             && self.covered == next.covered
+            && self.file == next.file
             && self.source.object == next.source.object
             && self.source.origin == next.source.origin
     }
@@ -90,11 +117,20 @@ impl Regions {
         self.by_start.values()
     }
 
-    /// Notes that the region that begins at `start` is covered, or no longer.
-    pub(crate) fn set_covered(&mut self, start: usize, covered: bool) {
-        if let Some(region) = self.by_start.get_mut(&start) {
-            region.covered = covered;
+    /// Changes what is in `start .. end`; regions that reach beyond keep the rest as it was.
+    pub(crate) fn change(&mut self, start: usize, end: usize, change: impl Fn(&mut Region)) {
+        let parts: Vec<Region> = self.within(start, end).collect();
+        self.remove(start, end);
+        for mut part in parts {
+            change(&mut part);
+            self.insert(part);
         }
+    }
+
+    /// True when one region holds all of `pages`, and is covered.
+    pub(crate) fn is_covered(&self, pages: PageRange) -> bool {
+        let region = self.find(address_of(pages.start.0));
+        region.is_some_and(|region| region.covered && region.pages().intersect(pages) == pages)
     }
 
     /// Bytes that the program may write.
@@ -145,7 +181,7 @@ impl Regions {
     pub(crate) fn remove(&mut self, start: usize, end: usize) {
         self.split(start);
         self.split(end);
-        let gone: alloc::vec::Vec<usize> = self
+        let gone: Vec<usize> = self
             .by_start
             .range(start..end)
             .map(|(start, _)| *start)
@@ -228,10 +264,11 @@ mod tests {
             on_fork: OnFork::default(),
             source,
             covered: false,
+            file: None,
         }
     }
 
-    fn shape(regions: &Regions) -> alloc::vec::Vec<(usize, usize, u32)> {
+    fn shape(regions: &Regions) -> Vec<(usize, usize, u32)> {
         regions.iter().map(|r| (r.start, r.end, r.prot)).collect()
     }
 
@@ -250,7 +287,7 @@ mod tests {
             (0x3000, 0x6000, 3),
         ];
         assert_eq!(shape(&regions), want);
-        let parts: alloc::vec::Vec<_> = regions
+        let parts: Vec<_> = regions
             .within(0x1800, 0x4000)
             .map(|r| (r.start, r.end))
             .collect();
@@ -258,6 +295,29 @@ mod tests {
             parts,
             [(0x1800, 0x2000), (0x2000, 0x3000), (0x3000, 0x4000)]
         );
+    }
+
+    #[test]
+    fn a_part_is_changed_and_joined_again() {
+        let mut regions = Regions::default();
+        regions.insert(region(0x1000, 0x9000, 1));
+        let cover = |regions: &mut Regions, start, end, covered| {
+            regions.change(start, end, |region| region.covered = covered);
+        };
+        cover(&mut regions, 0x2000, 0x4000, true);
+        cover(&mut regions, 0x4000, 0x6000, true);
+        let want = [
+            (0x1000, 0x2000, 1),
+            (0x2000, 0x6000, 1),
+            (0x6000, 0x9000, 1),
+        ];
+        assert_eq!(shape(&regions), want);
+        assert!(regions.is_covered(PageRange::new(2, 6)));
+        assert!(!regions.is_covered(PageRange::new(5, 7)));
+        cover(&mut regions, 0x3000, 0x4000, false);
+        assert!(!regions.is_covered(PageRange::new(2, 4)));
+        cover(&mut regions, 0x1000, 0x9000, false);
+        assert_eq!(shape(&regions), [(0x1000, 0x9000, 1)]);
     }
 
     #[test]

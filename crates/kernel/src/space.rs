@@ -188,6 +188,7 @@ impl Kernel {
             on_fork: OnFork::default(),
             source: self.temporary.clone(),
             covered: false,
+            file: None,
         };
         let mut state = self.state.lock();
         state.regions.insert(region);
@@ -238,6 +239,7 @@ impl Kernel {
         let parts: alloc::vec::Vec<Region> = state.regions.within(start, end).collect();
         for part in &parts {
             state.release(|_| true, part.pages());
+            self.account.uncharge(state.windows.end(part.pages()));
             if part.source.temporary {
                 self.discard(state, part);
             } else {

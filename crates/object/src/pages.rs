@@ -380,8 +380,18 @@ impl Pages {
     ) -> PageRange {
         let start = origin + (page.0 - origin) / count * count;
         let end = (start + count).max(page.0 + 2);
-        let around = PageRange::new(start, end).intersect(limits);
-        let pages = self.stretch(page, around, self.state(page));
+        self.brings(page, PageRange::new(start, end).intersect(limits))
+    }
+
+    /// As many pages around `page`, which is out, as are `within` and out like it.
+    pub fn out_around(&self, page: PageIndex, within: PageRange) -> PageRange {
+        self.stretch(page, within, self.state(page))
+    }
+
+    /// The same, of the page of the last fault, which brings them in: the run that it belongs to goes
+    /// on behind them.
+    pub fn brings(&mut self, page: PageIndex, within: PageRange) -> PageRange {
+        let pages = self.out_around(page, within);
         self.reads.brought(pages.start.0, pages.end.0);
         pages
     }

@@ -9,9 +9,11 @@ use crate::table::Table;
 use crate::world::{World, machine};
 
 /// Times of ours by those of a plain mapping.
-pub(crate) const BOUNDS: [Bound; 2] = [
-    Bound::at_most("warm", 1.0, 5),
-    Bound::at_most("cold", 1.0, 10),
+pub(crate) const BOUNDS: [Bound; 4] = [
+    Bound::at_most("farpage warm", 1.0, 5),
+    Bound::at_most("farpage cold", 1.0, 10),
+    Bound::at_most("quarter warm", 1.2, 15),
+    Bound::at_most("quarter cold", 1.1, 20),
 ];
 
 /// One run of one way, as `farpage-bench open` prints it.
@@ -62,7 +64,10 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
         table.row([name.to_owned(), warm.0, warm.1, cold.0, cold.1]);
     }
     table.print();
-    asserts.end(&BOUNDS, |what| ratio("farpage", what))
+    asserts.end(&BOUNDS, |what| {
+        let (way, state) = what.split_once(' ').unwrap_or_default();
+        ratio(way, state)
+    })
 }
 
 fn parse(line: &str) -> Option<Line> {

@@ -71,6 +71,29 @@ fn is_covered(memory: &Memory) -> bool {
     line.is_some_and(|line| line.ends_with("/numbers"))
 }
 
+/// Bytes of the memory's place at which this process sees the file itself.
+fn covered_bytes(memory: &Memory) -> usize {
+    let (start, end) = (
+        memory.as_ptr() as usize,
+        memory.as_ptr() as usize + memory.size() as usize,
+    );
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let lines = maps.lines().filter(|line| line.ends_with("/numbers"));
+    let bytes = lines.filter_map(|line| {
+        let (from, to) = line.split_once(' ')?.0.split_once('-')?;
+        let [from, to] = [from, to].map(|hex| usize::from_str_radix(hex, 16).unwrap());
+        (start..end).contains(&from).then_some(to - from)
+    });
+    bytes.sum()
+}
+
+fn with_ram(mib: usize) -> OpenOptions {
+    OpenOptions {
+        ram: Some((mib * MIB) as u64),
+        ..OpenOptions::default()
+    }
+}
+
 /// Opens it for writing, which waits until the memory has let go of it.
 fn to_write(path: &Path) -> File {
     File::options().write(true).open(path).unwrap()
@@ -170,10 +193,28 @@ fn of_a_file_that_is_cut_off_no_byte_is_made_up() {
 
 #[test]
 fn threads_that_read_while_others_begin_to_write_see_every_page_as_it_was() {
+    read_while_others_begin_to_write(2 * MIB, &OpenOptions::default());
+}
+
+#[test]
+fn the_same_where_only_windows_are_covered() {
+    read_while_others_begin_to_write(16 * MIB, &with_ram(8));
+}
+
+/// Readers end when this goes, also when a test fails.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn read_while_others_begin_to_write(bytes: usize, options: &OpenOptions) {
     let folder = folder();
-    let path = file(&folder, 2 * MIB);
+    let path = file(&folder, bytes);
     for round in 0..40 {
-        let memory = open(&path);
+        let memory = opened(&path, options);
         let (done, begun) = (AtomicBool::new(false), Barrier::new(4));
         thread::scope(|scope| {
             for _ in 0..3 {
@@ -184,14 +225,14 @@ fn threads_that_read_while_others_begin_to_write_see_every_page_as_it_was() {
                     }
                 });
             }
+            let _done = Done(&done);
             begun.wait();
             if round % 2 == 0 {
                 thread::yield_now();
             }
             drop(to_write(&path));
-            assert!(!is_covered(&memory));
+            assert_eq!(covered_bytes(&memory), 0);
             check(&memory);
-            done.store(true, Ordering::Relaxed);
         });
         assert!(memory.stats().resident_bytes > 0);
     }
@@ -201,14 +242,6 @@ fn threads_that_read_while_others_begin_to_write_see_every_page_as_it_was() {
 fn what_only_a_pager_can_do_is_left_to_one() {
     let folder = folder();
     let path = file(&folder, 12 * MIB);
-    let small = OpenOptions {
-        ram: Some(8 << 20),
-        ..OpenOptions::default()
-    };
-    let larger = opened(&path, &small);
-    assert!(!is_covered(&larger), "it is larger than its budget");
-    check(&larger);
-    assert!(larger.stats().resident_bytes <= 8 << 20);
     let pinned = open(&path);
     assert!(is_covered(&pinned));
     pinned.pin(0..MIB as u64).unwrap();
@@ -223,12 +256,119 @@ fn what_only_a_pager_can_do_is_left_to_one() {
 }
 
 #[test]
+fn of_a_file_larger_than_its_budget_what_is_read_in_order_is_what_linux_has_of_it() {
+    let folder = folder();
+    let path = file(&folder, 64 * MIB);
+    File::open(&path).unwrap().sync_all().unwrap();
+    let memory = opened(&path, &with_ram(8));
+    assert_eq!(covered_bytes(&memory), 0, "nothing is read yet");
+    let pages = memory.size() as usize / PAGE;
+    let fits = || {
+        let stats = memory.stats();
+        assert!(covered_bytes(&memory) <= 8 * MIB);
+        assert!(stats.resident_bytes <= 8 << 20, "{stats:?}");
+        let residency = memory.residency();
+        assert!(
+            residency.is_sorted_by(|a, b| a.end <= b.start),
+            "{residency:?}"
+        );
+        let bytes: u64 = residency.iter().map(|run| run.end - run.start).sum();
+        assert!(bytes <= 8 << 20, "{residency:?}");
+    };
+    let paged = || memory.stats().read_bytes as usize;
+    for _ in 0..2 {
+        let before = paged();
+        for page in 0..pages {
+            assert_eq!(get(&memory, page), number(page));
+            if page % 1000 == 0 {
+                fits();
+            }
+        }
+        assert!(covered_bytes(&memory) > 4 * MIB);
+        assert!(
+            paged() - before < 2 * MIB,
+            "the beginning of the run: {}, {:?}",
+            paged() - before,
+            memory.stats()
+        );
+    }
+    let before = paged();
+    for page in (0..pages).rev() {
+        assert_eq!(get(&memory, page), number(page));
+    }
+    fits();
+    assert!(
+        paged() - before < 8 * MIB,
+        "backwards: {}",
+        paged() - before
+    );
+    // Pages here and there are read alone, between windows.
+    let mut at = 1usize;
+    for _ in 0..4000 {
+        at = at.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at >> 29;
+        assert_eq!(get(&memory, at % pages), number(at % pages));
+    }
+    fits();
+    check(&memory);
+    memory.discard(0..memory.size()).unwrap();
+    assert_eq!(
+        (covered_bytes(&memory), memory.stats().resident_bytes),
+        (0, 0)
+    );
+    check(&memory);
+    let part = 10 * MIB as u64..12 * MIB as u64;
+    assert_eq!(memory.prefetch(part, |_| ()).unwrap(), 2 << 20);
+    memory.pin(20 * MIB as u64..21 * MIB as u64).unwrap();
+    assert_eq!(covered_bytes(&memory), 0);
+    check(&memory);
+    fits();
+}
+
+#[test]
+fn readers_of_several_places_share_a_budget() {
+    let folder = folder();
+    let path = file(&folder, 64 * MIB);
+    let memory = opened(&path, &with_ram(16));
+    let random = opened(&path, &with_ram(4));
+    thread::scope(|scope| {
+        for part in 0..4 {
+            let (memory, random) = (&memory, &random);
+            scope.spawn(move || {
+                let pages = memory.size() as usize / PAGE;
+                let first = pages / 4 * part;
+                for page in (first..pages).chain(0..first) {
+                    assert_eq!(get(memory, page), number(page));
+                    if page % 64 == part {
+                        let other = page * 7919 % pages;
+                        assert_eq!(get(random, other), number(other));
+                    }
+                }
+            });
+        }
+    });
+    assert!(memory.stats().resident_bytes <= 16 << 20);
+    let covered = covered_bytes(&memory);
+    assert!(covered > 4 * MIB, "{covered}, {:?}", memory.stats());
+}
+
+#[test]
 fn a_child_of_fork_has_the_file_and_lets_go_of_it_by_itself() {
     farpage_test_machine::in_own_process!();
+    fork_and_let_go(&OpenOptions::default());
+}
+
+#[test]
+fn so_has_one_of_windows_of_it() {
+    farpage_test_machine::in_own_process!();
+    fork_and_let_go(&with_ram(4));
+}
+
+fn fork_and_let_go(options: &OpenOptions) {
     let folder = folder();
-    let path = file(&folder, 4 * MIB);
-    let memory = open(&path);
-    assert_eq!(get(&memory, 9), number(9));
+    let path = file(&folder, 8 * MIB);
+    let memory = opened(&path, options);
+    check(&memory);
+    assert!(covered_bytes(&memory) > MIB);
     let (mut heard, mut tell) = std::io::pipe().unwrap();
     let (mut go, mut says) = std::io::pipe().unwrap();
     unsafe extern "C" {
@@ -242,11 +382,11 @@ fn a_child_of_fork_has_the_file_and_lets_go_of_it_by_itself() {
         // SAFETY: takes no pointer.
         unsafe { alarm(120) };
         let whole = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            assert!(is_covered(&memory));
             check(&memory);
+            assert!(covered_bytes(&memory) > MIB);
             tell.write_all(&[1]).unwrap();
             go.read_exact(&mut [0]).unwrap();
-            assert!(!is_covered(&memory));
+            assert_eq!(covered_bytes(&memory), 0);
             check(&memory);
         }));
         farpage_sys::process::exit(u32::from(whole.is_err()));
@@ -290,20 +430,17 @@ fn a_child_that_is_forked_while_threads_ask_goes_on() {
                 }
             });
         }
-        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for _ in 0..CHILDREN {
-                // SAFETY: the child reads the memory and exits.
-                let child = unsafe { fork() };
-                if child == 0 {
-                    // SAFETY: takes no pointer.
-                    unsafe { alarm(120) };
-                    let whole = (0..MIB / PAGE).all(|page| get(&memory, page) == number(page));
-                    farpage_sys::process::exit(u32::from(!(whole && is_covered(&memory))));
-                }
-                assert_eq!(farpage_sys::process::wait(child as u32), Ok(0));
+        let _done = Done(&forked);
+        for _ in 0..CHILDREN {
+            // SAFETY: the child reads the memory and exits.
+            let child = unsafe { fork() };
+            if child == 0 {
+                // SAFETY: takes no pointer.
+                unsafe { alarm(120) };
+                let whole = (0..MIB / PAGE).all(|page| get(&memory, page) == number(page));
+                farpage_sys::process::exit(u32::from(!(whole && is_covered(&memory))));
             }
-        }));
-        forked.store(true, Ordering::Relaxed);
-        ended.unwrap();
+            assert_eq!(farpage_sys::process::wait(child as u32), Ok(0));
+        }
     });
 }

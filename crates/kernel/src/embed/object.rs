@@ -13,6 +13,7 @@ use farpage_sys::{Errno, mem};
 
 use super::{Embedded, Error, system};
 use crate::handler::Buffer;
+use crate::kernel::Kernel;
 use crate::regions::Source;
 
 /// Pages that one step of [`Mapping::prefetch`] asks for.
@@ -502,14 +503,29 @@ impl Mapping {
     /// [`Error::System`] when faults are answered in their thread, when pages of the object are in
     /// memory, before Linux 6.10, and when the file cannot be mapped.
     pub fn cover(&self, file: BorrowedFd<'_>, offset: u64) -> Result<(), Error> {
+        self.cover_by(|kernel, (start, end)| kernel.cover(start, end, Fd(file.as_raw_fd()), offset))
+    }
+
+    /// As [`Mapping::cover`], for files larger than the kernel's budget: parts that are read in order
+    /// are shown and count to the budget, from which the oldest leave when memory is short. Other pages are
+    /// asked for one by one. The file must stay open until [`Mapping::uncover`].
+    ///
+    /// # Errors
+    /// [`Error::System`] when faults are answered in their thread, and before Linux 6.10.
+    pub fn cover_in_windows(&self, file: BorrowedFd<'_>, offset: u64) -> Result<(), Error> {
+        let file = Fd(file.as_raw_fd());
+        self.cover_by(|kernel, (start, end)| kernel.cover_in_windows(start, end, file, offset))
+    }
+
+    fn cover_by(
+        &self,
+        cover: impl FnOnce(&Kernel, (usize, usize)) -> Result<(), Errno>,
+    ) -> Result<(), Error> {
         let _covering = self.covering();
         let range = (self.start, self.start + self.size());
         let done = match self.in_thread {
             true => Err(Errno::EOPNOTSUPP),
-            false => {
-                let kernel = self.object.host.kernel;
-                kernel.cover(range, Fd(file.as_raw_fd()), offset)
-            }
+            false => cover(self.object.host.kernel, range),
         };
         done.map_err(system("map the file"))?;
         self.covered.store(true, Ordering::Release);
@@ -538,8 +554,7 @@ impl Mapping {
         let _covering = self.covering();
         if self.is_covered() {
             let (start, end) = self.range(pages);
-            // SAFETY: pages of a file that is mapped shared lose nothing. Advice: it may stay.
-            let _ = unsafe { mem::advise(start, end - start, mem::MADV_DONTNEED) };
+            self.object.host.kernel.drop_covered(start, end);
         }
     }
 
@@ -631,6 +646,10 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let (object, start) = (&self.object, self.start);
+        if object.place().cached {
+            // Whoever maps it again knows of no cover. One that stays shows the same.
+            let _ = self.uncover();
+        }
         let mut place = object.place();
         if place.cached {
             let in_thread = self.in_thread;
