@@ -21,8 +21,12 @@ use crate::regions::{File, Region, address_of, pages_of};
 const WINDOW_MIN: u64 = 32;
 /// Pages of the largest window.
 const WINDOW_MAX: u64 = 8192;
-/// So much more than is paged in together is mapped together.
-const GROWTH: u64 = 16;
+/// Pages of a window from which on Linux reads the next one as well: those who read pieces of a file here and
+/// there would have no use for it.
+const AHEAD_FROM: u64 = 512;
+/// Windows that may be there: each takes one of the mappings that Linux allows a process, and another
+/// behind it.
+const WINDOWS_MAX: usize = 8192;
 /// The part of the budget that a window takes at most, and that leaves together.
 const PART: u64 = 8;
 /// How often room is made for a window that another thread then takes.
@@ -118,7 +122,7 @@ impl Kernel {
     }
 
     /// What to map of a file that is read in order, of which a fault on `page` would have `pages`
-    /// paged in. `None` when these are too few.
+    /// paged in: as much as has been read. `None` when these are too few.
     pub(crate) fn window_for(
         &self,
         state: &mut State,
@@ -126,10 +130,10 @@ impl Kernel {
         pages: PageRange,
         limits: PageRange,
     ) -> Option<PageRange> {
-        if pages.pages() < WINDOW_MIN {
+        if pages.pages() < WINDOW_MIN || state.windows.count() >= WINDOWS_MAX {
             return None;
         }
-        let count = (pages.pages() * GROWTH).min(self.part());
+        let count = state.pages.run_pages().max(pages.pages()).min(self.part());
         let wanted = match pages.start == page {
             true => PageRange::new(page.0, page.0 + count),
             false => PageRange::new(pages.end.0.saturating_sub(count), pages.end.0),
@@ -195,7 +199,7 @@ impl Kernel {
         };
         let goes_on = same(next.start.0) && same(next.end.0 - 1);
         drop(state);
-        if goes_on {
+        if goes_on && window.pages() >= AHEAD_FROM {
             read_ahead(file, next);
         }
         true

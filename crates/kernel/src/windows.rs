@@ -20,6 +20,11 @@ impl Windows {
         self.pages
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.queue.len()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = PageRange> {
         self.queue.iter().copied()
     }

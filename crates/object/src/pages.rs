@@ -383,6 +383,11 @@ impl Pages {
         self.brings(page, PageRange::new(start, end).intersect(limits))
     }
 
+    /// How many pages the run of the last fault that read has brought in before it.
+    pub fn run_pages(&self) -> u64 {
+        self.reads.run_pages()
+    }
+
     /// As many pages around `page`, which is out, as are `within` and out like it.
     pub fn out_around(&self, page: PageIndex, within: PageRange) -> PageRange {
         self.stretch(page, within, self.state(page))

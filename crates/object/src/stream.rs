@@ -36,6 +36,8 @@ struct Stream {
     step: i64,
     /// Where the next fault of a stride is expected.
     next: u64,
+    /// Pages that faults of the run have brought in, all but the last one.
+    run: u64,
     hits: u32,
     used_at: u64,
 }
@@ -87,6 +89,11 @@ impl Streams {
         (stream.start, stream.end) = (start, end);
     }
 
+    /// How many pages the run of the last fault has brought in before it.
+    pub fn run_pages(&self) -> u64 {
+        self.streams[self.current].run
+    }
+
     fn find(&self, page: u64) -> Option<usize> {
         let all = |wanted: &dyn Fn(&Stream) -> bool| {
             (0..STREAMS).find(|&i| self.streams[i].used_at != 0 && wanted(&self.streams[i]))
@@ -131,9 +138,11 @@ impl Stream {
         (self.used_at, self.last) = (now, page);
         if step == self.step {
             self.hits = self.hits.saturating_add(1);
+            self.run += self.end - self.start;
         } else {
             self.step = step;
             self.hits = u32::from(step.unsigned_abs() == 1);
+            self.run = 0;
         }
     }
 
@@ -192,6 +201,22 @@ mod tests {
             }
             page = end;
         }
+    }
+
+    #[test]
+    fn a_run_knows_how_long_it_has_become() {
+        let mut streams = Streams::default();
+        let (mut page, mut came) = (1000, 0);
+        for _ in 0..12 {
+            let (start, end) = fault(&mut streams, page);
+            // The first fault is no run yet.
+            assert!(streams.run_pages().abs_diff(came) <= 1);
+            (page, came) = (end, came + end - start);
+        }
+        fault(&mut streams, 500_000);
+        assert_eq!(streams.run_pages(), 0);
+        assert!(streams.fault(page) == Plan::Forward(WINDOW_MAX) && came > 3 * WINDOW_MAX);
+        assert!(streams.run_pages().abs_diff(came) <= 1);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use farpage::{Error, Memory, OnFailure, OpenOptions, Place, Places, SourceError};
+use farpage_sys::file::Fd;
 use tempfile::TempDir;
 
 const PAGE: usize = 4096;
@@ -322,6 +323,32 @@ fn of_a_file_larger_than_its_budget_what_is_read_in_order_is_what_linux_has_of_i
     assert_eq!(covered_bytes(&memory), 0);
     check(&memory);
     fits();
+}
+
+#[test]
+fn for_pieces_here_and_there_linux_reads_little_in_vain() {
+    use std::os::fd::AsRawFd;
+    let folder = folder();
+    let path = file(&folder, 64 * MIB);
+    let read = File::open(&path).unwrap();
+    read.sync_all().unwrap();
+    let fd = Fd(read.as_raw_fd());
+    farpage_sys::file::forget_cached(fd, 0, 0);
+    let cached = || {
+        let pages = farpage_sys::file::cached_pages(fd, 0, (64 * MIB) as u64);
+        pages.unwrap() as usize * PAGE
+    };
+    assert!(cached() < MIB);
+    let memory = opened(&path, &with_ram(16));
+    for piece in 0..8 {
+        let first = (piece * 8 + 3) * MIB / PAGE;
+        for page in first..first + 256 * 1024 / PAGE {
+            assert_eq!(get(&memory, page), number(page));
+        }
+    }
+    assert!(covered_bytes(&memory) > 0);
+    let brought = cached() + memory.stats().read_bytes as usize;
+    assert!(brought <= 3 * 8 * 256 * 1024, "{brought} bytes for 2 MiB");
 }
 
 #[test]
