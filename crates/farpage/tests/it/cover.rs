@@ -348,7 +348,9 @@ fn for_pieces_here_and_there_linux_reads_little_in_vain() {
     }
     assert!(covered_bytes(&memory) > 0);
     let brought = cached() + memory.stats().read_bytes as usize;
-    assert!(brought <= 3 * 8 * 256 * 1024, "{brought} bytes for 2 MiB");
+    // Linux reads around the first faults by itself: with 8 MiB as its read-ahead a plain mapping has it
+    // read the whole file.
+    assert!(brought < 24 * MIB, "{brought} bytes for 2 MiB");
 }
 
 #[test]
