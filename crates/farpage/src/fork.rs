@@ -2,6 +2,7 @@
 //! the same addresses, before the program's own code runs in it.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
 
 use farpage_source::{Reach, Source, SourceError};
@@ -36,6 +37,16 @@ pub(crate) fn register(memory: &Arc<Inner>) {
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|other| other.strong_count() > 0);
     all.push(Arc::downgrade(memory));
+}
+
+/// Has no file be seen at `addresses`, but the memories themselves.
+pub(crate) fn uncover(addresses: Range<usize>) {
+    let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let memories: Vec<Arc<Inner>> = all.iter().filter_map(Weak::upgrade).collect();
+    drop(all);
+    for memory in memories {
+        memory.uncover_within(&addresses);
+    }
 }
 
 /// Has the functions below called at every fork, from the first memory on.

@@ -457,6 +457,14 @@ impl Inner {
         })
     }
 
+    /// Has no file be seen in its place, if some of `addresses` are its own.
+    pub(crate) fn uncover_within(&self, addresses: &Range<usize>) {
+        let end = self.address + self.size as usize;
+        if addresses.start < end && self.address < addresses.end {
+            self.mapped().uncover();
+        }
+    }
+
     /// Before a fork: what was written is in the source, where the child finds it, or is returned.
     pub(crate) fn before_fork(&self) -> Result<Option<Layered>, Error> {
         let mapped = self.live()?;

@@ -105,15 +105,18 @@ impl Kernel {
     pub(crate) fn drop_covered(&self, start: usize, end: usize) {
         let within = pages_of(start, end);
         let state = self.state.lock();
-        let windows: Vec<PageRange> = state.windows.iter().collect();
+        let windows = state
+            .windows
+            .iter()
+            .filter(|w| !w.intersect(within).is_empty());
+        // One that is locked stays, and is charged.
+        let windows: Vec<PageRange> = windows.filter(|window| let_go(*window)).collect();
         let whole = |part: &Region| part.covered && part.file.is_none();
         let whole: Vec<Region> = state.regions.within(start, end).filter(whole).collect();
         drop(state);
         for window in windows {
-            if !window.intersect(within).is_empty() {
-                // One that cannot be taken away stays, and is charged.
-                let _ = self.take_away(window);
-            }
+            // So does one that cannot be taken away.
+            let _ = self.take_away(window);
         }
         for part in whole {
             // SAFETY: pages of a file that is mapped shared lose nothing. Advice: it may stay.
@@ -208,12 +211,18 @@ impl Kernel {
     /// Takes windows away that have been there for longest, until about `wanted` pages are free.
     /// Returns how many it saw leave.
     pub(crate) fn end_oldest_windows(&self, wanted: u64) -> u64 {
-        let mut freed = 0;
+        let (mut freed, mut kept) = (0, 0);
         while freed < wanted {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
             let oldest = state.windows.oldest((wanted - freed).max(self.part()));
+            let Some(oldest) = oldest.filter(|_| kept < state.windows.count()) else {
+                break;
+            };
+            if !let_go(oldest) {
+                kept += state.windows.renew(oldest);
+                continue;
+            }
             drop(state);
-            let Some(oldest) = oldest else { break };
             if self.take_away(oldest).is_err() {
                 break;
             }
@@ -312,6 +321,16 @@ fn show(state: &mut State, pages: PageRange, file: File) -> Result<(), Errno> {
         .regions
         .change(start, end, |region| region.covered = true);
     Ok(())
+}
+
+/// Drops what is in memory of windows that are about to be taken away. False when the program has some of it
+/// locked: that must stay. To be called with the lock held, as whatever else is mapped there must not be
+/// dropped.
+fn let_go(pages: PageRange) -> bool {
+    let (start, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
+    // SAFETY: pages of a file that is mapped shared lose nothing.
+    let dropped = unsafe { mem::advise(start, bytes, mem::MADV_DONTNEED) };
+    dropped != Err(Errno::EINVAL)
 }
 
 /// Has Linux read `pages` of a file, if it has not done so.

@@ -41,6 +41,16 @@ impl Windows {
         self.pages += window.pages();
     }
 
+    /// Those in `pages` are the newest from now on. Returns how many they are.
+    pub(crate) fn renew(&mut self, pages: PageRange) -> usize {
+        let all = core::mem::take(&mut self.queue);
+        let is_renewed = |window: &PageRange| !window.intersect(pages).is_empty();
+        let (renewed, others): (VecDeque<_>, VecDeque<_>) = all.into_iter().partition(is_renewed);
+        let count = renewed.len();
+        self.queue = others.into_iter().chain(renewed).collect();
+        count
+    }
+
     /// What they have of `pages` is no longer mapped. Returns how many pages that are.
     pub(crate) fn end(&mut self, pages: PageRange) -> u64 {
         let gone = self.within(pages);
@@ -115,6 +125,8 @@ mod tests {
         assert_eq!(windows.oldest(1), Some(PageRange::new(100, 110)));
         assert_eq!(windows.oldest(20), Some(PageRange::new(100, 120)));
         assert_eq!(windows.within(PageRange::new(105, 502)), 37);
+        assert_eq!(windows.renew(PageRange::new(100, 130)), 3);
+        assert_eq!(windows.oldest(1), Some(PageRange::new(500, 510)));
         assert_eq!(windows.end(PageRange::new(100, 130)), 30);
         assert_eq!(windows.oldest(100), Some(PageRange::new(490, 520)));
         assert_eq!(windows.pages(), 30);

@@ -62,6 +62,9 @@ static PROCESS: ArcSwapOption<Process> = ArcSwapOption::const_empty();
 /// [`LockError`], and then nothing of it is locked.
 pub fn lock_area(at: usize, bytes: usize, hold: Hold) -> Result<Locked, LockError> {
     let pages = pages_of(at, bytes)?;
+    // What is locked is pages of the memory itself: those of a file would be exchanged for them when others
+    // write to it.
+    crate::fork::uncover(at..at + bytes);
     let process = process();
     let mut task = process.task();
     let resident = task.lock(pages, Way::Wired)?;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
-use farpage::{Error, Memory, OnFailure, OpenOptions, Place, Places, SourceError};
+use farpage::{Error, Hold, Memory, OnFailure, OpenOptions, Place, Places, SourceError, lock_area};
 use farpage_sys::file::Fd;
 use tempfile::TempDir;
 
@@ -72,20 +72,22 @@ fn is_covered(memory: &Memory) -> bool {
     line.is_some_and(|line| line.ends_with("/numbers"))
 }
 
-/// Bytes of the memory's place at which this process sees the file itself.
-fn covered_bytes(memory: &Memory) -> usize {
-    let (start, end) = (
-        memory.as_ptr() as usize,
-        memory.as_ptr() as usize + memory.size() as usize,
-    );
+/// Where this process sees the file itself in the memory's place: addresses.
+fn covered(memory: &Memory) -> Vec<std::ops::Range<usize>> {
+    let start = memory.as_ptr() as usize;
+    let all = start..start + memory.size() as usize;
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let lines = maps.lines().filter(|line| line.ends_with("/numbers"));
-    let bytes = lines.filter_map(|line| {
+    let ranges = lines.filter_map(|line| {
         let (from, to) = line.split_once(' ')?.0.split_once('-')?;
         let [from, to] = [from, to].map(|hex| usize::from_str_radix(hex, 16).unwrap());
-        (start..end).contains(&from).then_some(to - from)
+        all.contains(&from).then_some(from..to)
     });
-    bytes.sum()
+    ranges.collect()
+}
+
+fn covered_bytes(memory: &Memory) -> usize {
+    covered(memory).iter().map(|range| range.len()).sum()
 }
 
 fn with_ram(mib: usize) -> OpenOptions {
@@ -351,6 +353,34 @@ fn for_pieces_here_and_there_linux_reads_little_in_vain() {
     // Linux reads around the first faults by itself: with 8 MiB as its read-ahead a plain mapping has it
     // read the whole file.
     assert!(brought < 24 * MIB, "{brought} bytes for 2 MiB");
+}
+
+#[test]
+fn what_is_locked_stays() {
+    let folder = folder();
+    let path = file(&folder, 32 * MIB);
+    let memory = opened(&path, &with_ram(8));
+    check(&memory);
+    let locked = covered(&memory)[0].start + 7 * PAGE;
+    unsafe extern "C" {
+        fn mlock(at: usize, bytes: usize) -> i32;
+    }
+    // SAFETY: changes no contents.
+    assert_eq!(unsafe { mlock(locked, PAGE) }, 0);
+    for _ in 0..2 {
+        check(&memory);
+        assert!(covered(&memory).iter().any(|range| range.contains(&locked)));
+        assert!(memory.stats().resident_bytes <= 8 << 20);
+    }
+    // Areas hold the memory's own pages: others may write to the file.
+    for memory in [&memory, &open(&path)] {
+        let at = memory.as_ptr() as usize;
+        let area = lock_area(at, 2 * PAGE, Hold::Resident).unwrap();
+        assert_eq!(covered_bytes(memory), 0);
+        drop(to_write(&path));
+        assert!(area.check().is_ok());
+        assert_eq!(get(memory, 1), number(1));
+    }
 }
 
 #[test]
