@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
 use farpage_sys::file::{self, Fd};
-use farpage_sys::linux::general::{MREMAP_FIXED, MREMAP_MAYMOVE};
+use farpage_sys::linux::general::{MADV_RANDOM, MREMAP_FIXED, MREMAP_MAYMOVE};
 use farpage_sys::{Errno, mem};
 
 use crate::fault::Stall;
@@ -21,9 +21,11 @@ use crate::regions::{File, Region, address_of, pages_of};
 const WINDOW_MIN: u64 = 32;
 /// Pages of the largest window.
 const WINDOW_MAX: u64 = 8192;
-/// Pages of a window from which on Linux reads the next one as well: those who read pieces of a file here and
-/// there would have no use for it.
-const AHEAD_FROM: u64 = 512;
+/// Pages of a window that is long: Linux reads around it and beyond it as it likes. Those who read pieces of a
+/// file here and there would have no use for that.
+const LONG: u64 = 512;
+/// Pages that Linux reads ahead at a time; of more it might leave out the end.
+const READ_PAGES: u64 = 32;
 /// Windows that may be there: each takes one of the mappings that Linux allows a process, and another
 /// behind it.
 const WINDOWS_MAX: usize = 8192;
@@ -185,9 +187,25 @@ impl Kernel {
             }
             self.make_room(window.pages());
         };
-        self.wake(address_of(window.start.0), window.bytes() as usize);
+        let (at, bytes) = (address_of(window.start.0), window.bytes() as usize);
+        let is_long = window.pages() >= LONG;
+        if !is_long {
+            // Linux would read megabytes around a fault, for who may want 100 KiB.
+            // SAFETY: changes no contents. Advice: it reads more.
+            let _ = unsafe { mem::advise(at, bytes, MADV_RANDOM) };
+            read_ahead(file, window);
+        }
+        self.wake(at, bytes);
         self.stall_is_over(stall);
-        read_ahead(file, window);
+        if is_long {
+            read_ahead(file, window);
+            self.read_next(file, page, window);
+        }
+        true
+    }
+
+    /// Has Linux read what follows a window in the direction in which it is read.
+    fn read_next(&self, file: File, page: PageIndex, window: PageRange) {
         let next = match page == window.start {
             true => PageRange::new(window.end.0, window.end.0 + window.pages()),
             false => PageRange::new(
@@ -202,10 +220,9 @@ impl Kernel {
         };
         let goes_on = same(next.start.0) && same(next.end.0 - 1);
         drop(state);
-        if goes_on && window.pages() >= AHEAD_FROM {
+        if goes_on {
             read_ahead(file, next);
         }
-        true
     }
 
     /// Takes windows away that have been there for longest, until about `wanted` pages are free.
@@ -337,7 +354,11 @@ fn let_go(pages: PageRange) -> bool {
 fn read_ahead(file: File, pages: PageRange) {
     let offset = file.offset(address_of(pages.start.0));
     let there = file::cached_pages(file.fd, offset, pages.bytes());
-    if !there.is_ok_and(|there| there == pages.pages()) {
-        file::read_ahead(file.fd, offset, pages.bytes());
+    if there.is_ok_and(|there| there == pages.pages()) {
+        return;
+    }
+    for part in pages.chunks(READ_PAGES) {
+        let offset = file.offset(address_of(part.start.0));
+        file::read_ahead(file.fd, offset, part.bytes());
     }
 }

@@ -350,9 +350,8 @@ fn for_pieces_here_and_there_linux_reads_little_in_vain() {
     }
     assert!(covered_bytes(&memory) > 0);
     let brought = cached() + memory.stats().read_bytes as usize;
-    // Linux reads around the first faults by itself: with 8 MiB as its read-ahead a plain mapping has it
-    // read the whole file.
-    assert!(brought < 24 * MIB, "{brought} bytes for 2 MiB");
+    // A plain mapping has Linux read the whole file, where 8 MiB are its read-ahead.
+    assert!(brought <= 6 * MIB, "{brought} bytes for 2 MiB");
 }
 
 #[test]
