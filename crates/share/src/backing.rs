@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use farpage_abi::{PAGE_BYTES, PageIndex};
 use farpage_sys::crc32c;
@@ -29,6 +30,9 @@ const HEAD_BYTES: u64 = 4096;
 const HEAD_WORDS: usize = 5;
 /// After the contents, for each unit: its number, and the checksum of its contents.
 const ENTRY_BYTES: usize = 16;
+/// A file that was given up may still be held for a moment: by a thread that finishes its work on the object,
+/// or by a process that was killed and has not ended yet.
+const LETS_GO: Duration = Duration::from_secs(1);
 
 /// A file, its journal, and what is known of them.
 pub struct Backing {
@@ -122,9 +126,24 @@ pub enum BackingError {
     Io(#[from] io::Error),
 }
 
+/// Nobody else has the file, or it is refused after [`LETS_GO`].
+fn lock_alone(file: &File) -> Result<(), BackingError> {
+    let until = Instant::now() + LETS_GO;
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(Errno::WOULDBLOCK) => return Err(BackingError::InUse),
+            Err(errno) => return Err(BackingError::Io(errno.into())),
+        }
+    }
+}
+
 impl Backing {
     /// The file of an object of `bytes` in units of `unit_bytes`. What was flushed, and had not come to
-    /// the file, does so now.
+    /// the file, does so now. A file that somebody else has is refused after a second.
     ///
     /// # Errors
     /// [`BackingError`].
@@ -134,12 +153,7 @@ impl Backing {
         bytes: u64,
         unit_bytes: u64,
     ) -> Result<Self, BackingError> {
-        rustix::fs::flock(&journal, FlockOperation::NonBlockingLockExclusive).map_err(|errno| {
-            match errno {
-                Errno::WOULDBLOCK => BackingError::InUse,
-                errno => BackingError::Io(errno.into()),
-            }
-        })?;
+        lock_alone(&journal)?;
         let there = file.metadata()?.len();
         if there > bytes {
             return Err(BackingError::Longer {
@@ -572,6 +586,18 @@ mod tests {
         backing.gives_up();
         assert_eq!(backing.journal.metadata().unwrap().len(), HEAD_BYTES);
         assert_eq!(backing.modified(), [1]);
+    }
+
+    #[test]
+    fn a_file_that_is_given_up_meanwhile_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let backing = open(folder.path()).unwrap();
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| open(folder.path()));
+            // It may ask before this or after it: both find the file free in the end.
+            drop(backing);
+            assert!(next.join().unwrap().is_ok());
+        });
     }
 
     #[test]
