@@ -98,14 +98,14 @@ impl Link {
     }
 
     /// Looks whether the peer is gone.
-    pub(super) fn look(&self) {
+    pub(crate) fn look(&self) {
         if let Some(happened) = self.watched.look() {
             self.note(happened);
         }
     }
 
     /// How the peer went, if it has: what it sent may still lie in the ring.
-    pub(super) fn has_left(&self) -> Option<Ended> {
+    pub(crate) fn has_left(&self) -> Option<Ended> {
         if self.shared.has_peer_left() {
             return Some(Ended::Closed);
         }

@@ -221,6 +221,21 @@ impl State {
         self.flush(id);
     }
 
+    /// Ends the Links of tasks that have ended, which whoever polls may not have heard of yet.
+    pub(super) fn look_at_peers(&mut self) {
+        let has_left = |link: &Link| {
+            link.look();
+            link.has_left().is_some()
+        };
+        let left = self.peers.iter().filter(|(_, peer)| has_left(&peer.link));
+        let left: Vec<u32> = left.map(|(&id, _)| id).collect();
+        for id in left {
+            // What they sent comes first, and the end is told by the next look.
+            self.read(id);
+            self.read(id);
+        }
+    }
+
     /// The Link has ended; whoever waits for what it was made for is told why.
     fn lost(&mut self, id: u32, ended: Ended) -> Breach {
         let peer = self.peers.get_mut(&id);

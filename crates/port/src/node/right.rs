@@ -196,10 +196,11 @@ impl SendRight {
         self.0.name
     }
 
-    /// Whether the port is known to be dead.
+    /// Whether the port is known to be dead, as it is once its task has ended.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         let mut state = self.0.node.lock();
+        state.look_at_peers();
         let dead = state.space.references(self.0.name);
         self.0.node.pump(&mut state);
         dead.is_ok_and(|(_, dead)| dead)

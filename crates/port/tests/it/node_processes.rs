@@ -231,6 +231,18 @@ fn garbage(link: &Link) {
 }
 
 #[test]
+fn a_right_is_dead_when_the_task_of_its_port_has_ended() {
+    let node = Node::new().unwrap();
+    let port = node.port();
+    for _ in 0..20 {
+        let (mut task, right) = Task::with("serve", &node, &port);
+        assert!(!right.is_dead());
+        task.kill();
+        assert!(right.is_dead(), "whether anybody has heard of it or not");
+    }
+}
+
+#[test]
 fn children_at_a_path_are_who_linux_says() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("port");
