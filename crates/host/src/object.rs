@@ -65,6 +65,8 @@ pub struct Object {
     state: Mutex<State>,
     /// As `state` has it, for who only compares objects.
     resident: AtomicU64,
+    /// Pages that came lately, or were used again before they left: what it would miss.
+    recent: AtomicU64,
     /// The most pages that it may have in memory.
     most: AtomicU64,
     /// It is a part of that.
@@ -152,6 +154,7 @@ impl Object {
             host,
             state: Mutex::new(state),
             resident: AtomicU64::new(0),
+            recent: AtomicU64::new(0),
             most: AtomicU64::new(u64::MAX),
             share: OnceLock::new(),
             counters: Counters::default(),
@@ -183,6 +186,20 @@ impl Object {
     /// The same, borrowed.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.memory.file()
+    }
+
+    /// What it has in memory and has not used lately, and what it has there at all: who has most gives first.
+    pub(crate) fn idle(&self) -> (u64, u64) {
+        let resident = self.resident();
+        let recent = self.recent.load(Ordering::Relaxed);
+        (resident.saturating_sub(recent), resident)
+    }
+
+    /// What came lately counts half from now on.
+    pub(crate) fn ages(&self) {
+        // What comes meanwhile may be lost: it is an estimate.
+        let recent = self.recent.load(Ordering::Relaxed);
+        self.recent.store(recent / 2, Ordering::Relaxed);
     }
 
     /// Pages in memory.
@@ -830,10 +847,15 @@ impl Object {
         state: &mut State,
         act: impl FnOnce(&mut Shared<Waiter>) -> T,
     ) -> T {
-        let before = state.pages.resident();
+        let (before, aside) = (state.pages.resident(), state.pages.aside());
         let done = act(&mut state.pages);
         let now = state.pages.resident();
         self.resident.store(now, Ordering::Relaxed);
+        if now >= before {
+            let back = aside.saturating_sub(state.pages.aside());
+            self.recent
+                .fetch_add(now - before + back, Ordering::Relaxed);
+        }
         self.resident_changes(before, now);
         done
     }

@@ -46,6 +46,8 @@ pub struct Objects {
     pub(crate) room: Room,
     /// Pages in memory, of all objects.
     resident: AtomicU64,
+    /// Pages that were taken out since objects last aged.
+    taken_out: AtomicU64,
     /// Pages that were asked for ahead of need and have not come yet.
     pub(crate) under_way: UnderWay,
     asked: Mutex<HashMap<u64, Asked>>,
@@ -174,6 +176,7 @@ impl Objects {
         let objects: &'static Self = Box::leak(Box::new(Self {
             room,
             resident: AtomicU64::new(0),
+            taken_out: AtomicU64::new(0),
             under_way: UnderWay::default(),
             asked: Mutex::default(),
             next: AtomicU64::new(0),
@@ -663,7 +666,7 @@ impl Objects {
         }
     }
 
-    /// Takes some pages out of the largest object that is a part of `share` and has any to give.
+    /// Takes some pages out of the object that is a part of `share` and has most to give.
     fn evict_of(&self, share: &Arc<Share>) -> u64 {
         let mut of = self.objects();
         of.retain(|object| {
@@ -671,7 +674,7 @@ impl Objects {
                 .share()
                 .is_some_and(|other| Arc::ptr_eq(other, share))
         });
-        of.sort_by_cached_key(|object| std::cmp::Reverse(object.resident()));
+        of.sort_by_cached_key(|object| std::cmp::Reverse(object.idle()));
         let most = BATCH.min(share.excess());
         let mut gone = of.iter().map(|object| object.evict(most));
         gone.find(|gone| *gone > 0).unwrap_or(0)
@@ -687,7 +690,7 @@ impl Objects {
         let (mut freed, mut refused) = (0, 0);
         while freed < wanted {
             let (mut some, last) = self.some_to_evict();
-            some.sort_by_cached_key(|object| std::cmp::Reverse(object.resident()));
+            some.sort_by_cached_key(|object| std::cmp::Reverse(object.idle()));
             let most = BATCH.min(wanted - freed);
             let gone = some
                 .iter()
@@ -697,6 +700,7 @@ impl Objects {
                 Some(gone) => {
                     freed += gone;
                     refused = 0;
+                    self.age(gone);
                 }
                 None if last || some.is_empty() => refused += 1,
                 None => {}
@@ -707,6 +711,16 @@ impl Objects {
             }
         }
         freed
+    }
+
+    /// So many pages were taken out. Once all that there is room for has been, what objects have used until
+    /// then counts less.
+    fn age(&self, pages: u64) {
+        let taken = self.taken_out.fetch_add(pages, Ordering::Relaxed) + pages;
+        if taken >= self.room.pages() {
+            self.taken_out.store(0, Ordering::Relaxed);
+            self.objects().iter().for_each(|object| object.ages());
+        }
     }
 
     /// The next few objects in turn that have pages in memory, and whether the last one is among

@@ -137,6 +137,21 @@ fn writes_elsewhere(objects: &Objects, object: &Arc<Object>, page: u64) -> Optio
 }
 
 #[test]
+fn an_object_that_nobody_uses_gives_way_to_one_that_is_used() {
+    const RAM: u64 = 1024;
+    let store = Store::new(0);
+    let objects = Objects::start(RAM * PAGE_BYTES as u64).unwrap();
+    let (idle, old) = mapped(objects, &store, RAM);
+    let (_, used) = mapped(objects, &store, 4 * RAM);
+    (0..RAM * 3 / 4).for_each(|page| write(&old, page));
+    farpage_test_machine::until("what nobody uses has left", || {
+        (0..4 * RAM).for_each(|page| write(&used, page));
+        idle.resident() <= RAM / 16
+    });
+    (0..RAM * 3 / 4).for_each(|page| assert_eq!(read(&old, page), page + 1));
+}
+
+#[test]
 fn new_pages_are_refused_while_nothing_can_leave_and_there_are_some_when_it_can() {
     const RAM: u64 = 1024;
     let store = Store::new(0);
