@@ -6,6 +6,7 @@
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use crate::full::Full;
 use crate::maps::Maps;
 use crate::shm::Shm;
 use crate::trace::TraceRing;
@@ -13,7 +14,7 @@ use crate::trace::TraceRing;
 /// First word of a control block.
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"farpage\0");
 /// Layout version; a mismatch is refused.
-pub const CONTROL_VERSION: u32 = 2;
+pub const CONTROL_VERSION: u32 = 3;
 /// Processes that one tree can have at a time with accounts of their own.
 pub const TASKS_MAX: usize = 4096;
 /// Paging files of one tree, over its whole life.
@@ -278,7 +279,8 @@ pub struct SpillFile {
     pub used_segments: AtomicU32,
     /// Where the search for a free segment starts.
     pub search_from: AtomicU32,
-    /// Set when growing it failed with ENOSPC or EDQUOT; cleared when a segment is returned.
+    /// The second, by `CLOCK_MONOTONIC` and not 0, in which its disk was last found full; 0 when a segment was
+    /// returned since, or there was room.
     pub full: AtomicU32,
     /// Largest number of segments it may take (`--spill-limit` shared out, or [`SEGMENTS_MAX`]).
     pub limit_segments: AtomicU32,
@@ -341,6 +343,8 @@ pub struct Control {
     pub compressed_bytes: AtomicU64,
     /// Sum over tasks of demand.
     pub demand_bytes: AtomicU64,
+    /// Paging space takes no more, and somebody needs it.
+    pub full: Full,
     /// Counters of tasks that are gone, folded in by the supervisor.
     pub past: Counters,
     /// Paging files.

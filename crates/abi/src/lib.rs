@@ -5,6 +5,7 @@
 #![no_std]
 
 mod control;
+mod full;
 pub mod maps;
 mod page;
 pub mod shm;
@@ -15,5 +16,6 @@ pub use control::{
     SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SegmentLine, SpillFile, SpillState, TASKS_MAX,
     TaskSlot, Tier, fds,
 };
+pub use full::Full;
 pub use page::{Access, ObjectId, PAGE_BYTES, PAGE_SHIFT, PageIndex, PageRange};
 pub use trace::{TRACE_EVENTS, TraceEvent, TraceKind, TraceRing};

@@ -22,6 +22,7 @@ use crate::host::trace::TraceArgs;
 use crate::open::OpenArgs;
 use crate::pager::PagerArgs;
 use crate::up::UpArgs;
+use crate::when_full::{WhenFull, when_full};
 
 /// Runs programs with as much memory as they ask for.
 #[derive(Parser, Debug)]
@@ -105,6 +106,13 @@ pub struct MemoryArgs {
     pub compressed: Option<String>,
     #[command(flatten)]
     pub files: FileArgs,
+    /// What becomes of who needs room when paging space has none: kill, wait or wait=TIME
+    ///
+    /// Who waits goes on when there is room: files were deleted, a paging file was added (farpage spill
+    /// add). All others go on meanwhile. After TIME, such as 90s, 10m or 2h, one process is killed, and
+    /// the rest waits anew. [default: wait; without a terminal wait=1h]
+    #[arg(long, value_name = "WHAT", value_parser = when_full)]
+    pub when_full: Option<WhenFull>,
 }
 
 /// Where paging files are.
@@ -130,6 +138,7 @@ pub struct FileArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "Exit status:\n  \
     that of PROGRAM; by the same signal when a signal ended it\n  \
+    122  PROGRAM was killed, for paging space was full\n  \
     125  farpage could not do its part\n  \
     126  PROGRAM could not be executed\n  \
     127  PROGRAM was not found\n  \
@@ -292,7 +301,7 @@ pub struct SpillArgs {
 /// What can be done with paging files.
 #[derive(Subcommand, Debug)]
 pub enum SpillCommand {
-    /// Add a paging file in a directory to a run
+    /// Add a paging file in a directory to a run, or change what one may take
     Add {
         /// Directory for the file
         dir: PathBuf,

@@ -28,8 +28,8 @@ pub enum Request {
     Add {
         /// Absolute path of its directory.
         dir: PathBuf,
-        /// Segments that it may take.
-        limit_segments: u32,
+        /// Segments that it may take; `None`: as the disk allows.
+        limit_segments: Option<u32>,
     },
     /// Remove the paging file in a directory.
     Remove {
@@ -226,20 +226,17 @@ pub fn all() -> Vec<PathBuf> {
 /// removed.
 pub fn runs() -> Vec<(u32, PathBuf)> {
     let mut runs = Vec::new();
-    for dir in candidate_dirs() {
-        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
-            let path = entry.path();
-            let stem = path.file_stem().and_then(|stem| stem.to_str());
-            let Some(pid) = stem.and_then(|stem| stem.parse().ok()) else {
-                continue;
-            };
-            match UnixStream::connect(&path) {
-                Ok(_) => runs.push((pid, path)),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    let _ = fs::remove_file(&path);
-                }
-                Err(_) => {}
+    for path in all() {
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        let Some(pid) = stem.and_then(|stem| stem.parse().ok()) else {
+            continue;
+        };
+        match UnixStream::connect(&path) {
+            Ok(_) => runs.push((pid, path)),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                let _ = fs::remove_file(&path);
             }
+            Err(_) => {}
         }
     }
     runs.sort();
@@ -299,7 +296,7 @@ mod tests {
             .1;
         let add = |dir: &str| Request::Add {
             dir: dir.into(),
-            limit_segments: 9,
+            limit_segments: Some(9),
         };
         let done = Reply::Done { warning: None };
         assert_eq!(ask(&own, &add("/tmp"), |_| ()).unwrap(), done);
@@ -324,5 +321,11 @@ mod tests {
         assert_eq!(files[1].state, "active");
         drop(server);
         assert!(!own.exists());
+        // What else lies there is no socket that nobody listens on.
+        let ledger = own.with_extension("shm");
+        fs::write(&ledger, "").unwrap();
+        assert!(!runs().iter().any(|(_, path)| *path == ledger));
+        assert!(ledger.exists());
+        fs::remove_file(ledger).unwrap();
     }
 }

@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Write};
 use rustix::termios::{self, LocalModes};
 
 use crate::sampler::Sample;
-use crate::size::{human, human_count};
+use crate::size::{human, human_count, human_time};
 
 /// Go down one row (scrolling if need be) and up again: now there is a row below.
 const MAKE_ROOM: &str = "\x1bD\x1b[A";
@@ -32,14 +32,18 @@ impl Live {
         })
     }
 
-    /// Shows `sample` of a run with so much memory, unless the program has the screen for itself.
-    pub fn draw(&mut self, sample: &Sample, ram_bytes: u64) {
+    /// Shows `sample` of a run with so much memory, or for how long it waits because paging space is full,
+    /// unless the program has the screen for itself.
+    pub fn draw(&mut self, sample: &Sample, ram_bytes: u64, full_ns: Option<u64>) {
         let before = std::mem::replace(&mut self.before, *sample);
         if !may_draw() {
             self.drawn = false;
             return;
         }
-        let text = line(sample, &before, ram_bytes, columns());
+        let text = match full_ns {
+            None => line(sample, &before, ram_bytes, columns()),
+            Some(ns) => waiting(ns, sample.spilled_bytes, columns()),
+        };
         self.drawn = true;
         write(&format!(
             "{MAKE_ROOM}{SAVE_AND_GO_BELOW}{text}{ERASE_REST}{RESTORE}"
@@ -78,6 +82,21 @@ fn may_draw() -> bool {
     let line_mode = termios::tcgetattr(&terminal)
         .is_ok_and(|modes| modes.local_modes.contains(LocalModes::ICANON));
     foreground && line_mode
+}
+
+/// The text while paging space is full, in at most `columns` less one.
+fn waiting(for_ns: u64, spilled_bytes: u64, columns: usize) -> String {
+    let (time, out) = (human_time(for_ns), human(spilled_bytes));
+    let all = [
+        format!(
+            "farpage  paging space is full, with {out}: waiting for room, {time}  (farpage spill add DIR)"
+        ),
+        format!("farpage  paging space is full: waiting, {time}  (farpage spill add DIR)"),
+        format!("farpage  paging space is full: waiting, {time}"),
+        format!("full: waiting, {time}"),
+    ];
+    let fits = |text: &String| text.chars().count() < columns;
+    all.into_iter().find(fits).unwrap_or_default()
 }
 
 /// The text for `now`, where `before` is the sample before it, in at most `columns` less one.
@@ -149,6 +168,17 @@ mod tests {
             "farpage  resident 812 MiB of 1.00 GiB  compressed 190 MiB  paged out 2.88 GiB  \
              12.4k page-ins/s  stalled 34%"
         );
+    }
+
+    #[test]
+    fn while_paging_space_is_full_it_says_that() {
+        let long = "farpage  paging space is full, with 4.00 GiB: waiting for room, 12.0 s  (farpage spill add DIR)";
+        assert_eq!(waiting(12_000_000_000, 4 << 30, 120), long);
+        for columns in 0..150 {
+            let text = waiting(12_000_000_000, 4 << 30, columns);
+            assert!(text.len() < columns.max(1), "{columns}: {text}");
+            assert!(columns < 22 || text.contains("12.0 s"), "{columns}");
+        }
     }
 
     #[test]

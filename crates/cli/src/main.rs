@@ -31,6 +31,7 @@ mod shm;
 mod signals;
 mod size;
 mod spill;
+mod spill_back;
 mod spill_file;
 mod spill_set;
 mod stats;
@@ -39,6 +40,7 @@ mod symbols;
 mod time;
 mod up;
 mod userfaultfd;
+mod when_full;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;

@@ -15,6 +15,7 @@ use crate::exec::Exec;
 use crate::maps::{MapOption, Maps};
 use crate::shm::Shm;
 use crate::userfaultfd;
+use crate::when_full::WhenFull;
 
 /// Smallest `--ram`: below it the agent's own working memory would be most of the budget.
 pub const RAM_MIN_BYTES: u64 = 16 << 20;
@@ -40,6 +41,8 @@ pub struct Memory {
     pub spill_dirs: Vec<PathBuf>,
     /// `--spill-limit`: bytes that all paging files together may take. `None`: as the disks allow.
     pub spill_limit_bytes: Option<u64>,
+    /// `--when-full`.
+    pub when_full: WhenFull,
 }
 
 /// Everything that `farpage run` was asked for, with every default filled in.
@@ -138,6 +141,7 @@ impl Memory {
         let set = |word: &AtomicU64, value| word.store(value, Ordering::Relaxed);
         set(&control.budget_bytes, self.ram_bytes);
         set(&control.compressed_max_bytes, self.compressed_max_bytes);
+        set(&control.full.patience_ns, self.when_full.patience_ns());
         set(&control.started_ns, farpage_sys::time::now_ns());
         let set = |word: &AtomicU32, value| word.store(value, Ordering::Relaxed);
         set(&control.tier, found.tier as u32);
@@ -170,6 +174,7 @@ mod tests {
             compressed_max_bytes: 1 << 28,
             spill_dirs: vec![PathBuf::from("/var/tmp"); dirs],
             spill_limit_bytes: limit,
+            when_full: WhenFull::Kill,
         }
     }
 

@@ -18,7 +18,7 @@ const SLOT: usize = 0;
 /// Paging space that this process has.
 pub struct Paging {
     control: &'static Control,
-    spill: SpillSet,
+    spill: Arc<SpillSet>,
     /// What keeps pages there.
     pub pager: Arc<DefaultPager>,
 }

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use crate::args::{FileArgs, MemoryArgs, RunArgs};
 use crate::options::{Memory, RAM_MIN_BYTES, RunOptions, THRESHOLD_BYTES, whole_pages};
 use crate::size::{Size, human};
+use crate::when_full::WhenFull;
 use crate::{maps, program, spill_file};
 use farpage::memory_limit::MemoryLimit;
 
@@ -63,6 +64,7 @@ pub fn memory(args: &MemoryArgs, limit: &MemoryLimit, compressed: Size) -> Resul
         compressed_max_bytes,
         spill_dirs,
         spill_limit_bytes,
+        when_full: args.when_full.unwrap_or_else(WhenFull::unless_said),
     })
 }
 
@@ -83,6 +85,8 @@ pub fn paging(compressed: Option<&str>, args: &FileArgs, limit: &MemoryLimit) ->
         compressed_max_bytes: bytes,
         spill_dirs,
         spill_limit_bytes,
+        // Who has the pages decides.
+        when_full: WhenFull::Kill,
     })
 }
 

@@ -1,6 +1,7 @@
 //! `farpage run`: from the command line to the program's exit status.
 
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use farpage_abi::{Control, Tier};
+use farpage_abi::{Control, Death, Tier};
 
 use crate::args::RunArgs;
 use crate::control_socket::Server;
@@ -23,10 +24,12 @@ use crate::spill_set::SpillSet;
 use crate::stats::{self, CasualtyJson, Exit, SeriesJson, Settings, Stats, Trace};
 use crate::summary::{self, Outcome};
 use crate::userfaultfd::tier_name;
-use crate::{prepare, shm, signals};
+use crate::{prepare, shm, signals, when_full};
 use farpage::memory_limit::MemoryLimit;
 use rustix::time::{ClockId, clock_gettime};
 
+/// Exit status when the program was killed because paging space was full.
+const NO_ROOM: i32 = 122;
 /// Longest time between two looks at the control block.
 const STEP: Duration = Duration::from_nanos(SERIES_STEP_NS);
 /// The same while the budget follows a cgroup: what changes there must be noticed in time.
@@ -35,6 +38,9 @@ const FOLLOW_STEP: Duration = Duration::from_millis(10);
 const FIRST_STEP: Duration = Duration::from_millis(1);
 /// Time between two drawings of the live line, and before the first.
 const REDRAW: Duration = Duration::from_millis(200);
+
+/// SIGKILL.
+const KILLED: i32 = 9;
 
 /// Runs the program and ends as it ended.
 ///
@@ -68,16 +74,21 @@ pub fn with_options(
     let (control_fd, control) =
         farpage_sys::control::create().context("cannot make the control block")?;
     fill(control, &options)?;
-    let spill = Arc::new(SpillSet::start(control, &options.memory)?);
+    let spill = SpillSet::start(control, &options.memory)?;
     let blocked = signals::block();
     // Without it `farpage spill` does not find this run; the run itself needs it not.
     let server = Server::start(Arc::clone(&spill)).inspect_err(|error| {
         farpage_sys::say!("farpage: warning: farpage spill will not work: {error:#}")
     });
     let maps = maps::start(control, &options)?;
-    let shm = shared
-        .filter(|_| options.shm)
-        .map(|shared| shm::start(control, Arc::clone(&spill), shared));
+    let shm = shared.filter(|_| options.shm).map(|shared| {
+        shm::start(
+            control,
+            Arc::clone(&spill),
+            shared,
+            options.memory.when_full,
+        )
+    });
     let shm = shm.transpose()?;
     let mut prepared = Prepared {
         maps,
@@ -95,7 +106,7 @@ pub fn with_options(
     if let Some(shm) = &mut prepared.shm {
         shm.socket = None;
     }
-    let mut watch = Watch::new(&prepared);
+    let mut watch = Watch::new(&prepared, &spill);
     blocked.forward_to(running.program_pid())?;
     let status = watch.until_end(&mut running);
     if let Some(maps) = &prepared.maps {
@@ -103,9 +114,14 @@ pub fn with_options(
     }
     watch.shm = prepared.shm.as_ref().map(|shm| shm.end(control));
     let status = status?;
-    watch.report(status, &spill, output)?;
+    watch.report(status, output)?;
     drop(server);
-    Ok(status)
+    let program = running.program_pid();
+    let of_no_room = |dead: &Casualty| dead.pid == program && dead.cause == Death::OutOfSpace;
+    match watch.casualties.iter().any(of_no_room) {
+        true => Ok(ExitStatus::from_raw(NO_ROOM << 8)),
+        false => Ok(status),
+    }
 }
 
 /// Writes what the tasks need to know into a fresh control block.
@@ -122,6 +138,8 @@ fn fill(control: &Control, options: &RunOptions) -> Result<()> {
 /// Looks on while the program runs.
 struct Watch<'a> {
     prepared: &'a Prepared,
+    spill: &'a SpillSet,
+    full: when_full::Watched,
     started: Instant,
     sampler: Sampler,
     heat: Option<HeatMap>,
@@ -132,12 +150,14 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(prepared: &'a Prepared) -> Self {
+    fn new(prepared: &'a Prepared, spill: &'a SpillSet) -> Self {
         let options = &prepared.options;
         let live = (!options.quiet).then(Live::new);
         let follows = options.memory.follows_cgroup;
         Self {
             prepared,
+            spill,
+            full: when_full::Watched::default(),
             started: Instant::now(),
             sampler: Sampler::new(prepared.control, options.trace),
             heat: options.trace.then(HeatMap::new),
@@ -159,6 +179,9 @@ impl<'a> Watch<'a> {
             };
             step = (step * 2).min(most);
             self.look();
+            if ended.is_some_and(|status| status.signal() == Some(KILLED)) {
+                running.wait_until_buried();
+            }
             self.casualties.extend(running.take_casualties());
             if let Some(status) = ended {
                 // Passes what a writer of the trace that was killed left unfinished.
@@ -172,7 +195,7 @@ impl<'a> Watch<'a> {
                 && let Some(live) = &mut self.live
             {
                 let budget = self.prepared.control.budget_bytes.load(Ordering::Relaxed);
-                live.draw(self.sampler.last(), budget);
+                live.draw(self.sampler.last(), budget, self.full.waits_ns());
                 redraw_at = Instant::now() + REDRAW;
             }
         }
@@ -187,6 +210,12 @@ impl<'a> Watch<'a> {
         if let Some(follow) = &mut self.follow {
             follow.look(self.sampler.last().page_outs > 0);
         }
+        if let Some(word) = self.full.look(self.prepared.control, self.spill) {
+            if let Some(live) = &mut self.live {
+                live.clear();
+            }
+            farpage_sys::say!("{word}");
+        }
         if let Some(heat) = &mut self.heat {
             while let Some(event) = self.prepared.control.ring.pop() {
                 heat.add(&event);
@@ -194,12 +223,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn report(
-        &self,
-        status: ExitStatus,
-        spill: &SpillSet,
-        output: Option<stats::Output>,
-    ) -> Result<()> {
+    fn report(&self, status: ExitStatus, output: Option<stats::Output>) -> Result<()> {
         let options = &self.prepared.options;
         let outcome = Outcome {
             ram_bytes: match &self.follow {
@@ -212,7 +236,8 @@ impl<'a> Watch<'a> {
             wall_ns: self.elapsed_ns(),
             shared: self.shm,
         };
-        let dirs: Vec<PathBuf> = spill.list().into_iter().map(|file| file.dir).collect();
+        let files = self.spill.list().into_iter();
+        let dirs: Vec<PathBuf> = files.map(|file| file.dir).collect();
         for casualty in &self.casualties {
             crate::print::errors(&summary::casualty(casualty, options, &dirs));
         }
@@ -229,7 +254,7 @@ impl<'a> Watch<'a> {
             }
         }
         match output {
-            Some(output) => output.write(&self.stats(&outcome, status, spill)),
+            Some(output) => output.write(&self.stats(&outcome, status)),
             None => Ok(()),
         }
     }
@@ -238,8 +263,7 @@ impl<'a> Watch<'a> {
         self.prepared.shm.as_ref().and_then(|shm| shm.cost())
     }
 
-    fn stats(&self, outcome: &Outcome, status: ExitStatus, spill: &SpillSet) -> Stats {
-        use std::os::unix::process::ExitStatusExt;
+    fn stats(&self, outcome: &Outcome, status: ExitStatus) -> Stats {
         let control = self.prepared.control;
         let options = &self.prepared.options;
         let tier = Tier::from_raw(control.tier.load(Ordering::Relaxed)).unwrap_or(Tier::None);
@@ -247,7 +271,7 @@ impl<'a> Watch<'a> {
             .totals
             .iter()
             .map(|(name, value)| (name.to_string(), value));
-        let dirs = spill.list().into_iter();
+        let dirs = self.spill.list().into_iter();
         let heat = self
             .heat
             .as_ref()
@@ -280,6 +304,8 @@ impl<'a> Watch<'a> {
             counters: counters.collect::<BTreeMap<_, _>>(),
             compression_ratio: outcome.compression_ratio(),
             stalled_share: outcome.stalled(),
+            full_times: self.full.times,
+            full_s: self.full.waited_ns() as f64 / 1e9,
             casualties: self.casualties.iter().map(casualty_json).collect(),
             maps: self.prepared.maps.iter().flat_map(Maps::json).collect(),
             shm: self.shm,

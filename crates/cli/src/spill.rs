@@ -22,12 +22,11 @@ pub fn main(args: &SpillArgs) -> Result<()> {
         SpillCommand::Add { dir, limit, which } => {
             let limit = absolute("--limit", limit.as_deref())?;
             let dir = absolute_dir(dir)?;
-            let limit_segments = limit.map_or(SEGMENTS_MAX as u64, |bytes| {
-                (bytes / SEGMENT_BYTES as u64).min(SEGMENTS_MAX as u64)
-            });
+            let segments =
+                |bytes: u64| (bytes / SEGMENT_BYTES as u64).min(SEGMENTS_MAX as u64) as u32;
             let request = Request::Add {
                 dir: dir.clone(),
-                limit_segments: limit_segments as u32,
+                limit_segments: limit.map(segments),
             };
             finish(control_socket::ask(&find(which)?, &request, |_| ())?)?;
             outln!("'{}' takes pages now", dir.display());

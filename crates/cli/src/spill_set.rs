@@ -1,17 +1,18 @@
 //! The paging files of a run, as its supervisor has them: opened here, known to the tasks through
 //! the control block, added and removed while the run goes on.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use farpage_abi::{Control, SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SpillFile, SpillState};
-use rustix::fs::fstatvfs;
+use rustix::fs::{fstat, fstatvfs};
 use serde::{Deserialize, Serialize};
 
 use crate::options::Memory;
+use crate::spill_back::{self, Seen};
 use crate::spill_file;
 
 /// The paging files of one run.
@@ -25,6 +26,7 @@ struct Entry {
     /// `None` once it is removed.
     file: Option<OwnedFd>,
     direct: bool,
+    seen: Seen,
 }
 
 /// A paging file as `farpage spill ls` shows it.
@@ -36,7 +38,7 @@ pub struct Listed {
     pub state: String,
     /// Bytes that pages take in it.
     pub used_bytes: u64,
-    /// Bytes that it has on disk.
+    /// Bytes that the disk has of it.
     pub allocated_bytes: u64,
     /// Bytes that it may take; `None`: as the disk allows.
     pub limit_bytes: Option<u64>,
@@ -61,11 +63,12 @@ impl SpillSet {
         }
     }
 
-    /// The paging files of the command line; what the user should know goes to standard error.
+    /// The paging files of the command line; what the user should know goes to standard error. Space of them
+    /// that is not needed any more goes back, from a thread of its own.
     ///
     /// # Errors
-    /// As for [`SpillSet::add`].
-    pub fn start(control: &'static Control, memory: &Memory) -> Result<Self> {
+    /// As for [`SpillSet::add`], and without a thread.
+    pub fn start(control: &'static Control, memory: &Memory) -> Result<Arc<Self>> {
         let spill = Self::new(control);
         for dir in &memory.spill_dirs {
             let added = spill.add_at_start(dir, memory.segments_per_file())?;
@@ -73,30 +76,57 @@ impl SpillSet {
                 farpage_sys::say!("farpage: {warning}");
             }
         }
+        let spill = Arc::new(spill);
+        let gives_back = Arc::downgrade(&spill);
+        let give_back = move || {
+            while let Some(spill) = gives_back.upgrade() {
+                spill.give_back();
+                drop(spill);
+                std::thread::sleep(spill_back::LOOK);
+            }
+        };
+        let thread = std::thread::Builder::new().name("spill".into());
+        thread.spawn(give_back).context("cannot start a thread")?;
         Ok(spill)
     }
 
-    /// Makes a paging file in `dir` and lets the tasks use it, up to `limit_segments`. A file
-    /// there that is being removed is used again instead.
+    /// Gives back what the disk has of segments that nobody needs.
+    fn give_back(&self) {
+        for (at, entry) in self.lock().iter_mut().enumerate() {
+            if let Some(file) = &entry.file {
+                entry.seen.look(self.control, at, file.as_fd());
+            }
+        }
+    }
+
+    /// Makes a paging file in `dir` and lets the tasks use it, up to `limit_segments`; without that as the
+    /// disk allows. A file there that is being removed is used again instead; of one that is in use the limit
+    /// changes.
     ///
     /// # Errors
     /// When the directory takes none, or the run has had as many files as it can.
-    pub fn add(&self, dir: &Path, limit_segments: u32) -> Result<Added> {
+    pub fn add(&self, dir: &Path, limit_segments: Option<u32>) -> Result<Added> {
         let mut entries = self.lock();
         if let Some(at) = live(&entries, dir) {
+            let limit = &self.control.spill[at].limit_segments;
+            if let Some(segments) = limit_segments {
+                limit.store(segments, Ordering::Relaxed);
+            }
             let state = &self.control.spill[at].state;
             let draining = SpillState::Draining as u32;
             let active = SpillState::Active as u32;
             let again =
                 state.compare_exchange(draining, active, Ordering::AcqRel, Ordering::Relaxed);
-            if again.is_err() {
+            if again.is_err() && limit_segments.is_none() {
                 bail!(
-                    "cannot add '{}': this run pages to it already; give another directory",
+                    "cannot add '{}': this run pages to it already; give another directory, or change \
+                     what it may take with --limit",
                     dir.display()
                 );
             }
             return Ok(Added { warning: None });
         }
+        let limit_segments = limit_segments.unwrap_or(SEGMENTS_MAX as u32);
         self.open(&mut entries, dir, limit_segments)
     }
 
@@ -122,6 +152,7 @@ impl SpillSet {
             dir: dir.to_path_buf(),
             file: Some(opened.file),
             direct: opened.direct,
+            seen: Seen::default(),
         });
         let warning = opened.in_memory.then(|| spill_file::in_memory_warning(dir));
         Ok(Added { warning })
@@ -238,18 +269,22 @@ fn listed(entry: &Entry, file: &SpillFile) -> Listed {
         dir: entry.dir.clone(),
         state: state.to_string(),
         used_bytes: bytes(file.used_segments.load(Ordering::Relaxed)),
-        allocated_bytes: match entry.file {
-            Some(_) => bytes(file.allocated_segments.load(Ordering::Relaxed)),
-            None => 0,
-        },
+        allocated_bytes: entry.file.as_ref().map_or(0, on_disk),
         limit_bytes: ((limit as usize) < SEGMENTS_MAX).then(|| bytes(limit)),
         direct: entry.direct,
         full: file.full.load(Ordering::Relaxed) != 0,
     }
 }
 
+/// Bytes that the disk has of a file.
+fn on_disk(file: &OwnedFd) -> u64 {
+    fstat(file).map_or(0, |about| about.st_blocks as u64 * 512)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     fn set() -> (SpillSet, &'static Control) {
@@ -269,8 +304,8 @@ mod tests {
         control.budget_bytes.store(64 << 20, Ordering::Relaxed);
         control.resident_bytes.store(24 << 20, Ordering::Relaxed);
         assert_eq!(set.room_bytes(), 40 << 20);
-        set.add(tmp, 4).unwrap();
-        set.add(var_tmp, 8).unwrap();
+        set.add(tmp, Some(4)).unwrap();
+        set.add(var_tmp, Some(8)).unwrap();
         control.spill[1].used_segments.store(3, Ordering::Relaxed);
         assert_eq!(set.room_bytes(), (40 + 4 + 5) << 20);
         set.start_removal(tmp).unwrap();
@@ -283,14 +318,19 @@ mod tests {
     fn a_file_is_drained_before_it_is_removed() {
         let (set, control) = set();
         let (tmp, var_tmp) = (Path::new("/tmp"), Path::new("/var/tmp"));
-        set.add(tmp, 4).unwrap();
+        set.add(tmp, Some(4)).unwrap();
         control.spill[0].used_segments.store(2, Ordering::Relaxed);
         let refusal = message(set.start_removal(tmp));
         assert!(refusal.contains("the last paging file"), "{refusal}");
-        control.spill[0]
-            .allocated_segments
-            .store(3, Ordering::Relaxed);
-        set.add(var_tmp, SEGMENTS_MAX as u32).unwrap();
+        let number = control.spill[0].supervisor_fd.load(Ordering::Relaxed);
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(format!("/proc/self/fd/{number}"));
+        let file = file.unwrap();
+        file.write_all_at(&vec![7; 3 << 20], 0).unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        set.add(var_tmp, None).unwrap();
         let at = set.start_removal(tmp).unwrap();
         assert_eq!(set.left(at), Some(2 << 20));
         assert_eq!(set.list()[0].state, "draining");
@@ -312,10 +352,12 @@ mod tests {
     fn a_directory_is_used_once_and_can_come_back() {
         let (set, control) = set();
         let tmp = Path::new("/tmp");
-        set.add(tmp, 4).unwrap();
-        assert!(message(set.add(tmp, 4)).contains("pages to it already"));
+        set.add(tmp, Some(4)).unwrap();
+        assert!(message(set.add(tmp, None)).contains("pages to it already"));
+        set.add(tmp, Some(9)).unwrap();
+        assert_eq!(set.list()[0].limit_bytes, Some(9 << 20), "that may change");
         let at = set.start_removal(tmp).unwrap();
-        set.add(tmp, 4).unwrap();
+        set.add(tmp, None).unwrap();
         assert_eq!(set.left(at), None, "it was added again");
         let state = control.spill[0].state.load(Ordering::Relaxed);
         assert_eq!(state, SpillState::Active as u32);

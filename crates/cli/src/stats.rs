@@ -45,6 +45,12 @@ pub struct Stats {
     pub compression_ratio: Option<f64>,
     /// Time that faults took, as a share of `wall_s` (1.0: one thread all the time).
     pub stalled_share: f64,
+    /// How often programs waited because paging space was full.
+    #[serde(default)]
+    pub full_times: u64,
+    /// For how long, in all, seconds.
+    #[serde(default)]
+    pub full_s: f64,
     /// Tasks that Farpage had to end.
     pub casualties: Vec<CasualtyJson>,
     /// The files of `--map`.
@@ -255,6 +261,8 @@ mod tests {
             counters: BTreeMap::new(),
             compression_ratio: None,
             stalled_share: 0.0,
+            full_times: 0,
+            full_s: 0.0,
             casualties: Vec::new(),
             maps: Vec::new(),
             shm: None,

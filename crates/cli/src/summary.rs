@@ -190,6 +190,7 @@ mod tests {
                 compressed_max_bytes: 1 << 28,
                 spill_dirs: vec!["/var/tmp".into(), "/mnt/fast".into()],
                 spill_limit_bytes: Some(4 << 30),
+                when_full: crate::when_full::WhenFull::Kill,
             },
             threshold_bytes: THRESHOLD_BYTES,
             exec: None,

@@ -83,6 +83,9 @@ pub fn main(args: &UpArgs) -> Result<()> {
     let paging = Arc::new(Paging::start(&memory)?);
     let resident = memory.ram_bytes - memory.compressed_max_bytes;
     let objects = Objects::start(resident)?;
+    if let Some(patience) = memory.when_full.patience_of_shared() {
+        objects.set_patience(patience);
+    }
     let manager =
         Manager::start(Arc::clone(&paging.pager) as _).context("cannot start a thread")?;
     let own: Arc<dyn Pager> = Arc::clone(&paging.pager) as _;

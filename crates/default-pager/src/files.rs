@@ -9,12 +9,10 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use farpage_abi::{
-    Control, SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SpillFile, SpillState, fds,
-};
+use farpage_abi::{Control, SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SpillState, fds};
 use farpage_pagers::PagerError;
 use farpage_sys::file::{self, Fd};
-use farpage_sys::{Result, linux::general as g};
+use farpage_sys::{Errno, Result, linux::general as g, time};
 
 /// Segments by which a file grows: 64 MiB.
 const GROWTH: u32 = 64;
@@ -147,7 +145,7 @@ impl Files {
                 return Some(index);
             }
             spill.used_segments.fetch_sub(1, Ordering::AcqRel);
-            if !self.grow(spill, allocated, limit) {
+            if !self.grow(file, allocated, limit) {
                 return None;
             }
         }
@@ -165,9 +163,10 @@ impl Files {
     }
 
     /// Counts [`GROWTH`] more segments as the file's. False at its limit and when the disk is full.
-    fn grow(&self, spill: &SpillFile, allocated: u32, limit: u32) -> bool {
+    fn grow(&self, file: usize, allocated: u32, limit: u32) -> bool {
+        let spill = &self.control.spill[file];
         let step = GROWTH.min(limit.saturating_sub(allocated));
-        if step == 0 || spill.full.load(Ordering::Relaxed) != 0 {
+        if step == 0 || self.is_full(file, allocated) {
             return false;
         }
         let _ = spill.allocated_segments.compare_exchange(
@@ -179,9 +178,35 @@ impl Files {
         true
     }
 
-    /// Disk space ran out: the file does not grow until a segment is returned.
+    /// True when the disk of a file is full. Once a second it is tried whether it takes a segment more:
+    /// others may have made room.
+    fn is_full(&self, file: usize, allocated: u32) -> bool {
+        let full = &self.control.spill[file].full;
+        let (seen, now) = (full.load(Ordering::Relaxed), second());
+        if seen == 0 {
+            return false;
+        }
+        let (order, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+        if seen == now || full.compare_exchange(seen, now, order, failed).is_err() {
+            return true;
+        }
+        let end = u64::from(allocated) * SEGMENT_BYTES as u64;
+        let fd = self.fd(file);
+        let taken = fd.and_then(|fd| file::allocate(fd, end, SEGMENT_BYTES as u64));
+        match taken {
+            // Where nothing can be allocated ahead only writing tells.
+            Ok(()) | Err(Errno::EOPNOTSUPP) => {
+                full.store(0, Ordering::Relaxed);
+                false
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Disk space ran out: the file does not grow until a segment is returned, or there is room again.
     pub(crate) fn filled(&self, file: usize) {
-        self.control.spill[file].full.store(1, Ordering::Relaxed);
+        let full = &self.control.spill[file].full;
+        full.store(second(), Ordering::Relaxed);
     }
 
     /// Writing failed: other files are tried first from now on.
@@ -218,6 +243,11 @@ impl Files {
     pub(crate) fn share(&self, place: Place, slot: usize) {
         self.control.segments[place.file][place.index as usize].add(slot);
     }
+}
+
+/// The second that it is, and not 0.
+fn second() -> u32 {
+    (time::now_ns() / 1_000_000_000).max(1) as u32
 }
 
 /// `/proc/<pid>/fd/<fd>`.

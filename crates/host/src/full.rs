@@ -1,7 +1,7 @@
 //! What happens when nothing more can leave memory.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use farpage_abi::ObjectId;
@@ -12,7 +12,7 @@ use crate::objects::lock;
 use crate::room::Room;
 use crate::waiter::Waiter;
 
-/// Who wants a new page waits so long for room.
+/// Who wants a new page waits so long for room, unless something else is said.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// It is said after so long: paging space that is full for a moment is no matter.
 const TOLD_AFTER: Duration = Duration::from_millis(200);
@@ -20,13 +20,16 @@ const TOLD_AFTER: Duration = Duration::from_millis(200);
 const LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
 
 /// Whether pagers take pages. While one does not, and memory is full, there are no new pages: who
-/// touches one waits for a second, and then gets SIGBUS, as in a file system that is full. Pages
+/// touches one waits, and gets SIGBUS when that lasts too long, as in a file system that is full. Pages
 /// that exist come all the same.
 #[derive(Default)]
 pub(crate) struct Full {
     is: AtomicBool,
     since: Mutex<Option<Since>>,
+    /// And since when each waits.
     waiting: Mutex<Vec<(ObjectId, Waiter, Instant)>>,
+    /// How long each may; `None`: [`PATIENCE`].
+    patience: OnceLock<Duration>,
 }
 
 #[derive(Clone, Copy)]
@@ -94,27 +97,42 @@ impl Objects {
             Room::Own(_) => "remove objects (farpage ls, farpage rm), or make room",
             Room::Tree(_) => "add paging space (farpage spill add), or make room",
         };
+        let what_happens = match self.patience() {
+            Duration::MAX => "wait for room".to_string(),
+            PATIENCE => "get SIGBUS".to_string(),
+            most => format!("wait for room, and get SIGBUS after {} s", most.as_secs()),
+        };
         farpage_sys::say!(
             "farpage: paging space is full, and {} MiB of {} MiB for pages in memory are in use: \
-             new shared memory is refused, and programs that touch new pages of it get SIGBUS; \
+             new shared memory is refused, and programs that touch new pages of it {what_happens}; \
              {what_to_do} where the paging files are",
             self.resident_bytes() >> 20,
             self.room.bytes() >> 20
         );
     }
 
+    /// Who touches a new page while there is no room waits for so long, and gets SIGBUS then. To be said
+    /// before there are objects; a second without it.
+    pub fn set_patience(&self, patience: Duration) {
+        // The first word counts.
+        let _ = self.full.patience.set(patience);
+    }
+
+    fn patience(&self) -> Duration {
+        self.full.patience.get().copied().unwrap_or(PATIENCE)
+    }
+
     /// Somebody wants a new page, for which there is no room.
     pub(crate) fn has_wait(&self, object: ObjectId, waiter: Waiter) {
-        let until = Instant::now() + PATIENCE;
-        lock(&self.full.waiting).push((object, waiter, until));
+        lock(&self.full.waiting).push((object, waiter, Instant::now()));
         self.press();
     }
 
     /// Answers who waits for room, if there is some, or has waited enough.
     pub(crate) fn answer_waiting(&self) {
-        let (is_full, now) = (self.is_full(), Instant::now());
+        let (is_full, patience) = (self.is_full(), self.patience());
         let mut waiting = lock(&self.full.waiting);
-        let ripe = waiting.extract_if(.., |(_, _, until)| !is_full || *until <= now);
+        let ripe = waiting.extract_if(.., |(_, _, since)| !is_full || since.elapsed() >= patience);
         let ripe: Vec<_> = ripe.map(|(object, waiter, _)| (object, waiter)).collect();
         drop(waiting);
         self.tell();

@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use farpage_abi::{
     BEST_IS_NONE, Control, Counters, PAGE_BYTES, SEGMENT_BYTES, TASKS_MAX, TaskSlot,
 };
-use farpage_sys::futex;
 use farpage_sys::pressure::{self, Turns};
+use farpage_sys::{futex, time};
 
 /// This task's account: what it is charged and what it inherited is together what its page table
 /// says that it holds. It is changed only with the lock on that table held, but for the budget.
@@ -198,6 +198,17 @@ impl Account {
     pub(crate) fn window(&self) -> u64 {
         let budget = self.control.budget_bytes.load(Ordering::Relaxed);
         (budget / 64 / PAGE_BYTES as u64).clamp(16, 512)
+    }
+
+    /// True while somebody of the tree needs room that paging space does not give.
+    pub(crate) fn is_full(&self) -> bool {
+        let full = &self.control.full;
+        full.has_been() && full.lasts_ns(time::now_ns()).is_some()
+    }
+
+    /// True when who needs such room waits at all.
+    pub(crate) fn waits_when_full(&self) -> bool {
+        self.control.full.patience_ns.load(Ordering::Relaxed) > 0
     }
 
     /// See [`Control::is_tight_with`].

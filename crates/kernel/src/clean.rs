@@ -58,7 +58,7 @@ impl Kernel {
         drop(state);
         if aside {
             // What has left the program goes to its pager from where it is.
-            self.page_out_to(0, false);
+            self.page_out_to(0);
         }
         let mut state = self.lock_settled(pages);
         self.bring_all_back(&mut state, pages);

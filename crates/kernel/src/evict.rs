@@ -29,6 +29,15 @@ struct Step {
     queued: u64,
 }
 
+/// What an eviction came to.
+#[derive(Default)]
+pub(crate) struct Gone {
+    /// Pages freed.
+    pub(crate) pages: u64,
+    /// Why the pager of temporary memory took no more.
+    pub(crate) refused: Option<PagerError>,
+}
+
 /// Clusters of one source on their way to its pager.
 struct Leaving {
     clusters: [PageOuts; BATCH],
@@ -37,84 +46,108 @@ struct Leaving {
 }
 
 impl Kernel {
-    /// Makes room for `pages`, or waits a while for somebody else to.
-    pub(crate) fn make_room(&self, pages: u64) {
+    /// Makes room for `pages`, or waits a while for somebody else to. False when paging space is full: then
+    /// it may take long.
+    pub(crate) fn make_room(&self, pages: u64) -> bool {
         let excess = self.account.excess(pages) / PAGE_BYTES as u64 + 1;
-        let freed = self.evict(excess.max(64), true);
-        self.account.gave(freed);
-        if freed > 0 || self.account.excess(pages) == 0 {
-            return;
-        }
         let seen = self.account.control().memory_freed.load(Ordering::Acquire);
+        let gone = self.evict(excess.max(64));
+        self.account.gave(gone.pages);
+        if gone.pages > 0 || self.account.excess(pages) == 0 {
+            return true;
+        }
+        match gone.refused {
+            Some(PagerError::OutOfSpace) => self.finds_paging_space_full(),
+            Some(error) => self.kill(format_args!("cannot page out"), error),
+            // Nothing of this task can leave, but of another could.
+            None if self.account.is_full() => {}
+            None => {
+                self.account.press_on_the_largest();
+                self.account.wait_for_memory(seen, 10_000_000);
+                return true;
+            }
+        }
         self.account.press_on_the_largest();
-        self.account.wait_for_memory(seen, 10_000_000);
+        false
     }
 
-    /// Frees about `wanted` pages of this task. Returns how many it did. When it is `urgent` a
-    /// thread waits for them: paging space that takes no more is the end.
-    pub(crate) fn evict(&self, wanted: u64, urgent: bool) -> u64 {
-        let freed = self.evict_with_windows(wanted, urgent);
-        if freed > 0 {
+    /// Frees about `wanted` pages of this task.
+    pub(crate) fn evict(&self, wanted: u64) -> Gone {
+        let gone = self.evict_with_windows(wanted);
+        if gone.pages > 0 {
             self.account.announce();
         }
-        freed
+        gone
     }
 
     /// Windows of files and other pages leave in proportion to what there is of them.
     #[cfg(feature = "std")]
-    fn evict_with_windows(&self, wanted: u64, urgent: bool) -> u64 {
+    fn evict_with_windows(&self, wanted: u64) -> Gone {
         let state = self.state.lock();
         let held = self.account.pages_held();
         let mut of_windows = state.windows.have_turn(wanted, held);
         drop(state);
-        let mut freed = 0;
+        let mut gone = Gone::default();
         // Where one has nothing to give the other does.
         for _ in 0..2 {
             let left = match of_windows {
-                true => self.end_oldest_windows(wanted - freed),
-                false => self.evict_pages(wanted - freed, urgent),
+                true => self.end_oldest_windows(wanted - gone.pages),
+                false => {
+                    let left = self.evict_pages(wanted - gone.pages);
+                    gone.refused = left.refused;
+                    left.pages
+                }
             };
             let mut state = self.state.lock();
             state.windows.have_left(left, held, of_windows);
             drop(state);
-            freed += left;
-            if freed >= wanted {
+            gone.pages += left;
+            if gone.pages >= wanted {
                 break;
             }
             of_windows = !of_windows;
         }
-        freed
+        gone
     }
 
     #[cfg(not(feature = "std"))]
-    fn evict_with_windows(&self, wanted: u64, urgent: bool) -> u64 {
-        self.evict_pages(wanted, urgent)
+    fn evict_with_windows(&self, wanted: u64) -> Gone {
+        self.evict_pages(wanted)
     }
 
-    fn evict_pages(&self, wanted: u64, urgent: bool) -> u64 {
-        let mut freed = 0;
+    fn evict_pages(&self, wanted: u64) -> Gone {
+        let mut gone = Gone::default();
         let mut in_vain = 0;
-        while freed < wanted {
+        while gone.pages < wanted {
             let step = self.move_aside();
-            freed += step.freed;
+            gone.pages += step.freed;
             let target = if step.chosen > 0 {
                 self.account.aside_target()
             } else {
                 0
             };
-            let written = self.page_out_to(target, urgent);
-            freed += written;
-            in_vain = if step.moved || written > 0 {
+            let written = match gone.refused {
+                None => self.page_out_to(target),
+                // Only what the pager has already can leave.
+                Some(_) => Gone::default(),
+            };
+            gone.pages += written.pages;
+            gone.refused = gone.refused.or(written.refused);
+            in_vain = if step.moved || written.pages > 0 {
                 0
             } else {
                 in_vain + step.chosen
             };
             // Nothing is left, or nothing of it can leave: devices use it, or Linux has it locked.
-            if written == 0 && (step.chosen == 0 || in_vain > step.queued) {
+            if written.pages == 0 && (step.chosen == 0 || in_vain > step.queued) {
+                break;
+            }
+            // What lies aside for nothing costs those who use it a fault each.
+            if gone.refused.is_some() && step.freed == 0 {
                 break;
             }
         }
-        freed
+        gone
     }
 
     /// First step: a batch of clusters leaves the program.
@@ -343,23 +376,26 @@ impl Kernel {
     }
 
     /// Second step: hands clusters to their pagers until no more than `target` pages lie aside.
-    pub(crate) fn page_out_to(&self, target: u64, urgent: bool) -> u64 {
-        let mut freed = 0;
+    pub(crate) fn page_out_to(&self, target: u64) -> Gone {
+        let mut gone = Gone::default();
+        // Of paging space that was full it is only tried whether it still is.
+        let most = if self.account.is_full() { 1 } else { BATCH };
         loop {
             let mut state = self.state.lock();
             if state.frozen || state.pages.aside_pages() <= target {
-                return freed;
+                return gone;
             }
-            let Some(leaving) = take_leaving(&mut state) else {
-                return freed;
+            let Some(leaving) = take_leaving(&mut state, most) else {
+                return gone;
             };
             let spared = self.drop_spare(&mut state, &leaving);
             state.in_flight += 1;
             drop(state);
-            let written = self.write(&leaving, urgent);
-            freed += spared + written;
-            if spared + written == 0 {
-                return freed;
+            let written = self.write(&leaving);
+            gone.pages += spared + written.pages;
+            gone.refused = written.refused;
+            if gone.refused.is_some() || spared + written.pages == 0 {
+                return gone;
             }
         }
     }
@@ -404,10 +440,10 @@ impl Kernel {
             }
             leaving.clusters[leaving.count - 1].pages |= 1 << (page.0 - first.0);
         }
-        self.write(&leaving, false) > 0
+        self.write(&leaving).pages > 0
     }
 
-    fn write(&self, leaving: &Leaving, urgent: bool) -> u64 {
+    fn write(&self, leaving: &Leaving) -> Gone {
         const EMPTY: &[u8; PAGE_BYTES] = &[0; PAGE_BYTES];
         let mut out = [PageOut {
             page: PageIndex(0),
@@ -436,7 +472,7 @@ impl Kernel {
             0 => Ok(()),
             _ => source.pager.data_write(source.object, &out[..count]),
         };
-        self.written(leaving, &zeros, result, urgent)
+        self.written(leaving, &zeros, result)
     }
 
     fn written(
@@ -444,8 +480,7 @@ impl Kernel {
         leaving: &Leaving,
         zeros: &[u16; BATCH],
         result: Result<(), PagerError>,
-        urgent: bool,
-    ) -> u64 {
+    ) -> Gone {
         let mut state = self.state.lock();
         let mut freed = 0;
         let mut rewrite = false;
@@ -485,16 +520,16 @@ impl Kernel {
         self.check_account(&state);
         drop(state);
         self.settled.notify();
-        if let Err(error) = result {
-            // While nobody waits for memory the pages stay where they are, to be tried again.
-            if urgent && leaving.source.temporary {
-                self.kill(format_args!("cannot page out"), error);
-            }
-        }
-        if result.is_ok() {
-            freed.max(u64::from(rewrite))
-        } else {
-            0
+        match result {
+            Ok(()) => Gone {
+                pages: freed.max(u64::from(rewrite)),
+                refused: None,
+            },
+            // They stay where they are, to be tried again.
+            Err(error) => Gone {
+                pages: freed,
+                refused: leaving.source.temporary.then_some(error),
+            },
         }
     }
 
@@ -518,8 +553,8 @@ impl Kernel {
     }
 }
 
-/// Takes up to a batch of clusters of one source from aside.
-fn take_leaving(state: &mut State) -> Option<Leaving> {
+/// Takes up to `most` clusters of one source from aside.
+fn take_leaving(state: &mut State, most: usize) -> Option<Leaving> {
     let source = state
         .region_of_page(state.pages.next_aside()?.0)?
         .source
@@ -530,7 +565,7 @@ fn take_leaving(state: &mut State) -> Option<Leaving> {
         count: 0,
         source: source.clone(),
     };
-    while leaving.count < BATCH {
+    while leaving.count < most {
         let next = state
             .pages
             .next_aside()

@@ -121,7 +121,10 @@ impl Kernel {
                     watch.give_up();
                     let since = stall.is_slow();
                     let now = time::now_ns();
-                    self.make_room(pages);
+                    if !self.make_room(pages) {
+                        self.park();
+                        break;
+                    }
                     let last = self.overdrawn_ns.load(Ordering::Relaxed);
                     let lately = last != 0 && now.saturating_sub(last) < STARVED_NS;
                     let patience = if lately { STARVED_AGAIN_NS } else { STARVED_NS };

@@ -6,9 +6,11 @@
 use core::sync::atomic::Ordering;
 
 use farpage_abi::PAGE_BYTES;
+use farpage_pagers::PagerError;
 use farpage_sys::{Errno, mem, time};
 
 use crate::follow::Follower;
+use crate::full;
 use crate::kernel::Kernel;
 use crate::layout::WINDOW;
 
@@ -135,7 +137,7 @@ impl Kernel {
             Ok(faults) => faults,
             Err(errno) => self.kill(
                 format_args!("userfaultfd cannot be read ({errno})"),
-                farpage_pagers::PagerError::Dead,
+                PagerError::Dead,
             ),
         };
         for fault in faults.as_slice() {
@@ -179,31 +181,39 @@ impl Kernel {
         loop {
             let seen = self.page_out.seen();
             tick();
+            self.let_parked_look();
             self.account.count_tasks();
             let asked = self.account.asked(&mut pressed);
             let excess = self.account.pages_wanted();
-            let room = match excess.max(asked) {
-                0 => true,
-                wanted => {
-                    let freed = self.evict(wanted.max(64), false);
-                    self.account.gave(freed.min(excess));
-                    freed > 0
-                }
-            };
+            let (mut room, mut is_full) = (true, false);
+            if excess.max(asked) > 0 {
+                let gone = self.evict(excess.max(asked).max(64));
+                self.account.gave(gone.pages.min(excess));
+                room = gone.pages > 0;
+                is_full = !room && gone.refused == Some(PagerError::OutOfSpace);
+            }
+            if is_full && asked > 0 && self.account.waits_when_full() {
+                // Another task of the tree waits for what this one cannot give.
+                self.finds_paging_space_full();
+            }
             if self.account.inherited() > 0 {
                 self.look_at_inherited(&mut looked_at);
             }
             if !room || excess == 0 {
-                let rests = excess == 0 && self.account.inherited() == 0;
-                self.rest(seen, pressed, if rests { rest_ns } else { LOOK_NS });
+                let rests = excess == 0 && self.account.inherited() == 0 && !self.has_parked();
+                let timeout_ns = match (rests, is_full) {
+                    (true, _) => rest_ns,
+                    (false, true) => full::LOOK_AGAIN_NS,
+                    (false, false) => LOOK_NS,
+                };
+                self.rest(seen, pressed, timeout_ns, rests);
             }
         }
     }
 
     /// The page-out thread has nothing to do, or can do nothing, for `timeout_ns`; unless somebody
-    /// presses, or asks for a handler, or, when it is for long, takes of the memory kept free.
-    fn rest(&self, seen: u32, pressed: u32, timeout_ns: u64) {
-        let long = timeout_ns > LOOK_NS;
+    /// presses, or asks for a handler, or, when it is for `long`, takes of the memory kept free.
+    fn rest(&self, seen: u32, pressed: u32, timeout_ns: u64, long: bool) {
         self.page_out_rests.store(long, Ordering::SeqCst);
         // What was taken before it was seen that this thread rests.
         let timeout_ns = match long && self.account.pages_wanted() > 0 {

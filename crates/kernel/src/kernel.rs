@@ -87,6 +87,8 @@ pub struct Kernel {
     pub(crate) rseq_from_list: AtomicIsize,
     /// When a fault last took memory above the budget; 0: never.
     pub(crate) overdrawn_ns: AtomicU64,
+    /// Since when threads wait because paging space is full; 0: none does.
+    pub(crate) parked_ns: AtomicU64,
     /// Pages of temporary memory that are written after they came in.
     pub(crate) rewrites: Rewrites,
     /// Faults that a thread could not answer itself.
@@ -153,6 +155,7 @@ impl Kernel {
             handlers: AtomicU32::new(0),
             rseq_from_list: AtomicIsize::new(0),
             overdrawn_ns: AtomicU64::new(0),
+            parked_ns: AtomicU64::new(0),
             rewrites: Rewrites::new(),
             #[cfg(feature = "std")]
             desk: crate::in_thread::Desk::new(),

@@ -21,6 +21,7 @@ mod evict;
 mod fault;
 mod follow;
 mod fork;
+mod full;
 mod handler;
 mod hold;
 #[cfg(feature = "std")]

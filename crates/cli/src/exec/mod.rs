@@ -45,6 +45,7 @@ const FOLDER: &str = "/farpage";
     farpage exec --plan s3://bucket/tool\n\n\
     Exit status:\n  \
     that of the program; by the same signal when a signal ended it\n  \
+    122  it was killed, for paging space was full\n  \
     125  farpage could not do its part\n  \
     126  it is no program of this machine, or damaged\n  \
     127  it was not found")]

@@ -16,7 +16,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use farpage_abi::{SpillState, Tier, fds};
@@ -35,6 +35,8 @@ use tasks::Tasks;
 /// End of the numbers that Farpage's descriptors take in a program: out of the way, and no higher
 /// than that, for every fork copies the table up to the highest.
 const DESCRIPTORS_END: u64 = 1024;
+/// What a dead program held is taken back in much less time.
+const BURIED: Duration = Duration::from_secs(5);
 /// Descriptors that a program should at least have for itself.
 const DESCRIPTORS_LEFT: u64 = 32;
 
@@ -145,6 +147,14 @@ impl Running {
         let ended = waitpid(Some(self.pid), WaitOptions::NOHANG);
         let ended = ended.context("cannot learn how the program ended")?;
         Ok(ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())))
+    }
+
+    /// Waits until it is noted of what the program died, when that was Farpage.
+    pub fn wait_until_buried(&self) {
+        let until = Instant::now() + BURIED;
+        while self.tasks.is_there(self.program_pid()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Tasks that Farpage ended since the last call.

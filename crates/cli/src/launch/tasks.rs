@@ -59,6 +59,11 @@ impl Tasks {
         Ok(tasks)
     }
 
+    /// True until what a process held was taken back, and noted of what it died.
+    pub fn is_there(&self, process: u32) -> bool {
+        self.control.slot_of(process).is_some()
+    }
+
     /// Tasks that Farpage ended since the last call.
     pub fn take_casualties(&self) -> Vec<Casualty> {
         std::mem::take(&mut lock(&self.casualties))

@@ -30,6 +30,7 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
                 compressed_max_bytes: 0,
                 spill_dirs: Vec::new(),
                 spill_limit_bytes: None,
+                when_full: crate::when_full::WhenFull::Kill,
             },
             threshold_bytes: THRESHOLD_BYTES,
             exec: None,

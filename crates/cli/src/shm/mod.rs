@@ -28,6 +28,7 @@ use crate::cluster::join::JoinArgs;
 use crate::signals;
 use crate::size::{counted, human};
 use crate::spill_set::SpillSet;
+use crate::when_full::WhenFull;
 pub use cost::Cost;
 use objects::Kept;
 
@@ -66,7 +67,12 @@ pub struct Shared<'a> {
 ///
 /// # Errors
 /// Where that cannot be had.
-pub fn start(control: &'static Control, spill: Arc<SpillSet>, shared: Shared<'_>) -> Result<Shm> {
+pub fn start(
+    control: &'static Control,
+    spill: Arc<SpillSet>,
+    shared: Shared<'_>,
+    when_full: WhenFull,
+) -> Result<Shm> {
     if control.tier.load(Ordering::Relaxed) == Tier::UserModeOnly as u32 {
         bail!(
             "cannot run with --shm: this user's userfaultfd does not serve system calls, which use \
@@ -77,6 +83,9 @@ pub fn start(control: &'static Control, spill: Arc<SpillSet>, shared: Shared<'_>
         .with_context(|| format!("cannot run with --shm: there is no {FOLDER}"))?;
     tidy();
     let objects = Objects::in_tree(control)?;
+    if let Some(patience) = when_full.patience_of_shared() {
+        objects.set_patience(patience);
+    }
     let slot = control.claim_another(std::process::id());
     let slot = slot.context("cannot run with --shm: there is no account left")?;
     let pager = DefaultPager::new(control, slot);

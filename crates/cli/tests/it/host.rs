@@ -42,7 +42,14 @@ fn fill(up: &Up, bytes: u64) -> Started {
 
 #[test]
 fn when_paging_space_is_full_it_says_so_and_there_is_nothing_new_until_there_is_room() {
-    let up = Up::start(&["--spill-limit", "8M", "--compressed", "0"]);
+    let up = Up::start(&[
+        "--spill-limit",
+        "8M",
+        "--compressed",
+        "0",
+        "--when-full",
+        "kill",
+    ]);
     let host = up.host();
     let kept = host.create("kept", 4 << 20).unwrap();
     let pages = || kept.words().iter().step_by(512);
@@ -79,8 +86,41 @@ fn when_paging_space_is_full_it_says_so_and_there_is_nothing_new_until_there_is_
 }
 
 #[test]
+fn who_touches_new_pages_then_waits_and_goes_on() {
+    let up = Up::start(&["--spill-limit", "8M", "--compressed", "0"]);
+    let host = up.host();
+    let old = host.create("old", 12 << 20).unwrap();
+    let pages = old.words().iter().step_by(512);
+    pages.for_each(|word| word.store(7, Ordering::Relaxed));
+    let mut fills = fill(&up, 20 << 20);
+    // So long that it was said.
+    let is_said = |(since_ns, _)| since_ns > 1_000_000_000;
+    until("it is full", || {
+        host.figures().unwrap().no_room.is_some_and(is_said)
+    });
+    assert!(fills.try_wait().unwrap().is_none(), "it waits");
+    host.unlink("old").unwrap();
+    drop(old);
+    assert!(fills.wait().unwrap().success());
+    let said = up.ends();
+    let waits = "programs that touch new pages of it wait for room, and get SIGBUS after 3600 s";
+    assert!(said.contains(waits), "{said}");
+    assert!(
+        said.contains("farpage: there is room again; 0 new pages"),
+        "{said}"
+    );
+}
+
+#[test]
 fn new_objects_are_refused_while_paging_space_is_full() {
-    let up = Up::start(&["--spill-limit", "1M", "--compressed", "0"]);
+    let up = Up::start(&[
+        "--spill-limit",
+        "1M",
+        "--compressed",
+        "0",
+        "--when-full",
+        "kill",
+    ]);
     let host = up.host();
     let big = host.create("big", 64 << 20).unwrap();
     std::thread::scope(|scope| {

@@ -8,6 +8,7 @@ mod cli;
 mod cluster;
 mod default_pager;
 mod exec;
+mod full;
 mod host;
 mod maps;
 mod open;

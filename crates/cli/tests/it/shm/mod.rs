@@ -136,8 +136,8 @@ fn shared_memory_that_fits_nowhere_ends_its_program_and_says_why() {
         return;
     }
     let program = compile("shm.c", "shm-nowhere", &[]);
-    let script = "$FARPAGE run --ram 32M --compressed 0 --spill /var/tmp --spill-limit 32M --shm -- \
-                  \"$@\"";
+    let script = "$FARPAGE run --ram 32M --compressed 0 --spill /var/tmp --spill-limit 32M --shm \
+                  --when-full kill -- \"$@\"";
     let got = small(script, &[&program, "large", "200"]).output().unwrap();
     let said = text(&got.stderr);
     assert_eq!(got.status.code(), Some(128 + 7), "{said}");
