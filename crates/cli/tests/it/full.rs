@@ -129,33 +129,34 @@ fn or_when_the_disk_has_room_again() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: only root may mount a disk that is full");
     }
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let disk = Mounted::new(&folder.path().join("disk"));
-    let ballast = disk.0.join("ballast");
+    let disk = Mounted::new();
+    let ballast = disk.0.path().join("ballast");
     std::fs::write(&ballast, vec![7; 180 << 20]).unwrap();
-    let mut run = Run::start_in(folder, &disk.0, &[]);
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let mut run = Run::start_in(folder, disk.0.path(), &[]);
     run.waits();
     std::fs::remove_file(&ballast).unwrap();
     run.finishes();
 }
 
 /// A file system of 200 MiB, as long as it lives.
-struct Mounted(PathBuf);
+struct Mounted(tempfile::TempDir);
 
 impl Mounted {
-    fn new(at: &Path) -> Self {
-        std::fs::create_dir(at).unwrap();
+    fn new() -> Self {
+        let at = tempfile::tempdir_in("/var/tmp").unwrap();
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=200M", "farpage-test"]);
-        assert!(mount.arg(at).status().unwrap().success());
-        Self(at.into())
+        assert!(mount.arg(at.path()).status().unwrap().success());
+        Self(at)
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // The paging file may be open for a moment yet.
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+        // A run that a failing test has left may have its paging file open yet.
+        let mut umount = Command::new("umount");
+        let _ = umount.arg("--lazy").arg(self.0.path()).status();
     }
 }
 
