@@ -74,8 +74,9 @@ pub fn with_options(
     let (control_fd, control) =
         farpage_sys::control::create().context("cannot make the control block")?;
     fill(control, &options)?;
-    let spill = SpillSet::start(control, &options.memory)?;
+    // Before there are threads, which would get them.
     let blocked = signals::block();
+    let spill = SpillSet::start(control, &options.memory)?;
     // Without it `farpage spill` does not find this run; the run itself needs it not.
     let server = Server::start(Arc::clone(&spill)).inspect_err(|error| {
         farpage_sys::say!("farpage: warning: farpage spill will not work: {error:#}")

@@ -3,10 +3,10 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use farpage_source::{Reach, Source, SourceError};
-use farpage_sys::fork::at_fork;
+use farpage_sys::fork::AtFork;
 
 use crate::kernels;
 use crate::load::Plan;
@@ -49,10 +49,11 @@ pub(crate) fn uncover(addresses: Range<usize>) {
     }
 }
 
+static FORKS: AtFork = AtFork::new(prepare, parent, child);
+
 /// Has the functions below called at every fork, from the first memory on.
 pub(crate) fn watch() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| at_fork(prepare, parent, child));
+    FORKS.begin();
 }
 
 extern "C" fn prepare() {
@@ -79,6 +80,7 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
+    FORKS.in_child();
     let Some(Held {
         all,
         mut kernels,

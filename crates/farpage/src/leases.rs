@@ -3,10 +3,11 @@
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 
 use farpage_sys::file::{self, Fd};
-use farpage_sys::{Errno, fork, lease, process};
+use farpage_sys::fork::AtFork;
+use farpage_sys::{Errno, lease, process};
 
 /// What counts on a file that stays as it is.
 pub(crate) trait Leased: Send + Sync {
@@ -46,8 +47,7 @@ pub(crate) fn take<T: Leased + 'static>(
     file: BorrowedFd<'_>,
     make: impl FnOnce(OwnedFd) -> T,
 ) -> Result<Arc<T>, Errno> {
-    static WATCH: Once = Once::new();
-    WATCH.call_once(|| fork::at_fork(before_fork, in_parent, in_child));
+    FORKS.begin();
     // Held until it is listed: the guardian looks for those that are disturbed.
     let mut leases = leases();
     let guardian = leases.guardian()?;
@@ -113,6 +113,8 @@ thread_local! {
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
+static FORKS: AtFork = AtFork::new(before_fork, in_parent, in_child);
+
 extern "C" fn before_fork() {
     use std::os::fd::AsFd;
     let leases = leases();
@@ -137,6 +139,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    FORKS.in_child();
     let Some(Held { mut leases, own }) = HELD.with(|place| place.borrow_mut().take()) else {
         return;
     };

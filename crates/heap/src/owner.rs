@@ -2,10 +2,10 @@
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_sys::Errno;
+use farpage_sys::fork::AtFork;
 
 /// Who the processes of a heap are. Those of [`Heap::open`](crate::Heap::open) are known by their number and by when
 /// they started, as Linux tells it; processes of several hosts need another way.
@@ -95,10 +95,11 @@ pub(crate) fn forks() -> u64 {
 pub(crate) fn count_forks() {
     extern "C" fn nothing() {}
     extern "C" fn child() {
+        COUNTED.in_child();
         FORKS.fetch_add(1, Ordering::Relaxed);
     }
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| farpage_sys::fork::at_fork(nothing, nothing, child));
+    static COUNTED: AtFork = AtFork::new(nothing, nothing, child);
+    COUNTED.begin();
 }
 
 #[cfg(test)]

@@ -250,10 +250,10 @@ pub(crate) mod places {
 
     use std::cell::RefCell;
     use std::collections::BTreeMap;
-    use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use crate::file::Fd;
-    use crate::fork::register;
+    use crate::fork::AtFork;
     use crate::mem;
 
     struct Place {
@@ -274,9 +274,10 @@ pub(crate) mod places {
         ALL.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    static FORKS: AtFork = AtFork::new(prepare, parent, child);
+
     pub(crate) fn watch() {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| register(prepare, parent, child));
+        FORKS.register();
     }
 
     pub(super) fn add(address: usize, bytes: usize) {
@@ -309,6 +310,7 @@ pub(crate) mod places {
 
     /// Before anything else of the child can map memory.
     extern "C" fn child() {
+        FORKS.in_child();
         let Some(mut all) = HELD.with(|held| held.borrow_mut().take()) else {
             return;
         };

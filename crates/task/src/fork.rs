@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::{Arc, MutexGuard, Once};
+use std::sync::{Arc, MutexGuard};
 
 use farpage_sys::area::Place;
-use farpage_sys::fork::at_fork;
+use farpage_sys::fork::AtFork;
 use farpage_sys::memory_file::{self, FIXED, WRITE};
 
 use crate::map::{Backing, Piece};
@@ -25,10 +25,11 @@ thread_local! {
     static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
 }
 
+static FORKS: AtFork = AtFork::new(prepare, parent, child);
+
 /// From now on children of fork know what they have.
 pub(crate) fn watch() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| at_fork(prepare, parent, child));
+    FORKS.begin();
 }
 
 extern "C" fn prepare() {
@@ -97,6 +98,7 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
+    FORKS.in_child();
     let forking = FORKING.with(|forking| forking.borrow_mut().take());
     let (Ok(own), Some(mut forking)) = (AddressSpace::own(), forking) else {
         return;

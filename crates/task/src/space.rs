@@ -53,6 +53,8 @@ impl AddressSpace {
     /// [`InheritError`]: something of it cannot be mapped. That stays so.
     pub fn own() -> std::result::Result<&'static Self, InheritError> {
         static OWN: OnceLock<std::result::Result<AddressSpace, InheritError>> = OnceLock::new();
+        // First: who forks then waits until it is there, which a child whose parent was at it never would.
+        fork::watch();
         OWN.get_or_init(Self::begin).as_ref().map_err(Clone::clone)
     }
 
@@ -66,7 +68,6 @@ impl AddressSpace {
             kept: Vec::new(),
         };
         note::inherit(&area, &mut state)?;
-        fork::watch();
         let state = Mutex::new(state);
         Ok(Self { area, state })
     }

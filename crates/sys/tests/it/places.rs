@@ -2,10 +2,10 @@
 //! there. A process of its own: handlers of forks stay for ever.
 #![cfg(feature = "std")]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use farpage_sys::file::{self, Fd};
-use farpage_sys::fork::at_fork;
+use farpage_sys::fork::AtFork;
 use farpage_sys::mem;
 use farpage_sys::raw::Errno;
 use farpage_sys::uffd::with_device;
@@ -47,7 +47,10 @@ extern "C" fn takes_the_place() {
     }
 }
 
+static MAPS: AtFork = AtFork::new(nothing, nothing, maps_somewhere);
+
 extern "C" fn maps_somewhere() {
+    MAPS.in_child();
     MAPPED.store(map(0, BYTES), Ordering::Relaxed);
 }
 
@@ -73,7 +76,7 @@ fn places_of_views_are_kept_and_what_took_one_is_left_alone() {
     // SAFETY: the function takes nothing and lives as long as the process.
     let noted = unsafe { pthread_atfork(None, None, Some(takes_the_place)) };
     assert_eq!(noted, 0);
-    at_fork(nothing, nothing, maps_somewhere);
+    MAPS.begin();
     let memory = file::memfd(c"places", 0).unwrap();
     file::set_size(memory, BYTES as u64).unwrap();
     let view = with_device(|device| View::map(memory, BYTES, device)).unwrap();
@@ -91,4 +94,39 @@ fn places_of_views_are_kept_and_what_took_one_is_left_alone() {
         let there = || unsafe { *(taken as *const u8) } == 7;
         there() && again() == Err(Errno::EEXIST) && there()
     }));
+}
+
+static BEGUN: AtFork = AtFork::new(nothing, nothing, counts);
+static CALLED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn counts() {
+    BEGUN.in_child();
+    CALLED.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn a_child_of_who_was_about_to_watch_forks_can_watch_them() {
+    farpage_test_machine::in_own_process!();
+    // A new process each time: handlers of forks stay for ever.
+    for round in 0..1000 {
+        assert!(forked(|| {
+            let is_near = AtomicBool::new(false);
+            let is_near: &'static AtomicBool = Box::leak(Box::new(is_near));
+            let begins = std::thread::spawn(move || {
+                is_near.store(true, Ordering::SeqCst);
+                (0..round % 100 * 50).for_each(|_| std::hint::spin_loop());
+                BEGUN.begin();
+            });
+            while !is_near.load(Ordering::SeqCst) {
+                std::hint::spin_loop();
+            }
+            let good = forked(|| {
+                BEGUN.begin();
+                let before = CALLED.load(Ordering::Relaxed);
+                forked(|| CALLED.load(Ordering::Relaxed) == before + 1)
+            });
+            begins.join().unwrap();
+            good
+        }));
+    }
 }
