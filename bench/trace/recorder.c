@@ -6,6 +6,7 @@
  * What is written at exit is described in crates/sim/src/policy/trace.rs. Needs Linux 6.8 and the
  * privilege to use userfaultfd for faults of the kernel. One process, no fork. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -40,6 +41,8 @@ static uint8_t *aside;
 static uint32_t window[WINDOW];
 static unsigned turn;
 static int uffd = -1;
+/* Read when recording begins: programs that change their title take their environment with them. */
+static char out_path[4096];
 
 static void *raw_map(size_t bytes)
 {
@@ -150,6 +153,9 @@ static unsigned class_of(size_t bytes, size_t *rounded)
 
 static void begin(void)
 {
+	const char *path = getenv("TRACE_OUT");
+	if (path)
+		strncpy(out_path, path, sizeof out_path - 1);
 	arena = raw_map(ARENA);
 	shadow = raw_map(ARENA);
 	entries = raw_map(ENTRIES * 4ul);
@@ -310,6 +316,15 @@ int madvise(void *at, size_t bytes, int advice)
 	return idle ? 0 : syscall(SYS_madvise, at, bytes, advice);
 }
 
+/* A library that binds deeply would free what is allocated here with glibc's own free(). */
+void *dlopen(const char *name, int flags)
+{
+	static void *(*real)(const char *, int);
+	if (!real)
+		real = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+	return real(name, flags & ~RTLD_DEEPBIND);
+}
+
 static void put(FILE *out, uint64_t value)
 {
 	for (; value >= 128; value >>= 7)
@@ -319,12 +334,11 @@ static void put(FILE *out, uint64_t value)
 
 static void __attribute__((destructor)) finish(void)
 {
-	const char *name = getenv("TRACE_OUT");
-	if (!name || !entries)
+	if (!out_path[0])
 		return;
 	static char buffer[1 << 16];
 	uint32_t n = count, previous = 0;
-	FILE *out = fopen(name, "w");
+	FILE *out = fopen(out_path, "w");
 	if (!out)
 		return;
 	setvbuf(out, buffer, _IOFBF, sizeof buffer);

@@ -20,6 +20,7 @@ pub mod outside;
 mod pages;
 mod parts;
 mod queue;
+mod sequences;
 mod shared;
 mod state;
 mod stream;

@@ -9,6 +9,7 @@ use farpage_abi::{PageIndex, PageRange};
 use crate::chance::Chances;
 use crate::near::Near;
 use crate::queue::{Place, Queue};
+use crate::sequences::{From, Mark, Sequences};
 use crate::state::{CLUSTER_PAGES, State};
 use crate::stream::{Plan, Streams};
 use crate::table::{BLOCK_PAGES, Table};
@@ -126,7 +127,10 @@ pub struct Discarded {
 pub struct Pages {
     table: Table,
     resident: Queue,
+    /// What long runs brought in.
+    transit: Queue,
     aside: Queue,
+    sequences: Sequences,
     reads: Streams,
     writes: Streams,
     near: Near,
@@ -161,7 +165,9 @@ impl Pages {
         Self {
             table: Table::new(),
             resident: Queue::new(Place::Resident),
+            transit: Queue::new(Place::Transit),
             aside: Queue::new(Place::Aside),
+            sequences: Sequences::new(),
             reads: Streams::default(),
             writes: Streams::default(),
             near: Near::new(),
@@ -198,7 +204,12 @@ impl Pages {
 
     /// Clusters that can be chosen to leave.
     pub fn clusters_queued(&self) -> u64 {
-        self.resident.clusters
+        self.resident.clusters + self.transit.clusters
+    }
+
+    /// Clusters that all pages in memory would be.
+    fn clusters(&self) -> u64 {
+        self.charged_pages / CLUSTER_PAGES
     }
 
     fn set(&mut self, page: u64, state: State) {
@@ -286,7 +297,6 @@ impl Pages {
                     Plan::Alone | Plan::Forward(_) | Plan::Backward(_) => None,
                 };
                 let pages = self.run(page, plan, mapping.pages, state);
-                self.reads.brought(pages.start.0, pages.end.0);
                 Answer::PageIn { pages, also }
             }
             State::Failed => Answer::Fail,
@@ -362,9 +372,7 @@ impl Pages {
             PageRange::new(start, start + NEIGHBOURS)
         };
         let around = self.stretch(page, around.intersect(limits), self.state(page));
-        let pages = self.near.choose(page, around);
-        self.reads.brought(pages.start.0, pages.end.0);
-        pages
+        self.near.choose(page, around)
     }
 
     /// What to ask for instead of a page alone when the pager says that `count` pages (a power of
@@ -372,7 +380,7 @@ impl Pages {
     /// are not here either. Of a cluster's last page the next one too: what a program reads seldom
     /// ends where a page does, and would take a second request.
     pub fn cluster(
-        &mut self,
+        &self,
         page: PageIndex,
         limits: PageRange,
         origin: u64,
@@ -380,7 +388,7 @@ impl Pages {
     ) -> PageRange {
         let start = origin + (page.0 - origin) / count * count;
         let end = (start + count).max(page.0 + 2);
-        self.brings(page, PageRange::new(start, end).intersect(limits))
+        self.out_around(page, PageRange::new(start, end).intersect(limits))
     }
 
     /// How many pages the run of the last fault that read has brought in before it.
@@ -417,7 +425,7 @@ impl Pages {
             self.expect(page.0, &[State::Absent]);
             self.set(page.0, state);
         }
-        self.settle_all(pages);
+        self.begin(pages);
     }
 
     /// Pages of a mapping that existed before it was managed: Linux has filled what it has filled.
@@ -426,7 +434,18 @@ impl Pages {
             self.expect(page.0, &[State::Absent]);
             self.set(page.0, State::Granted);
         }
-        self.settle_all(pages);
+        self.begin(pages);
+    }
+
+    /// New pages are there. What is remembered of their clusters is of others that lay there.
+    fn begin(&mut self, pages: PageRange) {
+        for cluster in clusters_of(pages) {
+            let node = self.table.node_mut(cluster);
+            if node.is_free() {
+                node.mark = Mark::NONE;
+            }
+            self.settle(cluster);
+        }
     }
 
     /// A granted run was taken back; `present` says which of its pages have contents.
@@ -447,6 +466,7 @@ impl Pages {
             }
         }
         for cluster in clusters_of(pages).rev() {
+            self.table.node_mut(cluster).mark = Mark::NONE;
             self.settle(cluster);
             if self.table.node(cluster).place != Place::Aside && self.leaves(cluster) {
                 self.unqueue(cluster);
@@ -470,6 +490,7 @@ impl Pages {
         for cluster in clusters_of(pages) {
             if self.mask(cluster, State::is_aside) == 0 {
                 self.unqueue(cluster);
+                self.table.node_mut(cluster).mark = Mark::NONE;
                 self.settle(cluster);
             }
         }
@@ -496,9 +517,23 @@ impl Pages {
             self.expect(page.0, &[State::Out, State::Absent]);
             self.set(page.0, State::PagingIn);
         }
+        // The run of the fault goes on behind what is really asked for.
+        let (start, end) = (pages.start.0, pages.end.0);
+        let run_pages = waited.map_or(0, |page| self.reads.brings(page.0, start, end));
+        for cluster in clusters_of(pages) {
+            self.comes(cluster, run_pages);
+        }
         if let Some(page) = waited {
             self.expect(page.0, &[State::PagingIn]);
             *self.table.byte_mut(page.0) |= State::AWAITED;
+        }
+    }
+
+    /// Pages of a cluster are about to come.
+    fn comes(&mut self, cluster: u32, run_pages: u64) {
+        let (clusters, node) = (self.clusters(), self.table.node_mut(cluster));
+        if node.is_free() {
+            node.mark = self.sequences.comes(node.mark, run_pages, clusters);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Replacement queues: doubly linked lists of clusters, threaded through the page table.
 
+use crate::sequences::Mark;
 use crate::table::Table;
 
 const NONE: u32 = u32::MAX;
@@ -14,6 +15,8 @@ pub enum Place {
     Resident = 1,
     /// Moved aside: last chance.
     Aside = 2,
+    /// As resident; a long run brought it in.
+    Transit = 3,
 }
 
 /// A cluster's links.
@@ -22,6 +25,7 @@ pub(crate) struct Node {
     newer: u32,
     older: u32,
     pub(crate) place: Place,
+    pub(crate) mark: Mark,
 }
 
 impl Node {
@@ -29,6 +33,7 @@ impl Node {
         newer: NONE,
         older: NONE,
         place: Place::Nowhere,
+        mark: Mark::NONE,
     };
 
     pub(crate) fn is_free(&self) -> bool {

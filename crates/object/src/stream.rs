@@ -4,6 +4,8 @@
 const STREAMS: usize = 16;
 /// Faults that belong to no run and are remembered: two of each of four threads.
 const LONELY: usize = 8;
+/// A run that had none of so many faults has ended.
+const LATELY: u64 = 32;
 /// Longest prefetch, pages: 2 MiB.
 pub(crate) const WINDOW_MAX: u64 = 512;
 
@@ -89,9 +91,29 @@ impl Streams {
         (stream.start, stream.end) = (start, end);
     }
 
+    /// The fault on `page`, which need not be the last, brings in the pages from `start` up to `end`.
+    /// Returns how many its run has brought in before.
+    pub(crate) fn brings(&mut self, page: u64, start: u64, end: u64) -> u64 {
+        let is_of = |at: &usize| self.streams[*at].used_at != 0 && self.streams[*at].last == page;
+        let found = Some(self.current).filter(is_of);
+        let Some(at) = found.or_else(|| (0..STREAMS).find(is_of)) else {
+            return 0;
+        };
+        let stream = &mut self.streams[at];
+        (stream.start, stream.end) = (start, end);
+        stream.run
+    }
+
     /// How many pages the run of the last fault has brought in before it.
     pub fn run_pages(&self) -> u64 {
         self.streams[self.current].run
+    }
+
+    /// Runs that go on and have brought in `long` pages.
+    pub(crate) fn long_runs(&self, long: u64) -> u64 {
+        let lately = self.clock.saturating_sub(LATELY);
+        let goes_on = |stream: &&Stream| stream.used_at > lately && stream.run >= long;
+        self.streams.iter().filter(goes_on).count() as u64
     }
 
     fn find(&self, page: u64) -> Option<usize> {
@@ -217,6 +239,25 @@ mod tests {
         assert_eq!(streams.run_pages(), 0);
         assert!(streams.fault(page) == Plan::Forward(WINDOW_MAX) && came > 3 * WINDOW_MAX);
         assert!(streams.run_pages().abs_diff(came) <= 1);
+    }
+
+    #[test]
+    fn a_run_goes_on_where_less_than_planned_was_brought_in() {
+        let mut streams = Streams::default();
+        let (mut page, mut came) = (1000, 0);
+        for _ in 0..40 {
+            let count = match streams.fault(page) {
+                Plan::Forward(count) => count.min(96),
+                _ => 1,
+            };
+            // Meanwhile somebody else has a fault.
+            streams.fault(1 << 30);
+            let before = streams.brings(page, page, page + count);
+            assert!(came - before <= 1, "{before} pages of {came}");
+            (page, came) = (page + count, came + count);
+        }
+        assert!(came > 32 * 96 && streams.long_runs(16 * 96) == 1);
+        assert_eq!(streams.brings(7, 7, 8), 0, "nobody has faulted there");
     }
 
     #[test]

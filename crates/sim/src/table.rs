@@ -43,6 +43,12 @@ pub fn print(files: &[String]) -> ExitCode {
             table(&traces, costs, percent);
         }
     }
+    for percent in MEMORY {
+        println!(
+            "\npages paged in, memory {percent}% of the footprint, 1/16 aside, as from a disk"
+        );
+        page_ins(&traces, percent);
+    }
     for (costs, tier) in TIERS {
         println!("\n{tier} tier, means over both memories, against FIFO that asks for pages alone");
         summary(&traces, costs);
@@ -89,6 +95,35 @@ fn table(traces: &[Named], costs: Costs, percent: usize) {
         println!();
     }
     means("mean against FIFO", &logs, logs[0], traces.len());
+}
+
+/// Pages that came in, and how many times those of the best policy that sees only faults they are.
+fn page_ins(traces: &[Named], percent: usize) {
+    header("trace, pages touched");
+    for Named { name, trace } in traces {
+        print!("{name:16}{:>8}", trace.footprint);
+        let memory = trace.footprint * percent / 100;
+        let paged_in = Kind::ALL.map(|kind| {
+            let setup = Setup {
+                kind,
+                memory,
+                aside: memory / 16,
+                clean_aside: true,
+                neighbours: true,
+            };
+            run(trace, setup).paged_in
+        });
+        let all = paged_in.iter().zip(Kind::ALL);
+        let seeing = all.filter(|(_, kind)| kind.sees_only_faults());
+        let best = seeing.map(|(pages, _)| *pages).min().unwrap_or(0);
+        for pages in paged_in {
+            print!(
+                "{:>12}",
+                format!("{pages} {:.2}", pages as f64 / best.max(1) as f64)
+            );
+        }
+        println!();
+    }
 }
 
 fn means(first: &str, logs: &[f64], base: f64, count: usize) {

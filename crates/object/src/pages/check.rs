@@ -11,7 +11,7 @@ impl Pages {
     /// When they do not.
     pub fn check(&self) {
         let mut queued = 0;
-        for queue in [&self.resident, &self.aside] {
+        for queue in [&self.resident, &self.transit, &self.aside] {
             let mut clusters = 0;
             for cluster in queue.iter(&self.table) {
                 let place = self.table.node(cluster).place;
@@ -51,7 +51,7 @@ impl Pages {
         let (clean, dirty) = self.leaving_mask(cluster);
         match place {
             Place::Aside => assert_ne!(aside, 0, "cluster {cluster:#x} is not aside"),
-            Place::Nowhere | Place::Resident => {
+            Place::Nowhere | Place::Resident | Place::Transit => {
                 assert_eq!(aside, 0, "cluster {cluster:#x} is aside and in {place:?}");
             }
         }

@@ -3,15 +3,15 @@
 //! Second chance by moving aside. Clusters leave in the order in which they came; what is dirty is
 //! moved aside first, and what is asked back from there in time starts anew as the youngest. On
 //! recorded traces this beat probation with protection, S3-FIFO and SIEVE
-//! (`bench/trace/README.md`): a policy that sees faults only gains nothing from finer queues.
+//! (`bench/trace/README.md`). What long runs bring in leaves before the rest (`sequences`).
 
 use super::*;
 
 impl Pages {
     /// Chooses what leaves next. `None` when nothing can.
     pub fn choose(&mut self) -> Option<Victim> {
-        while let Some(cluster) = self.resident.oldest() {
-            self.resident.remove(&mut self.table, cluster);
+        while let Some((cluster, from)) = self.next_to_leave() {
+            self.unqueue(cluster);
             let first = u64::from(cluster) * CLUSTER_PAGES;
             let granted = self.mask(cluster, |state| state == State::Granted);
             if granted != 0 {
@@ -21,6 +21,8 @@ impl Pages {
             }
             let (clean, dirty) = self.leaving_mask(cluster);
             if (clean, dirty) != (0, 0) {
+                let mark = self.sequences.chosen(cluster, from, self.clusters());
+                self.table.node_mut(cluster).mark = mark;
                 return Some(Victim::Cluster {
                     first: PageIndex(first),
                     clean,
@@ -29,6 +31,22 @@ impl Pages {
             }
         }
         None
+    }
+
+    /// The cluster that is to leave next, and from where.
+    fn next_to_leave(&mut self) -> Option<(u32, From)> {
+        let clusters = self.clusters();
+        let table = &self.table;
+        self.sequences
+            .look(clusters, |cluster| table.node(cluster).mark);
+        let runs = self.reads.long_runs(Sequences::long_pages(clusters));
+        let (rest, transit) = (self.resident.oldest(), self.transit.oldest());
+        let from = self.sequences.next(self.transit.clusters, runs, clusters);
+        match (rest, transit) {
+            (Some(cluster), None) => Some((cluster, from)),
+            (Some(cluster), Some(_)) if from != From::Transit => Some((cluster, from)),
+            (_, transit) => Some((transit?, From::Transit)),
+        }
     }
 
     /// True when the clean pages of a chosen cluster should be moved aside, too, rather than
@@ -170,7 +188,10 @@ impl Pages {
         let right = if self.mask(cluster, State::is_aside) != 0 {
             Place::Aside
         } else if self.leaves(cluster) {
-            Place::Resident
+            match self.table.node(cluster).mark.is_transit {
+                true => Place::Transit,
+                false => Place::Resident,
+            }
         } else {
             Place::Nowhere
         };
@@ -181,6 +202,7 @@ impl Pages {
         match right {
             Place::Aside => self.aside.push_newest(&mut self.table, cluster),
             Place::Resident => self.resident.push_newest(&mut self.table, cluster),
+            Place::Transit => self.transit.push_newest(&mut self.table, cluster),
             Place::Nowhere => {}
         }
     }
@@ -194,6 +216,7 @@ impl Pages {
     pub(super) fn unqueue(&mut self, cluster: u32) {
         match self.table.node(cluster).place {
             Place::Resident => self.resident.remove(&mut self.table, cluster),
+            Place::Transit => self.transit.remove(&mut self.table, cluster),
             Place::Aside => self.aside.remove(&mut self.table, cluster),
             Place::Nowhere => {}
         }

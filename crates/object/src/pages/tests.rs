@@ -255,7 +255,7 @@ fn a_clusters_last_page_brings_the_next_one() {
     let all = PageRange::new(512, 528);
     pages.page_in_begins(all, None);
     assert!(!pages.page_in_ends(all));
-    let mut cluster = |at, origin| pages.cluster(page(at), all, origin, 4);
+    let cluster = |at, origin| pages.cluster(page(at), all, origin, 4);
     assert_eq!(cluster(517, 512), PageRange::new(516, 520));
     assert_eq!(cluster(519, 512), PageRange::new(516, 521));
     assert_eq!(

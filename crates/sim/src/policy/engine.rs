@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use farpage_abi::{PageIndex, PageRange};
 use farpage_object::{CLUSTER_PAGES, NEIGHBOURS, Near, Plan, Streams};
 
-use super::queues::Queues;
+use super::kinds::{Policy, policy};
 use super::{Kind, Trace};
 
 const GROUP: usize = NEIGHBOURS as usize;
@@ -102,14 +102,14 @@ struct Engine {
     aside: VecDeque<u32>,
     /// By cluster: it is in `aside`.
     is_aside: Vec<bool>,
-    queues: Queues,
+    policy: Box<dyn Policy>,
     streams: Streams,
     near: Near,
     outcome: Outcome,
 }
 
 /// Runs `trace`.
-pub fn run(trace: &Trace, setup: Setup) -> Outcome {
+pub(super) fn run(trace: &Trace, setup: Setup) -> Outcome {
     let clusters = setup.memory / CLUSTER_PAGES as usize;
     let mut engine = Engine {
         setup,
@@ -118,7 +118,7 @@ pub fn run(trace: &Trace, setup: Setup) -> Outcome {
         aside_pages: 0,
         aside: VecDeque::new(),
         is_aside: vec![false; trace.clusters],
-        queues: Queues::new(setup.kind, trace.clusters, clusters),
+        policy: policy(setup.kind, trace.clusters, clusters),
         streams: Streams::default(),
         near: Near::new(),
         outcome: Outcome::default(),
@@ -126,7 +126,7 @@ pub fn run(trace: &Trace, setup: Setup) -> Outcome {
     let next = next_uses(trace);
     for (i, &(page, write)) in trace.accesses.iter().enumerate() {
         engine.access(page, write);
-        engine.queues.touched(page / CLUSTER_PAGES as u32, next[i]);
+        engine.policy.touched(page / CLUSTER_PAGES as u32, next[i]);
     }
     engine.outcome
 }
@@ -141,6 +141,11 @@ fn next_uses(trace: &Trace) -> Vec<u64> {
         seen[cluster] = i as u64;
     }
     next
+}
+
+/// Longest run that one page-in may bring, pages: as `kernel` has it.
+pub(super) fn window(memory: usize) -> usize {
+    (memory / 64).clamp(16, 512)
 }
 
 fn pages_of(cluster: u32) -> std::ops::Range<usize> {
@@ -163,7 +168,7 @@ impl Engine {
                 self.room(1);
                 self.used += 1;
                 self.pages[at] = Page::Resident { dirty: true };
-                self.queues.came(page / CLUSTER_PAGES as u32);
+                self.policy.came(page / CLUSTER_PAGES as u32, true);
             }
             Page::Out => self.page_in(at, write),
         }
@@ -181,7 +186,7 @@ impl Engine {
         }
         self.aside.retain(|&c| c != cluster);
         self.is_aside[cluster as usize] = false;
-        self.queues.returned(cluster);
+        self.policy.returned(cluster);
     }
 
     fn page_in(&mut self, at: usize, write: bool) {
@@ -191,7 +196,7 @@ impl Engine {
             Plan::Forward(count) => (0, count as usize),
             Plan::Backward(count) => (count as usize - 1, 1),
         };
-        let window = (self.setup.memory / 64).clamp(16, 512);
+        let window = window(self.setup.memory);
         let out = |page: usize| self.pages.get(page) == Some(&Page::Out);
         let mut end = at + 1;
         while end < at + above.min(window) && out(end) {
@@ -222,7 +227,8 @@ impl Engine {
             let dirty = write && page == at;
             self.outcome.unprotected += u64::from(dirty);
             self.pages[page] = Page::Resident { dirty };
-            self.queues.came(page as u32 / CLUSTER_PAGES as u32);
+            let cluster = page as u32 / CLUSTER_PAGES as u32;
+            self.policy.came(cluster, pages_of(cluster).contains(&at));
         }
     }
 
@@ -241,13 +247,13 @@ impl Engine {
     fn room(&mut self, pages: usize) {
         while self.used + pages > self.setup.memory {
             let full = self.aside_pages > self.setup.aside;
-            if full && self.queues.moves_aside() {
+            if full && self.policy.moves_aside() {
                 self.page_out_aside();
                 continue;
             }
             let is_aside = &self.is_aside;
-            match self.queues.choose(|cluster| is_aside[cluster as usize]) {
-                Some(cluster) if self.queues.moves_aside() => self.move_aside(cluster),
+            match self.policy.choose(&|cluster| is_aside[cluster as usize]) {
+                Some(cluster) if self.policy.moves_aside() => self.move_aside(cluster),
                 Some(cluster) => self.page_out(cluster),
                 None => self.page_out_aside(),
             }
@@ -272,7 +278,7 @@ impl Engine {
             }
         }
         if !any {
-            self.queues.left(cluster);
+            self.policy.left(cluster);
         } else if !self.is_aside[cluster as usize] {
             self.is_aside[cluster as usize] = true;
             self.aside.push_back(cluster);
@@ -294,7 +300,7 @@ impl Engine {
         }
         let resident = pages_of(cluster).any(|p| matches!(self.pages[p], Page::Resident { .. }));
         if !resident {
-            self.queues.left(cluster);
+            self.policy.left(cluster);
         }
     }
 
@@ -306,6 +312,6 @@ impl Engine {
                 self.used -= 1;
             }
         }
-        self.queues.left(cluster);
+        self.policy.left(cluster);
     }
 }

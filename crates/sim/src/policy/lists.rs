@@ -18,6 +18,19 @@ impl List {
         assert!(before.is_none(), "cluster {cluster} queued twice");
     }
 
+    /// Unless it is queued.
+    pub(super) fn push_new(&mut self, cluster: u32) {
+        if !self.contains(cluster) {
+            self.push(cluster);
+        }
+    }
+
+    /// To the end, wherever it is.
+    pub(super) fn push_again(&mut self, cluster: u32) {
+        self.remove(cluster);
+        self.push(cluster);
+    }
+
     pub(super) fn pop(&mut self) -> Option<u32> {
         let (_, cluster) = self.by_age.pop_first()?;
         self.ages.remove(&cluster);

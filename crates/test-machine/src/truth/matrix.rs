@@ -67,15 +67,16 @@ struct Stage {
     missing: Option<String>,
 }
 
-/// Measures all of it. The machine's settings are changed meanwhile, and set back.
+/// Measures what becomes of memory under the events that are `wanted`. The machine's settings are
+/// changed meanwhile, and set back.
 ///
 /// # Errors
 /// When a process cannot be started.
-pub fn run(program: &Program) -> Result<Matrix> {
+pub fn run(program: &Program, wanted: impl Fn(Event) -> bool) -> Result<Matrix> {
     let machine = Machine::take()?;
     let huge = machine.huge_pages(HUGE_PAGES);
     let mut cells = Vec::new();
-    for event in Event::ALL {
+    for event in Event::ALL.into_iter().filter(|event| wanted(*event)) {
         let stage = Stage::new(event, &machine);
         for backing in Backing::ALL {
             // It is not locked in the first place, whatever happens then.
