@@ -1,5 +1,5 @@
 #!/bin/sh
-# Records the traces that `farpage-sim --policies` compares. Needs a C compiler, sqlite3, and a
+# Records the traces that `farpage-sim --policies` compares. Needs a C compiler, sqlite3, PHP, and a
 # Python with NumPy and pandas (PYTHON); root, for userfaultfd.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -92,5 +92,16 @@ record sort sort -S 200M --parallel=1 "$work/lines"
     print(f'for (int i = 0; i < a; i++) {{ if (i % {i + 2}) s += g{max(i - 1, 0)}[i & 15] * b;')
     print(f' else g{i}[i & 7] ^= s - {i}; }} return s + f{max(i - 1, 0)}(b, s); }}')" \
 	>"$work/big.c"
+cat > "$work/ksort.php" <<'EOF'
+<?php
+mt_srand(1);
+$a = [];
+for ($i = 0; $i < 250000; $i++) $a[md5((string)mt_rand())] = $i;
+ksort($a);
+$s = 0; foreach ($a as $k => $v) $s = ($s * 31 + $v) % 1000003;
+echo $s, "\n";
+EOF
+# It goes over so much so often that all returns would be 10 MB.
+TRACE_WINDOW=4096 record php-ksort php "$work/ksort.php"
 record gcc "$(gcc -print-prog-name=cc1)" -quiet -O2 "$work/big.c" -o /dev/null
 ls -l "$out"/*.trace >&2

@@ -1,8 +1,8 @@
 /* Records which pages a program touches: LD_PRELOAD=./recorder.so TRACE_OUT=file program ...
  *
  * All of the program's heap and anonymous mappings lie in one arena under userfaultfd. Only the
- * last WINDOW pages are mapped; the others are moved aside, so that each return to a page is a
- * fault, and is recorded. Reads come back write-protected, so that the first write shows as well.
+ * last TRACE_WINDOW pages (512 without it) are mapped; the others are moved aside, so that each
+ * return to a page is a fault, and is recorded. Reads come back write-protected, so that the first write shows as well.
  * What is written at exit is described in crates/sim/src/policy/trace.rs. Needs Linux 6.8 and the
  * privilege to use userfaultfd for faults of the kernel. One process, no fork. */
 #define _GNU_SOURCE
@@ -24,6 +24,7 @@
 #define ARENA (8ul << 30)
 #define PAGES (ARENA / PAGE)
 #define WINDOW 512
+#define WINDOW_MAX 65536
 #define ENTRIES (64u << 20)
 #ifndef UFFDIO_MOVE
 struct uffdio_move {
@@ -38,8 +39,8 @@ struct uffdio_move {
 static char *arena, *shadow;
 static uint32_t *entries, count, *last_entry;
 static uint8_t *aside;
-static uint32_t window[WINDOW];
-static unsigned turn;
+static uint32_t window[WINDOW_MAX];
+static unsigned turn, window_pages = WINDOW;
 static int uffd = -1;
 /* Read when recording begins: programs that change their title take their environment with them. */
 static char out_path[4096];
@@ -85,7 +86,7 @@ static void bring(uint32_t page, int write)
 	if (old)
 		aside[old] = move(shadow + old * PAGE, arena + old * PAGE);
 	window[turn] = page;
-	turn = (turn + 1) % WINDOW;
+	turn = (turn + 1) % window_pages;
 	if (count < ENTRIES) {
 		last_entry[page] = count;
 		entries[count++] = page | (write ? WRITTEN : 0);
@@ -156,6 +157,13 @@ static void begin(void)
 	const char *path = getenv("TRACE_OUT");
 	if (path)
 		strncpy(out_path, path, sizeof out_path - 1);
+	const char *pages = getenv("TRACE_WINDOW");
+	if (pages)
+		window_pages = strtoul(pages, NULL, 10);
+	if (window_pages < 1 || window_pages > WINDOW_MAX) {
+		dprintf(2, "recorder: TRACE_WINDOW is \"%s\": give a number from 1 to %u\n", pages, WINDOW_MAX);
+		_exit(97);
+	}
 	arena = raw_map(ARENA);
 	shadow = raw_map(ARENA);
 	entries = raw_map(ENTRIES * 4ul);

@@ -826,7 +826,7 @@ impl Object {
     ) -> (usize, usize) {
         let within = mapping.plan(page);
         let pages = state.pages.there_around(pages, within, writable);
-        lock(&mapping.streams).brought(pages.start.0, pages.end.0);
+        lock(&mapping.streams).brought(page, pages.start.0, pages.end.0);
         let part = mapping.part(pages);
         let (at, bytes) = part.expect("the page is of the mapping");
         if mapping.space.let_in(at, bytes, writable) == Err(Errno::EFAULT) {

@@ -138,7 +138,11 @@ impl Kernel {
         if pages.pages() < WINDOW_MIN || state.windows.count() >= WINDOWS_MAX {
             return None;
         }
-        let count = state.pages.run_pages().max(pages.pages()).min(self.part());
+        let count = state
+            .pages
+            .run_pages(page)
+            .max(pages.pages())
+            .min(self.part());
         let wanted = match pages.start == page {
             true => PageRange::new(page.0, page.0 + count),
             false => PageRange::new(pages.end.0.saturating_sub(count), pages.end.0),

@@ -5,7 +5,7 @@
 use core::sync::atomic::Ordering;
 
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange, TraceKind};
-use farpage_object::{CLUSTER_PAGES, PageOuts, Victim};
+use farpage_object::{CLUSTER_PAGES, PageOuts, Victim, bits};
 use farpage_pagers::{PageOut, PagerError};
 use farpage_sys::{Errno, mem, pagemap};
 
@@ -585,11 +585,6 @@ fn take_leaving(state: &mut State, most: usize) -> Option<Leaving> {
 fn is_zero(bytes: &[u8; PAGE_BYTES]) -> bool {
     let (words, _) = bytes.as_chunks::<64>();
     words.iter().all(|chunk| *chunk == [0; 64])
-}
-
-/// The numbers of the set bits.
-fn bits(mask: u16) -> impl Iterator<Item = u64> {
-    (0..CLUSTER_PAGES).filter(move |bit| mask >> bit & 1 == 1)
 }
 
 /// Calls `act` with the runs of pages of a batch of clusters, neighbours in one region together:

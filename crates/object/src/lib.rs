@@ -27,7 +27,7 @@ mod stream;
 mod table;
 
 pub use near::Near;
-pub use pages::{Answer, Discarded, Filled, Mapping, NEIGHBOURS, PageOuts, Pages, Victim};
+pub use pages::{Answer, Discarded, Filled, Mapping, NEIGHBOURS, PageOuts, Pages, Victim, bits};
 pub use queue::Place;
 pub use shared::{GRANT_PAGES, Here, Leaving, Left, Locked, Shared, Wanted};
 pub use state::{CLUSTER_PAGES, State};

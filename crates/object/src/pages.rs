@@ -9,7 +9,7 @@ use farpage_abi::{PageIndex, PageRange};
 use crate::chance::Chances;
 use crate::near::Near;
 use crate::queue::{Place, Queue};
-use crate::sequences::{From, Mark, Sequences};
+use crate::sequences::{Left, Mark, Sequences};
 use crate::state::{CLUSTER_PAGES, State};
 use crate::stream::{Plan, Streams};
 use crate::table::{BLOCK_PAGES, Table};
@@ -256,7 +256,7 @@ impl Pages {
                     self.writes.fault(page.0)
                 };
                 let pages = self.run(page, plan, mapping.pages, State::Clean);
-                self.writes.brought(pages.start.0, pages.end.0);
+                self.writes.brought(page.0, pages.start.0, pages.end.0);
                 Answer::Unprotect(pages)
             }
             State::Clean => Answer::Wake,
@@ -281,7 +281,7 @@ impl Pages {
                 };
                 let answer = self.fill(page, plan, mapping.pages);
                 if let Answer::Grant(pages) | Answer::Zero(pages) = answer {
-                    self.reads.brought(pages.start.0, pages.end.0);
+                    self.reads.brought(page.0, pages.start.0, pages.end.0);
                 }
                 answer
             }
@@ -391,9 +391,9 @@ impl Pages {
         self.out_around(page, PageRange::new(start, end).intersect(limits))
     }
 
-    /// How many pages the run of the last fault that read has brought in before it.
-    pub fn run_pages(&self) -> u64 {
-        self.reads.run_pages()
+    /// How many pages the run of the fault on `page` has brought in before it.
+    pub fn run_pages(&self, page: PageIndex) -> u64 {
+        self.reads.run_pages(page.0)
     }
 
     /// As many pages around `page`, which is out, as are `within` and out like it.
@@ -401,11 +401,11 @@ impl Pages {
         self.stretch(page, within, self.state(page))
     }
 
-    /// The same, of the page of the last fault, which brings them in: the run that it belongs to goes
-    /// on behind them.
+    /// The same, of the page of a fault, which brings them in: the run that it belongs to goes on
+    /// behind them.
     pub fn brings(&mut self, page: PageIndex, within: PageRange) -> PageRange {
         let pages = self.out_around(page, within);
-        self.reads.brought(pages.start.0, pages.end.0);
+        self.reads.brought(page.0, pages.start.0, pages.end.0);
         pages
     }
 
@@ -518,8 +518,11 @@ impl Pages {
             self.set(page.0, State::PagingIn);
         }
         // The run of the fault goes on behind what is really asked for.
-        let (start, end) = (pages.start.0, pages.end.0);
-        let run_pages = waited.map_or(0, |page| self.reads.brings(page.0, start, end));
+        let mut run_pages = 0;
+        if let Some(page) = waited {
+            run_pages = self.reads.run_pages(page.0);
+            self.reads.brought(page.0, pages.start.0, pages.end.0);
+        }
         for cluster in clusters_of(pages) {
             self.comes(cluster, run_pages);
         }
@@ -747,9 +750,9 @@ impl Pages {
     }
 }
 
-/// The numbers of the set bits.
-pub(crate) fn bits(mask: u16) -> impl Iterator<Item = u64> {
-    (0..16).filter(move |bit| mask >> bit & 1 == 1)
+/// The numbers of the set bits, as of the pages of a cluster.
+pub fn bits(mask: u16) -> impl Iterator<Item = u64> {
+    (0..CLUSTER_PAGES).filter(move |bit| mask >> bit & 1 == 1)
 }
 
 #[cfg(any(test, feature = "check"))]

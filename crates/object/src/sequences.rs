@@ -10,6 +10,9 @@
 //! away can be read in large pieces. While what made room is wanted again, stretches become fewer; when
 //! it is not wanted for longer than what left transit was away, they become more.
 //!
+//! When no run goes on, nothing pushes out what the last one left in transit. It leaves when all
+//! memory has been replaced once since it came, as it would have from one queue for all.
+//!
 //! Time is counted in clusters that were chosen to leave.
 
 /// A run is long when it has brought in one in so many of the pages that there are.
@@ -19,7 +22,7 @@ const PART: u64 = 16;
 const RUNS: u64 = 2;
 /// What comes back before so many times all clusters have left comes back soon.
 const SOON: u64 = 2;
-/// For one in so many stretches that come back another makes room: at first, and at most.
+/// One in so many stretches that come back stays, and another makes room: at first, and at the most.
 const EVERY: [u32; 2] = [2, 64];
 /// Clusters of a stretch: one in so many of those that there are, and at most.
 const STRETCH: u64 = 64;
@@ -27,24 +30,26 @@ const STRETCH_MAX: u64 = 32;
 /// Stretches that made room and are watched.
 const WATCHED: usize = 32;
 
-/// From where a cluster was chosen to leave.
+/// Why a cluster was chosen to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum From {
+pub(crate) enum Left {
     /// It has not been.
-    Nowhere,
-    /// It was the oldest.
-    Rest,
+    Not,
+    /// It was the oldest of the rest.
+    Oldest,
+    /// It was the oldest of transit.
     Transit,
-    /// It was the oldest of the rest, and made room for what came back. Of a stretch this is watched.
-    Replaced,
+    /// It was the oldest of the rest, and made room for what came back. Only the first of a stretch
+    /// is remembered so.
+    MadeRoom,
 }
 
 /// What is remembered of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// When it was chosen to leave.
+    /// When it came, or when it was chosen to leave.
     at: u32,
-    from: From,
+    left: Left,
     /// Its place is in transit.
     pub(crate) is_transit: bool,
 }
@@ -53,7 +58,7 @@ impl Mark {
     /// Nothing.
     pub(crate) const NONE: Self = Self {
         at: 0,
-        from: From::Nowhere,
+        left: Left::Not,
         is_transit: false,
     };
 }
@@ -63,16 +68,18 @@ impl Mark {
 pub(crate) struct Sequences {
     /// Clusters that were chosen to leave.
     chosen: u32,
+    /// One in so many stretches that come back stays.
     every: u32,
+    /// Clusters that came back from transit since the last stretch that stayed.
     came_back: u32,
     /// How long what came back was away lately; 0: nothing did.
     away: u32,
     /// Clusters of the stretch that still stay when they come back.
     stay: u32,
     /// Clusters of the rest that are to make room.
-    to_replace: u32,
-    /// And have, of the stretch.
-    replaced: u32,
+    to_make_room: u32,
+    /// Clusters of the present stretch that have made room.
+    made_room: u32,
     /// A ring of the first of each stretch that did, and when.
     watched: [(u32, u32); WATCHED],
     oldest: usize,
@@ -87,8 +94,8 @@ impl Sequences {
             came_back: 0,
             away: 0,
             stay: 0,
-            to_replace: 0,
-            replaced: 0,
+            to_make_room: 0,
+            made_room: 0,
             watched: [(0, 0); WATCHED],
             oldest: 0,
             watches: 0,
@@ -98,26 +105,27 @@ impl Sequences {
     /// Where a cluster that comes in belongs: what is to be remembered of it. So many `clusters` are
     /// there, and the run that brings it has brought in so many pages before.
     pub(crate) fn comes(&mut self, mark: Mark, run_pages: u64, clusters: u64) -> Mark {
-        let is_long = run_pages * LONG >= clusters * crate::CLUSTER_PAGES;
+        let is_long = run_pages >= Self::long_pages(clusters);
         let mut is_transit = is_long;
         let away = self.chosen.wrapping_sub(mark.at);
         if u64::from(away) <= SOON * clusters {
-            match mark.from {
-                From::Transit if is_long => {
+            match mark.left {
+                Left::Transit if is_long => {
                     let before = if self.away == 0 { away } else { self.away };
                     self.away = ((7 * u64::from(before) + u64::from(away)) / 8) as u32;
                     is_transit = !self.stays(stretch(clusters));
                 }
-                From::Replaced => {
+                Left::MadeRoom => {
                     self.every = (self.every * 2).min(EVERY[1]);
                     is_transit = false;
                 }
-                From::Nowhere | From::Rest | From::Transit => {}
+                Left::Not | Left::Oldest | Left::Transit => {}
             }
         }
         Mark {
+            at: self.chosen,
+            left: Left::Not,
             is_transit,
-            ..Mark::NONE
         }
     }
 
@@ -131,37 +139,44 @@ impl Sequences {
             (self.came_back, self.stay) = (0, stretch);
         }
         self.stay -= 1;
-        self.to_replace += 1;
+        self.to_make_room += 1;
         true
     }
 
-    /// From which queue the next cluster leaves, if both have some: `transit` clusters wait, and so many
-    /// long `runs` go on.
-    pub(crate) fn next(&self, transit: u64, runs: u64, clusters: u64) -> From {
-        if self.to_replace > 0 {
-            From::Replaced
-        } else if transit * PART * RUNS > clusters * runs.max(RUNS) {
-            From::Transit
-        } else {
-            From::Rest
+    /// Why the next cluster leaves, if transit and the rest both have some. There are `transit`
+    /// clusters in transit, of the `oldest` of which this is remembered, and so many long `runs` go on.
+    pub(crate) fn next(&self, transit: u64, oldest: Mark, runs: u64, clusters: u64) -> Left {
+        let is_stale = u64::from(self.chosen.wrapping_sub(oldest.at)) > clusters;
+        let is_full = transit * PART * RUNS > clusters * runs.max(RUNS);
+        if is_stale || is_full && self.to_make_room == 0 {
+            return Left::Transit;
+        }
+        self.rest_leaves()
+    }
+
+    /// Why the oldest of the rest leaves, if it does.
+    pub(crate) fn rest_leaves(&self) -> Left {
+        match self.to_make_room {
+            0 => Left::Oldest,
+            _ => Left::MadeRoom,
         }
     }
 
     /// A cluster was chosen to leave. Returns what is to be remembered of it.
-    pub(crate) fn chosen(&mut self, cluster: u32, mut from: From, clusters: u64) -> Mark {
+    pub(crate) fn chosen(&mut self, cluster: u32, mut why: Left, clusters: u64) -> Mark {
         self.chosen = self.chosen.wrapping_add(1);
-        if from == From::Replaced {
-            self.to_replace = self.to_replace.saturating_sub(1);
-            let is_watched = self.replaced == 0 && self.watch(cluster);
+        if why == Left::MadeRoom {
+            self.to_make_room = self.to_make_room.saturating_sub(1);
+            let is_watched = self.made_room == 0 && self.watch(cluster);
             if !is_watched {
-                from = From::Rest;
+                why = Left::Oldest;
             }
-            self.replaced = (self.replaced + 1) % stretch(clusters);
+            self.made_room = (self.made_room + 1) % stretch(clusters);
         }
         Mark {
             at: self.chosen,
-            from,
-            is_transit: from == From::Transit,
+            left: why,
+            is_transit: why == Left::Transit,
         }
     }
 
@@ -186,7 +201,7 @@ impl Sequences {
             self.oldest = (self.oldest + 1) % WATCHED;
             self.watches -= 1;
             let mark = mark(cluster);
-            if (mark.at, mark.from) == (at, From::Replaced) {
+            if (mark.at, mark.left) == (at, Left::MadeRoom) {
                 self.every = (self.every / 4).max(1);
             }
         }

@@ -280,7 +280,7 @@ impl<W> Shared<W> {
             let planned = self.plan(page, CLUSTER_PAGES, ZEROS_MAX);
             let new = |cluster: &Cluster| cluster.elsewhere() & !cluster.out;
             let pages = self.run(one(page), planned, new);
-            self.streams.brought(pages.start.0, pages.end.0);
+            self.streams.brought(page, pages.start.0, pages.end.0);
             self.begin(pages);
             return Wanted::Zero(pages);
         }
@@ -291,7 +291,7 @@ impl<W> Shared<W> {
         };
         let planned = self.plan(page, alone, window);
         let pages = self.absent_around(page, planned);
-        self.streams.brought(pages.start.0, pages.end.0);
+        self.streams.brought(page, pages.start.0, pages.end.0);
         self.begin(pages);
         Wanted::Fetch(pages)
     }

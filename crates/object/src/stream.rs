@@ -85,28 +85,24 @@ impl Streams {
         plan
     }
 
-    /// The last fault brought in the pages from `start` up to `end`: the run goes on beyond them.
-    pub fn brought(&mut self, start: u64, end: u64) {
-        let stream = &mut self.streams[self.current];
-        (stream.start, stream.end) = (start, end);
+    /// The fault on `page`, which need not be the last, brings in the pages from `start` up to `end`:
+    /// its run goes on beyond them.
+    pub fn brought(&mut self, page: u64, start: u64, end: u64) {
+        if let Some(at) = self.of(page) {
+            (self.streams[at].start, self.streams[at].end) = (start, end);
+        }
     }
 
-    /// The fault on `page`, which need not be the last, brings in the pages from `start` up to `end`.
-    /// Returns how many its run has brought in before.
-    pub(crate) fn brings(&mut self, page: u64, start: u64, end: u64) -> u64 {
+    /// How many pages the run of the fault on `page` has brought in before it.
+    pub fn run_pages(&self, page: u64) -> u64 {
+        self.of(page).map_or(0, |at| self.streams[at].run)
+    }
+
+    /// The stream of the fault on `page`.
+    fn of(&self, page: u64) -> Option<usize> {
         let is_of = |at: &usize| self.streams[*at].used_at != 0 && self.streams[*at].last == page;
-        let found = Some(self.current).filter(is_of);
-        let Some(at) = found.or_else(|| (0..STREAMS).find(is_of)) else {
-            return 0;
-        };
-        let stream = &mut self.streams[at];
-        (stream.start, stream.end) = (start, end);
-        stream.run
-    }
-
-    /// How many pages the run of the last fault has brought in before it.
-    pub fn run_pages(&self) -> u64 {
-        self.streams[self.current].run
+        let current = Some(self.current).filter(is_of);
+        current.or_else(|| (0..STREAMS).find(is_of))
     }
 
     /// Runs that go on and have brought in `long` pages.
@@ -206,7 +202,7 @@ mod tests {
             Plan::Forward(count) => (page, page + count),
             Plan::Backward(count) => (page + 1 - count, page + 1),
         };
-        streams.brought(start, end);
+        streams.brought(page, start, end);
         (start, end)
     }
 
@@ -232,13 +228,13 @@ mod tests {
         for _ in 0..12 {
             let (start, end) = fault(&mut streams, page);
             // The first fault is no run yet.
-            assert!(streams.run_pages().abs_diff(came) <= 1);
+            assert!(streams.run_pages(page).abs_diff(came) <= 1);
             (page, came) = (end, came + end - start);
         }
         fault(&mut streams, 500_000);
-        assert_eq!(streams.run_pages(), 0);
+        assert_eq!(streams.run_pages(500_000), 0);
         assert!(streams.fault(page) == Plan::Forward(WINDOW_MAX) && came > 3 * WINDOW_MAX);
-        assert!(streams.run_pages().abs_diff(came) <= 1);
+        assert!(streams.run_pages(page).abs_diff(came) <= 1);
     }
 
     #[test]
@@ -252,19 +248,21 @@ mod tests {
             };
             // Meanwhile somebody else has a fault.
             streams.fault(1 << 30);
-            let before = streams.brings(page, page, page + count);
+            streams.brought(page, page, page + count);
+            let before = streams.run_pages(page);
             assert!(came - before <= 1, "{before} pages of {came}");
             (page, came) = (page + count, came + count);
         }
         assert!(came > 32 * 96 && streams.long_runs(16 * 96) == 1);
-        assert_eq!(streams.brings(7, 7, 8), 0, "nobody has faulted there");
+        streams.brought(7, 7, 8);
+        assert_eq!(streams.run_pages(7), 0, "nobody has faulted there");
     }
 
     #[test]
     fn a_run_goes_on_beyond_neighbours_that_came_along() {
         let mut streams = Streams::default();
         assert_eq!(streams.fault(1003), Plan::Alone);
-        streams.brought(1000, 1008);
+        streams.brought(1003, 1000, 1008);
         assert_eq!(streams.fault(1008), Plan::Forward(16));
     }
 
@@ -297,7 +295,7 @@ mod tests {
         let Plan::Strided { stride: 7, count } = streams.fault(page) else {
             panic!("no stride at page {page}");
         };
-        streams.brought(page, page + 1);
+        streams.brought(page, page, page + 1);
         page += 7 * count;
         assert!(matches!(
             streams.fault(page),
@@ -325,7 +323,7 @@ mod tests {
                     }
                     other => panic!("{other:?} at page {page}"),
                 };
-                streams.brought(*page, *page + 1);
+                streams.brought(*page, *page, *page + 1);
                 *page = page.saturating_add_signed(stride * count as i64);
             }
         }

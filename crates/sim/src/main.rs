@@ -12,7 +12,7 @@ use farpage_sim::{Coverage, Log, explore, replay, run};
 mod table;
 
 const USAGE: &str = "usage: farpage-sim --seeds N [--from N] | --seed N [--verbose]
-       farpage-sim --explore PAGES | --policies TRACE...";
+       farpage-sim --explore PAGES | --policies [--memory PERCENT,...] TRACE...";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -27,7 +27,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if args.first().is_some_and(|arg| arg == "--policies") {
-        return table::print(&args[1..]);
+        return match table::arguments(&args[1..]) {
+            Some((percents, files)) => table::print(&percents, files),
+            None => usage(),
+        };
     }
     if let Some(pages) = number("--explore") {
         for own in [false, true] {
@@ -42,10 +45,14 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let Some(seeds) = number("--seeds") else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
+        return usage();
     };
     many(number("--from").unwrap_or(0), seeds)
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
 }
 
 /// Runs seeds on every processor.

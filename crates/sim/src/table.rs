@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use farpage_sim::policy::{Costs, Kind, Setup, Trace, decode, run};
+use farpage_sim::policy::{Costs, Kind, Outcome, Setup, Trace, decode, run};
 
-/// Memory, in hundredths of what the program touches.
+/// Memory, in hundredths of what the program touches, where the command says nothing else.
 const MEMORY: [usize; 2] = [50, 25];
 const TIERS: [(Costs, &str); 2] = [(Costs::COMPRESSED, "compressed"), (Costs::DISK, "disk")];
 /// Parts of memory that may lie aside: one in so many.
@@ -16,8 +16,38 @@ struct Named {
     trace: Trace,
 }
 
-/// Prints the tables for some trace files.
-pub fn print(files: &[String]) -> ExitCode {
+/// What is not the policy's own in a comparison.
+#[derive(Clone, Copy)]
+struct How {
+    /// One in so many pages of memory may lie aside.
+    aside: usize,
+    clean_aside: bool,
+    neighbours: bool,
+}
+
+/// As paging to a disk is.
+const AS_DISK: How = How {
+    aside: 16,
+    clean_aside: true,
+    neighbours: true,
+};
+
+/// The sizes of memory, in hundredths of what a program touches, and the trace files. `None` when
+/// they make no sense.
+pub fn arguments(args: &[String]) -> Option<(Vec<usize>, &[String])> {
+    let (percents, files) = match args {
+        [first, list, files @ ..] if first == "--memory" => {
+            let percents: Result<Vec<usize>, _> = list.split(',').map(str::parse).collect();
+            (percents.ok()?, files)
+        }
+        files => (MEMORY.to_vec(), files),
+    };
+    let sensible = !files.is_empty() && percents.iter().all(|percent| (1..=100).contains(percent));
+    sensible.then_some((percents, files))
+}
+
+/// Prints the tables for some trace files, with memory of so many hundredths of what each touches.
+pub fn print(percents: &[usize], files: &[String]) -> ExitCode {
     let mut traces = Vec::new();
     for file in files {
         let bytes = match std::fs::read(file) {
@@ -38,40 +68,34 @@ pub fn print(files: &[String]) -> ExitCode {
         }
     }
     for (costs, tier) in TIERS {
-        for percent in MEMORY {
+        for &percent in percents {
             println!("\n{tier} tier, memory {percent}% of the footprint, 1/8 aside; ms");
             table(&traces, costs, percent);
         }
     }
-    for percent in MEMORY {
+    for &percent in percents {
         println!(
             "\npages paged in, memory {percent}% of the footprint, 1/16 aside, as from a disk"
         );
         page_ins(&traces, percent);
     }
     for (costs, tier) in TIERS {
-        println!("\n{tier} tier, means over both memories, against FIFO that asks for pages alone");
-        summary(&traces, costs);
+        println!("\n{tier} tier, means over all memories, against FIFO that asks for pages alone");
+        summary(&traces, costs, percents);
     }
     ExitCode::SUCCESS
 }
 
-fn cost_ms(
-    trace: &Trace,
-    costs: &Costs,
-    kind: Kind,
-    percent: usize,
-    how: (usize, bool, bool),
-) -> f64 {
+fn outcome(trace: &Trace, kind: Kind, percent: usize, how: How) -> Outcome {
     let memory = trace.footprint * percent / 100;
     let setup = Setup {
         kind,
         memory,
-        aside: memory / how.0,
-        clean_aside: how.1,
-        neighbours: how.2,
+        aside: memory / how.aside,
+        clean_aside: how.clean_aside,
+        neighbours: how.neighbours,
     };
-    run(trace, setup).cost_ms(costs)
+    run(trace, setup)
 }
 
 fn header(first: &str) {
@@ -88,7 +112,12 @@ fn table(traces: &[Named], costs: Costs, percent: usize) {
     for Named { name, trace } in traces {
         print!("{name:16}{:>8}", trace.footprint);
         for (sum, kind) in logs.iter_mut().zip(Kind::ALL) {
-            let ms = cost_ms(trace, &costs, kind, percent, (8, false, true));
+            let how = How {
+                aside: 8,
+                clean_aside: false,
+                neighbours: true,
+            };
+            let ms = outcome(trace, kind, percent, how).cost_ms(&costs);
             *sum += ms.ln();
             print!("{ms:>12.1}");
         }
@@ -102,17 +131,7 @@ fn page_ins(traces: &[Named], percent: usize) {
     header("trace, pages touched");
     for Named { name, trace } in traces {
         print!("{name:16}{:>8}", trace.footprint);
-        let memory = trace.footprint * percent / 100;
-        let paged_in = Kind::ALL.map(|kind| {
-            let setup = Setup {
-                kind,
-                memory,
-                aside: memory / 16,
-                clean_aside: true,
-                neighbours: true,
-            };
-            run(trace, setup).paged_in
-        });
+        let paged_in = Kind::ALL.map(|kind| outcome(trace, kind, percent, AS_DISK).paged_in);
         let all = paged_in.iter().zip(Kind::ALL);
         let seeing = all.filter(|(_, kind)| kind.sees_only_faults());
         let best = seeing.map(|(pages, _)| *pages).min().unwrap_or(0);
@@ -134,7 +153,7 @@ fn means(first: &str, logs: &[f64], base: f64, count: usize) {
     println!();
 }
 
-fn summary(traces: &[Named], costs: Costs) {
+fn summary(traces: &[Named], costs: Costs, percents: &[usize]) {
     header("");
     let mut base = None;
     for (clean_aside, neighbours) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -142,16 +161,21 @@ fn summary(traces: &[Named], costs: Costs) {
             let mut logs = [0.0; Kind::ALL.len()];
             for (sum, kind) in logs.iter_mut().zip(Kind::ALL) {
                 for Named { trace, .. } in traces {
-                    for percent in MEMORY {
-                        let how = (aside, clean_aside, neighbours);
-                        *sum += cost_ms(trace, &costs, kind, percent, how).ln();
+                    for &percent in percents {
+                        let how = How {
+                            aside,
+                            clean_aside,
+                            neighbours,
+                        };
+                        let outcome = outcome(trace, kind, percent, how);
+                        *sum += outcome.cost_ms(&costs).ln();
                     }
                 }
             }
             let clean = if clean_aside { "all" } else { "dirty" };
             let with = if neighbours { "near" } else { "alone" };
             let base = *base.get_or_insert(logs[0]);
-            let cells = traces.len() * MEMORY.len();
+            let cells = traces.len() * percents.len();
             means(&format!("1/{aside}, {clean}, {with}"), &logs, base, cells);
         }
     }

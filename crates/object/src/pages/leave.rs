@@ -10,7 +10,7 @@ use super::*;
 impl Pages {
     /// Chooses what leaves next. `None` when nothing can.
     pub fn choose(&mut self) -> Option<Victim> {
-        while let Some((cluster, from)) = self.next_to_leave() {
+        while let Some((cluster, why)) = self.next_to_leave() {
             self.unqueue(cluster);
             let first = u64::from(cluster) * CLUSTER_PAGES;
             let granted = self.mask(cluster, |state| state == State::Granted);
@@ -21,7 +21,7 @@ impl Pages {
             }
             let (clean, dirty) = self.leaving_mask(cluster);
             if (clean, dirty) != (0, 0) {
-                let mark = self.sequences.chosen(cluster, from, self.clusters());
+                let mark = self.sequences.chosen(cluster, why, self.clusters());
                 self.table.node_mut(cluster).mark = mark;
                 return Some(Victim::Cluster {
                     first: PageIndex(first),
@@ -33,20 +33,29 @@ impl Pages {
         None
     }
 
-    /// The cluster that is to leave next, and from where.
-    fn next_to_leave(&mut self) -> Option<(u32, From)> {
+    /// The cluster that is to leave next, and why.
+    fn next_to_leave(&mut self) -> Option<(u32, Left)> {
         let clusters = self.clusters();
         let table = &self.table;
         self.sequences
             .look(clusters, |cluster| table.node(cluster).mark);
+        let rest = self.resident.oldest();
+        let Some(transit) = self.transit.oldest() else {
+            return Some((rest?, self.sequences.rest_leaves()));
+        };
+        let Some(rest) = rest else {
+            return Some((transit, Left::Transit));
+        };
         let runs = self.reads.long_runs(Sequences::long_pages(clusters));
-        let (rest, transit) = (self.resident.oldest(), self.transit.oldest());
-        let from = self.sequences.next(self.transit.clusters, runs, clusters);
-        match (rest, transit) {
-            (Some(cluster), None) => Some((cluster, from)),
-            (Some(cluster), Some(_)) if from != From::Transit => Some((cluster, from)),
-            (_, transit) => Some((transit?, From::Transit)),
-        }
+        let oldest = table.node(transit).mark;
+        let why = self
+            .sequences
+            .next(self.transit.clusters, oldest, runs, clusters);
+        let cluster = match why {
+            Left::Transit => transit,
+            _ => rest,
+        };
+        Some((cluster, why))
     }
 
     /// True when the clean pages of a chosen cluster should be moved aside, too, rather than

@@ -218,7 +218,7 @@ impl Engine {
             let chosen = self.near.choose(PageIndex(at as u64), around);
             (start, end) = (chosen.start.0 as usize, chosen.end.0 as usize);
         }
-        self.streams.brought(start as u64, end as u64);
+        self.streams.brought(at as u64, start as u64, end as u64);
         self.room(end - start);
         self.outcome.requests += 1;
         for page in start..end {

@@ -2,7 +2,7 @@
 //! beside those that are only here.
 
 use farpage_abi::{PageIndex, PageRange};
-use farpage_object::{Answer, CLUSTER_PAGES, Filled, Mapping, Pages, State, Victim};
+use farpage_object::{Answer, CLUSTER_PAGES, Filled, Mapping, Pages, State, Victim, bits};
 
 use super::engine::{Outcome, window};
 use super::{Setup, Trace};
@@ -130,6 +130,5 @@ impl Shell {
 }
 
 fn pages_of(first: PageIndex, mask: u16) -> impl Iterator<Item = PageIndex> {
-    let bits = (0..CLUSTER_PAGES).filter(move |bit| mask >> bit & 1 == 1);
-    bits.map(move |bit| PageIndex(first.0 + bit))
+    bits(mask).map(move |bit| PageIndex(first.0 + bit))
 }

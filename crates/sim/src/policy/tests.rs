@@ -90,3 +90,22 @@ fn what_stays_makes_room_when_the_program_goes_on_to_something_else() {
     let once = u64::from(size);
     assert!(came < 5 * once, "{came} pages came, of {once}");
 }
+
+#[test]
+fn what_a_long_run_left_behind_makes_room_for_what_is_in_use() {
+    // It goes through twice what fits, in order, and then stays in what nearly fills memory.
+    let used = PAGES * 31 / 32;
+    let at_random = (0..60 * PAGES).map(|i| i.wrapping_mul(2_654_435_761) % used);
+    let passes = (0..2).flat_map(|_| 0..2 * PAGES);
+    let run = program(passes.clone());
+    let trace = program(passes.chain(at_random));
+    for kind in [Kind::SecondChance, Kind::Object] {
+        let run = paged_in(&run, kind, PAGES);
+        let came = paged_in(&trace, kind, PAGES) - run;
+        assert!(
+            came < u64::from(used) * 5 / 4,
+            "{}: {came} pages came, where {used} must",
+            kind.name()
+        );
+    }
+}

@@ -11,6 +11,7 @@ mod two_lists;
 mod warmth;
 
 use super::Kind;
+use one_queue::{OneQueue, Renews};
 
 /// What a policy is told of clusters, and asked.
 pub(super) trait Policy {
@@ -39,9 +40,9 @@ pub(super) trait Policy {
 /// The policy of a kind, for so many clusters, of which `capacity` fit into memory.
 pub(super) fn policy(kind: Kind, clusters: usize, capacity: usize) -> Box<dyn Policy> {
     match kind {
-        Kind::Fifo => Box::new(one_queue::Fifo::default()),
-        Kind::SecondChance => Box::new(one_queue::SecondChance::default()),
-        Kind::Lru => Box::new(one_queue::Lru::default()),
+        Kind::Fifo => Box::new(OneQueue::new(Renews::Nothing)),
+        Kind::SecondChance => Box::new(OneQueue::new(Renews::Return)),
+        Kind::Lru => Box::new(OneQueue::new(Renews::Access)),
         Kind::Warmth => Box::new(warmth::Warmth::new(clusters, false)),
         Kind::Returning => Box::new(warmth::Warmth::new(clusters, true)),
         Kind::S3Fifo => Box::new(s3_fifo::S3Fifo::new(clusters, capacity, false)),

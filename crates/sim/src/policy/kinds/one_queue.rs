@@ -3,74 +3,54 @@
 use super::super::lists::List;
 use super::Policy;
 
-/// First in, first out.
-#[derive(Default)]
-pub(super) struct Fifo(List);
+/// What makes a cluster the newest again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Renews {
+    /// Nothing: first in, first out.
+    Nothing,
+    /// To come back from aside: second chance.
+    Return,
+    /// Each access: least recently used.
+    Access,
+}
 
-impl Policy for Fifo {
-    fn moves_aside(&self) -> bool {
-        false
-    }
+/// The oldest leaves.
+pub(super) struct OneQueue {
+    renews: Renews,
+    queue: List,
+}
 
-    fn came(&mut self, cluster: u32, _asked: bool) {
-        self.0.push_new(cluster);
-    }
-
-    fn choose(&mut self, _is_aside: &dyn Fn(u32) -> bool) -> Option<u32> {
-        self.0.pop()
-    }
-
-    fn left(&mut self, cluster: u32) {
-        self.0.remove(cluster);
+impl OneQueue {
+    pub(super) fn new(renews: Renews) -> Self {
+        let queue = List::default();
+        Self { renews, queue }
     }
 }
 
-/// What comes back from aside goes to the end.
-#[derive(Default)]
-pub(super) struct SecondChance(List);
+impl Policy for OneQueue {
+    fn moves_aside(&self) -> bool {
+        self.renews == Renews::Return
+    }
 
-impl Policy for SecondChance {
     fn came(&mut self, cluster: u32, _asked: bool) {
-        self.0.push_new(cluster);
+        self.queue.push_new(cluster);
     }
 
     fn returned(&mut self, cluster: u32) {
-        self.0.push_again(cluster);
-    }
-
-    fn choose(&mut self, _is_aside: &dyn Fn(u32) -> bool) -> Option<u32> {
-        self.0.pop()
-    }
-
-    fn left(&mut self, cluster: u32) {
-        self.0.remove(cluster);
-    }
-}
-
-/// Least recently used.
-#[derive(Default)]
-pub(super) struct Lru(List);
-
-impl Policy for Lru {
-    fn moves_aside(&self) -> bool {
-        false
-    }
-
-    fn came(&mut self, cluster: u32, _asked: bool) {
-        self.0.push_new(cluster);
+        self.queue.push_again(cluster);
     }
 
     fn touched(&mut self, cluster: u32, _next_use: u64) {
-        if self.0.contains(cluster) {
-            self.0.push_again(cluster);
+        if self.renews == Renews::Access && self.queue.contains(cluster) {
+            self.queue.push_again(cluster);
         }
     }
 
     fn choose(&mut self, _is_aside: &dyn Fn(u32) -> bool) -> Option<u32> {
-        self.0.pop()
+        self.queue.pop()
     }
 
     fn left(&mut self, cluster: u32) {
-        self.0.remove(cluster);
+        self.queue.remove(cluster);
     }
 }
