@@ -2,7 +2,8 @@
  *
  * All of the program's heap and anonymous mappings lie in one arena under userfaultfd. Only the
  * last TRACE_WINDOW pages (512 without it) are mapped; the others are moved aside, so that each
- * return to a page is a fault, and is recorded. Reads come back write-protected, so that the first write shows as well.
+ * return to a page is a fault, and is recorded. Reads come back write-protected, so that the first
+ * write shows as well.
  * What is written at exit is described in crates/sim/src/policy/trace.rs. Needs Linux 6.8 and the
  * privilege to use userfaultfd for faults of the kernel. One process, no fork. */
 #define _GNU_SOURCE
@@ -158,9 +159,10 @@ static void begin(void)
 	if (path)
 		strncpy(out_path, path, sizeof out_path - 1);
 	const char *pages = getenv("TRACE_WINDOW");
+	char *end = "";
 	if (pages)
-		window_pages = strtoul(pages, NULL, 10);
-	if (window_pages < 1 || window_pages > WINDOW_MAX) {
+		window_pages = strtoul(pages, &end, 10);
+	if (*end || window_pages < 1 || window_pages > WINDOW_MAX) {
 		dprintf(2, "recorder: TRACE_WINDOW is \"%s\": give a number from 1 to %u\n", pages, WINDOW_MAX);
 		_exit(97);
 	}

@@ -9,7 +9,7 @@ use farpage_abi::{PageIndex, PageRange};
 use crate::chance::Chances;
 use crate::near::Near;
 use crate::queue::{Place, Queue};
-use crate::sequences::{Left, Mark, Sequences};
+use crate::sequences::{Mark, Sequences, Why};
 use crate::state::{CLUSTER_PAGES, State};
 use crate::stream::{Plan, Streams};
 use crate::table::{BLOCK_PAGES, Table};
@@ -518,11 +518,9 @@ impl Pages {
             self.set(page.0, State::PagingIn);
         }
         // The run of the fault goes on behind what is really asked for.
-        let mut run_pages = 0;
-        if let Some(page) = waited {
-            run_pages = self.reads.run_pages(page.0);
-            self.reads.brought(page.0, pages.start.0, pages.end.0);
-        }
+        let run_pages = waited.map_or(0, |page| {
+            self.reads.brought(page.0, pages.start.0, pages.end.0)
+        });
         for cluster in clusters_of(pages) {
             self.comes(cluster, run_pages);
         }

@@ -32,7 +32,7 @@ const WATCHED: usize = 32;
 
 /// Why a cluster was chosen to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum Why {
     /// It has not been.
     Not,
     /// It was the oldest of the rest.
@@ -49,7 +49,7 @@ pub(crate) enum Left {
 pub(crate) struct Mark {
     /// When it came, or when it was chosen to leave.
     at: u32,
-    left: Left,
+    why: Why,
     /// Its place is in transit.
     pub(crate) is_transit: bool,
 }
@@ -58,7 +58,7 @@ impl Mark {
     /// Nothing.
     pub(crate) const NONE: Self = Self {
         at: 0,
-        left: Left::Not,
+        why: Why::Not,
         is_transit: false,
     };
 }
@@ -109,22 +109,22 @@ impl Sequences {
         let mut is_transit = is_long;
         let away = self.chosen.wrapping_sub(mark.at);
         if u64::from(away) <= SOON * clusters {
-            match mark.left {
-                Left::Transit if is_long => {
+            match mark.why {
+                Why::Transit if is_long => {
                     let before = if self.away == 0 { away } else { self.away };
                     self.away = ((7 * u64::from(before) + u64::from(away)) / 8) as u32;
                     is_transit = !self.stays(stretch(clusters));
                 }
-                Left::MadeRoom => {
+                Why::MadeRoom => {
                     self.every = (self.every * 2).min(EVERY[1]);
                     is_transit = false;
                 }
-                Left::Not | Left::Oldest | Left::Transit => {}
+                Why::Not | Why::Oldest | Why::Transit => {}
             }
         }
         Mark {
             at: self.chosen,
-            left: Left::Not,
+            why: Why::Not,
             is_transit,
         }
     }
@@ -144,39 +144,45 @@ impl Sequences {
     }
 
     /// Why the next cluster leaves, if transit and the rest both have some. There are `transit`
-    /// clusters in transit, of the `oldest` of which this is remembered, and so many long `runs` go on.
-    pub(crate) fn next(&self, transit: u64, oldest: Mark, runs: u64, clusters: u64) -> Left {
+    /// clusters in transit, of the `oldest` of which this is remembered, and so many long runs go on.
+    pub(crate) fn next(
+        &self,
+        transit: u64,
+        oldest: Mark,
+        clusters: u64,
+        long_runs: impl FnOnce() -> u64,
+    ) -> Why {
         let is_stale = u64::from(self.chosen.wrapping_sub(oldest.at)) > clusters;
-        let is_full = transit * PART * RUNS > clusters * runs.max(RUNS);
-        if is_stale || is_full && self.to_make_room == 0 {
-            return Left::Transit;
+        let is_full = || transit * PART * RUNS > clusters * long_runs().max(RUNS);
+        if is_stale || self.to_make_room == 0 && is_full() {
+            return Why::Transit;
         }
         self.rest_leaves()
     }
 
     /// Why the oldest of the rest leaves, if it does.
-    pub(crate) fn rest_leaves(&self) -> Left {
+    pub(crate) fn rest_leaves(&self) -> Why {
         match self.to_make_room {
-            0 => Left::Oldest,
-            _ => Left::MadeRoom,
+            0 => Why::Oldest,
+            _ => Why::MadeRoom,
         }
     }
 
     /// A cluster was chosen to leave. Returns what is to be remembered of it.
-    pub(crate) fn chosen(&mut self, cluster: u32, mut why: Left, clusters: u64) -> Mark {
+    pub(crate) fn chosen(&mut self, cluster: u32, mut why: Why, clusters: u64) -> Mark {
         self.chosen = self.chosen.wrapping_add(1);
-        if why == Left::MadeRoom {
+        if why == Why::MadeRoom {
             self.to_make_room = self.to_make_room.saturating_sub(1);
             let is_watched = self.made_room == 0 && self.watch(cluster);
             if !is_watched {
-                why = Left::Oldest;
+                why = Why::Oldest;
             }
             self.made_room = (self.made_room + 1) % stretch(clusters);
         }
         Mark {
             at: self.chosen,
-            left: why,
-            is_transit: why == Left::Transit,
+            why,
+            is_transit: why == Why::Transit,
         }
     }
 
@@ -201,7 +207,7 @@ impl Sequences {
             self.oldest = (self.oldest + 1) % WATCHED;
             self.watches -= 1;
             let mark = mark(cluster);
-            if (mark.at, mark.left) == (at, Left::MadeRoom) {
+            if (mark.at, mark.why) == (at, Why::MadeRoom) {
                 self.every = (self.every / 4).max(1);
             }
         }

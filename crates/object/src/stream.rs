@@ -86,11 +86,14 @@ impl Streams {
     }
 
     /// The fault on `page`, which need not be the last, brings in the pages from `start` up to `end`:
-    /// its run goes on beyond them.
-    pub fn brought(&mut self, page: u64, start: u64, end: u64) {
-        if let Some(at) = self.of(page) {
-            (self.streams[at].start, self.streams[at].end) = (start, end);
-        }
+    /// its run goes on beyond them. Returns how many pages the run has brought in before.
+    pub fn brought(&mut self, page: u64, start: u64, end: u64) -> u64 {
+        let Some(at) = self.of(page) else {
+            return 0;
+        };
+        let stream = &mut self.streams[at];
+        (stream.start, stream.end) = (start, end);
+        stream.run
     }
 
     /// How many pages the run of the fault on `page` has brought in before it.

@@ -25,6 +25,13 @@ struct How {
     neighbours: bool,
 }
 
+/// As memory with compressed pages behind it is: pages that have a copy are dropped at once.
+const AS_COMPRESSED: How = How {
+    aside: 8,
+    clean_aside: false,
+    neighbours: true,
+};
+
 /// As paging to a disk is.
 const AS_DISK: How = How {
     aside: 16,
@@ -112,12 +119,7 @@ fn table(traces: &[Named], costs: Costs, percent: usize) {
     for Named { name, trace } in traces {
         print!("{name:16}{:>8}", trace.footprint);
         for (sum, kind) in logs.iter_mut().zip(Kind::ALL) {
-            let how = How {
-                aside: 8,
-                clean_aside: false,
-                neighbours: true,
-            };
-            let ms = outcome(trace, kind, percent, how).cost_ms(&costs);
+            let ms = outcome(trace, kind, percent, AS_COMPRESSED).cost_ms(&costs);
             *sum += ms.ln();
             print!("{ms:>12.1}");
         }

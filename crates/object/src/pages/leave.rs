@@ -34,7 +34,7 @@ impl Pages {
     }
 
     /// The cluster that is to leave next, and why.
-    fn next_to_leave(&mut self) -> Option<(u32, Left)> {
+    fn next_to_leave(&mut self) -> Option<(u32, Why)> {
         let clusters = self.clusters();
         let table = &self.table;
         self.sequences
@@ -44,15 +44,15 @@ impl Pages {
             return Some((rest?, self.sequences.rest_leaves()));
         };
         let Some(rest) = rest else {
-            return Some((transit, Left::Transit));
+            return Some((transit, Why::Transit));
         };
-        let runs = self.reads.long_runs(Sequences::long_pages(clusters));
         let oldest = table.node(transit).mark;
+        let long_runs = || self.reads.long_runs(Sequences::long_pages(clusters));
         let why = self
             .sequences
-            .next(self.transit.clusters, oldest, runs, clusters);
+            .next(self.transit.clusters, oldest, clusters, long_runs);
         let cluster = match why {
-            Left::Transit => transit,
+            Why::Transit => transit,
             _ => rest,
         };
         Some((cluster, why))

@@ -22,8 +22,10 @@ pub(super) struct OneQueue {
 
 impl OneQueue {
     pub(super) fn new(renews: Renews) -> Self {
-        let queue = List::default();
-        Self { renews, queue }
+        Self {
+            renews,
+            queue: List::default(),
+        }
     }
 }
 
