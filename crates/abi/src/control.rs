@@ -14,7 +14,7 @@ use crate::trace::TraceRing;
 /// First word of a control block.
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"farpage\0");
 /// Layout version; a mismatch is refused.
-pub const CONTROL_VERSION: u32 = 3;
+pub const CONTROL_VERSION: u32 = 4;
 /// Processes that one tree can have at a time with accounts of their own.
 pub const TASKS_MAX: usize = 4096;
 /// Paging files of one tree, over its whole life.
@@ -335,6 +335,9 @@ pub struct Control {
     /// Size of the compressed tier that proved best, bytes; 0: nothing is known yet.
     /// [`BEST_IS_NONE`]: to have none.
     pub compressed_best_bytes: AtomicU64,
+    /// Memory that a buffer of a task may keep while nobody uses it, bytes; 0: all of it. Buffers
+    /// come on top of the budget.
+    pub buffer_bytes: AtomicU64,
     /// Anonymous private mappings below this size are left alone, bytes.
     pub threshold_bytes: AtomicU64,
     /// Sum over tasks of their resident bytes; the budget is checked against this.
@@ -367,6 +370,14 @@ impl Control {
         self.resident_bytes.load(Ordering::Relaxed) + self.compressed_bytes.load(Ordering::Relaxed)
     }
 
+    /// Memory that a buffer of a task may keep while nobody uses it, bytes.
+    pub fn buffer_bytes(&self) -> usize {
+        match self.buffer_bytes.load(Ordering::Relaxed) {
+            0 => usize::MAX,
+            bytes => bytes as usize,
+        }
+    }
+
     /// True when the tree, once `bytes` more are mapped, has mapped about as much as the budget or
     /// more: memory must be managed.
     pub fn is_tight_with(&self, bytes: u64) -> bool {
@@ -393,18 +404,23 @@ impl Control {
         Some(slot)
     }
 
+    /// The slots up to the highest that was ever claimed. To look at the others would take memory
+    /// for them.
+    pub fn slots(&self) -> &[TaskSlot] {
+        let high = self.tasks_high.load(Ordering::Acquire) as usize;
+        &self.tasks[..high.min(TASKS_MAX)]
+    }
+
     /// The slot of process `pid`.
     pub fn slot_of(&self, pid: u32) -> Option<usize> {
-        let high = self.tasks_high.load(Ordering::Acquire) as usize;
         let own = |slot: &TaskSlot| slot.pid.load(Ordering::Acquire) == pid;
-        self.tasks[..high.min(TASKS_MAX)].iter().position(own)
+        self.slots().iter().position(own)
     }
 
     /// The task that is charged most memory, `slot` left aside. `None`: no other is charged any.
     pub fn largest_but(&self, slot: usize) -> Option<&TaskSlot> {
-        let high = self.tasks_high.load(Ordering::Acquire) as usize;
         let resident = |task: &TaskSlot| task.counters.resident_bytes.load(Ordering::Relaxed);
-        let others = self.tasks[..high.min(TASKS_MAX)].iter().enumerate();
+        let others = self.slots().iter().enumerate();
         let held = others.filter(|(at, task)| *at != slot && resident(task) > 0);
         held.map(|(_, task)| task).max_by_key(|task| resident(task))
     }

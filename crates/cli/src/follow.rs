@@ -16,6 +16,10 @@ const PAGING_BYTES: u64 = 6 << 20;
 /// Part of what is left by which the budget rises at a look: what the program takes besides grows
 /// with what it uses, and is seen only then.
 const RISE: u64 = 8;
+/// Part of the budget that each buffer which pages go through may keep while nobody uses it. What
+/// it keeps the program does not get; to get it again costs less than a page from the disk.
+const BUFFER: u64 = 1024;
+const BUFFER_LEAST: u64 = 32 << 10;
 
 /// Follows the cgroups of this process.
 pub struct Follow {
@@ -29,6 +33,8 @@ impl Follow {
     pub fn new(control: &'static Control) -> Option<Self> {
         let highest = control.budget_bytes.load(Ordering::Relaxed);
         let cgroups = MemoryCgroups::own()?;
+        let kept = (highest / BUFFER).max(BUFFER_LEAST);
+        control.buffer_bytes.store(kept, Ordering::Relaxed);
         Some(Self {
             cgroups,
             control,

@@ -24,7 +24,7 @@ impl Totals {
         control.past.each(|name, counter| {
             totals.values.push((name, counter.load(Ordering::Relaxed)));
         });
-        for task in &control.tasks {
+        for task in control.slots() {
             if task.pid.load(Ordering::Acquire) != 0 {
                 totals.add(&task.counters);
             }
@@ -258,6 +258,9 @@ mod tests {
 
     fn task(control: &Control, slot: usize, faults: u64, stall_max: u64) {
         let task = &control.tasks[slot];
+        control
+            .tasks_high
+            .fetch_max(slot as u32 + 1, Ordering::Relaxed);
         task.pid.store(100 + slot as u32, Ordering::Release);
         task.counters.faults.store(faults, Ordering::Relaxed);
         task.counters
@@ -277,6 +280,23 @@ mod tests {
         assert_eq!(Totals::of(control), before, "a dead task still counts");
         task(control, 5, 1, 0);
         assert_eq!(Totals::of(control).get("faults"), 31);
+    }
+
+    #[test]
+    fn slots_that_nobody_claimed_take_no_memory() {
+        use std::os::unix::fs::MetadataExt;
+
+        let (fd, control) = farpage_sys::control::create().unwrap();
+        let taken = || {
+            let file = std::fs::metadata(format!("/proc/self/fd/{}", fd.0)).unwrap();
+            file.blocks() * 512
+        };
+        let before = taken();
+        task(control, 0, 10, 7);
+        assert_eq!(Totals::of(control).get("faults"), 10);
+        assert!(control.largest_but(1).is_none());
+        assert!(taken() <= before + (16 << 10), "{} bytes", taken());
+        farpage_sys::file::close(fd);
     }
 
     #[test]

@@ -42,6 +42,11 @@ impl Gauges {
         &self.control.tasks[self.slot()].counters
     }
 
+    /// See [`Control::buffer_bytes`].
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.control.buffer_bytes()
+    }
+
     /// Charges one segment of RAM if the tier's size is below `limit` and, with `in_budget`, the
     /// budget allows it: kernels keep room for it.
     pub(crate) fn try_charge(&self, limit: u64, in_budget: bool) -> bool {

@@ -250,11 +250,26 @@ impl DefaultPager {
     /// Reads all parts at once. Stops at the first page that cannot be had.
     fn read_parts(&self, run: &Run, buffer: &mut [u8]) -> Result<usize, PagerError> {
         let mut reader = self.readers.lend();
+        let read = self.read_parts_by(&mut reader, run, buffer);
+        let kept = self.shared.gauges.buffer_bytes();
+        let bounced = run.parts().iter().map(|part| part.source.bounced());
+        if bounced.sum::<usize>() > kept {
+            reader.bounce.shrink(kept);
+        }
+        read
+    }
+
+    fn read_parts_by(
+        &self,
+        reader: &mut Reader,
+        run: &Run,
+        buffer: &mut [u8],
+    ) -> Result<usize, PagerError> {
         let Reader {
             bounce,
             decoder,
             ring,
-        } = &mut *reader;
+        } = reader;
         let failed = self.fetch(run, bounce, ring, buffer);
         let (mut count, mut bounced) = (0, 0);
         for (index, part) in run.parts().iter().enumerate() {

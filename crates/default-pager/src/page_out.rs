@@ -45,6 +45,8 @@ pub(crate) struct Writer {
     scratch: Buffer,
     /// Raw pages that are not aligned on their way to a file.
     gather: Buffer,
+    /// Bytes of both that the present chunk has taken at most.
+    taken: usize,
     fates: Vec<Fate>,
 }
 
@@ -57,8 +59,17 @@ impl Writer {
             fast: Fast::new(),
             scratch: Buffer::new(CHUNK_PAGES * record + HEADER + ROOM_BYTES).ok()?,
             gather: Buffer::new(CHUNK_PAGES * PAGE_BYTES).ok()?,
+            taken: 0,
             fates,
         })
+    }
+
+    /// Gives memory back when a chunk has taken more than what a buffer may keep.
+    fn shrink(&mut self, kept: usize) {
+        if core::mem::take(&mut self.taken) > kept {
+            self.scratch.shrink(kept);
+            self.gather.shrink(kept);
+        }
     }
 }
 
@@ -102,6 +113,7 @@ impl DefaultPager {
             .store_records(&mut writer, chunk)
             .and_then(|()| self.store_raw(&mut writer, chunk));
         self.state.lock().table.let_go(chunk.object, pages);
+        writer.shrink(self.shared.gauges.buffer_bytes());
         self.tidy();
         stored
     }
@@ -155,6 +167,7 @@ impl DefaultPager {
             };
             writer.fates.push(fate);
         }
+        writer.taken = at;
     }
 
     /// Appends records to the compressed tier; those that find no room there become raw.
@@ -327,7 +340,9 @@ impl DefaultPager {
         for (copy, index) in gathered.zip(indices) {
             copy.copy_from_slice(page(index));
         }
-        file::pwrite_all(fd, &writer.gather[..indices.len() * PAGE_BYTES], offset)
+        let bytes = indices.len() * PAGE_BYTES;
+        writer.taken = writer.taken.max(bytes);
+        file::pwrite_all(fd, &writer.gather[..bytes], offset)
     }
 
     fn finish_run(&self, chunk: Chunk<'_>, indices: &[u8], run: &SlotRun, written: bool) {

@@ -173,7 +173,8 @@ impl Account {
     pub(crate) fn count_tasks(&self) {
         const LOOKED_AT: usize = 256;
         let holds = |task: &&TaskSlot| task.counters.resident_bytes.load(Ordering::Relaxed) != 0;
-        let tasks = self.control.tasks[..LOOKED_AT].iter().filter(holds).count();
+        let slots = self.control.slots().iter().take(LOOKED_AT);
+        let tasks = slots.filter(holds).count();
         self.tasks.store(tasks.max(1) as u64, Ordering::Relaxed);
     }
 

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 
 use farpage_abi::PAGE_BYTES;
 use farpage_pagers::PagerError;
-use farpage_sys::{Errno, mem, time};
+use farpage_sys::{Errno, time};
 
 use crate::follow::Follower;
 use crate::full;
@@ -24,7 +24,9 @@ pub(crate) const BUFFER_PAGES: usize = 512;
 
 /// Where a handler has pages put before they go into the program. Mapped once per handler.
 pub struct Buffer {
-    address: usize,
+    memory: farpage_sys::buffer::Buffer,
+    /// Pages from the start that may have taken memory.
+    used: usize,
 }
 
 impl Buffer {
@@ -33,20 +35,22 @@ impl Buffer {
     /// # Errors
     /// As `mmap(2)`.
     pub fn new() -> Result<Self, Errno> {
-        mem::map_anonymous(BUFFER_PAGES * PAGE_BYTES).map(|address| Self { address })
+        let memory = farpage_sys::buffer::Buffer::new(BUFFER_PAGES * PAGE_BYTES)?;
+        Ok(Self { memory, used: 0 })
     }
 
     pub(crate) fn bytes(&mut self, pages: usize) -> &mut [u8] {
         assert!(pages <= BUFFER_PAGES, "a page-in larger than the buffer");
-        // SAFETY: the mapping has BUFFER_PAGES pages, lives as long as this buffer, and is its alone.
-        unsafe { core::slice::from_raw_parts_mut(self.address as *mut u8, pages * PAGE_BYTES) }
+        self.used = self.used.max(pages);
+        &mut self.memory[..pages * PAGE_BYTES]
     }
-}
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: this buffer's own, and nobody borrows it any more.
-        let _ = unsafe { mem::unmap(self.address, BUFFER_PAGES * PAGE_BYTES) };
+    /// Gives the memory of all but the first `kept` pages back to the system.
+    pub(crate) fn shrink(&mut self, kept: usize) {
+        if self.used > kept {
+            self.memory.shrink(kept * PAGE_BYTES);
+            self.used = kept;
+        }
     }
 }
 

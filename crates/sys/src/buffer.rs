@@ -2,6 +2,8 @@
 
 use core::ops::{Deref, DerefMut};
 
+use farpage_abi::PAGE_BYTES;
+
 use crate::mem;
 use crate::raw::Result;
 
@@ -19,6 +21,14 @@ impl Buffer {
     pub fn new(bytes: usize) -> Result<Self> {
         let at = mem::map_anonymous(bytes)?;
         Ok(Self { at, bytes })
+    }
+
+    /// Gives the memory of all but the first `kept` bytes back to the system. What lay there is
+    /// zeros afterwards, or as it was where memory is wired.
+    pub fn shrink(&mut self, kept: usize) {
+        let kept = kept.next_multiple_of(PAGE_BYTES).min(self.bytes);
+        // SAFETY: this buffer's own, and nobody borrows it. Linux refuses for wired memory.
+        let _ = unsafe { mem::advise(self.at + kept, self.bytes - kept, mem::MADV_DONTNEED) };
     }
 }
 
@@ -55,6 +65,17 @@ mod tests {
         assert_eq!(buffer.as_ptr() as usize % 4096, 0);
         assert!(buffer.iter().all(|&byte| byte == 0));
         buffer[8191] = 7;
+        assert_eq!(buffer[8191], 7);
+    }
+
+    #[test]
+    fn a_buffer_that_shrinks_keeps_its_first_pages() {
+        let mut buffer = Buffer::new(4 * 4096).unwrap();
+        buffer.fill(7);
+        buffer.shrink(4097);
+        let there = [0, 8191, 8192, 16383].map(|at: usize| buffer[at]);
+        assert_eq!(there, [7, 7, 0, 0]);
+        buffer.shrink(1 << 20);
         assert_eq!(buffer[8191], 7);
     }
 }

@@ -79,8 +79,7 @@ impl Tasks {
 
     /// Looks at every slot once.
     fn notice(self: &Arc<Self>) {
-        let high = self.control.tasks_high.load(Ordering::Acquire) as usize;
-        for (slot, task) in self.control.tasks[..high.min(TASKS_MAX)].iter().enumerate() {
+        for (slot, task) in self.control.slots().iter().enumerate() {
             let process = task.pid.load(Ordering::Acquire);
             if process == 0 || process > PIDS_MAX {
                 continue;

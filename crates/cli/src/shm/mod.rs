@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use farpage_abi::{Control, TASKS_MAX, Tier};
+use farpage_abi::{Control, Tier};
 use farpage_default_pager::DefaultPager;
 use farpage_host::Objects;
 use serde::{Deserialize, Serialize};
@@ -197,8 +197,7 @@ impl Shm {
 
 /// True while a task of the run lives.
 fn has_tasks(control: &Control) -> bool {
-    let high = control.tasks_high.load(Ordering::Acquire) as usize;
-    control.tasks[..high.min(TASKS_MAX)].iter().any(|task| {
+    control.slots().iter().any(|task| {
         let pid = task.pid.load(Ordering::Acquire);
         pid != 0 && pid != std::process::id() && pid <= i32::MAX as u32
     })

@@ -197,6 +197,37 @@ fn without_ram_a_run_takes_what_its_cgroup_leaves_and_no_more() {
     assert!(used > 215 * MIB, "{} MiB of 256", used / MIB);
 }
 
+#[test]
+fn in_a_cgroup_buffers_give_back_what_large_page_ins_and_page_outs_took() {
+    let Ok(cgroup) = farpage_test_machine::Cgroup::new("besides", LIMIT, false) else {
+        println!("skipped: this user may not make a memory cgroup");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("besides");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/besides.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall"])
+        .arg(source)
+        .arg("-o")
+        .arg(&program);
+    assert!(cc.status().expect("cc is there").success());
+    let mut run = cgroup.command(Path::new(env!("CARGO_BIN_EXE_farpage")));
+    run.args(["run", "--quiet", "--spill", "/var/tmp", "--compressed"]);
+    let ran = run.args(["1M", "--"]).arg(program).output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    let kib: u64 = String::from_utf8(ran.stdout)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    // A MiB of these are the compressed tier; with full buffers it would be 5800.
+    assert!(
+        kib < 4000,
+        "{kib} KiB are besides what the program asked for"
+    );
+}
+
 /// The host kernel, its default pager and the program in one cgroup, which is full of a file's cache that
 /// is read again and again; a second default pager takes the place of the first, by turns.
 #[test]

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use farpage_abi::TASKS_MAX;
+use farpage_abi::TaskSlot;
 use farpage_abi::shm::Shm;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
@@ -150,11 +150,9 @@ fn is_of_the_run(pid: u32) -> bool {
     let Some(control) = start::control() else {
         return true;
     };
-    let high = control.tasks_high.load(Ordering::Acquire) as usize;
-    let mut tasks = control.tasks[..high.min(TASKS_MAX)].iter();
     let number = |pid: u32| pid & i32::MAX as u32;
-    tasks.any(|task| number(task.pid.load(Ordering::Acquire)) == pid)
-        || process::kill(pid, 0) == Err(Errno::ESRCH)
+    let is_it = |task: &TaskSlot| number(task.pid.load(Ordering::Acquire)) == pid;
+    control.slots().iter().any(is_it) || process::kill(pid, 0) == Err(Errno::ESRCH)
 }
 
 /// A process that is not of the run gets this: a memory file that is no object is none for ever.
