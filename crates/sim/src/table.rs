@@ -25,8 +25,8 @@ struct How {
     neighbours: bool,
 }
 
-/// As memory with compressed pages behind it is: pages that have a copy are dropped at once.
-const AS_COMPRESSED: How = How {
+/// What the first tables compare policies with, for both tiers.
+const USUAL: How = How {
     aside: 8,
     clean_aside: false,
     neighbours: true,
@@ -119,7 +119,7 @@ fn table(traces: &[Named], costs: Costs, percent: usize) {
     for Named { name, trace } in traces {
         print!("{name:16}{:>8}", trace.footprint);
         for (sum, kind) in logs.iter_mut().zip(Kind::ALL) {
-            let ms = outcome(trace, kind, percent, AS_COMPRESSED).cost_ms(&costs);
+            let ms = outcome(trace, kind, percent, USUAL).cost_ms(&costs);
             *sum += ms.ln();
             print!("{ms:>12.1}");
         }

@@ -75,6 +75,17 @@ impl Drop for Cgroup {
     }
 }
 
+/// Compiles a program of `tests/programs` into `dir`.
+fn compiled(name: &str, dir: &Path) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let program = dir.join(name);
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-pthread", "-o"]).arg(&program);
+    cc.arg(sources.join(name).with_extension("c"));
+    assert!(cc.status().expect("cc is there").success());
+    program
+}
+
 #[test]
 fn a_program_finishes_where_no_memory_is_left() {
     let Some(cgroup) = Cgroup::new("pressure") else {
@@ -83,17 +94,7 @@ fn a_program_finishes_where_no_memory_is_left() {
     };
     let folder = tempfile::tempdir().expect("a directory");
     let dir = folder.path();
-    let (program, cache) = (dir.join("full"), dir.join("cache"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/full.c");
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-Wall", "-pthread"]).arg(source);
-    assert!(
-        cc.arg("-o")
-            .arg(&program)
-            .status()
-            .expect("cc is there")
-            .success()
-    );
+    let (program, cache) = (compiled("full", dir), dir.join("cache"));
     let line = format!(
         "echo $$ > {}/cgroup.procs && dd if=/dev/zero of={} bs=1M count=128 conv=fsync 2>/dev/null && \
          exec {} run --quiet --ram 64M --spill {} -- {} {}",
@@ -204,14 +205,7 @@ fn in_a_cgroup_buffers_give_back_what_large_page_ins_and_page_outs_took() {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("besides");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/besides.c");
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-Wall"])
-        .arg(source)
-        .arg("-o")
-        .arg(&program);
-    assert!(cc.status().expect("cc is there").success());
+    let program = compiled("besides", folder.path());
     let mut run = cgroup.command(Path::new(env!("CARGO_BIN_EXE_farpage")));
     run.args(["run", "--quiet", "--spill", "/var/tmp", "--compressed"]);
     let ran = run.args(["1M", "--"]).arg(program).output().unwrap();

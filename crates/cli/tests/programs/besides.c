@@ -1,8 +1,6 @@
 /* Goes through more memory than there is, and prints how many KiB lie in anonymous memory that is
  * not managed: Farpage's own, in its agent, and the little that the C library has. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #define BYTES (160ul << 20)
