@@ -256,29 +256,26 @@ mod tests {
         control
     }
 
-    fn task(control: &Control, slot: usize, faults: u64, stall_max: u64) {
-        let task = &control.tasks[slot];
-        control
-            .tasks_high
-            .fetch_max(slot as u32 + 1, Ordering::Relaxed);
-        task.pid.store(100 + slot as u32, Ordering::Release);
-        task.counters.faults.store(faults, Ordering::Relaxed);
-        task.counters
-            .stall_ns_max
-            .store(stall_max, Ordering::Relaxed);
+    /// What a task counts, in a slot of its own.
+    fn task(control: &Control, faults: u64, stall_max: u64) -> usize {
+        let slot = control.claim_another(100).unwrap();
+        let counters = &control.tasks[slot].counters;
+        counters.faults.store(faults, Ordering::Relaxed);
+        counters.stall_ns_max.store(stall_max, Ordering::Relaxed);
+        slot
     }
 
     #[test]
     fn totals_are_over_live_and_past_tasks() {
         let control = control();
-        task(control, 0, 10, 7);
-        task(control, 5, 20, 9);
+        task(control, 10, 7);
+        let dies = task(control, 20, 9);
         let before = Totals::of(control);
         assert_eq!(before.get("faults"), 30);
         assert_eq!(before.get("stall_ns_max"), 9, "a maximum is not a sum");
-        control.reap(5);
+        control.reap(dies);
         assert_eq!(Totals::of(control), before, "a dead task still counts");
-        task(control, 5, 1, 0);
+        assert_eq!(task(control, 1, 0), dies);
         assert_eq!(Totals::of(control).get("faults"), 31);
     }
 
@@ -292,7 +289,7 @@ mod tests {
             file.blocks() * 512
         };
         let before = taken();
-        task(control, 0, 10, 7);
+        task(control, 10, 7);
         assert_eq!(Totals::of(control).get("faults"), 10);
         assert!(control.largest_but(1).is_none());
         assert!(taken() <= before + (16 << 10), "{} bytes", taken());
@@ -303,11 +300,11 @@ mod tests {
     fn counters_never_fall_and_gauges_may() {
         let control = control();
         let mut sampler = Sampler::new(control, false);
-        task(control, 0, 10, 0);
-        let spilled = &control.tasks[0].counters.spilled_bytes;
+        let counters = &control.tasks[task(control, 10, 0)].counters;
+        let spilled = &counters.spilled_bytes;
         spilled.store(4096, Ordering::Relaxed);
         sampler.take(1);
-        task(control, 0, 4, 0);
+        counters.faults.store(4, Ordering::Relaxed);
         spilled.store(0, Ordering::Relaxed);
         let sample = sampler.take(2);
         assert_eq!(sample.faults, 10);

@@ -118,7 +118,7 @@ impl DefaultPager {
         while done < found.count {
             let first = found.first + done as u64;
             let range = PageRange::new(first, found.first + found.count as u64);
-            let buffer = &mut buffer[..range.bytes() as usize];
+            let buffer = buffer.room(range.bytes() as usize);
             let request = DataRequest::new(found.object, range, 1, Access::Read, buffer);
             let Ok(count) = self.copy_out(request) else {
                 return;

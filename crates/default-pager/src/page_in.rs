@@ -251,11 +251,7 @@ impl DefaultPager {
     fn read_parts(&self, run: &Run, buffer: &mut [u8]) -> Result<usize, PagerError> {
         let mut reader = self.readers.lend();
         let read = self.read_parts_by(&mut reader, run, buffer);
-        let kept = self.shared.gauges.buffer_bytes();
-        let bounced = run.parts().iter().map(|part| part.source.bounced());
-        if bounced.sum::<usize>() > kept {
-            reader.bounce.shrink(kept);
-        }
+        reader.bounce.shrink(self.shared.gauges.buffer_bytes());
         read
     }
 
@@ -270,7 +266,7 @@ impl DefaultPager {
             decoder,
             ring,
         } = reader;
-        let failed = self.fetch(run, bounce, ring, buffer);
+        let failed = self.fetch(run, bounce.room(run.bounced()), ring, buffer);
         let (mut count, mut bounced) = (0, 0);
         for (index, part) in run.parts().iter().enumerate() {
             if let Some((at, error)) = failed
@@ -354,9 +350,8 @@ impl DefaultPager {
     ) -> Result<(), PagerError> {
         let offset = place.offset() + (first * PAGE_BYTES) as u64;
         let mut reader = self.readers.lend();
-        let bounce = &mut reader.bounce;
-        for (step, part) in (0u64..).zip(buffer.chunks_mut(bounce.len())) {
-            let there = &mut bounce[..part.len()];
+        for (step, part) in (0u64..).zip(buffer.chunks_mut(BOUNCE_BYTES)) {
+            let there = reader.bounce.room(part.len());
             self.read_file(place, there, offset + step * BOUNCE_BYTES as u64)?;
             part.copy_from_slice(there);
         }

@@ -45,8 +45,6 @@ pub(crate) struct Writer {
     scratch: Buffer,
     /// Raw pages that are not aligned on their way to a file.
     gather: Buffer,
-    /// Bytes of both that the present chunk has taken at most.
-    taken: usize,
     fates: Vec<Fate>,
 }
 
@@ -59,17 +57,14 @@ impl Writer {
             fast: Fast::new(),
             scratch: Buffer::new(CHUNK_PAGES * record + HEADER + ROOM_BYTES).ok()?,
             gather: Buffer::new(CHUNK_PAGES * PAGE_BYTES).ok()?,
-            taken: 0,
             fates,
         })
     }
 
     /// Gives memory back when a chunk has taken more than what a buffer may keep.
     fn shrink(&mut self, kept: usize) {
-        if core::mem::take(&mut self.taken) > kept {
-            self.scratch.shrink(kept);
-            self.gather.shrink(kept);
-        }
+        self.scratch.shrink(kept);
+        self.gather.shrink(kept);
     }
 }
 
@@ -153,7 +148,7 @@ impl DefaultPager {
             } else if !packs || !self.misses.worth_trying(object, number) {
                 Fate::Raw
             } else {
-                let room = &mut writer.scratch[at..];
+                let room = &mut writer.scratch.room(at + HEADER + ROOM_BYTES)[at..];
                 let length = writer.fast.compress(page.bytes, &mut room[HEADER..]);
                 self.misses.note(object, number, length.is_some());
                 length.map_or(Fate::Raw, |length| {
@@ -167,7 +162,6 @@ impl DefaultPager {
             };
             writer.fates.push(fate);
         }
-        writer.taken = at;
     }
 
     /// Appends records to the compressed tier; those that find no room there become raw.
@@ -336,13 +330,11 @@ impl DefaultPager {
             }
             return file::pwritev_all(fd, &parts[..indices.len()], offset);
         }
-        let gathered = writer.gather.chunks_exact_mut(PAGE_BYTES);
-        for (copy, index) in gathered.zip(indices) {
+        let gathered = writer.gather.room(indices.len() * PAGE_BYTES);
+        for (copy, index) in gathered.chunks_exact_mut(PAGE_BYTES).zip(indices) {
             copy.copy_from_slice(page(index));
         }
-        let bytes = indices.len() * PAGE_BYTES;
-        writer.taken = writer.taken.max(bytes);
-        file::pwrite_all(fd, &writer.gather[..bytes], offset)
+        file::pwrite_all(fd, gathered, offset)
     }
 
     fn finish_run(&self, chunk: Chunk<'_>, indices: &[u8], run: &SlotRun, written: bool) {

@@ -93,6 +93,11 @@ impl Run {
         &self.parts[..self.parts_count]
     }
 
+    /// Bytes of records that are read to have its pages.
+    pub(crate) fn bounced(&self) -> usize {
+        self.parts().iter().map(|part| part.source.bounced()).sum()
+    }
+
     pub(crate) fn segments(&self) -> impl Iterator<Item = u32> {
         self.parts().iter().filter_map(|part| part.source.segment())
     }
@@ -191,7 +196,7 @@ fn start(state: &State, location: Location) -> Option<(Source, u32)> {
 /// Adds the next page, which lies in `source`, to the last part of a run, or as another part.
 /// False when it takes another request.
 fn take(run: &mut Run, source: Source, parts_max: usize) -> bool {
-    let bounced: usize = run.parts().iter().map(|part| part.source.bounced()).sum();
+    let bounced = run.bounced();
     let number = run.parts_count;
     if number > 0 {
         let last = &mut run.parts[number - 1];

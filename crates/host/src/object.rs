@@ -681,7 +681,7 @@ impl Object {
             None => (1, Access::Read),
         };
         let number = || self.host.ask(asked);
-        let into = &mut buffer[..bytes];
+        let into = buffer.room(bytes);
         let mut request = DataRequest::new(self.number, asked.pages, needed, access, into);
         if asked.wanted.is_none() {
             request = request.ahead_of_need();

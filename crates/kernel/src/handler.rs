@@ -23,11 +23,7 @@ const LOOK_NS: u64 = 20_000_000;
 pub(crate) const BUFFER_PAGES: usize = 512;
 
 /// Where a handler has pages put before they go into the program. Mapped once per handler.
-pub struct Buffer {
-    memory: farpage_sys::buffer::Buffer,
-    /// Pages from the start that may have taken memory.
-    used: usize,
-}
+pub struct Buffer(farpage_sys::buffer::Buffer);
 
 impl Buffer {
     /// Maps a buffer.
@@ -35,22 +31,16 @@ impl Buffer {
     /// # Errors
     /// As `mmap(2)`.
     pub fn new() -> Result<Self, Errno> {
-        let memory = farpage_sys::buffer::Buffer::new(BUFFER_PAGES * PAGE_BYTES)?;
-        Ok(Self { memory, used: 0 })
+        farpage_sys::buffer::Buffer::new(BUFFER_PAGES * PAGE_BYTES).map(Self)
     }
 
     pub(crate) fn bytes(&mut self, pages: usize) -> &mut [u8] {
-        assert!(pages <= BUFFER_PAGES, "a page-in larger than the buffer");
-        self.used = self.used.max(pages);
-        &mut self.memory[..pages * PAGE_BYTES]
+        self.0.room(pages * PAGE_BYTES)
     }
 
-    /// Gives the memory of all but the first `kept` pages back to the system.
+    /// Gives the memory of all but the first `kept` bytes back to the system.
     pub(crate) fn shrink(&mut self, kept: usize) {
-        if self.used > kept {
-            self.memory.shrink(kept * PAGE_BYTES);
-            self.used = kept;
-        }
+        self.0.shrink(kept);
     }
 }
 

@@ -63,7 +63,7 @@ impl Kernel {
                 self.install(after, supplied, from, rest.is_empty());
             }
         }
-        buffer.shrink(self.account.control().buffer_bytes() / PAGE_BYTES);
+        buffer.shrink(self.account.control().buffer_bytes());
     }
 
     /// To write is asked for what is about to be written. The default pager then gives its copy
@@ -266,7 +266,7 @@ impl Kernel {
             }
             at += supplied.pages;
         }
-        buffer.shrink(self.account.control().buffer_bytes() / PAGE_BYTES);
+        buffer.shrink(self.account.control().buffer_bytes());
         self.prefetch_is_over(at - 1, (at..end).map(nth));
         if one_by_one {
             (1..end).for_each(|step| self.prefetch_one(nth(step), source, buffer));

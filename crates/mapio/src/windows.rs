@@ -330,7 +330,7 @@ impl Windows {
         } else {
             BUFFER_BYTES
         };
-        let got = file::read(fd, &mut self.buffer[..most])?;
+        let got = file::read(fd, self.buffer.room(most))?;
         if got == 0 {
             // Of what was mapped before it is known that there was more.
             let is_cut = self.area.is_some()
@@ -432,7 +432,7 @@ impl Windows {
         let bytes = end - at;
         self.doubts += 1;
         self.is_refused |= self.doubts > DOUBTS_MAX;
-        area.copy_to(at, &mut self.buffer[..bytes]);
+        area.copy_to(at, self.buffer.room(bytes));
         let size = file::status(fd).map_or(0, |status| status.bytes);
         let valid = size.saturating_sub(self.position(at)).min(bytes as u64) as usize;
         let valid = area

@@ -144,7 +144,8 @@ impl Sequences {
     }
 
     /// Why the next cluster leaves, if transit and the rest both have some. There are `transit`
-    /// clusters in transit, of the `oldest` of which this is remembered, and so many long runs go on.
+    /// clusters in transit, of the `oldest` of which this is remembered; `long_runs` counts the long
+    /// runs that go on.
     pub(crate) fn next(
         &self,
         transit: u64,

@@ -22,7 +22,7 @@ impl Aligned {
             self.memory = None;
         }
         let memory = self.memory.get_or_insert_with(|| mapped(bytes));
-        &mut memory[..bytes]
+        memory.room(bytes)
     }
 
     /// Bytes of memory that it takes.

@@ -11,6 +11,8 @@ use crate::raw::Result;
 pub struct Buffer {
     at: usize,
     bytes: usize,
+    /// Bytes from the start that may have taken memory: they were lent.
+    lent: usize,
 }
 
 impl Buffer {
@@ -20,12 +22,28 @@ impl Buffer {
     /// As `mmap(2)`.
     pub fn new(bytes: usize) -> Result<Self> {
         let at = mem::map_anonymous(bytes)?;
-        Ok(Self { at, bytes })
+        let lent = 0;
+        Ok(Self { at, bytes, lent })
     }
 
-    /// Gives the memory of all but the first `kept` bytes back to the system. What lay there is
-    /// zeros afterwards, or as it was where memory is wired.
+    /// Its first `bytes` bytes, to be written to.
+    ///
+    /// # Panics
+    /// When it has not so many.
+    pub fn room(&mut self, bytes: usize) -> &mut [u8] {
+        assert!(bytes <= self.bytes, "the buffer is too small");
+        self.lent = self.lent.max(bytes);
+        // SAFETY: the mapping is this buffer's own, and `&mut self` makes the access the only one.
+        unsafe { core::slice::from_raw_parts_mut(self.at as *mut u8, bytes) }
+    }
+
+    /// Gives the memory of all but the first `kept` bytes back to the system, if more were lent.
+    /// What lay there is zeros afterwards, or as it was where memory is wired.
     pub fn shrink(&mut self, kept: usize) {
+        if self.lent <= kept {
+            return;
+        }
+        self.lent = kept;
         let kept = kept.next_multiple_of(PAGE_BYTES).min(self.bytes);
         // SAFETY: this buffer's own, and nobody borrows it. Linux refuses for wired memory.
         let _ = unsafe { mem::advise(self.at + kept, self.bytes - kept, mem::MADV_DONTNEED) };
@@ -42,9 +60,9 @@ impl Deref for Buffer {
 }
 
 impl DerefMut for Buffer {
+    /// All of it; [`Buffer::room`] lends less.
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `&mut self` makes the access the only one.
-        unsafe { core::slice::from_raw_parts_mut(self.at as *mut u8, self.bytes) }
+        self.room(self.bytes)
     }
 }
 

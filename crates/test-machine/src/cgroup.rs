@@ -86,6 +86,20 @@ impl Cgroup {
         line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
     }
 
+    /// The most memory that it has had.
+    ///
+    /// # Errors
+    /// Linux before 5.19 does not tell with version 2.
+    pub fn most_bytes(&self) -> Result<u64> {
+        let path = self.dir.join(match self.version {
+            Version::V1 => "memory.max_usage_in_bytes",
+            Version::V2 => "memory.peak",
+        });
+        let text = fs::read_to_string(&path);
+        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(text.trim().parse()?)
+    }
+
     fn set(&self, file: &str, value: &str) -> Result<()> {
         let path = self.dir.join(file);
         fs::write(&path, value).with_context(|| format!("cannot write {}", path.display()))

@@ -197,7 +197,7 @@ fn packages(shell: &mut Shell) -> Result<()> {
         "cargo xtask setup 2>&1 | tee ~/setup.txt; grep -q 'apt-get install' ~/setup.txt",
     );
     let ran = shell.run(
-        "tests",
+        "packages",
         User::Ordinary,
         "cd farpage || exit",
         &[setup],
@@ -210,7 +210,7 @@ fn packages(shell: &mut Shell) -> Result<()> {
     let install = "list=$(sed -n 's/.*apt-get install //p' /home/ordinary/setup.txt | tail -n 1); \
                    apt-get -qq update && apt-get -qq install -y --no-install-recommends $list";
     shell.run(
-        "tests",
+        "packages",
         User::Root,
         "",
         &[Command::spoken(install)],

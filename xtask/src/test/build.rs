@@ -28,12 +28,13 @@ struct Binary {
 /// Builds everything that tests use, all of it with the one profile of tests, and lists the tests.
 pub(super) fn cases(world: &World) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
+    let python = world.python();
     for binary in build(world)? {
         // What other tests start is marked as ignored: by itself it would pass without having run.
         let ignored = binary.list(&["--ignored"])?;
         let mut tests = binary.list(&[])?;
         tests.retain(|test| !ignored.contains(test));
-        cases.extend(tests.iter().map(|test| binary.case(test)));
+        cases.extend(tests.iter().map(|test| binary.case(test, &python)));
     }
     Ok(cases)
 }
@@ -110,7 +111,7 @@ impl Binary {
         Ok(tests.map(String::from).collect())
     }
 
-    fn case(&self, test: &str) -> Case {
+    fn case(&self, test: &str, python: &Path) -> Case {
         let set = |name: &str, value: &Path| (OsString::from(name), value.as_os_str().to_owned());
         Case {
             name: format!("{}{} {test}", self.package, self.target),
@@ -122,6 +123,7 @@ impl Binary {
             env: vec![
                 set("CARGO_MANIFEST_DIR", &self.folder),
                 set("CARGO", Path::new("cargo")),
+                set("FARPAGE_TEST_PYTHON", python),
             ],
             folder: self.folder.clone(),
             limit: LIMIT,
@@ -160,7 +162,7 @@ mod tests {
         let named = |kind, name| {
             binary(&message(kind, name, true))
                 .unwrap()
-                .case("a::b")
+                .case("a::b", Path::new("python3"))
                 .name
         };
         assert_eq!(named("test", "it"), "port a::b");

@@ -25,14 +25,7 @@ fn dir() -> &'static Path {
 fn compile(name: &str, flags: &[&str]) -> PathBuf {
     let to = dir().join(name);
     fs::create_dir_all(to.parent().unwrap()).unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/loaded.c");
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-Wall", "-Werror", "-pthread"]);
-    cc.arg(source).args(flags).arg("-o").arg(&to);
-    assert!(
-        cc.status().unwrap().success(),
-        "cannot compile loaded.c with {flags:?}"
-    );
+    support::compile("loaded.c", &to, flags);
     to
 }
 
@@ -203,10 +196,8 @@ fn libraries_come_from_the_root_and_by_map() {
     let source = dir().join("library.c");
     let code = "int library_data = 3; int library_answer(void) { return library_data++ + 39; }";
     fs::write(&source, code).unwrap();
-    let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-Wl,-soname,libloaded.so"])
-        .arg(&source);
-    assert!(cc.arg("-o").arg(&library).status().unwrap().success());
+    let flags = ["-shared", "-fPIC", "-Wl,-soname,libloaded.so"];
+    support::compile(source.to_str().unwrap(), &library, &flags);
     let folder = format!("-L{}", library.parent().unwrap().display());
     let with = ["-DWITH_LIBRARY", &folder, "-lloaded"];
     compile("root/usr/bin/linked", &with);

@@ -9,14 +9,12 @@ use std::sync::OnceLock;
 use farpage_sys::time::now_ns;
 use farpage_test_machine::{Started, until};
 
+use crate::support;
+
 /// A program of the tests.
 fn compiled(source: &str) -> PathBuf {
-    let to = crate::support::folder_of_this_process().join(source.trim_end_matches(".c"));
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-Wall", "-Werror", "-pthread"]);
-    cc.arg(sources.join(source)).arg("-o").arg(&to);
-    assert!(cc.status().unwrap().success(), "cannot compile {source}");
+    let to = support::folder_of_this_process().join(source.trim_end_matches(".c"));
+    support::compile(source, &to, &[]);
     to
 }
 

@@ -47,11 +47,7 @@ fn file(name: &str, bytes: usize) -> String {
 
 fn compile(name: &str, flags: &[&str]) -> String {
     let to = in_dir(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/mapped.c");
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-Wall", "-Werror", "-pthread"]).args(flags);
-    cc.arg(source).args(["-o", &to]);
-    assert!(cc.status().unwrap().success(), "cannot compile mapped.c");
+    support::compile("mapped.c", Path::new(&to), flags);
     to
 }
 
@@ -228,11 +224,11 @@ fn a_file_of_four_times_the_budget_is_read_right_by_many_and_stays_within_it() {
 
 /// Python with packages if there is one, else any.
 fn python() -> String {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python3");
-    if own.exists() {
-        own.display().to_string()
-    } else {
-        "python3".to_string()
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
+    match std::env::var("FARPAGE_TEST_PYTHON") {
+        Ok(told) => told,
+        Err(_) if own.exists() => own.display().to_string(),
+        Err(_) => "python3".to_string(),
     }
 }
 

@@ -3,102 +3,34 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use farpage_services::Host;
-use farpage_test_machine::{HANGS, Started, pass};
+use farpage_test_machine::{Cgroup, Started, pass};
+
+use crate::support::compile;
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 88 * MIB;
 
-/// A memory cgroup, removed when dropped.
-struct Cgroup {
-    dir: PathBuf,
-    most: &'static str,
-}
-
-impl Cgroup {
-    /// `None` where this user may not make one.
-    fn new(name: &str) -> Option<Self> {
-        let name = format!("farpage-{name}-{}", std::process::id());
-        let v1 = Path::new("/sys/fs/cgroup/memory");
-        let (mount, limit, most) = if v1.is_dir() {
-            (v1, "memory.limit_in_bytes", "memory.max_usage_in_bytes")
-        } else {
-            (Path::new("/sys/fs/cgroup"), "memory.max", "memory.peak")
-        };
-        let dir = mount.join(name);
-        fs::create_dir(&dir).ok()?;
-        let cgroup = Self { dir, most };
-        fs::write(cgroup.dir.join(limit), LIMIT.to_string()).ok()?;
-        Some(cgroup)
-    }
-
-    fn most_bytes(&self) -> u64 {
-        let text = fs::read_to_string(self.dir.join(self.most)).expect("a counter");
-        text.trim().parse().expect("a number")
-    }
-
-    /// Processes that Linux ended because there was no memory.
-    fn ended(&self) -> u64 {
-        let texts = ["memory.oom_control", "memory.events"].map(|file| self.dir.join(file));
-        let text = texts.iter().find_map(|file| fs::read_to_string(file).ok());
-        let text = text.expect("a counter");
-        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        count.expect("a count").trim().parse().expect("a number")
-    }
-
-    /// A command that begins in it.
-    fn command(&self, program: &Path) -> Command {
-        let mut command = Command::new("sh");
-        let line = format!(
-            "echo $$ > {}/cgroup.procs && exec \"$@\"",
-            self.dir.display()
-        );
-        command.args(["-c", &line, "sh"]).arg(program);
-        command
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        // Linux lets go of a process some time after it has ended.
-        let began = Instant::now();
-        while fs::remove_dir(&self.dir).is_err() && began.elapsed() < HANGS {
-            pass(Duration::from_millis(10));
-        }
-    }
-}
-
-/// Compiles a program of `tests/programs` into `dir`.
-fn compiled(name: &str, dir: &Path) -> PathBuf {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
-    let program = dir.join(name);
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-Wall", "-pthread", "-o"]).arg(&program);
-    cc.arg(sources.join(name).with_extension("c"));
-    assert!(cc.status().expect("cc is there").success());
-    program
-}
-
 #[test]
 fn a_program_finishes_where_no_memory_is_left() {
-    let Some(cgroup) = Cgroup::new("pressure") else {
+    let Ok(cgroup) = Cgroup::new("pressure", LIMIT, false) else {
         println!("skipped: this user may not make a memory cgroup");
         return;
     };
     let folder = tempfile::tempdir().expect("a directory");
     let dir = folder.path();
-    let (program, cache) = (compiled("full", dir), dir.join("cache"));
+    let (program, cache) = (dir.join("full"), dir.join("cache"));
+    compile("full.c", &program, &[]);
     let line = format!(
-        "echo $$ > {}/cgroup.procs && dd if=/dev/zero of={} bs=1M count=128 conv=fsync 2>/dev/null && \
+        "dd if=/dev/zero of={} bs=1M count=128 conv=fsync 2>/dev/null && \
          exec {} run --quiet --ram 64M --spill {} -- {} {}",
-        cgroup.dir.display(),
         cache.display(),
         env!("CARGO_BIN_EXE_farpage"),
         dir.display(),
@@ -106,13 +38,11 @@ fn a_program_finishes_where_no_memory_is_left() {
         cache.display(),
     );
     // Written in the cgroup, the file's cache counts there.
-    let output = Command::new("sh")
-        .args(["-c", &line])
-        .output()
-        .expect("a shell");
+    let mut shell = cgroup.command(Path::new("sh"));
+    let output = shell.args(["-c", &line]).output().expect("a shell");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {said}", output.status);
-    let most = cgroup.most_bytes();
+    let most = cgroup.most_bytes().unwrap();
     assert!(most > LIMIT - MIB, "only {most} bytes were used");
 }
 
@@ -174,7 +104,7 @@ const USES: &str = "FARPAGE_TEST_USES";
 #[test]
 fn without_ram_a_run_takes_what_its_cgroup_leaves_and_no_more() {
     const LIMIT: u64 = 256 * MIB;
-    let Ok(cgroup) = farpage_test_machine::Cgroup::new("follow", LIMIT, false) else {
+    let Ok(cgroup) = Cgroup::new("follow", LIMIT, false) else {
         println!("skipped: this user may not make a memory cgroup");
         return;
     };
@@ -200,12 +130,13 @@ fn without_ram_a_run_takes_what_its_cgroup_leaves_and_no_more() {
 
 #[test]
 fn in_a_cgroup_buffers_give_back_what_large_page_ins_and_page_outs_took() {
-    let Ok(cgroup) = farpage_test_machine::Cgroup::new("besides", LIMIT, false) else {
+    let Ok(cgroup) = Cgroup::new("besides", LIMIT, false) else {
         println!("skipped: this user may not make a memory cgroup");
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let program = compiled("besides", folder.path());
+    let program = folder.path().join("besides");
+    compile("besides.c", &program, &[]);
     let mut run = cgroup.command(Path::new(env!("CARGO_BIN_EXE_farpage")));
     run.args(["run", "--quiet", "--spill", "/var/tmp", "--compressed"]);
     let ran = run.args(["1M", "--"]).arg(program).output().unwrap();
@@ -226,7 +157,7 @@ fn in_a_cgroup_buffers_give_back_what_large_page_ins_and_page_outs_took() {
 /// is read again and again; a second default pager takes the place of the first, by turns.
 #[test]
 fn a_default_pager_outside_pages_where_no_memory_is_left() {
-    let Some(cgroup) = Cgroup::new("outside") else {
+    let Ok(cgroup) = Cgroup::new("outside", LIMIT, false) else {
         println!("skipped: this user may not make a memory cgroup");
         return;
     };
@@ -276,8 +207,8 @@ fn a_default_pager_outside_pages_where_no_memory_is_left() {
     let checked: u64 = checked.expect("a count").trim().parse().expect("a number");
     println!("{checked} pages checked, {exchanges} exchanges");
     assert!(checked >= CHECKED && exchanges > 0, "{checked} {exchanges}");
-    let most = cgroup.most_bytes();
+    let most = cgroup.most_bytes().unwrap();
     assert!(most > LIMIT - MIB, "only {most} bytes were used");
-    assert_eq!(cgroup.ended(), 0, "processes were ended for want of memory");
+    assert_eq!(cgroup.kills(), 0, "processes were ended for want of memory");
     drop(up);
 }

@@ -17,11 +17,7 @@ fn build_dir() -> &'static Path {
 
 fn compile(source: &str, name: &str, flags: &[&str]) -> String {
     let to = build_dir().join(name);
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-Wall", "-pthread"]).args(flags);
-    cc.arg(sources.join(source)).arg("-o").arg(&to);
-    assert!(cc.status().unwrap().success(), "cannot compile {source}");
+    support::compile(source, &to, flags);
     to.display().to_string()
 }
 

@@ -8,7 +8,7 @@ use farpage_test_machine::Started;
 
 use super::support::Net;
 
-use crate::support::{PYTHON, up};
+use crate::support::{PYTHON, compile, up};
 
 /// Compiles the program of these tests.
 fn across(net: &Net) -> String {
@@ -18,11 +18,7 @@ fn across(net: &Net) -> String {
 /// Compiles a program.
 pub fn compiled(net: &Net, name: &str) -> String {
     let to = net.folder.path().join(name);
-    let source = format!("{}/tests/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-Wall", "-Werror", "-pthread", "-o"])
-        .arg(&to);
-    assert!(cc.arg(source).status().unwrap().success());
+    compile(&format!("{name}.c"), &to, &[]);
     to.to_str().unwrap().to_owned()
 }
 

@@ -7,6 +7,8 @@ use std::process::Command;
 use super::across::{nothing_is_left, said, start};
 use super::support::Net;
 
+use crate::support::compile;
+
 /// In pages of which size. Small enough for a test; what comes out does not depend on the parts.
 const PROGRAMS: [(&str, &[&str], &str); 5] = [
     ("matmul", &["--size", "129"], "4K"),
@@ -19,10 +21,8 @@ const PROGRAMS: [(&str, &[&str], &str); 5] = [
 fn compiled(net: &Net, program: &str) -> PathBuf {
     let to = net.folder.path().join(program);
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/c/parallel");
-    let mut cc = Command::new("cc");
-    cc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
-    cc.arg(&to).arg(format!("{folder}/{program}.c"));
-    assert!(cc.status().unwrap().success(), "{program}");
+    let flags = ["-O2", "-Wextra"];
+    compile(&format!("{folder}/{program}.c"), &to, &flags);
     to
 }
 

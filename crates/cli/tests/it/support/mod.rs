@@ -4,9 +4,20 @@ pub mod up;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use farpage_test_machine::Guard;
+
+/// Compiles a C program, of `tests/programs` unless `source` is an absolute path.
+pub fn compile(source: &str, to: &Path, flags: &[&str]) {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-Werror", "-pthread"]);
+    cc.arg(sources.join(source)).args(flags).arg("-o").arg(to);
+    let done = cc.status().expect("cc: cargo xtask setup");
+    assert!(done.success(), "cannot compile {source} with {flags:?}");
+}
 
 /// Functions of programs in Python, which wait for what nothing tells them.
 pub const PYTHON: &str = "
