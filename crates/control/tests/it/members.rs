@@ -81,6 +81,8 @@ fn a_cluster_has_64_hosts_and_no_more() {
     assert_eq!(hosts[63].slot(), Slot(63));
     let refused = Control::join(config.clone()).err().expect("full");
     assert!(matches!(refused, ControlError::Full), "{refused}");
+    // It has seen 63 before, on the way up.
+    wait_for_members(&hosts[0], 64);
     // One dies: the others notice without being told.
     drop(hosts.remove(10));
     wait_for_members(&hosts[0], 63);
