@@ -149,7 +149,7 @@ fn limited(world: &World, dir: &Path, program: &Path, wrap: &[&str]) -> Result<(
         command.args(wrap).arg(world.python());
     }
     let outcome = job(world, dir, &mut command)?;
-    Ok((outcome, cgroup.kills()))
+    Ok((outcome, cgroup.kills()?))
 }
 
 /// Runs the job by `command`, which names Python last. What it prints goes to files.

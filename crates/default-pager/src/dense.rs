@@ -127,7 +127,7 @@ impl Evictor {
             return None;
         }
         let (_, bytes) = Header::checked(record, 0)?;
-        let (page, room) = self.scratch.room(4 * PAGE_BYTES).split_at_mut(PAGE_BYTES);
+        let (page, room) = self.scratch.split_at_mut(PAGE_BYTES);
         decode_fast(bytes, page).ok()?;
         let length = self.dense.compress(page, &mut room[HEADER..])?;
         let Header { object, page, .. } = header;

@@ -76,14 +76,17 @@ impl Cgroup {
     }
 
     /// How often the kernel killed for want of memory here.
-    pub fn kills(&self) -> u64 {
-        let file = match self.version {
+    ///
+    /// # Errors
+    /// Linux before 4.13 does not tell.
+    pub fn kills(&self) -> Result<u64> {
+        let (text, path) = self.read(match self.version {
             Version::V1 => "memory.oom_control",
             Version::V2 => "memory.events",
-        };
-        let text = fs::read_to_string(self.dir.join(file)).unwrap_or_default();
+        })?;
         let line = text.lines().find_map(|l| l.strip_prefix("oom_kill "));
-        line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+        let count = line.with_context(|| format!("{} has no count", path.display()))?;
+        Ok(count.trim().parse()?)
     }
 
     /// The most memory that it has had.
@@ -91,13 +94,18 @@ impl Cgroup {
     /// # Errors
     /// Linux before 5.19 does not tell with version 2.
     pub fn most_bytes(&self) -> Result<u64> {
-        let path = self.dir.join(match self.version {
+        let (text, _) = self.read(match self.version {
             Version::V1 => "memory.max_usage_in_bytes",
             Version::V2 => "memory.peak",
-        });
+        })?;
+        Ok(text.trim().parse()?)
+    }
+
+    fn read(&self, file: &str) -> Result<(String, PathBuf)> {
+        let path = self.dir.join(file);
         let text = fs::read_to_string(&path);
         let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-        Ok(text.trim().parse()?)
+        Ok((text, path))
     }
 
     fn set(&self, file: &str, value: &str) -> Result<()> {

@@ -73,7 +73,7 @@ pub(super) fn bench(world: &World, mut args: Args) -> Result<()> {
         println!("the process that uses memory was started again {again} times");
     }
     if let Ok(cgroup) = &cgroup {
-        println!("killed for want of memory: {}", cgroup.kills());
+        println!("killed for want of memory: {}", cgroup.kills()?);
     }
     let ended = ended?;
     if !ended.success() {
