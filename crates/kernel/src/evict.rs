@@ -29,6 +29,16 @@ struct Step {
     queued: u64,
 }
 
+/// What became of a page that was to be moved aside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moved {
+    Aside,
+    /// It cannot leave now.
+    Stays,
+    /// A device may be using it.
+    Pinned,
+}
+
 /// What an eviction came to.
 #[derive(Default)]
 pub(crate) struct Gone {
@@ -158,6 +168,7 @@ impl Kernel {
             return step;
         }
         let before = state.pages.aside_pages();
+        self.look_at_pinned(&mut state);
         let mut clean_pages = [(PageIndex(0), 0u16); BATCH];
         let mut spare_pages = clean_pages;
         let mut dirty_pages = clean_pages;
@@ -289,19 +300,28 @@ impl Kernel {
         for page in PageRange::new(pages.start.0, split).iter() {
             state.pages.moved_aside(page);
         }
-        let temporary = state
-            .region_of_page(pages.start.0)
-            .is_some_and(|region| region.source.temporary);
         for page in PageRange::new(split, pages.end.0).iter() {
-            let locked = state.pages.is_locked(page);
-            if self.move_one(address_of(page.0), locked, temporary) {
-                state.pages.moved_aside(page);
+            if self.move_page(state, page) == Moved::Pinned {
+                state.note_pinned(page);
             }
         }
     }
 
-    /// Moves or copies one page aside. False when it must stay: a device may be using it.
-    fn move_one(&self, from: usize, locked: bool, temporary: bool) -> bool {
+    /// Moves a dirty page aside.
+    pub(crate) fn move_page(&self, state: &mut State, page: PageIndex) -> Moved {
+        let locked = state.pages.is_locked(page);
+        let temporary = state
+            .region_of_page(page.0)
+            .is_some_and(|region| region.source.temporary);
+        let moved = self.move_one(address_of(page.0), locked, temporary);
+        if moved == Moved::Aside {
+            state.pages.moved_aside(page);
+        }
+        moved
+    }
+
+    /// Moves or copies one page aside.
+    fn move_one(&self, from: usize, locked: bool, temporary: bool) -> Moved {
         let to = shadow_of(from);
         // SAFETY: as for a run.
         let mut moved = unsafe { self.uffd().move_present(to, from, PAGE_BYTES) };
@@ -310,7 +330,7 @@ impl Kernel {
         if moved.stopped == Some(Errno::EBUSY) && exclusive() {
             if locked {
                 // The write below would wait for the pager.
-                return false;
+                return Moved::Stays;
             }
             // Once shared with a child that is gone: a write makes it movable again.
             // SAFETY: populating changes no contents.
@@ -318,11 +338,11 @@ impl Kernel {
             // SAFETY: as for a run.
             moved = unsafe { self.uffd().move_present(to, from, PAGE_BYTES) };
             if moved.stopped == Some(Errno::EBUSY) {
-                return false;
+                return Moved::Pinned;
             }
         }
         let absent = moved.stopped.is_some() && self.is_absent(from);
-        match moved.stopped {
+        let is_aside = match moved.stopped {
             None => true,
             // Linux 6.18 moves a page now and then that it does not count as moved.
             Some(Errno::EEXIST) => absent,
@@ -334,7 +354,8 @@ impl Kernel {
             // The program had it dropped: its pager is asked when it is touched.
             Some(_) if absent => false,
             Some(_) => self.copy_aside(from, to, locked),
-        }
+        };
+        if is_aside { Moved::Aside } else { Moved::Stays }
     }
 
     /// Whether Linux has nothing of the page at `at`.

@@ -62,9 +62,11 @@ impl Kernel {
         self.account.inherit(slot, state.pages.charged_pages());
         self.account.demand(state.regions.demand_bytes() as i64);
         state.frozen = false;
-        // Locks and the calls of other threads are not inherited.
+        // Locks and the calls of other threads are not inherited; of what a device has pinned a child
+        // gets a copy.
         let all = PageRange::new(0, u64::MAX);
         state.release(|holder| holder != Holder::Linux, all);
+        state.unpin(all);
         self.all_locked.store(false, Ordering::Relaxed);
         self.drop_uninherited(&mut state);
         if !self.is_active() {

@@ -3,8 +3,10 @@
 
 use alloc::vec::Vec;
 
+use core::sync::atomic::Ordering;
+
 use farpage_abi::PageRange;
-use farpage_sys::mem;
+use farpage_sys::{Errno, mem};
 
 use crate::kernel::{Kernel, State};
 use crate::regions::{Region, pages_of};
@@ -61,7 +63,8 @@ impl State {
 
     /// The automaton has forgotten who holds what in `within`: tell it again.
     pub(crate) fn wire_held(&mut self, within: PageRange) {
-        for (_, pages) in &self.holds.list {
+        let held = self.holds.list.iter().map(|(_, pages)| pages);
+        for pages in held.chain(self.pinned.runs()) {
             self.pages.wire(pages.intersect(within), true);
         }
     }
@@ -110,6 +113,48 @@ impl Kernel {
     /// # Safety
     /// The calling thread must be able to fault: it holds no lock of the kernel.
     pub unsafe fn hold(&self, holder: Holder, start: usize, end: usize, write: bool) -> bool {
+        self.hold_parts(holder, start, end).iter().all(|part| {
+            // SAFETY: forwarded; the part is readable, and writable where it is written.
+            unsafe { self.touch_for(part, write) }
+        })
+    }
+
+    /// As [`Kernel::hold`], for a driver that is going to pin the range for a device: it is brought in
+    /// writable where it may be written.
+    ///
+    /// # Safety
+    /// As for [`Kernel::hold`].
+    ///
+    /// # Errors
+    /// `ENOMEM`, with a message, when memory is managed and it would take more than half of the budget.
+    pub unsafe fn hold_to_pin(
+        &self,
+        holder: Holder,
+        start: usize,
+        end: usize,
+    ) -> Result<(), Errno> {
+        let parts = self.hold_parts(holder, start, end);
+        let managed: usize = parts.iter().map(|part| part.end - part.start).sum();
+        let budget = self.account.control().budget_bytes.load(Ordering::Relaxed);
+        if self.is_active() && managed as u64 > budget / 2 {
+            self.release(holder);
+            let (wanted, budget) = (managed.div_ceil(1 << 20), budget >> 20);
+            self.say(format_args!(
+                "cannot pin {wanted} MiB of memory for a device: that is more than half of the memory \
+                 that the program may use ({budget} MiB); give it at least {} MiB (--ram)",
+                wanted * 2
+            ));
+            return Err(Errno::ENOMEM);
+        }
+        for part in &parts {
+            // SAFETY: forwarded.
+            unsafe { self.touch_for(part, part.prot & mem::PROT_WRITE != 0) };
+        }
+        Ok(())
+    }
+
+    /// Holds what is managed of `start .. end`, and returns it.
+    fn hold_parts(&self, holder: Holder, start: usize, end: usize) -> Vec<Region> {
         let mut state = self.state.lock();
         let parts: Vec<Region> = state.regions.within(start, end).collect();
         for part in &parts {
@@ -118,11 +163,7 @@ impl Kernel {
                 pages_of(part.start & !4095, part.end.next_multiple_of(4096)),
             );
         }
-        drop(state);
-        parts.iter().all(|part| {
-            // SAFETY: forwarded; the part is readable, and writable where it is written.
-            unsafe { self.touch_for(part, write) }
-        })
+        parts
     }
 
     /// Touches every page of a part, by a write when it is to be written. False when it may not be.
@@ -156,11 +197,7 @@ impl Kernel {
 
     /// Bytes that one call should hold at most.
     pub fn hold_limit(&self) -> usize {
-        let budget = self
-            .account
-            .control()
-            .budget_bytes
-            .load(core::sync::atomic::Ordering::Relaxed);
+        let budget = self.account.control().budget_bytes.load(Ordering::Relaxed);
         (budget as usize / 8).clamp(1 << 20, 64 << 20)
     }
 }

@@ -16,6 +16,7 @@ use crate::account::Account;
 use crate::hold::Holds;
 use crate::layout::{IN_THREAD_AREA, shadow_of};
 use crate::outstanding::Outstanding;
+use crate::pinned::Pinned;
 use crate::regions::{Region, Regions, Source, address_of};
 use crate::rewrites::Rewrites;
 use crate::watch::Watches;
@@ -106,6 +107,8 @@ pub(crate) struct State {
     pub(crate) frozen: bool,
     /// Pages that must stay, and for whom.
     pub(crate) holds: Holds,
+    /// Pages that devices keep Linux from moving.
+    pub(crate) pinned: Pinned,
     /// Page-ins that pagers answer later.
     pub(crate) outstanding: Outstanding,
     /// Pages that threads wait for and that were asked for with others, which failed: next they are
@@ -144,6 +147,7 @@ impl Kernel {
                 in_flight: 0,
                 frozen: false,
                 holds: Holds::default(),
+                pinned: Pinned::default(),
                 outstanding: Outstanding::new(),
                 alone: Vec::new(),
                 windows: Windows::default(),

@@ -33,6 +33,7 @@ mod loss;
 mod object;
 mod outstanding;
 mod page_in;
+mod pinned;
 #[cfg(feature = "std")]
 mod prefetch;
 mod regions;

@@ -239,6 +239,7 @@ impl Kernel {
         let parts: alloc::vec::Vec<Region> = state.regions.within(start, end).collect();
         for part in &parts {
             state.release(|_| true, part.pages());
+            state.unpin(part.pages());
             self.account.uncharge(state.windows.end(part.pages()));
             if part.source.temporary {
                 self.discard(state, part);

@@ -714,7 +714,9 @@ impl Pages {
             if byte != State::Absent as u8 {
                 let target = to.0 + (page.0 - from.start.0);
                 self.set(target, State::of(byte));
-                *self.table.byte_mut(target) = byte;
+                // Who keeps pages from leaving does so for a place.
+                let there = self.table.byte_mut(target);
+                *there = byte & !State::WIRED | *there & State::WIRED;
             }
         }
         self.discard(from);

@@ -14,9 +14,10 @@ use farpage_sys::{Errno, Result, join, process, syscall};
 use crate::frame::Frame;
 use crate::program::Reader;
 use crate::stacks::Stack;
-use crate::{maps, shm, start};
+use crate::{maps, memory, shm, start, user_tier};
 
 /// What `execveat` takes.
+#[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) dir: i32,
     pub(crate) path: usize,
@@ -25,13 +26,50 @@ pub(crate) struct Call {
     pub(crate) flags: usize,
 }
 
-const VARIABLES_MAX: usize = 1 << 20;
+/// Pointers that a list may have.
+const POINTERS_MAX: usize = 1 << 20;
+/// Bytes of arguments and environment that Linux takes at most, whatever the limits of the process.
+const TEXTS_BYTES_MAX: usize = 6 << 20;
 const AT_EMPTY_PATH: usize = 0x1000;
 
-/// The environment of the next program: pointers, of which one may point to `preload`.
-struct Environment {
-    pointers: Vec<usize>,
-    _preload: Vec<u8>,
+/// What the next program is given, where that is not what the call names.
+#[derive(Default)]
+struct Given {
+    argv: Option<Vec<usize>>,
+    envp: Vec<usize>,
+    texts: Texts,
+}
+
+/// Strings of the agent's. They stay where they are as long as this lives.
+#[derive(Default)]
+struct Texts {
+    list: Vec<Box<[u8]>>,
+    bytes: usize,
+}
+
+impl Texts {
+    /// Adds a string; returns where it lies.
+    fn add(&mut self, text: &[u8]) -> Result<usize> {
+        let mut copy = Vec::with_capacity(text.len() + 1);
+        copy.extend_from_slice(text);
+        copy.push(0);
+        self.bytes += copy.len() + size_of::<usize>();
+        if self.bytes > TEXTS_BYTES_MAX {
+            return Err(Errno::E2BIG);
+        }
+        let at = copy.as_ptr().expose_provenance();
+        self.list.push(copy.into_boxed_slice());
+        Ok(at)
+    }
+
+    /// The string at `at`, where Linux can read it: a copy in the user-mode-only tier, in which Linux cannot
+    /// bring in what is away.
+    fn readable(&mut self, reader: &mut Reader, at: usize) -> Result<usize> {
+        match memory::is_user_tier() {
+            true => self.add(reader.string(at)?),
+            false => Ok(at),
+        }
+    }
 }
 
 /// `execve` and `execveat`.
@@ -40,6 +78,11 @@ struct Environment {
 /// As the call that the program made.
 pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) -> Result<usize> {
     let mut reader = Reader::new();
+    let mut given = Box::new(Given::default());
+    let call = &Call {
+        path: given.texts.readable(&mut reader, call.path)?,
+        ..*call
+    };
     let mapped = maps::target(call.dir, call.path, call.flags).transpose()?;
     let image = match mapped {
         Some(_) => Image::Static,
@@ -55,7 +98,8 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
         || (image == Image::Dynamic && !visible)
         || (image != Image::Foreign && looks_at_files);
     let with_agent = visible && !from_outside;
-    let environment = Box::new(environment(&mut reader, call.envp, with_agent)?);
+    given.environment(&mut reader, call.envp, with_agent)?;
+    given.arguments(&mut reader, call.argv)?;
     let visitor = start::is_visitor();
     let asked = if from_outside {
         Some(ask(&mut reader, call, visitor)?)
@@ -65,17 +109,21 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
     if let (true, Some(stack)) = (visitor, own) {
         stack.release_at_exec();
     }
+    // A child of `vfork` holds memory of its parent, which does not learn when the child is gone.
+    user_tier::let_go();
     // Signals that arrive from here on run on this stack; those of the program that follows must
     // not be blocked for ever.
     let blocked = process::set_signal_mask(frame.mask);
-    let envp = environment.pointers.as_ptr();
-    let kept = keep_for_next_owner(own, visitor, environment);
+    let envp = given.envp.as_ptr();
+    let own_argv = given.argv.as_ref();
+    let argv = own_argv.map_or(call.argv, |argv| argv.as_ptr().expose_provenance());
+    let kept = keep_for_next_owner(own, visitor, given);
     let (dir, path, flags) = match mapped {
         Some(fd) => (fd.0, c"".as_ptr().expose_provenance(), AT_EMPTY_PATH),
         None => (call.dir, call.path, call.flags),
     };
-    // SAFETY: the program's own call, with an environment that lives until the memory is gone.
-    let result = unsafe { syscall!(g::__NR_execveat, dir, path, call.argv, envp, flags) };
+    // SAFETY: the program's own call, with lists that live until the memory is gone.
+    let result = unsafe { syscall!(g::__NR_execveat, dir, path, argv, envp, flags) };
     process::set_signal_mask(blocked);
     drop(kept.or_else(|| own.and_then(left_by_last_owner)));
     if let (true, Some(stack)) = (visitor, own) {
@@ -95,21 +143,21 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
 fn keep_for_next_owner(
     own: Option<&Stack>,
     visitor: bool,
-    environment: Box<Environment>,
-) -> Option<Box<Environment>> {
+    given: Box<Given>,
+) -> Option<Box<Given>> {
     match own {
         Some(stack) if visitor => {
             drop(left_by_last_owner(stack));
-            stack.leave(Box::into_raw(environment).cast());
+            stack.leave(Box::into_raw(given).cast());
             None
         }
-        _ => Some(environment),
+        _ => Some(given),
     }
 }
 
-fn left_by_last_owner(stack: &Stack) -> Option<Box<Environment>> {
-    let left = stack.leave(core::ptr::null_mut()).cast::<Environment>();
-    // SAFETY: only environments are left, by owners that are gone; the swap makes it ours.
+fn left_by_last_owner(stack: &Stack) -> Option<Box<Given>> {
+    let left = stack.leave(core::ptr::null_mut()).cast::<Given>();
+    // SAFETY: only this is left, by owners that are gone; the swap makes it ours.
     (!left.is_null()).then(|| unsafe { Box::from_raw(left) })
 }
 
@@ -153,49 +201,61 @@ fn open_at(dir: i32, path: usize) -> Result<Fd> {
     unsafe { syscall!(g::__NR_openat, dir, path, CLOEXEC) }.map(|fd| Fd(fd as i32))
 }
 
-fn environment(reader: &mut Reader, envp: usize, with_agent: bool) -> Result<Environment> {
-    let mut pointers = Vec::with_capacity(64);
-    let mut wanted: &[u8] = &[];
-    let mut place = None;
-    for index in 0..=VARIABLES_MAX {
-        if envp == 0 {
-            break;
-        }
-        if index == VARIABLES_MAX {
-            return Err(Errno::E2BIG);
-        }
-        let variable = reader.pointer(envp + index * size_of::<usize>())?;
-        if variable == 0 {
-            break;
-        }
-        if reader.starts_with(variable, join::PRELOAD)? {
-            wanted = &reader.string(variable)?[join::PRELOAD.len()..];
-            place = Some(pointers.len());
-        }
-        pointers.push(variable);
-    }
-    let mut preload = Vec::new();
-    match join::preload_value(wanted, start::fd_base(), with_agent) {
-        Some(value) => {
-            preload.extend_from_slice(join::PRELOAD);
-            preload.extend_from_slice(&value);
-            preload.push(0);
-            let pointer = preload.as_ptr().expose_provenance();
-            match place {
-                Some(place) => pointers[place] = pointer,
-                None => pointers.push(pointer),
+impl Given {
+    fn environment(&mut self, reader: &mut Reader, envp: usize, with_agent: bool) -> Result<()> {
+        let mut wanted: &[u8] = &[];
+        let mut place = None;
+        for variable in pointers(reader, envp)? {
+            if reader.starts_with(variable, join::PRELOAD)? {
+                wanted = &reader.string(variable)?[join::PRELOAD.len()..];
+                place = Some(self.envp.len());
             }
+            self.envp.push(self.texts.readable(reader, variable)?);
         }
-        None if place.is_some() && !wanted.is_empty() => {
-            pointers.remove(place.unwrap_or(0));
+        match join::preload_value(wanted, start::fd_base(), with_agent) {
+            Some(value) => {
+                let variable = self.texts.add(&[join::PRELOAD, &value].concat())?;
+                match place {
+                    Some(place) => self.envp[place] = variable,
+                    None => self.envp.push(variable),
+                }
+            }
+            None if place.is_some() && !wanted.is_empty() => {
+                self.envp.remove(place.unwrap_or(0));
+            }
+            None => {}
         }
-        None => {}
+        self.envp.push(0);
+        Ok(())
     }
-    pointers.push(0);
-    Ok(Environment {
-        pointers,
-        _preload: preload,
-    })
+
+    fn arguments(&mut self, reader: &mut Reader, argv: usize) -> Result<()> {
+        if argv == 0 || !memory::is_user_tier() {
+            return Ok(());
+        }
+        let mut own = Vec::with_capacity(16);
+        for argument in pointers(reader, argv)? {
+            own.push(self.texts.readable(reader, argument)?);
+        }
+        own.push(0);
+        self.argv = Some(own);
+        Ok(())
+    }
+}
+
+/// The pointers of the list at `at`, without the null that ends it. No list is an empty one.
+fn pointers(reader: &mut Reader, at: usize) -> Result<Vec<usize>> {
+    let mut all = Vec::with_capacity(64);
+    if at == 0 {
+        return Ok(all);
+    }
+    while all.len() < POINTERS_MAX {
+        match reader.pointer(at + all.len() * size_of::<usize>())? {
+            0 => return Ok(all),
+            pointer => all.push(pointer),
+        }
+    }
+    Err(Errno::E2BIG)
 }
 
 /// The filter is not for its calls: of a mapped file it would read zeros.

@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+mod drivers;
 mod exec;
 mod frame;
 mod maps;

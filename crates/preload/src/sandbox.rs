@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use farpage_sys::linux::general as g;
 use farpage_sys::linux::ptrace as p;
 use farpage_sys::seccomp::Instruction;
-use farpage_sys::{Errno, Result, raw, syscall};
+use farpage_sys::{Errno, Result, syscall};
 
 use crate::{memory, own_threads, program, start};
 
@@ -35,31 +35,23 @@ pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// `seccomp`.
-///
-/// # Safety
-/// As the call that the program made.
-pub(crate) unsafe fn seccomp(args: [usize; 6]) -> Result<usize> {
+/// `seccomp`, when it forbids something.
+pub(crate) fn seccomp(args: [usize; 6]) -> Option<Result<usize>> {
     let [operation, flags, pointer, ..] = args;
     match operation as u32 {
-        p::SECCOMP_SET_MODE_STRICT if flags == 0 && pointer == 0 => strict(),
-        p::SECCOMP_SET_MODE_FILTER => install(flags, pointer),
-        // SAFETY: forwarded.
-        _ => unsafe { raw::syscall(g::__NR_seccomp, args) },
+        p::SECCOMP_SET_MODE_STRICT if flags == 0 && pointer == 0 => Some(strict()),
+        p::SECCOMP_SET_MODE_FILTER => Some(install(flags, pointer)),
+        _ => None,
     }
 }
 
-/// `prctl(PR_SET_SECCOMP)`.
-///
-/// # Safety
-/// As the call that the program made.
-pub(crate) unsafe fn prctl(args: [usize; 6]) -> Result<usize> {
+/// `prctl`, when it forbids something.
+pub(crate) fn prctl(args: [usize; 6]) -> Option<Result<usize>> {
     let [option, mode, pointer, ..] = args;
     match (option, mode as u32) {
-        (PR_SET_SECCOMP, p::SECCOMP_MODE_STRICT) => strict(),
-        (PR_SET_SECCOMP, p::SECCOMP_MODE_FILTER) => install(0, pointer),
-        // SAFETY: forwarded.
-        _ => unsafe { raw::syscall(g::__NR_prctl, args) },
+        (PR_SET_SECCOMP, p::SECCOMP_MODE_STRICT) => Some(strict()),
+        (PR_SET_SECCOMP, p::SECCOMP_MODE_FILTER) => Some(install(0, pointer)),
+        _ => None,
     }
 }
 

@@ -12,7 +12,9 @@ use farpage_sys::{Errno, Result};
 
 use crate::frame::{Frame, Info, without_sigsys};
 use crate::stacks::{self, Stack};
-use crate::{exec, maps, memory, own_threads, process, program, sandbox, shm, signals, user_tier};
+use crate::{
+    drivers, exec, maps, memory, own_threads, process, program, sandbox, shm, signals, user_tier,
+};
 
 /// What becomes of a trapped call.
 pub(crate) enum Outcome {
@@ -205,6 +207,10 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
         return outcome;
     }
     let args = frame.arguments();
+    // SAFETY: the call that the program made.
+    if let Some(done) = unsafe { prepared(number, args) } {
+        return Outcome::Done(done);
+    }
     let [a, b, c, d, e, f] = args;
     // SAFETY: each is the call that the program made.
     Outcome::Done(unsafe {
@@ -260,14 +266,32 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
                 return with_mask(frame, |frame| &mut frame.r8);
             }
             g::__NR_pselect6 => return pselect(frame),
-            g::__NR_seccomp => sandbox::seccomp(args),
-            g::__NR_prctl => sandbox::prctl(args),
             g::__NR_close_range => process::close_range(a, b, c),
             _ if memory::is_user_tier() => return user_tier::call(number, frame),
             // A mapped file or shared memory could have been meant.
             _ => return Outcome::Reissue,
         }
     })
+}
+
+/// A call of which the agent makes only some requests. For the others it brings in what they need.
+///
+/// # Safety
+/// As the call that the program made.
+unsafe fn prepared(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
+    // SAFETY: forwarded.
+    unsafe {
+        match number {
+            g::__NR_seccomp => sandbox::seccomp(args),
+            g::__NR_prctl => sandbox::prctl(args),
+            g::__NR_ioctl | g::__NR_setsockopt => drivers::call(number, args),
+            g::__NR_futex => {
+                drivers::before_futex(args);
+                None
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A call that concerns mapped files or shared memory. Of others shared memory is told what they may

@@ -118,6 +118,13 @@ pub(crate) fn bring_in(at: usize, bytes: usize) -> bool {
     help.is_some_and(|help| help.hold(at, bytes, false))
 }
 
+/// Ends what this thread holds: it makes no call any more in which it could.
+pub(crate) fn let_go() {
+    if let Some(help) = memory::is_user_tier().then(Help::more).flatten() {
+        help.release();
+    }
+}
+
 /// Makes `bytes` bytes at `at` present and writable if they are managed memory, until this thread's
 /// next call.
 pub(crate) fn bring_in_to_write(at: usize, bytes: usize) {

@@ -177,12 +177,13 @@ fn children_get_what_they_should_and_are_waited_for() {
 /// The agent of a debug build ends its process when its account and its page table disagree.
 #[test]
 fn accounts_stay_right_whatever_children_do() {
-    for program in [
-        compile("forks.c", "forks", &[]),
-        compile("forks.c", "forks-static", &["-static"]),
-    ] {
-        expect_within("16M", &[&program], 0);
-    }
+    expect_within("16M", &[&compile("forks.c", "forks", &[])], 0);
+}
+
+#[test]
+fn accounts_of_static_programs_stay_right_whatever_children_do() {
+    let program = compile("forks.c", "forks-static", &["-static"]);
+    expect_within("16M", &[&program], 0);
 }
 
 #[test]
@@ -219,4 +220,57 @@ fn locked_memory_stays_while_it_is_locked() {
     ] {
         expect_within("24M", &[&program], 0);
     }
+}
+
+#[test]
+fn what_is_paged_out_when_a_call_names_it_is_there_for_linux() {
+    for program in [
+        compile("away.c", "away", &[]),
+        compile("away.c", "away-static", &["-static"]),
+    ] {
+        expect_within("24M", &[&program], 0);
+    }
+}
+
+#[test]
+fn words_that_linux_changes_with_the_address_space_locked_are_there() {
+    for program in [
+        compile("reached.c", "reached", &[]),
+        compile("reached.c", "reached-static", &["-static"]),
+    ] {
+        expect_within("24M", &[&program], 0);
+    }
+}
+
+/// Devices of AF_XDP take root.
+fn pins(what: &str, mib: &str) -> Option<Output> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: memory is pinned for a device of root's");
+        return None;
+    }
+    let program = compile("reached.c", what, &[]);
+    Some(under_farpage(&[], "32M", &[&program, what, mib]))
+}
+
+#[test]
+fn what_a_device_has_pinned_stays_until_the_device_gives_it_back() {
+    let Some(ran) = pins("pinned", "8") else {
+        return;
+    };
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(String::from_utf8_lossy(&ran.stderr), "");
+}
+
+#[test]
+fn more_than_half_of_the_budget_is_not_pinned() {
+    let Some(ran) = pins("too-much", "20") else {
+        return;
+    };
+    assert!(ran.status.success(), "{ran:?}");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(
+        said,
+        "farpage: cannot pin 20 MiB of memory for a device: that is more than half of the memory \
+         that the program may use (32 MiB); give it at least 40 MiB (--ram)\n"
+    );
 }

@@ -37,6 +37,12 @@ const LOCKS: [u32; 6] = [
     g::F_OFD_SETLKW,
 ];
 const FIOCLEX: u32 = 0x5451;
+/// The lower halves of requests of `ioctl` that pin memory for a device: NVIDIA's driver, VFIO, IOMMUFD.
+const PINNING_REQUESTS: [u32; 3] = [0x4627, 0x3b71, 0x3b85];
+const SOL_XDP: u32 = 283;
+const XDP_UMEM_REG: u32 = 4;
+/// The operation of a futex, without what it says besides.
+const FUTEX_OPERATION: u32 = !(g::FUTEX_PRIVATE_FLAG | g::FUTEX_CLOCK_REALTIME);
 
 /// Where rules end.
 #[derive(Clone, Copy)]
@@ -68,6 +74,7 @@ enum Rule {
     CloseRange,
     Fcntl,
     Ioctl,
+    SocketOption,
     /// This argument, a signal mask, is given.
     Given(u32),
     /// This argument is a descriptor that may be of a mapped file, or of shared memory.
@@ -78,7 +85,8 @@ enum Rule {
     Seek,
     /// A path, unless it is empty and the descriptor meant.
     Named,
-    /// A futex that other processes may use.
+    /// Operations that change a word of the program, and where there is a cluster also those that are
+    /// not private.
     Futex,
     /// Nothing but what the user-mode-only tier looks at.
     Plain,
@@ -117,6 +125,8 @@ const RULES: &[(u32, Rule)] = &[
     (g::__NR_close_range, Rule::CloseRange),
     (g::__NR_fcntl, Rule::Fcntl),
     (g::__NR_ioctl, Rule::Ioctl),
+    (g::__NR_setsockopt, Rule::SocketOption),
+    (g::__NR_futex, Rule::Futex),
 ];
 
 /// Where there are mapped files. A descriptor of one that is sent to another process, or used by a
@@ -226,7 +236,6 @@ const CLUSTER_RULES: &[(u32, Rule)] = &[
     (g::__NR_msgsnd, Rule::Always),
     (g::__NR_msgrcv, Rule::Always),
     (g::__NR_msgctl, Rule::Always),
-    (g::__NR_futex, Rule::Futex),
     (g::__NR_futex_waitv, Rule::Missing),
 ];
 
@@ -368,7 +377,22 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
             on_ours(a, g::F_SETFD, params, ends.done);
             when_duplicated(a, params, ends.trap);
         }
-        Rule::Ioctl => on_ours(a, FIOCLEX, params, ends.done),
+        Rule::Ioctl => {
+            on_ours(a, FIOCLEX, params, ends.done);
+            a.load(data::low(1));
+            a.and(0xffff);
+            for request in PINNING_REQUESTS {
+                a.when(Test::Equal(request), ends.trap);
+            }
+        }
+        Rule::SocketOption => {
+            let other = a.label();
+            a.load(data::low(1));
+            a.unless(Test::Equal(SOL_XDP), other);
+            a.load(data::low(2));
+            a.when(Test::Equal(XDP_UMEM_REG), ends.trap);
+            a.place(other);
+        }
         Rule::Opened(argument) => when_opened(a, argument, params, ends.trap),
         Rule::Either(one, other) => {
             when_opened(a, one, params, ends.trap);
@@ -385,10 +409,7 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
             a.load(data::low(3));
             a.unless(Test::AnyBit(g::AT_EMPTY_PATH), ends.trap);
         }
-        Rule::Futex => {
-            a.load(data::low(1));
-            a.unless(Test::AnyBit(g::FUTEX_PRIVATE_FLAG), ends.trap);
-        }
+        Rule::Futex => futex(a, params, ends),
         Rule::Given(argument) => when_given(a, argument, ends.trap),
         Rule::Plain => {}
     }
@@ -501,6 +522,22 @@ fn protect(a: &mut Assembler, ends: Ends) {
     a.load(data::low(2));
     a.when(Test::Equal(g::PROT_READ), pass);
     when_managed(a, 0, ends.trap);
+    a.place(pass);
+}
+
+/// Those that wait for a word or wake whoever waits only read it.
+fn futex(a: &mut Assembler, params: &Params, ends: Ends) {
+    let pass = a.label();
+    a.load(data::low(1));
+    if params.cluster {
+        a.unless(Test::AnyBit(g::FUTEX_PRIVATE_FLAG), ends.trap);
+    }
+    a.and(FUTEX_OPERATION);
+    a.unless(Test::AtLeast(g::FUTEX_WAKE_OP), pass);
+    a.when(Test::Equal(g::FUTEX_WAIT_BITSET), pass);
+    a.when(Test::Equal(g::FUTEX_WAKE_BITSET), pass);
+    when_managed(a, 0, ends.trap);
+    when_managed(a, 4, ends.trap);
     a.place(pass);
 }
 

@@ -441,6 +441,45 @@ fn descriptors_of_farpage_stay() {
 }
 
 #[test]
+fn what_pins_memory_or_changes_a_word_with_the_address_space_locked_is_trapped() {
+    let xdp = |option| answer(g::__NR_setsockopt, &[3, 283, option, 0x1000_0000_0000, 32]);
+    assert_eq!(xdp(4), TRAP);
+    assert_eq!(xdp(5), ALLOW);
+    assert_eq!(answer(g::__NR_setsockopt, &[3, 1, 4]), ALLOW);
+    for request in [0xc038_4627, 0x3b71, 0x3b85] {
+        assert_eq!(answer(g::__NR_ioctl, &[3, request]), TRAP, "{request:#x}");
+    }
+    assert_eq!(answer(g::__NR_ioctl, &[3, 0xc038_4628]), ALLOW);
+    let at = 0x1000_0000_0000;
+    let futex =
+        |operation: u32, one, other| answer(g::__NR_futex, &[one, operation as usize, 0, 0, other]);
+    for operation in [
+        g::FUTEX_LOCK_PI,
+        g::FUTEX_LOCK_PI2,
+        g::FUTEX_UNLOCK_PI,
+        g::FUTEX_TRYLOCK_PI,
+        g::FUTEX_WAIT_REQUEUE_PI,
+        g::FUTEX_CMP_REQUEUE_PI,
+        g::FUTEX_WAKE_OP,
+    ] {
+        for how in [0, g::FUTEX_PRIVATE_FLAG, g::FUTEX_CLOCK_REALTIME] {
+            assert_eq!(futex(operation | how, at, 0), TRAP, "{operation}");
+        }
+        assert_eq!(futex(operation, 0x7ffd_0000_0000, at), TRAP);
+        assert_eq!(futex(operation, 0x7ffd_0000_0000, 0x7ffd_0000_0000), ALLOW);
+    }
+    for operation in [
+        g::FUTEX_WAIT,
+        g::FUTEX_WAKE,
+        g::FUTEX_CMP_REQUEUE,
+        g::FUTEX_WAIT_BITSET,
+        g::FUTEX_WAKE_BITSET,
+    ] {
+        assert_eq!(futex(operation | g::FUTEX_PRIVATE_FLAG, at, at), ALLOW);
+    }
+}
+
+#[test]
 fn the_gate_and_other_machines_pass() {
     let call = |ip, arch| {
         let args = [0; 6];
@@ -499,7 +538,7 @@ fn common_calls_are_known_without_running_the_filter() {
     let common = [
         g::__NR_read,
         g::__NR_write,
-        g::__NR_futex,
+        g::__NR_poll,
         g::__NR_epoll_wait,
         g::__NR_getpid,
         g::__NR_sendmsg,
