@@ -35,7 +35,7 @@ pub(crate) enum Moved {
     Aside,
     /// It cannot leave now.
     Stays,
-    /// A device may be using it.
+    /// It cannot leave for long: a device may be using it, or Linux has it locked.
     Pinned,
 }
 
@@ -255,11 +255,14 @@ impl Kernel {
             unsafe { mem::advise(at, bytes, mem::MADV_DONTNEED) }.is_ok()
         };
         let whole = drop(run);
-        // Some of it may be locked: that stays.
-        let gone = |page: &PageIndex| whole || drop(PageRange::one(*page));
-        for page in run.iter().filter(gone) {
-            state.pages.dropped(page);
-            pages += 1;
+        for page in run.iter() {
+            if whole || drop(PageRange::one(page)) {
+                state.pages.dropped(page);
+                pages += 1;
+            } else {
+                // Linux has it locked.
+                state.note_pinned(page);
+            }
         }
         self.account
             .counters()
@@ -353,7 +356,7 @@ impl Kernel {
             },
             // The program had it dropped: its pager is asked when it is touched.
             Some(_) if absent => false,
-            Some(_) => self.copy_aside(from, to, locked),
+            Some(_) => return self.copy_aside(from, to, locked),
         };
         if is_aside { Moved::Aside } else { Moved::Stays }
     }
@@ -366,10 +369,10 @@ impl Kernel {
     }
 
     /// For pages that cannot be moved: shared after a fork, of other protection, older kernels.
-    fn copy_aside(&self, from: usize, to: usize, locked: bool) -> bool {
+    fn copy_aside(&self, from: usize, to: usize, locked: bool) -> Moved {
         // SAFETY: the page is registered; a writer waits until it is gone and then faults.
         if unsafe { self.uffd_at(from).protect(from, PAGE_BYTES, true) }.is_err() {
-            return false;
+            return Moved::Stays;
         }
         // What the pager has locked stays protected also when it stays.
         let lift = || {
@@ -382,7 +385,7 @@ impl Kernel {
         let copied = unsafe { self.uffd().copy(to, from, PAGE_BYTES, false) };
         if copied.stopped.is_some() {
             lift();
-            return false;
+            return Moved::Stays;
         }
         // SAFETY: the copy counts from now on.
         let dropped = unsafe { mem::advise(from, PAGE_BYTES, mem::MADV_DONTNEED) };
@@ -393,7 +396,10 @@ impl Kernel {
             lift();
         }
         self.wake(from, PAGE_BYTES);
-        dropped.is_ok()
+        match dropped {
+            Ok(()) => Moved::Aside,
+            Err(_) => Moved::Pinned,
+        }
     }
 
     /// Second step: hands clusters to their pagers until no more than `target` pages lie aside.

@@ -107,7 +107,7 @@ pub(crate) struct State {
     pub(crate) frozen: bool,
     /// Pages that must stay, and for whom.
     pub(crate) holds: Holds,
-    /// Pages that devices keep Linux from moving.
+    /// Pages that Linux does not let go.
     pub(crate) pinned: Pinned,
     /// Page-ins that pagers answer later.
     pub(crate) outstanding: Outstanding,

@@ -1,6 +1,6 @@
-//! Pages that Linux does not move, though they are the program's alone: a device has them pinned.
-//! Page-out would try them again and again. It notes them and leaves them alone, and looks now and then
-//! whether they are still pinned.
+//! Pages that Linux neither moves nor drops, though they are the program's alone: a device has them pinned,
+//! or they were locked without a word to the kernel. Page-out would try them again and again. It notes
+//! them and leaves them alone, and looks now and then whether they can leave.
 
 use farpage_abi::{PageIndex, PageRange};
 use farpage_object::State as PageState;
@@ -87,7 +87,7 @@ impl Pinned {
 }
 
 impl State {
-    /// Linux did not move a page that a device may be using.
+    /// Linux did not let a page go.
     pub(crate) fn note_pinned(&mut self, page: PageIndex) {
         if self.pinned.count == 0 {
             self.pinned.look_ns = time::now_ns() + LOOK_NS;

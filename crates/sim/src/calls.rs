@@ -350,8 +350,9 @@ fn rename(core: &mut Core, proc: usize, from: PageRange, to: u64) {
         process.slots[new] = process.slots[old].take();
         let program = &mut process.program;
         program.values[new] = core::mem::take(&mut program.values[old]);
-        program.wired[new] = core::mem::take(&mut program.wired[old]);
-        program.pinned[new] = core::mem::take(&mut program.pinned[old]);
+        // What is wired is a place: whoever wants the new one wired does so.
+        program.wired[old] = false;
+        program.pinned[old] = false;
     }
     protect_again(process, target);
 }
