@@ -5,8 +5,8 @@ use core::arch::naked_asm;
 use farpage_sys::file::Fd;
 use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::{
-    GATE_ADDRESS, GATE_REISSUE, GATE_SLEEP, GATE_WAIT, REISSUE_SKIP, SLEEP_WORDS, SLEPT, TRAP_MARK,
-    WAIT_WORDS,
+    GATE_ADDRESS, GATE_AGAIN, GATE_REISSUE, GATE_SLEEP, GATE_WAIT, REISSUE_SKIP, SLEEP_WORDS,
+    SLEPT, TRAP_MARK, WAIT_WORDS,
 };
 use farpage_sys::{Errno, Result};
 
@@ -22,6 +22,8 @@ pub(crate) enum Outcome {
     Done(Result<usize>),
     /// The program makes it itself, from the gate, with the arguments now in the frame.
     Reissue,
+    /// It makes the call itself, and again for as long as Linux says that the memory is not there.
+    Again,
     /// It makes this call instead.
     ReissueAs(u32),
     /// It waits until a message can be received from this socket, and then makes it again, though
@@ -121,6 +123,7 @@ extern "C" fn handle(info: *mut Info, frame: *mut Frame, own: Option<&Stack>) ->
             };
         }
         Outcome::Reissue => reissue(number, context),
+        Outcome::Again => again(number, context),
         Outcome::ReissueAs(number) => reissue(number, context),
         Outcome::WaitFor(socket, received) => {
             shm::note_received(context, received);
@@ -145,6 +148,13 @@ fn reissue(number: u32, context: &mut Frame) {
     // SAFETY: below the red zone of the program's own stack.
     unsafe { at.write(context.rip) };
     context.rip = GATE_ADDRESS + GATE_REISSUE;
+}
+
+/// Points the program at the stub that comes back to the call when Linux does not find the memory.
+fn again(number: u32, context: &mut Frame) {
+    reissue(number, context);
+    context.rip = GATE_ADDRESS + GATE_AGAIN;
+    put(context.rsp + 8, number as usize);
 }
 
 /// Points the program at the gate's other stub: it waits in another call, and comes back to this one.

@@ -1,6 +1,9 @@
 //! Words of a cluster's memory at which threads wait (`futex(2)`). Threads of a host wait in Linux, which
 //! compares the word as this host has it; who wakes some of its own host has those of others woken,
 //! too. A few more may be than were meant: whoever waits at a futex looks again.
+//!
+//! When the page goes to another host just as Linux looks for it, Linux says `EFAULT`, as it does of any
+//! shared file that loses a page then. Such a call is made again.
 
 use farpage_abi::shm::{Ask, Kind, Shm};
 use farpage_sys::linux::general as g;
@@ -59,7 +62,11 @@ pub(super) unsafe fn call(shm: &Shm, args: [usize; 6]) -> Option<Outcome> {
     match operation as u32 & !PRIVATE_OR_CLOCK {
         g::FUTEX_WAIT | g::FUTEX_WAIT_BITSET => {
             here.tell(&mut state, Kind::Waits, own, 0);
-            return Some(Outcome::Reissue);
+            drop(state);
+            return Some(match program::read::<u32>(at) {
+                Ok(_) => Outcome::Again,
+                Err(errno) => Outcome::Done(Err(errno)),
+            });
         }
         g::FUTEX_WAKE | g::FUTEX_WAKE_BITSET => {}
         g::FUTEX_WAKE_OP => also = Place::of(&state, other),
@@ -77,8 +84,14 @@ pub(super) unsafe fn call(shm: &Shm, args: [usize; 6]) -> Option<Outcome> {
         }
         _ => return None,
     }
-    // SAFETY: the program's own call, or one that only wakes; it does not wait.
-    let done = unsafe { trap::pass(g::__NR_futex, own_args) };
+    let done = loop {
+        // SAFETY: the program's own call, or one that only wakes; it does not wait.
+        let done = unsafe { trap::pass(g::__NR_futex, own_args) };
+        let goes_on = done == Err(Errno::EFAULT) && also.is_none();
+        if !goes_on || program::read::<u32>(at).is_err() {
+            break done;
+        }
+    };
     if done.is_ok() {
         here.tell(&mut state, Kind::Wake, wakes, own);
         if let Some(place) = also {

@@ -126,6 +126,38 @@ pub const WAIT_CODE: [u8; 62] = [
 /// See [`WAIT_CODE`].
 pub const WAIT_WORDS: usize = 6;
 
+/// Offset in the gate of the stub from which a program repeats a call until Linux finds the memory, see
+/// [`AGAIN_CODE`].
+pub const GATE_AGAIN: usize = 192;
+/// Machine code of that stub: makes the call. When Linux says `EFAULT`, the program goes back to where it
+/// made it, and is trapped again; above the address to return to lies the number for that.
+pub const AGAIN_CODE: [u8; 24] = [
+    0x0f,
+    0x05, // syscall
+    0x48,
+    0x83,
+    0xf8,
+    0xf2, // cmp rax, -14
+    0x74,
+    0x03, // je to what follows the first return
+    0xc2, // ret 192
+    REISSUE_SKIP as u8,
+    (REISSUE_SKIP >> 8) as u8,
+    0x48,
+    0x8b,
+    0x44,
+    0x24,
+    0x08, // mov rax, [rsp + 8]
+    0x48,
+    0x83,
+    0x2c,
+    0x24,
+    0x02, // sub qword ptr [rsp], 2: the length of the call
+    0xc2, // ret 192
+    REISSUE_SKIP as u8,
+    (REISSUE_SKIP >> 8) as u8,
+];
+
 /// Offset in the gate of the stub in which a program sleeps before it makes a trapped call again, see
 /// [`SLEEP_CODE`].
 pub const GATE_SLEEP: usize = 256;
@@ -243,20 +275,15 @@ pub fn map_gate() -> Result<()> {
     let gate = core::ptr::with_exposed_provenance_mut::<u8>(GATE_ADDRESS);
     // SAFETY: the page was mapped just now, writable, and is larger than the code.
     unsafe { core::ptr::copy_nonoverlapping(GATE_CODE.as_ptr(), gate, GATE_CODE.len()) };
-    // SAFETY: as above; the stub lies behind the gate's code, inside the page.
-    unsafe {
-        let stub = gate.add(GATE_REISSUE);
-        core::ptr::copy_nonoverlapping(REISSUE_CODE.as_ptr(), stub, REISSUE_CODE.len());
-    }
-    // SAFETY: as above.
-    unsafe {
-        let stub = gate.add(GATE_WAIT);
-        core::ptr::copy_nonoverlapping(WAIT_CODE.as_ptr(), stub, WAIT_CODE.len());
-    }
-    // SAFETY: as above.
-    unsafe {
-        let stub = gate.add(GATE_SLEEP);
-        core::ptr::copy_nonoverlapping(SLEEP_CODE.as_ptr(), stub, SLEEP_CODE.len());
+    let stubs: [(usize, &[u8]); 4] = [
+        (GATE_REISSUE, &REISSUE_CODE),
+        (GATE_WAIT, &WAIT_CODE),
+        (GATE_AGAIN, &AGAIN_CODE),
+        (GATE_SLEEP, &SLEEP_CODE),
+    ];
+    for (at, code) in stubs {
+        // SAFETY: as above; the stubs lie behind the gate's code and each other, inside the page.
+        unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), gate.add(at), code.len()) };
     }
     // SAFETY: only this function knows the page yet.
     unsafe { mem::protect(GATE_ADDRESS, GATE_BYTES, mem::PROT_READ | mem::PROT_EXEC) }?;

@@ -9,6 +9,7 @@ use linux_raw_sys::general as g;
 
 use super::assembler::{AND, Instruction, JEQ, JGE, JGT, JSET, JUMP, LOAD, RETURN};
 use super::{GATE_ADDRESS, Params, TRAP_MARK, filter};
+use crate::mem;
 
 const ALLOW: u32 = 0x7fff_0000;
 const TRAP: u32 = 0x0003_0000 | TRAP_MARK as u32;
@@ -556,4 +557,54 @@ fn common_calls_are_known_without_running_the_filter() {
     };
     assert!(run(&code, &call).1 < 50);
     assert!(code.len() < 600, "{}", code.len());
+}
+
+/// Goes through the stub that makes a call again when Linux does not find the memory, as a program does:
+/// what it returns, and whether it goes back to the call.
+fn through_again(number: u32, first: usize) -> (isize, bool) {
+    let code = super::AGAIN_CODE;
+    let at = mem::map_anonymous(4096).unwrap();
+    // SAFETY: the page was mapped just now, writable, and is larger than the code.
+    unsafe {
+        core::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len());
+        mem::protect(at, 4096, mem::PROT_READ | mem::PROT_EXEC).unwrap();
+    }
+    let (returned, back): (isize, u32);
+    // SAFETY: the stub takes what it leaves on the stack; the call has no other effect.
+    unsafe {
+        core::arch::asm!(
+            "sub rsp, {skip}",
+            "mov [rsp], rax",
+            "lea rcx, [rip + 3f]",
+            "push rcx",
+            "jmp r8",
+            // Where the program made the call: two bytes.
+            ".byte 0xeb, 0x04",
+            "3:",
+            "xor ecx, ecx",
+            "jmp 5f",
+            "mov ecx, 1",
+            "5:",
+            skip = const super::REISSUE_SKIP,
+            inlateout("rax") number as isize => returned,
+            in("rdi") first,
+            in("rsi") 0usize,
+            in("rdx") 0usize,
+            in("r10") 0usize,
+            in("r8") at,
+            lateout("rcx") back,
+            out("r11") _,
+        );
+        mem::unmap(at, 4096).unwrap();
+    }
+    (returned, back == 1)
+}
+
+#[test]
+fn a_call_whose_memory_linux_does_not_find_is_made_again() {
+    let wait = g::__NR_futex;
+    assert_eq!(through_again(wait, 8), (wait as isize, true), "EFAULT");
+    assert!(!through_again(g::__NR_getppid, 0).1);
+    let close = through_again(g::__NR_close, usize::MAX);
+    assert_eq!(close, (-9, false), "EBADF is told");
 }
