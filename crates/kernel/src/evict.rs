@@ -303,19 +303,18 @@ impl Kernel {
         for page in PageRange::new(pages.start.0, split).iter() {
             state.pages.moved_aside(page);
         }
-        for page in PageRange::new(split, pages.end.0).iter() {
-            if self.move_page(state, page) == Moved::Pinned {
+        let rest = PageRange::new(split, pages.end.0);
+        let temporary = !rest.is_empty() && state.is_temporary(rest.start);
+        for page in rest.iter() {
+            if self.move_page(state, page, temporary) == Moved::Pinned {
                 state.note_pinned(page);
             }
         }
     }
 
-    /// Moves a dirty page aside.
-    pub(crate) fn move_page(&self, state: &mut State, page: PageIndex) -> Moved {
+    /// Moves a dirty page aside, of memory that is temporary or not.
+    pub(crate) fn move_page(&self, state: &mut State, page: PageIndex, temporary: bool) -> Moved {
         let locked = state.pages.is_locked(page);
-        let temporary = state
-            .region_of_page(page.0)
-            .is_some_and(|region| region.source.temporary);
         let moved = self.move_one(address_of(page.0), locked, temporary);
         if moved == Moved::Aside {
             state.pages.moved_aside(page);

@@ -33,9 +33,9 @@ pub(crate) struct Holds {
 
 impl State {
     pub(crate) fn hold(&mut self, holder: Holder, pages: PageRange) {
-        if holder == Holder::Lock {
-            // Locks do not nest, and must not pile up.
-            self.holds.cut(|other| other == Holder::Lock, pages);
+        if !matches!(holder, Holder::Call(_)) {
+            // These do not nest, and must not pile up.
+            self.holds.cut(|other| other == holder, pages);
         }
         if self.holds.list.len() >= HOLDS_MAX {
             let stale = self

@@ -287,6 +287,12 @@ impl State {
     pub(crate) fn region_of_page(&self, page: u64) -> Option<&Region> {
         self.regions.find(address_of(page))
     }
+
+    /// Whether the page is of temporary memory.
+    pub(crate) fn is_temporary(&self, page: PageIndex) -> bool {
+        self.region_of_page(page.0)
+            .is_some_and(|region| region.source.temporary)
+    }
 }
 
 /// Gives up contents of a shadow range.

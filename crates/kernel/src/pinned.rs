@@ -114,8 +114,9 @@ impl Kernel {
         let (runs, count) = (state.pinned.runs, state.pinned.count);
         for run in &runs[..count] {
             // A page that is not there any more is not the one that was pinned.
+            let temporary = state.is_temporary(run.start);
             let is_pinned = state.pages.state(run.start) == PageState::Resident
-                && self.move_page(state, run.start) == Moved::Pinned;
+                && self.move_page(state, run.start, temporary) == Moved::Pinned;
             if !is_pinned {
                 state.unpin(*run);
             }

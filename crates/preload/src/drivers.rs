@@ -7,20 +7,15 @@
 
 use farpage_kernel::{Holder, Kernel};
 use farpage_sys::linux::general as g;
+use farpage_sys::seccomp::pinning::{
+    IOMMUFD_MAP, NVIDIA_ALLOCATE, REQUEST_MASK, SOL_XDP, VFIO_MAP, XDP_UMEM_REG,
+};
 use farpage_sys::{Result, process};
 
 use crate::{memory, program, trap};
 
-/// `ioctl` of NVIDIA's driver that allocates: `NV_ESC_RM_ALLOC_MEMORY`.
-const NVIDIA_ALLOCATE: usize = 0x4627;
-/// What it allocates when it is to use memory of the program: `NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`.
+/// What NVIDIA's driver allocates when it is to use memory of the program: `NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`.
 const NVIDIA_OF_PROGRAM: usize = 0x71;
-/// `VFIO_IOMMU_MAP_DMA`.
-const VFIO_MAP: usize = 0x3b71;
-/// `IOMMU_IOAS_MAP`.
-const IOMMUFD_MAP: usize = 0x3b85;
-const SOL_XDP: usize = 283;
-const XDP_UMEM_REG: usize = 4;
 /// The longest of the structures that these calls take.
 const ARGUMENT_BYTES: usize = 56;
 
@@ -70,12 +65,13 @@ fn new_call(kernel: &Kernel) -> Holder {
 /// Where the call's argument lies, and the memory that it has pinned, with its bytes.
 fn pinned(number: u32, args: [usize; 6]) -> Option<(usize, (usize, usize))> {
     let [_, request, third, fourth, ..] = args;
+    let request = request as u32;
     let argument = match number {
-        g::__NR_setsockopt if (request, third) == (SOL_XDP, XDP_UMEM_REG) => fourth,
+        g::__NR_setsockopt if (request, third as u32) == (SOL_XDP, XDP_UMEM_REG) => fourth,
         g::__NR_ioctl => third,
         _ => return None,
     };
-    let range = match (number, request & 0xffff) {
+    let range = match (number, request & REQUEST_MASK) {
         (g::__NR_setsockopt, _) => {
             let [at, bytes] = program::read(argument).ok()?;
             (at, bytes)
@@ -104,12 +100,12 @@ fn pinned(number: u32, args: [usize; 6]) -> Option<(usize, (usize, usize))> {
 mod tests {
     use super::*;
 
-    fn of(number: u32, request: usize, words: [usize; 7]) -> Option<(usize, usize)> {
+    fn of(number: u32, request: u32, words: [usize; 7]) -> Option<(usize, usize)> {
         process::set_signal_mask(!0);
         let at = words.as_ptr().expose_provenance();
         let args = match number {
-            g::__NR_setsockopt => [3, SOL_XDP, request, at, 32, 0],
-            _ => [3, request, at, 0, 0, 0],
+            g::__NR_setsockopt => [3, SOL_XDP as usize, request as usize, at, 32, 0],
+            _ => [3, request as usize, at, 0, 0, 0],
         };
         pinned(number, args).map(|(argument, range)| {
             assert_eq!(argument, at);

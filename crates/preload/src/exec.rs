@@ -45,6 +45,8 @@ struct Given {
 struct Texts {
     list: Vec<Box<[u8]>>,
     bytes: usize,
+    /// Strings of the program's are copied: Linux cannot bring in what is away.
+    copied: bool,
 }
 
 impl Texts {
@@ -62,10 +64,9 @@ impl Texts {
         Ok(at)
     }
 
-    /// The string at `at`, where Linux can read it: a copy in the user-mode-only tier, in which Linux cannot
-    /// bring in what is away.
+    /// The string at `at`, where Linux can read it.
     fn readable(&mut self, reader: &mut Reader, at: usize) -> Result<usize> {
-        match memory::is_user_tier() {
+        match self.copied {
             true => self.add(reader.string(at)?),
             false => Ok(at),
         }
@@ -79,6 +80,7 @@ impl Texts {
 pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) -> Result<usize> {
     let mut reader = Reader::new();
     let mut given = Box::new(Given::default());
+    given.texts.copied = memory::is_user_tier();
     let call = &Call {
         path: given.texts.readable(&mut reader, call.path)?,
         ..*call
@@ -106,7 +108,9 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
     } else {
         None
     };
-    if let (true, Some(stack)) = (visitor, own) {
+    // One that a thread keeps is its parent's.
+    let left = own.filter(|stack| visitor && !stack.is_kept());
+    if let Some(stack) = left {
         stack.release_at_exec();
     }
     // A child of `vfork` holds memory of its parent, which does not learn when the child is gone.
@@ -126,8 +130,8 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
     let result = unsafe { syscall!(g::__NR_execveat, dir, path, argv, envp, flags) };
     process::set_signal_mask(blocked);
     drop(kept.or_else(|| own.and_then(left_by_last_owner)));
-    if let (true, Some(stack)) = (visitor, own) {
-        stack.keep();
+    if let Some(stack) = left {
+        stack.release_as_ever();
     }
     if let (Some(slot), Some(control)) = (asked, start::control()) {
         join::cancel(control, slot);
@@ -230,7 +234,7 @@ impl Given {
     }
 
     fn arguments(&mut self, reader: &mut Reader, argv: usize) -> Result<()> {
-        if argv == 0 || !memory::is_user_tier() {
+        if argv == 0 || !self.texts.copied {
             return Ok(());
         }
         let mut own = Vec::with_capacity(16);

@@ -4,8 +4,9 @@ use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::SLEPT;
 use farpage_sys::{Errno, Result};
 
-/// `siginfo_t` of SIGSYS.
+/// `siginfo_t`, as SIGSYS has it.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct Info {
     pub(crate) signo: i32,
     pub(crate) errno: i32,
@@ -14,14 +15,49 @@ pub(crate) struct Info {
     pub(crate) call_address: usize,
     pub(crate) number: u32,
     pub(crate) arch: u32,
+    rest: [u64; 12],
+}
+
+impl Info {
+    /// Whether a filter of system calls raised it, this agent's or the program's.
+    pub(crate) fn is_by_filter(&self) -> bool {
+        const SYS_SECCOMP: i32 = 1;
+        self.code == SYS_SECCOMP
+    }
+}
+
+/// `stack_t`: a stack for signals.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SignalStack {
+    pub(crate) at: usize,
+    pub(crate) flags: u32,
+    pub(crate) padding: u32,
+    pub(crate) bytes: usize,
+}
+
+impl SignalStack {
+    pub(crate) const NONE: Self = Self {
+        at: 0,
+        flags: g::SS_DISABLE,
+        padding: 0,
+        bytes: 0,
+    };
+
+    /// Whether a thread with this stack pointer is on it, as Linux sees it.
+    pub(crate) fn holds(&self, rsp: usize) -> bool {
+        rsp > self.at && rsp - self.at <= self.bytes
+    }
 }
 
 /// `ucontext_t`: what `rt_sigreturn` puts back.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct Frame {
     flags: u64,
     link: u64,
-    stack: [u64; 3],
+    /// The thread's stack for signals.
+    pub(crate) stack: SignalStack,
     pub(crate) r8: usize,
     pub(crate) r9: usize,
     pub(crate) r10: usize,
@@ -39,15 +75,18 @@ pub(crate) struct Frame {
     pub(crate) rcx: usize,
     pub(crate) rsp: usize,
     pub(crate) rip: usize,
-    flags_to_fault: [u64; 6],
-    /// Where the vector registers and the protection keys are.
-    vectors: usize,
+    pub(crate) eflags: u64,
+    segments_to_fault: [u64; 5],
+    /// Where the vector registers and the protection keys are. 0: they are as at the start.
+    pub(crate) vectors: usize,
     reserved: [u64; 8],
     /// Signals blocked once the handler is over.
     pub(crate) mask: u64,
 }
 
 const _: () = {
+    assert!(size_of::<Info>() == 128);
+    assert!(size_of::<Frame>() == 304);
     assert!(core::mem::offset_of!(Frame, r8) == 40);
     assert!(core::mem::offset_of!(Frame, rip) == 168);
     assert!(core::mem::offset_of!(Frame, vectors) == 224);
@@ -56,11 +95,11 @@ const _: () = {
 };
 
 /// Bytes below the stack pointer that Linux leaves alone.
-const RED_ZONE: usize = 128;
+pub(crate) const RED_ZONE: usize = 128;
 /// Bytes below them that the agent may use after [`Frame::make_room`].
 const ROOM: usize = 128;
 /// Bytes of vector registers where no more follow, and where Linux says whether some do.
-const LEGACY: usize = 512;
+pub(crate) const LEGACY: usize = 512;
 const MORE: usize = 464;
 const MORE_MARK: u32 = 0x4650_5853;
 
@@ -76,13 +115,8 @@ impl Frame {
         if at == 0 {
             return;
         }
-        // SAFETY: Linux has put 512 bytes there at least, for as long as the handler runs.
-        let mark = unsafe { core::ptr::with_exposed_provenance::<[u32; 2]>(at + MORE).read() };
-        let bytes = if mark[0] == MORE_MARK {
-            mark[1] as usize
-        } else {
-            LEGACY
-        };
+        // SAFETY: Linux has put them there, for as long as the handler runs.
+        let bytes = unsafe { vector_bytes(at) };
         // On another stack, or moved already, it is out of the way.
         if at > top || at + bytes <= top.wrapping_sub(ROOM) || at + bytes > top {
             return;
@@ -112,6 +146,20 @@ impl Frame {
                 errno.map(|errno| Err(Errno(errno)))
             }
         }
+    }
+}
+
+/// Bytes of the vector registers that lie at `at`, as they say themselves.
+///
+/// # Safety
+/// As many as [`LEGACY`] can be read there.
+pub(crate) unsafe fn vector_bytes(at: usize) -> usize {
+    // SAFETY: forwarded.
+    let mark = unsafe { core::ptr::with_exposed_provenance::<[u32; 2]>(at + MORE).read() };
+    if mark[0] == MORE_MARK {
+        mark[1] as usize
+    } else {
+        LEGACY
     }
 }
 

@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+mod delivery;
 mod drivers;
 mod exec;
 mod frame;
@@ -26,6 +27,7 @@ mod stacks;
 mod standalone;
 mod start;
 mod supervised;
+mod threads;
 mod trap;
 mod user_tier;
 

@@ -32,6 +32,14 @@ pub(crate) fn write<T: Copy>(at: usize, value: &T) -> Result<()> {
     Ok(())
 }
 
+/// Looks whether `bytes` bytes at `at`, at most a page of them, can be read.
+///
+/// # Errors
+/// `EFAULT`.
+pub(crate) fn check_readable(at: usize, bytes: usize) -> Result<()> {
+    check(at, bytes, Access::Read)
+}
+
 /// Looks whether `bytes` bytes at `at`, at most a page of them, can be written.
 ///
 /// # Errors

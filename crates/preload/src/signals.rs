@@ -1,13 +1,15 @@
-//! The program's signals: SIGSYS stays ours and unblocked behind its back.
+//! The program's signals: SIGSYS stays ours and unblocked behind its back. In the user-mode-only tier the
+//! agent gets all others first as well ([`delivery`]).
 
-use core::arch::naked_asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_sys::linux::general as g;
+use farpage_sys::seccomp::{GATE_ADDRESS, GATE_RETURN};
 use farpage_sys::{Errno, Result, process, syscall};
 
 use crate::frame::{Frame, Info, without_sigsys};
-use crate::{program, start};
+use crate::stacks::Stack;
+use crate::{delivery, memory, program, start, trap};
 
 /// `struct sigaction` as the kernel takes it.
 #[repr(C)]
@@ -22,25 +24,27 @@ pub(crate) struct Action {
 const DEFAULT: usize = 0;
 const IGNORE: usize = 1;
 
-/// What the program installed for SIGSYS: handler, flags, restorer, mask.
-static PROGRAM: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+/// Signals are counted from 1.
+const SIGNALS: usize = 65;
 
-#[unsafe(naked)]
-extern "C" fn restorer() {
-    // rt_sigreturn
-    naked_asm!("mov eax, 15", "syscall", "ud2")
-}
+/// What the program installed for signals that the agent gets first: handler, flags, restorer, mask.
+static PROGRAM: [[AtomicU64; 4]; SIGNALS] = [const { [const { AtomicU64::new(0) }; 4] }; SIGNALS];
 
-/// Installs `handler` for SIGSYS, with every signal blocked while it runs.
-pub(crate) fn install(handler: extern "C" fn(i32, *mut Info, *mut Frame)) -> Result<()> {
-    let action = Action {
-        handler: handler as *const () as usize,
-        flags: u64::from(g::SA_SIGINFO | g::SA_ONSTACK | g::SA_RESTART | 0x0400_0000),
-        restorer: restorer as *const () as usize,
-        mask: !0,
-    };
+/// Installs the agent's handler for SIGSYS.
+pub(crate) fn install() -> Result<()> {
+    let action = through_agent(u64::from(g::SA_RESTART));
     // SAFETY: `action` is what the call expects; the handler keeps everything as it was.
     unsafe { syscall!(g::__NR_rt_sigaction, g::SIGSYS, &raw const action, 0, 8) }.map(drop)
+}
+
+/// How Linux is told to give the agent a signal first: with every other one blocked meanwhile.
+fn through_agent(flags: u64) -> Action {
+    Action {
+        handler: trap::on_signal as *const () as usize,
+        flags: flags | u64::from(g::SA_SIGINFO | g::SA_ONSTACK | g::SA_RESTORER),
+        restorer: GATE_ADDRESS + GATE_RETURN,
+        mask: !0,
+    }
 }
 
 /// `rt_sigaction`.
@@ -57,32 +61,27 @@ pub(crate) unsafe fn action(args: [usize; 6]) -> Result<usize> {
     } else {
         Some(program::read::<Action>(new)?)
     };
-    let mut before = Action::default();
+    let mut before = program_action(signal);
     if signal == g::SIGSYS as usize {
-        before = program_action();
         // A child of `vfork` has signal handlers, but no memory, of its own.
         if let Some(wanted) = wanted
             && !start::is_visitor()
         {
-            for (word, value) in PROGRAM.iter().zip([
-                wanted.handler as u64,
-                wanted.flags,
-                wanted.restorer as u64,
-                wanted.mask,
-            ]) {
-                word.store(value, Ordering::Relaxed);
-            }
+            note(signal, &wanted);
         }
     } else {
-        let stripped = wanted.map(|w| Action {
-            mask: without_sigsys(w.mask),
-            ..w
-        });
-        let new = stripped
-            .as_ref()
-            .map_or(core::ptr::null(), core::ptr::from_ref);
+        let told = wanted.map(|wanted| told(signal, wanted));
+        let new = told.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        let mut known = Action::default();
         // SAFETY: both are valid for the call.
-        unsafe { syscall!(g::__NR_rt_sigaction, signal, new, &raw mut before, 8) }?;
+        unsafe { syscall!(g::__NR_rt_sigaction, signal, new, &raw mut known, 8) }?;
+        let agent = through_agent(0);
+        if known.handler == agent.handler {
+            // Linux has taken out what it does not know.
+            before.flags &= known.flags & !agent.flags | agent.flags;
+        } else {
+            before = known;
+        }
     }
     if old != 0 {
         program::write(old, &before)?;
@@ -90,14 +89,46 @@ pub(crate) unsafe fn action(args: [usize; 6]) -> Result<usize> {
     Ok(0)
 }
 
-fn program_action() -> Action {
+/// What Linux is told of an action that the program wants.
+fn told(signal: usize, wanted: Action) -> Action {
+    let wanted = Action {
+        mask: without_sigsys(wanted.mask),
+        ..wanted
+    };
+    let is_handler = wanted.handler != DEFAULT && wanted.handler != IGNORE;
+    // As above: a child of `vfork` must not change what is noted here.
+    if is_handler && memory::is_user_tier() && !start::is_known_visitor() {
+        note(signal, &wanted);
+        through_agent(wanted.flags)
+    } else {
+        wanted
+    }
+}
+
+/// What the program installed last of handlers for a signal that the agent gets first.
+pub(crate) fn program_action(signal: usize) -> Action {
+    let Some(noted) = PROGRAM.get(signal) else {
+        return Action::default();
+    };
     let [handler, flags, restorer, mask] =
-        [0, 1, 2, 3].map(|i: usize| PROGRAM[i].load(Ordering::Relaxed));
+        [0, 1, 2, 3].map(|i: usize| noted[i].load(Ordering::Relaxed));
     Action {
         handler: handler as usize,
         flags,
         restorer: restorer as usize,
         mask,
+    }
+}
+
+fn note(signal: usize, action: &Action) {
+    let words = [
+        action.handler as u64,
+        action.flags,
+        action.restorer as u64,
+        action.mask,
+    ];
+    for (to, word) in PROGRAM.get(signal).into_iter().flatten().zip(words) {
+        to.store(word, Ordering::Relaxed);
     }
 }
 
@@ -130,14 +161,18 @@ pub(crate) unsafe fn mask(frame: &mut Frame, args: [usize; 6]) -> Result<usize> 
 
 /// A SIGSYS that is not ours: sent by somebody, or raised by a filter of the program's own.
 /// Returns the program's handler that is to have it, or 0.
-pub(crate) fn forward(by_filter: bool, frame: &mut Frame) -> usize {
-    let program = program_action();
+pub(crate) fn forward(info: &Info, frame: &mut Frame, own: Option<&Stack>) -> usize {
+    let program = program_action(g::SIGSYS as usize);
     match program.handler {
-        IGNORE if !by_filter => 0,
+        IGNORE if !info.is_by_filter() => 0,
         DEFAULT | IGNORE => die_by(g::SIGSYS),
         handler => {
             if program.flags & u64::from(g::SA_RESETHAND) != 0 {
-                PROGRAM[0].store(DEFAULT as u64, Ordering::Relaxed);
+                PROGRAM[g::SIGSYS as usize][0].store(DEFAULT as u64, Ordering::Relaxed);
+            }
+            if memory::is_user_tier() {
+                delivery::deliver(info, &program, frame, own);
+                return 0;
             }
             process::set_signal_mask(without_sigsys(frame.mask | program.mask));
             handler

@@ -1,22 +1,39 @@
 //! Stacks for trapped calls: the program's own may be tiny.
+//!
+//! In the user-mode-only tier a thread keeps one for as long as it lives, as its stack for signals: the
+//! program's own may be managed memory that is away, where Linux can put nothing.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use farpage_sys::linux::general as g;
-use farpage_sys::{mem, syscall};
+use farpage_sys::{Errno, mem, process, syscall};
+
+use crate::frame::{Frame, SignalStack};
+use crate::{memory, sandbox, start};
 
 const STACK_BYTES: usize = 128 << 10;
 const GUARD_BYTES: usize = 4096;
+/// What is left of a stack below what is noted of it.
+const USABLE_BYTES: usize = STACK_BYTES - size_of::<Stack>();
 /// Lists of stacks, so that threads seldom meet.
 const LISTS: usize = 32;
+
+/// Owners of a stack: nobody, a trapped call while it lasts, a thread while it lives. Else it is the id, with
+/// [`ENDING`], of a thread that ends and may be on it until it is gone.
+const NOBODY: u32 = 0;
+const CALL: u32 = 1;
+const THREAD: u32 = 2;
+const ENDING: u32 = 1 << 31;
 
 /// A stack; this lies at its top. Stacks are made when needed, used again and never unmapped, so
 /// lists only grow and can be walked at any time.
 #[repr(C, align(64))]
 pub(crate) struct Stack {
-    /// 0: nobody's. Linux clears it when a `vfork` child that is on it executes or dies, see
+    /// See [`NOBODY`]. Linux clears it when a `vfork` child that is on it executes or dies, see
     /// [`Stack::release_at_exec`].
     owner: AtomicU32,
+    /// What the thread whose this is gave as its stack for signals: where it is, flags, bytes.
+    given: [AtomicUsize; 3],
     /// Memory that was needed until the owner executed a program.
     left: AtomicPtr<u8>,
     next: AtomicPtr<Stack>,
@@ -27,37 +44,106 @@ static STACKS: [AtomicPtr<Stack>; LISTS] = [const { AtomicPtr::new(core::ptr::nu
 /// A stack that is the caller's until [`Stack::release`]. `None` when there is no memory. `hint`
 /// is any address on the caller's own stack.
 pub(crate) fn take(hint: usize) -> Option<&'static Stack> {
-    let list = &STACKS[(hint >> 16) % LISTS];
-    let mut at = list.load(Ordering::Acquire);
-    // SAFETY: the list holds stacks, which live as long as the process.
-    while let Some(stack) = unsafe { at.as_ref() } {
-        let free = stack.owner.load(Ordering::Relaxed) == 0;
-        let (order, failed) = (Ordering::Acquire, Ordering::Relaxed);
-        if free && stack.owner.compare_exchange(0, 1, order, failed).is_ok() {
-            return Some(stack);
-        }
-        at = stack.next.load(Ordering::Acquire);
+    let all = &STACKS[(hint >> 16) % LISTS];
+    let free = list(all).find(|stack| {
+        let owner = stack.owner.load(Ordering::Relaxed);
+        (owner == NOBODY || is_gone(owner)) && stack.change_owner(owner, CALL)
+    });
+    if free.is_some() {
+        return free;
     }
     let stack = make()?;
-    let mut head = list.load(Ordering::Acquire);
+    let mut head = all.load(Ordering::Acquire);
     loop {
         stack.next.store(head, Ordering::Relaxed);
         let own = core::ptr::from_ref(stack).cast_mut();
-        match list.compare_exchange(head, own, Ordering::AcqRel, Ordering::Acquire) {
+        match all.compare_exchange(head, own, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return Some(stack),
             Err(now) => head = now,
         }
     }
 }
 
+/// Whether the owner was a thread that has ended.
+fn is_gone(owner: u32) -> bool {
+    if owner & ENDING == 0 || sandbox::is_on() {
+        return false;
+    }
+    let (own, thread) = (process::id(), owner & !ENDING);
+    // SAFETY: takes no pointer; signal 0 only asks.
+    let asked = unsafe { syscall!(g::__NR_tgkill, own, thread, 0) };
+    asked == Err(Errno::ESRCH)
+}
+
+/// The stack that the interrupted thread keeps, if it does.
+pub(crate) fn kept(frame: &Frame) -> Option<&'static Stack> {
+    let is_one = frame.stack.bytes == USABLE_BYTES && memory::is_user_tier();
+    let top = core::ptr::with_exposed_provenance::<Stack>(frame.stack.at + USABLE_BYTES);
+    // SAFETY: in this tier only the agent tells Linux of stacks, and these live as long as the process.
+    is_one.then(|| unsafe { &*top })
+}
+
+/// Has the interrupted thread keep `stack`, on which the handler runs, from when that returns.
+pub(crate) fn keep(frame: &mut Frame, stack: &Stack) {
+    // What arrives on one of these already has what it needs. A child of `vfork` shares this memory with a thread
+    // that goes on when it is gone.
+    let needs_one = memory::is_user_tier() && !is_ours(frame.rsp) && !start::is_known_visitor();
+    if needs_one && stack.change_owner(CALL, THREAD) {
+        stack.give(SignalStack::NONE);
+        frame.stack = stack.signals();
+    }
+}
+
+/// The first thread keeps one from the start.
+pub(crate) fn keep_at_start() {
+    let Some(stack) = memory::is_user_tier().then(|| take(0)).flatten() else {
+        return;
+    };
+    let signals = stack.signals();
+    // SAFETY: it lives as long as the process.
+    let told = unsafe { syscall!(g::__NR_sigaltstack, &raw const signals, 0) };
+    if told.is_ok() {
+        stack.change_owner(CALL, THREAD);
+    } else {
+        stack.release();
+    }
+}
+
+/// The interrupted thread ends when the handler has returned, and gives back the stack that it keeps.
+pub(crate) fn end(frame: &mut Frame) {
+    if let Some(stack) = kept(frame)
+        && stack.change_owner(THREAD, ENDING | process::thread_id())
+    {
+        frame.stack = SignalStack::NONE;
+    }
+}
+
+/// Whether `rsp` is on any of them.
+fn is_ours(rsp: usize) -> bool {
+    let mut all = STACKS.iter().flat_map(list);
+    all.any(|stack| stack.signals().holds(rsp))
+}
+
+/// The stacks of one list.
+fn list(list: &AtomicPtr<Stack>) -> impl Iterator<Item = &'static Stack> {
+    let mut next = list.load(Ordering::Acquire);
+    core::iter::from_fn(move || {
+        // SAFETY: the list holds stacks, which live as long as the process.
+        let stack = unsafe { next.as_ref() }?;
+        next = stack.next.load(Ordering::Acquire);
+        Some(stack)
+    })
+}
+
 fn make() -> Option<&'static Stack> {
     let bottom = mem::map_anonymous(GUARD_BYTES + STACK_BYTES).ok()?;
     // SAFETY: the page was mapped just now and nobody knows it.
     let _ = unsafe { mem::protect(bottom, GUARD_BYTES, mem::PROT_NONE) };
-    let top = bottom + GUARD_BYTES + STACK_BYTES - size_of::<Stack>();
+    let top = bottom + GUARD_BYTES + USABLE_BYTES;
     let stack = core::ptr::with_exposed_provenance_mut::<Stack>(top);
     let made = Stack {
-        owner: AtomicU32::new(1),
+        owner: AtomicU32::new(CALL),
+        given: [const { AtomicUsize::new(0) }; 3],
         left: AtomicPtr::new(core::ptr::null_mut()),
         next: AtomicPtr::new(core::ptr::null_mut()),
     };
@@ -74,9 +160,52 @@ impl Stack {
         core::ptr::from_ref(self).addr()
     }
 
-    /// Gives the stack back. The caller must not be on it any more.
+    /// Gives the stack back, unless a thread keeps it. The caller must not be on it any more.
     pub(crate) fn release(&self) {
-        self.owner.store(0, Ordering::Release);
+        self.change_owner(CALL, NOBODY);
+    }
+
+    fn change_owner(&self, from: u32, to: u32) -> bool {
+        let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.owner.compare_exchange(from, to, order, failed).is_ok()
+    }
+
+    /// As Linux is told of it.
+    fn signals(&self) -> SignalStack {
+        let top = core::ptr::from_ref(self).expose_provenance();
+        SignalStack {
+            at: top - USABLE_BYTES,
+            flags: 0,
+            padding: 0,
+            bytes: USABLE_BYTES,
+        }
+    }
+
+    /// What the thread that keeps this, if one does, gave as its stack for signals.
+    pub(crate) fn given(&self) -> SignalStack {
+        if !self.is_kept() {
+            return SignalStack::NONE;
+        }
+        let [at, flags, bytes] = [0, 1, 2].map(|i: usize| self.given[i].load(Ordering::Relaxed));
+        SignalStack {
+            at,
+            flags: flags as u32,
+            padding: 0,
+            bytes,
+        }
+    }
+
+    /// Notes another. Only the thread itself does.
+    pub(crate) fn give(&self, stack: SignalStack) {
+        let words = [stack.at, stack.flags as usize, stack.bytes];
+        for (to, word) in self.given.iter().zip(words) {
+            to.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a thread keeps it.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == THREAD
     }
 
     /// A `vfork` child is about to execute a program: it leaves the memory it shares with its
@@ -88,7 +217,7 @@ impl Stack {
 
     /// The execution failed after [`Stack::release_at_exec`]. Children of `vfork` have no address
     /// of their own there.
-    pub(crate) fn keep(&self) {
+    pub(crate) fn release_as_ever(&self) {
         // SAFETY: null means none.
         let _ = unsafe { syscall!(g::__NR_set_tid_address, 0) };
     }
@@ -104,14 +233,9 @@ impl Stack {
 
 /// In the child of a fork, which has one thread: all stacks but `own` are nobody's.
 pub(crate) fn after_fork(own: Option<&Stack>) {
-    for list in &STACKS {
-        let mut at = list.load(Ordering::Acquire);
-        // SAFETY: the list holds stacks, which live as long as the process.
-        while let Some(stack) = unsafe { at.as_ref() } {
-            if own.is_none_or(|own| !core::ptr::eq(own, stack)) {
-                stack.release();
-            }
-            at = stack.next.load(Ordering::Acquire);
+    for stack in STACKS.iter().flat_map(list) {
+        if own.is_none_or(|own| !core::ptr::eq(own, stack)) {
+            stack.owner.store(NOBODY, Ordering::Release);
         }
     }
 }

@@ -12,7 +12,7 @@ use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, control, join, process, seccomp, syscall};
 
 use crate::frame::without_sigsys;
-use crate::{maps, memory, signals, trap};
+use crate::{maps, memory, sandbox, signals, stacks};
 
 /// Filled in by the launcher and, for static programs, by the supervisor.
 static CONFIG: AgentConfig = AgentConfig::new();
@@ -43,9 +43,10 @@ pub extern "C" fn farpage_agent_init() {
     };
     CONTROL.store(core::ptr::from_ref(control).cast_mut(), Ordering::Release);
     PROCESS.store(process::id(), Ordering::Relaxed);
-    if signals::install(trap::on_sigsys).is_err() {
+    if signals::install().is_err() {
         fail("cannot install its signal handler");
     }
+    stacks::keep_at_start();
     unblock_sigsys();
     keep_places();
     if in_supervisors_namespace(control) {
@@ -115,6 +116,11 @@ pub(crate) fn process_id() -> u32 {
 /// True in a process that shares its memory with the task (a `vfork` child before it executes).
 pub(crate) fn is_visitor() -> bool {
     process_id() != process::id()
+}
+
+/// As [`is_visitor`], but never true where the program may have forbidden the question.
+pub(crate) fn is_known_visitor() -> bool {
+    !sandbox::is_on() && is_visitor()
 }
 
 /// This task's slot.

@@ -5,15 +5,16 @@ use core::arch::naked_asm;
 use farpage_sys::file::Fd;
 use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::{
-    GATE_ADDRESS, GATE_AGAIN, GATE_REISSUE, GATE_SLEEP, GATE_WAIT, REISSUE_SKIP, SLEEP_WORDS,
-    SLEPT, TRAP_MARK, WAIT_WORDS,
+    GATE_ADDRESS, GATE_AGAIN, GATE_REISSUE, GATE_SLEEP, GATE_THREAD, GATE_WAIT, REISSUE_SKIP,
+    SLEEP_WORDS, SLEPT, TRAP_MARK, WAIT_WORDS,
 };
 use farpage_sys::{Errno, Result};
 
 use crate::frame::{Frame, Info, without_sigsys};
 use crate::stacks::{self, Stack};
 use crate::{
-    drivers, exec, maps, memory, own_threads, process, program, sandbox, shm, signals, user_tier,
+    delivery, drivers, exec, maps, memory, own_threads, process, program, sandbox, shm, signals,
+    threads, user_tier,
 };
 
 /// What becomes of a trapped call.
@@ -33,6 +34,10 @@ pub(crate) enum Outcome {
     WaitIn(u32, [usize; 3]),
     /// It sleeps, and then makes it again, however that ended ([`Frame::slept`]).
     Sleep(Sleep),
+    /// It makes the call, which makes a thread, whose stack begins at the second argument.
+    MakeThread,
+    /// It goes on with the registers that are now in the frame.
+    Resume,
 }
 
 /// Until a semaphore of Linux is not 0, which is then 0 again.
@@ -46,7 +51,7 @@ pub(crate) struct Sleep {
 /// The handler: moves to a stack of ours and goes on there. What [`handle`] returns is 0 or the
 /// program's own handler for SIGSYS, which then takes the signal over as if it had come to it.
 #[unsafe(naked)]
-pub(crate) extern "C" fn on_sigsys(_: i32, _: *mut Info, _: *mut Frame) {
+pub(crate) extern "C" fn on_signal(_: i32, _: *mut Info, _: *mut Frame) {
     naked_asm!(
         "push rbx",
         "push rbp",
@@ -54,6 +59,7 @@ pub(crate) extern "C" fn on_sigsys(_: i32, _: *mut Info, _: *mut Frame) {
         "mov rbx, rsi",
         "mov rbp, rdx",
         "mov rdi, rsp",
+        "mov rsi, rdx",
         "call {take}",
         "mov r12, rax",
         "mov rdi, rbx",
@@ -89,8 +95,12 @@ pub(crate) extern "C" fn on_sigsys(_: i32, _: *mut Info, _: *mut Frame) {
     )
 }
 
-extern "C" fn take(hint: usize) -> Option<&'static Stack> {
-    stacks::take(hint)
+/// A stack to move to, unless the handler runs on one already that its thread keeps.
+extern "C" fn take(hint: usize, frame: &Frame) -> Option<&'static Stack> {
+    match stacks::kept(frame) {
+        Some(_) => None,
+        None => stacks::take(hint),
+    }
 }
 
 extern "C" fn release(stack: Option<&Stack>) {
@@ -99,16 +109,26 @@ extern "C" fn release(stack: Option<&Stack>) {
     }
 }
 
-extern "C" fn handle(info: *mut Info, frame: *mut Frame, own: Option<&Stack>) -> usize {
+extern "C" fn handle(info: *mut Info, frame: *mut Frame, taken: Option<&Stack>) -> usize {
     // SAFETY: Linux passes both; they live until the handler returns.
     let (seen, context) = unsafe { (&*info, &mut *frame) };
-    const SYS_SECCOMP: i32 = 1;
-    let by_filter = seen.code == SYS_SECCOMP;
-    if !by_filter && own_threads::obey(seen) {
+    if let Some(stack) = taken {
+        stacks::keep(context, stack);
+    }
+    answer(seen, context, taken.or_else(|| stacks::kept(context)))
+}
+
+fn answer(seen: &Info, context: &mut Frame, own: Option<&Stack>) -> usize {
+    if seen.signo != g::SIGSYS as i32 {
+        let action = signals::program_action(seen.signo as usize);
+        delivery::deliver(seen, &action, context, own);
         return 0;
     }
-    if !by_filter || seen.errno != i32::from(TRAP_MARK) {
-        return signals::forward(by_filter, context);
+    if !seen.is_by_filter() && own_threads::obey(seen) {
+        return 0;
+    }
+    if !seen.is_by_filter() || seen.errno != i32::from(TRAP_MARK) {
+        return signals::forward(seen, context, own);
     }
     if let Some(stack) = own {
         exec::clean(stack);
@@ -135,6 +155,11 @@ extern "C" fn handle(info: *mut Info, frame: *mut Frame, own: Option<&Stack>) ->
             wait(number, context, 0, |_| (waits, [a, b, c, 0, 0, 0]));
         }
         Outcome::Sleep(until) => sleep(number, context, &until),
+        Outcome::MakeThread => {
+            reissue(number, context);
+            context.rip = GATE_ADDRESS + GATE_THREAD;
+        }
+        Outcome::Resume => {}
     }
     0
 }
@@ -238,6 +263,8 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
             g::__NR_mlockall => memory::mlockall(args),
             g::__NR_munlockall => memory::munlockall(args),
             g::__NR_brk => Ok(memory::brk(a)),
+            g::__NR_clone if a & g::CLONE_THREAD as usize != 0 => return threads::make(frame),
+            g::__NR_exit => return threads::end(frame),
             g::__NR_fork => process::fork(frame, own, [g::SIGCHLD as usize, 0, 0, 0, 0, 0]),
             g::__NR_clone => process::fork(frame, own, args),
             g::__NR_execve => {
@@ -270,12 +297,16 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
             }
             g::__NR_rt_sigaction => signals::action(args),
             g::__NR_rt_sigprocmask => signals::mask(frame, args),
-            g::__NR_rt_sigsuspend => return with_mask(frame, |frame| &mut frame.rdi),
-            g::__NR_ppoll => return with_mask(frame, |frame| &mut frame.r10),
-            g::__NR_epoll_pwait | g::__NR_epoll_pwait2 => {
-                return with_mask(frame, |frame| &mut frame.r8);
+            g::__NR_rt_sigreturn => return delivery::resume(frame, own),
+            g::__NR_sigaltstack if memory::is_user_tier() => {
+                delivery::alternate(own, frame.rsp, args)
             }
-            g::__NR_pselect6 => return pselect(frame),
+            g::__NR_rt_sigsuspend => return with_mask(number, frame, |frame| &mut frame.rdi),
+            g::__NR_ppoll => return with_mask(number, frame, |frame| &mut frame.r10),
+            g::__NR_epoll_pwait | g::__NR_epoll_pwait2 => {
+                return with_mask(number, frame, |frame| &mut frame.r8);
+            }
+            g::__NR_pselect6 => return pselect(number, frame),
             g::__NR_close_range => process::close_range(a, b, c),
             _ if memory::is_user_tier() => return user_tier::call(number, frame),
             // A mapped file or shared memory could have been meant.
@@ -326,7 +357,7 @@ fn forget(at: usize, bytes: usize) {
 
 /// A call that waits with another signal mask: the program makes it itself, with a mask that
 /// leaves SIGSYS alone.
-unsafe fn with_mask(frame: &mut Frame, pointer: fn(&mut Frame) -> &mut usize) -> Outcome {
+fn with_mask(number: u32, frame: &mut Frame, pointer: fn(&mut Frame) -> &mut usize) -> Outcome {
     let data = reissue_data(frame);
     let at = pointer(frame);
     if *at != 0 {
@@ -335,13 +366,12 @@ unsafe fn with_mask(frame: &mut Frame, pointer: fn(&mut Frame) -> &mut usize) ->
             Err(errno) => return Outcome::Done(Err(errno)),
         }
     }
-    // SAFETY: the program made this call.
-    unsafe { user_tier::prepare_reissue(frame) };
+    user_tier::prepare(number, frame.arguments());
     Outcome::Reissue
 }
 
 /// `pselect6` takes its mask through one more pointer.
-unsafe fn pselect(frame: &mut Frame) -> Outcome {
+fn pselect(number: u32, frame: &mut Frame) -> Outcome {
     let data = reissue_data(frame);
     match pselect_mask(frame.r9) {
         Ok(Some((mask, size))) => {
@@ -351,8 +381,7 @@ unsafe fn pselect(frame: &mut Frame) -> Outcome {
         Ok(None) => {}
         Err(errno) => return Outcome::Done(Err(errno)),
     }
-    // SAFETY: the program made this call.
-    unsafe { user_tier::prepare_reissue(frame) };
+    user_tier::prepare(number, frame.arguments());
     Outcome::Reissue
 }
 

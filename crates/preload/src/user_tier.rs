@@ -46,20 +46,14 @@ struct Message {
 /// As the call that the program made.
 pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
     let args = frame.arguments();
-    if let Some(kernel) = memory::kernel() {
-        // Before memory is managed too: what Linux is told of here stays in use.
-        match number {
-            g::__NR_sigaltstack => signal_stack(kernel, args[0]),
-            g::__NR_rseq => lasting(kernel, args[0], args[1]),
-            g::__NR_set_robust_list => lasting(kernel, args[0], args[1]),
-            g::__NR_set_tid_address => lasting(kernel, args[0], size_of::<u32>()),
-            _ => {}
-        }
+    match number {
+        g::__NR_rseq | g::__NR_set_robust_list => keep(args[0], args[1]),
+        g::__NR_set_tid_address => keep(args[0], size_of::<u32>()),
+        _ => {}
     }
     let Some(help) = Help::new() else {
         return Outcome::Reissue;
     };
-    let kernel = help.kernel;
     match number {
         g::__NR_read | g::__NR_write | g::__NR_pread64 | g::__NR_pwrite64 if is_file(args[0]) => {
             // SAFETY: forwarded.
@@ -84,31 +78,20 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
             unsafe { call(frame.rax as u32, frame) }
         }
         _ => {
-            if let Some((at, bytes)) = transfer(number, args) {
+            if let Some((_, bytes)) = transfer(number, args) {
                 // A transfer that may be short is made as long as can be held.
-                frame_length(number, frame, bytes.min(kernel.hold_limit()));
-                help.hold(at, bytes.min(kernel.hold_limit()), !only_reads(number));
+                frame_length(number, frame, bytes.min(help.kernel.hold_limit()));
             }
-            help.vectors(number, args);
-            help.arguments(number, args);
+            help.prepare(number, args);
             Outcome::ReissueAs(number)
         }
     }
 }
 
-/// Brings in what a call reads and writes that the program is going to make again.
-///
-/// # Safety
-/// As the call that the program made.
-pub(crate) unsafe fn prepare_reissue(frame: &mut Frame) {
-    if !memory::is_user_tier() {
-        return;
-    }
-    let Some(help) = Help::new() else {
-        return;
-    };
-    for at in frame.arguments() {
-        help.hold(at, PATH_BYTES, true);
+/// Brings in what a call reads and writes that the program is going to make itself.
+pub(crate) fn prepare(number: u32, args: [usize; 6]) {
+    if let Some(help) = memory::is_user_tier().then(Help::new).flatten() {
+        help.prepare(number, args);
     }
 }
 
@@ -260,6 +243,15 @@ impl Help {
                 || write && self.kernel.hold(self.thread, at, end, false)
         };
         mapped || managed
+    }
+
+    /// All that the call reads and writes, as much as can be held.
+    fn prepare(&self, number: u32, args: [usize; 6]) {
+        if let Some((at, bytes)) = transfer(number, args) {
+            self.hold(at, bytes.min(self.kernel.hold_limit()), !only_reads(number));
+        }
+        self.vectors(number, args);
+        self.arguments(number, args);
     }
 
     /// Whatever else the arguments point to.
@@ -493,19 +485,9 @@ impl Cursor {
     }
 }
 
-/// A signal stack: Linux writes there when it likes.
-fn signal_stack(kernel: &Kernel, at: usize) {
-    // struct { address, flags, bytes }
-    if at != 0
-        && let Ok([start, _, bytes]) = program::read::<[usize; 3]>(at)
-    {
-        lasting(kernel, start, bytes);
-    }
-}
-
-/// Memory that Linux reads and writes when it likes.
-fn lasting(kernel: &Kernel, start: usize, bytes: usize) {
-    if let Some(end) = start.checked_add(bytes) {
+/// Has memory that Linux reads and writes when it likes stay where it is, also what is not managed yet.
+pub(crate) fn keep(start: usize, bytes: usize) {
+    if let (Some(kernel), Some(end)) = (memory::kernel(), start.checked_add(bytes)) {
         // SAFETY: a trapped call's thread holds no lock.
         unsafe { kernel.hold(Holder::Linux, start, end, true) };
     }

@@ -83,23 +83,11 @@ impl core::error::Error for Errno {}
 /// Address of the gate, or 0: then calls are issued in line.
 static GATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Machine code of the gate, for x86-64: `extern "C" fn(nr, a, b, c, d, e, f) -> isize`.
-pub const GATE_CODE: [u8; 26] = [
-    0x48, 0x89, 0xf8, // mov rax, rdi
-    0x48, 0x89, 0xf7, // mov rdi, rsi
-    0x48, 0x89, 0xd6, // mov rsi, rdx
-    0x48, 0x89, 0xca, // mov rdx, rcx
-    0x4d, 0x89, 0xc2, // mov r10, r8
-    0x4d, 0x89, 0xc8, // mov r8, r9
-    0x4c, 0x8b, 0x4c, 0x24, 0x08, // mov r9, [rsp + 8]
-    0x0f, 0x05, // syscall
-    0xc3, // ret
-];
-
 /// Sends all later system calls of this crate through the gate at `address`.
 ///
 /// # Safety
-/// [`GATE_CODE`] must lie at `address`, mapped readable and executable, for the life of the process.
+/// A function `extern "C" fn(nr, a, b, c, d, e, f) -> isize` that makes the call must lie at `address`, for
+/// the life of the process.
 pub unsafe fn set_gate(address: usize) {
     GATE.store(address, Ordering::Release);
 }
@@ -119,7 +107,12 @@ pub fn gate() -> Option<usize> {
 #[inline]
 pub unsafe fn syscall(nr: u32, args: [usize; 6]) -> Result<usize> {
     // SAFETY: the caller upholds the call's conditions.
-    let value = unsafe { issue(nr as usize, args) };
+    result(unsafe { issue(nr as usize, args) })
+}
+
+/// What the value means that a call returned.
+#[inline]
+pub(crate) fn result(value: isize) -> Result<usize> {
     if (-4095..0).contains(&value) {
         Err(Errno(-value as i32))
     } else {

@@ -1,16 +1,14 @@
 //! Threads without libc: the agent's own, and the processor they run on.
 
 #[cfg(target_arch = "x86_64")]
-use core::arch::asm;
+use core::arch::naked_asm;
 
 use linux_raw_sys::general as g;
 
-#[cfg(target_arch = "x86_64")]
-use crate::mem;
-#[cfg(target_arch = "x86_64")]
-use crate::raw::Errno;
 use crate::raw::Result;
 use crate::{file, syscall};
+#[cfg(target_arch = "x86_64")]
+use crate::{mem, seccomp};
 
 #[cfg(target_arch = "x86_64")]
 /// Bytes of stack of a thread made by [`spawn`], below which lies an inaccessible page.
@@ -41,35 +39,23 @@ pub unsafe fn spawn(main: Main, argument: usize) -> Result<u32> {
         | g::CLONE_SIGHAND
         | g::CLONE_THREAD
         | g::CLONE_SYSVSEM;
-    let value: isize;
-    // SAFETY: the child runs on its own fresh stack and never comes back here: it calls `main`.
-    unsafe {
-        asm!(
-            "syscall",
-            "test rax, rax",
-            "jnz 2f",
-            "xor ebp, ebp",
-            "mov rdi, r13",
-            "call r12",
-            "ud2",
-            "2:",
-            inlateout("rax") g::__NR_clone as isize => value,
-            in("rdi") flags as usize,
-            in("rsi") top,
-            in("rdx") 0usize,
-            in("r10") 0usize,
-            in("r8") 0usize,
-            in("r12") main,
-            in("r13") argument,
-            lateout("rcx") _, lateout("r11") _,
-        );
-    }
-    if value < 0 {
+    let words = [begin as *const () as usize, main as usize, argument];
+    let at = top - size_of_val(&words);
+    // SAFETY: the stack is nobody's yet, and has room for them.
+    unsafe { core::ptr::with_exposed_provenance_mut::<[usize; 3]>(at).write(words) };
+    // SAFETY: the child runs on its own fresh stack and does not come back here: it returns to what lies there.
+    let made = unsafe { seccomp::call(g::__NR_clone, [flags as usize, at, 0, 0, 0, 0]) };
+    made.map(|id| id as u32).inspect_err(|_| {
         // SAFETY: the thread does not exist, so nobody uses its stack.
         let _ = unsafe { mem::unmap(stack, STACK_BYTES + PAGE) };
-        return Err(Errno(-value as i32));
-    }
-    Ok(value as u32)
+    })
+}
+
+/// Where a thread begins: above the stack pointer lie what it runs and its argument.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+extern "C" fn begin() {
+    naked_asm!("xor ebp, ebp", "pop rax", "pop rdi", "call rax", "ud2")
 }
 
 /// Moves the calling thread to processor `cpu`.

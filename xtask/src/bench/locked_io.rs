@@ -72,10 +72,10 @@ pub(super) fn bench(world: &World, mut args: Args) -> Result<()> {
         pressure.wait()?;
         println!("the process that uses memory was started again {again} times");
     }
+    let ended = ended?;
     if let Ok(cgroup) = &cgroup {
         println!("killed for want of memory: {}", cgroup.kills()?);
     }
-    let ended = ended?;
     if !ended.success() {
         bail!("farpage-bench locked-io --seed {seed}: {ended}");
     }

@@ -233,6 +233,16 @@ fn what_is_paged_out_when_a_call_names_it_is_there_for_linux() {
 }
 
 #[test]
+fn signals_find_their_stack_where_it_was_paged_out() {
+    for program in [
+        compile("interrupted.c", "interrupted", &[]),
+        compile("interrupted.c", "interrupted-static", &["-static"]),
+    ] {
+        expect_within("16M", &[&program], 0);
+    }
+}
+
+#[test]
 fn words_that_linux_changes_with_the_address_space_locked_are_there() {
     for program in [
         compile("reached.c", "reached", &[]),

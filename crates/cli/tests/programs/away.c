@@ -1,44 +1,12 @@
 /* What Linux reads or writes for a call is there, also when it had been paged out: names, and the path, arguments
    and environment of a program that is executed. */
-#include "check.h"
+#include "away.h"
 #include <linux/seccomp.h>
 #include <spawn.h>
 
 #define AWAY (1 << 20)
-#define ALL (48 << 20)
 
-static unsigned char *away, *much;
-
-static unsigned char *map(size_t bytes)
-{
-    unsigned char *at = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(at != MAP_FAILED);
-    return at;
-}
-
-/* Without the first page, which this call may bring in. */
-static size_t in_memory(void)
-{
-    unsigned char there[AWAY / 4096];
-    size_t count = 0;
-    CHECK(!mincore(away, AWAY, there));
-    for (size_t i = 1; i < sizeof there; i++)
-        count += there[i] & 1;
-    return count;
-}
-
-/* Goes through `much` until nothing is left of what is to be away. What the last call named may stay until the
-   next one. */
-static void send_away(void)
-{
-    time_t began = seconds();
-    CHECK(write(-1, much, 1) == -1 && errno == EBADF);
-    do {
-        CHECK(seconds() - began < HANGS);
-        for (size_t i = 0; i < ALL; i += 4096)
-            much[i]++;
-    } while (in_memory() > 0);
-}
+static unsigned char *away;
 
 /* Puts a string into a page of its own. */
 static char *put(int page, const char *text)
@@ -49,18 +17,18 @@ static char *put(int page, const char *text)
 static void names(void)
 {
     char name[16], *longer = put(0, "a name of threads"), *into = put(1, "");
-    send_away();
+    send_away(away, AWAY, 0);
     CHECK(!prctl(PR_SET_NAME, longer));
     CHECK(!prctl(PR_GET_NAME, name) && !strcmp(name, "a name of threa"));
-    send_away();
+    send_away(away, AWAY, 0);
     CHECK(!prctl(PR_GET_NAME, into) && !strcmp(into, "a name of threa"));
     unsigned *action = (unsigned *)put(2, "");
     *action = SECCOMP_RET_ERRNO;
-    send_away();
+    send_away(away, AWAY, 0);
     CHECK(!syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, action));
-    send_away();
+    send_away(away, AWAY, 0);
     *action = 1;
-    send_away();
+    send_away(away, AWAY, 0);
     CHECK(syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, action) == -1 && errno == EOPNOTSUPP);
 }
 
@@ -98,27 +66,27 @@ static int second(char **args)
 static void programs(const char *path)
 {
     struct given *given = prepare(path);
-    send_away();
+    send_away(away, AWAY, 0);
     pid_t child = fork();
     if (child == 0) {
         execve(given->path, given->args, given->env);
         _exit(1);
     }
     wait_for(child, 7);
-    send_away();
+    send_away(away, AWAY, 0);
     CHECK(!posix_spawn(&child, given->path, 0, 0, given->args, given->env));
     wait_for(child, 7);
     /* Wrong ones are told as ever. */
     given->args[1] = (char *)8;
-    send_away();
+    send_away(away, AWAY, 0);
     CHECK(execve(given->path, given->args, given->env) == -1 && errno == EFAULT);
     given->args[1] = put(6, "second");
     given->env[1] = (char *)8;
-    send_away();
+    send_away(away, AWAY, 0);
     CHECK(execve(given->path, given->args, given->env) == -1 && errno == EFAULT);
     given->env[1] = put(16, "SHORT=1");
     strcpy(given->path, "/nowhere");
-    send_away();
+    send_away(away, AWAY, 0);
     CHECK(execve(given->path, given->args, given->env) == -1 && errno == ENOENT);
 }
 
@@ -138,7 +106,6 @@ int main(int count, char **args)
         return second(args);
     CHECK(agent_active());
     away = map(AWAY);
-    much = map(ALL);
     names();
     programs(args[0]);
     too_many(args[0]);

@@ -1,18 +1,7 @@
 /* Memory that is locked before it must be managed stays, and can leave when it is unlocked. */
-#include "check.h"
+#include "away.h"
 
 #define LOCKED (1 << 20)
-#define ALL (48 << 20)
-
-static size_t in_memory(unsigned char *at)
-{
-    unsigned char there[LOCKED / 4096];
-    size_t count = 0;
-    CHECK(!mincore(at, LOCKED, there));
-    for (size_t i = 0; i < sizeof there; i++)
-        count += there[i] & 1;
-    return count;
-}
 
 static void holds(unsigned char *at, size_t bytes)
 {
@@ -26,53 +15,57 @@ static void fill(unsigned char *at, size_t bytes)
         *(size_t *)(at + i) = i * 0x9e3779b97f4a7c15;
 }
 
-static unsigned char *map(size_t bytes)
+static unsigned char *map_filled(size_t bytes)
 {
-    unsigned char *at = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(at != MAP_FAILED);
+    unsigned char *at = map(bytes);
     fill(at, bytes);
     return at;
 }
 
+static int is_in_memory(unsigned char *at)
+{
+    return in_memory(at, LOCKED) == LOCKED / 4096 - 1;
+}
+
 /* Goes through `much` until some of what is not locked has left: what a pass brings in again leaves
  * first, so how many passes that takes is the pager's affair. */
-static void leaves_for(unsigned char *at, unsigned char *much)
+static void leaves_for(unsigned char *at)
 {
     do
-        holds(much, ALL);
-    while (in_memory(at) == LOCKED / 4096);
+        holds(much, MUCH);
+    while (is_in_memory(at));
 }
 
 int main(void)
 {
     CHECK(agent_active());
-    unsigned char *locked = map(LOCKED);
+    unsigned char *locked = map_filled(LOCKED);
     CHECK(!mlock(locked, LOCKED));
-    unsigned char *much = map(ALL);
-    holds(much, ALL);
-    CHECK(in_memory(locked) == LOCKED / 4096);
+    much = map_filled(MUCH);
+    holds(much, MUCH);
+    CHECK(is_in_memory(locked));
     /* Locks are not inherited. */
     pid_t pid = fork();
     if (pid == 0) {
-        fill(much, ALL);
+        fill(much, MUCH);
         holds(locked, LOCKED);
-        holds(much, ALL);
+        holds(much, MUCH);
         _exit(5);
     }
     wait_for(pid, 5);
-    CHECK(in_memory(locked) == LOCKED / 4096);
+    CHECK(is_in_memory(locked));
     CHECK(madvise(locked, LOCKED, MADV_DONTNEED) == -1 && errno == EINVAL);
     holds(locked, LOCKED);
     CHECK(!munlock(locked, LOCKED));
-    leaves_for(locked, much);
+    leaves_for(locked);
     holds(locked, LOCKED);
     /* While it is managed. */
     CHECK(!mlock2(locked, LOCKED, 0));
     for (int i = 0; i < 2; i++)
-        holds(much, ALL);
-    CHECK(in_memory(locked) == LOCKED / 4096);
+        holds(much, MUCH);
+    CHECK(is_in_memory(locked));
     CHECK(!munlockall());
-    leaves_for(locked, much);
+    leaves_for(locked);
     CHECK(!madvise(locked, LOCKED, MADV_DONTNEED));
     CHECK(locked[0] == 0);
     puts("ok");

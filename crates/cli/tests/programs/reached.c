@@ -1,51 +1,11 @@
 /* Memory that Linux reaches with the address space locked, when it had been paged out: words of futexes that Linux
    changes, and what is pinned for a device (here an AF_XDP socket). */
-#include "check.h"
-#include <linux/futex.h>
+#include "away.h"
 #include <linux/if_xdp.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 
-#define ALL (64 << 20)
 #define ROUNDS 200
-
-static unsigned char *much;
-
-static unsigned char *map(size_t bytes)
-{
-    unsigned char *at = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(at != MAP_FAILED);
-    return at;
-}
-
-/* Without the first page, which this call may bring in. */
-static size_t in_memory(unsigned char *at, size_t bytes)
-{
-    static unsigned char there[ALL / 4096];
-    size_t count = 0;
-    CHECK(!mincore(at, bytes, there));
-    for (size_t i = 1; i < bytes / 4096; i++)
-        count += there[i] & 1;
-    return count;
-}
-
-static void press(void)
-{
-    for (size_t i = 0; i < ALL; i += 4096)
-        much[i]++;
-}
-
-/* Goes through `much` until at most `left` pages are in memory. The words of the last call may stay until the next. */
-static void send_away(unsigned char *at, size_t bytes, size_t left)
-{
-    time_t began = seconds();
-    *(unsigned *)much = 0;
-    CHECK(!syscall(SYS_futex, much, FUTEX_TRYLOCK_PI_PRIVATE, 0, 0l, 0l, 0));
-    do {
-        CHECK(seconds() - began < HANGS);
-        press();
-    } while (in_memory(at, bytes) > left);
-}
 
 static long futex(atomic_uint *word, int operation, unsigned value, atomic_uint *other, unsigned more)
 {
@@ -196,7 +156,6 @@ static void too_much(size_t bytes)
 int main(int number, char **args)
 {
     CHECK(agent_active());
-    much = map(ALL);
     press();
     if (number == 1) {
         words();

@@ -10,7 +10,7 @@ use linux_raw_sys::general as g;
 pub(super) const DIRECT: &[(u32, u8)] = &[
     (g::__NR_read, 0b10), (g::__NR_write, 0b10), (g::__NR_open, 0b1), (g::__NR_stat, 0b11),
     (g::__NR_fstat, 0b10), (g::__NR_lstat, 0b11), (g::__NR_poll, 0b1),
-    (g::__NR_rt_sigaction, 0b110), (g::__NR_rt_sigprocmask, 0b110), (g::__NR_ioctl, 0b100),
+    (g::__NR_rt_sigprocmask, 0b110), (g::__NR_ioctl, 0b100),
     (g::__NR_pread64, 0b10), (g::__NR_pwrite64, 0b10), (g::__NR_access, 0b1), (g::__NR_pipe, 0b1),
     (g::__NR_select, 0b11110), (g::__NR_mincore, 0b100), (g::__NR_shmctl, 0b100),
     (g::__NR_nanosleep, 0b11), (g::__NR_getitimer, 0b10), (g::__NR_setitimer, 0b110),
@@ -80,7 +80,16 @@ pub(super) const HIDDEN: &[u32] = &[
     g::__NR_readv, g::__NR_writev, g::__NR_sendmsg, g::__NR_recvmsg, g::__NR_preadv,
     g::__NR_pwritev, g::__NR_preadv2, g::__NR_pwritev2, g::__NR_recvmmsg, g::__NR_sendmmsg,
     g::__NR_process_vm_readv, g::__NR_process_vm_writev, g::__NR_vmsplice, g::__NR_process_madvise,
-    g::__NR_futex_waitv, g::__NR_sigaltstack,
+    g::__NR_futex_waitv,
+];
+
+/// Calls by which Linux learns where it may put what a signal interrupts, takes it back, or will not need the
+/// place any more: always looked at.
+pub(super) const SIGNALS: &[u32] = &[
+    g::__NR_rt_sigaction,
+    g::__NR_rt_sigreturn,
+    g::__NR_sigaltstack,
+    g::__NR_exit,
 ];
 
 /// Calls that let the kernel use memory later, when nobody can help any more: they do not exist.
@@ -96,7 +105,7 @@ mod tests {
     #[test]
     fn no_call_is_listed_twice() {
         let mut all: alloc::vec::Vec<u32> = DIRECT.iter().map(|entry| entry.0).collect();
-        all.extend(HIDDEN.iter().chain(REFUSED));
+        all.extend(HIDDEN.iter().chain(SIGNALS).chain(REFUSED));
         let count = all.len();
         all.sort_unstable();
         all.dedup();

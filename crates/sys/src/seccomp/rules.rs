@@ -8,7 +8,7 @@ use linux_raw_sys::general as g;
 use linux_raw_sys::ptrace as p;
 
 use super::assembler::{Assembler, Instruction, Label, Test, data};
-use super::{GATE_ADDRESS, Params, TRAP_MARK, pointers};
+use super::{GATE_ADDRESS, Params, TRAP_MARK, pinning, pointers};
 use crate::raw::Errno;
 
 const ARCH_X86_64: u32 = 0xC000_003E;
@@ -37,10 +37,6 @@ const LOCKS: [u32; 6] = [
     g::F_OFD_SETLKW,
 ];
 const FIOCLEX: u32 = 0x5451;
-/// The lower halves of requests of `ioctl` that pin memory for a device: NVIDIA's driver, VFIO, IOMMUFD.
-const PINNING_REQUESTS: [u32; 3] = [0x4627, 0x3b71, 0x3b85];
-const SOL_XDP: u32 = 283;
-const XDP_UMEM_REG: u32 = 4;
 /// The operation of a futex, without what it says besides.
 const FUTEX_OPERATION: u32 = !(g::FUTEX_PRIVATE_FLAG | g::FUTEX_CLOCK_REALTIME);
 
@@ -258,7 +254,7 @@ pub(super) fn build(params: &Params) -> Vec<Instruction> {
         for &(nr, mask) in pointers::DIRECT {
             judged.entry(nr).or_insert((Rule::Plain, 0)).1 = mask;
         }
-        for &nr in pointers::HIDDEN {
+        for &nr in pointers::HIDDEN.iter().chain(pointers::SIGNALS) {
             judged.insert(nr, (Rule::Always, 0));
         }
         for &nr in pointers::REFUSED {
@@ -350,6 +346,9 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
         Rule::Clone => {
             a.load(data::low(0));
             a.unless(Test::AnyBit(g::CLONE_VM), ends.trap);
+            if params.user_mode_tier {
+                a.when(Test::AnyBit(g::CLONE_THREAD), ends.trap);
+            }
         }
         Rule::Action => {
             when_given(a, 1, ends.trap);
@@ -380,17 +379,17 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
         Rule::Ioctl => {
             on_ours(a, FIOCLEX, params, ends.done);
             a.load(data::low(1));
-            a.and(0xffff);
-            for request in PINNING_REQUESTS {
+            a.and(pinning::REQUEST_MASK);
+            for request in pinning::REQUESTS {
                 a.when(Test::Equal(request), ends.trap);
             }
         }
         Rule::SocketOption => {
             let other = a.label();
             a.load(data::low(1));
-            a.unless(Test::Equal(SOL_XDP), other);
+            a.unless(Test::Equal(pinning::SOL_XDP), other);
             a.load(data::low(2));
-            a.when(Test::Equal(XDP_UMEM_REG), ends.trap);
+            a.when(Test::Equal(pinning::XDP_UMEM_REG), ends.trap);
             a.place(other);
         }
         Rule::Opened(argument) => when_opened(a, argument, params, ends.trap),

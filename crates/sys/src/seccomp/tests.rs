@@ -534,6 +534,25 @@ fn the_user_mode_tier_looks_at_pointers() {
 }
 
 #[test]
+fn the_user_mode_tier_looks_at_what_decides_where_signals_arrive() {
+    let on_stack = 0x7ffd_0000_0000;
+    let thread = (g::CLONE_VM | g::CLONE_SIGHAND | g::CLONE_THREAD) as usize;
+    let calls: [(u32, &[usize]); 5] = [
+        (g::__NR_rt_sigaction, &[10, 0, on_stack, 8]),
+        (g::__NR_rt_sigreturn, &[]),
+        (g::__NR_sigaltstack, &[on_stack, 0]),
+        (g::__NR_exit, &[0]),
+        (g::__NR_clone, &[thread, on_stack]),
+    ];
+    for (nr, args) in calls {
+        assert_eq!(answer_in(true, nr, args), TRAP, "call {nr}");
+        assert_eq!(answer(nr, args), ALLOW, "call {nr}");
+    }
+    let spawned = (g::CLONE_VM | g::CLONE_VFORK) as usize;
+    assert_eq!(answer_in(true, g::__NR_clone, &[spawned, on_stack]), ALLOW);
+}
+
+#[test]
 fn common_calls_are_known_without_running_the_filter() {
     let code = code(false);
     let common = [
@@ -562,11 +581,10 @@ fn common_calls_are_known_without_running_the_filter() {
 /// Goes through the stub that makes a call again when Linux does not find the memory, as a program does:
 /// what it returns, and whether it goes back to the call.
 fn through_again(number: u32, first: usize) -> (isize, bool) {
-    let code = super::AGAIN_CODE;
     let at = mem::map_anonymous(4096).unwrap();
     // SAFETY: the page was mapped just now, writable, and is larger than the code.
     unsafe {
-        core::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len());
+        super::gate::copy_code(at);
         mem::protect(at, 4096, mem::PROT_READ | mem::PROT_EXEC).unwrap();
     }
     let (returned, back): (isize, u32);
@@ -591,7 +609,7 @@ fn through_again(number: u32, first: usize) -> (isize, bool) {
             in("rsi") 0usize,
             in("rdx") 0usize,
             in("r10") 0usize,
-            in("r8") at,
+            in("r8") at + super::GATE_AGAIN,
             lateout("rcx") back,
             out("r11") _,
         );
