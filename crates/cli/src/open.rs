@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use farpage::{Address, Cache, OpenOptions, Reach, Source, Tensor, open_source};
 use farpage_format::{FormatError, OpenError};
-use farpage_source::{Compression, is_compressed};
+use farpage_source::{Compression, Retry, is_compressed};
 use rustix::fs::{Access, access};
 use serde::Serialize;
 
@@ -111,7 +111,7 @@ fn look(args: &OpenArgs) -> Result<Found> {
         ..OpenOptions::default()
     };
     let source = open_source(&args.address, &options)?;
-    let (kind, arrays) = contents(&source)?;
+    let (kind, arrays) = contents(&source, options.retry())?;
     let far = source.reach() == Reach::Far;
     let (writable, writing) = writing(&args.address, &kind);
     Ok(Found {
@@ -131,15 +131,16 @@ fn look(args: &OpenArgs) -> Result<Found> {
     })
 }
 
-fn contents(source: &Arc<dyn Source>) -> Result<(String, Vec<Tensor>)> {
-    match is_compressed(&**source)? {
+fn contents(source: &Arc<dyn Source>, retry: Retry) -> Result<(String, Vec<Tensor>)> {
+    match retry.run(|| is_compressed(&**source))? {
         Some(Compression::Gzip) => return Ok(("gzip".into(), Vec::new())),
         Some(Compression::Zstd) => return Ok(("zstd".into(), Vec::new())),
         None => {}
     }
     let mut read = |offset: u64, bytes: usize| {
         let mut buffer = vec![0; bytes];
-        source.read_at(offset, &mut buffer).map(|()| buffer)
+        let read = || source.read_at(offset, &mut buffer);
+        retry.run(read).map(|()| buffer)
     };
     match farpage_format::open(source.size(), Some(source.name()), &mut read) {
         Ok(layout) => Ok((layout.kind.to_string(), layout.tensors)),

@@ -112,9 +112,11 @@ pub fn load(places: impl Into<Places>, options: &LoadOptions) -> Result<Loaded, 
     let opened = places.open(&options.open)?;
     let source = opened.source();
     let name = source.name().to_owned();
+    let retry = options.open.retry();
     let mut read = |offset: u64, bytes: usize| {
         let mut buffer = vec![0; bytes];
-        source.read_at(offset, &mut buffer).map(|()| buffer)
+        let read = || source.read_at(offset, &mut buffer);
+        retry.run(read).map(|()| buffer)
     };
     let layout = farpage_format::open(source.size(), Some(&name), &mut read);
     let layout = layout.map_err(|error| Error::open(&name, error))?;

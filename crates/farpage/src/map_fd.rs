@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use farpage_abi::PAGE_BYTES;
-use farpage_source::{FileSource, OpenMode, Source, SourceError};
+use farpage_source::{FileSource, OpenMode, Retry, Source, SourceError};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::part::{Part, Writes};
 use farpage_sys::{Errno, lease, linux::general, memory_file};
@@ -202,7 +202,7 @@ pub fn map_url(
     };
     let opened = places.open(&options)?;
     if at.is_some() {
-        return fetched(&*opened.into_source(), at);
+        return fetched(&*opened.into_source(), options.retry(), at);
     }
     let reopen = Reopen::of(&places, &opened, Plan::default());
     let memory = Memory::map(opened.into_source(), &options, reopen, Vec::new())?;
@@ -211,9 +211,11 @@ pub fn map_url(
 }
 
 /// All of a source, in a file of its own, mapped there.
-fn fetched(source: &dyn Source, at: Option<usize>) -> Result<MappedBytes, Error> {
+fn fetched(source: &dyn Source, retry: Retry, at: Option<usize>) -> Result<MappedBytes, Error> {
     let (name, bytes) = (source.name().to_owned(), source.size());
-    let copied = snapshot::copied(bytes, |offset, part| source.read_at(offset, part));
+    let copied = snapshot::copied(bytes, |offset, part| {
+        retry.run(|| source.read_at(offset, part))
+    });
     let copied = copied?;
     let all = Wanted {
         file: copied.as_fd(),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farpage_source::{
-    Cache, Compression, FileSource, OnFailure, OpenMode, Reach, Source, decompress, is_compressed,
+    Cache, Compression, FileSource, OnFailure, OpenMode, Patient, Reach, Retry, Source, decompress,
+    is_compressed,
 };
 
 use crate::staged::Staged;
@@ -87,6 +88,13 @@ pub struct OpenOptions {
     pub replay: Option<Arc<Trace>>,
 }
 
+impl OpenOptions {
+    /// How long a far source is tried again while it is opened, each request of it.
+    pub fn retry(&self) -> Retry {
+        remote(self).retry
+    }
+}
+
 /// Opens the source at an address, or that which [`Places`] make: with what its options say of
 /// it, but not mapped. (A private copy, [`Mode::Copy`], begins where it is mapped.) What is written
 /// to an object in a store is there after [`Source::sync`].
@@ -134,7 +142,8 @@ pub(crate) fn open_one(address: &str, options: &OpenOptions) -> Result<Opened, E
     // What is packed is bytes to nobody who writes numbers.
     if options.mode == Mode::Write && options.decompress != Some(false) {
         let name = opened.source().name().to_owned();
-        if is_named_compressed(address) && is_compressed(opened.source())?.is_some() {
+        let look = || is_compressed(opened.source());
+        if is_named_compressed(address) && options.retry().run(look)?.is_some() {
             return Err(only_read(&name));
         }
     }
@@ -209,7 +218,7 @@ fn remote(options: &OpenOptions) -> farpage_remote::Options {
         headers: options.headers.clone(),
         connect_timeout: at_most(default.connect_timeout),
         silence_timeout: at_most(default.silence_timeout),
-        retry: farpage_source::Retry {
+        retry: Retry {
             deadline: deadline.unwrap_or(default.retry.deadline),
         },
         ..default
@@ -232,11 +241,13 @@ fn decompressed(
     if !reads || !options.decompress.unwrap_or_else(named) {
         return Ok((source, false));
     }
-    let found: Option<Compression> = is_compressed(&*source)?;
+    let retry = options.retry();
+    let found: Option<Compression> = retry.run(|| is_compressed(&*source))?;
     if found.is_none() && options.decompress.is_none() {
         return Ok((source, false));
     }
     let folder = options.cache.as_ref().map(Cache::folder);
+    let source = Arc::new(Patient { source, retry });
     Ok((decompress(source, folder, &mut |_, _| ())?, true))
 }
 

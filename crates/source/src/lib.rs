@@ -29,7 +29,7 @@ pub use error::SourceError;
 pub use file::{FileSource, OpenMode};
 pub use pager::{Counts, OnFailure, Options, SourcePager};
 pub use parts::{Concat, Slice};
-pub use retry::Retry;
+pub use retry::{Patient, Retry};
 pub use trace::{Recorder, Trace, TraceError, Traced, Traces, yet_to_be_recorded};
 pub use under_way::UnderWay;
 

@@ -5,7 +5,10 @@ use std::hash::BuildHasher;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::SourceError;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::{Reach, Source, SourceError};
 
 /// The first pause, before jitter.
 const FIRST: Duration = Duration::from_millis(50);
@@ -83,6 +86,48 @@ impl Retry {
                 }
             }
         }
+    }
+}
+
+/// A source whose reads are tried again, for who reads it where it lies.
+pub struct Patient {
+    /// What is read.
+    pub source: Arc<dyn Source>,
+    /// For how long.
+    pub retry: Retry,
+}
+
+impl Source for Patient {
+    fn name(&self) -> &str {
+        self.source.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.source.size()
+    }
+
+    fn version(&self) -> Option<String> {
+        self.source.version()
+    }
+
+    fn reach(&self) -> Reach {
+        self.source.reach()
+    }
+
+    fn is_at_hand(&self, offset: u64, bytes: u64) -> bool {
+        self.source.is_at_hand(offset, bytes)
+    }
+
+    fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
+        self.source.is_in_memory(offset, bytes)
+    }
+
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.source.file()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+        self.retry.run(|| self.source.read_at(offset, buffer))
     }
 }
 

@@ -4,11 +4,13 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 
 use farpage::{
     Dtype, Error, LoadOptions, Memory, Mode, OpenOptions, Order, SourceError, Trace, load, raw,
 };
+use farpage_test_server::{Answer, Server, Speed};
 use tempfile::TempDir;
 
 fn folder() -> TempDir {
@@ -63,6 +65,34 @@ fn floats(array: &farpage::Array) -> Vec<f32> {
     // SAFETY: inside the mapping; nobody writes to it.
     let element = |i| unsafe { at.add(i).read_unaligned() };
     (0..array.tensor.elements() as usize).map(element).collect()
+}
+
+#[test]
+fn one_answer_of_503_changes_nothing_whichever_request_it_is_for() {
+    let folder = folder();
+    let numbers: Vec<f32> = (0..100_000).map(|n| n as f32 / 3.0).collect();
+    let data: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+    let path = write(&folder, "x.npy", &npy("<f4", "(100, 1000)", &data));
+    let packed = Command::new("gzip").arg("-k").arg(&path).status().unwrap();
+    assert!(packed.success());
+    for name in ["/x.npy", "/x.npy.gz"] {
+        let read = |busy: Option<u64>| {
+            let server = Server::start(folder.path(), Speed::default()).unwrap();
+            if let Some(busy) = busy {
+                server.rule(name, busy..busy + 1, Answer::Status(503, Vec::new()));
+            }
+            let loaded = load(&server.url(name), &LoadOptions::default());
+            let loaded = loaded.unwrap_or_else(|error| panic!("{name} {busy:?}: {error}"));
+            (floats(&loaded.arrays[0]), server.requests())
+        };
+        let (found, requests) = read(None);
+        assert_eq!(found, numbers);
+        for busy in 0..requests {
+            let (found, with_one_more) = read(Some(busy));
+            assert_eq!(found, numbers, "{name} {busy}");
+            assert!(with_one_more > busy + 1, "{name} {busy}");
+        }
+    }
 }
 
 #[test]
