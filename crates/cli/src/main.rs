@@ -16,6 +16,7 @@ mod host;
 mod launch;
 mod live;
 mod maps;
+mod nested;
 mod open;
 mod options;
 mod pager;

@@ -24,7 +24,7 @@ use crate::spill_set::SpillSet;
 use crate::stats::{self, CasualtyJson, Exit, SeriesJson, Settings, Stats, Trace};
 use crate::summary::{self, Outcome};
 use crate::userfaultfd::tier_name;
-use crate::{prepare, shm, signals, when_full};
+use crate::{nested, prepare, shm, signals, when_full};
 use farpage::memory_limit::MemoryLimit;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -66,6 +66,9 @@ pub fn with_options(
     limit: &MemoryLimit,
     shared: Option<shm::Shared<'_>>,
 ) -> Result<ExitStatus> {
+    if nested::is_inside() {
+        match nested::run(&options)? {}
+    }
     for warning in prepare::warnings(&options, limit) {
         farpage_sys::say!("farpage: {warning}");
     }
