@@ -13,8 +13,9 @@ pub const HEAP_AREA: Range<usize> = 0x5500_0000_0000..0x5700_0000_0000;
 /// Where other programs and their heaps lie.
 pub const LOW_AREA: Range<usize> = 0..0x1_0000_0000;
 
-/// New mappings are placed from here ...
-pub const PLACE_START: usize = 0x1000_0000_0000;
+/// New mappings are placed from here, above the shadow memory of AddressSanitizer (up to
+/// `0x1000_8000_0000`) ...
+pub const PLACE_START: usize = 0x1100_0000_0000;
 /// ... to here. Mappings that the program wants below are left where it wants them.
 pub const PLACE_END: usize = 0x2A00_0000_0000;
 /// Of that, where mappings lie whose faults are answered in the thread that faults. Which way it is

@@ -9,12 +9,13 @@ use farpage_sys::elf::{self, Image};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::join::NotTraced;
 use farpage_sys::linux::general as g;
+use farpage_sys::seccomp::later;
 use farpage_sys::{Errno, Result, join, process, syscall};
 
 use crate::frame::Frame;
 use crate::program::Reader;
 use crate::stacks::Stack;
-use crate::{maps, memory, shm, start, user_tier};
+use crate::{maps, memory, sandbox, shm, start, user_tier};
 
 /// What `execveat` takes.
 #[derive(Clone, Copy)]
@@ -91,6 +92,7 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
         None => image_of(&mut reader, call)?,
     };
     let looks_at_files = maps::exist() || shm::exist();
+    let is_seen_early = looks_at_files || !sandbox::is_on() && later::are_there();
     if image == Image::Foreign && looks_at_files {
         return Err(refuse_foreign(&mut reader, call));
     }
@@ -98,7 +100,7 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
     // Before its dynamic linker opens anything, where opening is looked at.
     let from_outside = image == Image::Static
         || (image == Image::Dynamic && !visible)
-        || (image != Image::Foreign && looks_at_files);
+        || (image != Image::Foreign && is_seen_early);
     let with_agent = visible && !from_outside;
     given.environment(&mut reader, call.envp, with_agent)?;
     given.arguments(&mut reader, call.argv)?;
@@ -301,7 +303,8 @@ fn ask(reader: &mut Reader, call: &Call, visitor: bool) -> Result<usize> {
     let name = reader.string(call.path).unwrap_or(b"?");
     let name = alloc::string::String::from_utf8_lossy(name);
     let line = alloc::format!(
-        "farpage: cannot run '{name}': it is a static program, and {why}; run it without farpage\n"
+        "farpage: cannot run '{name}': farpage has to come into it from outside, and \
+         {why}; run it without farpage\n"
     );
     file::write_message(start::descriptor(fds::MESSAGES), line.as_bytes());
     Err(Errno::EACCES)

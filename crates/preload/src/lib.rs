@@ -17,6 +17,7 @@ mod memory;
 #[cfg(feature = "standalone")]
 mod memory_functions;
 mod own_threads;
+mod proc_mem;
 mod process;
 mod program;
 mod sandbox;
@@ -28,6 +29,8 @@ mod standalone;
 mod start;
 mod supervised;
 mod threads;
+mod tracing;
+mod transfer;
 mod trap;
 mod user_tier;
 

@@ -50,7 +50,7 @@ pub(crate) fn exist() -> bool {
     OWN.iter().any(|place| place.load(Ordering::Acquire) != 0)
 }
 
-fn is_own(id: u32) -> bool {
+pub(crate) fn is_own(id: u32) -> bool {
     OWN.iter().any(|place| place.load(Ordering::Acquire) == id)
 }
 

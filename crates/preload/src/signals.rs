@@ -120,6 +120,17 @@ pub(crate) fn program_action(signal: usize) -> Action {
     }
 }
 
+/// True when the program has a handler after which calls are not to go on.
+pub(crate) fn interrupt_calls() -> bool {
+    (1..SIGNALS).any(|signal| {
+        let mut known = Action::default();
+        // SAFETY: only reads what is set, into a structure of that size.
+        let asked = unsafe { syscall!(g::__NR_rt_sigaction, signal, 0, &raw mut known, 8) };
+        let has_handler = known.handler != DEFAULT && known.handler != IGNORE;
+        asked.is_ok() && has_handler && known.flags & u64::from(g::SA_RESTART) == 0
+    })
+}
+
 fn note(signal: usize, action: &Action) {
     let words = [
         action.handler as u64,

@@ -56,7 +56,9 @@ pub extern "C" fn farpage_agent_init() {
             enter(control, slot);
         }
     }
-    memory::init();
+    if CONFIG.leaves_memory.load(Ordering::Relaxed) == 0 {
+        memory::init();
+    }
     maps::adopt();
 }
 

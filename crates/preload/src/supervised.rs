@@ -21,7 +21,7 @@ const SEEN: [Range<usize>; 2] = [
 /// Time between two looks whether the program has ended thread by thread.
 const LOOK_MS: i32 = 1000;
 
-/// True of addresses where the filter sees all that is done to memory.
+/// True of addresses where the first filter sees all that is done to memory.
 pub(crate) fn is_seen(start: usize, end: usize) -> bool {
     let holds = |area: &Range<usize>| area.start <= start && end <= area.end;
     SEEN.iter().any(holds)

@@ -13,8 +13,8 @@ use farpage_sys::{Errno, Result};
 use crate::frame::{Frame, Info, without_sigsys};
 use crate::stacks::{self, Stack};
 use crate::{
-    delivery, drivers, exec, maps, memory, own_threads, process, program, sandbox, shm, signals,
-    threads, user_tier,
+    delivery, drivers, exec, maps, memory, own_threads, proc_mem, process, program, sandbox, shm,
+    signals, threads, tracing, user_tier,
 };
 
 /// What becomes of a trapped call.
@@ -40,12 +40,17 @@ pub(crate) enum Outcome {
     Resume,
 }
 
-/// Until a semaphore of Linux is not 0, which is then 0 again.
-pub(crate) struct Sleep {
-    pub(crate) set: u32,
-    pub(crate) number: u16,
-    /// For how many nanoseconds at most.
-    pub(crate) ns_max: Option<u64>,
+/// How long a call sleeps.
+pub(crate) enum Sleep {
+    /// Until a semaphore of Linux is not 0, which is then 0 again.
+    Semaphore {
+        set: u32,
+        number: u16,
+        /// For how many nanoseconds at most.
+        ns_max: Option<u64>,
+    },
+    /// Until the descriptor has such events for `poll`.
+    Ready(Fd, u16),
 }
 
 /// The handler: moves to a stack of ours and goes on there. What [`handle`] returns is 0 or the
@@ -222,12 +227,26 @@ fn sleep(number: u32, context: &mut Frame, until: &Sleep) {
     reissue(number, context);
     context.rip = GATE_ADDRESS + GATE_SLEEP;
     let at = put(context.rsp + 8, saved);
-    let step = put(at + size_of_val(&saved), [until.number, DOWN, 0]);
-    let time = until.ns_max.map(|ns| [ns / SECOND, ns % SECOND]);
-    let time = time.map_or(0, |time| put(step + size_of::<u64>(), time));
-    context.rax = g::__NR_semtimedop as usize;
-    (context.rdi, context.rsi, context.rdx) = (until.set as usize, step, 1);
-    context.r10 = time;
+    let at = at + size_of_val(&saved);
+    match *until {
+        Sleep::Semaphore {
+            set,
+            number,
+            ns_max,
+        } => {
+            let step = put(at, [number, DOWN, 0]);
+            let time = ns_max.map(|ns| [ns / SECOND, ns % SECOND]);
+            let time = time.map_or(0, |time| put(step + size_of::<u64>(), time));
+            context.rax = g::__NR_semtimedop as usize;
+            (context.rdi, context.rsi, context.rdx) = (set as usize, step, 1);
+            context.r10 = time;
+        }
+        Sleep::Ready(fd, events) => {
+            let asked = put(at, [fd.0 as u32, u32::from(events)]);
+            context.rax = g::__NR_poll as usize;
+            (context.rdi, context.rsi, context.rdx) = (asked, 1, usize::MAX);
+        }
+    }
 }
 
 /// Where data for a call that is made again can lie: 64 bytes below the red zone.
@@ -330,7 +349,8 @@ unsafe fn prepared(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
                 drivers::before_futex(args);
                 None
             }
-            _ => None,
+            g::__NR_ptrace => tracing::call(args),
+            _ => proc_mem::call(number, args),
         }
     }
 }

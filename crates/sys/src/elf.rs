@@ -10,7 +10,8 @@ use crate::raw::Result;
 pub enum Image {
     /// A program that glibc's dynamic linker starts: it loads what `LD_PRELOAD` names.
     Dynamic,
-    /// Any other 64-bit program: the agent must be mapped into it from outside.
+    /// Any other 64-bit program: the agent must be mapped into it from outside. So must it be where
+    /// code of the program runs before that of libraries.
     Static,
     /// A program for another machine (32-bit, say): it runs without the agent.
     Foreign,
@@ -40,10 +41,16 @@ const PATH_BYTES: usize = 256;
 
 const CLASS_64: u8 = 2;
 const X86_64: u16 = 62;
+const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const PT_TLS: u32 = 7;
 const ENTRY_BYTES: usize = 56;
 const ENTRIES_MAX: usize = 64;
+const TABLE_BYTES: usize = ENTRY_BYTES * ENTRIES_MAX;
+/// Functions of the program that run first of all.
+const DT_PREINIT_ARRAY: u64 = 32;
+const DYNAMIC_BYTES: usize = 16;
+const DYNAMIC_MAX: usize = 64;
 
 /// Finds out what executing the open file `fd` means; follows `#!`.
 pub fn inspect(fd: Fd) -> Image {
@@ -102,28 +109,60 @@ fn look(fd: Fd, head: &mut [u8; HEAD_BYTES]) -> Result<Start> {
     program(fd, seen).map(Start::Program)
 }
 
-fn program(fd: Fd, head: &[u8]) -> Result<Image> {
-    let table = u64_at(head, 32);
+/// True of a program with code that runs before that of the libraries that it loads.
+pub fn runs_before_libraries(fd: Fd) -> bool {
+    let mut head = [0; HEAD_BYTES];
+    let mut table = [0; TABLE_BYTES];
+    if !matches!(look(fd, &mut head), Ok(Start::Program(image)) if image != Image::Unknown) {
+        return false;
+    }
+    let Ok(Some(entries)) = entries(fd, &head, &mut table) else {
+        return false;
+    };
+    entries.chunks_exact(ENTRY_BYTES).any(|entry| {
+        let is_dynamic = u32_at(entry, 0) == PT_DYNAMIC;
+        is_dynamic && runs_first(fd, u64_at(entry, 8), u64_at(entry, 32)) == Ok(true)
+    })
+}
+
+/// The table of what is mapped; `None` of a file that has no such.
+fn entries<'a>(fd: Fd, head: &[u8], to: &'a mut [u8; TABLE_BYTES]) -> Result<Option<&'a [u8]>> {
     let entries = u16_at(head, 56) as usize;
     if u16_at(head, 54) as usize != ENTRY_BYTES || entries > ENTRIES_MAX {
-        return Ok(Image::Unknown);
+        return Ok(None);
     }
-    let mut bytes = [0; ENTRY_BYTES * ENTRIES_MAX];
-    let bytes = &mut bytes[..ENTRY_BYTES * entries];
-    if file::pread(fd, bytes, table)? != bytes.len() {
+    let bytes = &mut to[..ENTRY_BYTES * entries];
+    let got = file::pread(fd, bytes, u64_at(head, 32))?;
+    Ok((got == bytes.len()).then_some(bytes))
+}
+
+fn program(fd: Fd, head: &[u8]) -> Result<Image> {
+    let mut table = [0; TABLE_BYTES];
+    let Some(bytes) = entries(fd, head, &mut table)? else {
         return Ok(Image::Unknown);
-    }
+    };
     let mut image = Image::Static;
+    let mut is_first = false;
     for entry in bytes.chunks_exact(ENTRY_BYTES) {
         match u32_at(entry, 0) {
             PT_INTERP if is_glibc(fd, u64_at(entry, 8), u64_at(entry, 32))? => {
                 image = Image::Dynamic;
             }
             PT_TLS if u64_at(entry, 40) > TLS_MAX_BYTES => return Ok(Image::Static),
+            PT_DYNAMIC => is_first = runs_first(fd, u64_at(entry, 8), u64_at(entry, 32))?,
             _ => {}
         }
     }
-    Ok(image)
+    Ok(if is_first { Image::Static } else { image })
+}
+
+/// True when the dynamic section at `at` names functions that run before any library's.
+fn runs_first(fd: Fd, at: u64, bytes: u64) -> Result<bool> {
+    let mut section = [0; DYNAMIC_BYTES * DYNAMIC_MAX];
+    let length = section.len().min(bytes as usize);
+    let got = file::pread(fd, &mut section[..length], at)?;
+    let mut entries = section[..got].chunks_exact(DYNAMIC_BYTES);
+    Ok(entries.any(|entry| u64_at(entry, 0) == DT_PREINIT_ARRAY))
 }
 
 fn is_glibc(fd: Fd, at: u64, bytes: u64) -> Result<bool> {
@@ -200,6 +239,33 @@ mod tests {
         fs::write(&path, &bytes).unwrap();
         assert_eq!(image_of(&path), Image::Foreign);
         fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_program_whose_code_runs_before_that_of_libraries_takes_the_agent_from_outside() {
+        const DT_DEBUG: u64 = 21;
+        let mut bytes = fs::read(std::env::current_exe().unwrap()).unwrap();
+        let before = written("before", &bytes);
+        let (table, count) = (u64_at(&bytes, 32) as usize, u16_at(&bytes, 56) as usize);
+        let entries = (0..count).map(|index| table + index * ENTRY_BYTES);
+        let mut dynamic = entries.filter(|entry| u32_at(&bytes, *entry) == PT_DYNAMIC);
+        let section = u64_at(&bytes, dynamic.next().unwrap() + 8) as usize;
+        let places = (0..DYNAMIC_MAX).map(|index| section + index * DYNAMIC_BYTES);
+        let mut debug = places.filter(|place| u64_at(&bytes, *place) == DT_DEBUG);
+        let place = debug.next().unwrap();
+        bytes[place] = DT_PREINIT_ARRAY as u8;
+        let after = written("after", &bytes);
+        for (path, image, is_first) in [
+            (&before, Image::Dynamic, false),
+            (&after, Image::Static, true),
+        ] {
+            assert_eq!(image_of(path), image);
+            let name = CString::new(path.to_str().unwrap()).unwrap();
+            let fd = file::open(&name, 0, 0).unwrap();
+            assert_eq!(runs_before_libraries(fd), is_first);
+            file::close(fd);
+            fs::remove_file(path).unwrap();
+        }
     }
 
     #[test]

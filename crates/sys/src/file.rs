@@ -403,6 +403,11 @@ impl Status {
         self.mode & Self::FORMAT == 0o100_000
     }
 
+    /// True of a pipe.
+    pub fn is_pipe(&self) -> bool {
+        self.mode & Self::FORMAT == 0o010_000
+    }
+
     /// True of a folder.
     pub fn is_folder(&self) -> bool {
         self.mode & Self::FORMAT == 0o040_000

@@ -23,7 +23,8 @@ pub struct AgentConfig {
     pub mark: [u64; 2],
     /// First of the descriptor numbers that belong to Farpage.
     pub fd_base: AtomicU32,
-    padding: u32,
+    /// Not 0: the program lays its address space out by itself, and its memory is left alone.
+    pub leaves_memory: AtomicU32,
     /// Where a static program starts: the agent goes there when it is ready.
     pub entry: AtomicUsize,
 }
@@ -37,7 +38,7 @@ impl AgentConfig {
         Self {
             mark: AGENT_MARK,
             fd_base: AtomicU32::new(0),
-            padding: 0,
+            leaves_memory: AtomicU32::new(0),
             entry: AtomicUsize::new(0),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::mem::offset_of;
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result, ensure};
@@ -32,7 +33,7 @@ pub fn library(fd_base: u32) -> Result<Vec<u8>> {
         "the agent's library has two places for its settings"
     );
     let at = at.context("the agent's library has no place for its settings")?;
-    let at = at + std::mem::offset_of!(AgentConfig, fd_base);
+    let at = at + offset_of!(AgentConfig, fd_base);
     bytes[at..at + 4].copy_from_slice(&fd_base.to_ne_bytes());
     Ok(bytes)
 }
@@ -70,8 +71,8 @@ pub struct Image {
     relocations: Vec<(usize, u64)>,
     /// Offset of `farpage_agent_entry`.
     pub entry: u64,
-    /// Place in `data` of `AgentConfig::entry`.
-    program_entry: usize,
+    /// Place in `data` of [`AgentConfig`].
+    config: usize,
 }
 
 impl Image {
@@ -116,7 +117,7 @@ impl Image {
         Ok(Self {
             relocations,
             entry: symbol(&file, library, b"farpage_agent_entry")?,
-            program_entry: in_data(config + std::mem::offset_of!(AgentConfig, entry))?,
+            config: in_data(config)?,
             data: bytes.split_off(code_bytes as usize),
             code_bytes,
         })
@@ -127,14 +128,17 @@ impl Image {
         self.data.len() as u64
     }
 
-    /// The data of an image at `base`, in a program that starts at `program_entry`.
-    pub fn data_at(&self, base: u64, program_entry: u64) -> Vec<u8> {
+    /// The data of an image at `base`, in a program that starts at `program_entry` and whose memory is
+    /// left alone or not.
+    pub fn data_at(&self, base: u64, program_entry: u64, leaves_memory: bool) -> Vec<u8> {
         let mut data = self.data.clone();
         let mut put = |at: usize, word: u64| data[at..at + 8].copy_from_slice(&word.to_le_bytes());
         for &(at, value) in &self.relocations {
             put(at, base + value);
         }
-        put(self.program_entry, program_entry);
+        put(self.config + offset_of!(AgentConfig, entry), program_entry);
+        let at = self.config + offset_of!(AgentConfig, leaves_memory);
+        data[at..at + 4].copy_from_slice(&u32::from(leaves_memory).to_ne_bytes());
         data
     }
 }
@@ -204,7 +208,7 @@ mod tests {
     #[test]
     fn the_image_is_relocated() {
         let image = Image::new(&library(4064).unwrap()).unwrap();
-        let (low, high) = (image.data_at(0, 1), image.data_at(0x1000, 1));
+        let (low, high) = (image.data_at(0, 1, false), image.data_at(0x1000, 1, false));
         assert!(!image.relocations.is_empty());
         for &(at, _) in &image.relocations {
             let word = |bytes: &[u8]| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());

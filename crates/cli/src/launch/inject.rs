@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use farpage_abi::{Control, Inject, PAGE_BYTES, TaskSlot, fds};
 use farpage_sys::linux::general as g;
 use farpage_sys::ptrace::{Registers, Stop, Tracee};
+use farpage_sys::seccomp::later::BY_SUPERVISOR;
 use farpage_sys::{Result, futex, mem};
 
 use super::agent::Image;
+use super::layout;
 
 /// How often it is looked whether the thread has executed, at first and later.
 const FIRST_STEP: Duration = Duration::from_micros(20);
@@ -32,9 +34,9 @@ pub fn serve(control: &Control, slot: usize, image: &Image) {
     };
     let granted = answer(task, Inject::Taken, Inject::Ready);
     if (granted && follow(task, &tracee)) || let_go(&tracee) {
-        if let Err(errno) = map_agent(&tracee, image, library) {
+        if let Err(errno) = map_agent(&tracee, image, library, layout::is_own(process)) {
             farpage_sys::say!(
-                "farpage: cannot map the agent into static program {process}: {errno}; it is killed"
+                "farpage: cannot map the agent into program {process}: {errno}; it is killed"
             );
             let _ = farpage_sys::process::kill(process, g::SIGKILL);
         }
@@ -102,7 +104,7 @@ fn let_go(tracee: &Tracee) -> bool {
 
 /// Maps the agent into the stopped thread's process, where its library is the descriptor `library`,
 /// and makes it start there.
-fn map_agent(tracee: &Tracee, image: &Image, library: u64) -> Result<()> {
+fn map_agent(tracee: &Tracee, image: &Image, library: u64, leaves_memory: bool) -> Result<()> {
     tracee.die_with_tracer()?;
     let registers = tracee.registers()?;
     let start = registers.rip;
@@ -113,11 +115,12 @@ fn map_agent(tracee: &Tracee, image: &Image, library: u64) -> Result<()> {
     let length = code + data + PAGE_BYTES as u64;
     let flags = u64::from(mem::MAP_PRIVATE);
     let base = tracee.call(start, g::__NR_mmap, [0, length, prot, flags, library, 0])?;
-    // Outside the window the filter lets mappings at fixed places pass.
+    // The filters let this mapping at a fixed place pass.
     let prot = u64::from(mem::PROT_READ | mem::PROT_WRITE);
     let flags = flags | u64::from(mem::MAP_ANONYMOUS | mem::MAP_FIXED);
-    tracee.call(start, g::__NR_mmap, [base + code, data, prot, flags, !0, 0])?;
-    tracee.write(base + code, &image.data_at(base, start))?;
+    let by = i64::from(BY_SUPERVISOR) as u64;
+    tracee.call(start, g::__NR_mmap, [base + code, data, prot, flags, by, 0])?;
+    tracee.write(base + code, &image.data_at(base, start, leaves_memory))?;
     tracee.set_registers(&Registers {
         rip: base + image.entry,
         orig_rax: !0,

@@ -2,6 +2,7 @@
 
 mod agent;
 mod inject;
+mod layout;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -168,7 +169,7 @@ fn describe(step: Step) -> &'static str {
         Step::Fork => "cannot make a process",
         Step::Places => "cannot give it Farpage's descriptors",
         Step::Filter => "cannot install the system call filter (needs seccomp)",
-        Step::Trace => "it is a static program, and ptrace, which those need, is forbidden here",
+        Step::Trace => "farpage has to come into it from outside, and ptrace is forbidden here",
         Step::Execute => "cannot execute it",
     }
 }

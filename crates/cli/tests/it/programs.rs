@@ -206,7 +206,7 @@ fn static_programs_after_the_end_are_refused_with_the_reason() {
     assert_eq!(String::from_utf8_lossy(&run.stdout), "126\n");
     let said = String::from_utf8_lossy(&run.stderr);
     assert!(
-        said.contains("it is a static program, and farpage run"),
+        said.contains("farpage has to come into it from outside, and farpage run"),
         "{said}"
     );
     assert!(said.contains("has ended or does not answer"), "{said}");
@@ -249,6 +249,110 @@ fn words_that_linux_changes_with_the_address_space_locked_are_there() {
         compile("reached.c", "reached-static", &["-static"]),
     ] {
         expect_within("24M", &[&program], 0);
+    }
+}
+
+#[test]
+fn a_process_is_a_file_whatever_of_its_memory_is_paged_out() {
+    for program in [
+        compile("memory_file.c", "memory-file", &[]),
+        compile("memory_file.c", "memory-file-static", &["-static"]),
+    ] {
+        expect_within("24M", &[&program], 0);
+    }
+}
+
+#[test]
+fn a_debugger_inside_is_told_at_once_how_it_goes() {
+    let program = compile("traced.c", "traced", &[]);
+    for user in users() {
+        let ran = under_farpage(user, "256M", &[&program]);
+        assert!(ran.status.success(), "as {user:?}: {ran:?}");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(
+            said,
+            "farpage: a debugger cannot start a program inside of farpage run: start the program by \
+             farpage run, and let the debugger attach to it from outside (gdb -p PID)\n"
+        );
+    }
+}
+
+#[test]
+fn a_run_inside_of_a_run_is_within_its_budget_or_says_what_does_not_go() {
+    let farpage = build_dir().join("farpage").display().to_string();
+    let says = ["sh", "-c", "echo $0 $1; exit 7", "one", "two words"];
+    for user in users() {
+        let line = [&[&*farpage, "run", "--ram", "64M", "--"], &says[..]].concat();
+        let ran = under_farpage(user, "256M", &line);
+        assert_eq!(ran.status.code(), Some(7), "as {user:?}: {ran:?}");
+        assert_eq!(ran.stdout, b"one two words\n");
+        assert_eq!(
+            String::from_utf8_lossy(&ran.stderr),
+            "farpage: this is inside of another farpage run: the program runs within its budget, and --ram, \
+             --compressed, --spill and --when-full are those of that one\n"
+        );
+        let quiet = [&[&*farpage, "run", "-q", "--"], &says[..]].concat();
+        let ran = under_farpage(user, "256M", &quiet);
+        assert_eq!((ran.status.code(), ran.stderr), (Some(7), Vec::new()));
+        let ran = under_farpage(user, "256M", &[&farpage, "run", "--shm", "true"]);
+        assert_eq!(ran.status.code(), Some(125));
+        assert_eq!(
+            String::from_utf8_lossy(&ran.stderr),
+            "farpage: cannot have --shm here: this is inside of another farpage run, to which all its \
+             programs belong; give it to that one\n"
+        );
+    }
+}
+
+/// The summary of a sanitizer, if it has found something.
+fn found(output: &Output) -> Option<String> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let line = said.lines().find(|line| line.starts_with("SUMMARY: "));
+    line.map(str::to_owned)
+}
+
+#[test]
+fn sanitizers_have_their_places_and_find_what_they_find_without() {
+    for (name, flags) in [
+        ("address", &["-fsanitize=address"][..]),
+        ("address-inside", &["-fsanitize=address", "-static-libasan"]),
+        ("leak", &["-fsanitize=leak"]),
+        ("undefined", &["-fsanitize=undefined"]),
+    ] {
+        let program = compile("leaks.c", name, flags);
+        for words in [&[&*program][..], &[&program, "lose"]] {
+            let bare = Command::new(words[0]).args(&words[1..]).output().unwrap();
+            for user in users() {
+                let ran = under_farpage(user, "32M", words);
+                assert_eq!(ran.status, bare.status, "{words:?} as {user:?}: {ran:?}");
+                assert_eq!(ran.stdout, bare.stdout, "{words:?} as {user:?}");
+                assert_eq!(found(&ran), found(&bare), "{words:?} as {user:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sanitizer_that_leaves_no_place_is_said_and_its_program_runs() {
+    for (name, flags) in [
+        ("thread", &["-fsanitize=thread"][..]),
+        ("thread-inside", &["-fsanitize=thread", "-static-libtsan"]),
+    ] {
+        let program = compile("leaks.c", name, flags);
+        let bare = Command::new(&program).output().unwrap();
+        assert!(bare.status.success(), "{bare:?}");
+        for user in users() {
+            let ran = under_farpage(user, "32M", &[&program]);
+            assert!(ran.status.success(), "{program} as {user:?}: {ran:?}");
+            assert_eq!(ran.stdout, bare.stdout, "{program} as {user:?}");
+            assert_eq!(
+                String::from_utf8_lossy(&ran.stderr),
+                format!(
+                    "farpage: warning: '{program}' is built with ThreadSanitizer, which lays the \
+                     address space out by itself: it runs, but its memory is not managed\n"
+                )
+            );
+        }
     }
 }
 

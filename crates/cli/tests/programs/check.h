@@ -80,7 +80,7 @@ static inline int agent_active(void)
     int found = 0;
     CHECK(maps);
     while (fgets(line, sizeof line, maps))
-        found |= !strncmp(line, "6ffff0000000-", 13);
+        found |= !strncmp(line, "550000000000-", 13);
     fclose(maps);
     return found;
 }

@@ -3,10 +3,11 @@
 use farpage_abi::maps::Maps;
 use farpage_sys::file::Fd;
 use farpage_sys::linux::general as g;
+use farpage_sys::seccomp::later::{self, Unseen};
 use farpage_sys::{Errno, Result, syscall};
 
-use super::{duplicate, file_of, file_of_any, read, say, size_of_file};
-use crate::program;
+use super::{duplicate, file_of, read, say, size_of_file};
+use crate::{program, sandbox};
 
 const EXDEV: Errno = Errno(18);
 const IOV_MAX: usize = 1024;
@@ -68,17 +69,19 @@ fn seek(maps: &Maps, file: usize, fd: usize, offset: usize, whence: u32) -> Resu
     unsafe { syscall!(g::__NR_lseek, fd, to, g::SEEK_SET) }
 }
 
-/// `dup2` and `dup3`: to a standard descriptor, or to a number by which the filter knows it.
+/// `dup2` and `dup3`. A number that the filter does not know it is told of, unless a program's own filter may forbid
+/// that.
 fn duplicate_to(maps: &Maps, fd: usize, to: usize, flags: usize) -> Result<usize> {
     if fd as u32 == to as u32 {
         return Ok(to);
     }
-    if to > 2 && !super::is_kept(to) {
+    let is_told = || !sandbox::is_on() && later::see(Unseen::Descriptor(to as u32)).is_ok();
+    if to > 2 && !super::is_kept(to) && !is_told() {
         let first = super::kept().start;
         let path = super::path_of(maps, fd);
         say(&alloc::format!(
-            "cannot make '{path}' descriptor {to}: mapped files can be 0, 1, 2, and from {first} \
-             on; let the system choose the number"
+            "cannot make '{path}' descriptor {to} of a program with a filter of its own: there mapped files \
+             can be 0, 1, 2, and from {first} on; let the system choose the number"
         ));
         return Err(Errno::EBADF);
     }
@@ -110,7 +113,7 @@ fn sends(maps: &Maps, at: usize) -> bool {
         let mut fd = at + 16;
         while fds && fd + 4 <= at.saturating_add(length).min(end) {
             let number = program::read::<u32>(fd).unwrap_or(u32::MAX);
-            if file_of_any(maps, number as usize).is_some() {
+            if file_of(maps, number as usize).is_some() {
                 let path = super::path_of(maps, number as usize);
                 say(&alloc::format!(
                     "cannot send '{path}' to another process: mapped files are opened by their \

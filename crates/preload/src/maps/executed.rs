@@ -14,7 +14,7 @@ use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, process, syscall};
 
-use super::{by_identity, file_of_any, maps, memory, paths, say};
+use super::{by_identity, file_of, maps, memory, paths, say};
 use crate::program;
 use crate::start;
 
@@ -26,7 +26,7 @@ pub(crate) fn target(dir: i32, path: usize, flags: usize) -> Option<Result<Fd>> 
     let maps = maps()?;
     let name = program::Reader::new().string(path).ok()?;
     let number = match name.is_empty() && flags & AT_EMPTY_PATH != 0 {
-        true => file_of_any(maps, dir as usize),
+        true => file_of(maps, dir as usize),
         false => paths::opened(maps, dir as isize as usize, path),
     }?;
     Some(match is_executable(maps, number) {

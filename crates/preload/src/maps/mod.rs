@@ -82,21 +82,13 @@ pub(crate) fn is_kept(fd: usize) -> bool {
 /// The path of the mapped file that is open as `fd`, for messages.
 fn path_of(maps: &Maps, fd: usize) -> String {
     let mut path = [0; PATH_MAX];
-    let file = file_of_any(maps, fd).map(|file| &maps.files()[file].paths[0]);
+    let file = file_of(maps, fd).map(|file| &maps.files()[file].paths[0]);
     let length = file.map_or(0, |file| file.copy_to(&mut path));
     String::from_utf8_lossy(&path[..length]).into_owned()
 }
 
 /// The number of the mapped file that is open as `fd`.
 fn file_of(maps: &Maps, fd: usize) -> Option<usize> {
-    if fd > 2 && !is_kept(fd) {
-        return None;
-    }
-    file_of_any(maps, fd)
-}
-
-/// As [`file_of`], for any number.
-fn file_of_any(maps: &Maps, fd: usize) -> Option<usize> {
     let identity = file::identity(file::Fd(fd as i32)).ok()?;
     by_identity(maps, identity)
 }

@@ -3,6 +3,7 @@
 use farpage_abi::shm::{Ask, Kind, Mark, Shm};
 use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
+use farpage_sys::seccomp::later::{self, Unseen};
 use farpage_sys::{Errno, Result, marks, syscall};
 
 use super::connection::STATE;
@@ -110,23 +111,13 @@ fn look(fd: Fd) -> Option<Pages> {
 pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<usize>> {
     let [a, b, c, ..] = args;
     let fd = Fd(a as i32);
-    match number {
-        g::__NR_sendfile | g::__NR_splice | g::__NR_copy_file_range => {
-            let other = if number == g::__NR_sendfile { b } else { c };
-            let is_kept = |fd| {
-                maps::is_kept(fd)
-                    && status_of(shm, Fd(fd as i32)).is_some()
-                    && matches!(pages_of(Fd(fd as i32)), Pages::Kept(_))
-            };
-            let refused = if number == g::__NR_copy_file_range {
-                EXDEV
-            } else {
-                Errno::EINVAL
-            };
-            // As for files that cannot be spliced: programs then read and write.
-            return (is_kept(a) || is_kept(other)).then_some(Err(refused));
-        }
-        _ => {}
+    if number == g::__NR_copy_file_range {
+        let is_kept = |fd| {
+            status_of(shm, Fd(fd as i32)).is_some()
+                && matches!(pages_of(Fd(fd as i32)), Pages::Kept(_))
+        };
+        // As between file systems: programs then read and write.
+        return (is_kept(a) || is_kept(c)).then_some(Err(EXDEV));
     }
     let status = status_of(shm, fd)?;
     match number {
@@ -136,7 +127,7 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
         g::__NR_dup2 | g::__NR_dup3 => {
             // SAFETY: takes no pointer.
             let done = unsafe { trap::pass(number, args) };
-            Some(done.inspect(|to| hide_if_kept(Fd(*to as i32))))
+            Some(done.inspect(|to| see(Fd(*to as i32))))
         }
         g::__NR_fcntl => match b as u32 {
             g::F_DUPFD => maps::duplicate(fd, c, false).ok().map(Ok),
@@ -148,7 +139,7 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
             Pages::Kept(object) => transfer::call(&object, &status, number, args),
             Pages::None | Pages::Linux => None,
         },
-        _ if transfer::is_one(number) => {
+        _ if crate::transfer::is_one(number) => {
             let (pages, used) = use_pages(shm, fd);
             match pages {
                 Pages::Kept(object) => transfer::call(&object, &status, number, args),
@@ -294,24 +285,37 @@ fn allocate(shm: &Shm, fd: Fd, before: &Status, args: [usize; 6]) -> Option<Resu
     }
 }
 
-pub(super) fn hide_if_kept(fd: Fd) {
-    if !maps::is_kept(fd.0 as usize) && matches!(pages_of(fd), Pages::Kept(_)) {
+/// A file of shared memory has got this number: what is done by it is seen from now on.
+pub(super) fn see(fd: Fd) {
+    if !is_seen(fd) && matches!(pages_of(fd), Pages::Kept(_)) {
         hide(fd);
-        say(&alloc::format!(
-            "shared memory that is mapped cannot be read or written as descriptor {}: let the \
-             system choose the number",
-            fd.0
-        ));
     }
 }
 
-/// The file has pages here: a descriptor with a number that the filter does not know becomes one
-/// that can be neither read nor written by, where Linux would read zeros.
-pub(super) fn hide(fd: Fd) {
+/// The file has pages here. Where it cannot be seen what is done by the descriptor, that becomes one
+/// by which nothing can be read or written: Linux would read zeros.
+pub(super) fn see_or_hide(fd: Fd) {
+    if !is_seen(fd) {
+        hide(fd);
+    }
+}
+
+/// True when the filter knows the number, or is told of it now. A program's own filter may forbid to.
+fn is_seen(fd: Fd) -> bool {
+    let is_told = || later::see(Unseen::Descriptor(fd.0 as u32)).is_ok();
+    maps::is_kept(fd.0 as usize) || !sandbox::is_on() && is_told()
+}
+
+fn hide(fd: Fd) {
     let is_hidden = |flags: u32| flags & g::O_ACCMODE == ACCESS_NONE;
-    if maps::is_kept(fd.0 as usize) || file::flags(fd).is_ok_and(is_hidden) {
+    if file::flags(fd).is_ok_and(is_hidden) {
         return;
     }
+    say(&alloc::format!(
+        "shared memory that is mapped cannot be read or written as descriptor {} of a program with a \
+         filter of its own: let the system choose the number",
+        fd.0
+    ));
     // SAFETY: takes no pointer.
     let Ok(own) = (unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_GETFD) }) else {
         return;

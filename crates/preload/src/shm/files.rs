@@ -131,9 +131,9 @@ pub(super) fn keep(shm: &Shm, fd: Fd, flags: u32) -> usize {
             file::close(fd);
             kept
         }
-        // There are no such numbers left: this one can be mapped, and read until then.
+        // There are no such numbers left.
         Err(_) => {
-            descriptors::hide_if_kept(fd);
+            descriptors::see(fd);
             number
         }
     }

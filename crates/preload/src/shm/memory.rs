@@ -8,12 +8,13 @@ use farpage_abi::{PAGE_BYTES, fds};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::futex::Guard;
 use farpage_sys::linux::general as g;
+use farpage_sys::seccomp::later::{self, Unseen};
 use farpage_sys::uffd::Uffd;
 use farpage_sys::{Errno, Result, mem, time};
 
 use super::connection::{STATE, State};
 use super::{descriptors, memory_files, say, status_of, transfer};
-use crate::{memory, start, supervised};
+use crate::{memory, sandbox, start, supervised};
 
 const FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
 pub(super) const EALREADY: Errno = Errno(114);
@@ -150,7 +151,7 @@ unsafe fn map(shm: &Shm, args: [usize; 6]) -> Option<Result<usize>> {
     });
     file::close(memory);
     drop(state);
-    descriptors::hide(fd);
+    descriptors::see_or_hide(fd);
     Some(mapped)
 }
 
@@ -236,8 +237,11 @@ impl Wanted {
         let length = length.filter(|length| *length > 0).ok_or(Errno::EINVAL)?;
         let fixed = self.flags & FIXED != 0;
         let end = self.at.checked_add(length).ok_or(Errno::ENOMEM)?;
-        if fixed && !supervised::is_seen(self.at, end) {
-            say("cannot map shared memory at a fixed address there; let the system choose it");
+        if fixed && !is_seen(self.at, end) {
+            say(
+                "cannot map shared memory at a fixed address there in a program with a filter of its own; \
+                 let the system choose it",
+            );
             return Err(Errno::ENOMEM);
         }
         let uffd = state.ready()?;
@@ -256,8 +260,7 @@ impl Wanted {
             // SAFETY: the program's own call, but that nothing there can be accessed yet.
             unsafe { memory::mmap(self.at, length, g::PROT_NONE, flags, self.memory, offset) }?
         } else {
-            let taken = state.pieces.iter().map(|piece| (piece.start, piece.end));
-            supervised::place(taken, length, flags, self.memory, offset)?
+            supervised::place(state.taken(), length, flags, self.memory, offset)?
         };
         let piece = Piece {
             object: self.object,
@@ -275,6 +278,11 @@ impl Wanted {
         }
         Ok(at)
     }
+}
+
+/// True where the filter sees what is done to memory, or is told to.
+fn is_seen(start: usize, end: usize) -> bool {
+    supervised::is_seen(start, end) || !sandbox::is_on() && later::see(Unseen::Memory).is_ok()
 }
 
 /// Registers a piece that was mapped without access, tells of it, and lets it be accessed.

@@ -24,6 +24,7 @@ mod memory_files;
 mod names;
 mod room;
 mod segments;
+mod sending;
 mod sockets;
 mod sysv;
 mod transfer;
@@ -95,6 +96,9 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
         | g::__NR_mq_open => {
             // SAFETY: forwarded.
             unsafe { segments::call(number, args) }
+        }
+        g::__NR_sendfile | g::__NR_splice => {
+            return sending::call(shm, number, args, frame.slept());
         }
         g::__NR_sendmsg | g::__NR_sendmmsg => {
             sockets::before_sending(shm, number, args);

@@ -4,19 +4,20 @@
 //!
 //! The real segment is mapped as well, where nobody touches it: so Linux counts who has it.
 
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use farpage_abi::PAGE_BYTES;
 use farpage_abi::shm::{Ask, Ipc, Kind, Shm};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
-use farpage_sys::{Errno, Result, ipc, process, syscall};
+use farpage_sys::{Errno, Result, ipc, mem, process, syscall};
 
 use super::connection::{STATE, State};
 use super::memory::{Wanted, given, unmap};
 use super::say;
 use crate::program::Reader;
-use crate::trap;
+use crate::{supervised, trap};
 
 const CREATE: usize = 0o1000;
 const HUGE: usize = 0o4000;
@@ -187,8 +188,7 @@ unsafe fn attach(id: u32, at: usize, flags: usize) -> Option<Result<usize>> {
         _ => Ok((at / PAGE_BYTES * PAGE_BYTES, g::MAP_FIXED_NOREPLACE)),
     };
     let real_flags = flags & !(ROUND | REMAP);
-    // SAFETY: Linux maps it where nothing is.
-    let real = place.and_then(|_| unsafe { syscall!(g::__NR_shmat, id, 0, real_flags) });
+    let real = place.and_then(|_| attach_real(&state, id, bytes, real_flags));
     let mapped = place.and_then(|(at, how)| {
         let write = if flags & READ_ONLY == 0 {
             g::PROT_WRITE
@@ -229,6 +229,18 @@ unsafe fn attach(id: u32, at: usize, flags: usize) -> Option<Result<usize>> {
     Some(Ok(at))
 }
 
+/// Maps the real segment in the supervised area: where Linux would put it, the program may want
+/// something else next.
+fn attach_real(state: &State, id: u32, bytes: usize, flags: usize) -> Result<usize> {
+    let empty = g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE;
+    let at = supervised::place(state.taken(), bytes, empty, Fd(-1), 0)?;
+    // SAFETY: only what was mapped just now is replaced.
+    unsafe { syscall!(g::__NR_shmat, id, at, flags | REMAP) }.inspect_err(|_| {
+        // SAFETY: nobody uses it.
+        let _ = unsafe { mem::unmap(at, bytes) };
+    })
+}
+
 /// `shmdt`.
 ///
 /// # Safety
@@ -249,6 +261,18 @@ fn let_go(real: usize) {
 }
 
 impl State {
+    /// What this task has of the supervised area, in its order.
+    pub(super) fn taken(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let pieces = self.pieces.iter().map(|piece| (piece.start, piece.end));
+        let real = self
+            .attached
+            .iter()
+            .map(|one| (one.real, one.real + one.bytes));
+        let mut all: Vec<(usize, usize)> = pieces.chain(real).collect();
+        all.sort_unstable();
+        all.into_iter()
+    }
+
     /// The program has unmapped `start .. end` by other means.
     pub(super) fn detach_within(&mut self, start: usize, end: usize) {
         self.attached.retain(|one| {

@@ -95,7 +95,7 @@ pub(super) fn call(number: u32, args: [usize; 6], slept: Option<Result<()>>, mas
                 .map_or(FOR_EVER, |raw| u64::from_ne_bytes(*raw));
             // One nanosecond is in time for what comes too late.
             let left = || until.saturating_sub(time::now_ns()).max(1);
-            Outcome::Sleep(Sleep {
+            Outcome::Sleep(Sleep::Semaphore {
                 set: answer.object as u32,
                 number: (answer.object >> 32) as u16,
                 ns_max: (until != FOR_EVER).then(left),

@@ -1,6 +1,5 @@
 //! Reading and writing by a descriptor: through a mapping that is made for it.
 
-use alloc::vec::Vec;
 use core::ops::Range;
 
 use farpage_abi::PAGE_BYTES;
@@ -13,9 +12,8 @@ use super::connection::STATE;
 use super::descriptors::Object;
 use super::memory::{Wanted, unmap};
 use super::{descriptors, memory_files};
-use crate::program;
+use crate::transfer::{Transfer, Way};
 
-const IOV_MAX: usize = 1024;
 /// Linux transfers no more at a time.
 const TRANSFER_MAX: usize = 0x7fff_f000;
 /// What is mapped at a time.
@@ -25,13 +23,6 @@ const WINDOW: usize = 4 << 20;
 const ZEROS_MAX: usize = 256;
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
-
-/// Which way bytes go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Out,
-    In,
-}
 
 pub(super) fn call(
     object: &Object,
@@ -50,11 +41,6 @@ pub(super) fn call(
     Some(meant.and_then(|meant| meant.make(object, status)))
 }
 
-/// True of a call that moves bytes.
-pub(super) fn is_one(number: u32) -> bool {
-    Transfer::kind_of(number).is_some()
-}
-
 /// Where a write would end; `None` of other calls.
 pub(super) fn end_of_write(
     status: &Status,
@@ -69,25 +55,6 @@ pub(super) fn end_of_write(
     }
 }
 
-/// Where a call transfers.
-enum Place {
-    /// Where the descriptor stands.
-    Stands,
-    /// At its offset.
-    Given,
-    /// At its offset, unless that is -1.
-    Either,
-}
-
-/// What a call means.
-struct Transfer {
-    fd: usize,
-    way: Way,
-    /// Where; `None`: where the descriptor stands.
-    at: Option<usize>,
-    pieces: Vec<[usize; 2]>,
-}
-
 /// Data everywhere, and one hole at the end.
 fn seek(status: &Status, fd: usize, offset: usize, whence: u32) -> Result<usize> {
     let size = status.bytes as usize;
@@ -100,57 +67,7 @@ fn seek(status: &Status, fd: usize, offset: usize, whence: u32) -> Result<usize>
     unsafe { syscall!(g::__NR_lseek, fd, to, g::SEEK_SET) }
 }
 
-/// A vector of pieces, as the program has it.
-fn pieces(at: usize, count: usize) -> Result<Vec<[usize; 2]>> {
-    if count > IOV_MAX {
-        return Err(Errno::EINVAL);
-    }
-    (0..count)
-        .map(|i| program::read(at + i * size_of::<[usize; 2]>()))
-        .collect()
-}
-
 impl Transfer {
-    /// Which way, whether there are several pieces, and where they go; `None` of calls that transfer
-    /// nothing.
-    fn kind_of(number: u32) -> Option<(Way, bool, Place)> {
-        Some(match number {
-            g::__NR_read => (Way::Out, false, Place::Stands),
-            g::__NR_readv => (Way::Out, true, Place::Stands),
-            g::__NR_pread64 => (Way::Out, false, Place::Given),
-            g::__NR_preadv => (Way::Out, true, Place::Given),
-            g::__NR_preadv2 => (Way::Out, true, Place::Either),
-            g::__NR_write => (Way::In, false, Place::Stands),
-            g::__NR_writev => (Way::In, true, Place::Stands),
-            g::__NR_pwrite64 => (Way::In, false, Place::Given),
-            g::__NR_pwritev => (Way::In, true, Place::Given),
-            g::__NR_pwritev2 => (Way::In, true, Place::Either),
-            _ => return None,
-        })
-    }
-
-    /// `None` of calls that transfer nothing.
-    fn meant(number: u32, args: [usize; 6]) -> Option<Result<Self>> {
-        let [fd, b, c, d, ..] = args;
-        let (way, several, place) = Self::kind_of(number)?;
-        let at = match place {
-            Place::Stands => None,
-            Place::Given => Some(d),
-            Place::Either => Some(d).filter(|at| *at != usize::MAX),
-        };
-        let pieces = match several {
-            true => pieces(b, c),
-            false => Ok([[b, c]].to_vec()),
-        };
-        let meant = |pieces| Self {
-            fd,
-            way,
-            at,
-            pieces,
-        };
-        Some(pieces.map(meant))
-    }
-
     /// The bytes of the file that are meant, as far as it goes when they are read.
     fn range(&self, status: &Status) -> Result<Range<usize>> {
         let flags = file::flags(Fd(self.fd as i32))?;
@@ -181,7 +98,7 @@ impl Transfer {
         })
     }
 
-    fn make(&self, object: &Object, status: &Status) -> Result<usize> {
+    pub(super) fn make(&self, object: &Object, status: &Status) -> Result<usize> {
         let Range { start, end } = self.range(status)?;
         if self.way == Way::In && end > status.bytes as usize && start < end {
             // SAFETY: takes no pointer.
@@ -195,11 +112,6 @@ impl Transfer {
             self.seek((start + done) as isize, g::SEEK_SET)?;
         }
         Ok(done)
-    }
-
-    fn seek(&self, by: isize, whence: u32) -> Result<usize> {
-        // SAFETY: takes no pointer.
-        unsafe { syscall!(g::__NR_lseek, self.fd, by, whence) }
     }
 }
 

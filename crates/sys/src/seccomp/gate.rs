@@ -12,8 +12,9 @@ use crate::file::Fd;
 use crate::mem;
 use crate::raw::{self, Errno, Result, set_gate};
 
-/// Where the gate is mapped in every task: inside the window, away from where memory is managed.
-pub const GATE_ADDRESS: usize = 0x6fff_f000_0000;
+/// Where the gate is mapped in every task: below where Linux puts position-independent programs. The sanitizers
+/// of compilers, which lay the address space out by themselves, take what lies there for the program.
+pub const GATE_ADDRESS: usize = 0x5500_0000_0000;
 /// Bytes of the gate's page.
 pub const GATE_BYTES: usize = 4096;
 /// Bytes below the program's stack pointer that the stubs skip over: the red zone, and what the agent puts

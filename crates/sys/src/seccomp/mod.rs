@@ -9,6 +9,7 @@
 
 mod assembler;
 mod gate;
+pub mod later;
 pub mod pinning;
 mod pointers;
 mod rules;
@@ -33,6 +34,10 @@ pub use gate::{
 
 /// `si_errno` of the SIGSYS that this filter raises: tells it from the program's own filters.
 pub const TRAP_MARK: u16 = 0xFA6E;
+
+/// The least of the addresses that the filter takes for such where a call says a place in a file. Files that
+/// are not memory are shorter.
+pub const LEAST_ADDRESS: usize = 0x1000_0000_0000;
 
 /// What the filter depends on.
 #[derive(Clone, Copy, Debug)]
@@ -76,19 +81,24 @@ pub fn filter(params: &Params) -> Vec<Instruction> {
 /// # Errors
 /// As `prctl(2)` and `seccomp(2)`.
 pub fn install(filter: &[Instruction]) -> Result<()> {
+    const PR_SET_NO_NEW_PRIVS: usize = 38;
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }?;
+    set(filter, 0)
+}
+
+/// Installs `filter`, with flags of `seccomp(2)`.
+fn set(filter: &[Instruction], flags: u32) -> Result<()> {
     #[repr(C)]
     struct Program {
         length: u16,
         code: *const Instruction,
     }
-    const PR_SET_NO_NEW_PRIVS: usize = 38;
     let program = Program {
         length: filter.len() as u16,
         code: filter.as_ptr(),
     };
-    // SAFETY: takes no pointer.
-    unsafe { syscall!(g::__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }?;
     let set = p::SECCOMP_SET_MODE_FILTER;
     // SAFETY: `program` and the instructions it names are valid for reads; the kernel copies them.
-    unsafe { syscall!(g::__NR_seccomp, set, 0, core::ptr::from_ref(&program)) }.map(drop)
+    unsafe { syscall!(g::__NR_seccomp, set, flags, &raw const program) }.map(drop)
 }

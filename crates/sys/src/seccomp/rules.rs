@@ -8,10 +8,10 @@ use linux_raw_sys::general as g;
 use linux_raw_sys::ptrace as p;
 
 use super::assembler::{Assembler, Instruction, Label, Test, data};
-use super::{GATE_ADDRESS, Params, TRAP_MARK, pinning, pointers};
+use super::{GATE_ADDRESS, LEAST_ADDRESS, Params, TRAP_MARK, pinning, pointers};
 use crate::raw::Errno;
 
-const ARCH_X86_64: u32 = 0xC000_003E;
+pub(super) const ARCH_X86_64: u32 = 0xC000_003E;
 const ENOSYS: u32 = 38;
 
 // Upper halves of the addresses that tell managed from unmanaged memory: the window is
@@ -24,11 +24,15 @@ const TOP: u32 = 0x7000;
 const LOWEST_POINTER: u32 = 0x1_0000;
 
 const MAP_TYPE: u32 = 0x0f;
-const MAP_FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
+pub(super) const MAP_FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
 const NO_MEMORY_OF_OURS: u32 = g::MAP_STACK | g::MAP_GROWSDOWN | g::MAP_HUGETLB | 0x40;
 const PR_SET_SECCOMP: u32 = 22;
-/// Commands with locks, of processes and of open files.
-const LOCKS: [u32; 6] = [
+/// Commands of `fcntl` that matter where a descriptor is of shared memory: they make another number for
+/// it, seal it, or lock parts of its file.
+pub(super) const OF_SHARED: [u32; 9] = [
+    g::F_DUPFD,
+    g::F_DUPFD_CLOEXEC,
+    g::F_ADD_SEALS,
     g::F_GETLK,
     g::F_SETLK,
     g::F_SETLKW,
@@ -52,7 +56,7 @@ struct Ends {
 
 /// How a call is judged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rule {
+pub(super) enum Rule {
     Always,
     Missing,
     Map,
@@ -84,6 +88,8 @@ enum Rule {
     /// Operations that change a word of the program, and where there is a cluster also those that are
     /// not private.
     Futex,
+    /// A thread is to be traced.
+    Trace,
     /// Nothing but what the user-mode-only tier looks at.
     Plain,
 }
@@ -123,6 +129,7 @@ const RULES: &[(u32, Rule)] = &[
     (g::__NR_ioctl, Rule::Ioctl),
     (g::__NR_setsockopt, Rule::SocketOption),
     (g::__NR_futex, Rule::Futex),
+    (g::__NR_ptrace, Rule::Trace),
 ];
 
 /// Where there are mapped files. A descriptor of one that is sent to another process, or used by a
@@ -175,7 +182,7 @@ const MAPS_RULES: &[(u32, Rule)] = &[
 
 /// Where shared memory is kept. Its files are opened and mapped, and their sizes set, anywhere; they
 /// are read and written by descriptors that are known by their numbers.
-const SHM_RULES: &[(u32, Rule)] = &[
+pub(super) const SHM_RULES: &[(u32, Rule)] = &[
     (g::__NR_open, Rule::Always),
     (g::__NR_openat, Rule::Always),
     (g::__NR_openat2, Rule::Always),
@@ -235,31 +242,46 @@ const CLUSTER_RULES: &[(u32, Rule)] = &[
     (g::__NR_futex_waitv, Rule::Missing),
 ];
 
-/// What is done for one call: its rule, and which arguments may not point to managed memory.
-type Judgement = (Rule, u8);
+/// Calls that go to a place in a file, and the argument that says which. Where that can be an address of
+/// managed memory, the file is the memory of a process: no other is so long.
+const PLACES: &[(u32, u32)] = &[
+    (g::__NR_pread64, 3),
+    (g::__NR_preadv, 3),
+    (g::__NR_preadv2, 3),
+    (g::__NR_pwrite64, 3),
+    (g::__NR_pwritev, 3),
+    (g::__NR_pwritev2, 3),
+    (g::__NR_lseek, 1),
+];
+
+/// What is done for one call: its rule, which arguments may not point to managed memory, and which is a
+/// place in a file.
+type Judgement = (Rule, u8, Option<u32>);
 
 pub(super) fn build(params: &Params) -> Vec<Instruction> {
-    let mut judged: BTreeMap<u32, Judgement> =
-        RULES.iter().map(|&(nr, rule)| (nr, (rule, 0))).collect();
+    let mut judged: BTreeMap<u32, Judgement> = RULES.iter().map(plain).collect();
     if params.maps {
-        judged.extend(MAPS_RULES.iter().map(|&(nr, rule)| (nr, (rule, 0))));
+        judged.extend(MAPS_RULES.iter().map(plain));
     }
     if params.shm {
-        judged.extend(SHM_RULES.iter().map(|&(nr, rule)| (nr, (rule, 0))));
+        judged.extend(SHM_RULES.iter().map(plain));
     }
     if params.cluster {
-        judged.extend(CLUSTER_RULES.iter().map(|&(nr, rule)| (nr, (rule, 0))));
+        judged.extend(CLUSTER_RULES.iter().map(plain));
     }
     if params.user_mode_tier {
         for &(nr, mask) in pointers::DIRECT {
-            judged.entry(nr).or_insert((Rule::Plain, 0)).1 = mask;
+            judged.entry(nr).or_insert((Rule::Plain, 0, None)).1 = mask;
         }
         for &nr in pointers::HIDDEN.iter().chain(pointers::SIGNALS) {
-            judged.insert(nr, (Rule::Always, 0));
+            judged.insert(nr, (Rule::Always, 0, None));
         }
         for &nr in pointers::REFUSED {
-            judged.insert(nr, (Rule::Missing, 0));
+            judged.insert(nr, (Rule::Missing, 0, None));
         }
+    }
+    for &(nr, place) in PLACES {
+        judged.entry(nr).or_insert((Rule::Plain, 0, None)).2 = Some(place);
     }
     let mut a = Assembler::default();
     let ends = Ends {
@@ -282,9 +304,12 @@ pub(super) fn build(params: &Params) -> Vec<Instruction> {
     a.unless(Test::Equal(ARCH_X86_64), ends.allow);
     a.load(data::NR);
     search(&mut a, &entries, ends.allow);
-    for (&(rule, pointers), &label) in &labels {
+    for (&(rule, pointers, place), &label) in &labels {
         a.place(label);
         exempt_gate(&mut a, ends.allow);
+        if let Some(argument) = place {
+            when_address(&mut a, argument, ends.trap);
+        }
         emit(&mut a, rule, params, ends, pointers);
     }
     let answers = [
@@ -305,7 +330,7 @@ pub(super) fn build(params: &Params) -> Vec<Instruction> {
 }
 
 /// Binary search of the accumulator among `entries`, ordered by number.
-fn search(a: &mut Assembler, entries: &[(u32, Label)], other: Label) {
+pub(super) fn search(a: &mut Assembler, entries: &[(u32, Label)], other: Label) {
     if entries.len() <= 3 {
         for &(nr, label) in entries {
             a.when(Test::Equal(nr), label);
@@ -321,7 +346,7 @@ fn search(a: &mut Assembler, entries: &[(u32, Label)], other: Label) {
     search(a, high, other);
 }
 
-fn exempt_gate(a: &mut Assembler, allow: Label) {
+pub(super) fn exempt_gate(a: &mut Assembler, allow: Label) {
     let elsewhere = a.label();
     a.load(data::IP_HIGH);
     a.unless(Test::Equal((GATE_ADDRESS >> 32) as u32), elsewhere);
@@ -409,6 +434,12 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
             a.unless(Test::AnyBit(g::AT_EMPTY_PATH), ends.trap);
         }
         Rule::Futex => futex(a, params, ends),
+        Rule::Trace => {
+            a.load(data::low(0));
+            for request in [p::PTRACE_TRACEME, p::PTRACE_ATTACH, p::PTRACE_SEIZE] {
+                a.when(Test::Equal(request), ends.trap);
+            }
+        }
         Rule::Given(argument) => when_given(a, argument, ends.trap),
         Rule::Plain => {}
     }
@@ -416,6 +447,19 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
         when_managed(a, argument, ends.trap);
     }
     a.goto(ends.allow);
+}
+
+fn plain(&(nr, rule): &(u32, Rule)) -> (u32, Judgement) {
+    (nr, (rule, 0, None))
+}
+
+/// The argument, a place in a file, can be an address of managed memory but of a program at a fixed place.
+fn when_address(a: &mut Assembler, argument: u32, label: Label) {
+    let other = a.label();
+    a.load(data::high(argument));
+    a.when(Test::AtLeast(TOP), other);
+    a.when(Test::AtLeast((LEAST_ADDRESS >> 32) as u32), label);
+    a.place(other);
 }
 
 /// The argument points to where managed memory can be: the window or a heap.
@@ -450,18 +494,18 @@ fn when_given(a: &mut Assembler, argument: u32, label: Label) {
 }
 
 /// The agent maps its gate before it can be asked.
-fn allow_making_the_gate(a: &mut Assembler, ends: Ends) {
+pub(super) fn allow_making_the_gate(a: &mut Assembler, allow: Label) {
     let other = a.label();
     a.load(data::high(0));
     a.unless(Test::Equal((GATE_ADDRESS >> 32) as u32), other);
     a.load(data::low(0));
-    a.when(Test::Equal(GATE_ADDRESS as u32), ends.allow);
+    a.when(Test::Equal(GATE_ADDRESS as u32), allow);
     a.place(other);
 }
 
 fn map(a: &mut Assembler, params: &Params, ends: Ends) {
     let threshold = params.threshold_bytes;
-    allow_making_the_gate(a, ends);
+    allow_making_the_gate(a, ends.allow);
     let anonymous = a.label();
     a.load(data::low(3));
     a.when(Test::AnyBit(g::MAP_ANONYMOUS), anonymous);
@@ -515,7 +559,7 @@ fn unless_linker(a: &mut Assembler, pass: Label) {
 
 /// The dynamic linker makes what it relocated in the program read-only before the agent is there.
 fn protect(a: &mut Assembler, ends: Ends) {
-    allow_making_the_gate(a, ends);
+    allow_making_the_gate(a, ends.allow);
     when_in_window(a, 0, ends.trap);
     let pass = a.label();
     a.load(data::low(2));
@@ -583,18 +627,19 @@ fn when_opened(a: &mut Assembler, argument: u32, params: &Params, label: Label) 
     a.place(other);
 }
 
-/// `fcntl` that makes another number for such a descriptor, seals it, or locks parts of its file.
+/// `fcntl` with a command that matters for such a descriptor.
 fn when_duplicated(a: &mut Assembler, params: &Params, label: Label) {
-    let (other, duplicate) = (a.label(), a.label());
+    let (other, matters) = (a.label(), a.label());
+    let commands = match params.shm {
+        true => &OF_SHARED[..],
+        false => &OF_SHARED[..2],
+    };
     a.load(data::low(1));
-    a.when(Test::Equal(g::F_DUPFD), duplicate);
-    if params.shm {
-        for command in [g::F_ADD_SEALS].iter().chain(&LOCKS) {
-            a.when(Test::Equal(*command), duplicate);
-        }
+    for command in commands {
+        a.when(Test::Equal(*command), matters);
     }
-    a.unless(Test::Equal(g::F_DUPFD_CLOEXEC), other);
-    a.place(duplicate);
+    a.goto(other);
+    a.place(matters);
     when_opened(a, 0, params, label);
     a.place(other);
 }

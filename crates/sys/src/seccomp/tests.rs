@@ -8,7 +8,8 @@ use farpage_abi::fds;
 use linux_raw_sys::general as g;
 
 use super::assembler::{AND, Instruction, JEQ, JGE, JGT, JSET, JUMP, LOAD, RETURN};
-use super::{GATE_ADDRESS, Params, TRAP_MARK, filter};
+use super::later::{self, BY_SUPERVISOR, Unseen};
+use super::{GATE_ADDRESS, LEAST_ADDRESS, Params, TRAP_MARK, filter};
 use crate::mem;
 
 const ALLOW: u32 = 0x7fff_0000;
@@ -625,4 +626,130 @@ fn a_call_whose_memory_linux_does_not_find_is_made_again() {
     assert!(!through_again(g::__NR_getppid, 0).1);
     let close = through_again(g::__NR_close, usize::MAX);
     assert_eq!(close, (-9, false), "EBADF is told");
+}
+
+#[test]
+fn places_in_files_that_are_addresses_are_seen() {
+    const PLACED: [(u32, usize); 7] = [
+        (g::__NR_pread64, 3),
+        (g::__NR_preadv, 3),
+        (g::__NR_preadv2, 3),
+        (g::__NR_pwrite64, 3),
+        (g::__NR_pwritev, 3),
+        (g::__NR_pwritev2, 3),
+        (g::__NR_lseek, 1),
+    ];
+    for (nr, argument) in PLACED {
+        let answer = |place| {
+            let mut args = [5, 0, 0, 0, 0, 0];
+            args[argument] = place;
+            [
+                answer(nr, &args),
+                answer_with_shm(nr, &args),
+                answer_with_maps(nr, &args),
+            ]
+        };
+        assert_eq!(answer(1 << 40), [ALLOW; 3], "{nr}");
+        assert_eq!(answer(LEAST_ADDRESS - 1), [ALLOW; 3], "{nr}");
+        assert_eq!(answer(LEAST_ADDRESS), [TRAP; 3], "{nr}");
+        assert_eq!(answer(0x5555_5555_0000), [TRAP; 3], "{nr}");
+        assert_eq!(answer(0x7fff_0000_0000), [ALLOW; 3], "{nr}");
+        assert_eq!(answer(usize::MAX), [ALLOW; 3], "{nr}");
+    }
+}
+
+#[test]
+fn whoever_begins_to_trace_a_thread_is_seen() {
+    const PEEK: usize = 2;
+    for (request, expected) in [(0, TRAP), (16, TRAP), (0x4206, TRAP), (PEEK, ALLOW)] {
+        assert_eq!(answer(g::__NR_ptrace, &[request, 77]), expected);
+    }
+}
+
+fn answer_later(what: Unseen, nr: u32, args: &[usize]) -> u32 {
+    let mut all = [0; 6];
+    all[..args.len()].copy_from_slice(args);
+    let call = |ip, arch| Call {
+        nr,
+        arch,
+        ip,
+        args: all,
+    };
+    let code = later::filter(what);
+    assert_eq!(run(&code, &call(0x7f00_0000_0000, 3)).0, ALLOW);
+    let own = run(&code, &call(GATE_ADDRESS + 25, X86_64)).0;
+    assert!(own == ALLOW || own == ERRNO);
+    run(&code, &call(0x7f00_0000_0000, X86_64)).0
+}
+
+#[test]
+fn a_number_that_is_seen_later_is_seen_in_all_that_moves_bytes() {
+    let seven = |nr, args: &[usize]| answer_later(Unseen::Descriptor(7), nr, args);
+    for nr in [
+        g::__NR_read,
+        g::__NR_write,
+        g::__NR_preadv2,
+        g::__NR_pwritev,
+        g::__NR_dup,
+    ] {
+        assert_eq!(seven(nr, &[7, 1, 1]), TRAP, "{nr}");
+        assert_eq!(seven(nr, &[8, 7, 7]), ALLOW, "{nr}");
+    }
+    for (nr, args, expected) in [
+        (g::__NR_sendfile, [7, 9, 0], TRAP),
+        (g::__NR_sendfile, [9, 7, 0], TRAP),
+        (g::__NR_sendfile, [9, 8, 7], ALLOW),
+        (g::__NR_splice, [9, 0, 7], TRAP),
+        (g::__NR_lseek, [7, 0, g::SEEK_HOLE as usize], TRAP),
+        (g::__NR_lseek, [7, 0, g::SEEK_END as usize], ALLOW),
+        (g::__NR_lseek, [8, 0, g::SEEK_DATA as usize], ALLOW),
+        (g::__NR_dup2, [7, 1, 0], TRAP),
+        (g::__NR_dup3, [1, 7, 0], ALLOW),
+        (g::__NR_fcntl, [7, g::F_DUPFD as usize, 0], TRAP),
+        (g::__NR_fcntl, [7, g::F_OFD_SETLKW as usize, 0], TRAP),
+        (g::__NR_fcntl, [7, g::F_GETFD as usize, 0], ALLOW),
+        (g::__NR_fcntl, [8, g::F_DUPFD as usize, 0], ALLOW),
+        (g::__NR_munmap, [7, 7, 7], ALLOW),
+    ] {
+        assert_eq!(seven(nr, &args), expected, "{nr} {args:?}");
+    }
+}
+
+#[test]
+fn memory_that_is_seen_later_is_seen_anywhere() {
+    let answer = |nr, args: &[usize]| answer_later(Unseen::Memory, nr, args);
+    let (fixed, noreplace) = (g::MAP_FIXED as usize, g::MAP_FIXED_NOREPLACE as usize);
+    let stack = 0x7ffd_0000_0000;
+    for nr in [
+        g::__NR_munmap,
+        g::__NR_mprotect,
+        g::__NR_mremap,
+        g::__NR_madvise,
+    ] {
+        assert_eq!(answer(nr, &[stack, 4096, 1]), TRAP, "{nr}");
+    }
+    let map = |at, flags, fd: i32| answer(g::__NR_mmap, &[at, 4096, 3, flags, fd as usize]);
+    assert_eq!(map(stack, PRIVATE | fixed, -1), TRAP);
+    assert_eq!(map(stack, PRIVATE | noreplace, 5), TRAP);
+    assert_eq!(map(stack, PRIVATE, -1), ALLOW);
+    assert_eq!(map(stack, PRIVATE | fixed, BY_SUPERVISOR), ALLOW);
+    assert_eq!(map(GATE_ADDRESS, PRIVATE | fixed, -1), ALLOW);
+    assert_eq!(answer(g::__NR_mprotect, &[GATE_ADDRESS, 4096, 5]), ALLOW);
+    assert_eq!(answer(g::__NR_lseek, &[usize::MAX, 0, 0]), ALLOW);
+    assert_eq!(answer(g::__NR_read, &[0, 0, 0]), ALLOW);
+}
+
+#[test]
+fn what_is_seen_later_says_so_when_it_is_asked() {
+    const QUESTION: usize = 0x4641_5245;
+    const NOBODY: usize = u32::MAX as usize;
+    const ANY: usize = NOBODY - 1;
+    for (what, name) in [(Unseen::Descriptor(7), 7), (Unseen::Memory, NOBODY)] {
+        let asked = |name| answer_later(what, g::__NR_lseek, &[NOBODY, name, QUESTION]);
+        assert_eq!(asked(name), ERRNO);
+        assert_eq!(asked(ANY), ERRNO);
+        assert_eq!(asked(8), ALLOW);
+        // Without: Linux knows no such descriptor.
+        assert_eq!(answer(g::__NR_lseek, &[NOBODY, name, QUESTION]), ALLOW);
+    }
 }

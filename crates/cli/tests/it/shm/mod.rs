@@ -116,6 +116,23 @@ fn every_call_means_what_it_means_without() {
 }
 
 #[test]
+fn any_number_and_any_address_will_do() {
+    let program = compile("redirected.c", "redirected", &["-lrt"]);
+    let bare = Command::new(&program).output().unwrap();
+    assert!(bare.status.success(), "{bare:?}");
+    if !may_mount() {
+        return;
+    }
+    let fixed = compile("redirected.c", "redirected-static", &["-static", "-lrt"]);
+    for program in [&program, &fixed] {
+        for ram in ["256M", "16M"] {
+            let got = run(ram, &[program]);
+            assert_eq!(text(&got.stdout), text(&bare.stdout), "{program} {ram}");
+        }
+    }
+}
+
+#[test]
 fn shared_memory_larger_than_ram_keeps_every_byte() {
     if !may_mount() {
         return;

@@ -1,0 +1,26 @@
+//! `ptrace`, where it would stop what nobody could have go on.
+
+use farpage_sys::linux::ptrace as p;
+use farpage_sys::{Errno, Result};
+
+use crate::{maps, own_threads, sandbox, start};
+
+/// The call, if it is refused.
+pub(crate) fn call([request, id, ..]: [usize; 6]) -> Option<Result<usize>> {
+    let is_refused = match request as u32 {
+        // Those that stop all threads of their process to look at its memory (LeakSanitizer) would wait for
+        // pages that nobody brings.
+        p::PTRACE_ATTACH | p::PTRACE_SEIZE => own_threads::is_own(id as u32),
+        // A child of `vfork` would stop for its tracer at its next trapped call, and its parent, which is the
+        // tracer, waits until it has executed a program.
+        p::PTRACE_TRACEME if !sandbox::is_on() && start::is_visitor() => {
+            maps::say(
+                "a debugger cannot start a program inside of farpage run: start the program by farpage run, and \
+                 let the debugger attach to it from outside (gdb -p PID)",
+            );
+            true
+        }
+        _ => false,
+    };
+    is_refused.then_some(Err(Errno::EPERM))
+}
