@@ -33,7 +33,7 @@ const USAGE: &str = "\
 cargo xtask COMMAND
 
   setup                      install what tests and benches need
-  test [--all] [--only fuzz|corpus|chaos|s390x|peers|fresh|rows]... [--no-setup] [--jobs N]
+  test [--all] [--only fuzz|corpus|calls|chaos|s390x|peers|fresh|rows]... [--no-setup] [--jobs N]
        [--again] [--list] [WORD]...
                              the short run: lints and tests; --all: the groups as well, --only: a group
                              alone, from where it was ended; WORD: tests with it in their names

@@ -58,7 +58,8 @@ const NEEDS: &[(Probe, &str, &[Part])] = {
     use Part::{Chaos, Corpus, Fresh, Fuzz, Peers, S390x, Short};
     &[
         (Probe::Program("gcc"), "gcc", ALL),
-        (Probe::Program("g++"), "g++", &[Short, Fuzz]), // farpage.h in C++; libFuzzer
+        // farpage.h in C++; libFuzzer
+        (Probe::Program("g++"), "g++", &[Short, Fuzz, Corpus]),
         (Probe::Program("pkg-config"), "pkgconf", SHORT),
         (
             Probe::File("/usr/lib/x86_64-linux-gnu/libc.a"),
@@ -104,8 +105,38 @@ const NEEDS: &[(Probe, &str, &[Part])] = {
         (Probe::Program("javac"), "default-jdk-headless", &[Corpus]),
         (Probe::Program("go"), "golang-go", &[Corpus, Peers]),
         (Probe::Program("npm"), "npm", &[Peers]),
-        (Probe::Program("mpicc"), "libopenmpi-dev", &[Peers]),
-        (Probe::Program("mpirun"), "openmpi-bin", &[Peers]),
+        (Probe::Program("mpicc"), "libopenmpi-dev", &[Peers, Corpus]),
+        (Probe::Program("mpirun"), "openmpi-bin", &[Peers, Corpus]),
+        // Languages whose memory is managed in ways of their own.
+        (Probe::Program("sbcl"), "sbcl", &[Corpus]),
+        (Probe::Program("guile"), "guile-3.0", &[Corpus]),
+        (Probe::Program("chezscheme"), "chezscheme", &[Corpus]),
+        (Probe::Program("ghc"), "ghc", &[Corpus]),
+        (Probe::Program("erl"), "erlang-base", &[Corpus]),
+        (Probe::Program("luajit"), "luajit", &[Corpus]),
+        (Probe::Program("mcs"), "mono-mcs", &[Corpus]),
+        (Probe::Program("mono"), "mono-runtime", &[Corpus]),
+        (
+            Probe::File("/usr/lib/mono/4.5/System.Core.dll"),
+            "libmono-system-core4.0-cil",
+            &[Corpus],
+        ),
+        (Probe::Program("ocamlopt"), "ocaml-nox", &[Corpus]),
+        // Windows programs, and their compiler.
+        (Probe::Program("wine"), "wine", &[Corpus]),
+        (Probe::File("/usr/lib/wine/wine64"), "wine64", &[Corpus]),
+        (
+            Probe::Program("x86_64-w64-mingw32-gcc"),
+            "gcc-mingw-w64-x86-64",
+            &[Corpus],
+        ),
+        // Coroutines.
+        (
+            Probe::File("/usr/include/boost/context/continuation.hpp"),
+            "libboost-context-dev",
+            &[Corpus],
+        ),
+        (Probe::File("/usr/include/pth.h"), "libpth-dev", &[Corpus]),
         // A network library that memory is registered with.
         (
             Probe::File("/usr/include/ucp/api/ucp.h"),

@@ -39,9 +39,6 @@ const FIRST_STEP: Duration = Duration::from_millis(1);
 /// Time between two drawings of the live line, and before the first.
 const REDRAW: Duration = Duration::from_millis(200);
 
-/// SIGKILL.
-const KILLED: i32 = 9;
-
 /// Runs the program and ends as it ended.
 ///
 /// # Errors
@@ -183,8 +180,8 @@ impl<'a> Watch<'a> {
             };
             step = (step * 2).min(most);
             self.look();
-            if ended.is_some_and(|status| status.signal() == Some(KILLED)) {
-                running.wait_until_buried();
+            if let Some(status) = ended {
+                running.wait_until_buried(status);
             }
             self.casualties.extend(running.take_casualties());
             if let Some(status) = ended {

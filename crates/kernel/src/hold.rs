@@ -9,7 +9,7 @@ use farpage_abi::PageRange;
 use farpage_sys::{Errno, mem};
 
 use crate::kernel::{Kernel, State};
-use crate::regions::{Region, pages_of};
+use crate::regions::{Region, address_of, pages_of};
 
 /// Holds that can exist at a time; the oldest of a thread that never came back gives way.
 const HOLDS_MAX: usize = 512;
@@ -106,16 +106,23 @@ impl Holds {
     }
 }
 
+/// Whether the program may read a region, or write it.
+fn allows(part: &Region, write: bool) -> bool {
+    part.prot & mem::PROT_READ != 0 && (!write || part.prot & mem::PROT_WRITE != 0)
+}
+
 impl Kernel {
     /// Brings in what is managed of `start .. end` and keeps it, for `holder`; `write` when it will
-    /// be written. Returns false when a part of it is managed and may not be accessed so.
+    /// be written. Returns false when a part of it is managed and may not be accessed so. What is managed
+    /// only later is brought in then.
     ///
     /// # Safety
     /// The calling thread must be able to fault: it holds no lock of the kernel.
     pub unsafe fn hold(&self, holder: Holder, start: usize, end: usize, write: bool) -> bool {
-        self.hold_parts(holder, start, end).iter().all(|part| {
-            // SAFETY: forwarded; the part is readable, and writable where it is written.
-            unsafe { self.touch_for(part, write) }
+        let (parts, is_active) = self.hold_parts(holder, start, end);
+        parts.iter().all(|part| {
+            // SAFETY: forwarded.
+            allows(part, write) && (!is_active || unsafe { self.touch_for(part, write) })
         })
     }
 
@@ -133,10 +140,13 @@ impl Kernel {
         start: usize,
         end: usize,
     ) -> Result<(), Errno> {
-        let parts = self.hold_parts(holder, start, end);
+        let (parts, is_active) = self.hold_parts(holder, start, end);
         let managed: usize = parts.iter().map(|part| part.end - part.start).sum();
         let budget = self.account.control().budget_bytes.load(Ordering::Relaxed);
-        if self.is_active() && managed as u64 > budget / 2 {
+        if !is_active {
+            return Ok(());
+        }
+        if managed as u64 > budget / 2 {
             self.release(holder);
             let (wanted, budget) = (managed.div_ceil(1 << 20), budget >> 20);
             self.say(format_args!(
@@ -153,8 +163,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Holds what is managed of `start .. end`, and returns it.
-    fn hold_parts(&self, holder: Holder, start: usize, end: usize) -> Vec<Region> {
+    /// Holds what is managed of `start .. end`, or will be. Returns it, and whether it is.
+    fn hold_parts(&self, holder: Holder, start: usize, end: usize) -> (Vec<Region>, bool) {
         let mut state = self.state.lock();
         let parts: Vec<Region> = state.regions.within(start, end).collect();
         for part in &parts {
@@ -163,7 +173,23 @@ impl Kernel {
                 pages_of(part.start & !4095, part.end.next_multiple_of(4096)),
             );
         }
-        parts
+        (parts, self.is_active())
+    }
+
+    /// Memory is about to be managed: makes present what calls that are on their way hold, and what Linux
+    /// was told of, for Linux will find nothing there by itself.
+    pub(crate) fn bring_in_held(&self, state: &State) {
+        for (_, pages) in state.holds.list.iter().filter(|(h, _)| *h != Holder::Lock) {
+            let (start, end) = (address_of(pages.start.0), address_of(pages.end.0));
+            for part in state.regions.within(start, end) {
+                let advice = match allows(&part, true) {
+                    true => mem::MADV_POPULATE_WRITE,
+                    false => mem::MADV_POPULATE_READ,
+                };
+                // SAFETY: no contents change. What cannot be accessed cannot be by a call either.
+                let _ = unsafe { mem::advise(part.start, part.end - part.start, advice) };
+            }
+        }
     }
 
     /// Touches every page of a part, by a write when it is to be written. False when it may not be.
@@ -171,7 +197,7 @@ impl Kernel {
     /// # Safety
     /// As for [`Kernel::hold`].
     pub(crate) unsafe fn touch_for(&self, part: &Region, write: bool) -> bool {
-        if part.prot & mem::PROT_READ == 0 || write && part.prot & mem::PROT_WRITE == 0 {
+        if !allows(part, write) {
             return false;
         }
         for page in (part.start & !4095..part.end).step_by(4096) {

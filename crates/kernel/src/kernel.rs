@@ -254,7 +254,11 @@ impl Kernel {
             mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE | mem::MAP_FIXED_NOREPLACE;
         let prot = mem::PROT_READ | mem::PROT_WRITE;
         // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
-        unsafe { mem::map(shadow_of(start), bytes, prot, flags, Fd(-1), 0) }.map(drop)
+        let shadow = unsafe { mem::map(shadow_of(start), bytes, prot, flags, Fd(-1), 0) }?;
+        // A core of the program would be twice as large. If this fails, it is.
+        // SAFETY: changes what a core has, not what is mapped.
+        let _ = unsafe { mem::advise(shadow, bytes, mem::MADV_DONTDUMP) };
+        Ok(())
     }
 
     /// The account says what the page table says. While a page is on its way out it may count

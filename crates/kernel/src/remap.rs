@@ -53,6 +53,10 @@ impl Kernel {
         {
             return Err(Errno::EINVAL);
         }
+        // What follows asks Linux for something else. If the program has sealed the memory, this says so, and
+        // changes nothing.
+        // SAFETY: it has this protection already.
+        unsafe { mem::protect(at, end - at, region.prot) }?;
         if !fixed {
             if at + new <= end {
                 if at + new < end {

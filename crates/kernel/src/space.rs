@@ -398,6 +398,7 @@ impl Kernel {
         }
         self.open()?;
         self.unlock_all(&state);
+        self.bring_in_held(&state);
         let regions: alloc::vec::Vec<Region> = state.regions.iter().cloned().collect();
         for region in &regions {
             if let Err(errno) = self.adopt(&mut state, region) {

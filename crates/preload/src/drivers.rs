@@ -49,8 +49,11 @@ pub(crate) fn before_futex(args: [usize; 6]) {
     let [one, _, _, _, other, _] = args;
     for word in [one, other] {
         if let Some(end) = word.checked_add(size_of::<u32>()) {
+            // Where nobody may write, Linux at most reads.
             // SAFETY: a trapped call's thread holds no lock.
-            unsafe { kernel.hold(holder, word, end, true) };
+            let _ = unsafe {
+                kernel.hold(holder, word, end, true) || kernel.hold(holder, word, end, false)
+            };
         }
     }
 }

@@ -108,8 +108,9 @@ fn status() -> Option<u32> {
 
 /// Linux works on a ring's transfers in threads that it lists among the process's own, and that run
 /// nothing of the program's and take no signal.
-fn is_of_ring(id: u32) -> bool {
-    let path = alloc::format!("/proc/self/task/{id}/comm\0");
+pub(crate) fn is_of_ring(id: u32) -> bool {
+    // A child that shares memory with the process asks, too.
+    let path = alloc::format!("/proc/{id}/comm\0");
     let path = CStr::from_bytes_until_nul(path.as_bytes()).unwrap_or_default();
     let Ok(fd) = file::open(path, g::O_CLOEXEC, 0) else {
         return false;

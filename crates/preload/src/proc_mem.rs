@@ -191,7 +191,7 @@ impl Step<'_> {
             user_tier::let_go();
         }
         if is_own || read == self.near {
-            user_tier::bring_in(read, bytes);
+            user_tier::bring_in(read, bytes, false);
         }
         let done = self.by_file(bytes);
         user_tier::let_go();

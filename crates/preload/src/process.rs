@@ -3,13 +3,14 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use farpage_abi::fds;
+use farpage_kernel::{Holder, Kernel};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, syscall};
 
 use crate::frame::Frame;
 use crate::stacks::{self, Stack};
-use crate::{maps, memory, own_threads, program, start};
+use crate::{maps, memory, own_threads, sandbox, start};
 
 /// The process has a parent that waits until it executes a program or ends.
 static AWAITED: AtomicBool = AtomicBool::new(false);
@@ -59,13 +60,8 @@ pub(crate) unsafe fn fork(
     args: [usize; 6],
 ) -> Result<usize> {
     let [flags, stack, parent_id, child_id, storage, _] = args;
-    for pointer in [parent_id, child_id] {
-        if pointer != 0 {
-            // What Linux writes while everything stands still must be in memory.
-            let _ = program::read::<u32>(pointer);
-        }
-    }
     let child = start::claim_for_child()?;
+    let held = hold_words([parent_id, child_id]);
     let mut flags = flags & !(g::CLONE_FILES as usize);
     let mut wait = None;
     if let Some(slot) = child {
@@ -107,10 +103,25 @@ pub(crate) unsafe fn fork(
             }
         }
     }
+    if let Some((kernel, holder)) = held {
+        kernel.release(holder);
+    }
     if let Some(wait) = wait {
         wait.end(made.is_ok());
     }
     made
+}
+
+/// Brings in the words that Linux writes while everything stands still, and nobody can, and keeps them.
+fn hold_words(words: [usize; 2]) -> Option<(&'static Kernel, Holder)> {
+    // The program may have forbidden itself to ask for the thread's number.
+    let kernel = memory::kernel().filter(|_| !sandbox::is_on())?;
+    let holder = Holder::Call(farpage_sys::process::thread_id());
+    for word in words {
+        // SAFETY: a trapped call's thread holds no lock.
+        unsafe { kernel.hold(holder, word, word.saturating_add(size_of::<u32>()), true) };
+    }
+    Some((kernel, holder))
 }
 
 /// The fork failed.

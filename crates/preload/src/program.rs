@@ -53,7 +53,8 @@ fn check(at: usize, bytes: usize, access: Access) -> Result<()> {
     debug_assert!((1..=PAGE_BYTES).contains(&bytes));
     let last = at.checked_add(bytes - 1).ok_or(Errno::EFAULT)?;
     for byte in [at, last] {
-        let there = probe(byte, access) || user_tier::bring_in(at, bytes) && probe(byte, access);
+        let bring_in = || user_tier::bring_in(at, bytes, access == Access::Write);
+        let there = probe(byte, access) || bring_in() && probe(byte, access);
         if !there {
             return Err(Errno::EFAULT);
         }

@@ -1,6 +1,6 @@
-//! The program's threads in the user-mode-only tier: how they begin and end.
+//! The program's threads: how they begin and end.
 //!
-//! A new thread's stack may be managed memory, on which Linux can put nothing when it is away. So the first
+//! In the user-mode-only tier a new thread's stack may be managed memory, on which Linux can put nothing when it is away. So the first
 //! thing that a thread does is to make a call that is trapped, while the beginning of its stack is held; from
 //! then on its signals arrive on a stack of the agent's.
 
@@ -9,6 +9,7 @@ use core::arch::naked_asm;
 use farpage_kernel::Holder;
 use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::REISSUE_SKIP;
+use farpage_sys::{process, syscall};
 
 use crate::frame::Frame;
 use crate::trap::Outcome;
@@ -92,11 +93,49 @@ pub(crate) fn end(frame: &mut Frame) -> Outcome {
     // A program that has forbidden itself calls may have left no other but this.
     if !sandbox::is_on() {
         user_tier::let_go();
+        hold_for_the_end();
         // A child of `vfork` has nothing: the stack is its parent's.
-        if !start::is_visitor() {
+        if memory::is_user_tier() && !start::is_visitor() {
             stacks::end(frame);
         }
     }
     frame.mask = !0;
     Outcome::Reissue
+}
+
+/// Linux marks the robust locks that a thread has when it ends, and clears the word of its id: no memory is
+/// brought in for it then.
+fn hold_for_the_end() {
+    const PR_GET_TID_ADDRESS: usize = 40;
+    const LOCKS_MAX: usize = 2048;
+    let Some(kernel) = memory::kernel() else {
+        return;
+    };
+    let holder = Holder::Call(process::thread_id());
+    let hold = |word: usize| {
+        // SAFETY: a trapped call's thread holds no lock.
+        unsafe { kernel.hold(holder, word, word.saturating_add(size_of::<u32>()), true) };
+    };
+    let mut id = 0usize;
+    // SAFETY: Linux writes one word.
+    let known = unsafe { syscall!(g::__NR_prctl, PR_GET_TID_ADDRESS, &raw mut id) };
+    if known.is_ok() {
+        hold(id);
+    }
+    let (mut head, mut bytes) = (0usize, 0usize);
+    let to = (&raw mut head, &raw mut bytes);
+    // SAFETY: Linux writes one word to each.
+    let known = unsafe { syscall!(g::__NR_get_robust_list, 0, to.0, to.1) };
+    let (Ok(_), Ok([first, offset, pending])) = (known, program::read::<[usize; 3]>(head)) else {
+        return;
+    };
+    hold(head);
+    // The lowest bit of an entry says what kind of lock it is.
+    let mark = |entry: usize| hold((entry & !1).wrapping_add(offset));
+    let next = |entry: &usize| program::read::<usize>(entry & !1).ok();
+    let locks = core::iter::successors(Some(first), next).take(LOCKS_MAX);
+    locks.take_while(|entry| entry & !1 != head).for_each(mark);
+    if pending != 0 {
+        mark(pending);
+    }
 }

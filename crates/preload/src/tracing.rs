@@ -10,7 +10,9 @@ pub(crate) fn call([request, id, ..]: [usize; 6]) -> Option<Result<usize>> {
     let is_refused = match request as u32 {
         // Those that stop all threads of their process to look at its memory (LeakSanitizer) would wait for
         // pages that nobody brings.
-        p::PTRACE_ATTACH | p::PTRACE_SEIZE => own_threads::is_own(id as u32),
+        p::PTRACE_ATTACH | p::PTRACE_SEIZE => {
+            own_threads::is_own(id as u32) || own_threads::is_of_ring(id as u32)
+        }
         // A child of `vfork` would stop for its tracer at its next trapped call, and its parent, which is the
         // tracer, waits until it has executed a program.
         p::PTRACE_TRACEME if !sandbox::is_on() && start::is_visitor() => {

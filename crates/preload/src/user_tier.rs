@@ -10,12 +10,23 @@ use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, process, syscall};
 
 use crate::frame::Frame;
+use crate::transfer::{Transfer, Way};
 use crate::trap::Outcome;
-use crate::{maps, memory, program};
+use crate::{maps, memory, program, sandbox};
 
 /// What is held of an argument whose size is not known: a path, or a structure.
 const PATH_BYTES: usize = 4096;
 const IOV_MAX: usize = 1024;
+/// Semaphores that a set may have, `SEMMSL`.
+const SEMAPHORES_MAX: usize = 32000;
+/// What is held where a structure has a pointer: the longest filter of a socket.
+const POINTED_BYTES: usize = 32 << 10;
+const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
+/// `PTRACE_GETREGSET` and `PTRACE_SETREGSET`.
+const REGISTERS: [usize; 2] = [0x4204, 0x4205];
+/// `struct futex_waitv`, and how many one call takes.
+const WAIT_BYTES: usize = 24;
+const WAITS_MAX: usize = 128;
 const SOL_SOCKET: usize = 1;
 const SO_TYPE: usize = 3;
 const SOCK_STREAM: u32 = 1;
@@ -48,6 +59,8 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
     let args = frame.arguments();
     match number {
         g::__NR_rseq | g::__NR_set_robust_list => keep(args[0], args[1]),
+        // Linux looks there before each call of the thread.
+        g::__NR_prctl if args[0] == PR_SET_SYSCALL_USER_DISPATCH => keep(args[4], 1),
         g::__NR_set_tid_address => keep(args[0], size_of::<u32>()),
         _ => {}
     }
@@ -95,10 +108,11 @@ pub(crate) fn prepare(number: u32, args: [usize; 6]) {
     }
 }
 
-/// Makes `bytes` bytes at `at` present if they are managed memory that is not. True when they were.
-pub(crate) fn bring_in(at: usize, bytes: usize) -> bool {
+/// Makes `bytes` bytes at `at` present, and writable if they will be written, when they are managed memory
+/// that is not. True when they were.
+pub(crate) fn bring_in(at: usize, bytes: usize, write: bool) -> bool {
     let help = memory::is_user_tier().then(Help::more).flatten();
-    help.is_some_and(|help| help.hold(at, bytes, false))
+    help.is_some_and(|help| help.hold(at, bytes, write))
 }
 
 /// Ends what this thread holds: it makes no call any more in which it could.
@@ -127,10 +141,10 @@ fn transfer(number: u32, args: [usize; 6]) -> Option<(usize, usize)> {
         | g::__NR_sendto
         | g::__NR_getdents
         | g::__NR_getdents64
-        | g::__NR_msgsnd
-        | g::__NR_msgrcv
         | g::__NR_mq_timedsend
         | g::__NR_mq_timedreceive => Some((args[1], args[2])),
+        // The kind of the message comes before its text.
+        g::__NR_msgsnd | g::__NR_msgrcv => Some((args[1], args[2].saturating_add(8))),
         g::__NR_getrandom | g::__NR_getcwd => Some((args[0], args[1])),
         _ => None,
     }
@@ -157,11 +171,12 @@ fn only_reads(number: u32) -> bool {
             | g::__NR_sendto
             | g::__NR_sendmsg
             | g::__NR_sendmmsg
-            | g::__NR_vmsplice
+            | g::__NR_msgsnd
+            | g::__NR_mq_timedsend
     )
 }
 
-/// Bytes behind an argument other than a transfer's.
+/// Bytes behind an argument other than a transfer's, where they may be more than [`PATH_BYTES`].
 fn size_of_argument(number: u32, args: [usize; 6]) -> usize {
     let times = |count: usize, bytes: usize| count.min(1 << 20) * bytes;
     match number {
@@ -170,13 +185,44 @@ fn size_of_argument(number: u32, args: [usize; 6]) -> usize {
         g::__NR_mincore => args[1] / 4096 + 1,
         g::__NR_getgroups | g::__NR_setgroups => times(args[0], 4),
         g::__NR_semop | g::__NR_semtimedop => times(args[2], 6),
+        g::__NR_semctl => times(SEMAPHORES_MAX, 2),
         g::__NR_move_pages => times(args[1], 8),
-        g::__NR_setxattr | g::__NR_lsetxattr | g::__NR_fsetxattr => args[3].max(PATH_BYTES),
-        g::__NR_getxattr | g::__NR_lgetxattr | g::__NR_fgetxattr => args[3].max(PATH_BYTES),
-        g::__NR_setsockopt => args[4].max(PATH_BYTES),
-        g::__NR_readlink => args[2].max(PATH_BYTES),
+        g::__NR_sched_setaffinity | g::__NR_sched_getaffinity => args[1],
+        g::__NR_mbind => args[4] / 8,
+        g::__NR_set_mempolicy | g::__NR_get_mempolicy => args[2] / 8,
+        g::__NR_migrate_pages => args[1] / 8,
+        g::__NR_setxattr | g::__NR_lsetxattr | g::__NR_fsetxattr => args[3],
+        g::__NR_getxattr | g::__NR_lgetxattr | g::__NR_fgetxattr => args[3],
+        g::__NR_listxattr | g::__NR_llistxattr | g::__NR_flistxattr => args[2],
+        g::__NR_add_key | g::__NR_keyctl => args[3],
+        g::__NR_syslog | g::__NR_readlink => args[2],
+        g::__NR_readlinkat => args[3],
+        g::__NR_setsockopt | g::__NR_fsconfig => args[4],
+        // A filter is counted in instructions, of eight bytes.
+        g::__NR_getsockopt => {
+            program::read::<u32>(args[4]).map_or(0, |count| times(count as usize, 8))
+        }
         g::__NR_ioctl => 4 * PATH_BYTES,
         _ => PATH_BYTES,
+    }
+}
+
+/// Structures with pointers in them, of calls about which no more is known here: where, and how long they are.
+fn structures(number: u32, args: [usize; 6]) -> [(usize, usize); 2] {
+    const NONE: (usize, usize) = (0, 0);
+    const BYTES_MAX: usize = 256;
+    match number {
+        g::__NR_ioctl => [
+            (args[2], (args[1] >> 16 & 0x3fff).clamp(64, BYTES_MAX)),
+            NONE,
+        ],
+        g::__NR_setsockopt => [(args[3], args[4].min(16)), NONE],
+        g::__NR_ptrace if REGISTERS.contains(&args[0]) => [(args[3], 16), NONE],
+        g::__NR_bpf => [(args[1], args[2].min(BYTES_MAX)), NONE],
+        g::__NR_keyctl => [(args[2], 16), (args[4], 16)],
+        g::__NR_mq_notify => [(args[1], 16), NONE],
+        g::__NR_setxattrat | g::__NR_getxattrat => [(args[4], 16), NONE],
+        _ => [NONE; 2],
     }
 }
 
@@ -208,7 +254,7 @@ struct Help {
 
 impl Help {
     /// For a new call of this thread: what it held for the last one is released. `None` where
-    /// nothing is managed.
+    /// nothing can be managed.
     fn new() -> Option<Self> {
         let help = Self::more()?;
         help.release();
@@ -217,7 +263,10 @@ impl Help {
 
     /// For more of the same call.
     fn more() -> Option<Self> {
-        let kernel = memory::kernel().filter(|kernel| kernel.is_active() || maps::are_mapped())?;
+        // A call may last until its memory is managed: what it needs is noted before that, too, but where
+        // asking for the thread's number may be forbidden.
+        let may = |kernel: &&Kernel| kernel.is_active() || maps::are_mapped() || !sandbox::is_on();
+        let kernel = memory::kernel().filter(may)?;
         // Only now: the program may have forbidden itself the call.
         let thread = Holder::Call(process::thread_id());
         Some(Self { kernel, thread })
@@ -234,9 +283,6 @@ impl Help {
         }
         let end = at.saturating_add(bytes);
         let mapped = maps::hold(at, bytes);
-        if !self.kernel.is_active() {
-            return mapped;
-        }
         // SAFETY: a trapped call's thread holds no lock.
         let managed = unsafe {
             self.kernel.hold(self.thread, at, end, write)
@@ -257,11 +303,25 @@ impl Help {
     /// Whatever else the arguments point to.
     fn arguments(&self, number: u32, args: [usize; 6]) {
         let plain = transfer(number, args).map(|(at, _)| at);
-        let bytes = size_of_argument(number, args);
+        let bytes = size_of_argument(number, args).max(PATH_BYTES);
+        let bytes = bytes.min(self.kernel.hold_limit());
         for at in args {
             if Some(at) != plain {
                 self.hold(at, bytes, !only_reads(number));
             }
+        }
+        for (at, bytes) in structures(number, args) {
+            self.pointers(at, bytes, !only_reads(number));
+        }
+    }
+
+    /// What the words of a structure point to, if they do.
+    fn pointers(&self, at: usize, bytes: usize, write: bool) {
+        for word in (at..at.saturating_add(bytes)).step_by(size_of::<usize>()) {
+            let Ok(pointer) = program::read::<usize>(word) else {
+                return;
+            };
+            self.hold(pointer, POINTED_BYTES, write);
         }
     }
 
@@ -299,30 +359,22 @@ impl Help {
 
     /// `readv` and its like on a file: one piece after the other.
     unsafe fn pieces_whole(&self, number: u32, args: [usize; 6]) -> Result<usize> {
-        let [fd, pieces, count, offset, ..] = args;
-        if count > IOV_MAX {
-            return Err(Errno::EINVAL);
-        }
-        let (single, positioned) = match number {
-            g::__NR_readv => (g::__NR_read, false),
-            g::__NR_writev => (g::__NR_write, false),
-            g::__NR_preadv => (g::__NR_pread64, true),
-            g::__NR_pwritev => (g::__NR_pwrite64, true),
-            // Their offset -1 means where the file stands.
-            g::__NR_preadv2 if offset == usize::MAX => (g::__NR_read, false),
-            g::__NR_pwritev2 if offset == usize::MAX => (g::__NR_write, false),
-            g::__NR_preadv2 => (g::__NR_pread64, true),
-            _ => (g::__NR_pwrite64, true),
+        // All are known before anything is moved, as in Linux.
+        let meant = Transfer::meant(number, args).ok_or(Errno::ENOSYS)??;
+        let single = match (meant.way, meant.at) {
+            (Way::Out, None) => g::__NR_read,
+            (Way::Out, Some(_)) => g::__NR_pread64,
+            (Way::In, None) => g::__NR_write,
+            (Way::In, Some(_)) => g::__NR_pwrite64,
         };
         let mut done = 0;
-        for i in 0..count {
-            let piece = program::read::<Piece>(pieces + i * size_of::<Piece>())?;
-            let from = if positioned { offset + done } else { 0 };
+        for [at, bytes] in meant.pieces {
+            let from = meant.at.map_or(0, |start| start + done);
             // SAFETY: forwarded.
-            match unsafe { self.whole(single, [fd, piece.at, piece.bytes, from, 0, 0]) } {
+            match unsafe { self.whole(single, [meant.fd, at, bytes, from, 0, 0]) } {
                 Ok(got) => {
                     done += got;
-                    if got < piece.bytes {
+                    if got < bytes {
                         break;
                     }
                 }
@@ -423,6 +475,8 @@ impl Help {
             | g::__NR_pwritev2
             | g::__NR_vmsplice => self.pieces(args[1], args[2], write),
             g::__NR_sendmsg | g::__NR_recvmsg => self.message(args[1], write),
+            g::__NR_futex_waitv => self.words(args[0], args[1].min(WAITS_MAX)),
+            g::__NR_futex_requeue => self.words(args[0], 2),
             g::__NR_sendmmsg | g::__NR_recvmmsg => {
                 for i in 0..args[2].min(IOV_MAX) {
                     self.message(args[1] + i * (size_of::<Message>() + 8), write);
@@ -437,6 +491,16 @@ impl Help {
         for i in 0..count.min(IOV_MAX) {
             if let Ok(piece) = program::read::<Piece>(at + i * size_of::<Piece>()) {
                 self.hold(piece.at, piece.bytes, write);
+            }
+        }
+    }
+
+    /// What `futex_waitv` names.
+    fn words(&self, at: usize, count: usize) {
+        self.hold(at, count * WAIT_BYTES, false);
+        for wait in (0..count).map(|i| at + i * WAIT_BYTES) {
+            if let Ok([_, word]) = program::read::<[usize; 2]>(wait) {
+                self.hold(word, size_of::<u32>(), false);
             }
         }
     }

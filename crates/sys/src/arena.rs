@@ -32,9 +32,11 @@ impl Arena {
         words.try_reserve_exact(slots).map_err(|_| Errno::ENOMEM)?;
         words.resize_with(slots, || AtomicU64::new(0));
         let base = mem::map_anonymous((slots * slot_bytes).max(1))?;
-        // Huge pages would take memory that no slot asked for.
-        // SAFETY: this advice changes no contents.
-        let _ = unsafe { mem::advise(base, slots * slot_bytes, mem::MADV_NOHUGEPAGE) };
+        // Huge pages would take memory that no slot asked for. In a core nobody looks for it.
+        for advice in [mem::MADV_NOHUGEPAGE, mem::MADV_DONTDUMP] {
+            // SAFETY: this advice changes no contents.
+            let _ = unsafe { mem::advise(base, slots * slot_bytes, advice) };
+        }
         Ok(Self {
             base,
             slot_bytes,

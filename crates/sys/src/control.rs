@@ -55,7 +55,11 @@ pub fn map(fd: Fd) -> Result<&'static Control> {
 }
 
 fn map_unchecked(fd: Fd) -> Result<&'static Control> {
-    let at = mem::map_shared(fd, size_of::<Control>())?;
+    let bytes = size_of::<Control>();
+    let at = mem::map_shared(fd, bytes)?;
+    // A core of the program would have it whole, and Linux would fill its holes for that.
+    // SAFETY: changes what a core has, not what is mapped.
+    let _ = unsafe { mem::advise(at, bytes, mem::MADV_DONTDUMP) };
     // SAFETY: the mapping is as large as a `Control` (callers checked the file, whose size is
     // sealed), page-aligned and never unmapped; a `Control` is made of atomics only, for which all
     // bytes are valid and other processes' writes are ordinary atomic writes.

@@ -47,8 +47,18 @@ const PT_TLS: u32 = 7;
 const ENTRY_BYTES: usize = 56;
 const ENTRIES_MAX: usize = 64;
 const TABLE_BYTES: usize = ENTRY_BYTES * ENTRIES_MAX;
+const PT_LOAD: u32 = 1;
 /// Functions of the program that run first of all.
 const DT_PREINIT_ARRAY: u64 = 32;
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const DT_GNU_HASH: u64 = 0x6fff_fef5;
+const SYMBOL_BYTES: u64 = 24;
+/// Symbols that are looked at for one name.
+const CHAIN_MAX: u32 = 64;
+/// A function of MemorySanitizer: a program that has it wants the addresses where the agent's memory would be,
+/// and takes them after the libraries have started.
+const TAKES_ADDRESSES: &[u8; 12] = b"__msan_init\0";
 const DYNAMIC_BYTES: usize = 16;
 const DYNAMIC_MAX: usize = 64;
 
@@ -109,8 +119,9 @@ fn look(fd: Fd, head: &mut [u8; HEAD_BYTES]) -> Result<Start> {
     program(fd, seen).map(Start::Program)
 }
 
-/// True of a program with code that runs before that of the libraries that it loads.
-pub fn runs_before_libraries(fd: Fd) -> bool {
+/// True of a program that the agent must be in before any of its libraries: it has code that runs before
+/// theirs, or it takes addresses that the agent would use.
+pub fn is_before_libraries(fd: Fd) -> bool {
     let mut head = [0; HEAD_BYTES];
     let mut table = [0; TABLE_BYTES];
     if !matches!(look(fd, &mut head), Ok(Start::Program(image)) if image != Image::Unknown) {
@@ -121,7 +132,7 @@ pub fn runs_before_libraries(fd: Fd) -> bool {
     };
     entries.chunks_exact(ENTRY_BYTES).any(|entry| {
         let is_dynamic = u32_at(entry, 0) == PT_DYNAMIC;
-        is_dynamic && runs_first(fd, u64_at(entry, 8), u64_at(entry, 32)) == Ok(true)
+        is_dynamic && Dynamic::read(fd, entries, entry).is_ok_and(|section| section.is_first())
     })
 }
 
@@ -149,20 +160,96 @@ fn program(fd: Fd, head: &[u8]) -> Result<Image> {
                 image = Image::Dynamic;
             }
             PT_TLS if u64_at(entry, 40) > TLS_MAX_BYTES => return Ok(Image::Static),
-            PT_DYNAMIC => is_first = runs_first(fd, u64_at(entry, 8), u64_at(entry, 32))?,
+            PT_DYNAMIC => is_first = Dynamic::read(fd, bytes, entry)?.is_first(),
             _ => {}
         }
     }
     Ok(if is_first { Image::Static } else { image })
 }
 
-/// True when the dynamic section at `at` names functions that run before any library's.
-fn runs_first(fd: Fd, at: u64, bytes: u64) -> Result<bool> {
-    let mut section = [0; DYNAMIC_BYTES * DYNAMIC_MAX];
-    let length = section.len().min(bytes as usize);
-    let got = file::pread(fd, &mut section[..length], at)?;
-    let mut entries = section[..got].chunks_exact(DYNAMIC_BYTES);
-    Ok(entries.any(|entry| u64_at(entry, 0) == DT_PREINIT_ARRAY))
+/// The dynamic section of a program.
+struct Dynamic<'a> {
+    fd: Fd,
+    /// Says where in the file an address lies.
+    entries: &'a [u8],
+    section: [u8; DYNAMIC_BYTES * DYNAMIC_MAX],
+}
+
+impl<'a> Dynamic<'a> {
+    fn read(fd: Fd, entries: &'a [u8], entry: &[u8]) -> Result<Self> {
+        let mut section = [0; DYNAMIC_BYTES * DYNAMIC_MAX];
+        let length = section.len().min(u64_at(entry, 32) as usize);
+        file::pread(fd, &mut section[..length], u64_at(entry, 8))?;
+        Ok(Self {
+            fd,
+            entries,
+            section,
+        })
+    }
+
+    fn is_first(&self) -> bool {
+        self.value(DT_PREINIT_ARRAY).is_some() || self.defines(TAKES_ADDRESSES).unwrap_or(false)
+    }
+
+    fn value(&self, tag: u64) -> Option<u64> {
+        let mut entries = self.section.chunks_exact(DYNAMIC_BYTES);
+        let found = entries.find(|entry| u64_at(entry, 0) == tag)?;
+        Some(u64_at(found, 8))
+    }
+
+    /// The bytes of the file that will be at `address`.
+    fn at<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
+        let place = self.entries.chunks_exact(ENTRY_BYTES).find_map(|entry| {
+            let inside = address.checked_sub(u64_at(entry, 16))?;
+            let is_here = u32_at(entry, 0) == PT_LOAD && inside < u64_at(entry, 32);
+            is_here.then(|| u64_at(entry, 8).wrapping_add(inside))
+        })?;
+        let mut bytes = [0; N];
+        let got = file::pread(self.fd, &mut bytes, place).ok()?;
+        (got == N).then_some(bytes)
+    }
+
+    /// Looks a symbol up by its name, which ends with a zero, as the dynamic linker does.
+    fn defines<const N: usize>(&self, name: &[u8; N]) -> Option<bool> {
+        let [strings, symbols, table] =
+            [DT_STRTAB, DT_SYMTAB, DT_GNU_HASH].map(|tag| self.value(tag));
+        let (strings, symbols, table) = (strings?, symbols?, table?);
+        let head: [u8; 16] = self.at(table)?;
+        let [buckets, first, words, shift] = [0, 4, 8, 12].map(|at| u32_at(&head, at));
+        if buckets == 0 || words == 0 {
+            return None;
+        }
+        let hash = gnu_hash(&name[..N - 1]);
+        let word = u64::from(hash / 64 % words);
+        let filter = u64::from_le_bytes(self.at(table + 16 + 8 * word)?);
+        let bits = 1 << (hash % 64) | 1 << (hash.wrapping_shr(shift) % 64);
+        if filter & bits != bits {
+            return Some(false);
+        }
+        let lists = table + 16 + 8 * u64::from(words);
+        let bucket = u64::from(hash % buckets);
+        let start = u32::from_le_bytes(self.at(lists + 4 * bucket)?);
+        let chain = lists + 4 * u64::from(buckets);
+        for index in start.checked_sub(first)?..(start - first).saturating_add(CHAIN_MAX) {
+            let other = u32::from_le_bytes(self.at(chain + 4 * u64::from(index))?);
+            let symbol = symbols + SYMBOL_BYTES * (u64::from(index) + u64::from(first));
+            if other | 1 == hash | 1 {
+                let at = u32::from_le_bytes(self.at(symbol)?);
+                if self.at::<N>(strings + u64::from(at))? == *name {
+                    return Some(true);
+                }
+            }
+            if other & 1 == 1 {
+                break;
+            }
+        }
+        Some(false)
+    }
+}
+
+fn gnu_hash(name: &[u8]) -> u32 {
+    let add = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
+    name.iter().fold(5381, add)
 }
 
 fn is_glibc(fd: Fd, at: u64, bytes: u64) -> Result<bool> {
@@ -262,7 +349,7 @@ mod tests {
             assert_eq!(image_of(path), image);
             let name = CString::new(path.to_str().unwrap()).unwrap();
             let fd = file::open(&name, 0, 0).unwrap();
-            assert_eq!(runs_before_libraries(fd), is_first);
+            assert_eq!(is_before_libraries(fd), is_first);
             file::close(fd);
             fs::remove_file(path).unwrap();
         }

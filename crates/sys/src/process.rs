@@ -2,6 +2,7 @@
 
 use linux_raw_sys::general as g;
 
+use crate::file::Fd;
 use crate::raw::{Errno, Result};
 use crate::syscall;
 
@@ -21,6 +22,32 @@ pub fn thread_id() -> u32 {
 pub fn parent_id() -> u32 {
     // SAFETY: takes no pointer.
     unsafe { syscall!(g::__NR_getppid) }.map_or(0, |id| id as u32)
+}
+
+/// `struct pidfd_info`, as it was when it first had a wait status (Linux 6.15).
+#[repr(C)]
+#[derive(Default)]
+struct PidfdInfo {
+    mask: u64,
+    cgroup: u64,
+    ids: [u32; 11],
+    status: i32,
+}
+/// Asks for the wait status, and says that it is there.
+const PIDFD_INFO_EXIT: u64 = 1 << 3;
+/// `PIDFD_GET_INFO`, for a structure of this size.
+const PIDFD_GET_INFO: u32 = 0xc000_ff0b | (size_of::<PidfdInfo>() as u32) << 16;
+
+/// The wait status of a process that somebody has waited for already, by a descriptor of it. `None` before
+/// that, and before Linux 6.15.
+pub fn status_of_ended(pidfd: Fd) -> Option<i32> {
+    let mut info = PidfdInfo {
+        mask: PIDFD_INFO_EXIT,
+        ..PidfdInfo::default()
+    };
+    // SAFETY: Linux reads and writes one structure, whose size the request says.
+    unsafe { syscall!(g::__NR_ioctl, pidfd.0, PIDFD_GET_INFO, &raw mut info) }.ok()?;
+    (info.mask & PIDFD_INFO_EXIT != 0).then_some(info.status)
 }
 
 /// A descriptor that this process was started with, by another number and closed on exec. The

@@ -26,6 +26,8 @@ pub(crate) struct Job {
     pub(crate) input: Input,
     /// Sizes of the quick corpus and of the full one.
     pub(crate) mib: [u32; 2],
+    /// It runs with `--shm`, which only root has on every machine: other users leave it out.
+    pub(crate) shm: bool,
 }
 
 const fn job(name: &'static str, mib: [u32; 2], command: &'static str) -> Job {
@@ -34,11 +36,16 @@ const fn job(name: &'static str, mib: [u32; 2], command: &'static str) -> Job {
         command,
         input: Input::None,
         mib,
+        shm: false,
     }
 }
 
 const fn with(input: Input, job: Job) -> Job {
     Job { input, ..job }
+}
+
+const fn shared(job: Job) -> Job {
+    Job { shm: true, ..job }
 }
 
 /// Seconds that one run may take, quick and full.
@@ -140,7 +147,61 @@ pub(crate) const JOBS: &[Job] = &[
         [128, 1024],
         "java -XX:+UseG1GC -XX:-UsePerfData -Xmx4g -cp {bin} Job {half}",
     ),
+    job(
+        "jvm-parallel",
+        [128, 1024],
+        "java -XX:+UseParallelGC -XX:-UsePerfData -Xmx4g -cp {bin} Job {half}",
+    ),
+    job(
+        "jvm-shenandoah",
+        [128, 1024],
+        "java -XX:+UseShenandoahGC -XX:-UsePerfData -Xmx4g -cp {bin} Job {half}",
+    ),
+    // Its heap is shared memory, mapped at three places.
+    shared(job(
+        "jvm-z",
+        [128, 1024],
+        "java -XX:+UseZGC -XX:-UsePerfData -Xmx1g -cp {bin} Job {half}",
+    )),
     job("go-static", [96, 1024], "{bin}/gojob {mib}"),
+    job(
+        "sbcl",
+        [64, 512],
+        "sbcl --noinform --dynamic-space-size 4GB --no-sysinit --no-userinit --disable-debugger \
+         --load {src}/lisp/job.lisp --end-toplevel-options {mib}",
+    ),
+    job(
+        "guile",
+        [64, 512],
+        "guile --no-auto-compile {src}/scheme/job.scm {mib}",
+    ),
+    // All its memory lies below 2 GiB, at its wish, and is not managed.
+    job(
+        "chez",
+        [64, 512],
+        "chezscheme --script {src}/scheme/chez.ss {mib}",
+    ),
+    job("ghc", [64, 512], "{bin}/hsjob {mib}"),
+    job(
+        "erlang",
+        [64, 512],
+        "erl -noshell -pa {bin} -run job main {mib}",
+    ),
+    job("luajit", [24, 256], "luajit {src}/lua/job.lua {mib}"),
+    job("mono", [64, 512], "mono {bin}/Job.exe {mib}"),
+    job("ocaml", [64, 512], "{bin}/mljob {mib}"),
+    job(
+        "wine",
+        [96, 512],
+        "sh {src}/sh/wine.sh {bin}/winjob.exe {mib}",
+    ),
+    job("boost-context", [96, 1024], "{bin}/fibers {mib}"),
+    job("pth", [96, 1024], "{bin}/pthjob {mib}"),
+    shared(job(
+        "mpi",
+        [128, 1024],
+        "mpirun --allow-run-as-root --oversubscribe -np 3 {bin}/mpijob {mib}",
+    )),
     job(
         "stress-vm",
         [96, 1024],
@@ -180,6 +241,15 @@ pub(crate) const JOBS: &[Job] = &[
     job("c-heap-static", [64, 1024], "{bin}/heap-static {mib}"),
     job("c-spawn", [96, 1024], "{bin}/spawn {mib}"),
     job("c-sandbox", [96, 1024], "{bin}/sandbox {mib}"),
+    job("c-contexts", [96, 1024], "{bin}/contexts {mib}"),
+    job(
+        "c-contexts-static",
+        [96, 1024],
+        "{bin}/contexts-static {mib}",
+    ),
+    job("c-contexts-asan", [64, 512], "{bin}/contexts-asan {mib}"),
+    job("c-ring", [96, 1024], "{bin}/ring {mib}"),
+    shared(job("c-ring-shm", [96, 1024], "{bin}/ring {mib}")),
 ];
 
 #[cfg(test)]

@@ -13,6 +13,40 @@ use crate::proc;
 use crate::setup::SYSTEM_PYTHON;
 use crate::world::{World, which};
 
+/// What a job's command names, and the command that makes it.
+const COMPILED: &[(&str, &str)] = &[
+    (
+        "hsjob",
+        "ghc -v0 -O1 -threaded -outputdir {bin}/haskell -o {bin}/hsjob {src}/haskell/Job.hs",
+    ),
+    ("-run job main", "erlc -o {bin} {src}/erlang/job.erl"),
+    ("Job.exe", "mcs -out:{bin}/Job.exe {src}/mono/Job.cs"),
+    (
+        "mljob",
+        "ocamlopt -I +threads unix.cmxa threads.cmxa -o {bin}/mljob {src}/ocaml/job.ml",
+    ),
+    (
+        "winjob",
+        "x86_64-w64-mingw32-gcc -O2 -Wall -Wextra -Werror -o {bin}/winjob.exe {src}/win/job.c",
+    ),
+    (
+        "fibers",
+        "g++ -O2 -Wall -Wextra -Werror -o {bin}/fibers {src}/boost/job.cpp -lboost_context",
+    ),
+    (
+        "pthjob",
+        "gcc -O2 -Wall -Wextra -Werror -o {bin}/pthjob {src}/pth/job.c -lpth",
+    ),
+    (
+        "mpijob",
+        "mpicc -O2 -Wall -Wextra -Werror -o {bin}/mpijob {src}/mpi/job.c",
+    ),
+    (
+        "contexts-asan",
+        "gcc -O1 -fsanitize=address -o {bin}/contexts-asan {src}/c/contexts.c",
+    ),
+];
+
 /// Folders that stand for the words in braces of a job's command.
 pub(crate) struct Places {
     src: PathBuf,
@@ -47,6 +81,11 @@ impl Places {
                 .arg(places.src.join("java/Job.java"));
             proc::output(&mut javac, "javac")?;
         }
+        for (program, compile) in COMPILED {
+            if uses(program) {
+                places.compile(compile)?;
+            }
+        }
         if uses("redis_job") && which("redis-server").is_none() {
             let link = places.bin.join("redis-server");
             let _ = fs::remove_file(&link);
@@ -76,17 +115,22 @@ impl Places {
 
     /// The job's command, words filled in.
     pub(crate) fn command(&self, job: &Job, mib: u32) -> Vec<String> {
-        let fill = |word: &str| {
+        let sized = |word: &str| {
             word.replace("{mib}", &mib.to_string())
                 .replace("{half}", &(mib / 2).to_string())
-                .replace("{py}", &self.python.display().to_string())
-                .replace("{syspy}", SYSTEM_PYTHON)
-                .replace("{src}", &self.src.display().to_string())
-                .replace("{bin}", &self.bin.display().to_string())
-                .replace("{in}", &self.input.display().to_string())
-                .replace("{rustc}", &self.rustc.display().to_string())
         };
-        job.command.split_whitespace().map(fill).collect()
+        let words = job.command.split_whitespace();
+        words.map(|word| self.fill(&sized(word))).collect()
+    }
+
+    /// A word of a command, with the folders and programs that it stands for.
+    fn fill(&self, word: &str) -> String {
+        word.replace("{py}", &self.python.display().to_string())
+            .replace("{syspy}", SYSTEM_PYTHON)
+            .replace("{src}", &self.src.display().to_string())
+            .replace("{bin}", &self.bin.display().to_string())
+            .replace("{in}", &self.input.display().to_string())
+            .replace("{rustc}", &self.rustc.display().to_string())
     }
 
     /// Generates the job's input unless it lies there from an earlier call.
@@ -123,6 +167,13 @@ impl Places {
             }
         }
         Ok(())
+    }
+
+    fn compile(&self, command: &str) -> Result<()> {
+        let words: Vec<String> = command.split(' ').map(|word| self.fill(word)).collect();
+        let mut compiler = Command::new(&words[0]);
+        compiler.args(&words[1..]);
+        proc::output(&mut compiler, &words[0]).map(drop)
     }
 
     fn go(&self, world: &World) -> Result<()> {

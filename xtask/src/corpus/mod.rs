@@ -37,6 +37,8 @@ struct Options {
     bare: bool,
     /// Sample the anonymous memory of runs under farpage too; it costs them some time.
     watch: bool,
+    /// Jobs with `--shm` can run, as the user who called.
+    has_shm: bool,
 }
 
 impl Options {
@@ -57,6 +59,7 @@ impl Options {
             keep: args.flag("--keep"),
             bare: args.flag("--bare"),
             watch: args.flag("--watch"),
+            has_shm: world.is_root(),
             users,
         };
         args.finish()?;
@@ -173,7 +176,8 @@ fn one(runner: &Runner, options: &Options, job: &Job) -> Result<Line> {
         ..Line::default()
     };
     if !options.bare {
-        for &user in &options.users {
+        let can = |user: &&User| !job.shm || options.has_shm && **user == User::Current;
+        for &user in options.users.iter().filter(can) {
             for _ in 0..options.repeat {
                 line.paged
                     .push(runner.paged(job, user, ram, options.watch)?);

@@ -125,7 +125,9 @@ impl Runner {
         words.extend(["run", "--ram"].map(String::from));
         words.push(format!("{}M", ram >> 20));
         words.extend(["--spill".into(), spill.display().to_string()]);
-        words.extend(["--stats".into(), stats.display().to_string(), "--".into()]);
+        words.extend(["--stats".into(), stats.display().to_string()]);
+        words.extend(job.shm.then(|| "--shm".into()));
+        words.push("--".into());
         words.extend(self.places.command(job, self.mib(job)));
         let outcome = self.execute(&words, &dir, watch)?;
         let mut problems = Vec::new();
@@ -236,7 +238,7 @@ impl Stats {
 /// when they are found not to be shared any more, which is after they were copied: 28% above it was
 /// seen on a busy machine.
 fn slack(job: &str, ram: u64) -> u64 {
-    let forks = ["fork", "cow", "closeall", "torch-loader", "redis"]
+    let forks = ["fork", "cow", "closeall", "bigio", "torch-loader", "redis"]
         .iter()
         .any(|word| job.contains(word));
     if forks { ram / 3 } else { ram / 64 }

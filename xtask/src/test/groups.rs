@@ -19,6 +19,8 @@ pub(crate) enum Group {
     Fuzz,
     /// Real programs, bare and under `farpage run`.
     Corpus,
+    /// Every system call, with its pointers to pages in every state.
+    Calls,
     /// Hosts that are killed, stopped and cut off.
     Chaos,
     /// A machine of the other byte order, emulated.
@@ -33,6 +35,7 @@ pub(crate) enum Group {
 
 /// Tests of the workspace that are in a group: what their names begin with.
 const MOVED: &[(&str, Group)] = &[
+    ("cli calls::whole::", Group::Calls),
     ("cli chaos::whatever_fails", Group::Chaos),
     ("cli cluster::foreign::", Group::S390x),
     ("cli cluster::release::programs_in_c", Group::S390x),
@@ -48,9 +51,10 @@ const MOVED: &[(&str, Group)] = &[
 ];
 
 impl Group {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Fuzz,
         Self::Corpus,
+        Self::Calls,
         Self::Chaos,
         Self::S390x,
         Self::Peers,
@@ -62,6 +66,7 @@ impl Group {
         match self {
             Self::Fuzz => "fuzz",
             Self::Corpus => "corpus",
+            Self::Calls => "calls",
             Self::Chaos => "chaos",
             Self::S390x => "s390x",
             Self::Peers => "peers",
@@ -83,6 +88,7 @@ impl Group {
         match self {
             Self::Fuzz => &[Part::Fuzz],
             Self::Corpus => &[Part::Corpus],
+            Self::Calls => setup::SHORT,
             Self::Chaos => &[Part::Chaos],
             Self::S390x => &[Part::S390x],
             Self::Peers => &[Part::Peers],
@@ -94,7 +100,7 @@ impl Group {
     /// Whether its cases use the whole machine, and run one after the other.
     pub(super) fn is_alone(self) -> bool {
         match self {
-            Self::Corpus | Self::Chaos | Self::Fresh | Self::Rows => true,
+            Self::Corpus | Self::Calls | Self::Chaos | Self::Fresh | Self::Rows => true,
             Self::Fuzz | Self::S390x | Self::Peers => false,
         }
     }
@@ -104,7 +110,7 @@ impl Group {
         let minutes = match self {
             Self::Chaos | Self::S390x | Self::Peers => 20,
             Self::Fuzz => 10,
-            Self::Corpus => 60,
+            Self::Corpus | Self::Calls => 60,
             Self::Fresh | Self::Rows => 120,
         };
         Duration::from_secs(minutes * 60)
@@ -113,7 +119,7 @@ impl Group {
     /// Its cases. `tests` are all tests of the workspace.
     pub(crate) fn cases(self, world: &World, tests: &[Case]) -> Result<Vec<Case>> {
         let mut cases = match self {
-            Self::Chaos | Self::S390x | Self::Peers => {
+            Self::Calls | Self::Chaos | Self::S390x | Self::Peers => {
                 let own = tests.iter().filter(|case| of(&case.name) == Some(self));
                 own.cloned().collect()
             }

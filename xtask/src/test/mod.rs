@@ -204,7 +204,9 @@ fn in_group(
         })?;
     }
     let tests = match group {
-        Group::Chaos | Group::S390x | Group::Peers => steps.run("build", || all_cases(world))?,
+        Group::Calls | Group::Chaos | Group::S390x | Group::Peers => {
+            steps.run("build", || all_cases(world))?
+        }
         Group::Fuzz | Group::Corpus | Group::Fresh | Group::Rows => Vec::new(),
     };
     let cases = group.cases(world, &tests)?;

@@ -1,6 +1,7 @@
 //! Starts the program and looks after its tree of processes until it ends.
 
 mod agent;
+mod cores;
 mod inject;
 mod layout;
 mod tasks;
@@ -27,7 +28,8 @@ use farpage_sys::spawn::{Program, Step, spawn};
 use farpage_sys::{join, seccomp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, WaitOptions, getrlimit, pidfd_open, setrlimit, waitpid,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getrlimit, pidfd_open, setrlimit,
+    waitpid,
 };
 
 use crate::options::{Casualty, Prepared};
@@ -150,8 +152,12 @@ impl Running {
         Ok(ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())))
     }
 
-    /// Waits until it is noted of what the program died, when that was Farpage.
-    pub fn wait_until_buried(&self) {
+    /// Waits until it is noted and told of what the program died that ended with `status`, and tasks before it.
+    pub fn wait_until_buried(&self, status: ExitStatus) {
+        let was_killed = status.signal() == Some(Signal::KILL.as_raw());
+        if !was_killed && !self.tasks.may_be_told_of() {
+            return;
+        }
         let until = Instant::now() + BURIED;
         while self.tasks.is_there(self.program_pid()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::agent::Image;
-use super::inject;
+use super::{cores, inject};
 use crate::options::Casualty;
 
 /// Ids above belong to processes that this one cannot watch: being forked, or in another namespace.
@@ -64,6 +64,11 @@ impl Tasks {
         self.control.slot_of(process).is_some()
     }
 
+    /// True when what becomes of a task may have to be told.
+    pub fn may_be_told_of(&self) -> bool {
+        cores::can_miss_memory(self.control)
+    }
+
     /// Tasks that Farpage ended since the last call.
     pub fn take_casualties(&self) -> Vec<Casualty> {
         std::mem::take(&mut lock(&self.casualties))
@@ -110,7 +115,7 @@ impl Tasks {
                     watched[slot] = Some(Watched { process, pidfd });
                 }
             }
-            Err(Errno::SRCH) => self.bury(slot, process),
+            Err(Errno::SRCH) => self.bury(slot, process, None),
             Err(_) => std::thread::sleep(RETRY),
         }
     }
@@ -136,14 +141,14 @@ impl Tasks {
                 let gone = lock(&self.watched)[slot].take();
                 if let Some(gone) = gone {
                     let _ = epoll::delete(&self.epoll, gone.pidfd.as_fd());
-                    self.bury(slot, gone.process);
+                    self.bury(slot, gone.process, Some(&gone.pidfd));
                 }
             }
         }
     }
 
     /// Takes back what the dead `process` held, unless its slot is another's by now.
-    fn bury(&self, slot: usize, process: u32) {
+    fn bury(&self, slot: usize, process: u32, pidfd: Option<&OwnedFd>) {
         let task = &self.control.tasks[slot];
         if task.pid.load(Ordering::Acquire) != process {
             return;
@@ -158,6 +163,7 @@ impl Tasks {
                 cause,
             });
         }
+        cores::tell(self.control, task, process, pidfd);
         self.control.reap(slot);
     }
 }

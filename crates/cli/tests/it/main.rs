@@ -3,6 +3,7 @@
 #[path = "../../../share/tests/it/support/history.rs"]
 mod checker;
 
+mod calls;
 mod chaos;
 mod cli;
 mod cluster;
@@ -10,6 +11,7 @@ mod default_pager;
 mod exec;
 mod full;
 mod host;
+mod limits;
 mod maps;
 mod open;
 mod pager;

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -10,19 +11,19 @@ use std::sync::OnceLock;
 use crate::support;
 
 /// Where compiled programs lie, for every user to execute.
-fn build_dir() -> &'static Path {
+pub(crate) fn build_dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(support::folder_of_this_process)
 }
 
-fn compile(source: &str, name: &str, flags: &[&str]) -> String {
+pub(crate) fn compile(source: &str, name: &str, flags: &[&str]) -> String {
     let to = build_dir().join(name);
     support::compile(source, &to, flags);
     to.display().to_string()
 }
 
 /// Users to run as: this one and, when it may choose, one without privileges.
-fn users() -> &'static [&'static [&'static str]] {
+pub(crate) fn users() -> &'static [&'static [&'static str]] {
     let root = fs::metadata("/proc/self").is_ok_and(|own| {
         use std::os::unix::fs::MetadataExt;
         own.uid() == 0
@@ -253,6 +254,68 @@ fn words_that_linux_changes_with_the_address_space_locked_are_there() {
 }
 
 #[test]
+fn calls_that_wait_find_memory_that_became_managed_meanwhile() {
+    for program in [
+        compile("waits.c", "waits", &[]),
+        compile("waits.c", "waits-static", &["-static"]),
+    ] {
+        expect_within("24M", &[&program], 0);
+    }
+}
+
+/// The length of the core in `place`, where Linux writes cores there.
+fn take_core(place: &Path) -> Option<u64> {
+    let files = fs::read_dir(place).unwrap().map(|file| file.unwrap());
+    let mut cores = files.filter(|file| file.file_name().to_string_lossy().starts_with("core"));
+    let core = cores.next()?;
+    let bytes = core.metadata().unwrap().len();
+    fs::remove_file(core.path()).unwrap();
+    Some(bytes)
+}
+
+#[test]
+fn a_core_is_no_larger_than_without_and_what_is_missing_is_said() {
+    let program = compile("core.c", "core", &[]);
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
+    let farpage = build_dir().join("farpage").display().to_string();
+    let run = |words: &[&str]| {
+        let line = format!("ulimit -c unlimited; exec {}", words.join(" "));
+        let mut command = Command::new("sh");
+        command.args(["-c", &line]).current_dir(&place);
+        command.output().unwrap()
+    };
+    let bare = run(&[&program]);
+    assert_eq!(
+        bare.status.signal(),
+        Some(rustix::process::Signal::ABORT.as_raw())
+    );
+    let bare_bytes = take_core(place.path());
+    for &user in users() {
+        for child in [&[][..], &["child"]] {
+            let far = ["--quiet", "--ram", "16M", "--spill", "/tmp", "--", &program];
+            let ran = run(&[user, &[&farpage, "run"], &far[..], child].concat());
+            let ended = match child {
+                [] => bare.status.into_raw(),
+                _ => 0,
+            };
+            // Farpage ends as its program did, and leaves no core.
+            assert_eq!(ran.status.into_raw() & 0x7f, ended & 0x7f, "{ran:?}");
+            let said = String::from_utf8_lossy(&ran.stderr);
+            let is_said = said.contains(" is not whole: ") && said.lines().count() == 1;
+            assert_eq!(is_said, bare.status.core_dumped(), "as {user:?}: {ran:?}");
+            if let Some(bare) = bare_bytes {
+                let far = take_core(place.path()).expect("a core");
+                assert!(
+                    far < bare + (16 << 20),
+                    "{far} bytes, {bare} without, as {user:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn a_process_is_a_file_whatever_of_its_memory_is_paged_out() {
     for program in [
         compile("memory_file.c", "memory-file", &[]),
@@ -334,11 +397,17 @@ fn sanitizers_have_their_places_and_find_what_they_find_without() {
 
 #[test]
 fn a_sanitizer_that_leaves_no_place_is_said_and_its_program_runs() {
-    for (name, flags) in [
-        ("thread", &["-fsanitize=thread"][..]),
-        ("thread-inside", &["-fsanitize=thread", "-static-libtsan"]),
+    for (source, name, flags, sanitizer) in [
+        ("leaks.c", "thread", &["-fsanitize=thread"][..], "Thread"),
+        (
+            "leaks.c",
+            "thread-inside",
+            &["-fsanitize=thread", "-static-libtsan"],
+            "Thread",
+        ),
+        ("addresses.c", "addresses", &["-rdynamic"], "Memory"),
     ] {
-        let program = compile("leaks.c", name, flags);
+        let program = compile(source, name, flags);
         let bare = Command::new(&program).output().unwrap();
         assert!(bare.status.success(), "{bare:?}");
         for user in users() {
@@ -348,8 +417,8 @@ fn a_sanitizer_that_leaves_no_place_is_said_and_its_program_runs() {
             assert_eq!(
                 String::from_utf8_lossy(&ran.stderr),
                 format!(
-                    "farpage: warning: '{program}' is built with ThreadSanitizer, which lays the \
-                     address space out by itself: it runs, but its memory is not managed\n"
+                    "farpage: warning: '{program}' is built with {sanitizer}Sanitizer, which lays \
+                     the address space out by itself: it runs, but its memory is not managed\n"
                 )
             );
         }

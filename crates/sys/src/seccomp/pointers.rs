@@ -32,7 +32,7 @@ pub(super) const DIRECT: &[(u32, u8)] = &[
     (g::__NR_utime, 0b11), (g::__NR_mknod, 0b1), (g::__NR_ustat, 0b10), (g::__NR_statfs, 0b11),
     (g::__NR_fstatfs, 0b10), (g::__NR_sched_setparam, 0b10), (g::__NR_sched_getparam, 0b10),
     (g::__NR_sched_setscheduler, 0b100), (g::__NR_sched_rr_get_interval, 0b10),
-    (g::__NR_pivot_root, 0b11), (g::__NR_prctl, 0b110), (g::__NR_arch_prctl, 0b10),
+    (g::__NR_pivot_root, 0b11), (g::__NR_prctl, 0b10110), (g::__NR_arch_prctl, 0b10),
     (g::__NR_adjtimex, 0b1), (g::__NR_setrlimit, 0b10), (g::__NR_chroot, 0b1), (g::__NR_acct, 0b1),
     (g::__NR_settimeofday, 0b11), (g::__NR_mount, 0b10111), (g::__NR_umount2, 0b1),
     (g::__NR_swapon, 0b1), (g::__NR_swapoff, 0b1), (g::__NR_sethostname, 0b1),
@@ -48,9 +48,9 @@ pub(super) const DIRECT: &[(u32, u8)] = &[
     (g::__NR_clock_nanosleep, 0b1100), (g::__NR_epoll_wait, 0b10), (g::__NR_epoll_ctl, 0b1000),
     (g::__NR_utimes, 0b11), (g::__NR_mbind, 0b1000), (g::__NR_set_mempolicy, 0b10),
     (g::__NR_get_mempolicy, 0b11), (g::__NR_mq_open, 0b1001), (g::__NR_mq_unlink, 0b1),
-    (g::__NR_mq_timedsend, 0b10010), (g::__NR_mq_timedreceive, 0b11010), (g::__NR_mq_notify, 0b10),
+    (g::__NR_mq_timedsend, 0b10010), (g::__NR_mq_timedreceive, 0b11010),
     (g::__NR_mq_getsetattr, 0b110), (g::__NR_waitid, 0b10100), (g::__NR_add_key, 0b111),
-    (g::__NR_request_key, 0b111), (g::__NR_keyctl, 0b1110), (g::__NR_inotify_add_watch, 0b10),
+    (g::__NR_request_key, 0b111), (g::__NR_inotify_add_watch, 0b10),
     (g::__NR_migrate_pages, 0b1100), (g::__NR_openat, 0b10), (g::__NR_mkdirat, 0b10),
     (g::__NR_mknodat, 0b10), (g::__NR_fchownat, 0b10), (g::__NR_futimesat, 0b110),
     (g::__NR_newfstatat, 0b110), (g::__NR_unlinkat, 0b10), (g::__NR_renameat, 0b1010),
@@ -66,12 +66,20 @@ pub(super) const DIRECT: &[(u32, u8)] = &[
     (g::__NR_finit_module, 0b10), (g::__NR_sched_setattr, 0b10), (g::__NR_sched_getattr, 0b10),
     (g::__NR_renameat2, 0b1010), (g::__NR_getrandom, 0b1), (g::__NR_memfd_create, 0b1),
     (g::__NR_rseq, 0b1), (g::__NR_set_robust_list, 0b1), (g::__NR_set_tid_address, 0b1),
-    (g::__NR_bpf, 0b10), (g::__NR_copy_file_range, 0b1010), (g::__NR_statx, 0b10010),
+    (g::__NR_copy_file_range, 0b1010), (g::__NR_statx, 0b10010),
     (g::__NR_pidfd_send_signal, 0b100), (g::__NR_open_tree, 0b10), (g::__NR_move_mount, 0b1010),
     (g::__NR_fsopen, 0b1), (g::__NR_fsconfig, 0b1100), (g::__NR_fspick, 0b10),
     (g::__NR_openat2, 0b110), (g::__NR_faccessat2, 0b10), (g::__NR_epoll_pwait2, 0b11010),
     (g::__NR_mount_setattr, 0b1010), (g::__NR_landlock_create_ruleset, 0b1),
     (g::__NR_landlock_add_rule, 0b100), (g::__NR_cachestat, 0b110), (g::__NR_fchmodat2, 0b10),
+    (g::__NR_modify_ldt, 0b10), (g::__NR_sysfs, 0b110), (g::__NR_delete_module, 0b1),
+    (g::__NR_fanotify_mark, 0b10000), (g::__NR_kexec_load, 0b100), (g::__NR_kexec_file_load, 0b1000),
+    (g::__NR_quotactl_fd, 0b1000), (g::__NR_statmount, 0b11), (g::__NR_listmount, 0b11),
+    (g::__NR_lsm_get_self_attr, 0b110), (g::__NR_lsm_set_self_attr, 0b10),
+    (g::__NR_lsm_list_modules, 0b11), (g::__NR_listxattrat, 0b1010),
+    (g::__NR_removexattrat, 0b1010), (g::__NR_open_tree_attr, 0b1010),
+    (g::__NR_file_getattr, 0b110), (g::__NR_file_setattr, 0b110), (g::__NR_futex_wait, 0b10001),
+    (g::__NR_futex_wake, 0b1), (g::__NR_ptrace, 0b1000),
 ];
 
 /// Calls whose arguments lead to further pointers: always looked at.
@@ -80,16 +88,15 @@ pub(super) const HIDDEN: &[u32] = &[
     g::__NR_readv, g::__NR_writev, g::__NR_sendmsg, g::__NR_recvmsg, g::__NR_preadv,
     g::__NR_pwritev, g::__NR_preadv2, g::__NR_pwritev2, g::__NR_recvmmsg, g::__NR_sendmmsg,
     g::__NR_process_vm_readv, g::__NR_process_vm_writev, g::__NR_vmsplice, g::__NR_process_madvise,
-    g::__NR_futex_waitv,
+    g::__NR_futex_waitv, g::__NR_futex_requeue, g::__NR_mq_notify, g::__NR_bpf, g::__NR_keyctl,
+    g::__NR_setxattrat, g::__NR_getxattrat,
 ];
 
-/// Calls by which Linux learns where it may put what a signal interrupts, takes it back, or will not need the
-/// place any more: always looked at.
+/// Calls by which Linux learns where it may put what a signal interrupts, or takes it back: always looked at.
 pub(super) const SIGNALS: &[u32] = &[
     g::__NR_rt_sigaction,
     g::__NR_rt_sigreturn,
     g::__NR_sigaltstack,
-    g::__NR_exit,
 ];
 
 /// Calls that let the kernel use memory later, when nobody can help any more: they do not exist.

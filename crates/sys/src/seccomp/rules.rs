@@ -41,6 +41,16 @@ pub(super) const OF_SHARED: [u32; 9] = [
     g::F_OFD_SETLKW,
 ];
 const FIOCLEX: u32 = 0x5451;
+/// What a request of `ioctl` says of its structure: how large it is, and whose.
+const IOC_SIZE: u32 = 0x3fff_0000;
+const IOC_TYPE: u32 = 0xff00;
+/// A pointer and how much is there.
+const STRUCTURE_BYTES: u32 = 16;
+/// Old requests, of sockets and of SCSI, do not say how large it is.
+const WITHOUT_SIZES: [u32; 2] = [0x89, 0x22];
+const SOL_SOCKET: u32 = 1;
+/// `SO_ATTACH_FILTER` and `SO_ATTACH_REUSEPORT_CBPF`, which name a filter by a pointer.
+const FILTERS: [u32; 2] = [26, 51];
 /// The operation of a futex, without what it says besides.
 const FUTEX_OPERATION: u32 = !(g::FUTEX_PRIVATE_FLAG | g::FUTEX_CLOCK_REALTIME);
 
@@ -130,6 +140,7 @@ const RULES: &[(u32, Rule)] = &[
     (g::__NR_setsockopt, Rule::SocketOption),
     (g::__NR_futex, Rule::Futex),
     (g::__NR_ptrace, Rule::Trace),
+    (g::__NR_exit, Rule::Always),
 ];
 
 /// Where there are mapped files. A descriptor of one that is sent to another process, or used by a
@@ -408,14 +419,15 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
             for request in pinning::REQUESTS {
                 a.when(Test::Equal(request), ends.trap);
             }
+            if params.user_mode_tier {
+                when_structure(a, ends.trap);
+            }
         }
         Rule::SocketOption => {
-            let other = a.label();
-            a.load(data::low(1));
-            a.unless(Test::Equal(pinning::SOL_XDP), other);
-            a.load(data::low(2));
-            a.when(Test::Equal(pinning::XDP_UMEM_REG), ends.trap);
-            a.place(other);
+            when_option(a, pinning::SOL_XDP, &[pinning::XDP_UMEM_REG], ends.trap);
+            if params.user_mode_tier {
+                when_option(a, SOL_SOCKET, &FILTERS, ends.trap);
+            }
         }
         Rule::Opened(argument) => when_opened(a, argument, params, ends.trap),
         Rule::Either(one, other) => {
@@ -599,6 +611,30 @@ fn when_ours(a: &mut Assembler, argument: u32, params: &Params, label: Label) {
     a.load(data::low(argument));
     a.unless(Test::AtLeast(params.fd_base), other);
     a.unless(Test::AtLeast(params.fd_base + params.own_fds()), label);
+    a.place(other);
+}
+
+/// The request of `ioctl` is one whose structure may have pointers in it.
+fn when_structure(a: &mut Assembler, label: Label) {
+    a.load(data::low(1));
+    a.and(IOC_SIZE);
+    a.when(Test::AtLeast(STRUCTURE_BYTES << 16), label);
+    a.load(data::low(1));
+    a.and(IOC_TYPE);
+    for kind in WITHOUT_SIZES {
+        a.when(Test::Equal(kind << 8), label);
+    }
+}
+
+/// An option of a socket is set, one of these of `level`.
+fn when_option(a: &mut Assembler, level: u32, names: &[u32], label: Label) {
+    let other = a.label();
+    a.load(data::low(1));
+    a.unless(Test::Equal(level), other);
+    a.load(data::low(2));
+    for name in names {
+        a.when(Test::Equal(*name), label);
+    }
     a.place(other);
 }
 

@@ -1,0 +1,55 @@
+;; An SBCL program: a large vector, conses in a hash table, garbage, threads that the collector stops, a finalizer's
+;; timer and a caught stack overflow. usage: sbcl --load job.lisp --end-toplevel-options MIB
+(declaim (optimize (speed 1) (safety 1)))
+
+(defun mix (x)
+  (declare (type (unsigned-byte 62) x))
+  (let* ((a (ldb (byte 62 0) (* (logxor x (ash x -30)) 668265263 2654435761)))
+         (b (ldb (byte 62 0) (* (logxor a (ash a -27)) 2246822519))))
+    (logxor b (ash b -31))))
+
+(defun digest (words)
+  (declare (type (simple-array (unsigned-byte 64) (*)) words))
+  (let ((h 1))
+    (declare (type (unsigned-byte 62) h))
+    (loop for w across words do (setf h (ldb (byte 62 0) (+ (* h 31) (ldb (byte 40 0) w)))))
+    h))
+
+(defun filled (n seed)
+  (let ((words (make-array n :element-type '(unsigned-byte 64))))
+    (dotimes (i n words) (setf (aref words i) (mix (+ i seed))))))
+
+(defun nested (n) (if (zerop n) 0 (1+ (nested (1- n)))))
+(defun endless (n) (+ 1 (endless (1+ n))))
+
+(let* ((mib (parse-integer (car (last sb-ext:*posix-argv*))))
+       (words (filled (ash mib 16) 0))
+       (table (make-hash-table))
+       (ticks 0)
+       (timer (sb-ext:make-timer (lambda () (incf ticks)) :thread t)))
+  (sb-ext:schedule-timer timer 0.01 :repeat-interval 0.01)
+  (format t "filled ~d ~x~%" (length words) (digest words))
+  (dotimes (i (* mib 1500))
+    (setf (gethash (mix i) table) (list i (format nil "value ~d" i))))
+  (let ((sum 0))
+    (dotimes (i (* mib 1500)) (incf sum (length (second (gethash (mix i) table)))))
+    (format t "table ~d ~d~%" (hash-table-count table) sum))
+  (let ((threads (loop for k below 3 collect
+                   (let ((k k))
+                     (sb-thread:make-thread
+                       (lambda ()
+                         (let ((sum 0))
+                           (dotimes (round 12 sum)
+                             (let ((garbage (filled (ash mib 12) (* k 1000))))
+                               (setf sum (logxor sum (digest garbage)))
+                               (when (= k 0) (sb-ext:gc))))
+                           (list k sum))))))))
+    (dolist (thread threads) (format t "thread ~s~%" (sb-thread:join-thread thread))))
+  (sb-ext:gc :full t)
+  (format t "depth ~d~%" (nested 10000))
+  (format t "overflow ~a~%"
+          (handler-case (endless 0) (storage-condition () "caught")))
+  (sb-ext:unschedule-timer timer)
+  (format t "again ~x ~a~%" (digest words) (> ticks 0))
+  (finish-output)
+  (sb-ext:exit))

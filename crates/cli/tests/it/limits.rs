@@ -1,0 +1,175 @@
+//! What `docs/limits.md` says that users are told, where no other test shows it.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::programs::{build_dir, compile, users};
+
+fn farpage() -> String {
+    build_dir().join("farpage").display().to_string()
+}
+
+fn run(words: &[&str]) -> Output {
+    Command::new(words[0]).args(&words[1..]).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A program of its own in a folder that every user can read.
+fn written(name: &str, bytes: &[u8], mode: u32) -> String {
+    let path = build_dir().join(name);
+    fs::File::create(&path).unwrap().write_all(bytes).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn a_setuid_program_is_refused_where_it_would_get_no_privilege() {
+    let program = written("set-id", &fs::read("/bin/true").unwrap(), 0o4755);
+    let farpage = farpage();
+    let words = [&farpage, "run", "--quiet", "--ram", "64M", "--", &*program];
+    let other = users().last().unwrap();
+    let ran = run(&[other, &words[..]].concat());
+    assert_eq!(ran.status.code(), Some(125), "{ran:?}");
+    assert_eq!(
+        said(&ran),
+        format!(
+            "farpage: cannot run '{program}': it is a setuid program, and under farpage it would get no \
+             privilege; run farpage itself with that privilege, or the program without farpage\n"
+        )
+    );
+}
+
+/// Ends with 7, by a call of 32-bit programs.
+const OLD_PROGRAM: [u8; 96] = {
+    let mut bytes = [0; 96];
+    let head: &[(usize, &[u8])] = &[
+        (0, b"\x7fELF\x01\x01\x01"),
+        (16, &[2, 0, 3, 0, 1]),
+        (24, &[0x54, 0x80, 0x04, 0x08, 52]),
+        (40, &[52, 0, 32, 0, 1]),
+        (52, &[1]),
+        (
+            60,
+            &[
+                0, 0x80, 0x04, 0x08, 0, 0x80, 0x04, 0x08, 96, 0, 0, 0, 96, 0, 0, 0, 5, 0, 0, 0, 0,
+                0x10,
+            ],
+        ),
+        (84, &[0xb8, 1, 0, 0, 0, 0xbb, 7, 0, 0, 0, 0xcd, 0x80]),
+    ];
+    let mut part = 0;
+    while part < head.len() {
+        let (at, from) = head[part];
+        let mut byte = 0;
+        while byte < from.len() {
+            bytes[at + byte] = from[byte];
+            byte += 1;
+        }
+        part += 1;
+    }
+    bytes
+};
+
+#[test]
+fn a_32_bit_program_runs_with_a_warning_and_is_refused_where_it_would_read_zeros() {
+    let program = written("old", &OLD_PROGRAM, 0o755);
+    let bare = Command::new(&program).status();
+    let farpage = farpage();
+    let ran = run(&[&farpage, "run", "--quiet", "--ram", "64M", "--", &program]);
+    assert_eq!(
+        said(&ran).lines().next().unwrap_or_default(),
+        format!(
+            "farpage: warning: '{program}' is no 64-bit x86 program: it runs, but its memory is not managed"
+        )
+    );
+    // A kernel need not run such programs.
+    match bare {
+        Ok(bare) => assert_eq!(ran.status, bare, "{ran:?}"),
+        Err(_) => assert_eq!(ran.status.code(), Some(126), "{ran:?}"),
+    }
+    let ran = run(&[&farpage, "run", "--shm", "--", &program]);
+    assert_eq!(ran.status.code(), Some(125), "{ran:?}");
+    assert_eq!(
+        said(&ran),
+        format!(
+            "farpage: cannot run '{program}' with --shm: it is no 64-bit x86 program; leave --shm out, or run \
+             it without farpage\n"
+        )
+    );
+}
+
+#[test]
+fn locking_all_memory_is_undone_with_a_warning() {
+    let program = compile("all_locked.c", "all-locked", &[]);
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: mlockall takes root");
+        return;
+    }
+    let ran = run(&[&farpage(), "run", "--quiet", "--ram", "16M", "--", &program]);
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(
+        said(&ran),
+        "farpage: warning: the program's mlockall is undone: it needs more memory than --ram allows\n"
+    );
+}
+
+#[test]
+fn too_low_a_limit_on_open_files_is_told() {
+    let line = format!("ulimit -n 40; exec {} run --quiet true", farpage());
+    let ran = run(&["sh", "-c", &line]);
+    assert_eq!(ran.status.code(), Some(125), "{ran:?}");
+    let said = said(&ran);
+    assert!(
+        said.starts_with("farpage: cannot run: the limit on open files is 40, and Farpage takes ")
+            && said.ends_with(" of them; raise it (ulimit -n 1024)\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_a_filter_of_its_own_takes_from_a_program_with_shared_memory_is_told() {
+    let program = compile("filtered.c", "filtered", &[]);
+    let ran = run(&[
+        &farpage(),
+        "run",
+        "--quiet",
+        "--ram",
+        "64M",
+        "--shm",
+        "--",
+        &program,
+    ]);
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(
+        said(&ran),
+        "farpage: shared memory that is mapped cannot be read or written as descriptor 700 of a program \
+         with a filter of its own: let the system choose the number\n\
+         farpage: cannot map shared memory at a fixed address there in a program with a filter of its own; \
+         let the system choose it\n"
+    );
+}
+
+/// `docs/limits.md` names the test that shows a message.
+#[test]
+fn tests_that_the_document_names_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let document = fs::read_to_string(root.join("docs/limits.md")).unwrap();
+    let named: Vec<&str> = document
+        .lines()
+        .filter_map(|line| line.strip_prefix("Shown by `")?.split_once('`'))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(named.len() > 10, "{named:?}");
+    for name in named {
+        let (file, test) = name.rsplit_once("::").unwrap();
+        let path = root.join(file);
+        let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        assert!(source.contains(&format!("fn {test}()")), "{name}");
+    }
+}
