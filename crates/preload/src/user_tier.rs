@@ -19,6 +19,8 @@ const PATH_BYTES: usize = 4096;
 const IOV_MAX: usize = 1024;
 /// Semaphores that a set may have, `SEMMSL`.
 const SEMAPHORES_MAX: usize = 32000;
+/// A transfer of so many bytes is held whole, whatever it goes to.
+const HELD_WHOLE: usize = 64 << 10;
 /// What is held where a structure has a pointer: the longest filter of a socket.
 const POINTED_BYTES: usize = 32 << 10;
 const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
@@ -68,7 +70,9 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
         return Outcome::Reissue;
     };
     match number {
-        g::__NR_read | g::__NR_write | g::__NR_pread64 | g::__NR_pwrite64 if is_file(args[0]) => {
+        g::__NR_read | g::__NR_write | g::__NR_pread64 | g::__NR_pwrite64
+            if args[2] > HELD_WHOLE && is_file(args[0]) =>
+        {
             // SAFETY: forwarded.
             Outcome::Done(unsafe { help.whole(number, args) })
         }
