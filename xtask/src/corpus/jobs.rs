@@ -172,7 +172,7 @@ pub(crate) const JOBS: &[Job] = &[
     ),
     job(
         "guile",
-        [64, 512],
+        [16, 256],
         "guile --no-auto-compile {src}/scheme/job.scm {mib}",
     ),
     // All its memory lies below 2 GiB, at its wish, and is not managed.

@@ -11,6 +11,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/ipc.h>
+#include <sys/msg.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
 #include <sys/time.h>
 
 #define PAGE 4096
@@ -86,6 +90,12 @@ struct told {
     unsigned steps;
     char names[AREAS_MAX][24];
     struct result results[CASES_MAX];
+    /* Objects of System V, which nobody else removes. */
+    struct object {
+        enum { SHM, SEM, QUEUE } kind;
+        int id;
+    } objects[3 * CASES_MAX];
+    int object_count;
 };
 
 #define ROW_OF(row_name, is_alone) \

@@ -2,20 +2,26 @@
 
 /* Of System V, private ones that go with their row. */
 static int shared[CASES_MAX], semaphores[CASES_MAX], queues[CASES_MAX];
-static int shm_of(struct call *c)
+static int noted(int kind, int id)
 {
-    int id = shmget(IPC_PRIVATE, PAGE, 0600);
-    return shared[c->number + 1] = id;
+    CHECK(told->object_count < 3 * CASES_MAX);
+    if (id >= 0)
+        told->objects[told->object_count++] = (struct object){kind, id};
+    return id;
 }
+static int shm_of(struct call *c) { return shared[c->number + 1] = noted(SHM, shmget(IPC_PRIVATE, PAGE, 0600)); }
 static void remove_shm(struct call *c) { shmctl(shared[c->number + 1], IPC_RMID, 0); }
-static int sem_of(struct call *c, int count) { return semaphores[c->number + 1] = semget(IPC_PRIVATE, count, 0600); }
+static int sem_of(struct call *c, int count)
+{
+    return semaphores[c->number + 1] = noted(SEM, semget(IPC_PRIVATE, count, 0600));
+}
 static void remove_sem(struct call *c)
 {
     int set = semaphores[c->number + 1];
     say(c, " semaphores %d %d", semctl(set, 0, GETVAL), semctl(set, 1, GETVAL));
     semctl(set, 0, IPC_RMID);
 }
-static int queue_of(struct call *c) { return queues[c->number + 1] = msgget(IPC_PRIVATE, 0600); }
+static int queue_of(struct call *c) { return queues[c->number + 1] = noted(QUEUE, msgget(IPC_PRIVATE, 0600)); }
 static void remove_queue(struct call *c)
 {
     struct {

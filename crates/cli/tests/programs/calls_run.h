@@ -6,6 +6,20 @@ static int forget_one(const char *path, const struct stat *status, int kind, str
     return 0;
 }
 
+/* Removes what the child has made, also for cases that it did not try. */
+static void remove_objects(void)
+{
+    for (int i = 0; i < told->object_count; i++) {
+        int id = told->objects[i].id;
+        switch (told->objects[i].kind) {
+        case SHM: shmctl(id, IPC_RMID, 0); break;
+        case SEM: semctl(id, 0, IPC_RMID); break;
+        case QUEUE: msgctl(id, IPC_RMID, 0); break;
+        }
+    }
+    told->object_count = 0;
+}
+
 /* Waits for a child, and ends it when nothing goes on in it any more. Whether it did. */
 static int wait_or_end(pid_t child, int *status)
 {
@@ -50,6 +64,7 @@ static void run(const struct row *row, int only)
         int status;
         int is_stuck = wait_or_end(child, &status);
         kill(-child, SIGKILL);
+        remove_objects();
         nftw(folder, forget_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
         if (status == 0)
             return;

@@ -4,10 +4,6 @@
 #include <mqueue.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/ipc.h>
-#include <sys/msg.h>
-#include <sys/sem.h>
-#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
