@@ -1,8 +1,8 @@
 //! The program's threads: how they begin and end.
 //!
-//! In the user-mode-only tier a new thread's stack may be managed memory, on which Linux can put nothing when it is away. So the first
-//! thing that a thread does is to make a call that is trapped, while the beginning of its stack is held; from
-//! then on its signals arrive on a stack of the agent's.
+//! In the user-mode-only tier a new thread's stack may be managed memory, on which Linux can put nothing when it
+//! is away. So the first thing that a thread does is to make a call that is trapped, while the beginning of its
+//! stack is held; from then on its signals arrive on a stack of the agent's.
 
 use core::arch::naked_asm;
 

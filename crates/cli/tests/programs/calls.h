@@ -29,11 +29,11 @@
 #define TEXT_MAX 300
 #define AREAS_MAX 16
 /* Seconds that one call may take. */
-#define CALL_SECONDS 20
+#define CALL_SECONDS 120
 /* After so many of its cases the others of a row are not tried. */
 #define HANGS_MAX 3
 /* Seconds without a step after which a process is ended that no signal ends. */
-#define STUCK_SECONDS 25
+#define STUCK_SECONDS 150
 
 /* The last two are away, and the program itself has made them read-only or taken all access. */
 enum state { RESIDENT, OUT, ASIDE, PROTECTED, ZERO, READ_ONLY, FORBIDDEN, STATES };
