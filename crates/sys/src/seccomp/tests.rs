@@ -538,11 +538,10 @@ fn the_user_mode_tier_looks_at_pointers() {
 fn the_user_mode_tier_looks_at_what_decides_where_signals_arrive() {
     let on_stack = 0x7ffd_0000_0000;
     let thread = (g::CLONE_VM | g::CLONE_SIGHAND | g::CLONE_THREAD) as usize;
-    let calls: [(u32, &[usize]); 5] = [
+    let calls: [(u32, &[usize]); 4] = [
         (g::__NR_rt_sigaction, &[10, 0, on_stack, 8]),
         (g::__NR_rt_sigreturn, &[]),
         (g::__NR_sigaltstack, &[on_stack, 0]),
-        (g::__NR_exit, &[0]),
         (g::__NR_clone, &[thread, on_stack]),
     ];
     for (nr, args) in calls {
@@ -551,6 +550,36 @@ fn the_user_mode_tier_looks_at_what_decides_where_signals_arrive() {
     }
     let spawned = (g::CLONE_VM | g::CLONE_VFORK) as usize;
     assert_eq!(answer_in(true, g::__NR_clone, &[spawned, on_stack]), ALLOW);
+}
+
+#[test]
+fn what_a_thread_leaves_behind_is_looked_at_in_both_tiers() {
+    assert_eq!(answer_in(true, g::__NR_exit, &[0]), TRAP);
+    assert_eq!(answer(g::__NR_exit, &[0]), TRAP);
+}
+
+#[test]
+fn the_user_mode_tier_looks_at_structures_that_may_have_pointers() {
+    let on_stack = 0x7ffd_0000_0000;
+    let ioctl = |request| (g::__NR_ioctl, [3, request, on_stack, 0, 0]);
+    let option = |level, name| (g::__NR_setsockopt, [3, level, name, on_stack, 16]);
+    let waits = (g::__NR_futex_waitv, [on_stack, 1, 0, 0, 0]);
+    let looked_at = [
+        ioctl(0xc018_6401),
+        ioctl(0x8912),
+        ioctl(0x2285),
+        option(1, 26),
+        option(1, 51),
+        waits,
+    ];
+    for (nr, args) in looked_at {
+        assert_eq!(answer_in(true, nr, &args), TRAP, "call {nr} {args:x?}");
+        assert_eq!(answer(nr, &args), ALLOW, "call {nr} {args:x?}");
+    }
+    // A terminal's settings, how much there is to be read, and an option that is a number.
+    for (nr, args) in [ioctl(0x5401), ioctl(0x541b), option(1, 2), option(6, 26)] {
+        assert_eq!(answer_in(true, nr, &args), ALLOW, "call {nr} {args:x?}");
+    }
 }
 
 #[test]
