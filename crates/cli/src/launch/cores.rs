@@ -29,13 +29,8 @@ pub fn can_miss_memory(control: &Control) -> bool {
 }
 
 /// Says it if the dead process `number` has left a core in which memory is missing that was paged out.
-pub fn tell(control: &Control, task: &TaskSlot, number: u32, pidfd: Option<&OwnedFd>) {
-    if !can_miss_memory(control) {
-        return;
-    }
-    let waited = || process::status_of_ended(Fd(pidfd?.as_raw_fd()));
-    let status = unwaited_status(number).or_else(waited);
-    if status.is_none_or(|status| status & HAS_CORE == 0) {
+pub fn tell(task: &TaskSlot, number: u32, status: i32) {
+    if status & HAS_CORE == 0 {
         return;
     }
     let missing = match paged_out(task) {
@@ -49,6 +44,12 @@ pub fn tell(control: &Control, task: &TaskSlot, number: u32, pidfd: Option<&Owne
         "farpage: warning: the core of process {number} is not whole: {missing} as zeros there; for a whole \
          one run it again with a larger --ram"
     );
+}
+
+/// The wait status of a dead process: Linux tells it until its parent has waited for it, and afterwards who has a
+/// descriptor of it.
+pub fn status_of(process: u32, pidfd: Option<&OwnedFd>) -> Option<i32> {
+    unwaited_status(process).or_else(|| process::status_of_ended(Fd(pidfd?.as_raw_fd())))
 }
 
 /// The wait status of a process that nobody has waited for yet.

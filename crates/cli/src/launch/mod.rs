@@ -158,6 +158,7 @@ impl Running {
         if !was_killed && !self.tasks.may_be_told_of() {
             return;
         }
+        self.tasks.has_ended(self.program_pid(), status.into_raw());
         let until = Instant::now() + BURIED;
         while self.tasks.is_there(self.program_pid()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));

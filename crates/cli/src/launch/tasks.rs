@@ -32,6 +32,10 @@ pub struct Tasks {
     epoll: OwnedFd,
     watched: Mutex<Vec<Option<Watched>>>,
     casualties: Mutex<Vec<Casualty>>,
+    /// How the program ended that was started first, once this process has waited for it.
+    ended: Mutex<Option<(u32, i32)>>,
+    /// Both threads may find a process dead: one at a time takes back what it held.
+    burial: Mutex<()>,
 }
 
 struct Watched {
@@ -52,6 +56,8 @@ impl Tasks {
             epoll: epoll::create(CreateFlags::CLOEXEC).context("cannot watch tasks")?,
             watched: Mutex::new((0..TASKS_MAX).map(|_| None).collect()),
             casualties: Mutex::new(Vec::new()),
+            ended: Mutex::new(None),
+            burial: Mutex::new(()),
         });
         let (notice, bury) = (Arc::clone(&tasks), Arc::clone(&tasks));
         spawn("tasks", move || notice.notice_for_ever())?;
@@ -67,6 +73,20 @@ impl Tasks {
     /// True when what becomes of a task may have to be told.
     pub fn may_be_told_of(&self) -> bool {
         cores::can_miss_memory(self.control)
+    }
+
+    /// The first program has ended with this wait status. A short one was not watched yet: looks at once.
+    pub fn has_ended(&self, process: u32, status: i32) {
+        *lock(&self.ended) = Some((process, status));
+        self.control.inject_requests.fetch_add(1, Ordering::AcqRel);
+        futex::wake(&self.control.inject_requests, 1);
+    }
+
+    /// The wait status of a dead process, if it can be learned.
+    fn status_of(&self, process: u32, pidfd: Option<&OwnedFd>) -> Option<i32> {
+        let own = lock(&self.ended).filter(|ended| ended.0 == process);
+        own.map(|ended| ended.1)
+            .or_else(|| cores::status_of(process, pidfd))
     }
 
     /// Tasks that Farpage ended since the last call.
@@ -149,6 +169,7 @@ impl Tasks {
 
     /// Takes back what the dead `process` held, unless its slot is another's by now.
     fn bury(&self, slot: usize, process: u32, pidfd: Option<&OwnedFd>) {
+        let _one_at_a_time = lock(&self.burial);
         let task = &self.control.tasks[slot];
         if task.pid.load(Ordering::Acquire) != process {
             return;
@@ -163,7 +184,11 @@ impl Tasks {
                 cause,
             });
         }
-        cores::tell(self.control, task, process, pidfd);
+        if cores::can_miss_memory(self.control)
+            && let Some(status) = self.status_of(process, pidfd)
+        {
+            cores::tell(task, process, status);
+        }
         self.control.reap(slot);
     }
 }

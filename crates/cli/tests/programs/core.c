@@ -8,8 +8,11 @@ int main(int count, char **)
     if (count > 1) {
         int status;
         pid_t child = fork();
-        if (!child)
+        if (!child) {
+            /* Farpage notices a new process within 50 ms. */
+            pass_us(500000);
             abort();
+        }
         CHECK(waitpid(child, &status, 0) == child && WTERMSIG(status) == SIGABRT);
         return 0;
     }
