@@ -195,6 +195,14 @@ impl Control {
         self.host.fence.until()
     }
 
+    /// Whether this host counts on promises of the others by now: with them it goes on when the store is
+    /// gone.
+    #[must_use]
+    pub fn counts_on_promises(&self) -> bool {
+        let state = self.host.state();
+        state.is_ok_and(|state| state.rule.counts_on_promises())
+    }
+
     /// Whether this host may not act any more: for good, and [`Event::Fenced`] says why. One atomic
     /// load and a look at the clock.
     #[must_use]

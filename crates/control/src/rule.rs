@@ -199,6 +199,11 @@ impl Rule {
         u64::try_from(self.times.going_on.as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// Whether that key is known to be written.
+    pub(crate) fn counts_on_promises(&self) -> bool {
+        self.goes_on
+    }
+
     /// The key is written.
     pub(crate) fn goes_on(&mut self) {
         self.goes_on = true;
