@@ -14,7 +14,7 @@ use crate::trace::TraceRing;
 /// First word of a control block.
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"farpage\0");
 /// Layout version; a mismatch is refused.
-pub const CONTROL_VERSION: u32 = 4;
+pub const CONTROL_VERSION: u32 = 5;
 /// Processes that one tree can have at a time with accounts of their own.
 pub const TASKS_MAX: usize = 4096;
 /// Paging files of one tree, over its whole life.
@@ -340,6 +340,8 @@ pub struct Control {
     pub buffer_bytes: AtomicU64,
     /// Anonymous private mappings below this size are left alone, bytes.
     pub threshold_bytes: AtomicU64,
+    /// `--memory`: what programs see as the memory of the machine, bytes; 0: what there is.
+    pub machine_bytes: AtomicU64,
     /// Sum over tasks of their resident bytes; the budget is checked against this.
     pub resident_bytes: AtomicU64,
     /// Sum over tasks of the compressed tier.

@@ -184,6 +184,13 @@ pub struct RunArgs {
     /// processes find them empty.
     #[arg(long, conflicts_with = "map")]
     pub shm: bool,
+    /// What the program sees as the memory of this machine
+    ///
+    /// For programs that size their heaps and caches by it, such as databases and the JVM. sysinfo,
+    /// sysconf, /proc/meminfo and the files of memory cgroups say it, and as free what of it the programs
+    /// of the run do not use. It bounds nothing: --ram does. [default: what there is]
+    #[arg(id = "machine", long = "memory", value_name = "SIZE")]
+    pub machine: Option<String>,
     /// Let the program's C library read large files where they lie, instead of copying them
     ///
     /// For programs that are linked to glibc and read through its streams (getc, fgets, fread and

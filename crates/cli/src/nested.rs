@@ -29,6 +29,7 @@ pub fn run(options: &RunOptions) -> Result<std::convert::Infallible> {
         (!options.maps.is_empty(), "--map"),
         (options.shm, "--shm"),
         (options.stdio, "--stdio"),
+        (options.machine_bytes.is_some(), "--memory"),
         (options.stats.is_some(), "--stats"),
         (options.exec.is_some(), "farpage exec"),
     ];

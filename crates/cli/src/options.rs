@@ -52,6 +52,8 @@ pub struct RunOptions {
     pub memory: Memory,
     /// Mappings below this size are left alone, bytes.
     pub threshold_bytes: u64,
+    /// `--memory`: what programs see as the memory of the machine, bytes. `None`: what there is.
+    pub machine_bytes: Option<u64>,
     /// `--map`: files that the program finds.
     pub maps: Vec<MapOption>,
     /// The first of them is the program, and Linux executes it.
@@ -107,6 +109,11 @@ impl Prepared {
     /// True when descriptors of files are looked at: programs have some for that.
     pub fn looks_at_files(&self) -> bool {
         self.maps.is_some() || self.shm.is_some()
+    }
+
+    /// True when files that are opened are looked at.
+    pub fn looks_at_opening(&self) -> bool {
+        self.looks_at_files() || self.options.machine_bytes.is_some()
     }
 }
 

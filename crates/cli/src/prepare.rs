@@ -13,6 +13,8 @@ use farpage::memory_limit::MemoryLimit;
 
 /// What `--ram` must leave for resident pages beside the compressed tier.
 const RESIDENT_MIN_BYTES: u64 = RAM_MIN_BYTES / 2;
+/// What a program can address.
+const ADDRESSES_BYTES: u64 = 128 << 40;
 
 /// Checks the sizes of `args`, completes them, and finds the program.
 ///
@@ -29,6 +31,7 @@ pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
         memory: memory(&args.memory, limit, COMPRESSED_OF_RUN)?,
         threshold_bytes: absolute("--threshold", args.threshold.as_deref())?
             .unwrap_or(THRESHOLD_BYTES),
+        machine_bytes: machine(args.machine.as_deref())?,
         maps: maps::options(&args.map, &maps::folder()?)?,
         exec: None,
         deadline: args.deadline,
@@ -100,6 +103,29 @@ fn files(args: &FileArgs) -> Result<(Vec<PathBuf>, Option<u64>)> {
     spill_file::check_count(spill_dirs.len())?;
     let limit = spill_limit(args, spill_dirs.len())?;
     Ok((absolute_dirs(spill_dirs), limit))
+}
+
+/// What programs are told to be the memory of the machine.
+fn machine(text: Option<&str>) -> Result<Option<u64>> {
+    let Some(bytes) = absolute("--memory", text)?.map(whole_pages) else {
+        return Ok(None);
+    };
+    let text = text.unwrap_or_default();
+    if bytes < RAM_MIN_BYTES {
+        bail!(
+            "cannot run with --memory {text}: no program counts on a machine of less than {}; \
+             give --memory 16M or more",
+            human(RAM_MIN_BYTES)
+        );
+    }
+    if bytes > ADDRESSES_BYTES {
+        bail!(
+            "cannot run with --memory {text}: a program has addresses for no more than {}; \
+             give that or less",
+            human(ADDRESSES_BYTES)
+        );
+    }
+    Ok(Some(bytes))
 }
 
 /// What the user should know about options that are allowed but odd.
@@ -267,6 +293,27 @@ mod tests {
         assert!(refusal(&["--spill-limit", "4k"]).contains("grow by 1.00 MiB each"));
         let none = prepare(&["--spill-limit", "0"]).unwrap();
         assert_eq!(none.memory.spill_limit_bytes, Some(0));
+    }
+
+    #[test]
+    fn the_memory_that_programs_are_told_of_is_one_that_there_could_be() {
+        let told = |size| prepare(&["--memory", size]).unwrap().machine_bytes;
+        assert_eq!(told("8G"), Some(8 << 30));
+        assert_eq!(told("20MB"), Some(20_000_000 / 4096 * 4096));
+        assert_eq!(told("128T"), Some(128 << 40));
+        assert_eq!(prepare(&[]).unwrap().machine_bytes, None);
+        assert_eq!(
+            refusal(&["--memory", "1M"]),
+            "cannot run with --memory 1M: no program counts on a machine of less than 16.0 MiB; \
+             give --memory 16M or more"
+        );
+        assert_eq!(
+            refusal(&["--memory", "129T"]),
+            "cannot run with --memory 129T: a program has addresses for no more than 128 TiB; \
+             give that or less"
+        );
+        assert!(refusal(&["--memory", "50%"]).contains("takes no percentage"));
+        assert!(refusal(&["--memory", "much"]).contains("cannot read --memory 'much'"));
     }
 
     #[test]

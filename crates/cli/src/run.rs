@@ -130,6 +130,8 @@ fn fill(control: &Control, options: &RunOptions) -> Result<()> {
     options.memory.fill(control)?;
     let threshold = &control.threshold_bytes;
     threshold.store(options.threshold_bytes, Ordering::Relaxed);
+    let machine = options.machine_bytes.unwrap_or(0);
+    control.machine_bytes.store(machine, Ordering::Relaxed);
     control
         .trace
         .store(u32::from(options.trace), Ordering::Release);

@@ -193,6 +193,7 @@ mod tests {
                 when_full: crate::when_full::WhenFull::Kill,
             },
             threshold_bytes: THRESHOLD_BYTES,
+            machine_bytes: None,
             exec: None,
             maps: Vec::new(),
             deadline: None,

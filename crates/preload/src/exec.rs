@@ -15,7 +15,7 @@ use farpage_sys::{Errno, Result, join, process, syscall};
 use crate::frame::Frame;
 use crate::program::Reader;
 use crate::stacks::Stack;
-use crate::{maps, memory, sandbox, shm, start, user_tier};
+use crate::{machine, maps, memory, sandbox, shm, start, user_tier};
 
 /// What `execveat` takes.
 #[derive(Clone, Copy)]
@@ -92,7 +92,8 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
         None => image_of(&mut reader, call)?,
     };
     let looks_at_files = maps::exist() || shm::exist();
-    let is_seen_early = looks_at_files || !sandbox::is_on() && later::are_there();
+    let is_seen_early =
+        looks_at_files || machine::is_said() || !sandbox::is_on() && later::are_there();
     if image == Image::Foreign && looks_at_files {
         return Err(refuse_foreign(&mut reader, call));
     }

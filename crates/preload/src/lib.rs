@@ -12,6 +12,7 @@ mod delivery;
 mod drivers;
 mod exec;
 mod frame;
+mod machine;
 mod maps;
 mod memory;
 #[cfg(feature = "standalone")]
@@ -21,6 +22,7 @@ mod proc_mem;
 mod process;
 mod program;
 mod sandbox;
+mod sending;
 mod shm;
 mod signals;
 mod stacks;

@@ -3,7 +3,6 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use farpage_sys::futex::{self, Mutex};
@@ -110,15 +109,8 @@ fn status() -> Option<u32> {
 /// nothing of the program's and take no signal.
 pub(crate) fn is_of_ring(id: u32) -> bool {
     // A child that shares memory with the process asks, too.
-    let path = alloc::format!("/proc/{id}/comm\0");
-    let path = CStr::from_bytes_until_nul(path.as_bytes()).unwrap_or_default();
-    let Ok(fd) = file::open(path, g::O_CLOEXEC, 0) else {
-        return false;
-    };
     let mut name = [0; 16];
-    let read = file::read(fd, &mut name);
-    file::close(fd);
-    read.is_ok() && name.starts_with(b"iou-wrk-")
+    file::read_of_process(id, "comm", &mut name).is_ok_and(|name| name.starts_with(b"iou-wrk-"))
 }
 
 /// Has every other thread of the program install `code`, and those that they make meanwhile.

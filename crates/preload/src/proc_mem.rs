@@ -7,7 +7,6 @@
 //!
 //! The filter knows such transfers by their offset: no other file is so long.
 
-use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_abi::PAGE_BYTES;
@@ -119,16 +118,12 @@ fn is_traced(process: u32) -> bool {
     if process == process::id() {
         return false;
     }
-    let path = alloc::format!("/proc/{process}/status\0");
-    let path = CStr::from_bytes_until_nul(path.as_bytes()).unwrap_or_default();
     let mut text = [0; 512];
-    let Ok(fd) = file::open(path, g::O_CLOEXEC, 0) else {
+    let Ok(text) = file::read_of_process(process, "status", &mut text) else {
         return false;
     };
-    let read = file::read(fd, &mut text);
-    file::close(fd);
     let at = text.windows(TRACER.len()).position(|seen| seen == TRACER);
-    read.is_ok() && at.is_some_and(|at| text.get(at + TRACER.len()) != Some(&b'0'))
+    at.is_some_and(|at| text.get(at + TRACER.len()) != Some(&b'0'))
 }
 
 struct Step<'a> {

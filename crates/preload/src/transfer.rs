@@ -7,7 +7,8 @@ use farpage_sys::{Errno, Result, syscall};
 
 use crate::program;
 
-const IOV_MAX: usize = 1024;
+/// Pieces, and messages, that Linux takes in one call.
+pub(crate) const IOV_MAX: usize = 1024;
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq, Eq)]

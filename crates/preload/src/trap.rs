@@ -13,8 +13,8 @@ use farpage_sys::{Errno, Result};
 use crate::frame::{Frame, Info, without_sigsys};
 use crate::stacks::{self, Stack};
 use crate::{
-    delivery, drivers, exec, maps, memory, own_threads, proc_mem, process, program, sandbox, shm,
-    signals, threads, tracing, user_tier,
+    delivery, drivers, exec, machine, maps, memory, own_threads, proc_mem, process, program,
+    sandbox, sending, shm, signals, threads, tracing, user_tier,
 };
 
 /// What becomes of a trapped call.
@@ -350,7 +350,7 @@ unsafe fn prepared(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
                 None
             }
             g::__NR_ptrace => tracing::call(args),
-            _ => proc_mem::call(number, args),
+            _ => machine::call(number, args).or_else(|| proc_mem::call(number, args)),
         }
     }
 }
@@ -361,8 +361,10 @@ unsafe fn prepared(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
 /// # Safety
 /// As the call that the program made.
 unsafe fn of_files(number: u32, frame: &mut Frame) -> Option<Outcome> {
+    let sent = sending::call(number, frame.arguments(), frame.slept());
     // SAFETY: both forwarded.
-    let done = unsafe { maps::call(number, frame).or_else(|| shm::call(number, frame)) };
+    let others = || unsafe { maps::call(number, frame).or_else(|| shm::call(number, frame)) };
+    let done = sent.or_else(others);
     if done.is_none() {
         shm::before(number, frame.arguments());
     }

@@ -425,6 +425,17 @@ pub fn status(fd: Fd) -> Result<Status> {
     Ok(Status::new(&raw))
 }
 
+/// The kind of the file system that an open file is in, as `statfs(2)` has it.
+///
+/// # Errors
+/// As `fstatfs(2)`.
+pub fn system_of(fd: Fd) -> Result<u64> {
+    let mut system = [0u64; 15];
+    // SAFETY: the kernel's `struct statfs` has 120 bytes.
+    unsafe { syscall!(g::__NR_fstatfs, fd.0, system.as_mut_ptr()) }?;
+    Ok(system[0])
+}
+
 /// What changes when a file is written to: its size, and when it was written to and changed last.
 ///
 /// # Errors
@@ -547,6 +558,19 @@ pub fn write_message(fd: Fd, bytes: &[u8]) {
 pub fn read(fd: Fd, buffer: &mut [u8]) -> Result<usize> {
     // SAFETY: `buffer` is valid for writes of its length.
     unsafe { syscall!(g::__NR_read, fd.0, buffer.as_mut_ptr(), buffer.len()) }
+}
+
+/// Reads once from a file that `/proc` has of a process: its beginning, as far as `buffer` goes.
+///
+/// # Errors
+/// As `open(2)` and `read(2)`.
+pub fn read_of_process<'a>(process: u32, name: &str, buffer: &'a mut [u8]) -> Result<&'a [u8]> {
+    let path = alloc::format!("/proc/{process}/{name}\0");
+    let path = CStr::from_bytes_until_nul(path.as_bytes()).unwrap_or_default();
+    let fd = open(path, g::O_CLOEXEC, 0)?;
+    let got = read(fd, buffer);
+    close(fd);
+    Ok(&buffer[..got?])
 }
 
 /// Moves the offset of `fd` from where it is; returns where it then is.

@@ -86,22 +86,14 @@ impl Told {
 fn is_held_by_this_machine(fd: Fd) -> Result<bool> {
     // ext2 to ext4, XFS, Btrfs, F2FS, tmpfs.
     const LOCAL: [u64; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994];
-    system_of(fd).map(|system| LOCAL.contains(&system))
-}
-
-/// The kind of the file system, as `statfs(2)` has it.
-fn system_of(fd: Fd) -> Result<u64> {
-    let mut system = [0u64; 15];
-    // SAFETY: the kernel's `struct statfs` has 120 bytes.
-    unsafe { syscall!(g::__NR_fstatfs, fd.0, system.as_mut_ptr()) }?;
-    Ok(system[0])
+    file::system_of(fd).map(|system| LOCAL.contains(&system))
 }
 
 /// True of the file systems that make clones of files.
 pub fn can_clone(fd: Fd) -> bool {
     // XFS, Btrfs, bcachefs.
     const CLONING: [u64; 3] = [0x5846_5342, 0x9123_683E, 0xCA45_1A4E];
-    system_of(fd).is_ok_and(|system| CLONING.contains(&system))
+    file::system_of(fd).is_ok_and(|system| CLONING.contains(&system))
 }
 
 /// Makes all contents of `from` those of `to`, an empty file of the same file system, which has

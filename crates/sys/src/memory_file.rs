@@ -58,11 +58,8 @@ pub fn sealed_bytes(fd: BorrowedFd<'_>, seals: u32) -> Result<u64> {
     if has as u32 & seals != seals {
         return Err(Errno::EPERM);
     }
-    let mut system = [0u64; 15];
-    // SAFETY: the kernel's `struct statfs` has 120 bytes.
-    unsafe { syscall!(g::__NR_fstatfs, raw, system.as_mut_ptr()) }?;
     // Huge pages may be missing when they are touched, which raises SIGBUS.
-    if system[0] != TMPFS_MAGIC {
+    if file::system_of(Fd(raw))? != TMPFS_MAGIC {
         return Err(Errno::EINVAL);
     }
     let mut status = [0u64; 18];

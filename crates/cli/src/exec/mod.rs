@@ -215,6 +215,7 @@ fn options(
         stdio: false,
         memory: prepare::memory(&args.memory, limit, prepare::COMPRESSED_OF_RUN)?,
         threshold_bytes: THRESHOLD_BYTES,
+        machine_bytes: None,
         program: PathBuf::from(&name),
         args: [&[name], &args.program[1..]].concat(),
         exec: Some(Exec {

@@ -94,7 +94,7 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
         .collect::<Result<_>>()?;
     // Before its dynamic linker opens anything, where opening is looked at.
     let from_outside =
-        image == Image::Static || (prepared.looks_at_files() && image != Image::Foreign);
+        image == Image::Static || (prepared.looks_at_opening() && image != Image::Foreign);
     let environment = environment(fd_base, !from_outside, options.stdio)?;
     let filter = seccomp::filter(&seccomp::Params {
         fd_base,
@@ -103,6 +103,7 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
         maps: prepared.maps.is_some(),
         shm: prepared.shm.is_some(),
         cluster: control.shm.is_cluster(),
+        machine: options.machine_bytes.is_some(),
     });
     let spawned = spawn(&Program {
         path: &path,

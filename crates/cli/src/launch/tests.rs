@@ -33,6 +33,7 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
                 when_full: crate::when_full::WhenFull::Kill,
             },
             threshold_bytes: THRESHOLD_BYTES,
+            machine_bytes: None,
             exec: None,
             maps: Vec::new(),
             deadline: None,

@@ -12,6 +12,7 @@ mod exec;
 mod full;
 mod host;
 mod limits;
+mod machine;
 mod maps;
 mod open;
 mod pager;

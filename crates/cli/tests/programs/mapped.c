@@ -99,10 +99,8 @@ static void descriptors(void) {
   CHECK(by_folder > 2 && read(by_folder, one, 8) == 8 && memcmp(one, want, 8) == 0);
   close(folder);
   close(by_folder);
-  FAILS(sendfile(1, fd, NULL, 10), EINVAL);
   int ends[2];
   CHECK(pipe(ends) == 0);
-  FAILS(splice(fd, NULL, ends[1], NULL, 10, 0), EINVAL);
   FAILS(syscall(SYS_copy_file_range, fd, NULL, ends[1], NULL, 10, 0), EXDEV);
   FAILS(syscall(SYS_io_uring_setup, 8, NULL), ENOSYS);
   close(ends[0]);
@@ -112,6 +110,60 @@ static void descriptors(void) {
   close(other);
   close(again);
   close(saved);
+}
+
+// Reads all that comes.
+static void *drain(void *of) {
+  int fd = *(int *)of;
+  unsigned char *got = malloc(size);
+  for (size_t at = 0; at < size;) {
+    ssize_t count = read(fd, got + at, size - at);
+    CHECK(count > 0);
+    at += count;
+  }
+  return got;
+}
+
+// Sends it all by sendfile or splice, to who reads at the same time.
+static void sends(int pipes) {
+  int ends[2], fd = open(path, O_RDONLY);
+  CHECK(fd > 2);
+  CHECK(pipes ? pipe(ends) == 0 : socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  pthread_t reader;
+  CHECK(pthread_create(&reader, NULL, drain, &ends[0]) == 0);
+  off_t offset = 0;
+  while (offset < (off_t)size) {
+    ssize_t sent = pipes ? splice(fd, &offset, ends[1], NULL, size, 0)
+                         : sendfile(ends[1], fd, &offset, size);
+    CHECK(sent > 0);
+  }
+  void *got;
+  CHECK(pthread_join(reader, &got) == 0 && memcmp(got, want, size) == 0);
+  free(got);
+  CHECK(lseek(fd, 0, SEEK_CUR) == 0);
+  unsigned char one[10];
+  CHECK(lseek(fd, 4090, SEEK_SET) == 4090);
+  ssize_t sent = pipes ? splice(fd, NULL, ends[1], NULL, 10, 0) : sendfile(ends[1], fd, NULL, 10);
+  CHECK(sent == 10 && lseek(fd, 0, SEEK_CUR) == 4100);
+  CHECK(read(ends[0], one, 10) == 10 && memcmp(one, want + 4090, 10) == 0);
+  offset = size - 3;
+  CHECK(sendfile(ends[1], fd, &offset, 10) == 3 && offset == (off_t)size);
+  CHECK(read(ends[0], one, 10) == 3 && memcmp(one, want + size - 3, 3) == 0);
+  CHECK(sendfile(ends[1], fd, &offset, 10) == 0);
+  // Nobody reads any more.
+  CHECK(fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+  offset = 0;
+  ssize_t last;
+  while ((last = sendfile(ends[1], fd, &offset, size)) > 0)
+    offset = 0;
+  CHECK(last == -1 && errno == EAGAIN);
+  FAILS(sendfile(ends[1], fd, (off_t *)8, 10), EFAULT);
+  FAILS(sendfile(fd, fd, NULL, 10), EBADF);
+  FAILS(splice(fd, NULL, fd, NULL, 10, 0), EINVAL);
+  int sink = open("/dev/null", O_WRONLY);
+  offset = 1;
+  CHECK(sendfile(sink, fd, &offset, 100) == 100 && offset == 101);
+  CHECK(close(sink) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0 && close(fd) == 0);
 }
 
 static void refusals(void) {
@@ -311,6 +363,8 @@ int main(int argc, char **argv) {
   names();
   reads();
   descriptors();
+  sends(0);
+  sends(1);
   refusals();
   maps();
   pthread_t threads[4];

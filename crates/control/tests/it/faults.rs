@@ -238,9 +238,7 @@ fn while_etcd_is_dead_hosts_that_do_not_reach_each_other_stop() {
     for host in &all {
         wait_for_members(host, 3);
     }
-    pinging(&all, &[], || {
-        all.iter().for_each(|host| going_on(host))
-    });
+    pinging(&all, &[], || all.iter().for_each(|host| going_on(host)));
     etcd.kill();
     pinging(&all, &[2], || {
         for host in &all {

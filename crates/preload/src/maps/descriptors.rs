@@ -7,30 +7,19 @@ use farpage_sys::seccomp::later::{self, Unseen};
 use farpage_sys::{Errno, Result, syscall};
 
 use super::{duplicate, file_of, read, say, size_of_file};
+use crate::transfer::{IOV_MAX, Transfer, Way};
 use crate::{program, sandbox};
 
 const EXDEV: Errno = Errno(18);
-const IOV_MAX: usize = 1024;
 
 pub(super) fn call(maps: &Maps, number: u32, args: [usize; 6]) -> Option<Result<usize>> {
-    let [fd, b, c, d, ..] = args;
+    let [fd, b, c, ..] = args;
     let file = match number {
         g::__NR_sendmsg => return sends(maps, b).then_some(Err(Errno::EBADF)),
         g::__NR_sendmmsg => return sends_several(maps, b, c).then_some(Err(Errno::EBADF)),
-        // As for files that cannot be spliced: programs then read.
-        g::__NR_sendfile => return file_of(maps, b).map(|_| Err(Errno::EINVAL)),
         _ => file_of(maps, fd)?,
     };
     match number {
-        g::__NR_read => Some(read::read(maps, file, fd, &[[b, c]])),
-        g::__NR_pread64 => Some(read::read_at(maps, file, d, &[[b, c]])),
-        g::__NR_readv => Some(pieces(b, c).and_then(|to| read::read(maps, file, fd, &to))),
-        g::__NR_preadv => Some(pieces(b, c).and_then(|to| read::read_at(maps, file, d, &to))),
-        g::__NR_preadv2 if d == usize::MAX => {
-            Some(pieces(b, c).and_then(|to| read::read(maps, file, fd, &to)))
-        }
-        g::__NR_preadv2 => Some(pieces(b, c).and_then(|to| read::read_at(maps, file, d, &to))),
-        g::__NR_splice => Some(Err(Errno::EINVAL)),
         g::__NR_copy_file_range => Some(Err(EXDEV)),
         g::__NR_lseek => Some(seek(maps, file, fd, b, c as u32)),
         g::__NR_dup => Some(duplicate(Fd(fd as i32), 0, false)),
@@ -42,18 +31,15 @@ pub(super) fn call(maps: &Maps, number: u32, args: [usize; 6]) -> Option<Result<
             g::F_DUPFD_CLOEXEC => Some(duplicate(Fd(fd as i32), c, true)),
             _ => None,
         },
-        _ => None,
+        _ => match Transfer::meant(number, args)? {
+            Ok(meant) if meant.way == Way::Out => Some(match meant.at {
+                Some(at) => read::read_at(maps, file, at, &meant.pieces),
+                None => read::read(maps, file, fd, &meant.pieces),
+            }),
+            Ok(_) => None,
+            Err(errno) => Some(Err(errno)),
+        },
     }
-}
-
-/// A vector of pieces, as the program has it.
-fn pieces(at: usize, count: usize) -> Result<alloc::vec::Vec<[usize; 2]>> {
-    if count > IOV_MAX {
-        return Err(Errno::EINVAL);
-    }
-    (0..count)
-        .map(|i| program::read(at + i * size_of::<[usize; 2]>()))
-        .collect()
 }
 
 /// Data everywhere, and one hole at the end: pages that are not there are none.

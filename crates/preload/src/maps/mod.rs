@@ -63,6 +63,26 @@ pub(crate) unsafe fn call(number: u32, frame: &Frame) -> Option<Outcome> {
     done.map(Outcome::Done)
 }
 
+/// A mapped file that is open, to be read.
+pub(crate) struct MappedFile {
+    maps: &'static Maps,
+    number: usize,
+}
+
+impl MappedFile {
+    /// Reads from `offset` on to a piece of memory, its address and length.
+    pub(crate) fn read_at(&self, offset: usize, piece: [usize; 2]) -> Result<usize> {
+        read::read_at(self.maps, self.number, offset, &[piece])
+    }
+}
+
+/// The mapped file that is open as `fd`.
+pub(crate) fn opened_as(fd: file::Fd) -> Option<MappedFile> {
+    let maps = maps()?;
+    let number = file_of(maps, fd.0 as usize)?;
+    Some(MappedFile { maps, number })
+}
+
 /// Says what is not possible, in one line.
 pub(crate) fn say(what: &str) {
     let line = alloc::format!("farpage: {what}\n");

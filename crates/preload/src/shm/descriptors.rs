@@ -8,7 +8,7 @@ use farpage_sys::{Errno, Result, marks, syscall};
 
 use super::connection::STATE;
 use super::memory::{EALREADY, given, object_of, wait_for_users};
-use super::{memory_files, say, status_of, transfer};
+use super::{kept, memory_files, say, status_of, transfer};
 use crate::{maps, sandbox, trap};
 
 const EXDEV: Errno = Errno(18);
@@ -21,7 +21,7 @@ const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 
 /// An object that a descriptor's file has.
-pub(super) struct Object {
+pub(crate) struct Object {
     pub(super) number: u64,
     /// Its memory file.
     pub(super) memory: Fd,
@@ -112,10 +112,7 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
     let [a, b, c, ..] = args;
     let fd = Fd(a as i32);
     if number == g::__NR_copy_file_range {
-        let is_kept = |fd| {
-            status_of(shm, Fd(fd as i32)).is_some()
-                && matches!(pages_of(Fd(fd as i32)), Pages::Kept(_))
-        };
+        let is_kept = |fd| kept(Fd(fd as i32)).is_some();
         // As between file systems: programs then read and write.
         return (is_kept(a) || is_kept(c)).then_some(Err(EXDEV));
     }

@@ -24,7 +24,6 @@ mod memory_files;
 mod names;
 mod room;
 mod segments;
-mod sending;
 mod sockets;
 mod sysv;
 mod transfer;
@@ -38,6 +37,7 @@ use crate::trap::Outcome;
 use crate::{maps, start};
 
 pub(crate) use connection::{after_fork_in_child, after_fork_in_parent, before_fork};
+pub(crate) use descriptors::Object;
 pub(crate) use memory::after_unmap;
 pub(crate) use memory_files::before_execution;
 pub(crate) use sockets::{note_received, wait_for};
@@ -97,9 +97,6 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
             // SAFETY: forwarded.
             unsafe { segments::call(number, args) }
         }
-        g::__NR_sendfile | g::__NR_splice => {
-            return sending::call(shm, number, args, frame.slept());
-        }
         g::__NR_sendmsg | g::__NR_sendmmsg => {
             sockets::before_sending(shm, number, args);
             None
@@ -141,6 +138,15 @@ pub(crate) fn before(number: u32, [a, b, c, d, e, _]: [usize; 6]) {
         g::__NR_mmap if d as u32 & g::MAP_FIXED != 0 => memory::before_unmap(a, b),
         g::__NR_mremap if d as u32 & g::MREMAP_FIXED != 0 => memory::before_unmap(e, c),
         _ => {}
+    }
+}
+
+/// The object of a descriptor's file, where the supervisor has the pages.
+pub(crate) fn kept(fd: Fd) -> Option<Object> {
+    status_of(shm()?, fd)?;
+    match descriptors::pages_of(fd) {
+        descriptors::Pages::Kept(object) => Some(object),
+        descriptors::Pages::None | descriptors::Pages::Linux => None,
     }
 }
 

@@ -98,7 +98,7 @@ impl Transfer {
         })
     }
 
-    pub(super) fn make(&self, object: &Object, status: &Status) -> Result<usize> {
+    pub(crate) fn make(&self, object: &Object, status: &Status) -> Result<usize> {
         let Range { start, end } = self.range(status)?;
         if self.way == Way::In && end > status.bytes as usize && start < end {
             // SAFETY: takes no pointer.

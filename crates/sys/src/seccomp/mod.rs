@@ -58,6 +58,9 @@ pub struct Params {
     /// Other hosts have the same shared memory: also trap calls that remove its names, and those that
     /// wait at its words. Only with `shm`.
     pub cluster: bool,
+    /// Programs are told how much memory the machine has: also trap calls that ask for it, and those that
+    /// open files.
+    pub machine: bool,
 }
 
 impl Params {

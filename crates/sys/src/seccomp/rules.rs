@@ -234,6 +234,14 @@ pub(super) const SHM_RULES: &[(u32, Rule)] = &[
     (g::__NR_lseek, Rule::Seek),
 ];
 
+/// Where programs are told how much memory the machine has.
+const MACHINE_RULES: &[(u32, Rule)] = &[
+    (g::__NR_open, Rule::Always),
+    (g::__NR_openat, Rule::Always),
+    (g::__NR_openat2, Rule::Always),
+    (g::__NR_sysinfo, Rule::Always),
+];
+
 /// Where other hosts have the same shared memory.
 const CLUSTER_RULES: &[(u32, Rule)] = &[
     (g::__NR_unlink, Rule::Always),
@@ -279,6 +287,9 @@ pub(super) fn build(params: &Params) -> Vec<Instruction> {
     }
     if params.cluster {
         judged.extend(CLUSTER_RULES.iter().map(plain));
+    }
+    if params.machine {
+        judged.extend(MACHINE_RULES.iter().map(plain));
     }
     if params.user_mode_tier {
         for &(nr, mask) in pointers::DIRECT {

@@ -103,6 +103,7 @@ fn code(user_mode_tier: bool) -> Vec<Instruction> {
         maps: false,
         shm: false,
         cluster: false,
+        machine: false,
     })
 }
 
@@ -116,6 +117,7 @@ fn answer_with_maps(nr: u32, args: &[usize]) -> u32 {
         maps: true,
         shm: false,
         cluster: false,
+        machine: false,
     });
     let call = Call {
         nr,
@@ -140,6 +142,7 @@ fn answer_with_shm_of(cluster: bool, nr: u32, args: &[usize]) -> u32 {
         maps: false,
         shm: true,
         cluster,
+        machine: false,
     });
     let call = Call {
         nr,
@@ -364,6 +367,37 @@ fn a_move_is_trapped_for_its_source_or_its_target() {
     );
     assert_eq!(answer(g::__NR_mremap, &[away, 1, 2, fixed, inside]), TRAP);
     assert_eq!(answer(g::__NR_mremap, &[away, 1, 2, fixed, away]), ALLOW);
+}
+
+#[test]
+fn who_asks_for_the_memory_of_the_machine_is_answered_by_the_agent_where_it_is_said() {
+    for nr in [
+        g::__NR_open,
+        g::__NR_openat,
+        g::__NR_openat2,
+        g::__NR_sysinfo,
+    ] {
+        assert_eq!(answer(nr, &[]), ALLOW);
+        for user_mode_tier in [false, true] {
+            let code = filter(&Params {
+                fd_base: FD_BASE as u32,
+                threshold_bytes: THRESHOLD as u64,
+                user_mode_tier,
+                maps: false,
+                shm: false,
+                cluster: false,
+                machine: true,
+            });
+            let call = |ip| Call {
+                nr,
+                arch: X86_64,
+                ip,
+                args: [0; 6],
+            };
+            assert_eq!(run(&code, &call(0x7f00_0000_0000)).0, TRAP);
+            assert_eq!(run(&code, &call(GATE_ADDRESS)).0, ALLOW);
+        }
+    }
 }
 
 #[test]

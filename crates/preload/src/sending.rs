@@ -1,18 +1,17 @@
-//! `sendfile` and `splice` where one side is shared memory: through a buffer. What would have to wait sleeps
-//! where signals find it, and is then made again.
+//! `sendfile` and `splice` where one side is a mapped file or shared memory: through a buffer. What would have to
+//! wait sleeps where signals find it, and is then made again.
 
 use alloc::vec::Vec;
 
-use farpage_abi::shm::Shm;
 use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, syscall};
 
-use super::descriptors::{Object, Pages, pages_of};
-use super::status_of;
+use crate::maps::MappedFile;
+use crate::shm::Object;
 use crate::transfer::{Transfer, Way};
 use crate::trap::{Outcome, Sleep};
-use crate::{program, signals};
+use crate::{maps, program, shm, signals};
 
 const BUFFER: usize = 256 << 10;
 const ESPIPE: Errno = Errno(29);
@@ -28,8 +27,14 @@ struct Side {
     /// Where the program has the offset, or 0: it goes by where the descriptor stands.
     offset: usize,
     status: Status,
-    /// When it is shared memory.
-    object: Option<Object>,
+    contents: Contents,
+}
+
+/// Who has the contents of a side.
+enum Contents {
+    Linux,
+    Shared(Object),
+    Mapped(MappedFile),
 }
 
 /// Why no byte went over.
@@ -39,21 +44,20 @@ enum Stop {
     Waits(Fd, u16),
 }
 
-/// `None` where no side is shared memory that is kept here. `slept`: the call was made before, and this is
-/// how the sleep ended.
-pub(super) fn call(
-    shm: &Shm,
-    number: u32,
-    args: [usize; 6],
-    slept: Option<Result<()>>,
-) -> Option<Outcome> {
+/// `None` where Linux has the contents of both sides, and of other calls. `slept`: the call was made before,
+/// and this is how the sleep ended.
+pub(crate) fn call(number: u32, args: [usize; 6], slept: Option<Result<()>>) -> Option<Outcome> {
     let [a, b, c, d, e, f] = args;
     let (from, to, bytes, flags) = match number {
         g::__NR_sendfile => ((b, c), (a, 0), d, 0),
-        _ => ((a, b), (c, d), e, f as u32),
+        g::__NR_splice => ((a, b), (c, d), e, f as u32),
+        _ => return None,
     };
-    let (from, to) = (Side::new(shm, from)?, Side::new(shm, to)?);
-    if from.object.is_none() && to.object.is_none() {
+    if !maps::exist() && !shm::exist() {
+        return None;
+    }
+    let (from, to) = (Side::new(from)?, Side::new(to)?);
+    if from.is_linuxs() && to.is_linuxs() {
         return None;
     }
     // Linux splices with a pipe on one side, and sends from what can be mapped.
@@ -133,21 +137,20 @@ impl From<Errno> for Stop {
 }
 
 impl Side {
-    fn new(shm: &Shm, (fd, offset): (usize, usize)) -> Option<Self> {
+    fn new((fd, offset): (usize, usize)) -> Option<Self> {
         let fd = Fd(fd as i32);
-        let kept = match status_of(shm, fd) {
-            Some(_) => pages_of(fd),
-            None => Pages::Linux,
-        };
+        let shared = || shm::kept(fd).map(Contents::Shared);
+        let mapped = maps::opened_as(fd).map(Contents::Mapped);
         Some(Self {
             fd,
             offset,
             status: file::status(fd).ok()?,
-            object: match kept {
-                Pages::Kept(object) => Some(object),
-                Pages::None | Pages::Linux => None,
-            },
+            contents: mapped.or_else(shared).unwrap_or(Contents::Linux),
         })
+    }
+
+    fn is_linuxs(&self) -> bool {
+        matches!(self.contents, Contents::Linux)
     }
 
     fn is_pipe(&self) -> bool {
@@ -182,28 +185,7 @@ impl Side {
     /// Reads into `buffer` from `at` on. Of a pipe only what is there.
     fn take(&self, at: Option<usize>, buffer: &mut [u8]) -> core::result::Result<usize, Stop> {
         let piece = [buffer.as_mut_ptr().expose_provenance(), buffer.len()];
-        let got = match (&self.object, at) {
-            (Some(object), at) => self
-                .transfer(Way::Out, at, piece)
-                .make(object, &self.status),
-            // SAFETY: Linux writes to the buffer.
-            (None, Some(at)) => unsafe {
-                syscall!(g::__NR_pread64, self.fd.0, piece[0], piece[1], at)
-            },
-            // SAFETY: as above.
-            (None, None) => unsafe {
-                syscall!(
-                    g::__NR_preadv2,
-                    self.fd.0,
-                    piece.as_ptr(),
-                    1,
-                    -1isize,
-                    0,
-                    g::RWF_NOWAIT
-                )
-            },
-        };
-        self.finish(got, POLLIN)
+        self.transfer(Way::Out, at, piece)
     }
 
     /// Writes `bytes` at `at`. To a pipe, a socket or their like what it takes at once.
@@ -212,41 +194,38 @@ impl Side {
             return Ok(0);
         }
         let piece = [bytes.as_ptr().expose_provenance(), bytes.len()];
-        let put = match (&self.object, at) {
-            (Some(object), at) => {
-                let status = file::status(self.fd)?;
-                self.transfer(Way::In, at, piece).make(object, &status)
+        self.transfer(Way::In, at, piece)
+    }
+
+    /// Moves bytes between the side and a buffer of the agent's.
+    fn transfer(
+        &self,
+        way: Way,
+        at: Option<usize>,
+        piece: [usize; 2],
+    ) -> core::result::Result<usize, Stop> {
+        let (at_a_place, at_once, events) = match way {
+            Way::Out => (g::__NR_pread64, g::__NR_preadv2, POLLIN),
+            Way::In => (g::__NR_pwrite64, g::__NR_pwritev2, POLLOUT),
+        };
+        let [address, length] = piece;
+        let fd = self.fd.0;
+        let done = match (&self.contents, at) {
+            (Contents::Shared(object), at) => Transfer {
+                fd: fd as usize,
+                way,
+                at,
+                pieces: Vec::from([piece]),
             }
-            // SAFETY: Linux reads the buffer.
-            (None, Some(at)) => unsafe {
-                syscall!(g::__NR_pwrite64, self.fd.0, piece[0], piece[1], at)
-            },
+            .make(object, &file::status(self.fd)?),
+            (Contents::Mapped(file), Some(at)) if way == Way::Out => file.read_at(at, piece),
+            // SAFETY: Linux reads or writes the buffer.
+            (_, Some(at)) => unsafe { syscall!(at_a_place, fd, address, length, at) },
             // SAFETY: as above.
-            (None, None) => unsafe {
-                syscall!(
-                    g::__NR_pwritev2,
-                    self.fd.0,
-                    piece.as_ptr(),
-                    1,
-                    -1isize,
-                    0,
-                    g::RWF_NOWAIT
-                )
+            (_, None) => unsafe {
+                syscall!(at_once, fd, piece.as_ptr(), 1, -1isize, 0, g::RWF_NOWAIT)
             },
         };
-        self.finish(put, POLLOUT)
-    }
-
-    fn transfer(&self, way: Way, at: Option<usize>, piece: [usize; 2]) -> Transfer {
-        Transfer {
-            fd: self.fd.0 as usize,
-            way,
-            at,
-            pieces: Vec::from([piece]),
-        }
-    }
-
-    fn finish(&self, done: Result<usize>, events: u16) -> core::result::Result<usize, Stop> {
         done.map_err(|errno| match errno {
             Errno::EAGAIN => Stop::Waits(self.fd, events),
             // It cannot be asked without waiting: as a file that cannot be spliced.

@@ -1,0 +1,180 @@
+//! What programs see as the memory of the machine (`farpage run --memory`): `sysinfo`, and the files of /proc and
+//! of memory cgroups that say how much there is. A program that opens one gets a memory file, which has the
+//! text of that moment with other figures in it.
+
+mod texts;
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+
+use farpage_abi::{Control, PAGE_BYTES, TaskSlot};
+use farpage_sys::file::{self, Fd};
+use farpage_sys::linux::general as g;
+use farpage_sys::{Result, syscall};
+
+use crate::program::{self, Reader};
+use crate::{sandbox, start};
+use texts::{Memory, Text};
+
+const HERE: usize = g::AT_FDCWD as isize as usize;
+/// Flags of files that are opened for something else than to be read.
+const NOT_TO_READ: u32 = g::O_ACCMODE | g::O_CREAT | g::O_TRUNC | g::O_PATH | g::O_DIRECTORY;
+/// Where `struct sysinfo` has how much memory there is, what of it is free, shared and in buffers, and
+/// the same of swap.
+const SYSINFO_MEMORY: core::ops::Range<usize> = 4..10;
+/// Where it has high memory, and the unit of all that.
+const SYSINFO_REST: core::ops::Range<usize> = 11..14;
+
+/// True in a tree that is told how much memory the machine has.
+pub(crate) fn is_said() -> bool {
+    said().is_some()
+}
+
+fn said() -> Option<(&'static Control, u64)> {
+    let control = start::control()?;
+    let total = control.machine_bytes.load(Relaxed);
+    (total != 0).then_some((control, total))
+}
+
+/// A call that was trapped, if it asks how much memory there is.
+pub(crate) fn call(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
+    let (control, total) = said()?;
+    let memory = || Memory {
+        total,
+        used: used(control),
+    };
+    if number == g::__NR_sysinfo {
+        return Some(sysinfo(args[0], memory()));
+    }
+    // What a program has forbidden itself may be needed for the others.
+    if sandbox::is_on() {
+        return None;
+    }
+    let opening = Opening::meant(number, args)?;
+    Some(opening.make(memory))
+}
+
+fn sysinfo(to: usize, memory: Memory) -> Result<usize> {
+    let mut answer = [0u64; SYSINFO_REST.end];
+    // SAFETY: the kernel's `struct sysinfo` has 112 bytes.
+    unsafe { syscall!(g::__NR_sysinfo, answer.as_mut_ptr()) }?;
+    answer[SYSINFO_MEMORY].copy_from_slice(&[memory.total, memory.free(), 0, 0, 0, 0]);
+    answer[SYSINFO_REST].copy_from_slice(&[0, 0, 1]);
+    program::write(to, &answer).map(|()| 0)
+}
+
+/// `struct open_how`: flags, mode, and how the path is followed.
+type How = [u64; 3];
+
+/// A file that is opened to be read, and says how much memory there is.
+struct Opening {
+    dir: usize,
+    path: Vec<u8>,
+    flags: u32,
+    how: Option<How>,
+    text: Text,
+}
+
+impl Opening {
+    fn meant(number: u32, [a, b, c, d, ..]: [usize; 6]) -> Option<Self> {
+        let (dir, path, flags, how) = match number {
+            g::__NR_open => (HERE, a, b as u32, None),
+            g::__NR_openat => (a, b, c as u32, None),
+            g::__NR_openat2 if d == size_of::<How>() => {
+                let how = program::read::<How>(c).ok()?;
+                (a, b, how[0] as u32, Some(how))
+            }
+            _ => return None,
+        };
+        if flags & NOT_TO_READ != 0 {
+            return None;
+        }
+        let path = Reader::new().string(path).ok()?;
+        let text = Text::named(path)?;
+        Some(Self {
+            dir,
+            path: [path, b"\0"].concat(),
+            flags,
+            how,
+            text,
+        })
+    }
+
+    fn make(&self, memory: impl Fn() -> Memory) -> Result<usize> {
+        let (dir, path) = (self.dir, self.path.as_ptr());
+        // SAFETY: a string and a structure of ours.
+        let opened = unsafe {
+            match &self.how {
+                None => syscall!(g::__NR_openat, dir, path, self.flags),
+                Some(how) => syscall!(g::__NR_openat2, dir, path, how.as_ptr(), size_of::<How>()),
+            }
+        }?;
+        let fd = Fd(opened as i32);
+        match self.replace(fd, memory) {
+            Ok(()) => Ok(opened),
+            Err(errno) => {
+                file::close(fd);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Makes `fd` a file with other figures, if it is what its name says.
+    fn replace(&self, fd: Fd, memory: impl Fn() -> Memory) -> Result<()> {
+        if !file::system_of(fd).is_ok_and(|system| self.text.lies_in(system)) {
+            return Ok(());
+        }
+        // One that cannot be read tells the program so by itself.
+        let Ok(before) = contents(fd) else {
+            return Ok(());
+        };
+        let after = self.text.rewritten(&before, memory());
+        let made = file::with_room(|| file::memfd(c"memory", g::MFD_CLOEXEC))?;
+        let again = file::pwrite_all(made, &after, 0)
+            .and_then(|()| file::with_room(|| file::open_again(made, g::O_RDONLY)));
+        file::close(made);
+        file::move_to(again?, fd, self.flags & g::O_CLOEXEC != 0).map(drop)
+    }
+}
+
+/// All that is in a file of Linux's own.
+fn contents(fd: Fd) -> Result<Vec<u8>> {
+    let mut text = Vec::new();
+    loop {
+        let length = text.len();
+        text.resize(length + PAGE_BYTES, 0);
+        let read = file::pread(fd, &mut text[length..], length as u64)?;
+        text.truncate(length + read);
+        if read == 0 {
+            return Ok(text);
+        }
+    }
+}
+
+/// What the programs of the run use: memory of their own, and pages that are out.
+fn used(control: &Control) -> u64 {
+    let used_by = |task: &TaskSlot| {
+        let counters = &task.counters;
+        let out =
+            counters.compressed_from_bytes.load(Relaxed) + counters.spilled_bytes.load(Relaxed);
+        let managed = counters.resident_bytes.load(Relaxed);
+        match task.pid.load(Relaxed) {
+            0 => 0,
+            process => out + own_bytes(process).unwrap_or(0).max(managed),
+        }
+    };
+    control.slots().iter().map(used_by).sum()
+}
+
+/// Memory that a process has for itself. `None` where that cannot be asked.
+fn own_bytes(process: u32) -> Option<u64> {
+    if sandbox::is_on() {
+        return None;
+    }
+    let mut text = [0; 128];
+    let text = file::read_of_process(process, "statm", &mut text).ok()?;
+    let mut numbers = core::str::from_utf8(text).ok()?.split(' ').skip(1);
+    let mut next = || numbers.next()?.parse::<u64>().ok();
+    let (resident, shared) = (next()?, next()?);
+    Some(resident.saturating_sub(shared) * PAGE_BYTES as u64)
+}
