@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use farpage_test_machine::{Started, until};
-use farpage_test_server::{Server, Speed};
+use farpage_test_server::{Answer, Server, Speed};
 
 use crate::support;
 
@@ -488,6 +488,43 @@ fn who_waits_for_a_page_is_ended_when_farpage_is_killed() {
         said.contains("farpage run, which brings its pages, has ended"),
         "{said}"
     );
+}
+
+#[test]
+fn while_a_source_is_silent_others_go_on_and_the_process_can_be_looked_at_and_ended() {
+    file("silent", 32 * MIB);
+    let program = in_dir("silent-reader");
+    support::compile("silent.c", Path::new(&program), &[]);
+    for user in users() {
+        let server = Server::start(dir(), Speed::default()).unwrap();
+        let map = format!("{PATH}={}", server.url("/silent"));
+        let mut command = farpage(user, "64M", &map, &[&program, PATH]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut run = Started::new(command.stderr(Stdio::piped()));
+        let mut out = BufReader::new(run.stdout.take().unwrap());
+        let mut stdin = run.stdin.take().unwrap();
+        let mut line = || {
+            let mut line = String::new();
+            out.read_line(&mut line).unwrap();
+            line.trim().to_string()
+        };
+        let process = line();
+        server.always("/silent", Answer::Silence);
+        for _ in 0..2 {
+            stdin.write_all(b"go on\n").unwrap();
+            assert_eq!(line(), "mapped", "as {user:?}");
+            let look = |name: &str| fs::read(format!("/proc/{process}/{name}")).unwrap();
+            assert!(look("cmdline").starts_with(program.as_bytes()));
+            assert!(text(&look("maps")).contains("[stack]"));
+            assert!(text(&look("environ")).contains("PATH="));
+            assert!(text(&look("smaps")).contains("Rss:"));
+        }
+        let killed = Command::new("kill").args(["-KILL", &process]).status();
+        assert!(killed.unwrap().success());
+        let ended = run.output();
+        assert_eq!(ended.status.signal(), Some(9), "as {user:?}");
+        assert_eq!(text(&ended.stderr), "", "as {user:?}");
+    }
 }
 
 #[test]

@@ -326,6 +326,43 @@ fn a_process_is_a_file_whatever_of_its_memory_is_paged_out() {
 }
 
 #[test]
+fn twenty_thousand_mappings_take_at_most_twice_as_many_of_linux() {
+    let program = compile("mappings.c", "mappings", &[]);
+    let bare = Command::new(&program).output().unwrap();
+    assert!(bare.status.success(), "{bare:?}");
+    let bare: u64 = String::from_utf8_lossy(&bare.stdout)
+        .trim()
+        .parse()
+        .unwrap();
+    expect_within("32M", &[&program, &(2 * bare).to_string()], 0);
+}
+
+#[test]
+fn files_are_moved_past_the_page_cache_from_and_into_memory_that_is_paged_out() {
+    let folder = build_dir().join("direct-files");
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let folder = folder.display().to_string();
+    let program = compile("direct.c", "direct", &[]);
+    let ran = |user: &[&str], more: &[&str]| {
+        let words = [&[&*program, &*folder], more].concat();
+        under_farpage(user, "40M", &words)
+    };
+    let bare = Command::new(&program).args([&*folder, "rings"]).status();
+    let has_rings = bare.unwrap().success() && farpage_sys::uffd::serves_system_calls();
+    for (number, user) in users().iter().enumerate() {
+        // An ordinary user's programs have no rings.
+        let more: &[&str] = if has_rings && number == 0 {
+            &["rings"]
+        } else {
+            &[]
+        };
+        let ran = ran(user, more);
+        assert!(ran.status.success(), "as {user:?}: {ran:?}");
+    }
+}
+
+#[test]
 fn a_debugger_inside_is_told_at_once_how_it_goes() {
     let program = compile("traced.c", "traced", &[]);
     for user in users() {
