@@ -6,6 +6,7 @@
 #include <linux/seccomp.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
+#include <sys/time.h>
 
 #define MIB (1 << 20)
 #define FAILS(call, with) CHECK((errno = 0, (call) == -1) && errno == (with))
@@ -64,6 +65,11 @@ static void is_meminfo(int fd, int cloexec)
     CHECK(!close(fd));
 }
 
+static void nothing(int number)
+{
+    (void)number;
+}
+
 static void by_files(void)
 {
     const char *path = "/proc/meminfo";
@@ -73,7 +79,7 @@ static void by_files(void)
     is_meminfo(open("/proc/.././proc//meminfo", O_RDONLY), 0);
     int folder = open("/proc", O_RDONLY | O_DIRECTORY);
     is_meminfo(openat(folder, "meminfo", O_RDONLY), 0);
-    struct open_how how = {.flags = O_CLOEXEC, .resolve = RESOLVE_BENEATH};
+    struct open_how how = {.flags = O_CLOEXEC | O_NONBLOCK, .resolve = RESOLVE_BENEATH};
     is_meminfo(syscall(SYS_openat2, folder, "meminfo", &how, sizeof how), FD_CLOEXEC);
     FAILS(syscall(SYS_openat2, folder, "/proc/meminfo", &how, sizeof how), EXDEV);
     FAILS(syscall(SYS_openat2, folder, "meminfo", 8, sizeof how), EFAULT);
@@ -93,6 +99,13 @@ static void by_files(void)
     CHECK(own >= 0 && write(own, "MemTotal: 7 kB\n", 15) == 15 && !close(own));
     own = open("meminfo", O_RDONLY);
     CHECK(line(read_all(own), "MemTotal:") == 7 && !close(own));
+    /* A pipe of that name is waited for as ever, and a signal ends that. */
+    CHECK(!unlink("meminfo") && !mkfifo("meminfo", 0600));
+    struct sigaction action = {.sa_handler = nothing};
+    struct itimerval soon = {{0, 20000}, {0, 20000}}, never = {{0}};
+    CHECK(!sigaction(SIGALRM, &action, 0) && !setitimer(ITIMER_REAL, &soon, 0));
+    FAILS(open("meminfo", O_RDONLY), EINTR);
+    CHECK(!setitimer(ITIMER_REAL, &never, 0));
     CHECK(!unlink("meminfo") && !chdir("/") && !rmdir(name));
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn call(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
     if sandbox::is_on() {
         return None;
     }
-    let opening = Opening::meant(number, args)?;
+    let opening = Opening::meant(number, args).filter(Opening::is_told_of)?;
     Some(opening.make(memory))
 }
 
@@ -100,18 +100,36 @@ impl Opening {
         })
     }
 
-    fn make(&self, memory: impl Fn() -> Memory) -> Result<usize> {
+    fn open(&self, flags: u32) -> Result<Fd> {
         let (dir, path) = (self.dir, self.path.as_ptr());
         // SAFETY: a string and a structure of ours.
         let opened = unsafe {
-            match &self.how {
-                None => syscall!(g::__NR_openat, dir, path, self.flags),
-                Some(how) => syscall!(g::__NR_openat2, dir, path, how.as_ptr(), size_of::<How>()),
+            match self.how {
+                None => syscall!(g::__NR_openat, dir, path, flags),
+                Some([_, mode, resolve]) => {
+                    let how: How = [flags.into(), mode, resolve];
+                    syscall!(g::__NR_openat2, dir, path, how.as_ptr(), size_of::<How>())
+                }
             }
-        }?;
-        let fd = Fd(opened as i32);
+        };
+        opened.map(|fd| Fd(fd as i32))
+    }
+
+    /// True when the file is what its name says. Nothing waits for that, as it could for a pipe.
+    fn is_told_of(&self) -> bool {
+        let flags = self.flags & g::O_NOFOLLOW | g::O_PATH | g::O_CLOEXEC;
+        let Ok(fd) = file::with_room(|| self.open(flags)) else {
+            return false;
+        };
+        let system = file::system_of(fd);
+        file::close(fd);
+        system.is_ok_and(|system| self.text.is_at(&self.path, system))
+    }
+
+    fn make(&self, memory: impl Fn() -> Memory) -> Result<usize> {
+        let fd = self.open(self.flags)?;
         match self.replace(fd, memory) {
-            Ok(()) => Ok(opened),
+            Ok(()) => Ok(fd.0 as usize),
             Err(errno) => {
                 file::close(fd);
                 Err(errno)
@@ -119,11 +137,8 @@ impl Opening {
         }
     }
 
-    /// Makes `fd` a file with other figures, if it is what its name says.
+    /// Makes `fd` a file with other figures.
     fn replace(&self, fd: Fd, memory: impl Fn() -> Memory) -> Result<()> {
-        if !file::system_of(fd).is_ok_and(|system| self.text.lies_in(system)) {
-            return Ok(());
-        }
         // One that cannot be read tells the program so by itself.
         let Ok(before) = contents(fd) else {
             return Ok(());

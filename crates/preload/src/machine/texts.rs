@@ -98,12 +98,14 @@ impl Text {
         Some(file.1)
     }
 
-    /// True when it is in file systems of this kind. Files elsewhere have the name by chance.
-    pub(super) fn lies_in(self, system: u64) -> bool {
-        match self {
-            Self::Meminfo => matches!(system, PROC | FUSE),
-            _ => matches!(system, CGROUP | CGROUP_2 | FUSE),
-        }
+    /// True when the file at `path` is what its name says, by the kind of its file system. Files elsewhere have
+    /// the name by chance.
+    pub(super) fn is_at(self, path: &[u8], system: u64) -> bool {
+        let (systems, folder) = match self {
+            Self::Meminfo => ([PROC, PROC], "/proc/"),
+            _ => ([CGROUP, CGROUP_2], "/sys/fs/cgroup/"),
+        };
+        systems.contains(&system) || system == FUSE && path.starts_with(folder.as_bytes())
     }
 
     /// What it says instead of `before`.
@@ -227,8 +229,20 @@ mod tests {
             assert_eq!(Text::named(path.as_bytes()), None, "{path}");
         }
         const TMPFS: u64 = 0x0102_1994;
-        assert!(Text::Meminfo.lies_in(PROC) && !Text::Meminfo.lies_in(TMPFS));
-        assert!(!Text::Meminfo.lies_in(CGROUP_2) && Text::Total.lies_in(CGROUP_2));
-        assert!(Text::Stat.lies_in(CGROUP) && !Text::Total.lies_in(PROC));
+        let is_at = |text: Text, path: &str, system| text.is_at(path.as_bytes(), system);
+        assert!(
+            is_at(Text::Meminfo, "meminfo", PROC) && !is_at(Text::Meminfo, "/proc/meminfo", TMPFS)
+        );
+        assert!(
+            is_at(Text::Total, "memory.max", CGROUP_2)
+                && !is_at(Text::Meminfo, "meminfo", CGROUP_2)
+        );
+        assert!(
+            is_at(Text::Stat, "memory.stat", CGROUP) && !is_at(Text::Total, "memory.max", PROC)
+        );
+        assert!(
+            is_at(Text::Meminfo, "/proc/meminfo", FUSE)
+                && !is_at(Text::Meminfo, "/home/meminfo", FUSE)
+        );
     }
 }
