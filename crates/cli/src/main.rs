@@ -14,6 +14,7 @@ mod generate;
 mod heat;
 mod host;
 mod launch;
+mod limits;
 mod live;
 mod maps;
 mod nested;

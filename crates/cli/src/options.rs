@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use farpage_abi::{Control, Death, Tier};
 use farpage_sys::file::Fd;
+use farpage_sys::limits::Limit;
 
 use crate::exec::Exec;
 use crate::maps::{MapOption, Maps};
@@ -93,6 +94,8 @@ pub struct Prepared {
     /// Signals that were blocked before the supervisor blocked those that it forwards: the
     /// program starts with this mask (bit n - 1 is signal n).
     pub signal_mask: u64,
+    /// The limit on the size of the program's files.
+    pub file_size: Limit,
     /// The mapped files, if there are any.
     pub maps: Option<Maps>,
     /// Shared memory, if it is kept.

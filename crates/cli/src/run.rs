@@ -24,7 +24,7 @@ use crate::spill_set::SpillSet;
 use crate::stats::{self, CasualtyJson, Exit, SeriesJson, Settings, Stats, Trace};
 use crate::summary::{self, Outcome};
 use crate::userfaultfd::tier_name;
-use crate::{nested, prepare, shm, signals, when_full};
+use crate::{limits, nested, prepare, shm, signals, when_full};
 use farpage::memory_limit::MemoryLimit;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -71,8 +71,9 @@ pub fn with_options(
     }
     let output = options.stats.as_deref().map(stats::Output::open);
     let output = output.transpose()?;
-    let (control_fd, control) =
-        farpage_sys::control::create().context("cannot make the control block")?;
+    let file_size = limits::raise_file_size()?;
+    let (control_fd, control) = farpage_sys::control::create()
+        .context("cannot make the control block; it takes 1 GiB of addresses (ulimit -v)")?;
     fill(control, &options)?;
     // Before there are threads, which would get them.
     let blocked = signals::block();
@@ -98,6 +99,7 @@ pub fn with_options(
         control,
         control_fd,
         signal_mask: blocked.mask_before,
+        file_size,
     };
     let mut running = launch::start(&prepared)?;
     if let Some(maps) = &mut prepared.maps {

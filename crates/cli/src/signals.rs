@@ -13,6 +13,9 @@ use rustix::process::{PidfdFlags, Resource, Rlimit, Signal};
 /// supervisor: the terminal's keys send them to the program as well.
 const FORWARDED: [u32; 7] = [1, 2, 3, 10, 12, 14, 15];
 
+/// XFSZ: a file that may not become longer is told by the error alone.
+const TOO_LONG: u64 = 1 << 24;
+
 /// The program has ended: signals are not for it any more.
 static ENDED: AtomicBool = AtomicBool::new(false);
 /// A signal came after that.
@@ -44,7 +47,7 @@ fn forwarded_mask() -> u64 {
 /// wait until [`Blocked::forward_to`].
 pub fn block() -> Blocked {
     let mask_before = process::set_signal_mask(u64::MAX);
-    process::set_signal_mask(mask_before | forwarded_mask());
+    process::set_signal_mask(mask_before | forwarded_mask() | TOO_LONG);
     Blocked { mask_before }
 }
 

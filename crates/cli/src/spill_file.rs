@@ -4,11 +4,14 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use farpage_abi::SPILL_FILES_MAX;
-use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, fstatfs, openat};
+use farpage_abi::{SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX};
+use farpage_sys::limits::{self, Resource};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, fstatfs, ftruncate, openat};
 use rustix::io::Errno;
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
+/// All that a paging file can ever have in it.
+const LENGTH: u64 = SEGMENTS_MAX as u64 * SEGMENT_BYTES as u64;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
 /// An open paging file, with what its file system can do.
@@ -68,6 +71,10 @@ pub fn open_in(dir: &Path) -> Result<Opened> {
         let kind = fs.f_type;
         kind == TMPFS_MAGIC || kind == RAMFS_MAGIC
     });
+    // Programs whose files are limited (ulimit -f) write by mappings, within the file. Where it cannot be so long
+    // they page out less.
+    let may_have = limits::get(Resource::FileSize).map_or(0, |limit| limit.now);
+    let _ = ftruncate(&file, LENGTH.min(may_have));
     let direct = fcntl_getfl(&file)
         .and_then(|now| fcntl_setfl(&file, now | OFlags::DIRECT))
         .is_ok();

@@ -12,6 +12,8 @@
 //! A write that does not is forgotten: the segment is written again, by a plain system call, when
 //! its room is needed, and the error of that call counts.
 
+use farpage_sys::limits;
+
 use crate::DefaultPager;
 use crate::files::Place;
 use crate::gauges::add;
@@ -58,7 +60,8 @@ impl DefaultPager {
         };
         let begun = self.shared.files.fd(leaving.place.file).is_ok_and(|fd| {
             let bytes = self.shared.arena.read(leaving.slot);
-            ring.begin_write(fd, bytes, leaving.place.offset())
+            let end = leaving.place.offset() + bytes.len() as u64;
+            limits::allows_files_of(end) && ring.begin_write(fd, bytes, leaving.place.offset())
         });
         if begun {
             behind.leaving = Some(leaving);

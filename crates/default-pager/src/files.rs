@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use farpage_abi::{Control, SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SpillState, fds};
 use farpage_pagers::PagerError;
 use farpage_sys::file::{self, Fd};
-use farpage_sys::{Errno, Result, linux::general as g, time};
+use farpage_sys::{Errno, Result, limits, linux::general as g, time};
 
 /// Segments by which a file grows: 64 MiB.
 const GROWTH: u32 = 64;
@@ -212,6 +212,17 @@ impl Files {
     /// Writing failed: other files are tried first from now on.
     pub(crate) fn failed(&self, file: usize) {
         self.suspect.fetch_or(1 << file, Ordering::Relaxed);
+    }
+
+    /// Writes `parts`, one after another, from `offset` of a file on.
+    pub(crate) fn write(&self, file: usize, parts: &[&[u8]], offset: u64) -> Result<()> {
+        let fd = self.fd(file)?;
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        match limits::allows_files_of(offset + bytes as u64) {
+            true => file::pwritev_all(fd, parts, offset),
+            // The program's files are limited, not its memory.
+            false => file::write_mapped(fd, parts, offset),
+        }
     }
 
     /// Lets go of a segment; its disk space goes back when the file is being removed.

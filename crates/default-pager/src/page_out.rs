@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use farpage_abi::{ObjectId, PAGE_BYTES};
 use farpage_pagers::{PageOut, PagerError};
 use farpage_sys::buffer::Buffer;
-use farpage_sys::{Errno, crc32c, file};
+use farpage_sys::{Errno, crc32c};
 
 use crate::DefaultPager;
 use crate::codec::{Fast, KEEP_BYTES, ROOM_BYTES, is_zero};
@@ -319,7 +319,7 @@ impl DefaultPager {
         indices: &[u8],
         run: &SlotRun,
     ) -> Result<(), Errno> {
-        let fd = self.shared.files.fd(run.place.file)?;
+        let file = run.place.file;
         let offset = run.place.offset() + (run.first * PAGE_BYTES) as u64;
         let page = |index: &u8| chunk.pages[usize::from(*index)].bytes;
         let aligned = |index| (page(index).as_ptr() as usize).is_multiple_of(PAGE_BYTES);
@@ -328,13 +328,16 @@ impl DefaultPager {
             for (part, index) in parts.iter_mut().zip(indices) {
                 *part = page(index);
             }
-            return file::pwritev_all(fd, &parts[..indices.len()], offset);
+            return self
+                .shared
+                .files
+                .write(file, &parts[..indices.len()], offset);
         }
         let gathered = writer.gather.room(indices.len() * PAGE_BYTES);
         for (copy, index) in gathered.chunks_exact_mut(PAGE_BYTES).zip(indices) {
             copy.copy_from_slice(page(index));
         }
-        file::pwrite_all(fd, gathered, offset)
+        self.shared.files.write(file, &[gathered], offset)
     }
 
     fn finish_run(&self, chunk: Chunk<'_>, indices: &[u8], run: &SlotRun, written: bool) {

@@ -2,7 +2,7 @@
 
 use farpage_abi::{PAGE_BYTES, SEGMENT_BYTES};
 use farpage_pagers::PagerError;
-use farpage_sys::{Errno, file};
+use farpage_sys::Errno;
 
 use crate::DefaultPager;
 use crate::behind::{Behind, Leaving};
@@ -226,9 +226,10 @@ impl DefaultPager {
     }
 
     fn write_segment(&self, slot: usize, place: Place) -> Result<(), Errno> {
-        let fd = self.shared.files.fd(place.file)?;
         let bytes = self.shared.arena.read(slot);
-        file::pwrite_all(fd, &bytes, place.offset())
+        self.shared
+            .files
+            .write(place.file, &[&*bytes], place.offset())
     }
 
     /// Gives the memory of retired slots back to the system, without the lock.

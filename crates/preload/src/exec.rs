@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::ffi::CStr;
 
 use farpage_abi::fds;
 use farpage_sys::elf::{self, Image};
@@ -10,7 +9,7 @@ use farpage_sys::file::{self, Fd};
 use farpage_sys::join::NotTraced;
 use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::later;
-use farpage_sys::{Errno, Result, join, process, syscall};
+use farpage_sys::{Errno, Result, join, layout, process, syscall};
 
 use crate::frame::Frame;
 use crate::program::Reader;
@@ -92,8 +91,10 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
         None => image_of(&mut reader, call)?,
     };
     let looks_at_files = maps::exist() || shm::exist();
-    let is_seen_early =
-        looks_at_files || machine::is_said() || !sandbox::is_on() && later::are_there();
+    let is_seen_early = looks_at_files
+        || machine::is_said()
+        || layout::has_too_much_room()
+        || !sandbox::is_on() && later::are_there();
     if image == Image::Foreign && looks_at_files {
         return Err(refuse_foreign(&mut reader, call));
     }
@@ -106,6 +107,8 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
     given.environment(&mut reader, call.envp, with_agent)?;
     given.arguments(&mut reader, call.argv)?;
     let visitor = start::is_visitor();
+    // Undone where the program is not executed.
+    let _laid_out = (image != Image::Foreign).then(layout::prepare);
     let asked = if from_outside {
         Some(ask(&mut reader, call, visitor)?)
     } else {
@@ -179,10 +182,7 @@ fn image_of(reader: &mut Reader, call: &Call) -> Result<Image> {
     let opened = file::with_room(|| {
         if in_dir {
             // The descriptor may be good for nothing but executing: look at the file anew.
-            let mut name = alloc::format!("/proc/self/fd/{}", call.dir).into_bytes();
-            name.push(0);
-            CStr::from_bytes_until_nul(&name)
-                .map_or(Err(Errno::EBADF), |n| file::open(n, CLOEXEC, 0))
+            file::open(&file::path_of(Fd(call.dir)), CLOEXEC, 0)
         } else {
             open_at(call.dir, call.path)
         }

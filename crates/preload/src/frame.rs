@@ -138,7 +138,8 @@ impl Frame {
     /// What the sleep returned from which the call comes that was trapped now; `None`: from none.
     pub(crate) fn slept(&self) -> Option<Result<()>> {
         match (self.rax >> 32) as u32 ^ SLEPT {
-            0 => Some(Ok(())),
+            // A semaphore is told by 0, a descriptor that is ready by 1.
+            0 | 1 => Some(Ok(())),
             raw => {
                 let errno = (raw as i32)
                     .checked_neg()

@@ -62,7 +62,7 @@ fn goes(fd: usize) {
 
 /// The process whose memory the descriptor is of.
 fn process_of(fd: usize) -> Option<u32> {
-    let path = alloc::format!("/proc/self/fd/{fd}\0");
+    let path = file::path_of(file::Fd(fd as i32));
     let mut link = [0u8; 64];
     let to = link.as_mut_ptr();
     // SAFETY: a string, and room for as many bytes.

@@ -3,15 +3,17 @@
 
 use alloc::vec::Vec;
 
+use farpage_abi::PAGE_BYTES;
 use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, syscall};
 
+use crate::frame::Frame;
 use crate::maps::MappedFile;
 use crate::shm::Object;
 use crate::transfer::{Transfer, Way};
 use crate::trap::{Outcome, Sleep};
-use crate::{maps, program, shm, signals};
+use crate::{maps, program, sandbox, shm, signals};
 
 const BUFFER: usize = 256 << 10;
 const ESPIPE: Errno = Errno(29);
@@ -27,6 +29,8 @@ struct Side {
     /// Where the program has the offset, or 0: it goes by where the descriptor stands.
     offset: usize,
     status: Status,
+    /// How it was opened.
+    flags: u32,
     contents: Contents,
 }
 
@@ -44,10 +48,9 @@ enum Stop {
     Waits(Fd, u16),
 }
 
-/// `None` where Linux has the contents of both sides, and of other calls. `slept`: the call was made before,
-/// and this is how the sleep ended.
-pub(crate) fn call(number: u32, args: [usize; 6], slept: Option<Result<()>>) -> Option<Outcome> {
-    let [a, b, c, d, e, f] = args;
+/// `None` where Linux has the contents of both sides, and of other calls.
+pub(crate) fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
+    let [a, b, c, d, e, f] = frame.arguments();
     let (from, to, bytes, flags) = match number {
         g::__NR_sendfile => ((b, c), (a, 0), d, 0),
         g::__NR_splice => ((a, b), (c, d), e, f as u32),
@@ -60,74 +63,103 @@ pub(crate) fn call(number: u32, args: [usize; 6], slept: Option<Result<()>>) -> 
     if from.is_linuxs() && to.is_linuxs() {
         return None;
     }
-    // Linux splices with a pipe on one side, and sends from what can be mapped.
+    // What was sent before a sleep stands above the first descriptor, of which Linux takes the lower half.
+    let slept = frame.slept();
+    let mut before = 0;
+    if slept.is_some() {
+        before = frame.rdi >> 32;
+        frame.rdi &= u32::MAX as usize;
+    }
+    if let Some(Err(errno)) = slept
+        && (before > 0 || signals::interrupt_calls())
+    {
+        let sent = Some(before).filter(|before| *before > 0);
+        return Some(Outcome::Done(sent.ok_or(errno)));
+    }
+    let bytes = bytes.min(TRANSFER_MAX).saturating_sub(before);
+    let (more, end) = match check(number, &from, &to) {
+        _ if number == g::__NR_splice && bytes == 0 => (0, None),
+        Ok(()) => send(&from, &to, bytes, frame.mask),
+        Err(errno) => (0, Some(Stop::Failed(errno))),
+    };
+    let done = before + more;
+    // A pipe takes and gives what it can. Everywhere else all is sent, unless a signal comes.
+    let is_whole = number == g::__NR_sendfile && !to.is_pipe();
+    Some(match end {
+        Some(Stop::Waits(fd, events))
+            if (done == 0 || is_whole) && flags & NONBLOCK == 0 && waits(fd) =>
+        {
+            frame.rdi |= done << 32;
+            Outcome::Sleep(Sleep::Ready(fd, events))
+        }
+        Some(Stop::Waits(..)) if done == 0 => Outcome::Done(Err(Errno::EAGAIN)),
+        Some(Stop::Failed(errno)) if done == 0 => Outcome::Done(Err(errno)),
+        _ => Outcome::Done(Ok(done)),
+    })
+}
+
+/// What Linux refuses.
+fn check(number: u32, from: &Side, to: &Side) -> Result<()> {
+    // What the call does by itself others do here, which the program may have forbidden.
+    if sandbox::is_on() {
+        return Err(Errno::EINVAL);
+    }
+    if !from.may(g::O_RDONLY) || !to.may(g::O_WRONLY) {
+        return Err(Errno::EBADF);
+    }
+    if [from, to]
+        .iter()
+        .any(|side| side.is_pipe() && side.offset != 0)
+    {
+        return Err(ESPIPE);
+    }
+    // It splices with a pipe on one side, and sends from what can be mapped.
     let is_allowed = match number {
         g::__NR_sendfile => from.status.is_regular(),
         _ => from.is_pipe() || to.is_pipe(),
     };
-    if !is_allowed {
-        return Some(Outcome::Done(Err(Errno::EINVAL)));
+    match is_allowed && to.flags & g::O_APPEND == 0 {
+        true => Ok(()),
+        false => Err(Errno::EINVAL),
     }
-    if [&from, &to]
-        .into_iter()
-        .any(|side| side.is_pipe() && side.offset != 0)
-    {
-        return Some(Outcome::Done(Err(ESPIPE)));
-    }
-    if let Some(Err(errno)) = slept
-        && signals::interrupt_calls()
-    {
-        return Some(Outcome::Done(Err(errno)));
-    }
-    Some(match send(&from, &to, bytes.min(TRANSFER_MAX)) {
-        Ok(done) => Outcome::Done(Ok(done)),
-        Err(Stop::Failed(errno)) => Outcome::Done(Err(errno)),
-        Err(Stop::Waits(fd, _)) if flags & NONBLOCK != 0 || !waits(fd) => {
-            Outcome::Done(Err(Errno::EAGAIN))
-        }
-        Err(Stop::Waits(fd, events)) => Outcome::Sleep(Sleep::Ready(fd, events)),
-    })
 }
 
 fn waits(fd: Fd) -> bool {
     file::flags(fd).is_ok_and(|flags| flags & g::O_NONBLOCK == 0)
 }
 
-/// Sends until all is sent, or one side has no more, or would have to wait.
-fn send(from: &Side, to: &Side, bytes: usize) -> core::result::Result<usize, Stop> {
-    let (mut source, mut target) = (from.position()?, to.position()?);
+/// Sends until all is sent, or one side has no more or would have to wait, or a signal has come. How much, and
+/// why no more.
+fn send(from: &Side, to: &Side, bytes: usize, mask: u64) -> (usize, Option<Stop>) {
     let mut buffer = alloc::vec![0; BUFFER.min(bytes)];
     let mut done = 0;
-    let mut end = Ok(());
-    while done < bytes {
+    while done < bytes && (done == 0 || !signals::have_come(mask)) {
         let part = buffer.len().min(bytes - done);
-        let sent = from.take(source, &mut buffer[..part]).and_then(|got| {
-            // What a pipe has given cannot be put back.
-            let sent = to.put(target, &buffer[..got]);
-            sent.map(|sent| (got, sent))
-        });
-        match sent {
-            Ok((_, 0)) => break,
+        match step(from, to, &mut buffer[..part]) {
             Ok((got, sent)) => {
                 done += sent;
-                source = source.map(|at| at + sent);
-                target = target.map(|at| at + sent);
-                if got < part || sent < got {
+                if got < part || sent == 0 {
                     break;
                 }
             }
-            Err(stop) => {
-                end = Err(stop);
-                break;
-            }
+            Err(stop) => return (done, Some(stop)),
         }
     }
-    from.moved(source, done)?;
-    to.moved(target, done)?;
-    match end {
-        Err(stop) if done == 0 => Err(stop),
-        _ => Ok(done),
+    (done, None)
+}
+
+/// Sends what fits into the buffer: how much one side gave, and the other took.
+fn step(from: &Side, to: &Side, buffer: &mut [u8]) -> core::result::Result<(usize, usize), Stop> {
+    let (source, target) = (from.position()?, to.position()?);
+    if !to.status.is_regular() && !file::takes_at_once(to.fd) {
+        return Err(Stop::Waits(to.fd, POLLOUT));
     }
+    let got = from.take(source, buffer)?;
+    // What a pipe has given cannot be put back.
+    let sent = to.put(target, &buffer[..got])?;
+    from.moved(source.map(|at| at + sent), sent)?;
+    to.moved(target.map(|at| at + sent), sent)?;
+    Ok((got, sent))
 }
 
 impl From<Errno> for Stop {
@@ -145,12 +177,19 @@ impl Side {
             fd,
             offset,
             status: file::status(fd).ok()?,
+            flags: file::flags(fd).ok()?,
             contents: mapped.or_else(shared).unwrap_or(Contents::Linux),
         })
     }
 
     fn is_linuxs(&self) -> bool {
         matches!(self.contents, Contents::Linux)
+    }
+
+    /// True when it was opened for `how`, reading or writing.
+    fn may(&self, how: u32) -> bool {
+        let access = self.flags & g::O_ACCMODE;
+        self.flags & g::O_PATH == 0 && (access == how || access == g::O_RDWR)
     }
 
     fn is_pipe(&self) -> bool {
@@ -221,16 +260,32 @@ impl Side {
             (Contents::Mapped(file), Some(at)) if way == Way::Out => file.read_at(at, piece),
             // SAFETY: Linux reads or writes the buffer.
             (_, Some(at)) => unsafe { syscall!(at_a_place, fd, address, length, at) },
-            // SAFETY: as above.
-            (_, None) => unsafe {
-                syscall!(at_once, fd, piece.as_ptr(), 1, -1isize, 0, g::RWF_NOWAIT)
-            },
+            (_, None) => {
+                // SAFETY: as above.
+                let moved =
+                    unsafe { syscall!(at_once, fd, piece.as_ptr(), 1, -1isize, 0, g::RWF_NOWAIT) };
+                match moved {
+                    Err(Errno::EOPNOTSUPP) => self.when_ready(way, piece),
+                    moved => moved,
+                }
+            }
         };
         done.map_err(|errno| match errno {
             Errno::EAGAIN => Stop::Waits(self.fd, events),
-            // It cannot be asked without waiting: as a file that cannot be spliced.
-            Errno::EOPNOTSUPP => Stop::Failed(Errno::EINVAL),
             errno => Stop::Failed(errno),
         })
+    }
+
+    /// Where Linux cannot be asked not to wait (terminals, pipes with a name): no more than what is ready.
+    fn when_ready(&self, way: Way, [address, length]: [usize; 2]) -> Result<usize> {
+        let (number, is_ready) = match way {
+            Way::Out => (g::__NR_read, file::poll([self.fd], 0)? != 0),
+            Way::In => (g::__NR_write, file::takes_at_once(self.fd)),
+        };
+        if !is_ready {
+            return Err(Errno::EAGAIN);
+        }
+        // SAFETY: Linux reads or writes the buffer.
+        unsafe { syscall!(number, self.fd.0, address, length.min(PAGE_BYTES)) }
     }
 }

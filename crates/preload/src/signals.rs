@@ -122,13 +122,36 @@ pub(crate) fn program_action(signal: usize) -> Action {
 
 /// True when the program has a handler after which calls are not to go on.
 pub(crate) fn interrupt_calls() -> bool {
-    (1..SIGNALS).any(|signal| {
-        let mut known = Action::default();
-        // SAFETY: only reads what is set, into a structure of that size.
-        let asked = unsafe { syscall!(g::__NR_rt_sigaction, signal, 0, &raw mut known, 8) };
+    (1..SIGNALS).filter_map(set_action).any(|known| {
         let has_handler = known.handler != DEFAULT && known.handler != IGNORE;
-        asked.is_ok() && has_handler && known.flags & u64::from(g::SA_RESTART) == 0
+        has_handler && known.flags & u64::from(g::SA_RESTART) == 0
     })
+}
+
+/// What is set for a signal.
+fn set_action(signal: usize) -> Option<Action> {
+    let mut known = Action::default();
+    // SAFETY: only reads what is set, into a structure of that size.
+    let asked = unsafe { syscall!(g::__NR_rt_sigaction, signal, 0, &raw mut known, 8) };
+    asked.ok().map(|_| known)
+}
+
+/// True when a signal waits that does something to the program, whose own `mask` does not hold it back.
+pub(crate) fn have_come(mask: u64) -> bool {
+    const IGNORED: [u32; 4] = [g::SIGCHLD, g::SIGCONT, g::SIGURG, g::SIGWINCH];
+    let mut waiting = 0u64;
+    // SAFETY: writes eight bytes.
+    let asked = unsafe { syscall!(g::__NR_rt_sigpending, &raw mut waiting, 8) };
+    let waiting = waiting & !mask;
+    asked.is_ok()
+        && (1..SIGNALS).any(|signal| {
+            let does_something = || match set_action(signal).map(|known| known.handler) {
+                Some(DEFAULT) => !IGNORED.contains(&(signal as u32)),
+                Some(IGNORE) | None => false,
+                Some(_) => true,
+            };
+            waiting & 1 << (signal - 1) != 0 && does_something()
+        })
 }
 
 fn note(signal: usize, action: &Action) {

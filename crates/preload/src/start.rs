@@ -9,7 +9,7 @@ use farpage_abi::{Control, TaskSlot, fds};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::join::AgentConfig;
 use farpage_sys::linux::general as g;
-use farpage_sys::{Errno, Result, control, join, process, seccomp, syscall};
+use farpage_sys::{Errno, Result, control, join, layout, process, seccomp, syscall};
 
 use crate::frame::without_sigsys;
 use crate::{maps, memory, sandbox, signals, stacks};
@@ -38,9 +38,14 @@ pub extern "C" fn farpage_agent_init() {
     if seccomp::map_gate().is_err() {
         return;
     }
-    let Ok(control) = control::map(descriptor(fds::CONTROL)) else {
-        return;
+    let control = match control::map(descriptor(fds::CONTROL)) {
+        Ok(control) => control,
+        Err(Errno::ENOMEM) => fail(
+            "needs 1 GiB of addresses in each process, and the limit on them (ulimit -v) leaves less: raise it",
+        ),
+        Err(_) => return,
     };
+    layout::settle();
     CONTROL.store(core::ptr::from_ref(control).cast_mut(), Ordering::Release);
     PROCESS.store(process::id(), Ordering::Relaxed);
     if signals::install().is_err() {

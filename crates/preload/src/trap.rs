@@ -361,7 +361,7 @@ unsafe fn prepared(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
 /// # Safety
 /// As the call that the program made.
 unsafe fn of_files(number: u32, frame: &mut Frame) -> Option<Outcome> {
-    let sent = sending::call(number, frame.arguments(), frame.slept());
+    let sent = sending::call(number, frame);
     // SAFETY: both forwarded.
     let others = || unsafe { maps::call(number, frame).or_else(|| shm::call(number, frame)) };
     let done = sent.or_else(others);

@@ -1,9 +1,13 @@
 //! Descriptors and files.
 
+use alloc::ffi::CString;
 use core::ffi::CStr;
 
 use linux_raw_sys::general as g;
 
+use crate::limits::{self, Limit, Resource};
+use crate::mem;
+use crate::process;
 use crate::raw::{Errno, Result};
 use crate::syscall;
 
@@ -56,7 +60,8 @@ pub fn keep_at(fd: Fd, to: Fd) -> Fd {
     if let Ok(there) = move_to(fd, to, true) {
         return there;
     }
-    let least = limit().map_or(0, |limit| limit[0].saturating_sub(LAST));
+    let limit = limits::get(Resource::Descriptors);
+    let least = limit.map_or(0, |limit| limit.now.saturating_sub(LAST));
     // SAFETY: takes no pointer.
     match unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_DUPFD_CLOEXEC, least) } {
         Ok(high) => {
@@ -67,22 +72,6 @@ pub fn keep_at(fd: Fd, to: Fd) -> Fd {
     }
 }
 
-/// The limit on descriptor numbers: what holds now, and how far it may be raised.
-fn limit() -> Result<[u64; 2]> {
-    let mut limit = [0u64; 2];
-    // SAFETY: `limit` is a `struct rlimit64`.
-    unsafe {
-        syscall!(
-            g::__NR_prlimit64,
-            0,
-            g::RLIMIT_NOFILE,
-            0,
-            limit.as_mut_ptr()
-        )
-    }?;
-    Ok(limit)
-}
-
 /// Makes `call`; where no descriptor number is left, with a few more allowed meanwhile, if they can
 /// be.
 ///
@@ -91,25 +80,25 @@ fn limit() -> Result<[u64; 2]> {
 pub fn with_room<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     const MORE: u64 = 4;
     match call() {
-        Err(Errno::EMFILE) => with_higher_limit(limit()?[0] + MORE, call),
+        Err(Errno::EMFILE) => {
+            with_higher_limit(limits::get(Resource::Descriptors)?.now + MORE, call)
+        }
         other => other,
     }
 }
 
 /// Makes `call` while `wanted` descriptor numbers are allowed, if they can be.
 fn with_higher_limit<T>(wanted: u64, mut call: impl FnMut() -> Result<T>) -> Result<T> {
-    let before = limit()?;
-    let set = |limit: [u64; 2]| {
-        // SAFETY: `limit` is a `struct rlimit64`.
-        unsafe { syscall!(g::__NR_prlimit64, 0, g::RLIMIT_NOFILE, limit.as_ptr(), 0) }
-    };
-    if before[0] >= wanted {
+    let before = limits::get(Resource::Descriptors)?;
+    if before.now >= wanted {
         return Err(Errno::EBADF);
     }
-    set([wanted, before[1].max(wanted)]).map_err(|_| Errno::EMFILE)?;
+    let most = before.most.max(wanted);
+    let higher = Limit { now: wanted, most };
+    limits::set(Resource::Descriptors, higher).map_err(|_| Errno::EMFILE)?;
     let done = call();
     // Where the limit was raised by privilege this lowers it again.
-    let _ = set(before);
+    let _ = limits::set(Resource::Descriptors, before);
     done
 }
 
@@ -187,6 +176,38 @@ pub fn pread(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
         }
     }
     Ok(done)
+}
+
+/// Writes all of `parts`, one after another, at `offset` of a file that is long enough, by a mapping: whatever
+/// limit there is on the size of files.
+///
+/// # Errors
+/// As `mmap(2)`; `ENOSPC` when there is no room, or the file ends before.
+pub fn write_mapped(fd: Fd, parts: &[&[u8]], offset: u64) -> Result<()> {
+    const PAGE: usize = farpage_abi::PAGE_BYTES;
+    let total: usize = parts.iter().map(|part| part.len()).sum();
+    let lead = (offset % PAGE as u64) as usize;
+    let bytes = (lead + total).next_multiple_of(PAGE);
+    let prot = mem::PROT_READ | mem::PROT_WRITE;
+    // SAFETY: without MAP_FIXED nothing existing is touched.
+    let at = unsafe { mem::map(0, bytes, prot, mem::MAP_SHARED, fd, offset - lead as u64) }?;
+    let mut to = at + lead;
+    let done = parts.iter().try_for_each(|part| {
+        let (local, remote) = ([part.as_ptr() as usize, part.len()], [to, part.len()]);
+        let (local, remote) = (local.as_ptr(), remote.as_ptr());
+        let own = process::id();
+        // SAFETY: reads the part; what cannot be written in the mapping Linux tells.
+        let put = unsafe { syscall!(g::__NR_process_vm_writev, own, local, 1, remote, 1, 0) };
+        to += part.len();
+        match put {
+            Ok(put) if put == part.len() => Ok(()),
+            Ok(_) | Err(Errno::EFAULT) => Err(Errno::ENOSPC),
+            Err(errno) => Err(errno),
+        }
+    });
+    // SAFETY: made above, and nobody else knows it.
+    let _ = unsafe { mem::unmap(at, bytes) };
+    done
 }
 
 /// Has the page cache forget a range, as far as it is clean and nobody maps it.
@@ -481,10 +502,12 @@ pub fn seals(fd: Fd) -> u32 {
 /// # Errors
 /// As `open(2)`; `ENOENT` without `/proc`.
 pub fn open_again(fd: Fd, flags: u32) -> Result<Fd> {
-    let mut name = alloc::format!("/proc/self/fd/{}", fd.0).into_bytes();
-    name.push(0);
-    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
-    open(name, flags | g::O_CLOEXEC, 0)
+    open(&path_of(fd), flags | g::O_CLOEXEC, 0)
+}
+
+/// A path by which this thread finds what it has open. Other threads of its process may have other descriptors.
+pub fn path_of(fd: Fd) -> CString {
+    CString::new(alloc::format!("/proc/thread-self/fd/{}", fd.0)).unwrap_or_default()
 }
 
 /// As [`open_again`], owned.
@@ -565,9 +588,8 @@ pub fn read(fd: Fd, buffer: &mut [u8]) -> Result<usize> {
 /// # Errors
 /// As `open(2)` and `read(2)`.
 pub fn read_of_process<'a>(process: u32, name: &str, buffer: &'a mut [u8]) -> Result<&'a [u8]> {
-    let path = alloc::format!("/proc/{process}/{name}\0");
-    let path = CStr::from_bytes_until_nul(path.as_bytes()).unwrap_or_default();
-    let fd = open(path, g::O_CLOEXEC, 0)?;
+    let path = CString::new(alloc::format!("/proc/{process}/{name}")).unwrap_or_default();
+    let fd = with_room(|| open(&path, g::O_CLOEXEC, 0))?;
     let got = read(fd, buffer);
     close(fd);
     Ok(&buffer[..got?])

@@ -28,8 +28,11 @@ pub mod gate;
 pub mod guarded;
 pub mod ipc;
 pub mod join;
+#[cfg(target_arch = "x86_64")]
+pub mod layout;
 #[cfg(feature = "std")]
 pub mod lease;
+pub mod limits;
 #[cfg(feature = "std")]
 pub mod mapped;
 pub mod marks;

@@ -7,9 +7,10 @@ use farpage_abi::Control;
 use linux_raw_sys::general as g;
 
 use crate::file::{self, Fd};
+use crate::limits::{self, Limit, Resource};
 use crate::raw::{Errno, Result};
 use crate::seccomp::{self, Instruction};
-use crate::{join, mem, process, syscall};
+use crate::{join, layout, mem, process, syscall};
 
 /// A program to start, and what it is to find.
 pub struct Program<'a> {
@@ -25,6 +26,8 @@ pub struct Program<'a> {
     pub filter: &'a [Instruction],
     /// Signals that are blocked when it starts.
     pub signal_mask: u64,
+    /// The limit on the size of files that it has, where that is another than this process's.
+    pub file_size: Option<Limit>,
     /// It has no dynamic linker: the supervisor of this control block maps the agent into it.
     pub from_outside: Option<&'a Control>,
 }
@@ -148,11 +151,16 @@ fn become_program(
         }
     }
     default_action_for_sigpipe();
+    if let Some(limit) = program.file_size {
+        let _ = limits::set(Resource::FileSize, limit);
+    }
     // The filter traps `execve`: the program is executed from the gate.
     if let Err(errno) = seccomp::map_gate().and_then(|()| seccomp::install(program.filter)) {
         return (Step::Filter, errno);
     }
     let mut asked = None;
+    // Only the agent takes it back, which is there first where it comes from outside.
+    let laid_out = program.from_outside.map(|_| layout::prepare());
     if let Some(control) = program.from_outside {
         let slot = control.claim(process::id());
         asked = slot.filter(|slot| join::ask(control, *slot, process::thread_id()).is_ok());
@@ -167,6 +175,7 @@ fn become_program(
     if let (Some(control), Some(slot)) = (program.from_outside, asked) {
         join::cancel(control, slot);
     }
+    drop(laid_out);
     (Step::Execute, failed.err().unwrap_or(Errno::ENOEXEC))
 }
 
@@ -191,6 +200,7 @@ mod tests {
             places: &[],
             filter: &[],
             signal_mask: 0,
+            file_size: None,
             from_outside: None,
         }
     }

@@ -25,7 +25,7 @@ use farpage_abi::{SpillState, Tier, fds};
 use farpage_sys::elf::{self, Image};
 use farpage_sys::file::Fd;
 use farpage_sys::spawn::{Program, Step, spawn};
-use farpage_sys::{join, seccomp};
+use farpage_sys::{join, layout as program_layout, seccomp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getrlimit, pidfd_open, setrlimit,
@@ -93,8 +93,8 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
         .map(|arg| string(arg))
         .collect::<Result<_>>()?;
     // Before its dynamic linker opens anything, where opening is looked at.
-    let from_outside =
-        image == Image::Static || (prepared.looks_at_opening() && image != Image::Foreign);
+    let is_seen_early = prepared.looks_at_opening() || program_layout::has_too_much_room();
+    let from_outside = image == Image::Static || (is_seen_early && image != Image::Foreign);
     let environment = environment(fd_base, !from_outside, options.stdio)?;
     let filter = seccomp::filter(&seccomp::Params {
         fd_base,
@@ -112,6 +112,7 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
         places: &places,
         filter: &filter,
         signal_mask: prepared.signal_mask,
+        file_size: Some(prepared.file_size),
         from_outside: from_outside.then_some(control),
     });
     let pid = spawned.map_err(|(step, errno)| {

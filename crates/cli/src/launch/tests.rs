@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use farpage_abi::Control;
+use farpage_sys::limits::{self, Resource};
 use farpage_test_machine::until;
 
 use super::{Running, start};
@@ -50,6 +51,7 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
         control,
         control_fd,
         signal_mask: 0,
+        file_size: limits::get(Resource::FileSize).unwrap(),
         maps: None,
         shm: None,
     };

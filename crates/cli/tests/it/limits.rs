@@ -28,6 +28,101 @@ fn written(name: &str, bytes: &[u8], mode: u32) -> String {
     path.display().to_string()
 }
 
+/// Runs `program` in a shell after `ulimit`, and `farpage run` before or after that, as each user. Where it is after,
+/// the limit is on farpage, too. All must say what the program says without it.
+fn same_with_limits(ulimit: &str, program: &[&str]) {
+    let farpage = farpage();
+    let under = [
+        &farpage, "run", "--quiet", "--ram", "24M", "--spill", "/tmp", "--",
+    ];
+    let limited = format!("{ulimit}; exec \"$@\"");
+    let shell = ["bash", "-c", &limited, "bash"];
+    let bare = run(&[&shell, program].concat());
+    assert!(bare.status.success(), "{bare:?}");
+    for user in users() {
+        for line in [
+            [user, &under[..], &shell, program].concat(),
+            [user, &shell[..], &under, program].concat(),
+        ] {
+            let ran = run(&line);
+            assert!(ran.status.success(), "{line:?}: {ran:?}");
+            assert_eq!(said(&ran), "", "{line:?}");
+            assert_eq!(ran.stdout, bare.stdout, "{line:?}");
+        }
+    }
+}
+
+#[test]
+fn a_stack_without_a_limit_is_one() {
+    let programs = [
+        compile("limited.c", "limited", &[]),
+        compile("limited.c", "limited-static", &["-static"]),
+    ];
+    for program in &programs {
+        same_with_limits("ulimit -s unlimited", &[program, "stack"]);
+        // Libraries from the bottom up.
+        same_with_limits("ulimit -s unlimited", &["setarch", "-L", program, "stack"]);
+    }
+}
+
+#[test]
+fn a_limit_on_files_is_none_on_memory() {
+    let program = compile("limited.c", "limited-files", &[]);
+    same_with_limits("ulimit -S -f 100", &[&program, "files", "102400"]);
+    let farpage = farpage();
+    let inside = [
+        "bash",
+        "-c",
+        "ulimit -f 100; exec \"$@\"",
+        "bash",
+        &program,
+        "files",
+        "102400",
+    ];
+    let under = [
+        &farpage, "run", "--quiet", "--ram", "24M", "--spill", "/tmp", "--",
+    ];
+    for user in users() {
+        let ran = run(&[user, &under[..], &inside].concat());
+        assert!(
+            ran.status.success() && ran.stderr.is_empty(),
+            "as {user:?}: {ran:?}"
+        );
+    }
+    // Who cannot raise it is told.
+    let other = users().last().unwrap();
+    let limited = ["bash", "-c", "ulimit -f 100; exec \"$@\"", "bash"];
+    let ran = run(&[other, &limited[..], &under, &["true"]].concat());
+    assert_eq!(ran.status.code(), Some(125), "{ran:?}");
+    assert_eq!(
+        said(&ran),
+        "farpage: cannot run: files may have no more than 100 KiB here, and farpage needs 1.00 GiB; raise the \
+         limit (ulimit -f), or give it to the program alone: farpage run -- bash -c 'ulimit -f 100; exec PROGRAM'\n"
+    );
+}
+
+#[test]
+fn too_few_addresses_are_told() {
+    let farpage = farpage();
+    let inside = "ulimit -v 400000; exec true";
+    let words = [
+        &farpage, "run", "--quiet", "--ram", "64M", "--", "bash", "-c", inside,
+    ];
+    let ran = run(&words);
+    let said = said(&ran);
+    assert!(
+        !ran.status.success() && said.starts_with("farpage: process "),
+        "{ran:?}"
+    );
+    assert!(
+        said.ends_with(
+            " is killed: farpage needs 1 GiB of addresses in each process, and the limit on them (ulimit -v) \
+             leaves less: raise it\n"
+        ),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_setuid_program_is_refused_where_it_would_get_no_privilege() {
     let program = written("set-id", &fs::read("/bin/true").unwrap(), 0o4755);

@@ -135,7 +135,8 @@ static void sends(int pipes) {
   while (offset < (off_t)size) {
     ssize_t sent = pipes ? splice(fd, &offset, ends[1], NULL, size, 0)
                          : sendfile(ends[1], fd, &offset, size);
-    CHECK(sent > 0);
+    // A socket takes all, as the reader makes room.
+    CHECK(pipes ? sent > 0 : sent == (ssize_t)size);
   }
   void *got;
   CHECK(pthread_join(reader, &got) == 0 && memcmp(got, want, size) == 0);
@@ -159,7 +160,8 @@ static void sends(int pipes) {
   CHECK(last == -1 && errno == EAGAIN);
   FAILS(sendfile(ends[1], fd, (off_t *)8, 10), EFAULT);
   FAILS(sendfile(fd, fd, NULL, 10), EBADF);
-  FAILS(splice(fd, NULL, fd, NULL, 10, 0), EINVAL);
+  FAILS(splice(fd, NULL, fd, NULL, 10, 0), EBADF);
+  CHECK(splice(fd, NULL, ends[1], NULL, 0, 0) == 0);
   int sink = open("/dev/null", O_WRONLY);
   offset = 1;
   CHECK(sendfile(sink, fd, &offset, 100) == 100 && offset == 101);

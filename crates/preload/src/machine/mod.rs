@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use farpage_abi::{Control, PAGE_BYTES, TaskSlot};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
-use farpage_sys::{Result, syscall};
+use farpage_sys::{Errno, Result, limits, syscall};
 
 use crate::program::{self, Reader};
 use crate::{sandbox, start};
@@ -41,7 +41,7 @@ pub(crate) fn call(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
     let (control, total) = said()?;
     let memory = || Memory {
         total,
-        used: used(control),
+        taken: used(control),
     };
     if number == g::__NR_sysinfo {
         return Some(sysinfo(args[0], memory()));
@@ -82,7 +82,7 @@ impl Opening {
             g::__NR_openat => (a, b, c as u32, None),
             g::__NR_openat2 if d == size_of::<How>() => {
                 let how = program::read::<How>(c).ok()?;
-                (a, b, how[0] as u32, Some(how))
+                (a, b, u32::try_from(how[0]).ok()?, Some(how))
             }
             _ => return None,
         };
@@ -128,22 +128,17 @@ impl Opening {
 
     fn make(&self, memory: impl Fn() -> Memory) -> Result<usize> {
         let fd = self.open(self.flags)?;
-        match self.replace(fd, memory) {
-            Ok(()) => Ok(fd.0 as usize),
-            Err(errno) => {
-                file::close(fd);
-                Err(errno)
-            }
-        }
+        // Where no other file can be made, Linux's is better than none.
+        let _ = self.replace(fd, memory);
+        Ok(fd.0 as usize)
     }
 
     /// Makes `fd` a file with other figures.
     fn replace(&self, fd: Fd, memory: impl Fn() -> Memory) -> Result<()> {
-        // One that cannot be read tells the program so by itself.
-        let Ok(before) = contents(fd) else {
-            return Ok(());
-        };
-        let after = self.text.rewritten(&before, memory());
+        let after = self.text.rewritten(&contents(fd)?, memory());
+        if !limits::allows_files_of(after.len() as u64) {
+            return Err(Errno::EFBIG);
+        }
         let made = file::with_room(|| file::memfd(c"memory", g::MFD_CLOEXEC))?;
         let again = file::pwrite_all(made, &after, 0)
             .and_then(|()| file::with_room(|| file::open_again(made, g::O_RDONLY)));
@@ -168,28 +163,46 @@ fn contents(fd: Fd) -> Result<Vec<u8>> {
 
 /// What the programs of the run use: memory of their own, and pages that are out.
 fn used(control: &Control) -> u64 {
-    let used_by = |task: &TaskSlot| {
-        let counters = &task.counters;
-        let out =
-            counters.compressed_from_bytes.load(Relaxed) + counters.spilled_bytes.load(Relaxed);
-        let managed = counters.resident_bytes.load(Relaxed);
-        match task.pid.load(Relaxed) {
-            0 => 0,
-            process => out + own_bytes(process).unwrap_or(0).max(managed),
-        }
+    let tasks = || {
+        let tasks = control.slots().iter();
+        tasks.filter(|task| task.pid.load(Relaxed) != 0)
     };
-    control.slots().iter().map(used_by).sum()
+    let is_alone = tasks().nth(1).is_none();
+    tasks().map(|task| used_by(task, is_alone)).sum()
+}
+
+/// What a process uses; of what it has in common with others its part, unless it is alone.
+fn used_by(task: &TaskSlot, is_alone: bool) -> u64 {
+    let counters = &task.counters;
+    let process = task.pid.load(Relaxed);
+    let in_memory = match is_alone {
+        _ if sandbox::is_on() => None,
+        true => all_of(process),
+        false => part_of(process),
+    };
+    // The compressed tier is memory of the process, too.
+    let tier = counters.compressed_bytes.load(Relaxed);
+    let managed = counters.resident_bytes.load(Relaxed);
+    let in_memory = in_memory.map_or(managed, |bytes| bytes.saturating_sub(tier).max(managed));
+    in_memory + counters.compressed_from_bytes.load(Relaxed) + counters.spilled_bytes.load(Relaxed)
 }
 
 /// Memory that a process has for itself. `None` where that cannot be asked.
-fn own_bytes(process: u32) -> Option<u64> {
-    if sandbox::is_on() {
-        return None;
-    }
+fn all_of(process: u32) -> Option<u64> {
     let mut text = [0; 128];
     let text = file::read_of_process(process, "statm", &mut text).ok()?;
     let mut numbers = core::str::from_utf8(text).ok()?.split(' ').skip(1);
     let mut next = || numbers.next()?.parse::<u64>().ok();
     let (resident, shared) = (next()?, next()?);
     Some(resident.saturating_sub(shared) * PAGE_BYTES as u64)
+}
+
+/// As [`all_of`]; a page that several have counts in parts.
+fn part_of(process: u32) -> Option<u64> {
+    let mut text = [0; 1024];
+    let text = file::read_of_process(process, "smaps_rollup", &mut text).ok()?;
+    let mut lines = core::str::from_utf8(text).ok()?.lines();
+    let kib = lines.find_map(|line| line.strip_prefix("Pss_Anon:"))?;
+    let kib: u64 = kib.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib << 10)
 }

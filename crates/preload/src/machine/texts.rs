@@ -13,16 +13,29 @@ const FUSE: u64 = 0x6573_5546;
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
     pub(super) total: u64,
-    pub(super) used: u64,
+    /// Perhaps more than all.
+    pub(super) taken: u64,
 }
 
 impl Memory {
     pub(super) fn free(self) -> u64 {
-        self.total.saturating_sub(self.used)
+        self.total.saturating_sub(self.taken)
     }
 
-    fn taken(self) -> u64 {
+    fn used(self) -> u64 {
         self.total - self.free()
+    }
+
+    /// The figure of that name, if there is another than Linux's.
+    fn figure(self, known: &[(Figure, &[&str])], name: &str) -> Option<u64> {
+        let mut known = known.iter();
+        let (figure, _) = known.find(|(_, names)| names.contains(&name))?;
+        Some(match figure {
+            Figure::Total => self.total,
+            Figure::Free => self.free(),
+            Figure::Used => self.used(),
+            Figure::Otherwise => 0,
+        })
     }
 }
 
@@ -31,7 +44,7 @@ impl Memory {
 pub(super) enum Text {
     /// A line for each kind of memory, in KiB.
     Meminfo,
-    /// A line for each figure of a cgroup of version 1.
+    /// A line for each figure of a cgroup.
     Stat,
     /// A number of bytes: all.
     Total,
@@ -45,49 +58,120 @@ pub(super) enum Text {
 
 const FILES: &[(&[u8], Text)] = &[
     (b"meminfo", Text::Meminfo),
+    (b"memory.stat", Text::Stat),
     (b"memory.max", Text::Total),
     (b"memory.high", Text::NoLimit),
     (b"memory.current", Text::Used),
+    (b"memory.peak", Text::Used),
     (b"memory.swap.max", Text::None),
+    (b"memory.swap.high", Text::NoLimit),
     (b"memory.swap.current", Text::None),
     (b"memory.limit_in_bytes", Text::Total),
-    (b"memory.memsw.limit_in_bytes", Text::Total),
     (b"memory.usage_in_bytes", Text::Used),
+    (b"memory.max_usage_in_bytes", Text::Used),
+    (b"memory.memsw.limit_in_bytes", Text::Total),
     (b"memory.memsw.usage_in_bytes", Text::Used),
-    (b"memory.stat", Text::Stat),
+    (b"memory.memsw.max_usage_in_bytes", Text::Used),
 ];
 
-/// Lines of `meminfo` about memory that is used otherwise than by programs: none of it is said to be.
-const USED_OTHERWISE: &[&[u8]] = &[
-    b"Buffers",
-    b"Cached",
-    b"SwapCached",
-    b"Inactive",
-    b"Inactive(anon)",
-    b"Active(file)",
-    b"Inactive(file)",
-    b"Unevictable",
-    b"Mlocked",
-    b"SwapTotal",
-    b"SwapFree",
-    b"Zswap",
-    b"Zswapped",
-    b"Dirty",
-    b"Writeback",
-    b"Mapped",
-    b"Shmem",
-    b"KReclaimable",
-    b"Slab",
-    b"SReclaimable",
-    b"SUnreclaim",
-    b"KernelStack",
-    b"PageTables",
-    b"SecPageTables",
-    b"AnonHugePages",
-    b"ShmemHugePages",
-    b"ShmemPmdMapped",
-    b"FileHugePages",
-    b"FilePmdMapped",
+/// What a figure is of.
+#[derive(Clone, Copy)]
+enum Figure {
+    Total,
+    Free,
+    /// What programs use: it is all that is used.
+    Used,
+    /// What is used otherwise: nothing is said to be.
+    Otherwise,
+}
+
+const OF_MEMINFO: &[(Figure, &[&str])] = &[
+    (Figure::Total, &["MemTotal", "CommitLimit"]),
+    (Figure::Free, &["MemFree", "MemAvailable"]),
+    (
+        Figure::Used,
+        &["Active", "Active(anon)", "AnonPages", "Committed_AS"],
+    ),
+    (
+        Figure::Otherwise,
+        &[
+            "Buffers",
+            "Cached",
+            "SwapCached",
+            "Inactive",
+            "Inactive(anon)",
+            "Active(file)",
+            "Inactive(file)",
+            "Unevictable",
+            "Mlocked",
+            "SwapTotal",
+            "SwapFree",
+            "Zswap",
+            "Zswapped",
+            "Dirty",
+            "Writeback",
+            "Mapped",
+            "Shmem",
+            "KReclaimable",
+            "Slab",
+            "SReclaimable",
+            "SUnreclaim",
+            "KernelStack",
+            "PageTables",
+            "SecPageTables",
+            "AnonHugePages",
+            "ShmemHugePages",
+            "ShmemPmdMapped",
+            "FileHugePages",
+            "FilePmdMapped",
+        ],
+    ),
+];
+
+/// Of both versions. In version 1 some have `total_` before them.
+const OF_STAT: &[(Figure, &[&str])] = &[
+    (
+        Figure::Total,
+        &["hierarchical_memory_limit", "hierarchical_memsw_limit"],
+    ),
+    (Figure::Used, &["anon", "rss", "active_anon"]),
+    (
+        Figure::Otherwise,
+        &[
+            "cache",
+            "rss_huge",
+            "mapped_file",
+            "dirty",
+            "writeback",
+            "swap",
+            "file",
+            "kernel",
+            "kernel_stack",
+            "pagetables",
+            "sec_pagetables",
+            "percpu",
+            "sock",
+            "vmalloc",
+            "shmem",
+            "zswap",
+            "zswapped",
+            "file_mapped",
+            "file_dirty",
+            "file_writeback",
+            "swapcached",
+            "anon_thp",
+            "file_thp",
+            "shmem_thp",
+            "inactive_anon",
+            "inactive_file",
+            "active_file",
+            "unevictable",
+            "slab_reclaimable",
+            "slab_unreclaimable",
+            "slab",
+            "hugetlb",
+        ],
+    ),
 ];
 
 impl Text {
@@ -115,7 +199,7 @@ impl Text {
             Self::Meminfo => by_lines(before, |line| meminfo(line, memory)),
             Self::Stat => by_lines(before, |line| stat(line, memory)),
             Self::Total => number(memory.total),
-            Self::Used => number(memory.taken()),
+            Self::Used => number(memory.used()),
             Self::None => number(0),
             Self::NoLimit => b"max\n".to_vec(),
         }
@@ -123,10 +207,10 @@ impl Text {
 }
 
 /// Puts another line in the place of each for which there is one.
-fn by_lines(before: &[u8], other: impl Fn(&[u8]) -> Option<String>) -> Vec<u8> {
+fn by_lines(before: &[u8], other: impl Fn(&str) -> Option<String>) -> Vec<u8> {
     let mut after = Vec::with_capacity(before.len());
     for line in before.split_inclusive(|byte| *byte == b'\n') {
-        match other(line) {
+        match core::str::from_utf8(line).ok().and_then(&other) {
             Some(other) => after.extend_from_slice(other.as_bytes()),
             None => after.extend_from_slice(line),
         }
@@ -134,28 +218,18 @@ fn by_lines(before: &[u8], other: impl Fn(&[u8]) -> Option<String>) -> Vec<u8> {
     after
 }
 
-fn meminfo(line: &[u8], memory: Memory) -> Option<String> {
-    let end = line.iter().position(|byte| *byte == b':')?;
-    let name = &line[..end];
-    let bytes = match name {
-        b"MemTotal" | b"CommitLimit" => memory.total,
-        b"MemFree" | b"MemAvailable" => memory.free(),
-        b"Active" | b"Active(anon)" | b"AnonPages" | b"Committed_AS" => memory.taken(),
-        _ if USED_OTHERWISE.contains(&name) => 0,
-        _ => return None,
-    };
-    let name = String::from_utf8_lossy(&line[..=end]);
+fn meminfo(line: &str, memory: Memory) -> Option<String> {
+    let (name, _) = line.split_once(':')?;
+    let bytes = memory.figure(OF_MEMINFO, name)?;
+    let name = alloc::format!("{name}:");
     Some(alloc::format!("{name:<16}{:>8} kB\n", bytes >> 10))
 }
 
-fn stat(line: &[u8], memory: Memory) -> Option<String> {
-    let name = line.split(|byte| *byte == b' ').next()?;
-    let name = core::str::from_utf8(name).ok()?;
-    let is_limit = matches!(
-        name,
-        "hierarchical_memory_limit" | "hierarchical_memsw_limit"
-    );
-    is_limit.then(|| alloc::format!("{name} {}\n", memory.total))
+fn stat(line: &str, memory: Memory) -> Option<String> {
+    let (name, _) = line.split_once(' ')?;
+    let figure = name.strip_prefix("total_").unwrap_or(name);
+    let bytes = memory.figure(OF_STAT, figure)?;
+    Some(alloc::format!("{name} {bytes}\n"))
 }
 
 #[cfg(test)]
@@ -164,7 +238,7 @@ mod tests {
 
     const MEMORY: Memory = Memory {
         total: 8 << 30,
-        used: 3 << 20,
+        taken: 3 << 20,
     };
 
     fn after(path: &str, before: &str) -> String {
@@ -194,22 +268,28 @@ mod tests {
         ] {
             assert_eq!(after(total, "max\n"), "8589934592\n");
         }
-        for used in ["memory.current", "memory.usage_in_bytes"] {
+        for used in ["memory.current", "memory.peak", "memory.usage_in_bytes"] {
             assert_eq!(after(used, "12345678901\n"), "3145728\n");
         }
         for swap in ["memory.swap.max", "memory.swap.current"] {
             assert_eq!(after(swap, "max\n"), "0\n");
         }
         assert_eq!(after("memory.high", "1048576\n"), "max\n");
-        let stat = "cache 1\nhierarchical_memory_limit 9223372036854771712\ntotal_rss 5\n";
-        let wanted = "cache 1\nhierarchical_memory_limit 8589934592\ntotal_rss 5\n";
+        let stat = "cache 1\nrss 2\npgfault 9\nhierarchical_memory_limit 9223372036854771712\ntotal_rss 5\n\
+                    total_inactive_file 6\n";
+        let wanted = "cache 0\nrss 3145728\npgfault 9\nhierarchical_memory_limit 8589934592\n\
+                      total_rss 3145728\ntotal_inactive_file 0\n";
         assert_eq!(after("/sys/fs/cgroup/memory/a/memory.stat", stat), wanted);
+        let stat =
+            "anon 77\nfile 12345678901\ninactive_file 12345678901\nworkingset_refault_anon 7\n";
+        let wanted = "anon 3145728\nfile 0\ninactive_file 0\nworkingset_refault_anon 7\n";
+        assert_eq!(after("/sys/fs/cgroup/a/memory.stat", stat), wanted);
     }
 
     #[test]
     fn more_than_there_is_leaves_nothing() {
         let memory = Memory {
-            used: 9 << 30,
+            taken: 9 << 30,
             ..MEMORY
         };
         assert_eq!(memory.free(), 0);

@@ -4,8 +4,6 @@
 //! folder followed, after `.`, `..` and doubled slashes are taken out of it by their names. Links
 //! elsewhere in it are not followed: what they lead to is not asked for.
 
-use core::ffi::CStr;
-
 use farpage_abi::fds;
 use farpage_abi::maps::{Maps, PATH_MAX};
 use farpage_sys::linux::general as g;
@@ -90,11 +88,8 @@ fn open(file: usize, flags: usize) -> Result<usize> {
         return Err(Errno::EROFS);
     }
     // Opened anew, for a position of its own.
-    let mut name = alloc::format!("/proc/self/fd/{}", mapped(file).0).into_bytes();
-    name.push(0);
-    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
-    let how = flags & (g::O_NONBLOCK | g::O_PATH) | g::O_CLOEXEC;
-    let opened = file::open(name, how, 0).inspect_err(|errno| {
+    let how = flags & (g::O_NONBLOCK | g::O_PATH);
+    let opened = file::open_again(mapped(file), how).inspect_err(|errno| {
         if *errno == Errno::ENOENT {
             super::say("mapped files cannot be opened without /proc; mount it");
         }
@@ -177,8 +172,7 @@ fn folder(dir: i32, to: &mut [u8; 2 * PATH_MAX]) -> Option<usize> {
         // SAFETY: the buffer has that many bytes.
         unsafe { syscall!(g::__NR_getcwd, at, PATH_MAX) }.ok()? - 1
     } else {
-        let mut name = alloc::format!("/proc/self/fd/{dir}").into_bytes();
-        name.push(0);
+        let name = file::path_of(file::Fd(dir));
         // SAFETY: a string of ours, and a buffer of that many bytes.
         unsafe { syscall!(g::__NR_readlink, name.as_ptr(), at, PATH_MAX) }.ok()?
     };
