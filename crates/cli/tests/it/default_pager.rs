@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use farpage_services::{PagingSpace, Shared};
@@ -19,6 +19,7 @@ const PAGE_WORDS: usize = 512;
 struct Process {
     child: Started,
     output: BufReader<ChildStdout>,
+    errors: BufReader<ChildStderr>,
 }
 
 impl Process {
@@ -29,7 +30,12 @@ impl Process {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = Started::new(&mut command);
         let output = BufReader::new(child.stdout.take().unwrap());
-        let mut process = Self { child, output };
+        let errors = BufReader::new(child.stderr.take().unwrap());
+        let mut process = Self {
+            child,
+            output,
+            errors,
+        };
         let line = process.line();
         let said = format!("process {} is the default pager", process.child.id());
         assert!(line.contains(&said), "{line}");
@@ -48,22 +54,27 @@ impl Process {
         assert!(line.contains("came from the one before"), "{line}");
     }
 
+    /// Waits until it complains of this.
+    fn complains(&mut self, of: &str) {
+        let mut lines = self.errors.by_ref().lines();
+        assert!(
+            lines.any(|line| line.unwrap().contains(of)),
+            "not a word of: {of}"
+        );
+    }
+
     fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args([signal, &pid]).status();
         assert!(sent.unwrap().success());
     }
 
-    /// It ends well, and says that another has its pages. Returns what it complained of.
-    fn ends_replaced(mut self) -> String {
+    /// It ends well, and says that another has its pages.
+    fn ends_replaced(mut self) {
         let mut said = String::new();
         self.output.read_to_string(&mut said).unwrap();
         assert!(said.contains("has all pages"), "{said}");
         assert!(self.child.wait().unwrap().success());
-        let mut complaints = String::new();
-        let mut errors = self.child.stderr.take().unwrap();
-        errors.read_to_string(&mut complaints).unwrap();
-        complaints
     }
 }
 
@@ -90,6 +101,15 @@ fn check(shared: &Shared, number: usize, version: u64) {
     for (index, found) in page(shared, number).iter().enumerate() {
         let found = found.load(Ordering::Relaxed);
         assert_eq!(found, word(number, version, index), "page {number}");
+    }
+}
+
+/// Tells who uses the pages to end, also when the test fails before.
+struct Until<'a>(&'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -121,6 +141,7 @@ fn pages_move_to_a_process_to_another_and_back_while_they_are_used() {
     let shared = up.host().create("grid", 48 * MIB as u64).unwrap();
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let until_now = Until(&ends);
         let user = scope.spawn(|| use_it(&shared, &ends));
         until("pages are out", || space(&up).files[0].used_bytes > 8 << 20);
         let mut first = Process::start(&up, &["--compressed", "4M"]);
@@ -140,7 +161,7 @@ fn pages_move_to_a_process_to_another_and_back_while_they_are_used() {
         assert_eq!((now.process, now.is_moving), (None, false));
         assert!(now.files[0].used_bytes > 8 << 20, "{:?}", now.files);
         assert!(now.died.is_empty() && now.unreadable_pages == 0);
-        ends.store(true, Ordering::Relaxed);
+        drop(until_now);
         user.join().unwrap();
     });
 }
@@ -151,19 +172,21 @@ fn one_without_room_leaves_the_rest_where_it_is() {
     let shared = up.host().create("grid", 48 * MIB as u64).unwrap();
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let until_now = Until(&ends);
         let user = scope.spawn(|| use_it(&shared, &ends));
         until("pages are out", || {
             space(&up).files[0].used_bytes > 16 << 20
         });
-        let small = Process::start(&up, &["--compressed", "0", "--spill-limit", "8M"]);
-        until("it is full", || {
-            let now = space(&up);
-            now.is_moving && now.files[0].used_bytes >= 7 << 20
-        });
+        let mut small = Process::start(&up, &["--compressed", "0", "--spill-limit", "8M"]);
+        small.complains("the paging files are full");
+        let now = space(&up);
+        assert!(
+            now.is_moving && now.files[0].used_bytes >= 7 << 20,
+            "{now:?}"
+        );
         small.signal("-INT");
-        let said = small.ends_replaced();
-        assert!(said.contains("the paging files are full"), "{said}");
-        ends.store(true, Ordering::Relaxed);
+        small.ends_replaced();
+        drop(until_now);
         user.join().unwrap();
     });
 }
