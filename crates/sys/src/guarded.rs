@@ -55,7 +55,8 @@ pub struct Guarded {
 
 impl Guarded {
     /// Reserves `bytes` bytes at a multiple of `align`, both powers of two from a page on. Nothing
-    /// is mapped yet.
+    /// is mapped yet. Neither its start nor its end is an end of other memory, so an address tells
+    /// what it is in.
     ///
     /// # Errors
     /// As `mmap(2)`; `EMFILE` when the process has too many; `EBUSY` when somebody else answers
@@ -66,11 +67,11 @@ impl Guarded {
         if !signal::is_answering_sigbus() {
             return Err(Errno::EBUSY);
         }
-        let length = bytes + align - PAGE;
+        let length = PAGE + align + bytes;
         let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
         // SAFETY: nothing existing is touched.
         let start = unsafe { mem::map(0, length, mem::PROT_NONE, flags, Fd(-1), 0) }?;
-        let at = start.next_multiple_of(align);
+        let at = (start + PAGE).next_multiple_of(align);
         let is_taken = |range: &&Range| {
             let taken = range
                 .at
@@ -281,6 +282,24 @@ mod tests {
     use super::*;
     use crate::{file, memory_file};
     use std::os::fd::{AsFd, AsRawFd};
+
+    #[test]
+    fn no_other_memory_begins_where_a_range_ends() {
+        for align in [PAGE, 8 * PAGE] {
+            // Linux puts each below the one before, and one of them there where its start is aligned.
+            let pages: [_; 8] = core::array::from_fn(|_| {
+                let range = Guarded::reserve(8 * PAGE, align).unwrap();
+                (range, mem::map_anonymous(PAGE).unwrap())
+            });
+            for (range, page) in &pages {
+                let (start, length) = range.reserved;
+                assert!(start + PAGE <= range.at && range.at.is_multiple_of(align));
+                assert!(range.at + range.bytes + PAGE <= start + length);
+                // SAFETY: mapped here, and not used.
+                unsafe { mem::unmap(*page, PAGE) }.unwrap();
+            }
+        }
+    }
 
     #[test]
     fn what_a_file_loses_is_zeros_and_known() {

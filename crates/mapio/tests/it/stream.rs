@@ -206,6 +206,27 @@ fn a_map_of_a_file_that_is_cut_off_is_zeros_and_says_so() {
     assert!(seen[5000..].iter().all(|&byte| byte == 0));
 }
 
+/// Once the buffer lay just behind the mapped part of a file, so that its first byte was taken for that part's end.
+#[test]
+fn a_stream_is_where_it_is_wherever_its_buffer_lies() {
+    const CHUNK: u64 = 4 << 20;
+    const ALIGNED_PAGES: usize = (2 << 20) / 4096;
+    let folder = folder();
+    let path = folder.path().join("zeros");
+    File::create(&path).unwrap().set_len(CHUNK).unwrap();
+    // What is mapped later lies a page lower each time.
+    let pages = (0..ALIGNED_PAGES).map(|_| farpage_sys::mem::map_anonymous(4096).unwrap());
+    for page in pages {
+        let mut stream = Stream::open(&path, "r").unwrap();
+        read_exactly(&mut stream, 600_000);
+        assert_eq!(stream.read_byte().unwrap(), Some(0));
+        for at in [1_000_000, 1_048_576] {
+            assert_eq!(stream.seek(SeekFrom::Start(at)).unwrap(), at);
+            assert_eq!(stream.stream_position().unwrap(), at, "{page:#x}");
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Call {
     Byte(usize),
