@@ -69,12 +69,13 @@ impl Kernel {
         state.unpin(all);
         self.all_locked.store(false, Ordering::Relaxed);
         self.drop_uninherited(&mut state);
+        // What is open is of the parent's memory.
+        let parents = [self.uffd().0, self.take_pagemap()];
         if !self.is_active() {
             return Ok(());
         }
-        // The parent's: a program may have used all descriptor numbers but these.
-        file::close(self.uffd().0);
-        file::close(self.pagemap());
+        // Closed first: a program may have used all descriptor numbers but these.
+        parents.into_iter().for_each(file::close);
         self.open()?;
         self.register_all(&state)
     }

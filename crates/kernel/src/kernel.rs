@@ -10,7 +10,7 @@ use farpage_pagers::Pager;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::futex::{Event, Mutex};
 use farpage_sys::uffd::{self, Uffd, features};
-use farpage_sys::{Errno, mem};
+use farpage_sys::{Errno, mem, pagemap};
 
 use crate::account::Account;
 use crate::hold::Holds;
@@ -31,6 +31,7 @@ pub enum OnLoss {
     Poison,
 }
 
+const NO_FD: Fd = Fd(-1);
 /// Features of userfaultfd that are used where Linux has them.
 pub(crate) const WANTED: u64 =
     features::FAULT_FLAG_WP | features::THREAD_ID | features::MOVE | features::POISON;
@@ -137,7 +138,7 @@ impl Kernel {
             temporary,
             uffd: AtomicI32::new(-1),
             in_thread: AtomicI32::new(-1),
-            pagemap: AtomicI32::new(-1),
+            pagemap: AtomicI32::new(NO_FD.0),
             active: AtomicBool::new(false),
             granting: AtomicBool::new(true),
             all_locked: AtomicBool::new(false),
@@ -208,20 +209,35 @@ impl Kernel {
 
     /// Opens userfaultfd and pagemap.
     pub(crate) fn open(&self) -> Result<(), Errno> {
-        let (uffd, pagemap) = file::with_room(|| self.open_both())?;
-        let (uffd, pagemap) = match self.fixed_fds {
-            None => (uffd, pagemap),
-            Some((uffd_at, pagemap_at)) => (
-                file::keep_at(uffd, uffd_at),
-                file::keep_at(pagemap, pagemap_at),
-            ),
-        };
+        self.open_pagemap()?;
+        let uffd = file::with_room(|| self.open_uffd())?;
+        let uffd = self
+            .fixed_fds
+            .map_or(uffd, |(at, _)| file::keep_at(uffd, at));
         self.uffd.store(uffd.0, Ordering::Relaxed);
-        self.pagemap.store(pagemap.0, Ordering::Relaxed);
         Ok(())
     }
 
-    fn open_both(&self) -> Result<(Fd, Fd), Errno> {
+    /// Opens pagemap, unless it is open: also before it is needed, in a process that may lose the way to `/proc`.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn open_pagemap(&self) -> Result<(), Errno> {
+        if self.pagemap() != NO_FD {
+            return Ok(());
+        }
+        let map = file::with_room(pagemap::open)?;
+        let map = self.fixed_fds.map_or(map, |(_, at)| file::keep_at(map, at));
+        self.pagemap.store(map.0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The pagemap that is open, if one is, is not used from now on.
+    pub(crate) fn take_pagemap(&self) -> Fd {
+        Fd(self.pagemap.swap(NO_FD.0, Ordering::Relaxed))
+    }
+
+    fn open_uffd(&self) -> Result<Fd, Errno> {
         let offered = uffd::offered(self.device)?;
         let (uffd, _) = uffd::open(self.device)?;
         let covers = self.covers.load(Ordering::Relaxed);
@@ -229,10 +245,8 @@ impl Kernel {
         let enabled = uffd.enable(offered & WANTED | moves);
         self.covers
             .store(covers && uffd.can_be_read_at_once(), Ordering::Relaxed);
-        let pagemap = enabled
-            .and_then(|()| farpage_sys::pagemap::open())
-            .inspect_err(|_| file::close(uffd.0))?;
-        Ok((uffd.0, pagemap))
+        enabled.inspect_err(|_| file::close(uffd.0))?;
+        Ok(uffd.0)
     }
 
     /// Maps the shadow of a region and registers both.

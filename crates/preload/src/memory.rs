@@ -187,10 +187,30 @@ fn look(kernel: &'static Kernel) {
 
 fn activate(kernel: &'static Kernel) {
     if make_pager().is_err() || kernel.activate().is_err() {
-        give_up(
-            b"farpage: cannot manage this process's memory: userfaultfd or memory for the page \
-              tables cannot be had; see `farpage doctor`\n",
-        );
+        cannot_manage(kernel);
+    }
+}
+
+fn cannot_manage(kernel: &'static Kernel) -> ! {
+    let what = match kernel.open_pagemap() {
+        Err(errno) => alloc::format!(
+            "/proc/self/pagemap cannot be opened: {errno}; mount /proc in the root that the process has"
+        ),
+        Ok(()) => alloc::string::String::from(
+            "userfaultfd or memory for the page tables cannot be had; see `farpage doctor`",
+        ),
+    };
+    let process = process::id();
+    let line = alloc::format!(
+        "farpage: process {process} is killed: its memory cannot be managed: {what}\n"
+    );
+    give_up(line.as_bytes())
+}
+
+/// The program may lose the way to `/proc`: what is there is opened now. Where that fails it is said when it is needed.
+pub(crate) fn root_changes() {
+    if let Some(kernel) = manager() {
+        let _ = kernel.open_pagemap();
     }
 }
 
@@ -317,7 +337,7 @@ pub(crate) unsafe fn after_fork_in_child(slot: usize) {
     WATCHED.store(false, Ordering::Relaxed);
     // SAFETY: forwarded.
     if unsafe { kernel.after_fork_in_child(slot) }.is_err() {
-        give_up(b"farpage: a forked process cannot open userfaultfd again\n");
+        cannot_manage(kernel);
     }
     look(kernel);
 }

@@ -350,6 +350,10 @@ unsafe fn prepared(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
                 None
             }
             g::__NR_ptrace => tracing::call(args),
+            g::__NR_chroot | g::__NR_pivot_root => {
+                memory::root_changes();
+                None
+            }
             _ => machine::call(number, args).or_else(|| proc_mem::call(number, args)),
         }
     }

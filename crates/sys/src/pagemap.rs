@@ -1,8 +1,10 @@
 //! What is really in memory: `PAGEMAP_SCAN`, or `/proc/self/pagemap` where that is missing.
 
 use farpage_abi::PAGE_BYTES;
+use linux_raw_sys::general as g;
 
 use crate::file::{self, Fd, ioctl};
+use crate::process;
 use crate::raw::{Errno, Result};
 
 #[repr(C)]
@@ -46,7 +48,17 @@ const HUGE_BYTES: usize = 2 << 20;
 /// # Errors
 /// As `open(2)`.
 pub fn open() -> Result<Fd> {
-    file::open(c"/proc/self/pagemap", linux_raw_sys::general::O_CLOEXEC, 0)
+    let open = || file::open(c"/proc/self/pagemap", g::O_CLOEXEC, 0);
+    match open() {
+        // It is root's while the process is not dumpable: since it has changed its user, or has said so.
+        Err(Errno::EACCES) if !process::is_dumpable() => {
+            process::set_dumpable(true)?;
+            let opened = open();
+            let _ = process::set_dumpable(false);
+            opened
+        }
+        opened => opened,
+    }
 }
 
 /// Calls `found(start, end)` for each run of pages in `start .. end` (addresses) that Linux has:

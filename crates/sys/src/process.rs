@@ -117,6 +117,26 @@ pub fn writes_pages() -> Result<()> {
     unsafe { syscall!(g::__NR_prctl, PR_SET_IO_FLUSHER, 1, 0, 0, 0) }.map(drop)
 }
 
+/// Whether this process has a core, its files in `/proc` are its user's, and others of that user may trace it.
+pub fn is_dumpable() -> bool {
+    const PR_GET_DUMPABLE: u32 = 3;
+    // SAFETY: takes no pointer.
+    let is = unsafe { syscall!(g::__NR_prctl, PR_GET_DUMPABLE, 0, 0, 0, 0) };
+    is == Ok(1)
+}
+
+/// See [`is_dumpable`]. A process that root alone may trace because it has changed its user cannot be made such again:
+/// nobody may trace it then.
+///
+/// # Errors
+/// As `prctl(2)`.
+pub fn set_dumpable(dumpable: bool) -> Result<()> {
+    const PR_SET_DUMPABLE: u32 = 4;
+    let dumpable = u32::from(dumpable);
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_prctl, PR_SET_DUMPABLE, dumpable, 0, 0, 0) }.map(drop)
+}
+
 /// Ends the calling process with `code`, without anything that libc does then.
 pub fn exit(code: u32) -> ! {
     loop {

@@ -101,6 +101,77 @@ fn a_limit_on_files_is_none_on_memory() {
     );
 }
 
+/// Runs the program of `changed.c` with little memory, as `user`: what it does is said by `words`.
+fn changed(user: &[&str], program: &str, words: &[&str]) -> Output {
+    let farpage = farpage();
+    let under = [
+        &farpage, "run", "--quiet", "--ram", "16M", "--spill", "/tmp", "--", program,
+    ];
+    run(&[user, &under, words].concat())
+}
+
+/// Those who can become another user, have another root and other namespaces.
+fn is_root(user: &[&str]) -> bool {
+    user.is_empty() && rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn who_changes_what_a_process_is_has_its_memory_managed_as_ever() {
+    let programs = [
+        compile("changed.c", "changed", &[]),
+        compile("changed.c", "changed-static", &["-static"]),
+    ];
+    let of_all: &[&str] = &["undumpable", "no-rights", "files", "session"];
+    let of_root: &[&str] = &["user", "mounts", "network"];
+    let check = |user: &[&str], words: &[&str]| {
+        for program in &programs {
+            let ran = changed(user, program, words);
+            assert!(
+                ran.status.success() && ran.stderr.is_empty(),
+                "{words:?} as {user:?}: {ran:?}"
+            );
+            assert_eq!(ran.stdout, b"as it should be\n", "{words:?}");
+        }
+    };
+    for &user in users() {
+        let changes = of_all
+            .iter()
+            .chain(of_root.iter().filter(|_| is_root(user)));
+        for change in changes {
+            check(user, &[change, "use"]);
+            check(user, &["use", change, "use"]);
+            check(user, &[change, "use", "child", "use"]);
+            check(user, &["use", change, "child", "use"]);
+        }
+        if is_root(user) {
+            check(user, &["root", "use"]);
+            check(user, &["use", "root", "use"]);
+            check(user, &["use", "no-proc", "use"]);
+        }
+    }
+}
+
+#[test]
+fn a_child_without_proc_is_told_what_it_lacks() {
+    let program = compile("changed.c", "changed-child", &[]);
+    for &user in users().iter().filter(|user| is_root(user)) {
+        for words in [
+            ["root", "child", "use"],
+            ["use", "root", "child"],
+            ["no-proc", "child", "use"],
+        ] {
+            let ran = changed(user, &program, &words);
+            let said = said(&ran);
+            assert!(!ran.status.success(), "{words:?}: {ran:?}");
+            let (_, what) = said.split_once("farpage: process ").unwrap_or_default();
+            let (_, what) = what.split_once(' ').unwrap_or_default();
+            let line = "is killed: its memory cannot be managed: /proc/self/pagemap cannot be opened: ENOENT (2); \
+                        mount /proc in the root that the process has\n";
+            assert!(what.starts_with(line), "{words:?}: {said}");
+        }
+    }
+}
+
 #[test]
 fn too_few_addresses_are_told() {
     let farpage = farpage();

@@ -140,6 +140,8 @@ const RULES: &[(u32, Rule)] = &[
     (g::__NR_setsockopt, Rule::SocketOption),
     (g::__NR_futex, Rule::Futex),
     (g::__NR_ptrace, Rule::Trace),
+    (g::__NR_chroot, Rule::Always),
+    (g::__NR_pivot_root, Rule::Always),
     (g::__NR_exit, Rule::Always),
 ];
 

@@ -95,37 +95,39 @@ fn constant(code: &[Instruction], nr: u32) -> bool {
     }
 }
 
+const PARAMS: Params = Params {
+    fd_base: FD_BASE as u32,
+    threshold_bytes: THRESHOLD as u64,
+    user_mode_tier: false,
+    maps: false,
+    shm: false,
+    cluster: false,
+    machine: false,
+};
+
 fn code(user_mode_tier: bool) -> Vec<Instruction> {
     filter(&Params {
-        fd_base: FD_BASE as u32,
-        threshold_bytes: THRESHOLD as u64,
         user_mode_tier,
-        maps: false,
-        shm: false,
-        cluster: false,
-        machine: false,
+        ..PARAMS
     })
 }
 
-fn answer_with_maps(nr: u32, args: &[usize]) -> u32 {
+/// What a filter answers to a call of the program's.
+fn answer_of(params: &Params, nr: u32, args: &[usize]) -> u32 {
     let mut all = [0; 6];
     all[..args.len()].copy_from_slice(args);
-    let code = filter(&Params {
-        fd_base: FD_BASE as u32,
-        threshold_bytes: THRESHOLD as u64,
-        user_mode_tier: false,
-        maps: true,
-        shm: false,
-        cluster: false,
-        machine: false,
-    });
     let call = Call {
         nr,
         arch: X86_64,
         ip: 0x7f00_0000_0000,
         args: all,
     };
-    run(&code, &call).0
+    run(&filter(params), &call).0
+}
+
+fn answer_with_maps(nr: u32, args: &[usize]) -> u32 {
+    let maps = true;
+    answer_of(&Params { maps, ..PARAMS }, nr, args)
 }
 
 fn answer_with_shm(nr: u32, args: &[usize]) -> u32 {
@@ -133,24 +135,12 @@ fn answer_with_shm(nr: u32, args: &[usize]) -> u32 {
 }
 
 fn answer_with_shm_of(cluster: bool, nr: u32, args: &[usize]) -> u32 {
-    let mut all = [0; 6];
-    all[..args.len()].copy_from_slice(args);
-    let code = filter(&Params {
-        fd_base: FD_BASE as u32,
-        threshold_bytes: THRESHOLD as u64,
-        user_mode_tier: false,
-        maps: false,
+    let shared = Params {
         shm: true,
         cluster,
-        machine: false,
-    });
-    let call = Call {
-        nr,
-        arch: X86_64,
-        ip: 0x7f00_0000_0000,
-        args: all,
+        ..PARAMS
     };
-    run(&code, &call).0
+    answer_of(&shared, nr, args)
 }
 
 #[test]
@@ -274,15 +264,11 @@ fn answer(nr: u32, args: &[usize]) -> u32 {
 }
 
 fn answer_in(user_mode_tier: bool, nr: u32, args: &[usize]) -> u32 {
-    let mut all = [0; 6];
-    all[..args.len()].copy_from_slice(args);
-    let call = Call {
-        nr,
-        arch: X86_64,
-        ip: 0x7f00_0000_0000,
-        args: all,
+    let params = Params {
+        user_mode_tier,
+        ..PARAMS
     };
-    run(&code(user_mode_tier), &call).0
+    answer_of(&params, nr, args)
 }
 
 #[test]
@@ -380,13 +366,9 @@ fn who_asks_for_the_memory_of_the_machine_is_answered_by_the_agent_where_it_is_s
         assert_eq!(answer(nr, &[]), ALLOW);
         for user_mode_tier in [false, true] {
             let code = filter(&Params {
-                fd_base: FD_BASE as u32,
-                threshold_bytes: THRESHOLD as u64,
                 user_mode_tier,
-                maps: false,
-                shm: false,
-                cluster: false,
                 machine: true,
+                ..PARAMS
             });
             let call = |ip| Call {
                 nr,
@@ -412,6 +394,8 @@ fn processes_and_signals() {
         g::__NR_execve,
         g::__NR_execveat,
         g::__NR_seccomp,
+        g::__NR_chroot,
+        g::__NR_pivot_root,
     ] {
         assert_eq!(answer(nr, &[]), TRAP);
     }

@@ -1,0 +1,106 @@
+/* A process that becomes another one uses memory, most of which is paged out. What it does is said by its arguments, one
+   after the other: it changes its user, its root, its namespaces, ...; it uses memory; it goes on in a child. */
+#include "check.h"
+#include <grp.h>
+#include <linux/capability.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#define MIB (1 << 20)
+#define BYTES (24 * MIB)
+
+static void use(void)
+{
+    unsigned long *at = mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    unsigned long seed = 1;
+    for (size_t i = 0; i < BYTES / sizeof *at; i++)
+        at[i] = seed = seed * 6364136223846793005 + 1;
+    seed = 1;
+    for (size_t i = 0; i < BYTES / sizeof *at; i++)
+        CHECK(at[i] == (seed = seed * 6364136223846793005 + 1));
+    CHECK(!munmap(at, BYTES));
+}
+
+static void another_user(void)
+{
+    CHECK(!setgroups(0, 0) && !setgid(65534) && !setuid(65534));
+}
+
+static void undumpable(void)
+{
+    CHECK(!prctl(PR_SET_DUMPABLE, 0, 0, 0, 0));
+}
+
+static void another_root(void)
+{
+    char name[] = "/tmp/farpage-changed-XXXXXX";
+    int before = open("/", O_RDONLY | O_DIRECTORY);
+    CHECK(before >= 0 && mkdtemp(name) && !chroot(name) && !chdir("/"));
+    /* Of the folder nothing is left. */
+    CHECK(!unlinkat(before, name + 1, AT_REMOVEDIR) && !close(before));
+}
+
+static void no_proc(void)
+{
+    CHECK(!unshare(CLONE_NEWNS) && !mount(0, "/", 0, MS_REC | MS_PRIVATE, 0) && !umount2("/proc", MNT_DETACH));
+}
+
+static void no_rights(void)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct none[2] = {{0}};
+    CHECK(!syscall(SYS_capset, &header, none));
+}
+
+static void child(void)
+{
+    pid_t made = fork();
+    if (made) {
+        wait_for(made, 0);
+        _exit(0);
+    }
+}
+
+static void session(void)
+{
+    child();
+    CHECK(setsid() > 0);
+}
+
+static void mounts(void)
+{
+    CHECK(!unshare(CLONE_NEWNS));
+}
+
+static void network(void)
+{
+    CHECK(!unshare(CLONE_NEWNET));
+}
+
+static void files(void)
+{
+    CHECK(!unshare(CLONE_FILES | CLONE_FS));
+}
+
+static const struct {
+    const char *word;
+    void (*change)(void);
+} WORDS[] = {
+    {"use", use},           {"user", another_user}, {"undumpable", undumpable}, {"root", another_root},
+    {"no-proc", no_proc},   {"child", child},       {"no-rights", no_rights},   {"session", session},
+    {"mounts", mounts},     {"network", network},   {"files", files},
+};
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        size_t known = 0;
+        while (known < sizeof WORDS / sizeof *WORDS && strcmp(WORDS[known].word, argv[i]))
+            known++;
+        CHECK(known < sizeof WORDS / sizeof *WORDS);
+        WORDS[known].change();
+    }
+    puts("as it should be");
+    return 0;
+}
