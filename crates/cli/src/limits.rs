@@ -1,7 +1,7 @@
 //! Limits that this process was started with, and that are meant for the program (`ulimit`).
 
-use anyhow::{Result, bail};
-use farpage_abi::Control;
+use anyhow::{Result, bail, ensure};
+use farpage_abi::{Control, fds};
 use farpage_sys::limits::{self, Limit, Resource};
 
 use crate::size::human;
@@ -9,6 +9,37 @@ use crate::size::human;
 /// What this process needs of its files: the control block is the longest.
 const FILES_BYTES: u64 = 1 << 30;
 const _: () = assert!(size_of::<Control>() < FILES_BYTES as usize);
+/// End of the numbers that Farpage's descriptors take in a program: out of the way, and no higher
+/// than that, for every fork copies the table up to the highest.
+const DESCRIPTORS_END: u64 = 1024;
+/// Descriptors that a program should at least have for itself.
+const DESCRIPTORS_LEFT: u64 = 32;
+
+/// First of the descriptor numbers that Farpage takes in the program.
+///
+/// # Errors
+/// When too few are left for the program.
+pub fn first_descriptor(looks_at_files: bool) -> Result<u32> {
+    let limit = limits::get(Resource::Descriptors)?.now;
+    let own = u64::from(match looks_at_files {
+        true => fds::OPENED_END,
+        false => fds::COUNT,
+    });
+    ensure!(
+        limit >= own + DESCRIPTORS_LEFT,
+        "cannot run: the limit on open files is {limit}, and Farpage takes {own} of them; \
+         raise it (ulimit -n 1024)"
+    );
+    Ok((limit.min(DESCRIPTORS_END) - own) as u32)
+}
+
+/// Lets this process have as many descriptors as it can. Where that is too few it says so when they are needed.
+pub fn raise_descriptors() {
+    if let Ok(limit) = limits::get(Resource::Descriptors) {
+        let now = limit.most;
+        let _ = limits::set(Resource::Descriptors, Limit { now, ..limit });
+    }
+}
 
 /// Lets files of this process be as long as they must. Returns the limit on the program's.
 ///

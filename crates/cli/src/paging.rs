@@ -7,8 +7,9 @@ use anyhow::{Context, Result};
 use farpage_abi::{Control, fds};
 use farpage_default_pager::DefaultPager;
 use farpage_services::{PagingFile, PagingSpace};
-use rustix::process::{Resource, getrlimit, setrlimit};
+use farpage_sys::limits as sys;
 
+use crate::limits;
 use crate::options::Memory;
 use crate::spill_set::SpillSet;
 
@@ -29,11 +30,12 @@ impl Paging {
     /// # Errors
     /// When a folder takes none, and without memory or userfaultfd.
     pub fn start(memory: &Memory) -> Result<Self> {
-        raise_descriptors();
+        // Each object and each mapping takes some in the host kernel.
+        limits::raise_descriptors();
         let (_file, control) =
             farpage_sys::control::create().context("cannot make the control block")?;
         // The highest numbers: those of objects grow from below.
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+        let limit = sys::get(sys::Resource::Descriptors)?.now;
         let base = limit.min(1 << 20).saturating_sub(u64::from(fds::COUNT));
         control.fd_base.store(base as u32, Ordering::Relaxed);
         memory.fill(control)?;
@@ -62,12 +64,4 @@ impl Paging {
             ..PagingSpace::default()
         }
     }
-}
-
-/// Each object and each mapping takes descriptors in the host kernel.
-fn raise_descriptors() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // With fewer it says so when they are needed.
-    let _ = setrlimit(Resource::Nofile, limit);
 }

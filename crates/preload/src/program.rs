@@ -7,6 +7,8 @@ use farpage_sys::{Errno, Result, syscall};
 
 use crate::{sandbox, user_tier};
 
+/// Paths begin at the working directory.
+pub(crate) const HERE: usize = g::AT_FDCWD as isize as usize;
 /// Strings that Linux takes in `execve` are at most this long.
 const STRING_BYTES_MAX: usize = 128 << 10;
 

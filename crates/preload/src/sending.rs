@@ -11,15 +11,13 @@ use farpage_sys::{Errno, Result, syscall};
 use crate::frame::Frame;
 use crate::maps::MappedFile;
 use crate::shm::Object;
-use crate::transfer::{Transfer, Way};
+use crate::transfer::{TRANSFER_MAX, Transfer, Way};
 use crate::trap::{Outcome, Sleep};
 use crate::{maps, program, sandbox, shm, signals};
 
 const BUFFER: usize = 256 << 10;
 const ESPIPE: Errno = Errno(29);
 const NONBLOCK: u32 = 0x02;
-/// Linux transfers no more at a time.
-const TRANSFER_MAX: usize = 0x7fff_f000;
 const POLLIN: u16 = 0x1;
 const POLLOUT: u16 = 0x4;
 
@@ -44,8 +42,8 @@ enum Contents {
 /// Why no byte went over.
 enum Stop {
     Failed(Errno),
-    /// This side would have to wait.
-    Waits(Fd, u16),
+    /// The side that is read, or the one that is written, would have to wait.
+    Waits(Way),
 }
 
 /// `None` where Linux has the contents of both sides, and of other calls.
@@ -85,12 +83,17 @@ pub(crate) fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
     let done = before + more;
     // A pipe takes and gives what it can. Everywhere else all is sent, unless a signal comes.
     let is_whole = number == g::__NR_sendfile && !to.is_pipe();
+    let side = |way| match way {
+        Way::Out => (&from, POLLIN),
+        Way::In => (&to, POLLOUT),
+    };
     Some(match end {
-        Some(Stop::Waits(fd, events))
-            if (done == 0 || is_whole) && flags & NONBLOCK == 0 && waits(fd) =>
+        Some(Stop::Waits(way))
+            if (done == 0 || is_whole) && flags & NONBLOCK == 0 && side(way).0.may_wait() =>
         {
             frame.rdi |= done << 32;
-            Outcome::Sleep(Sleep::Ready(fd, events))
+            let (side, events) = side(way);
+            Outcome::Sleep(Sleep::Ready(side.fd, events))
         }
         Some(Stop::Waits(..)) if done == 0 => Outcome::Done(Err(Errno::EAGAIN)),
         Some(Stop::Failed(errno)) if done == 0 => Outcome::Done(Err(errno)),
@@ -124,10 +127,6 @@ fn check(number: u32, from: &Side, to: &Side) -> Result<()> {
     }
 }
 
-fn waits(fd: Fd) -> bool {
-    file::flags(fd).is_ok_and(|flags| flags & g::O_NONBLOCK == 0)
-}
-
 /// Sends until all is sent, or one side has no more or would have to wait, or a signal has come. How much, and
 /// why no more.
 fn send(from: &Side, to: &Side, bytes: usize, mask: u64) -> (usize, Option<Stop>) {
@@ -152,7 +151,7 @@ fn send(from: &Side, to: &Side, bytes: usize, mask: u64) -> (usize, Option<Stop>
 fn step(from: &Side, to: &Side, buffer: &mut [u8]) -> core::result::Result<(usize, usize), Stop> {
     let (source, target) = (from.position()?, to.position()?);
     if !to.status.is_regular() && !file::takes_at_once(to.fd) {
-        return Err(Stop::Waits(to.fd, POLLOUT));
+        return Err(Stop::Waits(Way::In));
     }
     let got = from.take(source, buffer)?;
     // What a pipe has given cannot be put back.
@@ -190,6 +189,10 @@ impl Side {
     fn may(&self, how: u32) -> bool {
         let access = self.flags & g::O_ACCMODE;
         self.flags & g::O_PATH == 0 && (access == how || access == g::O_RDWR)
+    }
+
+    fn may_wait(&self) -> bool {
+        self.flags & g::O_NONBLOCK == 0
     }
 
     fn is_pipe(&self) -> bool {
@@ -243,9 +246,9 @@ impl Side {
         at: Option<usize>,
         piece: [usize; 2],
     ) -> core::result::Result<usize, Stop> {
-        let (at_a_place, at_once, events) = match way {
-            Way::Out => (g::__NR_pread64, g::__NR_preadv2, POLLIN),
-            Way::In => (g::__NR_pwrite64, g::__NR_pwritev2, POLLOUT),
+        let (at_a_place, at_once) = match way {
+            Way::Out => (g::__NR_pread64, g::__NR_preadv2),
+            Way::In => (g::__NR_pwrite64, g::__NR_pwritev2),
         };
         let [address, length] = piece;
         let fd = self.fd.0;
@@ -271,7 +274,7 @@ impl Side {
             }
         };
         done.map_err(|errno| match errno {
-            Errno::EAGAIN => Stop::Waits(self.fd, events),
+            Errno::EAGAIN => Stop::Waits(way),
             errno => Stop::Failed(errno),
         })
     }

@@ -9,6 +9,8 @@ use crate::program;
 
 /// Pieces, and messages, that Linux takes in one call.
 pub(crate) const IOV_MAX: usize = 1024;
+/// Linux transfers no more bytes at a time.
+pub(crate) const TRANSFER_MAX: usize = 0x7fff_f000;
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Descriptors and files.
 
 use alloc::ffi::CString;
+use alloc::vec::Vec;
 use core::ffi::CStr;
 
 use linux_raw_sys::general as g;
@@ -222,6 +223,24 @@ pub fn forget_cached(fd: Fd, offset: u64, bytes: u64) {
             g::POSIX_FADV_DONTNEED
         )
     };
+}
+
+/// All that is in a file whose size Linux does not say, as in `/proc`.
+///
+/// # Errors
+/// As [`pread`].
+pub fn read_all(fd: Fd) -> Result<Vec<u8>> {
+    const PART: usize = 4096;
+    let mut text = Vec::new();
+    loop {
+        let length = text.len();
+        text.resize(length + PART, 0);
+        let read = pread(fd, &mut text[length..], length as u64)?;
+        text.truncate(length + read);
+        if read == 0 {
+            return Ok(text);
+        }
+    }
 }
 
 /// Reads at `offset` what the page cache has, without waiting for a disk; returns how much. The page

@@ -20,28 +20,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use farpage_abi::{SpillState, Tier, fds};
 use farpage_sys::elf::{self, Image};
 use farpage_sys::file::Fd;
 use farpage_sys::spawn::{Program, Step, spawn};
 use farpage_sys::{join, layout as program_layout, seccomp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getrlimit, pidfd_open, setrlimit,
-    waitpid,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, waitpid};
 
+use crate::limits;
 use crate::options::{Casualty, Prepared};
 use tasks::Tasks;
 
-/// End of the numbers that Farpage's descriptors take in a program: out of the way, and no higher
-/// than that, for every fork copies the table up to the highest.
-const DESCRIPTORS_END: u64 = 1024;
 /// What a dead program held is taken back in much less time.
 const BURIED: Duration = Duration::from_secs(5);
-/// Descriptors that a program should at least have for itself.
-const DESCRIPTORS_LEFT: u64 = 32;
 
 /// The program, started.
 pub struct Running {
@@ -59,7 +52,7 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
     let control = prepared.control;
     let shown = options.program.display();
     let image = image_of(prepared)?;
-    let fd_base = fd_base(prepared.looks_at_files())?;
+    let fd_base = limits::first_descriptor(prepared.looks_at_files())?;
     control.fd_base.store(fd_base, Ordering::Relaxed);
     let namespace = std::fs::metadata("/proc/self/ns/pid");
     let namespace = namespace.context("cannot run without /proc: mount it")?;
@@ -121,7 +114,8 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
     })?;
     let pid = Pid::from_raw(pid as i32).context("the program has no process id")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?;
-    raise_descriptor_limit();
+    // Watching thousands of tasks takes one each. The program keeps the limit that it was given.
+    limits::raise_descriptors();
     Ok(Running { pid, pidfd, tasks })
 }
 
@@ -220,34 +214,6 @@ fn image_of(prepared: &Prepared) -> Result<Image> {
         );
     }
     Ok(image)
-}
-
-/// First of the descriptor numbers that Farpage takes in the program.
-fn fd_base(with_maps: bool) -> Result<u32> {
-    let limit = getrlimit(Resource::Nofile)
-        .current
-        .unwrap_or(DESCRIPTORS_END);
-    let own = u64::from(if with_maps {
-        fds::OPENED_END
-    } else {
-        fds::COUNT
-    });
-    ensure!(
-        limit >= own + DESCRIPTORS_LEFT,
-        "cannot run: the limit on open files is {limit}, and Farpage takes {own} of them; \
-         raise it (ulimit -n 1024)"
-    );
-    Ok((limit.min(DESCRIPTORS_END) - own) as u32)
-}
-
-/// Watching thousands of tasks takes a descriptor each. The program keeps the limit it was given.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 /// Paging files have the same numbers here as in tasks where this process pages out, too.

@@ -12,11 +12,10 @@ use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, limits, syscall};
 
-use crate::program::{self, Reader};
+use crate::program::{self, HERE, Reader};
 use crate::{sandbox, start};
 use texts::{Memory, Text};
 
-const HERE: usize = g::AT_FDCWD as isize as usize;
 /// Flags of files that are opened for something else than to be read.
 const NOT_TO_READ: u32 = g::O_ACCMODE | g::O_CREAT | g::O_TRUNC | g::O_PATH | g::O_DIRECTORY;
 /// Where `struct sysinfo` has how much memory there is, what of it is free, shared and in buffers, and
@@ -135,7 +134,7 @@ impl Opening {
 
     /// Makes `fd` a file with other figures.
     fn replace(&self, fd: Fd, memory: impl Fn() -> Memory) -> Result<()> {
-        let after = self.text.rewritten(&contents(fd)?, memory());
+        let after = self.text.rewritten(&file::read_all(fd)?, memory());
         if !limits::allows_files_of(after.len() as u64) {
             return Err(Errno::EFBIG);
         }
@@ -144,20 +143,6 @@ impl Opening {
             .and_then(|()| file::with_room(|| file::open_again(made, g::O_RDONLY)));
         file::close(made);
         file::move_to(again?, fd, self.flags & g::O_CLOEXEC != 0).map(drop)
-    }
-}
-
-/// All that is in a file of Linux's own.
-fn contents(fd: Fd) -> Result<Vec<u8>> {
-    let mut text = Vec::new();
-    loop {
-        let length = text.len();
-        text.resize(length + PAGE_BYTES, 0);
-        let read = file::pread(fd, &mut text[length..], length as u64)?;
-        text.truncate(length + read);
-        if read == 0 {
-            return Ok(text);
-        }
     }
 }
 

@@ -84,25 +84,12 @@ fn name_after(maps: &Maps, number: usize) {
 
 /// What of mapped files is in this process's memory.
 fn mappings(maps: &Maps) -> Result<Vec<PieceOf>> {
-    let text = whole(c"/proc/self/maps")?;
+    let opened = file::with_room(|| file::open(c"/proc/self/maps", g::O_CLOEXEC, 0))?;
+    let text = file::read_all(opened);
+    file::close(opened);
+    let text = text?;
     let lines = text.split(|byte| *byte == b'\n');
     Ok(lines.filter_map(|line| mapping(maps, line)).collect())
-}
-
-fn whole(path: &CStr) -> Result<Vec<u8>> {
-    let opened = file::with_room(|| file::open(path, g::O_CLOEXEC, 0))?;
-    let mut text = Vec::new();
-    let mut part = [0; PAGE_BYTES];
-    let read = loop {
-        match file::read(opened, &mut part) {
-            Ok(0) => break Ok(text),
-            Ok(bytes) => text.extend_from_slice(&part[..bytes]),
-            Err(Errno::EINTR) => {}
-            Err(errno) => break Err(errno),
-        }
-    };
-    file::close(opened);
-    read
 }
 
 /// One line: `start-end rwxp offset major:minor inode path`.

@@ -11,11 +11,10 @@ use farpage_sys::{Errno, Result, file, syscall};
 
 use super::executed::{is_executable, own_name};
 use super::{by_identity, keep};
-use crate::program::{self, Reader};
+use crate::program::{self, HERE, Reader};
 use crate::start;
 
 const ENODATA: Errno = Errno(61);
-const HERE: usize = g::AT_FDCWD as isize as usize;
 const WRITE_OK: usize = 2;
 const EXECUTE_OK: usize = 1;
 

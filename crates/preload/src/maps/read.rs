@@ -10,10 +10,8 @@ use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, mem, process, syscall};
 
 use super::{memory, size_of_file};
+use crate::transfer::TRANSFER_MAX;
 use crate::{memory as managed, program, sandbox, user_tier};
-
-/// Linux transfers no more at a time.
-const TRANSFER_MAX: usize = 0x7fff_f000;
 
 /// Where each file is mapped for reading, or 0.
 static MAPPINGS: [AtomicUsize; MAPPED_MAX] = [const { AtomicUsize::new(0) }; MAPPED_MAX];

@@ -10,10 +10,8 @@ use farpage_sys::{Errno, Result};
 
 use super::connection::{STATE, State};
 use super::{descriptors, is_one, status_of};
-use crate::program::{self, Reader};
+use crate::program::{self, HERE, Reader};
 use crate::{maps, trap};
-
-const HERE: usize = g::AT_FDCWD as isize as usize;
 
 pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<usize>> {
     let [a, b, c, ..] = args;

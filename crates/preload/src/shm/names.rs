@@ -7,10 +7,9 @@ use farpage_sys::{Errno, Result};
 
 use super::connection::STATE;
 use super::{is_one, say};
-use crate::program::Reader;
+use crate::program::{HERE, Reader};
 use crate::trap;
 
-const HERE: usize = g::AT_FDCWD as isize as usize;
 const IPC_RMID: u32 = 0;
 /// What libraries add to commands of System V.
 const IPC_64: u32 = 0x100;

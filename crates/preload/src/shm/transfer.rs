@@ -12,10 +12,8 @@ use super::connection::STATE;
 use super::descriptors::Object;
 use super::memory::{Wanted, unmap};
 use super::{descriptors, memory_files};
-use crate::transfer::{Transfer, Way};
+use crate::transfer::{TRANSFER_MAX, Transfer, Way};
 
-/// Linux transfers no more at a time.
-const TRANSFER_MAX: usize = 0x7fff_f000;
 /// What is mapped at a time.
 const WINDOW: usize = 4 << 20;
 
