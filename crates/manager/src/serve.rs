@@ -76,17 +76,18 @@ impl Offer {
         })
     }
 
-    /// Says now and then how full it is.
+    /// Says now and then how full it is: `look` is given what makes that known.
     ///
     /// # Errors
     /// Without a thread.
-    pub fn tell(&self, space: impl Fn() -> Space + Send + 'static) -> std::io::Result<()> {
-        self.channel.set_space(&space());
+    pub fn tell(&self, look: impl Fn(&dyn Fn(&Space)) + Send + 'static) -> std::io::Result<()> {
         let channel = Arc::clone(&self.channel);
+        let tell = move |space: &Space| channel.set_space(space);
+        look(&tell);
         let tell = move || {
             loop {
                 std::thread::sleep(LOOK);
-                channel.set_space(&space());
+                look(&tell);
             }
         };
         let named = std::thread::Builder::new().name("tell".into());

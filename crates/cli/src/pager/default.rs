@@ -65,10 +65,11 @@ pub fn main(args: &DefaultArgs) -> Result<()> {
     let folders = folders.collect();
     let told = Arc::clone(&paging);
     let was_full = AtomicBool::new(false);
-    let tell = offer.tell(move || {
+    let tell = offer.tell(move |tell| {
         let about = told.about();
+        // Whoever reads that it is full may ask how full.
+        tell(&space(&about));
         say_when_full(&about, &was_full);
-        space(&about)
     });
     tell.context("cannot start a thread")?;
     let serving = Arc::new(host.set_default_memory_manager(offer, wired, folders)?);

@@ -166,12 +166,13 @@ fn threads_wait_for_a_pager_that_died_and_the_next_one_answers() {
 #[test]
 fn a_pager_that_dies_fails_its_threads_when_patience_ends() {
     let world = World::new();
-    let mut pager = world.pager("x 4000000 300 rw");
+    let mut pager = world.pager("x 4000000 3000 rw");
     let mut client = world.client("x");
     assert_eq!(pager.does("hold"), "done");
     send(&mut client, "read 9");
     until("it is asked", || pager.does("held") == "1");
     pager.dies();
+    until("it is known to be gone", || !world.pager_of("x").is_up);
     assert_eq!(ends_by(client), Some(SIGBUS));
     let errors = world.errors();
     assert!(
