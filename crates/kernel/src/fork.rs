@@ -10,7 +10,6 @@ use farpage_abi::PageRange;
 use farpage_object::State as PageState;
 use farpage_sys::{Errno, file};
 
-use crate::hold::Holder;
 use crate::kernel::{Kernel, State, StateGuard};
 use crate::regions::{OnFork, Region, address_of};
 
@@ -64,9 +63,8 @@ impl Kernel {
         state.frozen = false;
         // Locks and the calls of other threads are not inherited; of what a device has pinned a child
         // gets a copy.
-        let all = PageRange::new(0, u64::MAX);
-        state.release(|holder| holder != Holder::Linux, all);
-        state.unpin(all);
+        state.release_uninherited();
+        state.unpin(PageRange::new(0, u64::MAX));
         self.all_locked.store(false, Ordering::Relaxed);
         self.drop_uninherited(&mut state);
         // What is open is of the parent's memory.

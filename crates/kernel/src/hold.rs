@@ -1,18 +1,20 @@
 //! Pages that must not leave: locked by the program, or in use by a system call that Linux could
 //! not fault them in for.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use core::sync::atomic::Ordering;
 
 use farpage_abi::PageRange;
-use farpage_sys::{Errno, mem};
+use farpage_sys::{Errno, mem, thread};
 
 use crate::kernel::{Kernel, State};
 use crate::regions::{Region, address_of, pages_of};
 
-/// Holds that can exist at a time; the oldest of a thread that never came back gives way.
-const HOLDS_MAX: usize = 512;
+const ALL: PageRange = PageRange::new(0, u64::MAX);
+/// Threads that hold something, from which on those are looked for that have ended without giving it back.
+const THREADS_MANY: usize = 512;
 
 /// Who holds pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,32 +30,37 @@ pub enum Holder {
 /// All holds.
 #[derive(Default)]
 pub(crate) struct Holds {
-    list: Vec<(Holder, PageRange)>,
+    locked: Vec<PageRange>,
+    told: Vec<PageRange>,
+    /// By thread.
+    calls: BTreeMap<u32, Vec<PageRange>>,
+    /// Threads that held something when it was last looked which of them there are.
+    looked_at: usize,
 }
 
 impl State {
     pub(crate) fn hold(&mut self, holder: Holder, pages: PageRange) {
-        if !matches!(holder, Holder::Call(_)) {
-            // These do not nest, and must not pile up.
-            self.holds.cut(|other| other == holder, pages);
-        }
-        if self.holds.list.len() >= HOLDS_MAX {
-            let stale = self
-                .holds
-                .list
-                .iter()
-                .position(|(h, _)| matches!(h, Holder::Call(_)));
-            if let Some((holder, pages)) = stale.map(|at| self.holds.list[at]) {
-                self.release(|other| other == holder, pages);
-            }
-        }
+        let list = self.holds.of(holder);
+        // What is held already is not held twice.
+        cut(list, pages);
+        list.push(pages);
         self.pages.wire(pages, true);
-        self.holds.list.push((holder, pages));
     }
 
-    /// Ends the holds of `whose` as far as they lie in `within`.
-    pub(crate) fn release(&mut self, whose: impl Fn(Holder) -> bool, within: PageRange) {
-        let ended = self.holds.cut(whose, within);
+    /// Ends what `holder` holds of `within`.
+    pub(crate) fn release(&mut self, holder: Holder, within: PageRange) {
+        let ended = cut(self.holds.of(holder), within);
+        self.end(ended);
+    }
+
+    /// Ends what anybody holds of `within`.
+    pub(crate) fn release_all(&mut self, within: PageRange) {
+        let ended = self.holds.lists().flat_map(|list| cut(list, within));
+        let ended: Vec<PageRange> = ended.collect();
+        self.end(ended);
+    }
+
+    fn end(&mut self, ended: Vec<PageRange>) {
         for part in ended {
             self.pages.wire(part, false);
             // A page that another holds too stays.
@@ -61,49 +68,89 @@ impl State {
         }
     }
 
+    /// Ends what a child of fork does not inherit: locks, and the calls of other threads.
+    pub(crate) fn release_uninherited(&mut self) {
+        self.release(Holder::Lock, ALL);
+        let threads: Vec<u32> = self.holds.calls.keys().copied().collect();
+        for thread in threads {
+            self.release(Holder::Call(thread), ALL);
+        }
+    }
+
+    /// Ends what threads hold that have ended without giving it back. Looks for them when there are many, and then
+    /// when there are twice as many.
+    fn release_gone(&mut self) {
+        let holds = &mut self.holds;
+        if holds.calls.len() < THREADS_MANY.max(2 * holds.looked_at) {
+            return;
+        }
+        holds.calls.retain(|_, pages| !pages.is_empty());
+        let all = holds.calls.keys().copied();
+        let gone: Vec<u32> = all.filter(|id| thread::has_ended(*id)).collect();
+        holds.looked_at = holds.calls.len() - gone.len();
+        for thread in gone {
+            self.release(Holder::Call(thread), ALL);
+            self.holds.calls.remove(&thread);
+        }
+    }
+
     /// The automaton has forgotten who holds what in `within`: tell it again.
     pub(crate) fn wire_held(&mut self, within: PageRange) {
-        let held = self.holds.list.iter().map(|(_, pages)| pages);
-        for pages in held.chain(self.pinned.runs()) {
+        for pages in self.holds.all().chain(self.pinned.runs()) {
             self.pages.wire(pages.intersect(within), true);
         }
     }
 
     /// What `mlock` holds in `within`.
     pub(crate) fn locked(&self, within: PageRange) -> Vec<PageRange> {
-        let locks = self.holds.list.iter();
-        locks
-            .filter(|(holder, _)| *holder == Holder::Lock)
-            .map(|(_, pages)| pages.intersect(within))
+        let locked = self.holds.locked.iter();
+        locked
+            .map(|pages| pages.intersect(within))
             .filter(|pages| !pages.is_empty())
             .collect()
     }
 }
 
 impl Holds {
-    /// Takes the parts that lie in `within` out of the holds of `whose`, and returns them.
-    fn cut(&mut self, whose: impl Fn(Holder) -> bool, within: PageRange) -> Vec<PageRange> {
-        let mut ended = Vec::new();
-        let mut rest = Vec::new();
-        for (holder, pages) in core::mem::take(&mut self.list) {
-            let part = pages.intersect(within);
-            if !whose(holder) || part.is_empty() {
-                rest.push((holder, pages));
-                continue;
-            }
-            ended.push(part);
-            for outside in [
-                PageRange::new(pages.start.0, part.start.0),
-                PageRange::new(part.end.0, pages.end.0),
-            ] {
-                if !outside.is_empty() {
-                    rest.push((holder, outside));
-                }
-            }
+    fn of(&mut self, holder: Holder) -> &mut Vec<PageRange> {
+        match holder {
+            Holder::Lock => &mut self.locked,
+            Holder::Linux => &mut self.told,
+            Holder::Call(thread) => self.calls.entry(thread).or_default(),
         }
-        self.list = rest;
-        ended
     }
+
+    fn lists(&mut self) -> impl Iterator<Item = &mut Vec<PageRange>> {
+        let own = [&mut self.locked, &mut self.told];
+        own.into_iter().chain(self.calls.values_mut())
+    }
+
+    fn all(&self) -> impl Iterator<Item = &PageRange> {
+        self.locked.iter().chain(self.unlocked())
+    }
+
+    /// What Linux may use at any time.
+    fn unlocked(&self) -> impl Iterator<Item = &PageRange> {
+        self.told.iter().chain(self.calls.values().flatten())
+    }
+}
+
+/// Takes the parts that lie in `within` out of `list`, and returns them.
+fn cut(list: &mut Vec<PageRange>, within: PageRange) -> Vec<PageRange> {
+    let mut ended = Vec::new();
+    let mut outside = Vec::new();
+    list.retain(|pages| {
+        let part = pages.intersect(within);
+        if part.is_empty() {
+            return true;
+        }
+        ended.push(part);
+        outside.push(PageRange::new(pages.start.0, part.start.0));
+        outside.push(PageRange::new(part.end.0, pages.end.0));
+        false
+    });
+    list.extend(outside.into_iter().filter(|pages| !pages.is_empty()));
+    ended
 }
 
 /// Whether the program may read a region, or write it.
@@ -167,6 +214,10 @@ impl Kernel {
     fn hold_parts(&self, holder: Holder, start: usize, end: usize) -> (Vec<Region>, bool) {
         let mut state = self.state.lock();
         let parts: Vec<Region> = state.regions.within(start, end).collect();
+        // A program that has forbidden its threads calls may have forbidden them to ask.
+        if self.granting.load(Ordering::Relaxed) {
+            state.release_gone();
+        }
         for part in &parts {
             state.hold(
                 holder,
@@ -179,7 +230,7 @@ impl Kernel {
     /// Memory is about to be managed: makes present what calls that are on their way hold, and what Linux
     /// was told of, for Linux will find nothing there by itself.
     pub(crate) fn bring_in_held(&self, state: &State) {
-        for (_, pages) in state.holds.list.iter().filter(|(h, _)| *h != Holder::Lock) {
+        for pages in state.holds.unlocked() {
             let (start, end) = (address_of(pages.start.0), address_of(pages.end.0));
             for part in state.regions.within(start, end) {
                 let advice = match allows(&part, true) {
@@ -215,10 +266,7 @@ impl Kernel {
 
     /// Ends what `holder` holds.
     pub fn release(&self, holder: Holder) {
-        let mut state = self.state.lock();
-        if state.holds.list.iter().any(|(other, _)| *other == holder) {
-            state.release(|other| other == holder, PageRange::new(0, u64::MAX));
-        }
+        self.state.lock().release(holder, ALL);
     }
 
     /// Bytes that one call should hold at most.

@@ -172,7 +172,7 @@ fn hold_all(state: &mut State, start: usize, end: usize) -> Vec<Region> {
 
 /// Of `within`, `these` are locked and nothing else.
 fn lock_only(state: &mut State, within: PageRange, these: &[PageRange]) {
-    state.release(|holder| holder == Holder::Lock, within);
+    state.release(Holder::Lock, within);
     for pages in these {
         state.hold(Holder::Lock, *pages);
     }

@@ -103,8 +103,6 @@ impl Kernel {
     /// They may leave again.
     pub(crate) fn unwire(&self, start: usize, end: usize) {
         let pages = pages_of(start, end);
-        self.state
-            .lock()
-            .release(|holder| holder == Holder::Lock, pages);
+        self.state.lock().release(Holder::Lock, pages);
     }
 }

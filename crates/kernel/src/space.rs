@@ -42,8 +42,17 @@ pub(crate) fn end_of(at: usize, bytes: usize) -> Result<usize, Errno> {
     at.checked_add(whole_pages(bytes)?).ok_or(Errno::EINVAL)
 }
 
+/// Linux would not fork a process with a heap that is larger than RAM and swap, were the heap to have room there.
+fn unreserve(start: usize, end: usize) {
+    let prot = mem::PROT_READ | mem::PROT_WRITE;
+    let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_FIXED | mem::MAP_NORESERVE;
+    // If this fails the heap is as Linux has made it.
+    // SAFETY: the program has just got these pages, and nobody has used them.
+    let _ = unsafe { mem::map(start, end - start, prot, flags, Fd(-1), 0) };
+}
+
 impl Kernel {
-    /// `mmap(2)`.
+    /// `mmap(2)`. Linux need have no room for what is managed: it is paged.
     ///
     /// # Safety
     /// As the call that the program made.
@@ -84,7 +93,7 @@ impl Kernel {
         if !managed {
             return plain(flags);
         }
-        let mut quiet = flags & !MAP_LOCKED;
+        let mut quiet = flags & !MAP_LOCKED | mem::MAP_NORESERVE;
         if self.is_active() || self.account.is_tight_with(length as u64) {
             // All at once is too much.
             quiet &= !MAP_POPULATE;
@@ -238,7 +247,7 @@ impl Kernel {
     pub(crate) fn forget(&self, state: &mut State, start: usize, end: usize) {
         let parts: alloc::vec::Vec<Region> = state.regions.within(start, end).collect();
         for part in &parts {
-            state.release(|_| true, part.pages());
+            state.release_all(part.pages());
             state.unpin(part.pages());
             self.account.uncharge(state.windows.end(part.pages()));
             if part.source.temporary {
@@ -367,6 +376,7 @@ impl Kernel {
         let now = call(to);
         let end = now.next_multiple_of(PAGE_BYTES);
         if end > before && manageable(before, end) {
+            unreserve(before, end);
             self.manage(before, end, mem::PROT_READ | mem::PROT_WRITE);
         } else if to != 0 && end > wanted && manageable(wanted, end) {
             self.manage(wanted, end, mem::PROT_READ | mem::PROT_WRITE);

@@ -193,8 +193,11 @@ fn activate(kernel: &'static Kernel) {
 
 fn cannot_manage(kernel: &'static Kernel) -> ! {
     let what = match kernel.open_pagemap() {
+        Err(Errno::ENOENT) => alloc::string::String::from(
+            "it has no /proc/self/pagemap; mount /proc in the root that it has",
+        ),
         Err(errno) => alloc::format!(
-            "/proc/self/pagemap cannot be opened: {errno}; mount /proc in the root that the process has"
+            "it may not open /proc/self/pagemap: {errno}; what forbids that (Landlock, AppArmor, SELinux) must allow it"
         ),
         Ok(()) => alloc::string::String::from(
             "userfaultfd or memory for the page tables cannot be had; see `farpage doctor`",
@@ -207,8 +210,9 @@ fn cannot_manage(kernel: &'static Kernel) -> ! {
     give_up(line.as_bytes())
 }
 
-/// The program may lose the way to `/proc`: what is there is opened now. Where that fails it is said when it is needed.
-pub(crate) fn root_changes() {
+/// The program may lose the way to `/proc`, or forbid it to itself: what is there is opened now. Where that fails it is said
+/// when it is needed.
+pub(crate) fn proc_is_lost() {
     if let Some(kernel) = manager() {
         let _ = kernel.open_pagemap();
     }

@@ -350,8 +350,8 @@ unsafe fn prepared(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
                 None
             }
             g::__NR_ptrace => tracing::call(args),
-            g::__NR_chroot | g::__NR_pivot_root => {
-                memory::root_changes();
+            g::__NR_chroot | g::__NR_pivot_root | g::__NR_landlock_restrict_self => {
+                memory::proc_is_lost();
                 None
             }
             _ => machine::call(number, args).or_else(|| proc_mem::call(number, args)),

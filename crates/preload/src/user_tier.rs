@@ -7,6 +7,7 @@
 
 use farpage_kernel::{Holder, Kernel};
 use farpage_sys::linux::general as g;
+use farpage_sys::seccomp::pointers;
 use farpage_sys::{Errno, Result, process, syscall};
 
 use crate::frame::Frame;
@@ -304,13 +305,14 @@ impl Help {
         self.arguments(number, args);
     }
 
-    /// Whatever else the arguments point to.
+    /// Whatever else the pointers among the arguments name.
     fn arguments(&self, number: u32, args: [usize; 6]) {
         let plain = transfer(number, args).map(|(at, _)| at);
         let bytes = size_of_argument(number, args).max(PATH_BYTES);
         let bytes = bytes.min(self.kernel.hold_limit());
-        for at in args {
-            if Some(at) != plain {
+        let pointers = pointers::of_call(number);
+        for (argument, at) in args.into_iter().enumerate() {
+            if pointers & 1 << argument != 0 && Some(at) != plain {
                 self.hold(at, bytes, !only_reads(number));
             }
         }

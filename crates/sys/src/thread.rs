@@ -85,6 +85,13 @@ pub fn current_cpu() -> u32 {
     cpu
 }
 
+/// Whether there is no thread of this number in the process's namespace any more.
+pub fn has_ended(thread: u32) -> bool {
+    // SAFETY: takes no pointer, and signal 0 is none.
+    let asked = unsafe { syscall!(g::__NR_tkill, thread, 0) };
+    asked == Err(crate::Errno::ESRCH)
+}
+
 /// Where thread `thread` of this process keeps its list of robust mutexes; 0 for the calling one.
 ///
 /// # Errors

@@ -165,9 +165,49 @@ fn a_child_without_proc_is_told_what_it_lacks() {
             assert!(!ran.status.success(), "{words:?}: {ran:?}");
             let (_, what) = said.split_once("farpage: process ").unwrap_or_default();
             let (_, what) = what.split_once(' ').unwrap_or_default();
-            let line = "is killed: its memory cannot be managed: /proc/self/pagemap cannot be opened: ENOENT (2); \
-                        mount /proc in the root that the process has\n";
+            let line = "is killed: its memory cannot be managed: it has no /proc/self/pagemap; mount /proc in the root \
+                        that it has\n";
             assert!(what.starts_with(line), "{words:?}: {said}");
+        }
+    }
+}
+
+/// As `xz` does before it compresses.
+#[test]
+fn who_forbids_files_to_itself_by_landlock_has_its_memory_managed_as_ever() {
+    let program = compile("changed.c", "changed-landlock", &[]);
+    if !run(&[&program, "landlock"]).status.success() {
+        return println!("skipped: this kernel has no Landlock");
+    }
+    for &user in users() {
+        for words in [&["landlock", "use"][..], &["use", "landlock", "use"]] {
+            let ran = changed(user, &program, words);
+            assert!(ran.status.success(), "{words:?} as {user:?}: {ran:?}");
+            assert_eq!(ran.stdout, b"as it should be\n", "{words:?}");
+        }
+        let ran = changed(user, &program, &["landlock", "child", "use"]);
+        let line = "it may not open /proc/self/pagemap: EACCES (13); what forbids that (Landlock, AppArmor, SELinux) must allow it\n";
+        assert!(said(&ran).contains(line), "as {user:?}: {ran:?}");
+    }
+}
+
+#[test]
+fn there_may_be_more_memory_than_the_machine_has() {
+    let programs = [
+        compile("vast.c", "vast", &[]),
+        compile("vast.c", "vast-static", &["-static"]),
+    ];
+    let farpage = farpage();
+    for &user in users() {
+        for program in &programs {
+            let under = [
+                &farpage, "run", "--quiet", "--ram", "24M", "--spill", "/tmp", "--", program,
+            ];
+            let ran = run(&[user, &under].concat());
+            assert!(
+                ran.status.success() && ran.stdout == b"as it should be\n",
+                "as {user:?}: {ran:?}"
+            );
         }
     }
 }

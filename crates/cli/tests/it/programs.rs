@@ -326,6 +326,12 @@ fn a_process_is_a_file_whatever_of_its_memory_is_paged_out() {
 }
 
 #[test]
+fn any_number_of_threads_may_wait_for_what_goes_to_memory_of_theirs() {
+    let program = compile("waiters.c", "waiters", &[]);
+    expect_within("24M", &[&program], 0);
+}
+
+#[test]
 fn twenty_thousand_mappings_take_at_most_twice_as_many_of_linux() {
     let program = compile("mappings.c", "mappings", &[]);
     let bare = Command::new(&program).output().unwrap();

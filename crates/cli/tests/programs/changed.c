@@ -3,6 +3,7 @@
 #include "check.h"
 #include <grp.h>
 #include <linux/capability.h>
+#include <linux/landlock.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
@@ -53,6 +54,14 @@ static void no_rights(void)
     CHECK(!syscall(SYS_capset, &header, none));
 }
 
+static void no_files(void)
+{
+    struct landlock_ruleset_attr all = {LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE};
+    long rules = syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0);
+    CHECK(rules >= 0 && !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    CHECK(!syscall(SYS_landlock_restrict_self, rules, 0) && open("/proc/self/maps", O_RDONLY) < 0);
+}
+
 static void child(void)
 {
     pid_t made = fork();
@@ -89,7 +98,7 @@ static const struct {
 } WORDS[] = {
     {"use", use},           {"user", another_user}, {"undumpable", undumpable}, {"root", another_root},
     {"no-proc", no_proc},   {"child", child},       {"no-rights", no_rights},   {"session", session},
-    {"mounts", mounts},     {"network", network},   {"files", files},
+    {"mounts", mounts},     {"network", network},   {"files", files},           {"landlock", no_files},
 };
 
 int main(int argc, char **argv)

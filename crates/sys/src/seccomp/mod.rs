@@ -11,7 +11,7 @@ mod assembler;
 mod gate;
 pub mod later;
 pub mod pinning;
-mod pointers;
+pub mod pointers;
 mod rules;
 #[cfg(test)]
 mod tests;

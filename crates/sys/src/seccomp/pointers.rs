@@ -82,6 +82,22 @@ pub(super) const DIRECT: &[(u32, u8)] = &[
     (g::__NR_futex_wake, 0b1), (g::__NR_ptrace, 0b1000),
 ];
 
+/// Which arguments of call `number` are pointers (bit n: argument n): all may be, where it is not known.
+pub fn of_call(number: u32) -> u8 {
+    const NUMBERS: usize = 512;
+    const ALL: u8 = 0b11_1111;
+    const MASKS: [u8; NUMBERS] = {
+        let mut masks = [ALL; NUMBERS];
+        let mut at = 0;
+        while at < DIRECT.len() {
+            masks[DIRECT[at].0 as usize] = DIRECT[at].1;
+            at += 1;
+        }
+        masks
+    };
+    MASKS.get(number as usize).copied().unwrap_or(ALL)
+}
+
 /// Calls whose arguments lead to further pointers: always looked at.
 #[rustfmt::skip]
 pub(super) const HIDDEN: &[u32] = &[

@@ -142,6 +142,7 @@ const RULES: &[(u32, Rule)] = &[
     (g::__NR_ptrace, Rule::Trace),
     (g::__NR_chroot, Rule::Always),
     (g::__NR_pivot_root, Rule::Always),
+    (g::__NR_landlock_restrict_self, Rule::Always),
     (g::__NR_exit, Rule::Always),
 ];
 

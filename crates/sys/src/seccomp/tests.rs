@@ -396,6 +396,7 @@ fn processes_and_signals() {
         g::__NR_seccomp,
         g::__NR_chroot,
         g::__NR_pivot_root,
+        g::__NR_landlock_restrict_self,
     ] {
         assert_eq!(answer(nr, &[]), TRAP);
     }
