@@ -16,6 +16,7 @@ mod locked_io;
 mod map_fd;
 mod open;
 mod ports;
+mod process;
 mod programs;
 mod remote;
 mod rpc;
@@ -64,7 +65,7 @@ const fn bench_of(
     }
 }
 
-const BENCHES: [Bench; 20] = [
+const BENCHES: [Bench; 21] = [
     bench_of(
         "cache",
         "[--runs 5] [--pages 16384]",
@@ -148,6 +149,13 @@ const BENCHES: [Bench; 20] = [
         "calls between programs of two hosts by ports, beside bare TCP",
         &[],
         ports::bench,
+    ),
+    bench_of(
+        "process",
+        "[--runs 5] [--assert]",
+        "fork, a core and SIGKILL of a process of which most is paged out, beside bare Linux",
+        &process::BOUNDS,
+        process::bench,
     ),
     bench_of(
         "programs",
