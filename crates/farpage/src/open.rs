@@ -1,5 +1,7 @@
 //! From an address to a source.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +27,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Understands a path, `file://` and other addresses.
+    /// Understands a path, `file://` (of this host, with percent signs as in other addresses) and other addresses.
     pub fn parse(text: &str) -> Self {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Self::Path(text.into());
@@ -35,7 +37,14 @@ impl Address {
             return Self::Path(text.into());
         }
         match scheme.to_ascii_lowercase().as_str() {
-            "file" => Self::Path(rest.strip_prefix("localhost").unwrap_or(rest).into()),
+            // What is left with a host, of which there is no file here, is refused as other schemes are.
+            "file" => match rest.strip_prefix("localhost").unwrap_or(rest) {
+                path if path.starts_with('/') => {
+                    let bytes = percent_encoding::percent_decode_str(path).collect();
+                    Self::Path(OsString::from_vec(bytes).into())
+                }
+                _ => Self::Url(text.into()),
+            },
             _ => Self::Url(text.into()),
         }
     }
@@ -226,9 +235,13 @@ fn remote(options: &OpenOptions) -> farpage_remote::Options {
 }
 
 fn is_named_compressed(address: &str) -> bool {
-    let path = address.split(['?', '#']).next().unwrap_or(address);
     let ends = [".gz", ".zst", ".zstd"];
-    ends.iter().any(|end| path.ends_with(end))
+    let has_end = |name: &[u8]| ends.iter().any(|end| name.ends_with(end.as_bytes()));
+    match Address::parse(address) {
+        Address::Path(path) => has_end(path.as_os_str().as_bytes()),
+        // What follows the name of a file is no part of it.
+        Address::Url(url) => has_end(url.split(['?', '#']).next().unwrap_or(&url).as_bytes()),
+    }
 }
 
 fn decompressed(
@@ -263,12 +276,37 @@ mod tests {
             ("a/b.npy", path("a/b.npy")),
             ("file:///a/b", path("/a/b")),
             ("FILE://localhost/a", path("/a")),
+            ("file:///a%20b%2F100%.npy", path("/a b/100%.npy")),
+            ("file://host/a", url("file://host/a")),
+            ("file://localhostile/a", url("file://localhostile/a")),
             ("https://host/x?y=z", url("https://host/x?y=z")),
             ("s3://bucket/key", url("s3://bucket/key")),
             ("strange name://x", path("strange name://x")),
             ("://x", path("://x")),
         ] {
             assert_eq!(Address::parse(text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_say_what_is_compressed() {
+        for name in [
+            "a.gz",
+            "run#1.npy.gz",
+            "what?.zst",
+            "file:///a%2Egz",
+            "s3://b/a.gz?x#y",
+        ] {
+            assert!(is_named_compressed(name), "{name}");
+        }
+        for name in [
+            "a",
+            "x.gz#old",
+            "a.zst?b",
+            "http://h/a?b.gz",
+            "file:///a.gz%23",
+        ] {
+            assert!(!is_named_compressed(name), "{name}");
         }
     }
 }

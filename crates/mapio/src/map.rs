@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 
 use farpage_sys::file::{self, Fd};
 use farpage_sys::guarded::{Guarded, OnLoss};
+use farpage_sys::linux::general as g;
 
 const PAGE: usize = 4096;
 /// Size of a new file when none is given.
@@ -46,19 +47,28 @@ impl Map {
             let why = "cannot map an empty file to be read: open it for writing too";
             return Err(Error::new(ErrorKind::UnexpectedEof, why));
         }
-        // A descriptor that is only written cannot be mapped.
-        let again = is_writable
-            .then(|| file::open_again(fd, READ_WRITE))
+        // A descriptor that is only written cannot be mapped. No other is opened again: to close it takes the
+        // process's locks (`fcntl`) of the file away.
+        let is_write_only = file::flags(fd).map_err(error)? & g::O_ACCMODE == g::O_WRONLY;
+        let again = is_write_only
+            .then(|| file::open_again(fd, g::O_RDWR))
             .transpose();
         let own = Own(again.map_err(error)?);
-        if bytes > status.bytes {
-            grow(fd, status.bytes, bytes)?;
-        }
+        let (before, grown) = (status.bytes, bytes);
         let bytes = usize::try_from(bytes).map_err(|_| ErrorKind::FileTooLarge)?;
         let reserved = bytes.next_multiple_of(PAGE);
         let mut area = Guarded::reserve(reserved, PAGE).map_err(error)?;
+        if grown > before {
+            grow(fd, before, grown)?;
+        }
         let from = own.0.unwrap_or(fd);
-        area.map(from, 0, bytes, is_writable).map_err(error)?;
+        area.map(from, 0, bytes, is_writable).map_err(|errno| {
+            // Nobody wrote what it grew by, unless it has grown further meanwhile.
+            if grown > before && file::status(fd).is_ok_and(|status| status.bytes == grown) {
+                let _ = file::set_size(fd, before);
+            }
+            error(errno)
+        })?;
         Ok(Self {
             area,
             bytes,
@@ -130,8 +140,6 @@ impl Map {
     }
 }
 
-const READ_WRITE: u32 = 2;
-
 /// A descriptor of our own, closed when it is no longer needed.
 struct Own(Option<Fd>);
 
@@ -150,7 +158,9 @@ fn grow(fd: Fd, from: u64, to: u64) -> Result<()> {
     match file::allocate(fd, from, to - from) {
         Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => file::set_size(fd, to).map_err(error),
         done => done.map_err(|errno| {
-            let _ = file::set_size(fd, from);
+            if file::status(fd).is_ok_and(|status| status.bytes < to) {
+                let _ = file::set_size(fd, from);
+            }
             error(errno)
         }),
     }

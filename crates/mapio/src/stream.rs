@@ -12,13 +12,16 @@ use crate::map::{Map, error};
 use crate::mode::Mode;
 use crate::windows::{BUFFER_BYTES, Next, Use, Window, Windows};
 
+/// What Linux says of what has no offset.
+const ESPIPE: i32 = 29;
 /// Copies of this size and more are Linux's own.
 const DIRECT_BYTES: usize = 32 << 10;
 
 /// A file that is read, written, appended to or updated through a buffer.
 ///
 /// Reading and writing may alternate as one likes: what is written is flushed before anything is
-/// read, and what was read ahead is given back before anything is written.
+/// read, and what was read ahead is given back before anything is written. Of a pipe, a terminal or a
+/// socket it stays, to be read afterwards; they cannot seek.
 ///
 /// A file that somebody else cuts off meanwhile ends early, with an error of the kind
 /// `UnexpectedEof`; what was returned before it is the file's.
@@ -190,13 +193,13 @@ impl Stream {
         Ok(true)
     }
 
-    /// Gives up what was read ahead.
+    /// Gives back what was read ahead. A pipe or a socket takes nothing back: there it stays, to be read.
     fn settle(&mut self) -> io::Result<()> {
-        let window = std::mem::replace(&mut self.window, Window::EMPTY);
-        match self.windows.settle(self.fd(), window.at) {
-            Err(errno) if self.is_seekable => Err(error(errno)),
-            Ok(()) | Err(_) => Ok(()),
+        if !self.is_seekable {
+            return Ok(());
         }
+        let window = std::mem::replace(&mut self.window, Window::EMPTY);
+        self.windows.settle(self.fd(), window.at).map_err(error)
     }
 
     /// Writes without the buffer, which is empty.
@@ -208,8 +211,10 @@ impl Stream {
 
     /// After a write: nothing is here of what follows.
     fn restart(&mut self) {
-        let offset = (&self.file).stream_position();
-        self.windows.restart(offset.unwrap_or(0));
+        if self.is_seekable {
+            let offset = (&self.file).stream_position();
+            self.windows.restart(offset.unwrap_or(0));
+        }
     }
 
     fn may(&self, allowed: bool, what: &str, mode: &str) -> io::Result<()> {
@@ -328,8 +333,7 @@ impl Write for Stream {
         };
         // What could not be written stays, to be tried again.
         self.written.drain(..done);
-        self.windows
-            .restart((&self.file).stream_position().unwrap_or(0));
+        self.restart();
         result
     }
 }
@@ -337,6 +341,9 @@ impl Write for Stream {
 impl Seek for Stream {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.flush()?;
+        if !self.is_seekable {
+            return Err(Error::from_raw_os_error(ESPIPE));
+        }
         if self.map.is_some() {
             self.settle()?;
             let target = match to {

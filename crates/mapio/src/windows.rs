@@ -192,9 +192,9 @@ impl Windows {
     /// # Errors
     /// As `read(2)`.
     pub fn read_past(&mut self, fd: Fd, into: &mut [u8]) -> Result<usize> {
+        self.empty();
         let got = file::read(fd, into)?;
         self.count(got);
-        self.empty();
         Ok(got)
     }
 
@@ -224,8 +224,8 @@ impl Windows {
                 end: self.buffer_at() + bytes,
             }),
             Kind::Mapped { start, end, .. } => {
-                let at = start + ahead;
-                match (at < end).then(|| self.window(fd, at))? {
+                let is_here = ahead < end - start;
+                match is_here.then(|| self.window(fd, start + ahead))? {
                     Next::Window(window) => Some(window),
                     Next::End | Next::Lost => None,
                 }

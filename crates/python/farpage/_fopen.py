@@ -112,11 +112,11 @@ class Stream(io.BufferedIOBase):
 
     def readinto(self, buffer):
         """Fills `buffer` as far as the file goes. Returns how many bytes that are."""
-        return self._native.read_into(_bytes_of(buffer), False)
+        return self._native.read_into(_view(buffer), False)
 
     def readinto1(self, buffer):
         """The same with one read at most."""
-        return self._native.read_into(_bytes_of(buffer), True)
+        return self._native.read_into(_view(buffer), True)
 
     def readline(self, size=-1):
         return self._native.read_line(size)
@@ -127,7 +127,7 @@ class Stream(io.BufferedIOBase):
 
     def write(self, buffer):
         """Writes all of `buffer`, anything with the buffer protocol. Returns its size in bytes."""
-        return self._native.write(_bytes_of(buffer))
+        return self._native.write(_view(buffer))
 
     def flush(self):
         """Has the file what was written."""
@@ -167,9 +167,8 @@ class Stream(io.BufferedIOBase):
             raise ValueError("cannot use a stream that is closed; open it again")
 
 
-def _bytes_of(buffer):
-    """Memory of any kind of numbers, as bytes."""
+def _view(buffer):
+    """Memory of any kind, in a form that tells its shape, which not all that has memory does."""
     if isinstance(buffer, str):
         raise TypeError("cannot write text, this is of bytes; give it to io.TextIOWrapper")
-    view = memoryview(buffer)
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+    return memoryview(buffer)

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farpage_mapio::Map;
-use pyo3::buffer::PyBuffer;
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -111,12 +111,17 @@ impl Stream {
     }
 
     /// Fills memory of the caller; once only reads once.
-    fn read_into(&self, py: Python<'_>, into: PyBuffer<u8>, once: bool) -> PyResult<usize> {
+    fn read_into(&self, py: Python<'_>, into: &Bound<'_, PyAny>, once: bool) -> PyResult<usize> {
+        let into = PyUntypedBuffer::get(into)?;
         if into.readonly() || !into.is_c_contiguous() {
             let why = "cannot read into this: it is for reading only, or not in one piece";
             return Err(PyBufferError::new_err(why));
         }
         let (at, bytes) = (into.buf_ptr() as usize, into.len_bytes());
+        if bytes == 0 {
+            // Of nothing there may be no address.
+            return self.act(py, |_| Ok(0));
+        }
         self.act(py, |stream| {
             // SAFETY: the buffer is held until after this; as with Python's own files, another
             // thread that uses it meanwhile sees what is there.
@@ -166,11 +171,15 @@ impl Stream {
     }
 
     /// Writes all of it.
-    fn write(&self, py: Python<'_>, from: PyBuffer<u8>) -> PyResult<usize> {
+    fn write(&self, py: Python<'_>, from: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let from = PyUntypedBuffer::get(from)?;
         let (at, bytes) = (from.buf_ptr() as usize, from.len_bytes());
         if !from.is_c_contiguous() {
             let why = "cannot write this: it is not in one piece; copy it first";
             return Err(PyBufferError::new_err(why));
+        }
+        if bytes == 0 {
+            return self.act(py, |_| Ok(0));
         }
         self.act(py, |stream| {
             // SAFETY: as for `read_into`.

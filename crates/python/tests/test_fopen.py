@@ -1,7 +1,9 @@
 """`fopen`: what Python's own buffered files do, and `fmap`."""
 
+import array
 import copy
 import csv
+import ctypes
 import errno
 import gzip
 import io
@@ -340,6 +342,8 @@ def test_each_refusal_says_what_to_do(tmp_path):
         assert len(stream.fmap()) == 100
         with pytest.raises(TypeError, match="io.TextIOWrapper"):
             stream.write("text")
+        with pytest.raises(BufferError, match="not in one piece"):
+            stream.write(np.arange(9)[::2])
     assert os.path.getsize(tmp_path / "new") == 100 and "closed" in repr(stream)
     for use in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="open its path again"):
@@ -348,3 +352,36 @@ def test_each_refusal_says_what_to_do(tmp_path):
         with pytest.raises(ValueError, match="is closed; open it again"):
             use()
     stream.close()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.arange(4, dtype=">i4"),
+        np.arange(4) * 1j,
+        np.arange(4, dtype=np.longdouble),
+        np.array([(1, 2.5)], [("a", "u1"), ("b", "f8")]),
+        np.arange(12.0).reshape(3, 4),
+        np.array(["text"]),
+        np.zeros(0),
+        np.zeros((0, 3), np.uint8),
+        (ctypes.c_int16 * 3)(1, 2, 3),
+        array.array("d", [1.5]),
+        memoryview(b"bytes"),
+    ],
+    ids=str,
+)
+def test_whatever_has_memory_is_written_and_read(tmp_path, given):
+    plain, ours = tmp_path / "plain", tmp_path / "ours"
+    with open(plain, "w+b") as file, fp.fopen(ours, "w+") as stream:
+        wanted = file.write(given)
+        assert stream.write(given) == wanted == memoryview(given).nbytes
+    assert ours.read_bytes() == plain.read_bytes()
+    if not memoryview(given).readonly:
+        into = copy.deepcopy(given)
+        bytes_of = (ctypes.c_ubyte * wanted).from_buffer(into) if wanted else b""
+        if wanted:
+            bytes_of[:] = bytes(wanted)
+        with fp.fopen(ours) as stream:
+            assert stream.readinto(into) == wanted
+        assert bytes(bytes_of) == plain.read_bytes()

@@ -34,14 +34,20 @@ pub fn content_range(text: &str) -> Option<ContentRange> {
     })
 }
 
-/// Reads a `Retry-After`, in seconds or as a date, as the time from `now` on.
+/// No server is believed that asks for more.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+
+/// Reads a `Retry-After`, in seconds or as a date, as the time from `now` on: an hour at most.
 pub fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let text = text.trim();
-    if let Some(seconds) = digits(text) {
-        return Some(Duration::from_secs(seconds));
-    }
-    let date = httpdate::parse_http_date(text).ok()?;
-    Some(date.duration_since(now).unwrap_or_default())
+    let asked = match digits(text) {
+        Some(seconds) => Duration::from_secs(seconds),
+        None => {
+            let date = httpdate::parse_http_date(text).ok()?;
+            date.duration_since(now).unwrap_or_default()
+        }
+    };
+    Some(asked.min(RETRY_AFTER_MAX))
 }
 
 /// An entity tag.
@@ -128,6 +134,9 @@ mod tests {
             retry_after("Wed, 21 Oct 2015 07:00:00 GMT", now),
             seconds(0)
         );
+        // Seconds until the end of the world.
+        let hour = Some(Duration::from_secs(3600));
+        assert_eq!(retry_after("18446744073709551615", now), hour);
         for wrong in ["", "-1", "1.5", "soon", "99999999999999999999"] {
             assert_eq!(retry_after(wrong, now), None, "{wrong}");
         }

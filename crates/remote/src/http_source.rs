@@ -18,6 +18,8 @@ const REDIRECTIONS_MAX: usize = 10;
 /// A file on an HTTP server that serves ranges.
 pub struct HttpSource {
     name: String,
+    /// Its address, for who keeps what it has: two of one name may be two files.
+    identity: String,
     server: Server,
     version: Version,
     /// Where the last redirection led. Such addresses expire; then `origin` is asked again.
@@ -54,9 +56,11 @@ impl HttpSource {
             origin,
             headers,
         };
+        let identity = address::identity(&server.origin);
         let (version, place) = options.retry.run(|| first_look(&name, &server))?;
         Ok(Self {
             name,
+            identity,
             server,
             version,
             place: Mutex::new(Arc::new(place)),
@@ -93,6 +97,10 @@ impl HttpSource {
 impl Source for HttpSource {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn identity(&self) -> String {
+        self.identity.clone()
     }
 
     fn size(&self) -> u64 {

@@ -96,6 +96,11 @@ pub fn open(url: &str, options: &Options) -> Result<Arc<dyn Source>, SourceError
     match address.scheme() {
         "http" | "https" => Ok(Arc::new(HttpSource::open(url, options)?)),
         scheme if is_store(scheme) => Ok(Arc::new(ObjectSource::open(url, options)?)),
+        "file" => Err(SourceError::Unsupported {
+            cause: "it names a file of another host".into(),
+            remedy: "give the path of a file of this host, or file:///path".into(),
+            name: address::shown(&address),
+        }),
         other => Err(SourceError::Unsupported {
             cause: format!("there is no way to read '{other}://'"),
             remedy: "use http, https, s3, gs, az or abfs, or the path of a local file".into(),

@@ -48,6 +48,13 @@ impl Store {
         let path = Path::from_url_path(parsed.path()).ok();
         let path = path.filter(|path| !path.as_ref().is_empty());
         let path = path.ok_or_else(|| refused("it names no object", "add the object's name"))?;
+        if parsed.fragment().is_some() {
+            let cause = "what follows the # is no part of its address";
+            return Err(refused(
+                cause,
+                "where it is part of the object's name, write %23",
+            ));
+        }
         if parsed.password().is_some() || parsed.query().is_some() {
             let remedy = "give credentials in the environment, and options as settings";
             return Err(refused("its address has a password or a query", remedy));

@@ -2,6 +2,7 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
+use std::io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -100,7 +101,15 @@ impl FileSource {
             // Its name is durable before its contents can be.
             let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
             let folder = File::open(folder.unwrap_or(Path::new(".")));
-            folder.and_then(|f| f.sync_all()).map_err(fails)?;
+            let synced = folder.and_then(|folder| folder.sync_all());
+            // There are folders that may only be written to, and file systems that sync none.
+            let is_impossible = |error: &io::Error| {
+                matches!(error.kind(), PermissionDenied | InvalidInput | Unsupported)
+            };
+            match synced {
+                Err(error) if !is_impossible(&error) => return Err(fails(error)),
+                Ok(()) | Err(_) => {}
+            }
         }
         let direct = OpenOptions::new()
             .read(true)

@@ -51,6 +51,12 @@ pub trait Source: Send + Sync {
     /// What messages call it. Never holds credentials.
     fn name(&self) -> &str;
 
+    /// What tells it from everything else that is kept of sources: its name, and what of its address the name
+    /// does not show. Only its hash is kept.
+    fn identity(&self) -> String {
+        self.name().into()
+    }
+
     /// Its size in bytes.
     fn size(&self) -> u64;
 
@@ -136,6 +142,10 @@ pub fn within(source: &dyn Source, offset: u64, bytes: u64) -> Result<(), Source
 impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
     fn name(&self) -> &str {
         (**self).name()
+    }
+
+    fn identity(&self) -> String {
+        (**self).identity()
     }
 
     fn size(&self) -> u64 {

@@ -102,6 +102,10 @@ impl Source for Patient {
         self.source.name()
     }
 
+    fn identity(&self) -> String {
+        self.source.identity()
+    }
+
     fn size(&self) -> u64 {
         self.source.size()
     }

@@ -21,6 +21,11 @@ const SIGIO: u32 = 29;
 /// where a lease does not hold back all who can change the file: on file systems that other
 /// machines change too, say. As `open(2)`.
 pub fn take(fd: BorrowedFd<'_>, told: u32) -> Result<OwnedFd> {
+    // Who could write to it by this descriptor is one that has it open for writing. And to close another one
+    // takes the process's locks (`fcntl`) of the file away.
+    if file::flags(Fd(fd.as_raw_fd()))? & g::O_ACCMODE != g::O_RDONLY {
+        return Err(Errno::EAGAIN);
+    }
     let again = file::own_again(Fd(fd.as_raw_fd()), g::O_RDONLY | g::O_NONBLOCK)?;
     if !is_held_by_this_machine(Fd(again.as_raw_fd()))? {
         return Err(Errno::EOPNOTSUPP);

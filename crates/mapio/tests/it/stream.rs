@@ -137,6 +137,89 @@ fn pipes_are_read() {
 }
 
 #[test]
+fn what_was_read_ahead_of_a_socket_stays_when_it_is_written_to_or_cannot_seek() {
+    let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mode = farpage_mapio::Mode::parse("r+").unwrap();
+    let mut stream = Stream::from_file(File::from(std::os::fd::OwnedFd::from(ours)), mode).unwrap();
+    theirs.write_all(b"a\nb\nc\nd").unwrap();
+    let mut line = || {
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        line
+    };
+    assert_eq!(line(), "a\n");
+    stream.write_all(b"x").unwrap();
+    stream.flush().unwrap();
+    let mut line = || {
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        line
+    };
+    assert_eq!(line(), "b\n");
+    let large = vec![b'y'; 1 << 17];
+    std::thread::scope(|scope| {
+        let reads = scope.spawn(|| {
+            let mut got = vec![0; large.len() + 1];
+            theirs.read_exact(&mut got).unwrap();
+            got
+        });
+        stream.write_all(&large).unwrap();
+        let got = reads.join().unwrap();
+        assert!(got[0] == b'x' && got[1..] == large);
+    });
+    for to in [
+        SeekFrom::Start(0),
+        SeekFrom::Current(1 << 20),
+        SeekFrom::End(0),
+    ] {
+        let error = stream.seek(to).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotSeekable, "{to:?}");
+    }
+    assert_eq!(stream.read_byte().unwrap(), Some(b'c'));
+}
+
+#[test]
+fn offsets_that_no_file_has_are_refused() {
+    let (_folder, path, bytes) = large();
+    for used in [1, 2 << 20] {
+        let mut stream = Stream::open(&path, "r").unwrap();
+        for _ in 0..used {
+            stream.read_byte().unwrap();
+        }
+        for offset in [u64::MAX, u64::MAX - 4096, 1 << 63] {
+            let error = stream.seek(SeekFrom::Start(offset)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{offset}");
+        }
+        stream.seek(SeekFrom::Start(5)).unwrap();
+        assert_eq!(stream.read_byte().unwrap(), Some(bytes[5]));
+    }
+}
+
+/// Linux takes all locks that a process has of a file when it closes any descriptor of that file.
+#[test]
+fn a_map_leaves_the_locks_of_its_process() {
+    let folder = folder();
+    let path = folder.path().join("locked");
+    let mut stream = Stream::open(&path, "w+").unwrap();
+    let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    rustix::fs::fcntl_lock(&stream, lock).unwrap();
+    drop(stream.map(1 << 20).unwrap());
+    let is_locked = std::process::Command::new("python3")
+        .args([
+            "-c",
+            "import fcntl, sys
+try:
+    fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print('locked')",
+        ])
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert_eq!(is_locked.stdout, b"locked\n", "{is_locked:?}");
+}
+
+#[test]
 fn what_the_mode_forbids_is_refused() {
     let folder = folder();
     let path = folder.path().join("file");

@@ -19,8 +19,10 @@ const ENDING: &str = ".kept";
 const INDEX_ENDING: &str = ".index";
 /// A file that another process has open and has used within this time is not thrown out.
 const IN_USE: Duration = Duration::from_secs(60);
-/// How long the lock is waited for. Only a process that was stopped holds it for long.
+/// How long the lock is waited for by who reads. Only a process that was stopped holds it for long.
 const LOCK_WAIT: Duration = Duration::from_millis(200);
+/// The same by who asks what is kept, or throws it out.
+const LONG_LOCK_WAIT: Duration = Duration::from_secs(30);
 
 pub(super) struct Folder {
     pub(super) path: PathBuf,
@@ -89,17 +91,27 @@ impl Folder {
         if self.stuck_at_s.load(Ordering::Relaxed) == self.now_s() {
             return None;
         }
+        let held = self.hold_within(LOCK_WAIT);
+        if held.is_none() {
+            self.stuck_at_s.store(self.now_s(), Ordering::Relaxed);
+        }
+        held
+    }
+
+    /// The same, and it is waited for however often that was in vain.
+    pub(super) fn hold_patiently(&self) -> Option<Held<'_>> {
+        self.hold_within(LONG_LOCK_WAIT)
+    }
+
+    fn hold_within(&self, wait: Duration) -> Option<Held<'_>> {
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
         let mut pause = Duration::from_micros(5);
         loop {
             match lock.try_lock() {
                 Ok(()) => return Some(Held { folder: self, lock }),
-                Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_WAIT => {}
-                Err(_) => {
-                    self.stuck_at_s.store(self.now_s(), Ordering::Relaxed);
-                    return None;
-                }
+                Err(TryLockError::WouldBlock) if start.elapsed() < wait => {}
+                Err(_) => return None,
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(1));

@@ -181,6 +181,10 @@ impl Source for Kept {
         self.inner.name()
     }
 
+    fn identity(&self) -> String {
+        self.inner.identity()
+    }
+
     fn size(&self) -> u64 {
         self.inner.size()
     }

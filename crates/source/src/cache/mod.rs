@@ -193,7 +193,7 @@ impl Cache {
         let own = self.of_this_process()?;
         let folder = &own.shared.folder;
         let name = || folder.path.display().to_string();
-        let held = folder.hold().ok_or_else(|| SourceError::Io {
+        let held = folder.hold_patiently().ok_or_else(|| SourceError::Io {
             name: name(),
             what: "lock",
             offset: 0,
@@ -208,5 +208,5 @@ impl Cache {
 fn key_of(source: &dyn Source) -> Option<Key> {
     let version = source.version()?;
     let fits = source.size() <= layout::SIZE_MAX && !source.is_writable();
-    fits.then(|| Key::of(source.name(), &version, source.size()))
+    fits.then(|| Key::of(&source.identity(), &version, source.size()))
 }

@@ -37,7 +37,7 @@ pub(super) fn open(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Arc<dyn Source>, SourceError> {
     let version = inner.version();
-    let key = version.map(|version| Key::of(inner.name(), &version, inner.size()));
+    let key = version.map(|version| Key::of(&inner.identity(), &version, inner.size()));
     let stored = folder.zip(key).map(|(folder, key)| place(folder, key));
     let known = stored.as_deref().zip(key);
     let known = known.and_then(|(path, key)| load(path, key, inner.size()));

@@ -103,17 +103,16 @@ fn header(source: &dyn Source, input: &mut Input<'_>) -> Result<(), SourceError>
     Ok(())
 }
 
-/// True when another member follows. Zeros may: they come from tapes and disks.
+/// True when another member follows, to which it goes on. Zeros may be before it: they come from tapes and
+/// disks.
 fn has_next(input: &mut Input<'_>) -> Result<bool, SourceError> {
-    if input.some()?.is_none_or(|piece| piece[0] != 0) {
-        return Ok(input.some()?.is_some());
-    }
     while let Some(piece) = input.some()? {
         let zeros = piece.iter().take_while(|byte| **byte == 0).count();
-        if zeros < piece.len() {
+        let is_next = zeros < piece.len();
+        input.take(zeros);
+        if is_next {
             return Ok(true);
         }
-        input.take(zeros);
     }
     Ok(false)
 }
@@ -211,6 +210,7 @@ pub(super) fn inflate_from(
         filled += given;
         if matches!(step, Step::End) && filled < out.len() {
             input.array::<8>()?;
+            has_next(&mut input)?;
             header(source, &mut input)?;
             *decoder = DecompressorOxide::default();
         }

@@ -73,6 +73,47 @@ fn what_was_read_once_is_not_fetched_again_also_after_a_restart() {
     assert_eq!(usage.bytes, 4096 + BLOCK + 4096);
 }
 
+/// What messages call alike, and what lies at different addresses.
+struct Addressed(&'static str, Made);
+
+impl Source for Addressed {
+    fn name(&self) -> &str {
+        "http://h/get?..."
+    }
+
+    fn identity(&self) -> String {
+        self.0.into()
+    }
+
+    fn size(&self) -> u64 {
+        self.1.size()
+    }
+
+    fn version(&self) -> Option<String> {
+        self.1.version()
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Far
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+        self.1.read_at(offset, buffer)
+    }
+}
+
+#[test]
+fn two_addresses_of_one_name_size_and_version_are_two_objects() {
+    let (_folder, cache) = opened(64 * MIB);
+    for address in ["http://h/get?file=a", "http://h/get?file=b"] {
+        let kept = cache.keep(Arc::new(Addressed(address, Made::new(address, MIB))));
+        // As through everything that is put around it.
+        assert_eq!(Arc::clone(&kept).identity(), address);
+        assert!(Made::new(address, MIB).matches(&*kept, 0, MIB as usize));
+    }
+    assert_eq!(cache.usage().unwrap().objects, 2);
+}
+
 #[test]
 fn what_the_page_cache_has_not_is_read_right() {
     let (_folder, cache) = opened(64 * MIB);

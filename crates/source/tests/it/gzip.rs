@@ -56,6 +56,9 @@ fn members_one_after_another_are_read_as_one() {
     // As a tape leaves it.
     packed.extend([0; 1000]);
     check(&*open(folder.path(), &packed).unwrap(), &contents);
+    let padded = |part: &[u8]| [gzip(&["-5"], part), vec![0; 512]].concat();
+    let packed: Vec<u8> = contents.chunks(700_000).flat_map(padded).collect();
+    check(&*open(folder.path(), &packed).unwrap(), &contents);
     assert_eq!(open(folder.path(), &gzip(&[], &[])).unwrap().size(), 0);
 }
 
