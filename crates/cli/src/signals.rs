@@ -1,24 +1,30 @@
 //! Signals that `farpage run` gets are the program's: they are passed on, and do not end the
 //! supervisor before the program has ended.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use farpage_sys::file::Fd;
 use farpage_sys::{process, signal};
-use rustix::process::{PidfdFlags, Resource, Rlimit, Signal};
+use rustix::process::{PidfdFlags, Resource, Rlimit};
 
-/// HUP, INT, QUIT, USR1, USR2, ALRM, TERM. Those that stop and continue keep their effect on the
-/// supervisor: the terminal's keys send them to the program as well.
-const FORWARDED: [u32; 7] = [1, 2, 3, 10, 12, 14, 15];
+/// HUP, INT, QUIT, USR1, USR2, ALRM, TERM, URG, VTALRM, PROF, WINCH, PWR and those of real time. Those that
+/// stop and continue keep their effect on the supervisor: the terminal's keys send them to the program as
+/// well.
+fn forwarded() -> impl Iterator<Item = u32> {
+    let named = [1, 2, 3, 10, 12, 14, 15, 23, 26, 27, 28, 30];
+    // The C library has the first two for itself.
+    named.into_iter().chain(34..=64)
+}
 
 /// XFSZ: a file that may not become longer is told by the error alone.
 const TOO_LONG: u64 = 1 << 24;
 
 /// The program has ended: signals are not for it any more.
 static ENDED: AtomicBool = AtomicBool::new(false);
-/// A signal came after that.
+/// A signal that ends processes came after that.
 static LATE: AtomicBool = AtomicBool::new(false);
 
 /// From now on signals end the waiting for other tasks.
@@ -38,9 +44,7 @@ pub struct Blocked {
 }
 
 fn forwarded_mask() -> u64 {
-    FORWARDED
-        .iter()
-        .fold(0, |mask, signal| mask | 1 << (signal - 1))
+    forwarded().fold(0, |mask, signal| mask | 1 << (signal - 1))
 }
 
 /// Blocks the signals that are forwarded, in this thread and those it makes from now on. They
@@ -63,15 +67,13 @@ impl Blocked {
         let signals = signal::watch(forwarded_mask()).context("cannot watch for signals")?;
         let forward = move || {
             while let Ok(arrival) = signal::next(signals) {
-                if ENDED.load(Ordering::Relaxed) {
+                if ENDED.load(Ordering::Relaxed) && ENDING.contains(&arrival.signal) {
                     LATE.store(true, Ordering::Relaxed);
                 }
                 if arrival.from_kernel {
                     continue;
                 }
-                if let Some(number) = Signal::from_named_raw(arrival.signal as i32) {
-                    let _ = rustix::process::pidfd_send_signal(&program, number);
-                }
+                let _ = signal::pass_on(Fd(program.as_raw_fd()), arrival);
             }
         };
         std::thread::Builder::new()

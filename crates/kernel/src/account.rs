@@ -15,6 +15,8 @@ pub struct Account {
     slot: AtomicUsize,
     /// Tasks of the tree that hold memory, as of the last look.
     tasks: AtomicU64,
+    /// Pages that were ever given back.
+    given: AtomicU64,
     /// Pages that came with a fork and are still shared with the parent: nobody pays twice.
     inherited: AtomicU64,
     turns: Turns,
@@ -32,6 +34,7 @@ impl Account {
             slot: AtomicUsize::new(slot),
             inherited: AtomicU64::new(0),
             tasks: AtomicU64::new(1),
+            given: AtomicU64::new(0),
             turns: Turns::default(),
         }
     }
@@ -69,6 +72,16 @@ impl Account {
 
     fn own(&self) -> u64 {
         self.counters().resident_bytes.load(Ordering::Relaxed) / PAGE_BYTES as u64
+    }
+
+    /// Pages that were ever given back, for who looks at two times.
+    pub(crate) fn given(&self) -> u64 {
+        self.given.load(Ordering::Relaxed)
+    }
+
+    /// Tasks of the tree that held memory at the last look.
+    pub(crate) fn tasks(&self) -> u64 {
+        self.tasks.load(Ordering::Relaxed)
     }
 
     pub(crate) fn inherited(&self) -> u64 {
@@ -122,6 +135,7 @@ impl Account {
 
     /// Gives `pages` back and lets those who wait for memory look again.
     pub(crate) fn uncharge(&self, pages: u64) {
+        self.given.fetch_add(pages, Ordering::Relaxed);
         let shared = self.inherited();
         let inherited = shared.min(pages);
         let own = pages - inherited;

@@ -35,6 +35,8 @@ impl Kernel {
                 self.set_on_fork(at, end, advice)
             }
             g::MADV_GUARD_INSTALL => Err(Errno::EINVAL),
+            // What Linux merges loses the protection by which writing to clean pages is noticed.
+            g::MADV_MERGEABLE => Ok(()),
             _ if !self.is_active() => plain(),
             mem::MADV_DONTNEED | mem::MADV_FREE => self.drop_contents(at, end, mem::MADV_DONTNEED),
             g::MADV_DONTNEED_LOCKED => self.drop_contents(at, end, advice),

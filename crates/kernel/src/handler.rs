@@ -7,10 +7,11 @@ use core::sync::atomic::Ordering;
 
 use farpage_abi::PAGE_BYTES;
 use farpage_pagers::PagerError;
-use farpage_sys::{Errno, time};
+use farpage_sys::Errno;
 
 use crate::follow::Follower;
 use crate::full;
+use crate::inherited::Looks;
 use crate::kernel::Kernel;
 use crate::layout::WINDOW;
 
@@ -171,7 +172,7 @@ impl Kernel {
     /// there when [`Kernel::wants_handler`], and lets the default pager tidy up.
     pub fn page_out_for_ever(&self, rest_ns: u64, mut tick: impl FnMut()) -> ! {
         let mut pressed = self.account.task().pressure.load(Ordering::Acquire);
-        let mut looked_at = 0;
+        let mut looks = Looks::default();
         loop {
             let seen = self.page_out.seen();
             tick();
@@ -191,11 +192,13 @@ impl Kernel {
                 self.finds_paging_space_full();
             }
             if self.account.inherited() > 0 {
-                self.look_at_inherited(&mut looked_at);
+                self.look_at_inherited(&mut looks);
             }
             if !room || excess == 0 {
-                let rests = excess == 0 && self.account.inherited() == 0 && !self.has_parked();
+                let rests = excess == 0 && !self.has_parked();
+                let shares = self.account.inherited() > 0;
                 let timeout_ns = match (rests, is_full) {
+                    (true, _) if shares => looks.rest_ns,
                     (true, _) => rest_ns,
                     (false, true) => full::LOOK_AGAIN_NS,
                     (false, false) => LOOK_NS,
@@ -232,24 +235,5 @@ impl Kernel {
             self.page_out.notify();
         }
         charged
-    }
-
-    /// Charges inherited pages that are not shared any more. Costs at most a twentieth of the time.
-    fn look_at_inherited(&self, not_before_ns: &mut u64) {
-        let started = time::now_ns();
-        if started < *not_before_ns {
-            return;
-        }
-        let state = self.state.lock();
-        let mut exclusive = 0;
-        for region in state.regions.iter() {
-            let count = farpage_sys::pagemap::count_exclusive;
-            exclusive += count(self.pagemap(), region.start, region.end).unwrap_or(0);
-        }
-        let shared = self.account.pages_held().saturating_sub(exclusive);
-        self.account.charge_inherited(shared);
-        drop(state);
-        let took = time::now_ns() - started;
-        *not_before_ns = started + (took * 20).max(20_000_000);
     }
 }

@@ -71,10 +71,8 @@ impl State {
     /// Ends what a child of fork does not inherit: locks, and the calls of other threads.
     pub(crate) fn release_uninherited(&mut self) {
         self.release(Holder::Lock, ALL);
-        let threads: Vec<u32> = self.holds.calls.keys().copied().collect();
-        for thread in threads {
-            self.release(Holder::Call(thread), ALL);
-        }
+        let calls = core::mem::take(&mut self.holds.calls);
+        self.end(calls.into_values().flatten().collect());
     }
 
     /// Ends what threads hold that have ended without giving it back. Looks for them when there are many, and then

@@ -26,6 +26,7 @@ mod handler;
 mod hold;
 #[cfg(feature = "std")]
 mod in_thread;
+mod inherited;
 mod kernel;
 mod layout;
 mod lock;

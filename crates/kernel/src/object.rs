@@ -8,6 +8,7 @@ use farpage_sys::{Errno, mem};
 use crate::kernel::Kernel;
 use crate::layout::{IN_THREAD_AREA, shadow_of};
 use crate::regions::{OnFork, Region, Source, address_of, pages_of};
+use crate::space::apart;
 
 impl Kernel {
     /// Maps `pages` pages of the object that `source` describes (its `origin` is set here) and
@@ -27,8 +28,8 @@ impl Kernel {
         let prot = mem::PROT_READ | mem::PROT_WRITE;
         let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
         let place = match in_thread {
-            true => self.place_within(IN_THREAD_AREA, bytes, prot, flags),
-            false => self.place(at.unwrap_or(0), bytes, prot, flags),
+            true => self.place_within(IN_THREAD_AREA, bytes, apart(bytes), prot, flags),
+            false => self.place(at.unwrap_or(0), bytes, apart(bytes), prot, flags),
         };
         let start = place.ok_or(Errno::ENOMEM)?;
         let give_up = || {

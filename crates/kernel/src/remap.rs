@@ -10,7 +10,7 @@ use crate::kernel::{Kernel, State};
 use crate::layout::manageable;
 use crate::page_in::object_pages;
 use crate::regions::{Region, address_of, pages_of};
-use crate::space::{end_of, whole_pages};
+use crate::space::{end_of, together, whole_pages};
 
 impl Kernel {
     /// `mremap(2)`.
@@ -104,7 +104,9 @@ impl Kernel {
             // SAFETY: the program's own wish.
             unsafe { self.mmap(target, new, region.prot, fixed, nowhere, 0) }?
         } else {
-            let to = self.place(0, new, region.prot, map).ok_or(Errno::ENOMEM)?;
+            let to = self
+                .place(0, new, together(new), region.prot, map)
+                .ok_or(Errno::ENOMEM)?;
             self.manage(to, to + new, region.prot);
             to
         };

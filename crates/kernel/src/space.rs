@@ -19,8 +19,27 @@ use crate::page_in::object_pages;
 use crate::regions::{OnFork, Region, address_of, pages_of};
 
 const HUGE_PAGE: usize = 2 << 20;
-/// Smaller mappings start at multiples of this, so that no cluster has two owners.
-const SMALL_ALIGN: usize = 64 << 10;
+/// Pages that leave together, for one pager, lie in one of these.
+const CLUSTER: usize = 64 << 10;
+
+/// What the start of a mapping of `bytes` bytes is a multiple of that has a pager of its own: no cluster has
+/// two pagers.
+pub(crate) fn apart(bytes: usize) -> usize {
+    match bytes {
+        HUGE_PAGE.. => HUGE_PAGE,
+        _ => CLUSTER,
+    }
+}
+
+/// The same of the program's memory, which has one pager. What is no multiple of a cluster follows the mapping
+/// before it at once: Linux then has one mapping for both, as it has without us, and of its mappings there
+/// are 65,530 at most.
+pub(crate) fn together(bytes: usize) -> usize {
+    match bytes {
+        ..HUGE_PAGE if !bytes.is_multiple_of(CLUSTER) => PAGE_BYTES,
+        _ => apart(bytes),
+    }
+}
 const MAP_32BIT: u32 = 0x40;
 const FIXED: u32 = mem::MAP_FIXED | mem::MAP_FIXED_NOREPLACE;
 /// Kinds of mapping that are left alone.
@@ -101,7 +120,7 @@ impl Kernel {
         let start = if fixed {
             plain(quiet)?
         } else {
-            match self.place(at, length, prot, quiet) {
+            match self.place(at, length, together(length), prot, quiet) {
                 Some(start) => start,
                 // The window is full: it stays unmanaged.
                 None => return plain(flags),
@@ -123,15 +142,23 @@ impl Kernel {
         Ok(start)
     }
 
-    /// Maps anonymous memory inside the window, at `hint` if it can be.
-    pub(crate) fn place(&self, hint: usize, bytes: usize, prot: u32, flags: u32) -> Option<usize> {
+    /// Maps anonymous memory inside the window, at `hint` if it can be, else at a multiple of `align`.
+    pub(crate) fn place(
+        &self,
+        hint: usize,
+        bytes: usize,
+        align: usize,
+        prot: u32,
+        flags: u32,
+    ) -> Option<usize> {
         let hinted = hint.is_multiple_of(PAGE_BYTES)
             && (LOW_AREA.end..PLACE_END).contains(&hint)
             && manageable(hint, hint.saturating_add(bytes));
         if hinted && self.take_place(hint, bytes, prot, flags).is_ok() {
             return Some(hint);
         }
-        self.place_within(PLACE_START..IN_THREAD_AREA.start, bytes, prot, flags)
+        let area = PLACE_START..IN_THREAD_AREA.start;
+        self.place_within(area, bytes, align, prot, flags)
     }
 
     /// Maps anonymous memory at the lowest place in `area` where there is room.
@@ -139,14 +166,10 @@ impl Kernel {
         &self,
         area: Range<usize>,
         bytes: usize,
+        align: usize,
         prot: u32,
         flags: u32,
     ) -> Option<usize> {
-        let align = if bytes >= HUGE_PAGE {
-            HUGE_PAGE
-        } else {
-            SMALL_ALIGN
-        };
         let mut from = area.start;
         for attempt in 0..24 {
             let gap = self

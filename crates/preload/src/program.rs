@@ -67,9 +67,9 @@ fn check(at: usize, bytes: usize, access: Access) -> Result<()> {
     Ok(())
 }
 
-/// Lets Linux read or write the eight bytes around `at`, by the cheapest call that does: all
-/// signals are blocked in the agent, so blocking some more changes nothing, and the program's
-/// bytes are written back as they were read.
+/// Lets Linux read the eight bytes around `at`, or write the one at `at`, by the cheapest calls that do: all
+/// signals are blocked in the agent, so blocking some more changes nothing, and the byte, which is the
+/// caller's to write to, is written back as it was read.
 fn probe(at: usize, access: Access) -> bool {
     if sandbox::is_on() {
         // The program may have forbidden the call. A wrong pointer ends it.
@@ -84,16 +84,17 @@ fn probe(at: usize, access: Access) -> bool {
     let read = unsafe { syscall!(g::__NR_rt_sigprocmask, g::SIG_BLOCK, word, 0, 8) };
     match access {
         Access::Read => read.is_ok(),
-        Access::Write => read.is_ok() && writable(word),
+        Access::Write => read.is_ok() && writable(at),
     }
 }
 
-fn writable(word: usize) -> bool {
-    let there = core::ptr::with_exposed_provenance_mut::<u64>(word);
+fn writable(byte: usize) -> bool {
+    let there = core::ptr::with_exposed_provenance_mut::<u8>(byte);
     // SAFETY: it can be read: Linux did just now.
     let before = unsafe { there.read_volatile() };
-    // SAFETY: only writes eight bytes, if they can be written.
-    let written = unsafe { syscall!(g::__NR_rt_sigprocmask, g::SIG_BLOCK, 0, word, 8) };
+    // Of a mask Linux writes as many bytes as it is told. Those beside this one may be another thread's.
+    // SAFETY: only writes a byte, if it can be written.
+    let written = unsafe { syscall!(g::__NR_rt_sigpending, byte, 1) };
     if written.is_ok() {
         // SAFETY: Linux wrote there just now.
         unsafe { there.write_volatile(before) };

@@ -4,6 +4,7 @@ use core::arch::naked_asm;
 
 use farpage_sys::file::Fd;
 use farpage_sys::linux::general as g;
+use farpage_sys::process::PR_SET_MEMORY_MERGE;
 use farpage_sys::seccomp::{
     GATE_ADDRESS, GATE_AGAIN, GATE_REISSUE, GATE_SLEEP, GATE_THREAD, GATE_WAIT, REISSUE_SKIP,
     SLEEP_WORDS, SLEPT, TRAP_MARK, WAIT_WORDS,
@@ -343,6 +344,10 @@ unsafe fn prepared(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
     unsafe {
         match number {
             g::__NR_seccomp => sandbox::seccomp(args),
+            // See `process::never_merge`.
+            g::__NR_prctl if args[0] as u32 == PR_SET_MEMORY_MERGE && args[2..5] == [0; 3] => {
+                Some(Ok(0))
+            }
             g::__NR_prctl => sandbox::prctl(args),
             g::__NR_ioctl | g::__NR_setsockopt => drivers::call(number, args),
             g::__NR_futex => {

@@ -117,6 +117,29 @@ pub fn writes_pages() -> Result<()> {
     unsafe { syscall!(g::__NR_prctl, PR_SET_IO_FLUSHER, 1, 0, 0, 0) }.map(drop)
 }
 
+/// Faults of this process for which nothing had to be read: Linux's own, copies of shared pages among them.
+pub fn minor_faults() -> u64 {
+    const RUSAGE_SELF: u32 = 0;
+    const MINOR: usize = 8;
+    let mut usage = [0u64; 18];
+    // SAFETY: `usage` is as large as `struct rusage`.
+    let _ = unsafe { syscall!(g::__NR_getrusage, RUSAGE_SELF, usage.as_mut_ptr()) };
+    usage[MINOR]
+}
+
+/// Keeps Linux from merging equal pages of this process, and of those that it makes: what is merged loses the
+/// protection by which writing is noticed.
+///
+/// # Errors
+/// `EINVAL` where Linux has no such thing.
+pub fn never_merge() -> Result<()> {
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_prctl, PR_SET_MEMORY_MERGE, 0, 0, 0, 0) }.map(drop)
+}
+
+/// Has Linux merge equal pages of a process.
+pub const PR_SET_MEMORY_MERGE: u32 = 67;
+
 /// Whether this process has a core, its files in `/proc` are its user's, and others of that user may trace it.
 pub fn is_dumpable() -> bool {
     const PR_GET_DUMPABLE: u32 = 3;

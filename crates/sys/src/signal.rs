@@ -7,7 +7,7 @@ use linux_raw_sys::general as g;
 
 use crate::file::{self, Fd};
 use crate::raw::{Errno, Result};
-use crate::syscall;
+use crate::{process, syscall};
 
 /// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Arrival {
     pub signal: u32,
     /// The kernel sent it (a key on the terminal, a hang-up), not a process.
     pub from_kernel: bool,
+    /// What came with it (`sigqueue`).
+    pub value: Option<u64>,
 }
 
 /// A descriptor, closed on exec, from which the signals of `mask` (bit n - 1 is signal n) are
@@ -45,10 +47,61 @@ pub fn next(fd: Fd) -> Result<Arrival> {
         }
     }
     let word = |at: usize| [info[at], info[at + 1], info[at + 2], info[at + 3]];
+    let code = i32::from_ne_bytes(word(8));
+    let (_, value) = info.split_at(48);
+    let value = value.first_chunk().map(|value| u64::from_ne_bytes(*value));
     Ok(Arrival {
         signal: u32::from_ne_bytes(word(0)),
-        from_kernel: i32::from_ne_bytes(word(8)) == SI_KERNEL,
+        from_kernel: code == SI_KERNEL,
+        value: value.filter(|_| code == SI_QUEUE),
     })
+}
+
+const SI_QUEUE: i32 = -1;
+
+/// Sends a signal on to the process of a descriptor, with what came with it.
+///
+/// # Errors
+/// As `pidfd_send_signal(2)`.
+pub fn pass_on(process: Fd, arrival: Arrival) -> Result<()> {
+    /// `siginfo_t` of a signal that a process sends.
+    #[repr(C)]
+    struct Info {
+        signal: u32,
+        errno: u32,
+        code: i32,
+        pad: u32,
+        pid: u32,
+        uid: u32,
+        value: u64,
+        rest: [u64; 12],
+    }
+    const _: () = assert!(size_of::<Info>() == 128);
+    let info = Info {
+        signal: arrival.signal,
+        errno: 0,
+        code: SI_QUEUE,
+        pad: 0,
+        pid: process::id(),
+        uid: 0,
+        value: arrival.value.unwrap_or(0),
+        rest: [0; 12],
+    };
+    let info = match arrival.value {
+        Some(_) => &raw const info,
+        None => core::ptr::null(),
+    };
+    // SAFETY: `info` is none, or a `siginfo_t`.
+    unsafe {
+        syscall!(
+            g::__NR_pidfd_send_signal,
+            process.0,
+            arrival.signal,
+            info,
+            0
+        )
+    }
+    .map(drop)
 }
 
 /// Does something, as starting a thread, while no signal is handled in this thread.

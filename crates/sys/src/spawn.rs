@@ -20,6 +20,8 @@ pub struct Program<'a> {
     pub arguments: &'a [&'a CStr],
     /// Its environment.
     pub environment: &'a [&'a CStr],
+    /// Variables of it that are to have the number of its process: three at most.
+    pub own_number: &'a [&'a str],
     /// Descriptors, and the numbers under which it gets them.
     pub places: &'a [(Fd, Fd)],
     /// The filter, see [`seccomp::filter`].
@@ -76,7 +78,7 @@ struct Report {
 pub fn spawn(program: &Program<'_>) -> core::result::Result<u32, (Step, Errno)> {
     let at_fork = |errno| (Step::Fork, errno);
     let arguments = pointers(program.arguments).map_err(at_fork)?;
-    let environment = pointers(program.environment).map_err(at_fork)?;
+    let mut environment = pointers(program.environment).map_err(at_fork)?;
     // SAFETY: without MAP_FIXED nothing existing is touched.
     let page = unsafe {
         let flags = mem::MAP_SHARED | mem::MAP_ANONYMOUS;
@@ -86,7 +88,7 @@ pub fn spawn(program: &Program<'_>) -> core::result::Result<u32, (Step, Errno)> 
     // SAFETY: the page is fresh, aligned, zero (which is a valid `Report`), and unmapped below,
     // after the last use.
     let report = unsafe { &*core::ptr::with_exposed_provenance::<Report>(page) };
-    let made = start(program, &arguments, &environment, report);
+    let made = start(program, &arguments, &mut environment, report);
     let step = report.step.load(Ordering::Acquire);
     let errno = Errno(report.errno.load(Ordering::Relaxed) as i32);
     // SAFETY: nobody uses the report any more: the new process has its memory to itself by now.
@@ -114,7 +116,7 @@ fn pointers(strings: &[&CStr]) -> Result<alloc::vec::Vec<*const c_char>> {
 fn start(
     program: &Program<'_>,
     arguments: &[*const c_char],
-    environment: &[*const c_char],
+    environment: &mut [*const c_char],
     report: &Report,
 ) -> Result<u32> {
     let [read, write] = file::pipe()?;
@@ -142,8 +144,10 @@ fn start(
 fn become_program(
     program: &Program<'_>,
     arguments: &[*const c_char],
-    environment: &[*const c_char],
+    environment: &mut [*const c_char],
 ) -> (Step, Errno) {
+    let mut variables = [[0; VARIABLE_BYTES]; OWN_NUMBERS_MAX];
+    have_own_number(program, environment, &mut variables);
     for &(fd, to) in program.places {
         // SAFETY: takes no pointer.
         if let Err(errno) = unsafe { syscall!(g::__NR_dup3, fd.0, to.0, 0) } {
@@ -179,6 +183,43 @@ fn become_program(
     (Step::Execute, failed.err().unwrap_or(Errno::ENOEXEC))
 }
 
+const OWN_NUMBERS_MAX: usize = 3;
+
+/// Bytes of a variable with the number of a process.
+const VARIABLE_BYTES: usize = 32;
+
+/// Puts the number of this process into the variables that are to have it. It allocates nothing.
+fn have_own_number(
+    program: &Program<'_>,
+    environment: &mut [*const c_char],
+    variables: &mut [[u8; VARIABLE_BYTES]; OWN_NUMBERS_MAX],
+) {
+    let mut digits = [0; 10];
+    let (mut rest, mut from) = (process::id(), digits.len());
+    while rest > 0 {
+        from -= 1;
+        digits[from] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    let number = &digits[from..];
+    for (name, variable) in program.own_number.iter().zip(variables) {
+        let name = name.as_bytes();
+        let bytes = name.len() + 1 + number.len();
+        if bytes >= VARIABLE_BYTES {
+            continue;
+        }
+        variable[..name.len()].copy_from_slice(name);
+        variable[name.len()] = b'=';
+        variable[name.len() + 1..bytes].copy_from_slice(number);
+        let given = program.environment.iter().zip(&mut *environment);
+        for (text, pointer) in given {
+            if text.to_bytes().starts_with(&variable[..=name.len()]) {
+                *pointer = variable.as_ptr().cast();
+            }
+        }
+    }
+}
+
 /// Rust programs ignore SIGPIPE; those that they start should not.
 fn default_action_for_sigpipe() {
     let default = [0u64; 4];
@@ -197,6 +238,7 @@ mod tests {
             path,
             arguments,
             environment: &[],
+            own_number: &[],
             places: &[],
             filter: &[],
             signal_mask: 0,

@@ -24,6 +24,7 @@ use anyhow::{Context, Result, bail};
 use farpage_abi::{SpillState, Tier, fds};
 use farpage_sys::elf::{self, Image};
 use farpage_sys::file::Fd;
+use farpage_sys::process;
 use farpage_sys::spawn::{Program, Step, spawn};
 use farpage_sys::{join, layout as program_layout, seccomp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -98,10 +99,13 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
         cluster: control.shm.is_cluster(),
         machine: options.machine_bytes.is_some(),
     });
+    // Where Linux has no such thing there is nothing to forbid.
+    let _ = process::never_merge();
     let spawned = spawn(&Program {
         path: &path,
         arguments: &references(&arguments),
         environment: &references(&environment),
+        own_number: &own_numbers(),
         places: &places,
         filter: &filter,
         signal_mask: prepared.signal_mask,
@@ -282,7 +286,8 @@ fn environment(fd_base: u32, with_agent: bool, with_stdio: bool) -> Result<Vec<C
     }
     let mut variables = Vec::new();
     for (key, value) in std::env::vars_os() {
-        if key.as_bytes() != name {
+        // The same as LISTEN_PID, in a way that nobody can say beforehand.
+        if key.as_bytes() != name && key != "LISTEN_PIDFDID" {
             variables.push(variable(key.as_bytes(), value.as_bytes())?);
         }
     }
@@ -290,6 +295,17 @@ fn environment(fd_base: u32, with_agent: bool, with_stdio: bool) -> Result<Vec<C
         variables.push(variable(name, &value)?);
     }
     Ok(variables)
+}
+
+/// Variables that say which process systemd means: the one that was given sockets, the one that is to report
+/// that it lives. Those of them that mean this process.
+fn own_numbers() -> Vec<&'static str> {
+    let own = std::process::id().to_string();
+    let is_own = |name: &&str| std::env::var(name).is_ok_and(|value| value == own);
+    ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"]
+        .into_iter()
+        .filter(is_own)
+        .collect()
 }
 
 fn variable(key: &[u8], value: &[u8]) -> Result<CString> {

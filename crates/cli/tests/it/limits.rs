@@ -151,6 +151,33 @@ fn who_changes_what_a_process_is_has_its_memory_managed_as_ever() {
     }
 }
 
+/// What Linux merged would lose the protection by which writing is noticed, and with it what is written.
+#[test]
+fn linux_merges_no_page_that_is_managed() {
+    let program = compile("changed.c", "changed-merged", &[]);
+    let farpage = farpage();
+    let under = [
+        &farpage, "run", "--quiet", "--ram", "16M", "--spill", "/tmp",
+    ];
+    for user in users() {
+        for words in [&["merged", "use"], &["use", "merged"]] {
+            // As in a service of systemd that has `MemoryKSM=yes`.
+            let ran = run(&[
+                user,
+                &[&program, "all-merged"][..],
+                &under,
+                &["--", &program],
+                words,
+            ]
+            .concat());
+            assert!(
+                ran.status.success() && ran.stderr.is_empty(),
+                "{words:?} as {user:?}: {ran:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_child_without_proc_is_told_what_it_lacks() {
     let program = compile("changed.c", "changed-child", &[]);
@@ -209,6 +236,23 @@ fn there_may_be_more_memory_than_the_machine_has() {
                 "as {user:?}: {ran:?}"
             );
         }
+    }
+}
+
+/// Linux has 65,530 mappings at most for a process.
+#[test]
+fn there_may_be_many_blocks() {
+    let program = compile("blocks.c", "blocks", &[]);
+    let farpage = farpage();
+    let under = [
+        &farpage, "run", "--quiet", "--ram", "64M", "--spill", "/tmp", "--", &program,
+    ];
+    for &user in users() {
+        let ran = run(&[user, &under].concat());
+        assert!(
+            ran.status.success() && ran.stdout == b"as it should be\n" && ran.stderr.is_empty(),
+            "as {user:?}: {ran:?}"
+        );
     }
 }
 

@@ -93,6 +93,47 @@ fn signals_are_passed_on_and_the_program_decides() {
 }
 
 #[test]
+fn signals_of_real_time_come_with_their_value() {
+    let program = "import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH, signal.SIGRTMIN + 3])
+print('ready', flush=True)
+for _ in range(2):
+    info = signal.sigwaitinfo([signal.SIGWINCH, signal.SIGRTMIN + 3])
+    print(info.si_signo - signal.SIGRTMIN if info.si_signo > 31 else 'window', info.si_code, flush=True)";
+    let mut command = farpage(&["run", "--quiet", "--", "python3", "-c", program]);
+    let mut child = Started::new(command.stdout(Stdio::piped()));
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut line = || lines.next().unwrap().unwrap();
+    assert_eq!(line(), "ready");
+    kill(child.id(), "-WINCH");
+    assert_eq!(line(), "window 0");
+    let queue = format!(
+        "import ctypes; exit(ctypes.CDLL(None).sigqueue({}, 34 + 3, ctypes.c_void_p(77)))",
+        child.id()
+    );
+    let queued = Command::new("python3").args(["-c", &queue]).status();
+    assert!(queued.unwrap().success());
+    // SI_QUEUE
+    assert_eq!(line(), "3 -1");
+    assert!(child.wait().unwrap().success());
+}
+
+/// Sockets and a watchdog are for the process whose number systemd knows.
+#[test]
+fn what_systemd_gives_the_run_is_the_programs() {
+    let shell = "LISTEN_PID=$$ SYSTEMD_EXEC_PID=$$ LISTEN_PIDFDID=1 WATCHDOG_PID=7 LISTEN_FDS=1 exec \"$1\" run --quiet -- \
+                 sh -c 'echo $$ $LISTEN_PID $SYSTEMD_EXEC_PID $WATCHDOG_PID $LISTEN_PIDFDID; readlink /proc/self/fd/3' \
+                 3< /dev/zero";
+    let ran = Command::new("sh")
+        .args(["-c", shell, "sh", env!("CARGO_BIN_EXE_farpage")])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(ran.stdout).unwrap();
+    let pid = said.split(' ').next().unwrap();
+    assert_eq!(said, format!("{pid} {pid} {pid} 7\n/dev/zero\n"));
+}
+
+#[test]
 fn statistics_tell_how_the_run_went_and_can_be_plotted_when_traced() {
     let scratch = Scratch::new();
     let (plain, traced) = (scratch.path("plain.json"), scratch.path("traced.json"));

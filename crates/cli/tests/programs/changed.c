@@ -10,6 +10,8 @@
 #define MIB (1 << 20)
 #define BYTES (24 * MIB)
 
+enum { SET_MERGE = 67, GET_MERGE = 68 };
+
 static void use(void)
 {
     unsigned long *at = mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -92,6 +94,21 @@ static void files(void)
     CHECK(!unshare(CLONE_FILES | CLONE_FS));
 }
 
+/* Linux merges no page of this process, nor of those that it makes; asking for it is no error. */
+static void merged(void)
+{
+    CHECK(!prctl(SET_MERGE, 1, 0, 0, 0) && prctl(GET_MERGE, 0, 0, 0, 0) <= 0);
+    char *at = mmap(0, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED && !madvise(at, 64 * MIB, MADV_MERGEABLE));
+    FILE *smaps = fopen("/proc/self/smaps", "r");
+    char line[512];
+    CHECK(smaps);
+    while (fgets(line, sizeof line, smaps))
+        CHECK(strncmp(line, "VmFlags:", 8) || !strstr(line, " mg"));
+    fclose(smaps);
+    CHECK(!munmap(at, 64 * MIB));
+}
+
 static const struct {
     const char *word;
     void (*change)(void);
@@ -99,10 +116,15 @@ static const struct {
     {"use", use},           {"user", another_user}, {"undumpable", undumpable}, {"root", another_root},
     {"no-proc", no_proc},   {"child", child},       {"no-rights", no_rights},   {"session", session},
     {"mounts", mounts},     {"network", network},   {"files", files},           {"landlock", no_files},
+    {"merged", merged},
 };
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && !strcmp(argv[1], "all-merged")) {
+        (void)prctl(SET_MERGE, 1, 0, 0, 0);
+        CHECK(execv(argv[2], argv + 2));
+    }
     for (int i = 1; i < argc; i++) {
         size_t known = 0;
         while (known < sizeof WORDS / sizeof *WORDS && strcmp(WORDS[known].word, argv[i]))

@@ -332,6 +332,34 @@ static void *reader(void *seed) {
   return NULL;
 }
 
+static unsigned char side_by_side[2 * 1003];
+static pthread_barrier_t turn;
+
+static void *reads_a_half(void *number) {
+  size_t half = (size_t)number;
+  int fd = open(path, O_RDONLY);
+  for (int i = 0; i < 2000; i++) {
+    pthread_barrier_wait(&turn);
+    CHECK(pread(fd, side_by_side + half * 1003, 1003, half * 1003) == 1003);
+    pthread_barrier_wait(&turn);
+    // What is written by one thread lies beside what is written by the other.
+    CHECK(memcmp(side_by_side, want, sizeof side_by_side) == 0);
+    pthread_barrier_wait(&turn);
+    memset(side_by_side + half * 1003, 0, 1003);
+  }
+  close(fd);
+  return NULL;
+}
+
+static void neighbours(void) {
+  pthread_t threads[2];
+  CHECK(pthread_barrier_init(&turn, NULL, 2) == 0);
+  for (size_t i = 0; i < 2; i++)
+    CHECK(pthread_create(&threads[i], NULL, reads_a_half, (void *)i) == 0);
+  for (int i = 0; i < 2; i++)
+    CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
 // Several processes read from one descriptor: each byte comes once.
 static void shared_position(void) {
   enum { PART = 8192, PROCESSES = 4 };
@@ -374,6 +402,7 @@ int main(int argc, char **argv) {
     CHECK(pthread_create(&threads[i], NULL, reader, (void *)(i + 1)) == 0);
   for (int i = 0; i < 4; i++)
     CHECK(pthread_join(threads[i], NULL) == 0);
+  neighbours();
   shared_position();
   puts("as it should be");
   return 0;

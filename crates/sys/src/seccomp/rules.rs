@@ -9,6 +9,7 @@ use linux_raw_sys::ptrace as p;
 
 use super::assembler::{Assembler, Instruction, Label, Test, data};
 use super::{GATE_ADDRESS, LEAST_ADDRESS, Params, TRAP_MARK, pinning, pointers};
+use crate::process::PR_SET_MEMORY_MERGE;
 use crate::raw::Errno;
 
 pub(super) const ARCH_X86_64: u32 = 0xC000_003E;
@@ -415,6 +416,7 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
         Rule::Prctl => {
             a.load(data::low(0));
             a.when(Test::Equal(PR_SET_SECCOMP), ends.trap);
+            a.when(Test::Equal(PR_SET_MEMORY_MERGE), ends.trap);
         }
         Rule::Close => when_ours(a, 0, params, ends.bad_descriptor),
         Rule::Duplicate => {

@@ -429,6 +429,7 @@ fn processes_and_signals() {
     assert_eq!(answer(g::__NR_ppoll, &[set, 1, 0, set]), TRAP);
     assert_eq!(answer(g::__NR_ppoll, &[set, 1, set, 0]), ALLOW);
     assert_eq!(answer(g::__NR_prctl, &[22, 2]), TRAP);
+    assert_eq!(answer(g::__NR_prctl, &[67, 1]), TRAP);
     assert_eq!(answer(g::__NR_prctl, &[15, 2]), ALLOW);
     assert_eq!(answer(g::__NR_brk, &[0]), ALLOW);
     assert_eq!(answer(g::__NR_brk, &[0x5555_0000_0000]), TRAP);

@@ -1,0 +1,39 @@
+/* Many blocks, each a mapping of its own that is no multiple of any large page, live at a time: for Linux by itself they are
+   one mapping. Threads need mappings afterwards. */
+#include "check.h"
+#include <pthread.h>
+
+#define BLOCKS 40000
+#define BYTES 200000
+
+static unsigned *block[BLOCKS];
+
+static void *nothing(void *what)
+{
+    return what;
+}
+
+int main(void)
+{
+    pthread_t thread;
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        block[i] = mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(block[i] != MAP_FAILED);
+        block[i][0] = i;
+        block[i][BYTES / sizeof **block - 1] = ~i;
+    }
+    CHECK(!pthread_create(&thread, 0, nothing, 0) && !pthread_join(thread, 0));
+    for (unsigned i = 0; i < BLOCKS; i++)
+        CHECK(block[i][0] == i && block[i][BYTES / sizeof **block - 1] == ~i && !block[i][1]);
+    /* Those beside one that is gone stay, and the next one finds its place. */
+    for (unsigned i = 1; i < BLOCKS; i += 1000) {
+        CHECK(!munmap(block[i], BYTES));
+        block[i] = mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(block[i] != MAP_FAILED && !block[i][0] && !block[i][BYTES / sizeof **block - 1]);
+        block[i][0] = i;
+    }
+    for (unsigned i = 0; i < BLOCKS; i++)
+        CHECK(block[i][0] == i && !munmap(block[i], BYTES));
+    puts("as it should be");
+    return 0;
+}
