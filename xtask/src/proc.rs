@@ -217,7 +217,7 @@ mod tests {
         let mut sh = Command::new("sh");
         sh.args(["-c", "echo one; sleep 1000 & sleep 1000"]);
         let mut said = Vec::new();
-        let ended = lines(&mut sh, Duration::from_millis(300), |line| said.push(line));
+        let ended = lines(&mut sh, Duration::from_secs(5), |line| said.push(line));
         assert!(ended.unwrap_err().to_string().contains("nothing printed"));
         assert_eq!(said, ["one"]);
     }

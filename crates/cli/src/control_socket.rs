@@ -313,7 +313,11 @@ mod tests {
             control.spill[0].used_segments.store(0, Ordering::Relaxed);
         });
         assert_eq!(last.unwrap(), done);
-        assert_eq!(seen, [3 << 20]);
+        // Said again and again, as long as it is so.
+        assert!(
+            !seen.is_empty() && seen.iter().all(|bytes| *bytes == 3 << 20),
+            "{seen:?}"
+        );
         let Reply::Files(files) = ask(&own, &Request::List, |_| ()).unwrap() else {
             panic!("no list");
         };

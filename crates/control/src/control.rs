@@ -210,6 +210,12 @@ impl Control {
         self.host.fence.is_up()
     }
 
+    /// Says that this host's programs cannot reach what is shared any more, after [`Event::Fenced`]. A host
+    /// that leaves for others waits for it, a lease at most, before they are told that it left.
+    pub fn has_stopped(&self) {
+        self.host.stopped.notify_one();
+    }
+
     /// What to ask the other members now: to be sent to each, several times in a lease. Without
     /// them a host stops when the store does not answer.
     #[must_use]

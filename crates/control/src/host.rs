@@ -40,6 +40,8 @@ pub(crate) struct Host {
     pub(crate) state: Mutex<State>,
     /// What is known changed, or the host is fenced.
     pub(crate) changed: Notify,
+    /// Its user was told that it is fenced, and has stopped.
+    pub(crate) stopped: Notify,
 }
 
 /// What changes.
@@ -52,6 +54,8 @@ pub(crate) struct State {
     /// Objects that this host began to make.
     pub(crate) attempts: u64,
     store_lost: bool,
+    /// Why the store did not answer, since it last did.
+    unanswered: Option<String>,
 }
 
 /// A lease at the store.
@@ -72,6 +76,7 @@ impl State {
             fenced: None,
             attempts: 0,
             store_lost: false,
+            unanswered: None,
         }
     }
 }
@@ -82,6 +87,7 @@ impl Host {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.fenced.is_none() && self.fence.is_up() {
             let why = self.too_late(&state);
+            self.tell_lost(&mut state);
             self.shut(&mut state, why);
         }
         match &state.fenced {
@@ -203,6 +209,7 @@ impl Host {
     fn kept(&self, lease: Lease) -> Result<(), ControlError> {
         let mut state = self.state()?;
         state.lease = lease;
+        state.unanswered = None;
         state.rule.kept(lease.asked, lease.length);
         if std::mem::replace(&mut state.store_lost, false) {
             state.rule.store_back(Moment::now());
@@ -263,6 +270,8 @@ impl Host {
         match self.stops_for_others() {
             Ok(None) => false,
             Ok(Some(known)) => {
+                // Once it is out of the view the others write what its programs may still have.
+                let _ = timeout(self.lease, self.stopped.notified()).await;
                 // Else the others notice when the lease is over.
                 let _ = objects::leave(self, known).await;
                 true
@@ -292,12 +301,22 @@ impl Host {
 
     fn lost(&self, error: &StoreError) -> Result<(), ControlError> {
         let mut state = self.state()?;
+        state.unanswered = Some(error.to_string());
         let silent = Moment::now().since(state.lease.asked);
-        if !state.store_lost && silent > state.lease.length / 2 {
-            state.store_lost = true;
-            self.events.push(Event::StoreLost(error.to_string()));
+        if silent > state.lease.length / 2 {
+            self.tell_lost(&mut state);
         }
         Ok(())
+    }
+
+    /// Tells once that the store does not answer, if that is so.
+    fn tell_lost(&self, state: &mut State) {
+        if !state.store_lost
+            && let Some(why) = &state.unanswered
+        {
+            state.store_lost = true;
+            self.events.push(Event::StoreLost(why.clone()));
+        }
     }
 
     /// The lease ran out, and other hosts kept this one going: a new lease, and a view that says so.

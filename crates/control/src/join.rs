@@ -267,6 +267,7 @@ impl Joining {
             events,
             state: std::sync::Mutex::new(State::new(rule, known, lease)),
             changed: tokio::sync::Notify::new(),
+            stopped: tokio::sync::Notify::new(),
         }
     }
 }

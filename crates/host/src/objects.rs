@@ -458,6 +458,14 @@ impl Objects {
         }
     }
 
+    /// Bytes that came although there was no room for them: whoever needed them had waited too long.
+    pub fn charged_beyond_bytes(&self) -> u64 {
+        match &self.room {
+            Room::Own(_) => 0,
+            Room::Tree(tree) => tree.beyond.load(Ordering::Relaxed) * PAGE_BYTES as u64,
+        }
+    }
+
     /// Objects that live.
     pub fn objects(&self) -> Vec<Arc<Object>> {
         let table = lock(&self.objects);

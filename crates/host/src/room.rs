@@ -38,6 +38,8 @@ pub(crate) struct Tree {
     pub(crate) budget: Budget,
     /// When pages last came though there was no room.
     starved: Mutex<Option<Instant>>,
+    /// Pages that ever came so.
+    pub(crate) beyond: AtomicU64,
     /// One takes pages out at a time.
     taking_out: Mutex<()>,
 }
@@ -60,6 +62,7 @@ impl Tree {
             control,
             budget,
             starved: Mutex::default(),
+            beyond: AtomicU64::new(0),
             taking_out: Mutex::default(),
         }
     }
@@ -79,6 +82,7 @@ impl Tree {
             let starved = started.elapsed() > patience;
             if self.budget.charge(pages, starved) {
                 if starved {
+                    self.beyond.fetch_add(pages, Ordering::Relaxed);
                     *lock(&self.starved) = Some(Instant::now());
                 }
                 return;

@@ -70,7 +70,7 @@ def test_a_function_that_raises_is_heard(slow_server, numbers):
 
 
 def test_a_notebook_gets_one_display_that_is_updated(slow_server, numbers):
-    manager, client = start_new_kernel(kernel_name="python3")
+    manager, client = start_new_kernel(startup_timeout=PATIENCE_S, kernel_name="python3")
     shown = []
 
     def hear(message):

@@ -152,6 +152,8 @@ pub struct ClusterListed {
     pub store: String,
     /// What is wrong with the store, or with this host; empty: nothing.
     pub trouble: String,
+    /// This host goes on when its store does not answer, while the others do.
+    pub goes_on: bool,
     /// The number of the view.
     pub generation: u64,
     /// Its hosts.

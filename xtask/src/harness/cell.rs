@@ -257,7 +257,7 @@ mod tests {
         let cells = Cells::new(&[]).unwrap();
         let script = "trap '' TERM INT; setsid sleep 1000 & wait";
         let short = Case {
-            limit: Duration::from_millis(500),
+            limit: Duration::from_secs(5),
             ..case(script)
         };
         let failure = cells.run(&short).failure.unwrap();

@@ -255,7 +255,11 @@ pub fn tables(listed: &ClusterListed) -> String {
             over.name
         );
     }
-    text += &format!("{}, view {}\n", listed.store, listed.generation);
+    let goes_on = match listed.goes_on {
+        true => ", not needed for what is shared already",
+        false => "",
+    };
+    text += &format!("{}, view {}{goes_on}\n", listed.store, listed.generation);
     if !listed.trouble.is_empty() {
         text += &format!("{}\n", listed.trouble);
     }

@@ -202,6 +202,7 @@ impl Cluster for Joined {
                 return ClusterListed {
                     store: self.store().into(),
                     trouble,
+                    goes_on: false,
                     generation: 0,
                     hosts: Vec::new(),
                     objects: Vec::new(),
@@ -227,6 +228,7 @@ impl Cluster for Joined {
                 (None, Some(why)) => format!("the cluster's store does not answer: {why}"),
                 (None, None) => String::new(),
             },
+            goes_on: cluster.counts_on_promises(),
             generation: state.generation,
             hosts: hosts.collect(),
             objects: objects

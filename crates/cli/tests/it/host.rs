@@ -54,12 +54,7 @@ fn when_paging_space_is_full_it_says_so_and_there_is_nothing_new_until_there_is_
     let kept = host.create("kept", 4 << 20).unwrap();
     let pages = || kept.words().iter().step_by(512);
     pages().for_each(|word| word.store(7, Ordering::Relaxed));
-    let fills = fill(&up, 64 << 20);
-    until("it is full", || host.figures().unwrap().no_room.is_some());
-    until("it is said", || {
-        up.says(&["ls"]).contains("paging space is full since")
-    });
-    let fills = fills.output();
+    let fills = fill(&up, 64 << 20).output();
     assert_eq!(fills.status.signal(), Some(7), "SIGBUS");
     let why = String::from_utf8(fills.stderr).unwrap();
     let part = "gets SIGBUS: it uses 'filled' at byte";
@@ -99,6 +94,8 @@ fn who_touches_new_pages_then_waits_and_goes_on() {
         host.figures().unwrap().no_room.is_some_and(is_said)
     });
     assert!(fills.try_wait().unwrap().is_none(), "it waits");
+    let listed = up.says(&["ls"]);
+    assert!(listed.contains("paging space is full since"), "{listed}");
     host.unlink("old").unwrap();
     drop(old);
     assert!(fills.wait().unwrap().success());

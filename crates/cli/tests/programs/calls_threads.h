@@ -54,7 +54,8 @@ static long clone_with(struct call *c, long flags)
         return -1;
     if (sets) {
         /* The thread itself sets its own word, when it begins. */
-        for (int i = 0; *(volatile unsigned *)word_of(c) != thread->id && i < 100; i++)
+        time_t began = seconds();
+        while (*(volatile unsigned *)word_of(c) != thread->id && seconds() - began < CALL_SECONDS)
             pass_us(1000);
         say(c, " set %d", *word_of(c) == thread->id);
     }

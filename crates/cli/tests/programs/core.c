@@ -10,7 +10,7 @@ int main(int count, char **)
         pid_t child = fork();
         if (!child) {
             /* Farpage notices a new process within 50 ms. */
-            pass_us(500000);
+            pass_us(5000000);
             abort();
         }
         CHECK(waitpid(child, &status, 0) == child && WTERMSIG(status) == SIGABRT);

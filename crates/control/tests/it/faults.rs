@@ -112,6 +112,8 @@ fn of_a_process_that_is_killed_nothing_is_left() {
     let began = Instant::now();
     let host = join(&etcd.endpoint(), "host", LONG);
     println!("joined in {:?}", began.elapsed());
+    // While it is alone it has all promises that there are, and it asks for them rarely.
+    wait_until("it counts on promises", || host.counts_on_promises());
     let mut member = Member::start(&etcd.endpoint());
     wait_for_members(&host, 2);
     let made = wait_for(&host, "its object is seen", |event| match event {
@@ -130,7 +132,6 @@ fn of_a_process_that_is_killed_nothing_is_left() {
     });
     let left = etcd.keys("test/now/");
     let own = format!("test/now/alive/{}", host.incarnation());
-    // A host that is alone has all promises that there are.
     let goes_on = format!("test/now/goes-on/{}", host.incarnation());
     assert_eq!(left, [own, goes_on, "test/now/view".into()]);
 }

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use farpage::{
     Dtype, Error, LoadOptions, Memory, Mode, OpenOptions, Order, Place, Places, SourceError, load,
@@ -287,11 +286,7 @@ fn a_part_that_changes_is_named() {
     file(&folder, "b", 0..1 << 20);
     file(&folder, "c", 0..1 << 20);
     let places = ["/b", "/c"].map(|name| Place::from(server.url(name).as_str()));
-    let options = OpenOptions {
-        deadline: Some(Duration::from_millis(300)),
-        ..OpenOptions::default()
-    };
-    let memory = Memory::open(Places(places.to_vec()), &options).unwrap();
+    let memory = Memory::open(Places(places.to_vec()), &OpenOptions::default()).unwrap();
     server.always("/c", Answer::Tagged("\"other\"".into()));
     let error = memory.read_at(1 << 20, &mut [0; 10]).unwrap_err();
     let Error::NotRead { why } = &error else {

@@ -609,6 +609,12 @@ impl Cluster {
         lock(&self.inner.state).clone()
     }
 
+    /// True when this host goes on without the store while the others answer it.
+    #[must_use]
+    pub fn counts_on_promises(&self) -> bool {
+        self.inner.control.counts_on_promises()
+    }
+
     /// True while the host is there that had all of an object in the beginning.
     #[must_use]
     pub fn has_home(&self, described: &Description) -> bool {
@@ -880,6 +886,7 @@ impl Inner {
                 self.gathering.without_all_but(|_| false);
                 lock(&self.state).fenced = Some(why.clone());
                 self.server.fence();
+                self.control.has_stopped();
                 self.sysv_ends();
                 self.observer.is_out(&why);
             }

@@ -1,6 +1,7 @@
 //! What hosts tell of pages: who has them, what they cost, and which words of them hosts write.
 
 use super::support::Net;
+use crate::support::up::until;
 
 #[test]
 fn pages_that_cost_most_are_told_over_all_hosts() {
@@ -128,7 +129,12 @@ fn hosts_show_what_each_owns_and_sends_to_which() {
     assert_eq!(a.does("fill 0 64"), "done");
     let (stats, plot) = std::thread::scope(|scope| {
         let looks = scope.spawn(|| {
-            let stats = one.says(&["stats"]);
+            let mut stats = String::new();
+            // On a busy machine nothing may be sent between its two looks.
+            until("both have sent something", || {
+                stats = one.says(&["stats"]);
+                !stats.contains(" 0, 0 B")
+            });
             (stats, two.says(&["plot", "--cluster=1", "-o", "-"]))
         });
         let mut round = 0;

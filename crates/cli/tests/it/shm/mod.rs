@@ -379,7 +379,7 @@ fn what_a_killed_supervisor_left_the_next_run_removes() {
     let program = compile("leave.c", "leave-alone", &[]);
     let script = "$FARPAGE run --ram 64M --spill /var/tmp --shm -- \"$1\" wait & echo $!; wait; \
                   ls /dev/shm | wc -l; $FARPAGE run --quiet --shm -- true; ls /dev/shm; \
-                  ipcs | grep '^0x'; $FARPAGE gc";
+                  until_so no_keys; ipcs | grep '^0x'; $FARPAGE gc";
     let (mut child, mut output) = start(script, &[&program]);
     let supervisor = line(&mut output);
     assert_eq!(line(&mut output), "made\n");

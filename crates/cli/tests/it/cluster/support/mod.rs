@@ -296,7 +296,7 @@ impl Net {
         self.etcd = Some(Started::new(&mut command));
     }
 
-    /// Waits until so many hosts count on one another's promises: from then on they need no etcd.
+    /// Waits until etcd has of so many hosts that they go on without it.
     pub fn until_on_their_own(&self, hosts: usize) {
         until("hosts count on promises", || {
             self.keys("test/now/goes-on/") == hosts
@@ -498,6 +498,19 @@ impl Kernel {
             has.iter().all(|part| said.contains(part))
         });
         said
+    }
+
+    /// Waits until it needs no etcd for what is shared already.
+    pub fn goes_on_without_etcd(&self) {
+        self.until(&["ls", "--hosts"], &["not needed for what is shared"]);
+    }
+
+    /// The number of the view that it has.
+    pub fn view(&self) -> u64 {
+        let said = self.says(&["ls", "--hosts"]);
+        let view = said.rsplit_once(", view ").expect(&said).1;
+        let view = view.split(|c: char| !c.is_ascii_digit()).next();
+        view.expect(&said).parse().expect(&said)
     }
 
     pub fn kill(&mut self) {
