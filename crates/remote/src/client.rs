@@ -2,9 +2,10 @@
 
 use std::io::{self, Read};
 use std::process;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use farpage_source::SourceError;
 use http::{Request, Response};
 use ureq::tls::{RootCerts, TlsConfig};
@@ -22,15 +23,19 @@ const IDLE: usize = 256;
 const INPUT_BYTES: usize = 256 * 1024;
 
 /// The connections of the process, which is told by its number: a forked child must not write
-/// into its parent's.
-static AGENT: Mutex<Option<(u32, Agent)>> = Mutex::new(None);
+/// into its parent's. No lock: another thread may have held it at the fork.
+static AGENT: ArcSwapOption<(u32, Agent)> = ArcSwapOption::const_empty();
 
 fn agent() -> Agent {
-    let mut agent = AGENT.lock().unwrap_or_else(PoisonError::into_inner);
     let process = process::id();
-    match &*agent {
-        Some((owner, agent)) if *owner == process => agent.clone(),
-        _ => agent.insert((process, new_agent())).1.clone(),
+    loop {
+        let now = AGENT.load();
+        if let Some(own) = now.as_ref().filter(|own| own.0 == process) {
+            return own.1.clone();
+        }
+        let before = AGENT.compare_and_swap(&now, Some(Arc::new((process, new_agent()))));
+        // The parent's is never dropped: a thread that is not here may have been at work in it.
+        std::mem::forget(before);
     }
 }
 

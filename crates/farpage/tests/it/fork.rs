@@ -346,6 +346,7 @@ fn forks_while_other_threads_read_write_and_prefetch() {
     ];
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _ends = Ends(&stop);
         for memory in &memories {
             scope.spawn(|| {
                 let mut round = 0;
@@ -371,9 +372,44 @@ fn forks_while_other_threads_read_write_and_prefetch() {
             });
             of_child.succeeds();
         }
-        stop.store(true, Ordering::Relaxed);
     });
     memories.iter().for_each(check_all);
+}
+
+/// Says at its end that it is over, also when that is a failure.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A child has none of the threads that may hold what a request needs.
+#[test]
+fn children_ask_a_server_that_threads_of_their_parent_ask_all_the_time() {
+    farpage_test_machine::in_own_process!();
+    let folder = folder();
+    file(&folder, "x", 3 * PAGE);
+    let served = Server::start(folder.path(), Speed::default()).unwrap();
+    let asks = || {
+        let memory = Memory::open(&served.url("/x"), &OpenOptions::default()).unwrap();
+        assert_eq!(get(&memory, PAGE + 1), byte(PAGE + 1));
+    };
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _ends = Ends(&stop);
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    asks();
+                }
+            });
+        }
+        for _ in 0..100 {
+            child(asks).succeeds();
+        }
+    });
 }
 
 /// Open files that have no name any more.
