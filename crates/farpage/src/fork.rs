@@ -169,6 +169,7 @@ impl Reopen {
                     ..options.clone()
                 },
                 opened: OnceLock::new(),
+                opening: Mutex::new(()),
             })
         };
         match self {
@@ -204,13 +205,25 @@ struct Lazy {
     version: Option<String>,
     plan: Plan,
     options: OpenOptions,
-    opened: OnceLock<Result<Arc<dyn Source>, SourceError>>,
+    opened: OnceLock<Arc<dyn Source>>,
+    /// For one at a time.
+    opening: Mutex<()>,
 }
 
 impl Lazy {
+    /// A failure is for those who ask now: it may pass.
     fn source(&self) -> Result<&Arc<dyn Source>, SourceError> {
-        let opened = self.opened.get_or_init(|| self.open());
-        opened.as_ref().map_err(Clone::clone)
+        if let Some(source) = self.opened.get() {
+            return Ok(source);
+        }
+        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.opened.get() {
+            Some(source) => Ok(source),
+            None => {
+                let source = self.open()?;
+                Ok(self.opened.get_or_init(|| source))
+            }
+        }
     }
 
     fn open(&self) -> Result<Arc<dyn Source>, SourceError> {
@@ -259,13 +272,15 @@ impl Source for Lazy {
     }
 
     fn is_at_hand(&self, offset: u64, bytes: u64) -> bool {
-        let opened = self.opened.get().and_then(|opened| opened.as_ref().ok());
-        opened.is_some_and(|source| source.is_at_hand(offset, bytes))
+        self.opened
+            .get()
+            .is_some_and(|source| source.is_at_hand(offset, bytes))
     }
 
     fn is_in_memory(&self, offset: u64, bytes: u64) -> bool {
-        let opened = self.opened.get().and_then(|opened| opened.as_ref().ok());
-        opened.is_some_and(|source| source.is_in_memory(offset, bytes))
+        self.opened
+            .get()
+            .is_some_and(|source| source.is_in_memory(offset, bytes))
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {

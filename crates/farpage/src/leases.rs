@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 
 use farpage_sys::file::{self, Fd};
 use farpage_sys::fork::AtFork;
-use farpage_sys::{Errno, lease, process};
+use farpage_sys::{Errno, lease, process, pthread};
 
 /// What counts on a file that stays as it is.
 pub(crate) trait Leased: Send + Sync {
@@ -83,8 +83,7 @@ impl Leases {
                 leases().let_others_in();
             }
         };
-        let named = std::thread::Builder::new().name("farpage-leases".into());
-        named.spawn(body).map_err(|_| Errno::EAGAIN)?;
+        pthread::start(c"farpage-leases", body)?;
         let thread = told.recv().map_err(|_| Errno::EAGAIN)??;
         self.guardian = Some(thread);
         Ok(thread)

@@ -11,6 +11,7 @@ use farpage_kernel::embed::{Mapping, Object};
 use farpage_source::{
     Counts, OnFailure, Options, Recorder, Source, SourceError, SourcePager, Traced,
 };
+use farpage_sys::pthread;
 
 use crate::cover::{Cover, Extent};
 use crate::fork::{self, Reopen};
@@ -343,8 +344,8 @@ impl Memory {
         }
         let pages = self.size().div_ceil(PAGE_BYTES as u64);
         let mapped = self.0.live()?;
-        let thread = std::thread::Builder::new().name("farpage-replay".into());
-        let replayed = thread.spawn(move || {
+        // Without a thread, too, it is asked for when it is touched.
+        let _ = pthread::start(c"farpage-replay", move || {
             let closing = Arc::clone(&mapped.closing);
             let open = |_: &PageRange| !closing.load(Ordering::Relaxed);
             let runs = trace.runs.iter().copied().take_while(open);
@@ -356,7 +357,6 @@ impl Memory {
             // What cannot be brought in now is asked for when it is touched.
             let _ = mapped.mapping.prefetch(runs, |_| ());
         });
-        drop(replayed);
         Ok(())
     }
 

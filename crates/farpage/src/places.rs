@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use farpage_source::{Concat, Slice, Source, SourceError};
+use farpage_sys::pthread;
 
 use crate::open::{Opened, open_one};
 use crate::{Address, Error, Mode, OpenOptions};
@@ -246,22 +247,21 @@ fn or_make(error: Error) -> Error {
 
 /// Opens what is there at the same time.
 fn open_at_once(places: &[Place], options: &OpenOptions) -> Result<Vec<Opened>, Error> {
-    std::thread::scope(|scope| {
-        let threads = places.iter().map(|place| {
-            let waits = matches!(Address::parse(&place.address), Address::Url(_));
-            let open = move || open_one(&place.address, options);
-            // What needs no server, or finds no thread, is opened here, when its turn comes.
-            let thread = waits.then(|| std::thread::Builder::new().spawn_scoped(scope, open));
-            (place, thread.and_then(Result::ok))
-        });
-        let threads: Vec<_> = threads.collect();
-        let opened = threads.into_iter().map(|(place, thread)| match thread {
-            Some(thread) => thread.join().unwrap_or_else(|panic| {
-                // As it would be without the thread.
-                std::panic::resume_unwind(panic)
-            }),
-            None => open_one(&place.address, options),
-        });
-        opened.collect()
-    })
+    let threads = places.iter().map(|place| {
+        let waits = matches!(Address::parse(&place.address), Address::Url(_));
+        let (address, options) = (place.address.clone(), options.clone());
+        let open = move || open_one(&address, &options);
+        // What needs no server, or finds no thread, is opened here, when its turn comes.
+        let thread = waits.then(|| pthread::start_joined(c"farpage-open", open));
+        (place, thread.and_then(Result::ok))
+    });
+    let threads: Vec<_> = threads.collect();
+    let opened = threads.into_iter().map(|(place, thread)| match thread {
+        Some(thread) => thread.join().unwrap_or_else(|panic| {
+            // As it would be without the thread.
+            std::panic::resume_unwind(panic)
+        }),
+        None => open_one(&place.address, options),
+    });
+    opened.collect()
 }

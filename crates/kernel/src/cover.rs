@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general::{MADV_RANDOM, MREMAP_FIXED, MREMAP_MAYMOVE};
-use farpage_sys::{Errno, mem};
+use farpage_sys::{Errno, mem, pthread};
 
 use crate::fault::Stall;
 use crate::kernel::{Kernel, State};
@@ -300,29 +300,23 @@ impl Kernel {
     /// tells of moves, so a page that is touched right after is asked for.
     fn move_over(&self, fresh: usize, bytes: usize, start: usize) -> Result<usize, Errno> {
         let uffd = self.uffd();
-        let held = std::thread::scope(|scope| {
-            let mover = std::thread::Builder::new().name("farpage-mover".into());
-            let mover = mover.spawn_scoped(scope, || {
-                let fixed = MREMAP_MAYMOVE | MREMAP_FIXED;
-                // SAFETY: what was there is this kernel's to replace, and has no contents of its own.
-                unsafe { mem::remap(fresh, bytes, bytes, fixed, start) }
-            });
-            let mover = mover.map_err(|_| Errno::EAGAIN)?;
-            // Until the move is read nothing can be answered, and faults are read before it: those
-            // that handlers have taken wait for that. The others are held back here.
-            let mut held = Vec::new();
-            while !mover.is_finished() {
-                match uffd.faults_now::<16>() {
-                    Ok(faults) if !faults.as_slice().is_empty() => {
-                        held.extend(faults.as_slice().iter().map(|fault| fault.address));
-                    }
-                    _ => std::thread::yield_now(),
+        let mover = pthread::start_joined(c"farpage-mover", move || {
+            let fixed = MREMAP_MAYMOVE | MREMAP_FIXED;
+            // SAFETY: what was there is this kernel's to replace, and has no contents of its own.
+            unsafe { mem::remap(fresh, bytes, bytes, fixed, start) }
+        })?;
+        // Until the move is read nothing can be answered, and faults are read before it: those
+        // that handlers have taken wait for that. The others are held back here.
+        let mut held = Vec::new();
+        while !mover.is_finished() {
+            match uffd.faults_now::<16>() {
+                Ok(faults) if !faults.as_slice().is_empty() => {
+                    held.extend(faults.as_slice().iter().map(|fault| fault.address));
                 }
+                _ => std::thread::yield_now(),
             }
-            let moved = mover.join().unwrap_or(Err(Errno::EAGAIN));
-            Ok((moved, held))
-        });
-        let (moved, held) = held?;
+        }
+        let moved = mover.join().unwrap_or(Err(Errno::EAGAIN));
         for address in held {
             uffd.wake(address / PAGE_BYTES * PAGE_BYTES, PAGE_BYTES);
         }

@@ -38,6 +38,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
 use std::time::Duration;
@@ -46,7 +47,7 @@ use farpage_abi::{Control, ObjectId, PAGE_BYTES};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::file::Fd;
 use farpage_sys::uffd::device;
-use farpage_sys::{Errno, control};
+use farpage_sys::{Errno, control, pthread};
 
 use crate::handler::Buffer;
 use crate::in_thread::DESK_HANDLERS;
@@ -208,7 +209,7 @@ impl Embedded {
         kernel.activate().map_err(system("open userfaultfd"))?;
         kernel.learn_threads();
         start_handler(kernel)?;
-        start_thread("farpage-out", move || {
+        start_thread(c"farpage-out", move || {
             kernel.page_out_for_ever(REST_NS, || {
                 if kernel.wants_handler() {
                     // Without memory or a thread for one more, those that there are go on.
@@ -216,7 +217,7 @@ impl Embedded {
                 }
             })
         })?;
-        start_thread("farpage-clean", move || clean_for_ever(kernel))?;
+        start_thread(c"farpage-clean", move || clean_for_ever(kernel))?;
         Ok(Self { kernel, control })
     }
 
@@ -238,7 +239,7 @@ impl Embedded {
             for _ in 0..DESK_HANDLERS {
                 let buffer = Buffer::new().map_err(system("map a buffer"))?;
                 let kernel = self.kernel;
-                start_thread("farpage-faults", move || kernel.handle_desk(buffer))?;
+                start_thread(c"farpage-faults", move || kernel.handle_desk(buffer))?;
             }
         }
         Ok(())
@@ -294,18 +295,11 @@ fn clean_for_ever(kernel: &'static Kernel) -> ! {
 fn start_handler(kernel: &'static Kernel) -> Result<(), Error> {
     let buffer = Buffer::new().map_err(system("map a buffer"))?;
     kernel.handler_starts();
-    start_thread("farpage-faults", move || kernel.handle_faults(buffer))
+    start_thread(c"farpage-faults", move || kernel.handle_faults(buffer))
         .inspect_err(|_| kernel.handler_did_not_start())
 }
 
-/// As debuggers and `top -H` show it: at most 15 bytes of `name`.
-fn start_thread<T: Send + 'static>(
-    name: &str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<(), Error> {
-    let started = std::thread::Builder::new().name(name.into()).spawn(work);
-    started.map(drop).map_err(|error| {
-        let errno = Errno(error.raw_os_error().unwrap_or(Errno::EAGAIN.0));
-        Error::Thread { errno }
-    })
+/// In a child of fork, too: see [`pthread`].
+fn start_thread(name: &'static CStr, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    pthread::start(name, work).map_err(|errno| Error::Thread { errno })
 }

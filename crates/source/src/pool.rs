@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use farpage_sys::pthread;
 
 /// Threads at most.
 const THREADS_MAX: usize = 64;
@@ -43,10 +44,7 @@ impl Threads {
         state.jobs.push_back(Box::new(job));
         if state.jobs.len() > state.idle && state.threads < THREADS_MAX {
             let worker = Arc::clone(&pool);
-            let made = std::thread::Builder::new()
-                .name("farpage-fetch".into())
-                .stack_size(256 << 10)
-                .spawn(move || worker.work());
+            let made = pthread::start(c"farpage-fetch", move || worker.work());
             // Without memory for one more, those that there are go on; the first must be.
             assert!(made.is_ok() || state.threads > 0, "no thread can be made");
             state.threads += usize::from(made.is_ok());

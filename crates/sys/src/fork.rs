@@ -1,18 +1,9 @@
 //! What is done at each fork of a process that has libc.
 
-use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::view::places;
 use crate::{process, time};
-
-unsafe extern "C" {
-    fn pthread_atfork(
-        prepare: extern "C" fn(),
-        parent: extern "C" fn(),
-        child: extern "C" fn(),
-    ) -> c_int;
-}
 
 /// Time between two looks whether another thread has registered them: it takes less.
 const LOOK_NS: u64 = 10_000;
@@ -71,8 +62,9 @@ impl AtFork {
             if self.by.compare_exchange(by, own, order, failed).is_err() {
                 continue;
             }
+            let (prepare, parent, child) = (self.prepare, self.parent, self.child);
             // SAFETY: the functions take nothing and live as long as the process.
-            let failed = unsafe { pthread_atfork(self.prepare, self.parent, self.child) };
+            let failed = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
             assert_eq!(failed, 0, "no memory for fork handlers");
             self.is_done.store(true, Ordering::Release);
         }

@@ -47,6 +47,8 @@ pub mod part;
 pub mod pressure;
 pub mod probe;
 pub mod process;
+#[cfg(feature = "std")]
+pub mod pthread;
 #[cfg(target_arch = "x86_64")]
 pub mod ptrace;
 pub mod raw;

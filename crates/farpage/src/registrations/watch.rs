@@ -17,7 +17,7 @@ use farpage_locked::OPEN;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::mem::{self, Mapping};
 use farpage_sys::uffd::{self, Uffd, features};
-use farpage_sys::{Errno, signal, socket};
+use farpage_sys::{Errno, pthread, signal, socket};
 
 use super::Shared;
 use super::error::RegisterError;
@@ -72,14 +72,12 @@ impl Watch {
         })?);
         let (sees, lets_go) = (Arc::clone(&watch), Arc::clone(&watch));
         let threads = signal::without(|| {
-            let name = |name: &str| thread::Builder::new().name(name.into());
-            let lets_go = name("farpage-letgo").spawn(move || lets_go.lets_go())?;
-            let _ = watch.lets_go.set(lets_go.thread().clone());
-            name("farpage-watch").spawn(move || sees.sees())
+            pthread::start(c"farpage-letgo", move || lets_go.lets_go())?;
+            pthread::start(c"farpage-watch", move || sees.sees())
         });
-        threads.map_err(|error| RegisterError::Unwatched {
+        threads.map_err(|errno| RegisterError::Unwatched {
             at: 0,
-            why: format!("no thread can be made for it ({error})"),
+            why: format!("no thread can be made for it ({errno})"),
         })?;
         WATCH.store(Some(Arc::clone(&watch)));
         drop(begins);
@@ -209,11 +207,12 @@ impl Watch {
 
     /// What the thread does that lets go of what is dead.
     fn lets_go(&self) {
+        let _ = self.lets_go.set(thread::current());
         loop {
-            thread::park();
             for cache in self.caches.iter().filter_map(ArcSwapOption::load_full) {
                 cache.lets_go();
             }
+            thread::park();
         }
     }
 }

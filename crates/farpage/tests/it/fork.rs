@@ -13,13 +13,15 @@ use std::{fs, thread};
 
 use farpage::{Cache, Error, LoadOptions, Memory, Mode, OpenOptions, Source, SourceError, load};
 use farpage_sys::process;
+use farpage_test_machine::until_or;
 use farpage_test_server::{Server, Speed};
 use tempfile::TempDir;
 
 const PAGE: usize = 4096;
+const SIGKILL: u32 = 9;
 const SIGSEGV: i32 = 11;
-/// A child that hangs is killed after so many seconds, and its test fails.
-const LIMIT_S: u32 = 120;
+/// A child that hangs ends after so many seconds, which is after its test has failed.
+const LIMIT_S: u32 = 240;
 
 unsafe extern "C" {
     fn fork() -> i32;
@@ -48,7 +50,27 @@ fn child(body: impl FnOnce()) -> Child {
 impl Child {
     /// The status of `waitpid(2)`.
     fn status(self) -> i32 {
+        until_or(|| self.ended_with_what_it_did(), || self.has_ended());
         process::wait(self.0).unwrap()
+    }
+
+    fn has_ended(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap();
+        stat.rsplit(')').next().unwrap().starts_with(" Z")
+    }
+
+    /// What the threads of one that hangs do. It hangs no more: nothing waits for it.
+    fn ended_with_what_it_did(&self) -> String {
+        let all = fs::read_dir(format!("/proc/{}/task", self.0)).unwrap();
+        let threads = all.flatten().map(|thread| {
+            let said = |what| fs::read_to_string(thread.path().join(what)).unwrap_or_default();
+            let (name, call) = (said("comm"), said("syscall"));
+            let (waits, stack) = (said("wchan"), said("stack"));
+            format!("{} {call} {waits}\n{stack}", name.trim_end())
+        });
+        let told = threads.collect();
+        process::kill(self.0, SIGKILL).unwrap();
+        told
     }
 
     fn succeeds(self) {
@@ -408,6 +430,39 @@ fn children_ask_a_server_that_threads_of_their_parent_ask_all_the_time() {
         }
         for _ in 0..100 {
             child(asks).succeeds();
+        }
+    });
+}
+
+/// Threads that begin and end hold locks of the standard library meanwhile, of which a child finds some
+/// held for ever. It begins threads all the same: those that answer its faults, and those that fetch.
+#[test]
+fn children_of_a_parent_whose_threads_begin_and_end_all_the_time() {
+    farpage_test_machine::in_own_process!();
+    let folder = folder();
+    let path = file(&folder, "x", 3 << 20);
+    let served = Server::start(folder.path(), Speed::default()).unwrap();
+    let far = Memory::open(&served.url("/x"), &OpenOptions::default()).unwrap();
+    let near = open(&path, Mode::Copy);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _ends = Ends(&stop);
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    thread::spawn(|| ()).join().unwrap();
+                }
+            });
+        }
+        for round in 0..300 {
+            let at = round * 31 % 700 * PAGE;
+            child(|| {
+                for memory in [&near, &far] {
+                    memory.prefetch(0..1 << 20, |_| ()).unwrap();
+                    assert_eq!(get(memory, at), byte(at), "{}", memory.name());
+                }
+            })
+            .succeeds();
         }
     });
 }
