@@ -1,12 +1,10 @@
 //! One request and its answer.
 
 use std::io::{self, Read};
-use std::process;
-use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use farpage_source::SourceError;
+use farpage_sys::of_process::OfProcess;
 use http::{Request, Response};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::DefaultConnector;
@@ -22,22 +20,8 @@ const IDLE: usize = 256;
 /// What is read at once. Of 128 KiB a read of megabytes takes a third more of the processor.
 const INPUT_BYTES: usize = 256 * 1024;
 
-/// The connections of the process, which is told by its number: a forked child must not write
-/// into its parent's. No lock: another thread may have held it at the fork.
-static AGENT: ArcSwapOption<(u32, Agent)> = ArcSwapOption::const_empty();
-
-fn agent() -> Agent {
-    let process = process::id();
-    loop {
-        let now = AGENT.load();
-        if let Some(own) = now.as_ref().filter(|own| own.0 == process) {
-            return own.1.clone();
-        }
-        let before = AGENT.compare_and_swap(&now, Some(Arc::new((process, new_agent()))));
-        // The parent's is never dropped: a thread that is not here may have been at work in it.
-        std::mem::forget(before);
-    }
-}
+/// The connections of the process: a forked child must not write into its parent's.
+static AGENT: OfProcess<Agent> = OfProcess::new();
 
 fn new_agent() -> Agent {
     let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier);
@@ -72,7 +56,7 @@ impl Client {
 
     /// Sends `request` and returns the head of the answer, whatever its status.
     pub(crate) fn send(self, request: Request<impl AsSendBody>) -> Result<Response<Body>, Failure> {
-        let agent = agent();
+        let agent = AGENT.get(new_agent);
         let request = agent
             .configure_request(request)
             .timeout_connect(Some(self.connect))

@@ -1,10 +1,10 @@
 //! The threads that read ahead, for all objects of the process.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use farpage_sys::of_process::OfProcess;
 use farpage_sys::pthread;
 
 /// Threads at most.
@@ -14,9 +14,8 @@ const IDLE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
 
+#[derive(Default)]
 struct Pool {
-    /// Threads do not survive a fork: the child makes a pool of its own.
-    process: u32,
     state: Mutex<State>,
     work: Condvar,
 }
@@ -28,48 +27,28 @@ struct State {
     idle: usize,
 }
 
-/// Threads that jobs are given to.
-pub(crate) struct Threads(ArcSwapOption<Pool>);
+/// Threads that jobs are given to. They do not survive a fork: the child makes a pool of its own.
+pub(crate) struct Threads(OfProcess<Pool>);
 
 /// For far sources: a server that does not answer holds them up.
-pub(crate) static FAR: Threads = Threads(ArcSwapOption::const_empty());
+pub(crate) static FAR: Threads = Threads(OfProcess::new());
 /// For near ones.
-pub(crate) static NEAR: Threads = Threads(ArcSwapOption::const_empty());
+pub(crate) static NEAR: Threads = Threads(OfProcess::new());
 
 impl Threads {
     /// Has `job` done by one of the threads. Jobs begin in order.
     pub(crate) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
-        let pool = self.pool();
+        let pool = self.0.get(Pool::default);
         let mut state = pool.lock();
         state.jobs.push_back(Box::new(job));
         if state.jobs.len() > state.idle && state.threads < THREADS_MAX {
-            let worker = Arc::clone(&pool);
-            let made = pthread::start(c"farpage-fetch", move || worker.work());
+            let made = pthread::start(c"farpage-fetch", || pool.work());
             // Without memory for one more, those that there are go on; the first must be.
             assert!(made.is_ok() || state.threads > 0, "no thread can be made");
             state.threads += usize::from(made.is_ok());
         }
         drop(state);
         pool.work.notify_one();
-    }
-
-    /// The pool of this process. No lock: another thread may have held it at a fork.
-    fn pool(&self) -> Arc<Pool> {
-        let process = std::process::id();
-        loop {
-            let now = self.0.load();
-            if let Some(pool) = now.as_ref().filter(|pool| pool.process == process) {
-                return Arc::clone(pool);
-            }
-            let new = Arc::new(Pool {
-                process,
-                state: Mutex::default(),
-                work: Condvar::new(),
-            });
-            let before = self.0.compare_and_swap(&now, Some(new));
-            // The parent's is never dropped: its threads are not here to let go of it.
-            std::mem::forget(before);
-        }
     }
 }
 

@@ -41,6 +41,7 @@ pub mod mem;
 pub mod memory_file;
 #[cfg(feature = "std")]
 pub mod message;
+pub mod of_process;
 pub mod pagemap;
 #[cfg(feature = "std")]
 pub mod part;

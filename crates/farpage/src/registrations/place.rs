@@ -1,22 +1,21 @@
 //! The place where a thread counts what it uses.
 
 use std::cell::Cell;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_locked::PLACES;
 
 /// The place of threads that have none of their own: with the cache's lock only.
 pub(super) const SHARED: usize = 0;
 
-static FREE: Mutex<Free> = Mutex::new(Free {
-    given: Vec::new(),
-    next: SHARED + 1,
-});
-
-struct Free {
-    given: Vec<usize>,
-    next: usize,
-}
+/// A bit for each place that is given, or is nobody's. No lock: a thread that is not in a child of fork
+/// may have held it.
+static GIVEN: [AtomicU64; PLACES / WORD] = {
+    let mut given = [const { AtomicU64::new(0) }; PLACES / WORD];
+    given[SHARED / WORD] = AtomicU64::new(1 << (SHARED % WORD));
+    given
+};
+const WORD: usize = u64::BITS as usize;
 
 /// Gives the place back when the thread ends: what it has counted stays.
 struct Own(usize);
@@ -26,27 +25,19 @@ thread_local! {
     static OWN: Option<Own> = own();
 }
 
-fn free() -> MutexGuard<'static, Free> {
-    FREE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn own() -> Option<Own> {
-    let mut free = free();
-    let place = match free.given.pop() {
-        Some(place) => place,
-        None if free.next < PLACES => {
-            free.next += 1;
-            free.next - 1
-        }
-        None => return None,
-    };
-    Some(Own(place))
+    (0..PLACES).find_map(|place| {
+        let bit = 1 << (place % WORD);
+        let before = GIVEN[place / WORD].fetch_or(bit, Ordering::Acquire);
+        (before & bit == 0).then_some(Own(place))
+    })
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
         let _ = PLACE.try_with(|place| place.set(SHARED));
-        free().given.push(self.0);
+        let bit = 1 << (self.0 % WORD);
+        GIVEN[self.0 / WORD].fetch_and(!bit, Ordering::Release);
     }
 }
 
