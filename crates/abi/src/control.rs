@@ -14,7 +14,7 @@ use crate::trace::TraceRing;
 /// First word of a control block.
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"farpage\0");
 /// Layout version; a mismatch is refused.
-pub const CONTROL_VERSION: u32 = 5;
+pub const CONTROL_VERSION: u32 = 6;
 /// Processes that one tree can have at a time with accounts of their own.
 pub const TASKS_MAX: usize = 4096;
 /// Paging files of one tree, over its whole life.
@@ -282,6 +282,8 @@ pub struct SpillFile {
     /// The second, by `CLOCK_MONOTONIC` and not 0, in which its disk was last found full; 0 when a segment was
     /// returned since, or there was room.
     pub full: AtomicU32,
+    /// The system error of its last write, if that failed because of its disk, which was not full; else 0.
+    pub write_error: AtomicU32,
     /// Largest number of segments it may take (`--spill-limit` shared out, or [`SEGMENTS_MAX`]).
     pub limit_segments: AtomicU32,
 }

@@ -8,10 +8,11 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Result, bail};
 use farpage_sys::seccomp::GATE_ADDRESS;
 
 use crate::options::RunOptions;
+use crate::program::Unusable;
 
 /// True in a process of a run.
 pub fn is_inside() -> bool {
@@ -51,5 +52,6 @@ pub fn run(options: &RunOptions) -> Result<std::convert::Infallible> {
         .args(options.args.iter().skip(1))
         .exec();
     let shown = options.program.display();
-    Err(Error::new(failed).context(format!("cannot run '{shown}': cannot execute it")))
+    let told = format!("cannot run '{shown}': cannot execute it: {failed}");
+    Err(Unusable::NotExecutable(told).into())
 }

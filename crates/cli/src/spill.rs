@@ -140,8 +140,8 @@ fn table(files: &[Listed]) -> String {
         .map(|file| {
             let limit = file.limit_bytes.map_or("none".to_string(), human);
             let mut state = file.state.clone();
-            if file.full {
-                state += ", disk full";
+            if let Some(trouble) = file.trouble() {
+                state = format!("{state}, {trouble}");
             }
             if !file.direct {
                 state += ", through the page cache";
@@ -173,6 +173,7 @@ mod tests {
             limit_bytes,
             direct: true,
             full,
+            write_error: None,
         };
         let files = [
             file("/var/tmp", 312 << 20, None, false),

@@ -46,6 +46,20 @@ pub struct Listed {
     pub direct: bool,
     /// Its disk was full when it last grew.
     pub full: bool,
+    /// The system error of its last write, if its disk failed.
+    #[serde(default)]
+    pub write_error: Option<i32>,
+}
+
+impl Listed {
+    /// What is wrong with its disk, in words.
+    pub fn trouble(&self) -> Option<String> {
+        if let Some(errno) = self.write_error {
+            let error = std::io::Error::from_raw_os_error(errno);
+            return Some(format!("writing fails: {error}"));
+        }
+        self.full.then(|| "disk full".into())
+    }
 }
 
 /// What became of adding a directory.
@@ -273,6 +287,10 @@ fn listed(entry: &Entry, file: &SpillFile) -> Listed {
         limit_bytes: ((limit as usize) < SEGMENTS_MAX).then(|| bytes(limit)),
         direct: entry.direct,
         full: file.full.load(Ordering::Relaxed) != 0,
+        write_error: match file.write_error.load(Ordering::Relaxed) {
+            0 => None,
+            errno => Some(errno as i32),
+        },
     }
 }
 

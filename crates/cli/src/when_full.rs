@@ -1,13 +1,12 @@
 //! `--when-full`: what becomes of programs that need room when paging space has none, and the word about it.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use farpage_abi::Control;
 
 use crate::size::{human, human_time};
-use crate::spill_set::SpillSet;
+use crate::spill_set::{Listed, SpillSet};
 
 /// Without a terminal nobody may see that a program waits: it does so no longer than this.
 const UNSEEN: Duration = Duration::from_secs(3600);
@@ -128,10 +127,12 @@ impl Watched {
 fn begins(control: &Control, spill: &SpillSet) -> String {
     let files = spill.list();
     let used: u64 = files.iter().map(|file| file.used_bytes).sum();
-    let dirs: Vec<PathBuf> = files.into_iter().map(|file| file.dir).collect();
-    let dirs: Vec<String> = dirs
-        .iter()
-        .map(|dir| format!("'{}'", dir.display()))
+    let names = |file: &Listed| format!("'{}'", file.dir.display());
+    let dirs: Vec<String> = files.iter().map(names).collect();
+    let failing = files.iter().filter(|file| file.write_error.is_some());
+    let failing = failing.filter_map(|file| Some((names(file), file.trouble()?)));
+    let failing: Vec<String> = failing
+        .map(|(name, trouble)| format!(", and in {name} {trouble}"))
         .collect();
     let patience_ns = control
         .full
@@ -143,10 +144,11 @@ fn begins(control: &Control, spill: &SpillSet) -> String {
     };
     let pid = std::process::id();
     format!(
-        "farpage: paging space is full, with {} in {}: who needs room waits{end}. Make room there, or: \
+        "farpage: paging space is full, with {} in {}{}: who needs room waits{end}. Make room there, or: \
          farpage spill add DIR --pid {pid}",
         human(used),
-        dirs.join(", ")
+        dirs.join(", "),
+        failing.concat()
     )
 }
 

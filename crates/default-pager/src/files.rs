@@ -203,7 +203,7 @@ impl Files {
         }
     }
 
-    /// Disk space ran out: the file does not grow until a segment is returned, or there is room again.
+    /// Its disk took no more: the file does not grow until a segment is returned, or there is room again.
     pub(crate) fn filled(&self, file: usize) {
         let full = &self.control.spill[file].full;
         full.store(second(), Ordering::Relaxed);
@@ -214,6 +214,14 @@ impl Files {
         self.suspect.fetch_or(1 << file, Ordering::Relaxed);
     }
 
+    /// Its disk takes nothing, for another reason than that it is full. That may pass, as the other may.
+    pub(crate) fn refused(&self, file: usize, errno: Errno) {
+        self.failed(file);
+        let error = &self.control.spill[file].write_error;
+        error.store(errno.0 as u32, Ordering::Relaxed);
+        self.filled(file);
+    }
+
     /// Writes `parts`, one after another, from `offset` of a file on.
     pub(crate) fn write(&self, file: usize, parts: &[&[u8]], offset: u64) -> Result<()> {
         let fd = self.fd(file)?;
@@ -222,7 +230,12 @@ impl Files {
             true => file::pwritev_all(fd, parts, offset),
             // The program's files are limited, not its memory.
             false => file::write_mapped(fd, parts, offset),
+        }?;
+        let error = &self.control.spill[file].write_error;
+        if error.load(Ordering::Relaxed) != 0 {
+            error.store(0, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// Lets go of a segment; its disk space goes back when the file is being removed.

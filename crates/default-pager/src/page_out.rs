@@ -296,18 +296,16 @@ impl DefaultPager {
     pub(crate) fn excuse(&self, place: Place, errno: Errno, avoid: u32) -> Result<u32, PagerError> {
         let bit = 1 << place.file;
         match errno {
-            Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => {
-                self.shared.files.filled(place.file);
-                if avoid & bit != 0 {
-                    return Err(PagerError::OutOfSpace);
-                }
-                Ok(avoid | bit)
-            }
+            Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => self.shared.files.filled(place.file),
+            _ if is_of_disk(errno) => self.shared.files.refused(place.file, errno),
             _ if avoid == 0 && self.shared.files.others(bit) => {
                 self.shared.files.failed(place.file);
-                Ok(bit)
             }
-            _ => Err(PagerError::Write(errno.0)),
+            _ => return Err(PagerError::Write(errno.0)),
+        }
+        match avoid & bit {
+            0 => Ok(avoid | bit),
+            _ => Err(PagerError::OutOfSpace),
         }
     }
 
@@ -384,4 +382,19 @@ pub(crate) fn finish_record(
     room[HEADER + length..whole].fill(0);
     room[..HEADER].copy_from_slice(&header.pack());
     whole
+}
+
+/// Whether a disk, or the way to it, is what failed: then the pages are as good in memory as before, and it may
+/// work again.
+fn is_of_disk(errno: Errno) -> bool {
+    [
+        Errno::EIO,
+        Errno::ENXIO,
+        Errno::ENODEV,
+        Errno::EROFS,
+        Errno::ETIMEDOUT,
+        Errno::ESTALE,
+        Errno::EREMOTEIO,
+    ]
+    .contains(&errno)
 }

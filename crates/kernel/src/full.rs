@@ -20,7 +20,12 @@ impl Kernel {
         if !full.finds_none(time::now_ns()) {
             return;
         }
-        let error = PagerError::OutOfSpace;
+        let files = self.account.control().spill.iter();
+        let mut errors = files.map(|file| file.write_error.load(Ordering::Relaxed));
+        let error = match errors.find(|error| *error != 0) {
+            Some(errno) => PagerError::Write(errno as i32),
+            None => PagerError::OutOfSpace,
+        };
         match full.patience_ns.load(Ordering::Relaxed) / 1_000_000_000 {
             0 => self.kill(format_args!("cannot page out"), error),
             seconds => self.kill(

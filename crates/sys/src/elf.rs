@@ -11,9 +11,10 @@ pub enum Image {
     /// A program that glibc's dynamic linker starts: it loads what `LD_PRELOAD` names.
     Dynamic,
     /// Any other 64-bit program: the agent must be mapped into it from outside. So must it be where
-    /// code of the program runs before that of libraries.
+    /// code of the program runs before that of libraries, and into what a registered interpreter of programs
+    /// for another machine is (qemu-user, say).
     Static,
-    /// A program for another machine (32-bit, say): it runs without the agent.
+    /// A 32-bit program, which this processor runs: without the agent.
     Foreign,
     /// Not seen: it cannot be read, or it is nothing that this code knows. Executing it either
     /// fails, or a registered interpreter takes it.
@@ -41,6 +42,7 @@ const PATH_BYTES: usize = 256;
 
 const CLASS_64: u8 = 2;
 const X86_64: u16 = 62;
+const I386: u16 = 3;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const PT_TLS: u32 = 7;
@@ -113,10 +115,11 @@ fn look(fd: Fd, head: &mut [u8; HEAD_BYTES]) -> Result<Start> {
     if seen.len() < 64 || !seen.starts_with(b"\x7fELF") {
         return Ok(Start::Program(Image::Unknown));
     }
-    if seen[4] != CLASS_64 || u16_at(seen, 18) != X86_64 {
-        return Ok(Start::Program(Image::Foreign));
+    match (u16_at(seen, 18), seen[4]) {
+        (X86_64, CLASS_64) => program(fd, seen).map(Start::Program),
+        (X86_64 | I386, _) => Ok(Start::Program(Image::Foreign)),
+        _ => Ok(Start::Program(Image::Static)),
     }
-    program(fd, seen).map(Start::Program)
 }
 
 /// True of a program that the agent must be in before any of its libraries: it has code that runs before

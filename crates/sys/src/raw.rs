@@ -63,6 +63,8 @@ errnos!(
     ETOOMANYREFS = 109,
     ETIMEDOUT = 110,
     ECONNREFUSED = 111,
+    ESTALE = 116,
+    EREMOTEIO = 121,
     EDQUOT = 122,
 );
 

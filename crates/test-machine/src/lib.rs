@@ -39,9 +39,14 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
 }
 
-/// Copies a program that is run then, for instance by a user who cannot reach the original. Another process copies
-/// it: while this one had the copy open for writing, a child that another thread forks would have it open as well,
-/// and whoever runs it would be refused with ETXTBSY.
+/// Gives a program another name, for instance for a user who cannot reach the first: it must not be changed then. Where
+/// that cannot be, it is copied.
+pub fn name_program(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+    std::fs::hard_link(&from, &to).or_else(|_| copy_program(from, to))
+}
+
+/// Copies a program that is run then. Another process copies it: while this one had the copy open for writing, a
+/// child that another thread forks would have it open as well, and whoever runs it would be refused with ETXTBSY.
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
     let mut copy = Command::new("cp");
     copy.args(["-p", "--"]).args([from.as_ref(), to.as_ref()]);

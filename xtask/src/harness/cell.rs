@@ -41,15 +41,20 @@ fi
 echo $?
 read -r _
 [ "$own" = own ] || exit 0
-for name in $(ls -A /dev/shm); do echo "the file /dev/shm/$name"; done
-for name in $(ls -A /var/tmp); do
-    case " $shared " in *" $name "*) ;; *) echo "the file /var/tmp/$name" ;; esac
-done
-for name in $(ls -A /run/netns); do echo "the network namespace $name"; done
-for kind in shm sem msg; do
-    tail -n +2 /proc/sysvipc/$kind 2>/dev/null | while read -r key id _; do
-        echo "the System V object $id ($kind, key $key)"
+left() {
+    for path in "$1"/* "$1"/.[!.]* "$1"/..?*; do
+        [ -e "$path" ] || [ -L "$path" ] || continue
+        case " $3 " in *" ${path##*/} "*) ;; *) echo "$2 $path" ;; esac
     done
+}
+left /dev/shm "the file"
+left /var/tmp "the file" "$shared"
+left /run/netns "the network namespace"
+for kind in shm sem msg; do
+    [ -r /proc/sysvipc/$kind ] || continue
+    while read -r key id _; do
+        [ "$key" = key ] || echo "the System V object $id ($kind, key $key)"
+    done </proc/sysvipc/$kind
 done
 "#;
 

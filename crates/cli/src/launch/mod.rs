@@ -32,6 +32,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, waitpid}
 
 use crate::limits;
 use crate::options::{Casualty, Prepared};
+use crate::program::Unusable;
 use tasks::Tasks;
 
 /// What a dead program held is taken back in much less time.
@@ -114,7 +115,11 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
     });
     let pid = spawned.map_err(|(step, errno)| {
         let why = io::Error::from_raw_os_error(errno.0);
-        anyhow::anyhow!("cannot run '{shown}': {}: {why}", describe(step))
+        let told = format!("cannot run '{shown}': {}: {why}", describe(step));
+        match step {
+            Step::Execute => Unusable::NotExecutable(told).into(),
+            _ => anyhow::anyhow!(told),
+        }
     })?;
     let pid = Pid::from_raw(pid as i32).context("the program has no process id")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?;

@@ -311,7 +311,7 @@ fn one_of_another_user_is_refused() {
     open(&up.socket());
     // Where that user finds it.
     let command = up.folder.path().join("farpage");
-    farpage_test_machine::copy_program(env!("CARGO_BIN_EXE_farpage"), &command).unwrap();
+    farpage_test_machine::name_program(env!("CARGO_BIN_EXE_farpage"), &command).unwrap();
     let refused = Command::new(command)
         .args(["pager", "default", "--compressed", "1M", "--spill"])
         .arg(up.folder.path())

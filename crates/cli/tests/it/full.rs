@@ -1,6 +1,6 @@
 //! Paging space that is full: who needs room waits, the others go on, and nothing is lost.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -148,6 +148,19 @@ impl Mounted {
         assert!(mount.arg(at.path()).status().unwrap().success());
         Self(at)
     }
+
+    /// One that lies in `file`.
+    fn disk(file: &Path) -> Self {
+        let disk = std::fs::File::create(file).unwrap();
+        disk.set_len(200 << 20).unwrap();
+        let mut make = Command::new("/usr/sbin/mkfs.ext4");
+        assert!(make.arg("-q").arg(file).status().unwrap().success());
+        let at = tempfile::tempdir_in("/var/tmp").unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-o", "loop"]).arg(file).arg(at.path());
+        assert!(mount.status().unwrap().success());
+        Self(at)
+    }
 }
 
 impl Drop for Mounted {
@@ -156,6 +169,75 @@ impl Drop for Mounted {
         let mut umount = Command::new("umount");
         let _ = umount.arg("--lazy").arg(self.0.path()).status();
     }
+}
+
+/// A disk that fails once the run has begun. Nothing was written there before.
+struct Failing {
+    disk: Mounted,
+    run: Run,
+}
+
+impl Failing {
+    fn start(when: &str) -> Self {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let disk = Mounted::disk(&folder.path().join("disk"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farpage"));
+        command.args(["run", "--ram", "32M", "--compressed", "0"]);
+        command.args(["--when-full", when]);
+        command.arg("--spill").arg(disk.0.path());
+        command.arg("--stats").arg(folder.path().join("stats"));
+        command.args(["--", "sh", "-c", "echo 0; read go; exec \"$0\" 100"]);
+        command.arg(room()).stdin(Stdio::piped());
+        let said = std::fs::File::create(folder.path().join("said")).unwrap();
+        let mut run = Started::new(command.stdout(Stdio::piped()).stderr(said));
+        let mut begun = [0; 2];
+        let out = run.stdout.as_mut().unwrap();
+        out.read_exact(&mut begun).unwrap();
+        let mut fail = Command::new("/usr/sbin/xfs_io");
+        fail.args(["-x", "-c", "shutdown -f"]).arg(disk.0.path());
+        let failed = fail.output().unwrap();
+        assert!(failed.status.success(), "{failed:?}");
+        run.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        Self {
+            disk,
+            run: Run { run, folder },
+        }
+    }
+}
+
+#[test]
+fn or_when_there_is_another_disk_than_the_one_that_fails() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root may have a disk fail");
+    }
+    let Failing { disk, mut run } = Failing::start("wait");
+    run.waits();
+    let said = run.said();
+    let fails = "writing fails: Input/output error (os error 5)";
+    assert!(said.contains(fails), "{said}");
+    let listed = String::from_utf8(run.spill(&["ls"]).stdout).unwrap();
+    assert!(listed.contains(&format!("active, {fails}")), "{listed}");
+    let more = run.folder.path().join("more");
+    std::fs::create_dir(&more).unwrap();
+    let added = run.spill(&["add", more.to_str().unwrap()]);
+    assert!(added.status.success(), "{added:?}");
+    run.finishes();
+    drop(disk);
+}
+
+#[test]
+fn who_does_not_wait_is_told_of_the_disk_that_fails() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root may have a disk fail");
+    }
+    let Failing { disk, run } = Failing::start("kill");
+    let said = run.folder.path().join("said");
+    let got = run.run.output();
+    let said = std::fs::read_to_string(said).unwrap();
+    assert!(!got.status.success(), "{said}");
+    let why = "cannot page out: writing failed with system error 5";
+    assert!(said.contains(why) && said.contains("--spill DIR"), "{said}");
+    drop(disk);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod default_pager;
 mod exec;
 mod full;
 mod host;
+mod interpreters;
 mod limits;
 mod machine;
 mod maps;

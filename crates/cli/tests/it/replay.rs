@@ -176,7 +176,7 @@ fn as_other(farpage: &Command, folder: &Path) -> Option<Command> {
         return None;
     }
     let copy = folder.join("farpage");
-    farpage_test_machine::copy_program(farpage.get_program(), &copy).unwrap();
+    farpage_test_machine::name_program(farpage.get_program(), &copy).unwrap();
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
     let mut other = Command::new("setpriv");
     other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);

@@ -603,7 +603,7 @@ fn a_kernel_without_threads_is_refused_with_what_to_do() {
     }
     let own = std::env::current_exe().expect("a path");
     let copy = std::env::temp_dir().join(format!("farpage-alone-{}", std::process::id()));
-    farpage_test_machine::copy_program(own, &copy).expect("a copy that anybody may execute");
+    farpage_test_machine::name_program(own, &copy).expect("a copy that anybody may execute");
     let mut alone = std::process::Command::new("setpriv");
     alone.args(["--reuid=54321", "--clear-groups", "prlimit", "--nproc=1"]);
     let test = "objects::a_kernel_without_threads_is_refused_with_what_to_do";

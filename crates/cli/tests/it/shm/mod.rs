@@ -28,10 +28,7 @@ fn compile(source: &str, name: &str, flags: &[&str]) -> String {
 
 fn compile_by(compiler: &str, source: &str, name: &str, flags: &[&str]) -> String {
     let to = dir().join(name);
-    let mut cc = Command::new(compiler);
-    cc.args(["-O1", "-Wall", "-Werror", "-pthread"]).args(flags);
-    cc.arg(program(source)).arg("-o").arg(&to);
-    assert!(cc.status().unwrap().success(), "cannot compile {source}");
+    support::compile_by(compiler, source, &to, flags);
     to.display().to_string()
 }
 

@@ -3,20 +3,67 @@
 pub mod up;
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use farpage_test_machine::Guard;
 
 /// Compiles a C program, of `tests/programs` unless `source` is an absolute path.
 pub fn compile(source: &str, to: &Path, flags: &[&str]) {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
-    let mut cc = Command::new("cc");
+    compile_by("cc", source, to, flags);
+}
+
+/// The same, by another compiler.
+///
+/// Most tests are processes of their own and want one of a few programs. What is made of the sources here alone is
+/// compiled once, and has one name more for each who wants it.
+pub fn compile_by(compiler: &str, source: &str, to: &Path, flags: &[&str]) {
+    if source.contains('/') || flags.iter().any(|flag| flag.contains('/')) {
+        return compile_anew(compiler, source, to, flags);
+    }
+    let kept = kept(compiler, source, flags);
+    if !kept.exists() {
+        static NEW: AtomicU32 = AtomicU32::new(0);
+        let number = NEW.fetch_add(1, Ordering::Relaxed);
+        let new = kept.with_extension(format!("{}-{number}", std::process::id()));
+        compile_anew(compiler, source, &new, flags);
+        fs::rename(new, &kept).unwrap();
+    }
+    let _ = fs::remove_file(to);
+    farpage_test_machine::name_program(&kept, to).unwrap();
+}
+
+fn compile_anew(compiler: &str, source: &str, to: &Path, flags: &[&str]) {
+    let mut cc = Command::new(compiler);
     cc.args(["-O1", "-Wall", "-Werror", "-pthread"]);
-    cc.arg(sources.join(source)).args(flags).arg("-o").arg(to);
-    let done = cc.status().expect("cc: cargo xtask setup");
+    cc.arg(sources().join(source)).args(flags).arg("-o").arg(to);
+    let done = cc.status().expect("a compiler: cargo xtask setup");
     assert!(done.success(), "cannot compile {source} with {flags:?}");
+}
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
+}
+
+/// Where a program is kept that is compiled from these sources, all of which may be part of it.
+fn kept(compiler: &str, source: &str, flags: &[&str]) -> PathBuf {
+    let all = fs::read_dir(sources())
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    let headers = all.filter(|file| file.extension().is_some_and(|end| end == "h"));
+    let mut parts: Vec<PathBuf> = headers.chain([sources().join(source)]).collect();
+    parts.sort();
+    let mut hash = DefaultHasher::new();
+    (compiler, source, flags).hash(&mut hash);
+    for part in parts {
+        fs::read(part).unwrap().hash(&mut hash);
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
+    fs::create_dir_all(&folder).unwrap();
+    folder.join(format!("{:016x}", hash.finish()))
 }
 
 /// Functions of programs in Python, which wait for what nothing tells them.
@@ -47,7 +94,7 @@ no_keys() { ! ipcs | grep -q '^0x'; }
 pub fn folder_of_this_process() -> PathBuf {
     let folder = tempfile::tempdir().unwrap().keep();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-    farpage_test_machine::copy_program(env!("CARGO_BIN_EXE_farpage"), folder.join("farpage"))
+    farpage_test_machine::name_program(env!("CARGO_BIN_EXE_farpage"), folder.join("farpage"))
         .unwrap();
     // Its input ends with this process.
     let guard = Guard::new("rm -rf \"$1\"", &[&folder.display().to_string()]);
