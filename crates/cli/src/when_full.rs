@@ -127,13 +127,11 @@ impl Watched {
 fn begins(control: &Control, spill: &SpillSet) -> String {
     let files = spill.list();
     let used: u64 = files.iter().map(|file| file.used_bytes).sum();
-    let names = |file: &Listed| format!("'{}'", file.dir.display());
-    let dirs: Vec<String> = files.iter().map(names).collect();
-    let failing = files.iter().filter(|file| file.write_error.is_some());
-    let failing = failing.filter_map(|file| Some((names(file), file.trouble()?)));
-    let failing: Vec<String> = failing
-        .map(|(name, trouble)| format!(", and in {name} {trouble}"))
-        .collect();
+    let name = |file: &Listed| match file.trouble() {
+        Some(trouble) => format!("'{}' ({trouble})", file.dir.display()),
+        None => format!("'{}'", file.dir.display()),
+    };
+    let dirs: Vec<String> = files.iter().map(name).collect();
     let patience_ns = control
         .full
         .patience_ns
@@ -144,11 +142,10 @@ fn begins(control: &Control, spill: &SpillSet) -> String {
     };
     let pid = std::process::id();
     format!(
-        "farpage: paging space is full, with {} in {}{}: who needs room waits{end}. Make room there, or: \
+        "farpage: paging space is full, with {} in {}: who needs room waits{end}. Make room there, or: \
          farpage spill add DIR --pid {pid}",
         human(used),
-        dirs.join(", "),
-        failing.concat()
+        dirs.join(", ")
     )
 }
 

@@ -3,8 +3,8 @@
 //! What only has to do with programs of x86-64 that run under the agent (`ptrace`, `seccomp`, threads
 //! without libc) is there on that processor alone; the rest is on any of 64 bits that [`raw`] knows.
 //!
-//! No libc: the agent runs inside programs at places where libc must not be entered. Results are
-//! [`Errno`] values, never a thread-local.
+//! No libc, but for what the feature `std` adds: the agent runs inside programs at places where libc must not be
+//! entered. Results are [`Errno`] values, never a thread-local.
 #![no_std]
 
 extern crate alloc;

@@ -21,7 +21,7 @@ pub(crate) enum Group {
     Corpus,
     /// Every system call, with its pointers to pages in every state.
     Calls,
-    /// Hosts that are killed, stopped and cut off.
+    /// Hosts and processes that are killed again and again, stopped and cut off.
     Chaos,
     /// A machine of the other byte order, emulated.
     S390x,
@@ -37,6 +37,7 @@ pub(crate) enum Group {
 const MOVED: &[(&str, Group)] = &[
     ("cli calls::whole::", Group::Calls),
     ("cli chaos::whatever_fails", Group::Chaos),
+    ("farpage kv::a_store_killed_at_a_thousand", Group::Chaos),
     ("cli cluster::foreign::", Group::S390x),
     ("cli cluster::release::programs_in_c", Group::S390x),
     ("cli cluster::mpi::", Group::Peers),
