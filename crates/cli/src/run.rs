@@ -120,7 +120,9 @@ pub fn with_options(
     watch.report(status, output)?;
     drop(server);
     let program = running.program_pid();
-    let of_no_room = |dead: &Casualty| dead.pid == program && dead.cause == Death::OutOfSpace;
+    let of_no_room = |dead: &Casualty| {
+        dead.pid == program && matches!(dead.cause, Death::OutOfSpace | Death::WriteError)
+    };
     match watch.casualties.iter().any(of_no_room) {
         true => Ok(ExitStatus::from_raw(NO_ROOM << 8)),
         false => Ok(status),

@@ -125,7 +125,8 @@ impl Watched {
 }
 
 fn begins(control: &Control, spill: &SpillSet) -> String {
-    let files = spill.list();
+    let mut files = spill.list();
+    files.retain(|file| file.state != "removed");
     let used: u64 = files.iter().map(|file| file.used_bytes).sum();
     let name = |file: &Listed| match file.trouble() {
         Some(trouble) => format!("'{}' ({trouble})", file.dir.display()),

@@ -231,11 +231,20 @@ impl Files {
             // The program's files are limited, not its memory.
             false => file::write_mapped(fd, parts, offset),
         }?;
-        let error = &self.control.spill[file].write_error;
-        if error.load(Ordering::Relaxed) != 0 {
-            error.store(0, Ordering::Relaxed);
-        }
+        self.worked(file);
         Ok(())
+    }
+
+    /// Writing did not fail: what was held against the file is over.
+    fn worked(&self, file: usize) {
+        let spill = &self.control.spill[file];
+        if spill.write_error.load(Ordering::Relaxed) != 0 {
+            spill.write_error.store(0, Ordering::Relaxed);
+            spill.full.store(0, Ordering::Relaxed);
+        }
+        if self.is_suspect(file) {
+            self.suspect.fetch_and(!(1 << file), Ordering::Relaxed);
+        }
     }
 
     /// Lets go of a segment; its disk space goes back when the file is being removed.

@@ -395,6 +395,14 @@ fn is_of_disk(errno: Errno) -> bool {
         Errno::ETIMEDOUT,
         Errno::ESTALE,
         Errno::EREMOTEIO,
+        // As the layers below a file system say it.
+        Errno::ENODATA,
+        Errno::ENOLINK,
+        Errno::EILSEQ,
+        Errno::EBADE,
+        Errno::EUCLEAN,
+        Errno::ENOMEDIUM,
+        Errno::ENOTCONN,
     ]
     .contains(&errno)
 }

@@ -71,7 +71,8 @@ impl DefaultPager {
                 continue;
             };
             let files = &self.shared.files;
-            let usable = !files.is_suspect(place.file)
+            // Where there is no other file, only writing tells whether it works again.
+            let usable = !(files.is_suspect(place.file) && files.others(1 << place.file))
                 && segment.live < slots.next
                 && segment.readers == 0
                 && segment.writers == 0

@@ -263,5 +263,7 @@ fn open_at_once(places: &[Place], options: &OpenOptions) -> Result<Vec<Opened>, 
         }),
         None => open_one(&place.address, options),
     });
-    opened.collect()
+    // All end before one that failed is told of.
+    let opened: Vec<_> = opened.collect();
+    opened.into_iter().collect()
 }

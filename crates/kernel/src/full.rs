@@ -4,6 +4,7 @@
 
 use core::sync::atomic::Ordering;
 
+use farpage_abi::SpillState;
 use farpage_pagers::PagerError;
 use farpage_sys::time;
 
@@ -21,7 +22,9 @@ impl Kernel {
             return;
         }
         let files = self.account.control().spill.iter();
-        let mut errors = files.map(|file| file.write_error.load(Ordering::Relaxed));
+        let used =
+            files.filter(|file| file.state.load(Ordering::Relaxed) == SpillState::Active as u32);
+        let mut errors = used.map(|file| file.write_error.load(Ordering::Relaxed));
         let error = match errors.find(|error| *error != 0) {
             Some(errno) => PagerError::Write(errno as i32),
             None => PagerError::OutOfSpace,

@@ -54,7 +54,11 @@ errnos!(
     ENAMETOOLONG = 36,
     ENOSYS = 38,
     ELOOP = 40,
+    EBADE = 52,
+    ENODATA = 61,
+    ENOLINK = 67,
     EPROTO = 71,
+    EILSEQ = 84,
     ENOTSOCK = 88,
     EMSGSIZE = 90,
     EOPNOTSUPP = 95,
@@ -64,8 +68,10 @@ errnos!(
     ETIMEDOUT = 110,
     ECONNREFUSED = 111,
     ESTALE = 116,
+    EUCLEAN = 117,
     EREMOTEIO = 121,
     EDQUOT = 122,
+    ENOMEDIUM = 123,
 );
 
 impl fmt::Debug for Errno {

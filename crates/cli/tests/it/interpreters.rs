@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 
 use crate::support;
 
-/// The machine of the program: Linux knows none of this number, so nobody's programs are meant by it.
+/// The machine of the program: Linux knows none of this number, so nobody's programs are meant by it. Others who run
+/// this test have another entry address.
 const MACHINE: u16 = 0xf0f0;
 
 /// The head of a program for that machine.
@@ -16,6 +17,7 @@ fn foreign(to: &Path) {
     head[16] = 2;
     head[18..20].copy_from_slice(&MACHINE.to_le_bytes());
     head[20] = 1;
+    head[24..28].copy_from_slice(&std::process::id().to_le_bytes());
     fs::write(to, head).unwrap();
     let mut mode = Command::new("chmod");
     assert!(mode.arg("+x").arg(to).status().unwrap().success());
@@ -34,11 +36,11 @@ impl Registered {
         mount.args(["-t", "binfmt_misc", "farpage-test"]);
         assert!(mount.arg(table.path()).status().unwrap().success());
         let name = format!("farpage-test-{}", std::process::id());
-        let [low, high] = MACHINE.to_le_bytes();
-        let line = format!(
-            ":{name}:M:18:\\x{low:02x}\\x{high:02x}::{}:",
-            interpreter.display()
-        );
+        let mut head = MACHINE.to_le_bytes().to_vec();
+        head.extend([1, 0, 0, 0]);
+        head.extend(std::process::id().to_le_bytes());
+        let magic: String = head.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+        let line = format!(":{name}:M:18:{magic}::{}:", interpreter.display());
         fs::write(table.path().join("register"), line).unwrap();
         Self { table, name }
     }
