@@ -9,6 +9,8 @@ use farpage_pagers::Pager;
 use farpage_sys::file::Fd;
 use farpage_sys::mem::PROT_WRITE;
 
+use crate::layout::PLACE_START;
+
 /// Who answers for the pages of a region.
 #[derive(Clone)]
 pub struct Source {
@@ -103,6 +105,17 @@ pub(crate) fn address_of(page: u64) -> usize {
 #[derive(Default)]
 pub(crate) struct Regions {
     by_start: BTreeMap<usize, Region>,
+    /// For each power of two: from [`PLACE_START`] to here no room has so many pages. Without these, each search for
+    /// room goes through all regions.
+    full_below: [usize; POWERS],
+}
+
+const POWERS: usize = 32;
+
+/// The largest power of two of which so many bytes have as many pages.
+fn power_of(bytes: usize) -> usize {
+    let pages = (bytes >> PAGE_SHIFT).max(1);
+    (pages.ilog2() as usize).min(POWERS - 1)
 }
 
 impl Regions {
@@ -120,7 +133,7 @@ impl Regions {
     /// Changes what is in `start .. end`; regions that reach beyond keep the rest as it was.
     pub(crate) fn change(&mut self, start: usize, end: usize, change: impl Fn(&mut Region)) {
         let parts: Vec<Region> = self.within(start, end).collect();
-        self.remove(start, end);
+        self.take_out(start, end);
         for mut part in parts {
             change(&mut part);
             self.insert(part);
@@ -179,6 +192,18 @@ impl Regions {
 
     /// Takes `start .. end` out; regions that reach beyond keep the rest.
     pub(crate) fn remove(&mut self, start: usize, end: usize) {
+        self.take_out(start, end);
+        let below = self.by_start.range(..start).next_back();
+        let room = below.map_or(0, |(_, region)| region.end);
+        let next = self.by_start.range(room..).next();
+        let bytes = next.map_or(usize::MAX, |(next, _)| next - room);
+        for full_below in &mut self.full_below[..=power_of(bytes)] {
+            *full_below = room.min(*full_below);
+        }
+    }
+
+    /// As [`Regions::remove`], where all of it comes back before there is a search for room.
+    fn take_out(&mut self, start: usize, end: usize) {
         self.split(start);
         self.split(end);
         let gone: Vec<usize> = self
@@ -211,28 +236,55 @@ impl Regions {
 
     /// The lowest address from `from` at which `bytes` fit, a multiple of `align`, below `below`.
     pub(crate) fn gap(
-        &self,
+        &mut self,
         from: usize,
         below: usize,
         bytes: usize,
         align: usize,
     ) -> Option<usize> {
-        let mut at = from.next_multiple_of(align);
-        if let Some(region) = self.find(at) {
-            at = region.end.next_multiple_of(align);
+        let power = power_of(bytes);
+        let full_below = self.full_below[power].max(PLACE_START);
+        if !(PLACE_START..=full_below).contains(&from) {
+            return self.search(from, below, bytes, align).0;
         }
-        for region in self.by_start.range(at..below).map(|(_, region)| region) {
-            if at + bytes <= region.start {
-                break;
+        let (found, room) = self.search(full_below, below, bytes, align);
+        self.full_below[power] = room;
+        found
+    }
+
+    /// The same, by looking at all regions from there; and the first room on the way that has a like number of bytes.
+    fn search(
+        &self,
+        from: usize,
+        below: usize,
+        bytes: usize,
+        align: usize,
+    ) -> (Option<usize>, usize) {
+        let mut room = self.find(from).map_or(from, |region| region.end);
+        let mut first = None;
+        let mut regions = self.by_start.range(room..).map(|(_, region)| region);
+        loop {
+            let next = regions.next();
+            let end = next.map_or(below, |region| region.start.min(below));
+            if end.saturating_sub(room) >= 1 << PAGE_SHIFT << power_of(bytes) {
+                first.get_or_insert(room);
             }
-            at = at.max(region.end.next_multiple_of(align));
+            let at = room.next_multiple_of(align);
+            if at.saturating_add(bytes) <= end {
+                return (Some(at), first.unwrap_or(room));
+            }
+            match next {
+                Some(region) if end < below => room = region.end,
+                _ => return (None, first.unwrap_or(room)),
+            }
         }
-        (at + bytes <= below).then_some(at)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use core::ops::Range;
+
     use farpage_pagers::{DataRequest, PageOut, PagerError, Supplied};
 
     use super::*;
@@ -334,5 +386,49 @@ mod tests {
             Some(0x40000)
         );
         assert_eq!(regions.gap(0x10000, 0x40000, 0x20000, 0x10000), None);
+    }
+
+    /// The lowest place for it, by trying each.
+    fn lowest(regions: &Regions, area: Range<usize>, bytes: usize, align: usize) -> Option<usize> {
+        let starts = (area.start.next_multiple_of(align)..area.end).step_by(align);
+        let mut fitting = starts.take_while(|start| start + bytes <= area.end);
+        fitting.find(|start| regions.within(*start, start + bytes).next().is_none())
+    }
+
+    #[test]
+    fn the_lowest_room_is_found_whatever_was_searched_and_removed_before() {
+        const PAGE: usize = 0x1000;
+        for seed in 1..=200_u64 {
+            let mut random = seed;
+            let mut next = |below: usize| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                (random >> 11) as usize % below
+            };
+            let mut regions = Regions::default();
+            for _ in 0..400 {
+                let start = PLACE_START + next(300) * PAGE;
+                let end = start + (1 + next(40)) * PAGE;
+                let prot = next(4) as u32;
+                match next(8) {
+                    0 => regions.remove(start, end),
+                    1 => regions.change(start, end, |region| region.prot = prot),
+                    _ => {
+                        let from = [PLACE_START, PLACE_START, 0, start][next(4)];
+                        let from = from.max(PLACE_START - 9 * PAGE);
+                        let below = PLACE_START + [1000, 320][next(2)] * PAGE;
+                        let (bytes, align) = ((1 + next(9)) * PAGE, PAGE << next(3));
+                        let found = regions.gap(from, below, bytes, align);
+                        assert_eq!(found, lowest(&regions, from..below, bytes, align), "{seed}");
+                        if let Some(start) = found
+                            && next(4) > 0
+                        {
+                            regions.insert(region(start, start + bytes, prot));
+                        }
+                    }
+                }
+            }
+        }
     }
 }
