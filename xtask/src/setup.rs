@@ -72,6 +72,8 @@ const NEEDS: &[(Probe, &str, &[Part])] = {
         (Probe::Program("eu-stack"), "elfutils", ALL),
         // A file system that makes clones.
         (Probe::Program("mkfs.xfs"), "xfsprogs", SHORT),
+        // A file system whose disk fails.
+        (Probe::Program("mkfs.ext4"), "e2fsprogs", SHORT),
         (Probe::Program("tar"), "tar", &[Corpus]),
         (Probe::Program("zstd"), "zstd", &[Short, Corpus]),
         (Probe::Program("bgzip"), "tabix", SHORT),

@@ -497,6 +497,24 @@ impl Control {
 }
 
 impl SpillFile {
+    /// What is done with it.
+    pub fn state(&self) -> SpillState {
+        match self.state.load(Ordering::Acquire) {
+            1 => SpillState::Active,
+            2 => SpillState::Draining,
+            3 => SpillState::Removed,
+            _ => SpillState::Unused,
+        }
+    }
+
+    /// The system error of its last write, if its disk failed.
+    pub fn write_error(&self) -> Option<i32> {
+        match self.write_error.load(Ordering::Relaxed) {
+            0 => None,
+            errno => Some(errno as i32),
+        }
+    }
+
     /// Accounts for one segment that became free.
     pub fn segment_returned(&self) {
         self.used_segments.fetch_sub(1, Ordering::AcqRel);

@@ -56,6 +56,7 @@ impl Paging {
             used_bytes: file.used_bytes,
             limit_bytes: file.limit_bytes,
             is_full: file.full,
+            write_error: file.write_error,
         });
         PagingSpace {
             compressed_bytes: self.control.compressed_bytes.load(Ordering::Relaxed),

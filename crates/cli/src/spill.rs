@@ -134,26 +134,23 @@ fn absolute_dir(dir: &Path) -> Result<PathBuf> {
 }
 
 fn table(files: &[Listed]) -> String {
-    let rows = files
-        .iter()
-        .filter(|file| file.state != "removed")
-        .map(|file| {
-            let limit = file.limit_bytes.map_or("none".to_string(), human);
-            let mut state = file.state.clone();
-            if let Some(trouble) = file.trouble() {
-                state = format!("{state}, {trouble}");
-            }
-            if !file.direct {
-                state += ", through the page cache";
-            }
-            [
-                human(file.used_bytes),
-                human(file.allocated_bytes),
-                limit,
-                file.dir.display().to_string(),
-                state,
-            ]
-        });
+    let rows = files.iter().filter(|file| file.is_there()).map(|file| {
+        let limit = file.limit_bytes.map_or("none".to_string(), human);
+        let mut state = file.state.clone();
+        if let Some(trouble) = file.trouble() {
+            state = format!("{state}, {trouble}");
+        }
+        if !file.direct {
+            state += ", through the page cache";
+        }
+        [
+            human(file.used_bytes),
+            human(file.allocated_bytes),
+            limit,
+            file.dir.display().to_string(),
+            state,
+        ]
+    });
     let head = ["USED", "ON DISK", "LIMIT", "DIRECTORY", "STATE"];
     let (left, right) = (Side::Left, Side::Right);
     columns([right, right, right, left, left], head, rows).join("\n") + "\n"

@@ -52,14 +52,34 @@ pub struct Listed {
 }
 
 impl Listed {
+    /// Whether pages are in it, or may come into it.
+    pub fn is_there(&self) -> bool {
+        self.state != REMOVED
+    }
+
     /// What is wrong with its disk, in words.
     pub fn trouble(&self) -> Option<String> {
-        if let Some(errno) = self.write_error {
-            let error = std::io::Error::from_raw_os_error(errno);
-            return Some(format!("writing fails: {error}"));
-        }
-        self.full.then(|| "disk full".into())
+        trouble(self.full, self.write_error)
     }
+}
+
+const REMOVED: &str = "removed";
+
+/// The folder of a paging file, with what is wrong with its disk.
+pub fn named(folder: &dyn std::fmt::Display, trouble: Option<String>) -> String {
+    match trouble {
+        Some(trouble) => format!("'{folder}' ({trouble})"),
+        None => format!("'{folder}'"),
+    }
+}
+
+/// What is wrong with the disk of a paging file, in words.
+pub fn trouble(is_full: bool, write_error: Option<i32>) -> Option<String> {
+    if let Some(errno) = write_error {
+        let error = std::io::Error::from_raw_os_error(errno);
+        return Some(format!("writing fails: {error}"));
+    }
+    is_full.then(|| "disk full".into())
 }
 
 /// What became of adding a directory.
@@ -187,9 +207,7 @@ impl SpillSet {
         })?;
         let files = self.control.spill.iter().enumerate();
         let others = files
-            .filter(|(other, file)| {
-                *other != at && file.state.load(Ordering::Acquire) == SpillState::Active as u32
-            })
+            .filter(|(other, file)| *other != at && file.state() == SpillState::Active)
             .count();
         let file = &self.control.spill[at];
         if others == 0 && file.used_segments.load(Ordering::Acquire) > 0 {
@@ -209,8 +227,7 @@ impl SpillSet {
     pub fn left(&self, at: usize) -> Option<u64> {
         let mut entries = self.lock();
         let file = &self.control.spill[at];
-        let state = file.state.load(Ordering::Acquire);
-        if state == SpillState::Active as u32 {
+        if file.state() == SpillState::Active {
             return None;
         }
         let used = file.used_segments.load(Ordering::Acquire);
@@ -259,7 +276,7 @@ fn publish(line: &SpillFile, fd: &OwnedFd, limit_segments: u32) {
 }
 
 fn room_of(entry: &Entry, line: &SpillFile) -> u64 {
-    let is_active = line.state.load(Ordering::Acquire) == SpillState::Active as u32;
+    let is_active = line.state() == SpillState::Active;
     let Some(file) = entry.file.as_ref().filter(|_| is_active) else {
         return 0;
     };
@@ -273,11 +290,10 @@ fn room_of(entry: &Entry, line: &SpillFile) -> u64 {
 fn listed(entry: &Entry, file: &SpillFile) -> Listed {
     let bytes = |segments: u32| u64::from(segments) * SEGMENT_BYTES as u64;
     let limit = file.limit_segments.load(Ordering::Relaxed);
-    let state = file.state.load(Ordering::Acquire);
-    let state = match state {
-        state if state == SpillState::Active as u32 => "active",
-        state if state == SpillState::Draining as u32 => "draining",
-        _ => "removed",
+    let state = match file.state() {
+        SpillState::Active => "active",
+        SpillState::Draining => "draining",
+        SpillState::Removed | SpillState::Unused => REMOVED,
     };
     Listed {
         dir: entry.dir.clone(),
@@ -287,10 +303,7 @@ fn listed(entry: &Entry, file: &SpillFile) -> Listed {
         limit_bytes: ((limit as usize) < SEGMENTS_MAX).then(|| bytes(limit)),
         direct: entry.direct,
         full: file.full.load(Ordering::Relaxed) != 0,
-        write_error: match file.write_error.load(Ordering::Relaxed) {
-            0 => None,
-            errno => Some(errno as i32),
-        },
+        write_error: file.write_error(),
     }
 }
 

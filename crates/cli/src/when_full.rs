@@ -6,7 +6,7 @@ use std::time::Duration;
 use farpage_abi::Control;
 
 use crate::size::{human, human_time};
-use crate::spill_set::{Listed, SpillSet};
+use crate::spill_set::{Listed, SpillSet, named};
 
 /// Without a terminal nobody may see that a program waits: it does so no longer than this.
 const UNSEEN: Duration = Duration::from_secs(3600);
@@ -126,13 +126,12 @@ impl Watched {
 
 fn begins(control: &Control, spill: &SpillSet) -> String {
     let mut files = spill.list();
-    files.retain(|file| file.state != "removed");
+    files.retain(Listed::is_there);
     let used: u64 = files.iter().map(|file| file.used_bytes).sum();
-    let name = |file: &Listed| match file.trouble() {
-        Some(trouble) => format!("'{}' ({trouble})", file.dir.display()),
-        None => format!("'{}'", file.dir.display()),
-    };
-    let dirs: Vec<String> = files.iter().map(name).collect();
+    let dirs = files
+        .iter()
+        .map(|file| named(&file.dir.display(), file.trouble()));
+    let dirs: Vec<String> = dirs.collect();
     let patience_ns = control
         .full
         .patience_ns

@@ -76,15 +76,7 @@ impl Files {
     }
 
     fn state(&self, file: usize) -> SpillState {
-        let raw = self.control.spill[file].state.load(Ordering::Acquire);
-        [
-            SpillState::Active,
-            SpillState::Draining,
-            SpillState::Removed,
-        ]
-        .into_iter()
-        .find(|&state| state as u32 == raw)
-        .unwrap_or(SpillState::Unused)
+        self.control.spill[file].state()
     }
 
     /// The descriptor of a file, opened through the supervisor's if it is new here.
@@ -238,7 +230,7 @@ impl Files {
     /// Writing did not fail: what was held against the file is over.
     fn worked(&self, file: usize) {
         let spill = &self.control.spill[file];
-        if spill.write_error.load(Ordering::Relaxed) != 0 {
+        if spill.write_error().is_some() {
             spill.write_error.store(0, Ordering::Relaxed);
             spill.full.store(0, Ordering::Relaxed);
         }

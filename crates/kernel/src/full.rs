@@ -22,13 +22,9 @@ impl Kernel {
             return;
         }
         let files = self.account.control().spill.iter();
-        let used =
-            files.filter(|file| file.state.load(Ordering::Relaxed) == SpillState::Active as u32);
-        let mut errors = used.map(|file| file.write_error.load(Ordering::Relaxed));
-        let error = match errors.find(|error| *error != 0) {
-            Some(errno) => PagerError::Write(errno as i32),
-            None => PagerError::OutOfSpace,
-        };
+        let mut used = files.filter(|file| file.state() == SpillState::Active);
+        let failed = used.find_map(|file| file.write_error());
+        let error = failed.map_or(PagerError::OutOfSpace, PagerError::Write);
         match full.patience_ns.load(Ordering::Relaxed) / 1_000_000_000 {
             0 => self.kill(format_args!("cannot page out"), error),
             seconds => self.kill(

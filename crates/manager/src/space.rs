@@ -20,8 +20,17 @@ pub struct FileSpace {
     pub used_bytes: u64,
     /// Bytes that they may take. `None`: as the disk allows.
     pub limit_bytes: Option<u64>,
-    /// Its disk was full when it last grew.
+    /// Its disk took nothing more when it was last tried.
     pub is_full: bool,
+    /// The system error of that, unless the disk was full.
+    pub write_error: Option<i32>,
+}
+
+impl FileSpace {
+    /// 0 while its disk takes what is written, else 1 and twice the system error.
+    fn trouble(&self) -> u64 {
+        u64::from(self.is_full) + 2 * self.write_error.map_or(0, |errno| errno as u64)
+    }
 }
 
 /// Numbers that say all of it.
@@ -35,7 +44,7 @@ impl Space {
         numbers[..3].copy_from_slice(&[sizes[0], sizes[1], files.len() as u64]);
         for (file, into) in files.iter().zip(numbers[3..].chunks_exact_mut(3)) {
             let limit = file.limit_bytes.unwrap_or(u64::MAX);
-            into.copy_from_slice(&[file.used_bytes, limit, file.is_full.into()]);
+            into.copy_from_slice(&[file.used_bytes, limit, file.trouble()]);
         }
         numbers
     }
@@ -45,7 +54,10 @@ impl Space {
         let file = |numbers: &[u64]| FileSpace {
             used_bytes: numbers[0],
             limit_bytes: (numbers[1] != u64::MAX).then_some(numbers[1]),
-            is_full: numbers[2] != 0,
+            is_full: numbers[2] % 2 == 1,
+            write_error: i32::try_from(numbers[2] / 2)
+                .ok()
+                .filter(|errno| *errno != 0),
         };
         Self {
             compressed_bytes: numbers[0],
@@ -65,15 +77,20 @@ mod tests {
             used_bytes: 7,
             limit_bytes: None,
             is_full: true,
+            write_error: None,
         };
         let limited = FileSpace {
             limit_bytes: Some(9),
             ..FileSpace::default()
         };
+        let failed = FileSpace {
+            write_error: Some(5),
+            ..file
+        };
         let space = Space {
             compressed_bytes: 1,
             compressed_max_bytes: 2,
-            files: vec![file, limited],
+            files: vec![file, limited, failed],
         };
         assert_eq!(Space::of(&space.numbers()), space);
         let mut numbers = space.numbers();

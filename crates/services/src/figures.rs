@@ -140,8 +140,11 @@ pub struct PagingFile {
     pub used_bytes: u64,
     /// What it may take. `None`: as its disk allows.
     pub limit_bytes: Option<u64>,
-    /// Its disk was full when it last grew.
+    /// Its disk took nothing more when it was last tried.
     pub is_full: bool,
+    /// The system error of that, unless the disk was full.
+    #[serde(default)]
+    pub write_error: Option<i32>,
 }
 
 /// A message between the host kernel, an object's pager and the threads that use it.

@@ -202,7 +202,11 @@ pub fn write_mapped(fd: Fd, parts: &[&[u8]], offset: u64) -> Result<()> {
         to += part.len();
         match put {
             Ok(put) if put == part.len() => Ok(()),
-            Ok(_) | Err(Errno::EFAULT) => Err(Errno::ENOSPC),
+            // Why the page could not be had Linux tells who asks for its space.
+            Ok(_) | Err(Errno::EFAULT) => {
+                let asked = allocate(fd, offset - lead as u64, bytes as u64);
+                Err(asked.err().unwrap_or(Errno::ENOSPC))
+            }
             Err(errno) => Err(errno),
         }
     });

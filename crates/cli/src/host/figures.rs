@@ -12,6 +12,7 @@ use super::list::{in_memory, mapped_by, name};
 use super::reading::{Faults, Reading, Row};
 use crate::columns::{Side, columns};
 use crate::size::{human, human_count, human_time};
+use crate::spill_set::trouble;
 
 /// Between the two looks that figures a second are made of.
 const BETWEEN: Duration = Duration::from_secs(1);
@@ -154,10 +155,9 @@ pub fn summary(reading: &Reading) -> Vec<String> {
             human(file.used_bytes),
             limit.unwrap_or_else(|| "what its disk has".into()),
             file.folder,
-            if file.is_full {
-                "; its disk is full"
-            } else {
-                ""
+            match trouble(file.is_full, file.write_error) {
+                Some(trouble) => format!("; {trouble}"),
+                None => String::new(),
             }
         )
     }));

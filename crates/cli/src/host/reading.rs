@@ -271,6 +271,7 @@ pub mod tests {
                     used_bytes: 2 << 30,
                     limit_bytes: Some(4 << 30),
                     is_full: false,
+                    write_error: None,
                 }],
                 ..PagingSpace::default()
             }),

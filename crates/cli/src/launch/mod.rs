@@ -256,8 +256,8 @@ fn places(
     let [agent, stdio] = libraries.map(|fd| Fd(fd.as_raw_fd()));
     let spill = |offset: u32| {
         let file = prepared.control.spill.get((offset - fds::SPILL) as usize)?;
-        let active = file.state.load(Ordering::Relaxed) == SpillState::Active as u32;
-        active.then(|| Fd(file.supervisor_fd.load(Ordering::Relaxed) as i32))
+        let is_active = file.state() == SpillState::Active;
+        is_active.then(|| Fd(file.supervisor_fd.load(Ordering::Relaxed) as i32))
     };
     let maps = prepared.maps.as_ref();
     let socket = prepared.socket();

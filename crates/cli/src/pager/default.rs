@@ -17,6 +17,7 @@ use super::ENDS;
 use crate::args::FileArgs;
 use crate::paging::Paging;
 use crate::size::human;
+use crate::spill_set::{named, trouble};
 use crate::{prepare, signals};
 
 /// Time between two lines while pages move away.
@@ -119,12 +120,20 @@ fn say_when_full(about: &PagingSpace, was_full: &AtomicBool) {
     }
     match is_full {
         true => farpage_sys::say!(
-            "farpage: the paging files are full, with {}: make room where they are, or end this \
-             process and start it with more --spill or --spill-limit",
-            human(kept(about).1)
+            "farpage: the paging files take no more, with {} in {}: make room where they are, or end this process and \
+             start it with more --spill or --spill-limit",
+            human(kept(about).1),
+            folders(about)
         ),
         false => farpage_sys::say!("farpage: there is room in the paging files again"),
     }
+}
+
+/// The folders of the paging files, with what is wrong there.
+fn folders(about: &PagingSpace) -> String {
+    let files = about.files.iter();
+    let names = files.map(|file| named(&file.folder, trouble(file.is_full, file.write_error)));
+    names.collect::<Vec<String>>().join(", ")
 }
 
 /// A segment is written whole.
@@ -172,6 +181,7 @@ fn space(about: &PagingSpace) -> Space {
         used_bytes: file.used_bytes,
         limit_bytes: file.limit_bytes,
         is_full: file.is_full,
+        write_error: file.write_error,
     });
     Space {
         compressed_bytes: about.compressed_bytes,

@@ -178,7 +178,8 @@ struct Failing {
 }
 
 impl Failing {
-    fn start(when: &str) -> Self {
+    /// `limit`: an option of `ulimit` for the program.
+    fn start(when: &str, limit: &str) -> Self {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
         let disk = Mounted::disk(&folder.path().join("disk"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_farpage"));
@@ -186,7 +187,8 @@ impl Failing {
         command.args(["--when-full", when]);
         command.arg("--spill").arg(disk.0.path());
         command.arg("--stats").arg(folder.path().join("stats"));
-        command.args(["--", "sh", "-c", "echo 0; read go; exec \"$0\" 100"]);
+        let script = format!("ulimit {limit}; echo 0; read go; exec \"$0\" 100");
+        command.args(["--", "sh", "-c", &script]);
         command.arg(room()).stdin(Stdio::piped());
         let said = std::fs::File::create(folder.path().join("said")).unwrap();
         let mut run = Started::new(command.stdout(Stdio::piped()).stderr(said));
@@ -210,7 +212,7 @@ fn or_when_there_is_another_disk_than_the_one_that_fails() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: only root may have a disk fail");
     }
-    let Failing { disk, mut run } = Failing::start("wait");
+    let Failing { disk, mut run } = Failing::start("wait", "-f unlimited");
     run.waits();
     let said = run.said();
     let fails = "writing fails: Input/output error (os error 5)";
@@ -230,14 +232,20 @@ fn who_does_not_wait_is_told_of_the_disk_that_fails() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: only root may have a disk fail");
     }
-    let Failing { disk, run } = Failing::start("kill");
-    let said = run.folder.path().join("said");
-    let got = run.run.output();
-    let said = std::fs::read_to_string(said).unwrap();
-    assert_eq!(got.status.code(), Some(122), "{said}");
-    let why = "cannot page out: writing failed with system error 5";
-    assert!(said.contains(why) && said.contains("--spill DIR"), "{said}");
-    drop(disk);
+    // With a limit on its files a program's pages are written in another way.
+    for limit in ["-f unlimited", "-f 100"] {
+        let Failing { disk, run } = Failing::start("kill", limit);
+        let said = run.folder.path().join("said");
+        let got = run.run.output();
+        let said = std::fs::read_to_string(said).unwrap();
+        assert_eq!(got.status.code(), Some(122), "{limit}: {said}");
+        let why = "cannot page out: writing failed with system error 5";
+        assert!(
+            said.contains(why) && said.contains("--spill DIR"),
+            "{limit}: {said}"
+        );
+        drop(disk);
+    }
 }
 
 #[test]

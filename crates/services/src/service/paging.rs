@@ -84,6 +84,7 @@ fn of_process(outside: &Outside) -> PagingSpace {
         used_bytes: file.used_bytes,
         limit_bytes: file.limit_bytes,
         is_full: file.is_full,
+        write_error: file.write_error,
     });
     PagingSpace {
         compressed_bytes: space.compressed_bytes,
