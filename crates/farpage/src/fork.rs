@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use farpage_source::{Reach, Source, SourceError};
@@ -169,7 +170,8 @@ impl Reopen {
                     ..options.clone()
                 },
                 opened: OnceLock::new(),
-                opening: Mutex::new(()),
+                failed: Mutex::new(None),
+                failures: AtomicU64::new(0),
             })
         };
         match self {
@@ -206,24 +208,32 @@ struct Lazy {
     plan: Plan,
     options: OpenOptions,
     opened: OnceLock<Arc<dyn Source>>,
-    /// For one at a time.
-    opening: Mutex<()>,
+    /// Held by the one who opens it: how that failed, if it did.
+    failed: Mutex<Option<SourceError>>,
+    failures: AtomicU64,
 }
 
 impl Lazy {
-    /// A failure is for those who ask now: it may pass.
+    /// A failure is for those who ask now, and who wait for it: it may pass.
     fn source(&self) -> Result<&Arc<dyn Source>, SourceError> {
         if let Some(source) = self.opened.get() {
             return Ok(source);
         }
-        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.opened.get() {
-            Some(source) => Ok(source),
-            None => {
-                let source = self.open()?;
-                Ok(self.opened.get_or_init(|| source))
-            }
+        let seen = self.failures.load(Ordering::Acquire);
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(source) = self.opened.get() {
+            return Ok(source);
         }
+        if let Some(error) = failed.as_ref()
+            && self.failures.load(Ordering::Relaxed) != seen
+        {
+            return Err(error.clone());
+        }
+        let source = self.open().inspect_err(|error| {
+            *failed = Some(error.clone());
+            self.failures.fetch_add(1, Ordering::Release);
+        })?;
+        Ok(self.opened.get_or_init(|| source))
     }
 
     fn open(&self) -> Result<Arc<dyn Source>, SourceError> {

@@ -3,10 +3,10 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
 
 use bytes::Bytes;
 use farpage_source::SourceError;
+use farpage_sys::pthread;
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderName, HeaderValue};
 use object_store::multipart::PartId;
@@ -302,15 +302,16 @@ impl Upload<'_> {
             }
             Ok(sent)
         };
-        let sent: Result<Vec<_>, SourceError> = thread::scope(|scope| {
-            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
-            // All are waited for, also after a failure: an upload is aborted when it is quiet.
-            let results: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
-            results
-                .into_iter()
-                .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect()
-        });
+        // All are waited for, also after a failure: an upload is aborted when it is quiet.
+        let ended = match pthread::several(c"farpage-upload", THREADS, work) {
+            Ok(ended) => ended,
+            // There is no thread for it but this one.
+            Err(_) => vec![Ok(work())],
+        };
+        let sent = ended
+            .into_iter()
+            .map(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        let sent: Result<Vec<_>, SourceError> = sent.collect();
         let mut sent: Vec<(u64, (PartId, u64))> = sent?.into_iter().flatten().collect();
         sent.sort_by_key(|(index, _)| *index);
         Ok(sent.into_iter().map(|(_, part)| part).collect())

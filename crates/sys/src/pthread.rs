@@ -7,6 +7,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
@@ -65,6 +66,33 @@ pub fn start_joined<T: Send + 'static>(
         result,
         is_joined: false,
     })
+}
+
+/// Runs `body` on `count` threads, and waits until all have returned. Fewer do it where Linux makes no more.
+///
+/// # Errors
+/// As [`start`], when there is not even one.
+pub fn several<T: Send + 'static>(
+    name: &'static CStr,
+    count: usize,
+    body: impl Fn() -> T + Sync,
+) -> Result<Vec<Ended<T>>> {
+    let body: &(dyn Fn() -> T + Sync) = &body;
+    // SAFETY: no thread that has it is left when this returns: all that were started are joined, and nothing before
+    // that unwinds.
+    let body: &'static (dyn Fn() -> T + Sync) = unsafe { core::mem::transmute(body) };
+    let mut threads = Vec::with_capacity(count);
+    let mut refused = None;
+    while threads.len() < count && refused.is_none() {
+        match start_joined(name, body) {
+            Ok(thread) => threads.push(thread),
+            Err(errno) => refused = Some(errno),
+        }
+    }
+    match refused.filter(|_| threads.is_empty()) {
+        Some(errno) => Err(errno),
+        None => Ok(threads.into_iter().map(Thread::join).collect()),
+    }
 }
 
 fn create(begin: Box<Begin>) -> Result<libc::pthread_t> {
@@ -139,6 +167,8 @@ impl<T> Drop for Thread<T> {
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::Ordering;
+
     use super::*;
     use crate::file;
 
@@ -161,6 +191,20 @@ mod tests {
         });
         let ended = thread.unwrap().join();
         assert_eq!(ended.unwrap_err().downcast_ref(), Some(&7));
+    }
+
+    #[test]
+    fn several_do_what_one_would_with_what_is_borrowed() {
+        let next = core::sync::atomic::AtomicUsize::new(0);
+        let numbers = || {
+            let own = core::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+            own.take_while(|number| *number < 1000).collect::<Vec<_>>()
+        };
+        let ended = several(c"several", 4, numbers).unwrap();
+        assert_eq!(ended.len(), 4);
+        let mut all: Vec<usize> = ended.into_iter().flat_map(Ended::unwrap).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..1000));
     }
 
     #[test]
