@@ -15,7 +15,8 @@ use anyhow::{Context, Result};
 use farpage_test_machine::Guard;
 
 use super::left::PREFIX;
-use super::{Case, Ran, processes};
+use super::processes::{self, Mark};
+use super::{Case, Ran};
 
 /// All processes of a run and those of one cell have these in their environment.
 const RUN: &str = "FARPAGE_TEST_RUN";
@@ -62,22 +63,24 @@ done
 pub(crate) struct Cells {
     name: String,
     folder: PathBuf,
-    run: String,
+    run: Mark,
     /// Whether cells have namespaces of their own.
     is_own: bool,
     /// Names in `/var/tmp` that cells have in common, with a space between two.
     shared: String,
+    grace: Duration,
     next: AtomicU64,
     _guard: Guard,
 }
 
-/// Kills what has the mark `$1`, then removes the folder `$2`.
+/// Kills what has the variable `$1`, or `$2` in the path of a mount, then removes the folder `$3`.
 const CLEAN: &str = r#"
 for i in 1 2 3; do
     for p in /proc/[0-9]*; do
-        tr '\0' '\n' 2>/dev/null <$p/environ | grep -qxF "$1" && kill -KILL ${p#/proc/} 2>/dev/null
+        { tr '\0' '\n' <$p/environ | grep -qxF "$1" || grep -qsF "$2" $p/mountinfo; } 2>/dev/null &&
+            kill -KILL ${p#/proc/} 2>/dev/null
     done
-    rm -rf "$2" 2>/dev/null && exit
+    rm -rf "$3" 2>/dev/null && exit
     sleep 1
 done"#;
 
@@ -93,11 +96,16 @@ impl Cells {
         probe
             .args(["--mount", "--ipc", "true"])
             .stderr(Stdio::null());
-        let run = format!("{RUN}={name}");
+        let run = Mark {
+            variable: format!("{RUN}={name}"),
+            mounted: format!("/{PREFIX}{name}/"),
+        };
+        let clean = [&run.variable, &run.mounted, &folder.display().to_string()];
         Ok(Self {
-            _guard: Guard::new(CLEAN, &[&run, &folder.display().to_string()])?,
+            _guard: Guard::new(CLEAN, &clean.map(String::as_str))?,
             is_own: probe.status().is_ok_and(|status| status.success()),
             shared: names_in_var_tmp(shared),
+            grace: GRACE,
             next: AtomicU64::new(0),
             name,
             folder,
@@ -110,7 +118,10 @@ impl Cells {
         let began = Instant::now();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let folder = self.folder.join(number.to_string());
-        let mark = format!("{CELL}={}-{number}", self.name);
+        let mark = Mark {
+            variable: format!("{CELL}={}-{number}", self.name),
+            mounted: format!("/{PREFIX}{}/{number}/var ", self.name),
+        };
         let failure = self
             .try_run(case, &folder, &mark)
             .unwrap_or_else(|why| Some(format!("it could not be run: {why:#}")));
@@ -129,7 +140,7 @@ impl Cells {
     }
 
     /// `Some` says why it failed.
-    fn try_run(&self, case: &Case, folder: &Path, mark: &str) -> Result<Option<String>> {
+    fn try_run(&self, case: &Case, folder: &Path, mark: &Mark) -> Result<Option<String>> {
         let mut shell = self.start(case, folder, mark)?;
         let mut input = shell.stdin.take().context("no input")?;
         let said = lines_of(&mut shell)?;
@@ -148,13 +159,14 @@ impl Cells {
                 "it had not ended after {seconds} s{not_gone}. Its processes then:\n{stacks}"
             )));
         };
-        let mut left: Vec<String> = processes::wait_for_ends(mark, shell.id(), GRACE)
-            .into_iter()
-            .map(|pid| format!("the process {pid} ({})", processes::command_line(pid)))
-            .collect();
+        let processes = processes::wait_for_ends(mark, shell.id(), self.grace);
+        let name = |pid: &u32| format!("the process {pid} ({})", processes::command_line(*pid));
+        let mut left: Vec<String> = processes.iter().map(name).collect();
         let _ = input.write_all(b"\n");
         left.extend(said);
-        processes::kill(mark);
+        if !processes.is_empty() {
+            processes::kill(mark);
+        }
         let _ = shell.wait();
         Ok(match (status.as_str(), left.as_slice()) {
             ("0", []) => None,
@@ -164,7 +176,7 @@ impl Cells {
         })
     }
 
-    fn start(&self, case: &Case, folder: &Path, mark: &str) -> Result<Child> {
+    fn start(&self, case: &Case, folder: &Path, mark: &Mark) -> Result<Child> {
         for name in ["tmp", "var", "cache"] {
             let made = folder.join(name);
             fs::create_dir_all(&made)?;
@@ -186,7 +198,8 @@ impl Cells {
         command.env("TMPDIR", folder.join("tmp"));
         command.env("XDG_CACHE_HOME", folder.join("cache"));
         for mark in [mark, &self.run] {
-            let (name, value) = mark.split_once('=').context("a mark has a value")?;
+            let mark = mark.variable.split_once('=');
+            let (name, value) = mark.context("a mark has a value")?;
             command.env(name, value);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -246,6 +259,39 @@ mod tests {
         let ran = run("echo skipped: no moon; echo more; test -d \"$TMPDIR\"");
         assert_eq!(ran.failure, None);
         assert_eq!(ran.skipped, ["no moon"]);
+    }
+
+    #[test]
+    fn a_process_that_overwrites_its_environment_is_found_as_well() {
+        let mut cells = Cells::new(&[]).unwrap();
+        if !cells.is_own {
+            return println!("skipped: this user cannot have namespaces of its own");
+        }
+        cells.grace = Duration::from_millis(100);
+        let ran = cells.run(&case("setsid env -i sleep 1000 & :"));
+        let failure = ran.failure.unwrap();
+        assert!(
+            failure.contains("left behind the process") && failure.contains("sleep 1000"),
+            "{failure}"
+        );
+        assert!(processes::marked(&cells.run).is_empty());
+    }
+
+    #[test]
+    fn so_it_is_when_the_run_is_killed() {
+        let cells = Cells::new(&[]).unwrap();
+        if !cells.is_own {
+            return println!("skipped: this user cannot have namespaces of its own");
+        }
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "--propagation", "private", "/bin/sh", "-c"]);
+        shell.arg("mkdir $0/1 && mount --bind $0/1 /var/tmp && echo && exec env -i sleep 1000");
+        shell.arg(&cells.folder).stdout(Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        let is_mounted = lines_of(&mut shell).unwrap().recv().is_ok();
+        let folder = cells.folder.clone();
+        drop(cells);
+        assert!(is_mounted && !shell.wait().unwrap().success() && !folder.exists());
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! The processes of a cell: found by a variable in their environment, which all descendants inherit.
+//! The processes of a cell, found by what all descendants inherit: a variable in their environment, and mounts.
 
 use std::fmt::Write;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,13 +10,35 @@ use std::time::{Duration, Instant};
 use crate::proc;
 use crate::world::which;
 
-/// Processes that have `NAME=VALUE` in their environment and have not ended.
-pub(super) fn marked(mark: &str) -> Vec<u32> {
-    let has_mark = |pid: &u32| {
+/// What tells the processes of a cell, or of a run, from all others.
+pub(super) struct Mark {
+    /// `NAME=VALUE` in their environment.
+    pub(super) variable: String,
+    /// A part of the path of what is mounted for them: some programs overwrite their environment, nginx for one.
+    pub(super) mounted: String,
+}
+
+impl Mark {
+    fn is_on(&self, pid: u32) -> bool {
         let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environ.split(|b| *b == 0).any(|v| v == mark.as_bytes())
-    };
-    all().filter(has_mark).collect()
+        let variable = self.variable.as_bytes();
+        environ.split(|b| *b == 0).any(|v| v == variable)
+            || has_own_mounts(pid)
+                && fs::read_to_string(format!("/proc/{pid}/mountinfo"))
+                    .is_ok_and(|mounts| mounts.contains(&self.mounted))
+    }
+}
+
+/// Whether its mounts are not those of this process.
+fn has_own_mounts(pid: u32) -> bool {
+    let mounts = |of: &str| fs::read_link(Path::new("/proc").join(of).join("ns/mnt")).ok();
+    let its = mounts(&pid.to_string());
+    its.is_some() && its != mounts("self")
+}
+
+/// Processes that have the mark and have not ended.
+pub(super) fn marked(mark: &Mark) -> Vec<u32> {
+    all().filter(|pid| mark.is_on(*pid)).collect()
 }
 
 /// All processes of the machine.
@@ -25,7 +48,7 @@ fn all() -> impl Iterator<Item = u32> {
 }
 
 /// Kills all that have the mark, and those that they make meanwhile; false when some do not end.
-pub(super) fn kill(mark: &str) -> bool {
+pub(super) fn kill(mark: &Mark) -> bool {
     let began = Instant::now();
     loop {
         let left = marked(mark);
@@ -41,7 +64,7 @@ pub(super) fn kill(mark: &str) -> bool {
 }
 
 /// Waits until only `but` has the mark, and returns what has it still after `grace`.
-pub(super) fn wait_for_ends(mark: &str, but: u32, grace: Duration) -> Vec<u32> {
+pub(super) fn wait_for_ends(mark: &Mark, but: u32, grace: Duration) -> Vec<u32> {
     let began = Instant::now();
     loop {
         let left: Vec<u32> = marked(mark).into_iter().filter(|pid| *pid != but).collect();
@@ -112,8 +135,11 @@ mod tests {
 
     #[test]
     fn descendants_are_found_told_of_and_killed() {
-        let mark = format!("FARPAGE_TEST_MARK=processes-{}", std::process::id());
-        let (name, value) = mark.split_once('=').unwrap();
+        let mark = Mark {
+            variable: format!("FARPAGE_TEST_MARK=processes-{}", std::process::id()),
+            mounted: "/is mounted nowhere ".into(),
+        };
+        let (name, value) = mark.variable.split_once('=').unwrap();
         let mut sh = Command::new("sh");
         sh.args(["-c", "trap '' TERM; setsid sleep 1000 & echo; read _"]);
         sh.env(name, value)

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -51,12 +50,9 @@ fn nginx() -> Nginx {
 }
 
 fn text(folder: &Path, plain: SocketAddr, encrypted: SocketAddr) -> String {
-    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
-    // Its workers would become a user who cannot enter the folder.
-    let user = if is_root { "user root;" } else { "" };
     let folder = folder.display();
     format!(
-        "{user} daemon off; pid {folder}/pid; error_log {folder}/errors; worker_processes 1;
+        "daemon off; master_process off; pid {folder}/pid; error_log {folder}/errors;
         events {{}}
         http {{
             access_log off;
