@@ -160,14 +160,13 @@ fn python_of(world: &World, name: &str) -> Result<PathBuf> {
 }
 
 /// A new environment `name`. That of [`TORCH`] sees the system's packages.
-fn environment(world: &World, name: &str, base: &Path) -> Result<PathBuf> {
+fn environment(world: &World, name: &str, base: &Path, options: &[&str]) -> Result<PathBuf> {
     let python = python_of(world, name)?;
     let folder = python.ancestors().nth(2).context("no folder")?;
     let mut venv = Command::new(base);
-    venv.args(["-m", "venv", "--clear"]).arg(folder);
-    if name == TORCH {
-        venv.arg("--system-site-packages");
-    }
+    venv.args(["-m", "venv", "--clear"])
+        .args(options)
+        .arg(folder);
     proc::output(&mut venv, "python3 -m venv")?;
     Ok(python)
 }
@@ -182,7 +181,7 @@ fn pip_install(python: &Path, what: &[&str]) -> Result<()> {
 /// is newer than the oldest, it is imported by that, too, if this machine has it.
 fn try_it(world: &World, wheel: &Path) -> Result<()> {
     let base = setup::base_python()?;
-    let python = environment(world, "bare", &base)?;
+    let python = environment(world, "bare", &base, &[])?;
     pip_install(&python, &[&pinned(world, "numpy")?])?;
     import(world, &python, wheel)?;
     let mut doctor = Command::new(python.with_file_name("farpage"));
@@ -197,7 +196,7 @@ fn try_it(world: &World, wheel: &Path) -> Result<()> {
         println!("wheel: not tried with {OLDEST_PYTHON}, which this machine does not have");
         return Ok(());
     }
-    let python = environment(world, "oldest", oldest)?;
+    let python = environment(world, "oldest", oldest, &[])?;
     pip_install(&python, &["numpy"])?; // the newest for that Python
     import(world, &python, wheel)
 }
@@ -227,12 +226,17 @@ const TORCH: &str = "torch";
 pub(crate) fn prepare(world: &World) -> Result<()> {
     setup::python(world)?;
     let debug = world.checked_dir()?;
-    let python = environment(world, TESTS, &setup::base_python()?)?;
+    let python = environment(world, TESTS, &setup::base_python()?, &["--without-pip"])?;
     // The packages of `.venv`, which are the pinned ones.
     let pth = packages(&python)?.join("pinned.pth");
     let pinned = packages(&world.python())?;
     fs::write(pth, pinned.to_string_lossy().as_bytes())?;
-    let torch = environment(world, TORCH, Path::new(SYSTEM_PYTHON))?;
+    let torch = environment(
+        world,
+        TORCH,
+        Path::new(SYSTEM_PYTHON),
+        &["--without-pip", "--system-site-packages"],
+    )?;
     place(world, &debug, &python)?;
     place(world, &debug, &torch)
 }
@@ -317,7 +321,10 @@ fn place(world: &World, built: &Path, python: &Path) -> Result<()> {
     fs::copy(built.join("lib_farpage.so"), module).context("no extension module was built")?;
     let command = python.with_file_name("farpage");
     fs::copy(built.join("farpage"), command).context("no farpage was built")?;
-    Ok(())
+    // The tests write no bytecode: every interpreter would compile the package again.
+    let mut compile = Command::new(python);
+    compile.args(["-m", "compileall", "-q"]).arg(package);
+    proc::output(&mut compile, "python3 -m compileall").map(drop)
 }
 
 #[cfg(test)]

@@ -73,7 +73,8 @@ fn compile_with(source: &Path, way: Way, folder: &Path, libraries: &[&str]) -> P
             compile.arg("-lfarpage");
         }
         Way::StaticLibrary => {
-            compile.arg(format!("-L{}/static", folder.display()));
+            // The library's debugging information would be copied into each program, most of 200 MB.
+            compile.args(["-Wl,-S".into(), format!("-L{}/static", folder.display())]);
             compile.args([
                 "-lfarpage",
                 "-lgcc_s",

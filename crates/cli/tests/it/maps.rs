@@ -128,13 +128,13 @@ fn same_with_and_without(ram: &str, source: &str, script: &str) {
 
 #[test]
 fn plain_programs_read_a_file_that_is_not_there() {
-    let source = file("plain", 20 * MIB + 777);
+    let source = file("plain", 6 * MIB + 777);
     for script in [
         "cat $F | sha256sum",
         "wc < $F; wc -c < $F",
         "sha256sum < $F",
-        "dd if=$F bs=64k skip=100 count=10 2>&- | sha256sum; head -c 70000 $F | sha256sum",
-        "tail -c 70001 $F | sha256sum; tail -c +20000000 $F | sha256sum",
+        "dd if=$F bs=64k skip=80 count=10 2>&- | sha256sum; head -c 70000 $F | sha256sum",
+        "tail -c 70001 $F | sha256sum; tail -c +6000000 $F | sha256sum",
         "d=$(mktemp -d); cp $F $d/copy && sha256sum < $d/copy; rm -r $d",
         "d=$(mktemp -d); cp --sparse=always $F $d/copy && sha256sum < $d/copy; rm -r $d",
         "grep -c a $F; grep -ac ab $F",
@@ -173,13 +173,13 @@ fn a_relative_path_is_seen_from_the_folder_of_the_start() {
 
 #[test]
 fn every_call_means_what_it_means_for_a_file_that_is_only_read() {
-    let source = file("calls", 24 * MIB - 3000);
+    let source = file("calls", 12 * MIB - 3000);
     for program in [
         compile("mapped", &[]),
         compile("mapped-static", &["-static"]),
     ] {
         for user in users() {
-            for ram in ["256M", "24M"] {
+            for ram in ["256M", "16M"] {
                 let got = run(user, ram, &source, &[&program, PATH, &source]);
                 let said = text(&got.stderr);
                 assert!(

@@ -171,7 +171,7 @@ fn children_get_what_they_should_and_are_waited_for() {
         compile("inherit.c", "inherit-static", &["-static"]),
     ] {
         expect_within("256M", &[&program, "4"], 0);
-        expect_within("24M", &[&program, "32"], 0);
+        expect_within("16M", &[&program, "20"], 0);
     }
 }
 
@@ -229,7 +229,7 @@ fn what_is_paged_out_when_a_call_names_it_is_there_for_linux() {
         compile("away.c", "away", &[]),
         compile("away.c", "away-static", &["-static"]),
     ] {
-        expect_within("24M", &[&program], 0);
+        expect_within("16M", &[&program], 0);
     }
 }
 
@@ -321,7 +321,7 @@ fn a_process_is_a_file_whatever_of_its_memory_is_paged_out() {
         compile("memory_file.c", "memory-file", &[]),
         compile("memory_file.c", "memory-file-static", &["-static"]),
     ] {
-        expect_within("24M", &[&program], 0);
+        expect_within("16M", &[&program], 0);
     }
 }
 

@@ -1,5 +1,6 @@
 /* What Linux reads or writes for a call is there, also when it had been paged out: names, and the path, arguments
    and environment of a program that is executed. */
+#define MUCH (24 << 20)
 #include "away.h"
 #include <linux/seccomp.h>
 #include <spawn.h>

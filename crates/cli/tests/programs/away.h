@@ -35,17 +35,29 @@ static inline void press(void)
         much[i]++;
 }
 
-/* Uses other memory until at most `left` pages of this are in memory, and the first. What the last call named may
-   stay until the next of its kind. */
+/* Uses the next MiB of it, and begins again behind the last. */
+static inline void press_a_mib(void)
+{
+    static size_t next;
+    for (size_t end = next + (1 << 20); next < end; next += 4096)
+        much[next]++;
+    next %= MUCH;
+}
+
+/* Uses other memory until at most `left` pages of this are in memory, and the first, and then what was only set
+   aside has left as well. What the last call named may stay until the next of its kind. */
 static inline void send_away(unsigned char *at, size_t bytes, size_t left)
 {
     time_t began = seconds();
-    press();
+    if (!much)
+        press();
     *(unsigned *)much = 0;
     CHECK(write(-1, much, 1) == -1 && errno == EBADF);
     CHECK(!syscall(SYS_futex, much, FUTEX_TRYLOCK_PI_PRIVATE, 0, 0l, 0l, 0));
     do {
         CHECK(seconds() - began < HANGS);
-        press();
+        press_a_mib();
     } while (in_memory(at, bytes) > left);
+    for (int mib = 0; mib < 4; mib++)
+        press_a_mib();
 }

@@ -1,4 +1,5 @@
 /* Children have copies of the memory, whichever way they are made, and an agent of their own. */
+#define BIG (8 << 20)
 #include "check.h"
 
 static unsigned char *memory;

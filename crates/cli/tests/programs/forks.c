@@ -2,7 +2,7 @@
    every kind of end that an account can have. */
 #include "check.h"
 
-#define PAGES (64 << 8)
+#define PAGES (32 << 8)
 #define ROUNDS 8
 #define CHILDREN 4
 #define TOUCHED 400

@@ -1,5 +1,6 @@
 /* What children get of memory and descriptors, and when their parent goes on. The argument says how
    much memory is used beside, MiB: enough of it, and memory is managed. */
+#define BIG (8 << 20)
 #include "check.h"
 
 #define PART (4 << 20)

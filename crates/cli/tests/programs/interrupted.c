@@ -1,5 +1,6 @@
 /* Signals that arrive where the stack is managed memory, most of which had been paged out: coroutines, threads with
    stacks of the program's own, and stacks for signals. */
+#define BIG (8 << 20)
 #define MUCH (24 << 20)
 #include "away.h"
 #include <sys/time.h>

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #define THREADS 4
-#define BYTES (24l << 20)
+#define BYTES (12l << 20)
 
 static long sums[THREADS];
 

@@ -4,7 +4,7 @@
 #include <sys/resource.h>
 
 #define MIB (1 << 20)
-#define BYTES (64 * MIB)
+#define BYTES (24 * MIB)
 
 static void presses(void)
 {
@@ -68,8 +68,8 @@ static void stack(void)
         CHECK(!pthread_create(&threads[i], 0, thread, 0));
     for (int i = 0; i < 8; i++)
         CHECK(!pthread_join(threads[i], 0));
-    /* 60 MiB of stack. */
-    deep(60000);
+    /* 20 MiB of stack: more than there usually may be. */
+    deep(20000);
     presses();
     printf("stacks of %zu\n", size);
 }

@@ -1,4 +1,5 @@
 /* /proc/PID/mem of memory that is paged out. */
+#define MUCH (24 << 20)
 #include "away.h"
 #include <sys/uio.h>
 
