@@ -218,13 +218,6 @@ pub(crate) fn proc_is_lost() {
     }
 }
 
-/// The program may soon be unable to make threads.
-pub(crate) fn watch_from_now_on() {
-    if let Some(kernel) = manager() {
-        watch(kernel);
-    }
-}
-
 fn watch(kernel: &'static Kernel) {
     if !WATCHED.swap(true, Ordering::AcqRel) {
         kernel.learn_threads();
@@ -256,7 +249,6 @@ fn spawn(main: thread::Main, kernel: &'static Kernel) {
 
 /// Waits until memory must be managed, then keeps some free.
 extern "C" fn page_out_thread(kernel: usize) -> ! {
-    thread::leave_folder();
     // SAFETY: `spawn` passes the kernel.
     let kernel = unsafe { &*(kernel as *const Kernel) };
     let control = kernel.account().control();
@@ -287,7 +279,6 @@ fn tick(kernel: &'static Kernel) {
 }
 
 extern "C" fn handler_thread(kernel: usize) -> ! {
-    thread::leave_folder();
     // SAFETY: `spawn` passes the kernel.
     let kernel = unsafe { &*(kernel as *const Kernel) };
     match Buffer::new() {

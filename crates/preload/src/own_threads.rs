@@ -53,15 +53,6 @@ pub(crate) fn is_own(id: u32) -> bool {
     OWN.iter().any(|place| place.load(Ordering::Acquire) == id)
 }
 
-/// Whether the program has no thread but the calling one.
-pub(crate) fn are_all_but_one() -> bool {
-    let (found, own) = (threads(), process::thread_id());
-    !found.is_empty()
-        && found
-            .iter()
-            .all(|&id| id == own || is_own(id) || is_of_ring(id))
-}
-
 /// Ends the process when the program's last thread has ended by itself (`exit`, not `exit_group`):
 /// the agent's must not keep it alive. Its status is that of the first thread, as without them.
 pub(crate) fn end_with_the_program() {

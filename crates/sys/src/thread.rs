@@ -19,8 +19,8 @@ pub const STACK_BYTES: usize = 128 << 10;
 pub type Main = extern "C" fn(usize) -> !;
 
 #[cfg(target_arch = "x86_64")]
-/// Starts a thread of this process that shares everything with it but its folders, has no thread-local storage,
-/// and inherits the signal mask: block all signals before. Who traces the process does not get it. Returns its id.
+/// Starts a thread of this process that shares everything with it, has no thread-local storage,
+/// and inherits the signal mask: block all signals before. Returns its id.
 ///
 /// # Safety
 /// `main` must be sound on a thread without libc: no thread-local storage, no unwinding.
@@ -33,13 +33,12 @@ pub unsafe fn spawn(main: Main, argument: usize) -> Result<u32> {
     // SAFETY: the page was mapped just now and nobody knows it.
     unsafe { mem::protect(stack, PAGE, mem::PROT_NONE) }?;
     let top = stack + STACK_BYTES + PAGE;
-    // Without CLONE_FS: who shares its folders cannot enter another namespace of mounts.
     let flags = g::CLONE_VM
+        | g::CLONE_FS
         | g::CLONE_FILES
         | g::CLONE_SIGHAND
         | g::CLONE_THREAD
-        | g::CLONE_SYSVSEM
-        | g::CLONE_UNTRACED;
+        | g::CLONE_SYSVSEM;
     let words = [begin as *const () as usize, main as usize, argument];
     let at = top - size_of_val(&words);
     // SAFETY: the stack is nobody's yet, and has room for them.
@@ -57,12 +56,6 @@ pub unsafe fn spawn(main: Main, argument: usize) -> Result<u32> {
 #[unsafe(naked)]
 extern "C" fn begin() {
     naked_asm!("xor ebp, ebp", "pop rax", "pop rdi", "call rax", "ud2")
-}
-
-/// The calling thread, which shares its folders with no other, keeps no folder of the program's in use.
-pub fn leave_folder() {
-    // SAFETY: the path ends with 0.
-    let _ = unsafe { syscall!(g::__NR_chdir, c"/".as_ptr()) };
 }
 
 /// Moves the calling thread to processor `cpu`.

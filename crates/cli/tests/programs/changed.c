@@ -3,13 +3,12 @@
 #include "check.h"
 #include <grp.h>
 #include <linux/capability.h>
-#include <linux/close_range.h>
 #include <linux/landlock.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
 #define MIB (1 << 20)
-#define BYTES (20 * MIB)
+#define BYTES (24 * MIB)
 
 enum { SET_MERGE = 67, GET_MERGE = 68 };
 
@@ -95,75 +94,6 @@ static void files(void)
     CHECK(!unshare(CLONE_FILES | CLONE_FS));
 }
 
-/* What the program closes in a table of its own is closed: where nobody else has it, it ends. */
-static void ends(int way)
-{
-    int pipes[2];
-    char byte;
-    CHECK(!pipe(pipes));
-    if (way) {
-        CHECK(dup2(pipes[1], 600) == 600 && !close(pipes[1]));
-        CHECK(!syscall(SYS_close_range, 600, 600, CLOSE_RANGE_UNSHARE));
-    } else {
-        CHECK(!unshare(CLONE_FILES) && !close(pipes[1]));
-    }
-    CHECK(read(pipes[0], &byte, 1) == 0 && !close(pipes[0]));
-}
-
-static void pipes(void)
-{
-    ends(0);
-    ends(1);
-}
-
-/* Its children are in another namespace of processes. */
-static void processes(void)
-{
-    CHECK(!unshare(CLONE_NEWPID));
-}
-
-/* Linux refuses it to who has threads, and the agent has some when memory is managed. */
-static void no_users(void)
-{
-    CHECK(unshare(CLONE_NEWUSER) == -1 && errno == EINVAL);
-}
-
-/* It joins the namespace that a child has made, which Linux allows to who shares its folders with no thread. */
-static void join_mounts(void)
-{
-    char name[64];
-    int ready[2];
-    CHECK(!pipe(ready));
-    pid_t made = fork();
-    if (!made) {
-        CHECK(!unshare(CLONE_NEWNS) && write(ready[1], "", 1) == 1);
-        pause();
-    }
-    CHECK(made > 0 && read(ready[0], name, 1) == 1);
-    snprintf(name, sizeof name, "/proc/%d/ns/mnt", made);
-    int space = open(name, O_RDONLY);
-    CHECK(space >= 0 && !setns(space, CLONE_NEWNS));
-    CHECK(!close(space) && !close(ready[0]) && !close(ready[1]));
-    CHECK(!kill(made, SIGKILL) && waitpid(made, 0, 0) == made);
-}
-
-/* Its children are in the namespace of another process, which a child has made. */
-static void join_processes(void)
-{
-    char name[64];
-    int first, space;
-    CHECK((first = open("/proc/self/ns/pid_for_children", O_RDONLY)) >= 0 && !unshare(CLONE_NEWPID));
-    pid_t made = fork();
-    if (!made) {
-        CHECK(!prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0));
-        pause();
-    }
-    snprintf(name, sizeof name, "/proc/%d/ns/pid", made);
-    CHECK(made > 0 && (space = open(name, O_RDONLY)) >= 0);
-    CHECK(!setns(first, 0) && !setns(space, 0) && !close(first) && !close(space));
-    child();
-}
-
 /* Linux merges no page of this process, nor of those that it makes; asking for it is no error. */
 static void merged(void)
 {
@@ -186,8 +116,7 @@ static const struct {
     {"use", use},           {"user", another_user}, {"undumpable", undumpable}, {"root", another_root},
     {"no-proc", no_proc},   {"child", child},       {"no-rights", no_rights},   {"session", session},
     {"mounts", mounts},     {"network", network},   {"files", files},           {"landlock", no_files},
-    {"merged", merged},     {"pipes", pipes},       {"processes", processes},   {"join-mounts", join_mounts},
-    {"join-processes", join_processes}, {"no-users", no_users},
+    {"merged", merged},
 };
 
 int main(int argc, char **argv)
