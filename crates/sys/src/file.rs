@@ -202,10 +202,17 @@ pub fn write_mapped(fd: Fd, parts: &[&[u8]], offset: u64) -> Result<()> {
         to += part.len();
         match put {
             Ok(put) if put == part.len() => Ok(()),
-            // Why the page could not be had Linux tells who asks for its space.
+            // Whether it is the disk that fails Linux tells who asks for the space, of which the file's size is no part.
             Ok(_) | Err(Errno::EFAULT) => {
-                let asked = allocate(fd, offset - lead as u64, bytes as u64);
-                Err(asked.err().unwrap_or(Errno::ENOSPC))
+                let start = offset - lead as u64;
+                let keep = g::FALLOC_FL_KEEP_SIZE;
+                // SAFETY: takes no pointer.
+                let asked = unsafe { syscall!(g::__NR_fallocate, fd.0, keep, start, bytes) };
+                Err(if asked == Err(Errno::EIO) {
+                    Errno::EIO
+                } else {
+                    Errno::ENOSPC
+                })
             }
             Err(errno) => Err(errno),
         }

@@ -34,9 +34,11 @@ impl Guard {
         let shell = Command::new("/bin/sh")
             .args(["-c", &format!("read _; {script}"), "sh"])
             .args(args)
-            // It outlives the test that it cleans up after, which kills all that have these.
+            // It outlives the test that it cleans up after, when all that have the first two are killed, and all for
+            // which the test's folder is mounted, but for those that have the last.
             .env_remove("FARPAGE_TEST_CELL")
             .env_remove("FARPAGE_TEST_RUN")
+            .env("FARPAGE_TEST_GUARD", "1")
             .process_group(0) // a ^C is not for it
             .stdin(Stdio::piped())
             .stdout(output)

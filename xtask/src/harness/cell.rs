@@ -73,12 +73,19 @@ pub(crate) struct Cells {
     _guard: Guard,
 }
 
-/// Kills what has the variable `$1`, or `$2` in the path of a mount, then removes the folder `$3`.
+/// Kills what has the variable `$1`, or other mounts than this shell and `$2` in the path of one, but for what has the
+/// variable `$4`; then removes the folder `$3`.
 const CLEAN: &str = r#"
+own=$(readlink /proc/self/ns/mnt)
+has() {
+    tr '\0' '\n' 2>/dev/null <$p/environ | grep -qxF "$1"
+}
+is_mounted() {
+    of=$(readlink $p/ns/mnt) && [ "$of" != "$own" ] && grep -qsF "$1" $p/mountinfo
+}
 for i in 1 2 3; do
     for p in /proc/[0-9]*; do
-        { tr '\0' '\n' <$p/environ | grep -qxF "$1" || grep -qsF "$2" $p/mountinfo; } 2>/dev/null &&
-            kill -KILL ${p#/proc/} 2>/dev/null
+        { has "$1" || { is_mounted "$2" && ! has "$4"; }; } 2>/dev/null && kill -KILL ${p#/proc/} 2>/dev/null
     done
     rm -rf "$3" 2>/dev/null && exit
     sleep 1
@@ -100,9 +107,10 @@ impl Cells {
             variable: format!("{RUN}={name}"),
             mounted: format!("/{PREFIX}{name}/"),
         };
-        let clean = [&run.variable, &run.mounted, &folder.display().to_string()];
+        let removed = folder.display().to_string();
+        let clean = [&run.variable, &run.mounted, &removed, processes::GUARD];
         Ok(Self {
-            _guard: Guard::new(CLEAN, &clean.map(String::as_str))?,
+            _guard: Guard::new(CLEAN, &clean)?,
             is_own: probe.status().is_ok_and(|status| status.success()),
             shared: names_in_var_tmp(shared),
             grace: GRACE,
@@ -164,9 +172,7 @@ impl Cells {
         let mut left: Vec<String> = processes.iter().map(name).collect();
         let _ = input.write_all(b"\n");
         left.extend(said);
-        if !processes.is_empty() {
-            processes::kill(mark);
-        }
+        processes::kill(mark);
         let _ = shell.wait();
         Ok(match (status.as_str(), left.as_slice()) {
             ("0", []) => None,
@@ -278,7 +284,23 @@ mod tests {
     }
 
     #[test]
-    fn so_it_is_when_the_run_is_killed() {
+    fn who_cleans_up_after_a_test_outlives_it() {
+        let cells = Cells::new(&[]).unwrap();
+        let id = cells.folder.join("id");
+        let guard = "env -i FARPAGE_TEST_GUARD=1 setsid sh -c 'echo $$ >$0; exec sleep 1000'";
+        let ran = cells.run(&case(&format!(
+            "{guard} {0} & until [ -s {0} ]; do sleep 0.01; done",
+            id.display()
+        )));
+        assert_eq!(ran.failure, None);
+        let id: i32 = fs::read_to_string(&id).unwrap().trim().parse().unwrap();
+        let guard = rustix::process::Pid::from_raw(id).unwrap();
+        let killed = rustix::process::kill_process(guard, rustix::process::Signal::KILL);
+        assert_eq!(killed, Ok(()));
+    }
+
+    #[test]
+    fn a_run_that_is_killed_leaves_nobody() {
         let cells = Cells::new(&[]).unwrap();
         if !cells.is_own {
             return println!("skipped: this user cannot have namespaces of its own");
