@@ -33,7 +33,7 @@ fn written(name: &str, bytes: &[u8], mode: u32) -> String {
 fn same_with_limits(ulimit: &str, program: &[&str]) {
     let farpage = farpage();
     let under = [
-        &farpage, "run", "--quiet", "--ram", "24M", "--spill", "/tmp", "--",
+        &farpage, "run", "--quiet", "--ram", "16M", "--spill", "/tmp", "--",
     ];
     let limited = format!("{ulimit}; exec \"$@\"");
     let shell = ["bash", "-c", &limited, "bash"];

@@ -159,12 +159,12 @@ fn a_process_killed_while_it_fills_the_cache_leaves_nothing_wrong() {
     let cache = Cache::open(folder.path(), 64 * MIB).unwrap();
     let made = Made::new("a", 4 * MIB);
     let mut dice = Dice(1);
-    let (mut checked, mut kills) = (0, 0..);
-    // However slow the machine is, there is something to check.
-    while let Some(kill) = kills
-        .next()
-        .filter(|kill| *kill < 200 || checked <= 50 * MIB && *kill < 5000)
-    {
+    let mut checked = 0;
+    for kill in 0..5000 {
+        // However slow the machine is, there is something to check.
+        if kill >= 200 && checked > 50 * MIB {
+            break;
+        }
         cache.clear().unwrap();
         let mut child = start(test, folder.path(), kill);
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
