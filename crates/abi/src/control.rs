@@ -499,12 +499,10 @@ impl Control {
 impl SpillFile {
     /// What is done with it.
     pub fn state(&self) -> SpillState {
-        match self.state.load(Ordering::Acquire) {
-            1 => SpillState::Active,
-            2 => SpillState::Draining,
-            3 => SpillState::Removed,
-            _ => SpillState::Unused,
-        }
+        use SpillState::{Active, Draining, Removed, Unused};
+        let raw = self.state.load(Ordering::Acquire);
+        let mut used = [Active, Draining, Removed].into_iter();
+        used.find(|&state| state as u32 == raw).unwrap_or(Unused)
     }
 
     /// The system error of its last write, if its disk failed.

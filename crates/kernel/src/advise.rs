@@ -7,7 +7,7 @@ use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, mem};
 
 use crate::kernel::{Kernel, State};
-use crate::regions::{OnFork, Region, pages_of};
+use crate::regions::{Region, pages_of};
 use crate::space::end_of;
 
 impl Kernel {
@@ -59,30 +59,15 @@ impl Kernel {
         let mut state = self.state.lock();
         // SAFETY: changes nothing in this process.
         unsafe { mem::advise(at, end - at, advice) }?;
-        let parts: Vec<Region> = state.regions.within(at, end).collect();
-        for part in parts {
-            let before = part.on_fork;
-            let on_fork = match advice {
-                g::MADV_WIPEONFORK => OnFork {
-                    wiped: true,
-                    ..before
-                },
-                g::MADV_KEEPONFORK => OnFork {
-                    wiped: false,
-                    ..before
-                },
-                mem::MADV_DONTFORK => OnFork {
-                    left_out: true,
-                    ..before
-                },
-                _ => OnFork {
-                    left_out: false,
-                    ..before
-                },
-            };
-            state.regions.remove(part.start, part.end);
-            state.regions.insert(Region { on_fork, ..part });
-        }
+        state.regions.change(at, end, |region| {
+            let on_fork = &mut region.on_fork;
+            match advice {
+                g::MADV_WIPEONFORK => on_fork.wiped = true,
+                g::MADV_KEEPONFORK => on_fork.wiped = false,
+                mem::MADV_DONTFORK => on_fork.left_out = true,
+                _ => on_fork.left_out = false,
+            }
+        });
         Ok(())
     }
 

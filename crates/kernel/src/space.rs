@@ -364,15 +364,13 @@ impl Kernel {
         let mut state = self.state.lock();
         // SAFETY: the program's own call.
         unsafe { mem::protect(at, bytes, prot) }?;
-        let parts: alloc::vec::Vec<Region> = state.regions.within(at, end).collect();
         let mut demand = 0;
-        for part in parts {
+        for part in state.regions.within(at, end) {
             let bytes = (part.end - part.start) as i64;
             demand += bytes * i64::from(prot & mem::PROT_WRITE != 0);
             demand -= bytes * i64::from(part.prot & mem::PROT_WRITE != 0);
-            state.regions.remove(part.start, part.end);
-            state.regions.insert(Region { prot, ..part });
         }
+        state.regions.change(at, end, |region| region.prot = prot);
         drop(state);
         self.account.demand(demand);
         Ok(())

@@ -205,14 +205,10 @@ pub fn write_mapped(fd: Fd, parts: &[&[u8]], offset: u64) -> Result<()> {
             // Whether it is the disk that fails Linux tells who asks for the space, of which the file's size is no part.
             Ok(_) | Err(Errno::EFAULT) => {
                 let start = offset - lead as u64;
-                let keep = g::FALLOC_FL_KEEP_SIZE;
-                // SAFETY: takes no pointer.
-                let asked = unsafe { syscall!(g::__NR_fallocate, fd.0, keep, start, bytes) };
-                Err(if asked == Err(Errno::EIO) {
-                    Errno::EIO
-                } else {
-                    Errno::ENOSPC
-                })
+                match fallocate(fd, g::FALLOC_FL_KEEP_SIZE, start, bytes as u64) {
+                    Err(Errno::EIO) => Err(Errno::EIO),
+                    _ => Err(Errno::ENOSPC),
+                }
             }
             Err(errno) => Err(errno),
         }
@@ -647,8 +643,7 @@ pub fn read_ahead(fd: Fd, offset: u64, bytes: u64) {
 /// # Errors
 /// As `fallocate(2)`, `ENOSPC` among them.
 pub fn allocate(fd: Fd, offset: u64, bytes: u64) -> Result<()> {
-    // SAFETY: takes no pointer.
-    unsafe { syscall!(g::__NR_fallocate, fd.0, 0, offset, bytes) }.map(drop)
+    fallocate(fd, 0, offset, bytes)
 }
 
 /// Gives the disk space of a range back; it reads as zeros afterwards.
@@ -656,9 +651,13 @@ pub fn allocate(fd: Fd, offset: u64, bytes: u64) -> Result<()> {
 /// # Errors
 /// As `fallocate(2)` with `FALLOC_FL_PUNCH_HOLE`.
 pub fn punch(fd: Fd, offset: u64, bytes: u64) -> Result<()> {
-    const PUNCH_KEEP: usize = 0x02 | 0x01;
+    let mode = g::FALLOC_FL_PUNCH_HOLE | g::FALLOC_FL_KEEP_SIZE;
+    fallocate(fd, mode, offset, bytes)
+}
+
+fn fallocate(fd: Fd, mode: u32, offset: u64, bytes: u64) -> Result<()> {
     // SAFETY: takes no pointer.
-    unsafe { syscall!(g::__NR_fallocate, fd.0, PUNCH_KEEP, offset, bytes) }.map(drop)
+    unsafe { syscall!(g::__NR_fallocate, fd.0, mode, offset, bytes) }.map(drop)
 }
 
 /// Creates a memory file.

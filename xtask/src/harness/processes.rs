@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,9 +38,9 @@ impl Mark {
 
 /// Whether its mounts are not those of this process.
 fn has_own_mounts(pid: u32) -> bool {
-    let mounts = |of: &str| fs::read_link(Path::new("/proc").join(of).join("ns/mnt")).ok();
-    let its = mounts(&pid.to_string());
-    its.is_some() && its != mounts("self")
+    static OWN: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let its = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    its.is_some() && its != *OWN.get_or_init(|| fs::read_link("/proc/self/ns/mnt").ok())
 }
 
 /// Processes that have the mark and have not ended.
