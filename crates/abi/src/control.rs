@@ -73,12 +73,12 @@ pub enum Death {
     ReadError = 3,
     /// A paging file could not be written and no other place was left.
     WriteError = 4,
-    /// Farpage lost userfaultfd or a thread of its own.
-    Internal = 5,
+    /// The process has said of what by itself.
+    Told = 5,
 }
 
 impl Death {
-    /// The cause whose number is `raw`; unknown numbers are `Internal`.
+    /// The cause whose number is `raw`; unknown numbers are `Told`.
     pub const fn from_raw(raw: u32) -> Self {
         match raw {
             0 => Self::Alive,
@@ -86,7 +86,7 @@ impl Death {
             2 => Self::Corrupt,
             3 => Self::ReadError,
             4 => Self::WriteError,
-            _ => Self::Internal,
+            _ => Self::Told,
         }
     }
 }

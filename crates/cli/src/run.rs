@@ -245,7 +245,8 @@ impl<'a> Watch<'a> {
         };
         let files = self.spill.list().into_iter();
         let dirs: Vec<PathBuf> = files.map(|file| file.dir).collect();
-        for casualty in &self.casualties {
+        let told = |dead: &&Casualty| dead.cause == Death::Told;
+        for casualty in self.casualties.iter().filter(|dead| !told(dead)) {
             crate::print::errors(&summary::casualty(casualty, options, &dirs));
         }
         if !options.quiet {

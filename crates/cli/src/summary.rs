@@ -169,9 +169,7 @@ fn cause(cause: Death, options: &RunOptions, dirs: &str) -> String {
             "a page could not be written to the paging files in {dirs} and no other place was \
              left; see dmesg for the disk's error, and give another directory with --spill"
         ),
-        Death::Internal | Death::Alive => "Farpage lost its userfaultfd or a thread in it; \
-             please report this with the output of: farpage doctor --json"
-            .to_string(),
+        Death::Told | Death::Alive => "it has said of what".to_owned(),
     }
 }
 

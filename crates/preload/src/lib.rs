@@ -17,6 +17,7 @@ mod maps;
 mod memory;
 #[cfg(feature = "standalone")]
 mod memory_functions;
+mod namespaces;
 mod own_threads;
 mod proc_mem;
 mod process;

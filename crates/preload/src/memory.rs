@@ -16,6 +16,8 @@ use crate::{maps, own_threads, shm, start, trap};
 
 /// Tasks that have mapped less are not asked to manage it before they must themselves.
 const WATCHED_BYTES: u64 = 32 << 20;
+/// Demand of a process that does more than to start others.
+const USED_BYTES: u64 = 4 << 20;
 /// How long it is tried to start a thread.
 const SPAWN_NS: u64 = 2_000_000_000;
 /// Time between two looks of the page-out thread at the demand, before memory is managed: while the
@@ -158,10 +160,13 @@ fn is_sandboxed() -> bool {
     SANDBOXED.load(Ordering::Relaxed)
 }
 
-fn give_up(what: &[u8]) -> ! {
-    file::write_message(start::descriptor(fds::MESSAGES), what);
+/// Ends the process, and says of what.
+fn give_up(what: core::fmt::Arguments<'_>) -> ! {
+    let process = process::id();
+    let line = alloc::format!("farpage: process {process} is killed: {what}\n");
+    file::write_message(start::descriptor(fds::MESSAGES), line.as_bytes());
     if let Some(task) = start::task() {
-        task.death.store(Death::Internal as u32, Ordering::Release);
+        task.death.store(Death::Told as u32, Ordering::Release);
     }
     process::die()
 }
@@ -175,12 +180,7 @@ fn look(kernel: &'static Kernel) {
     if kernel.must_activate() {
         activate(kernel);
     }
-    let demand = kernel
-        .account()
-        .counters()
-        .demand_bytes
-        .load(Ordering::Relaxed);
-    if kernel.is_active() || demand >= WATCHED_BYTES {
+    if kernel.is_active() || demand(kernel) >= WATCHED_BYTES {
         watch(kernel);
     }
 }
@@ -203,11 +203,7 @@ fn cannot_manage(kernel: &'static Kernel) -> ! {
             "userfaultfd or memory for the page tables cannot be had; see `farpage doctor`",
         ),
     };
-    let process = process::id();
-    let line = alloc::format!(
-        "farpage: process {process} is killed: its memory cannot be managed: {what}\n"
-    );
-    give_up(line.as_bytes())
+    give_up(format_args!("its memory cannot be managed: {what}"))
 }
 
 /// The program may lose the way to `/proc`, or forbid it to itself: what is there is opened now. Where that fails it is said
@@ -216,6 +212,18 @@ pub(crate) fn proc_is_lost() {
     if let Some(kernel) = manager() {
         let _ = kernel.open_pagemap();
     }
+}
+
+/// The process will soon be unable to make threads: watches now what would be watched from more memory on.
+pub(crate) fn watch_if_used() {
+    if let Some(kernel) = manager().filter(|kernel| demand(kernel) >= USED_BYTES) {
+        watch(kernel);
+    }
+}
+
+fn demand(kernel: &Kernel) -> u64 {
+    let counters = kernel.account().counters();
+    counters.demand_bytes.load(Ordering::Relaxed)
 }
 
 fn watch(kernel: &'static Kernel) {
@@ -230,19 +238,23 @@ fn spawn(main: thread::Main, kernel: &'static Kernel) {
     loop {
         // SAFETY: both mains use nothing of libc; all signals are blocked in the handler that calls
         // this, and in the threads made here.
-        match unsafe { thread::spawn(main, core::ptr::from_ref(kernel) as usize) } {
-            Ok(id) => return own_threads::add(id),
+        match unsafe { own_threads::spawn(main, core::ptr::from_ref(kernel) as usize) } {
+            Ok(()) => return,
             // Others take what there is just now: without the thread the process cannot go on.
             Err(Errno::EAGAIN | Errno::ENOMEM) if time::now_ns() < until => {
                 futex::wait(&AtomicU32::new(0), 0, Some(SPAWN_NS / 200));
             }
-            Err(errno) => {
-                let line = alloc::format!(
-                    "farpage: cannot start a thread in this process ({errno}): raise the limit on \
-                     processes (ulimit -u) or on memory\n"
-                );
-                give_up(line.as_bytes())
+            // Its memory may never have to be managed.
+            Err(Errno::EINVAL) if !kernel.is_active() => {
+                return WATCHED.store(false, Ordering::Release);
             }
+            Err(Errno::EINVAL) => give_up(format_args!(
+                "farpage can start no thread in it: its children begin another namespace of process ids, and Linux makes \
+                 no threads for such a process; run the program in a child of it (unshare --pid --fork)"
+            )),
+            Err(errno) => give_up(format_args!(
+                "farpage can start no thread in it ({errno}): raise the limit on processes (ulimit -u) or on memory"
+            )),
         }
     }
 }
@@ -283,7 +295,9 @@ extern "C" fn handler_thread(kernel: usize) -> ! {
     let kernel = unsafe { &*(kernel as *const Kernel) };
     match Buffer::new() {
         Ok(buffer) => kernel.handle_faults(buffer),
-        Err(_) => give_up(b"farpage: no memory for a fault handler\n"),
+        Err(_) => give_up(format_args!(
+            "there is no memory for a thread that answers its faults"
+        )),
     }
 }
 

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use farpage_sys::futex::{self, Mutex};
 use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::{Instruction, TRAP_MARK};
-use farpage_sys::{Errno, Result, file, process, syscall};
+use farpage_sys::{Errno, Result, file, process, syscall, thread};
 
 use crate::frame::Info;
 use crate::{sandbox, signals, start};
@@ -20,12 +20,28 @@ const SI_QUEUE: i32 = -1;
 
 static OWN: [AtomicU32; OWN_MAX] = [const { AtomicU32::new(0) }; OWN_MAX];
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Held while a thread is made that is not in `OWN` yet.
+static MAKING: Mutex<()> = Mutex::new(());
 static FILTER: AtomicPtr<Vec<Instruction>> = AtomicPtr::new(core::ptr::null_mut());
 /// Threads that have not installed it yet.
 static PENDING: AtomicU32 = AtomicU32::new(0);
 
-/// Thread `id` is the agent's.
-pub(crate) fn add(id: u32) {
+/// Starts a thread of the agent's.
+///
+/// # Safety
+/// As [`thread::spawn`].
+///
+/// # Errors
+/// As [`thread::spawn`].
+pub(crate) unsafe fn spawn(main: thread::Main, argument: usize) -> Result<()> {
+    // Whoever lists the threads meanwhile would take it for one of the program's.
+    let _guard = MAKING.lock();
+    // SAFETY: forwarded.
+    add(unsafe { thread::spawn(main, argument) }?);
+    Ok(())
+}
+
+fn add(id: u32) {
     for place in &OWN {
         let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         if place.compare_exchange(0, id, order, failed).is_ok() {
@@ -39,8 +55,10 @@ pub(crate) fn after_fork() {
     for place in &OWN {
         place.store(0, Ordering::Relaxed);
     }
-    // SAFETY: its holder, if any, is a thread that the child does not have; it protects nothing.
-    unsafe { ONE_AT_A_TIME.reset() };
+    for lock in [&ONE_AT_A_TIME, &MAKING] {
+        // SAFETY: its holder, if any, is a thread that the child does not have; it protects nothing.
+        unsafe { lock.reset() };
+    }
     PENDING.store(0, Ordering::Relaxed);
 }
 
@@ -53,19 +71,25 @@ pub(crate) fn is_own(id: u32) -> bool {
     OWN.iter().any(|place| place.load(Ordering::Acquire) == id)
 }
 
+/// Whether the program has one thread, running or ended. Where that cannot be seen it may have more.
+pub(crate) fn are_all_but_one() -> bool {
+    let _guard = MAKING.lock();
+    let found = threads();
+    // `/proc` can be that of an outer namespace, where they have other numbers.
+    let of_rings = found.iter().filter(|id| is_of_ring(**id)).count();
+    let own = OWN
+        .iter()
+        .filter(|place| place.load(Ordering::Acquire) != 0);
+    found.len() == of_rings + own.count() + 1
+}
+
 /// Ends the process when the program's last thread has ended by itself (`exit`, not `exit_group`):
 /// the agent's must not keep it alive. Its status is that of the first thread, as without them.
 pub(crate) fn end_with_the_program() {
     if first_thread_lives() {
         return;
     }
-    let first = process::id();
-    let found = threads();
-    if !found.is_empty()
-        && found
-            .iter()
-            .all(|&id| id == first || is_own(id) || is_of_ring(id))
-    {
+    if are_all_but_one() {
         match status().unwrap_or(0) {
             code if code & 0x7f == 0 => process::exit(code >> 8 & 0xff),
             signal => signals::die_by(signal & 0x7f),
@@ -120,8 +144,7 @@ pub(crate) fn install_everywhere(code: Vec<Instruction>) {
     FILTER.store(Box::into_raw(Box::new(code)), Ordering::Release);
     let mut told = Vec::from([process::thread_id()]);
     loop {
-        let mut new = threads();
-        new.retain(|id| !told.contains(id) && !is_own(*id) && !is_of_ring(*id));
+        let new = others(&told);
         if new.is_empty() {
             return;
         }
@@ -142,6 +165,14 @@ pub(crate) fn install_everywhere(code: Vec<Instruction>) {
             futex::wait(&PENDING, pending, Some(until - now));
         }
     }
+}
+
+/// The program's threads but those `told`.
+fn others(told: &[u32]) -> Vec<u32> {
+    let _guard = MAKING.lock();
+    let mut found = threads();
+    found.retain(|id| !told.contains(id) && !is_own(*id) && !is_of_ring(*id));
+    found
 }
 
 /// In the handler of SIGSYS: true when the signal came from [`install_everywhere`], and is done.
@@ -181,7 +212,7 @@ fn tell(id: u32) -> Result<usize> {
 fn threads() -> Vec<u32> {
     let mut found = Vec::new();
     let flags = g::O_CLOEXEC | g::O_DIRECTORY;
-    let Ok(dir) = file::open(c"/proc/self/task", flags, 0) else {
+    let Ok(dir) = file::with_room(|| file::open(c"/proc/self/task", flags, 0)) else {
         return found;
     };
     let mut buffer = [0u8; 4096];

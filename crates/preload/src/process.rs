@@ -10,7 +10,7 @@ use farpage_sys::{Errno, Result, syscall};
 
 use crate::frame::Frame;
 use crate::stacks::{self, Stack};
-use crate::{maps, memory, own_threads, sandbox, start};
+use crate::{maps, memory, namespaces, own_threads, sandbox, start};
 
 /// The process has a parent that waits until it executes a program or ends.
 static AWAITED: AtomicBool = AtomicBool::new(false);
@@ -141,6 +141,7 @@ unsafe fn no_child(slot: usize) {
 pub(crate) unsafe fn close_range(first: usize, last: usize, flags: usize) -> Result<usize> {
     let (first, last) = (first as u32, last as u32);
     let (base, own) = (start::fd_base(), maps::own_fds());
+    let flags = namespaces::of_close_range(flags);
     // SAFETY: the program's own call, less our descriptors.
     let close = |from: u32, to: u32| unsafe { syscall!(g::__NR_close_range, from, to, flags) };
     if first > last {
@@ -148,7 +149,7 @@ pub(crate) unsafe fn close_range(first: usize, last: usize, flags: usize) -> Res
     }
     let mut result = Ok(0);
     if first < base {
-        result = close(first, base - 1);
+        result = close(first, last.min(base - 1));
     }
     if result.is_ok() && last >= base + own {
         result = close(first.max(base + own), last);

@@ -14,8 +14,8 @@ use farpage_sys::{Errno, Result};
 use crate::frame::{Frame, Info, without_sigsys};
 use crate::stacks::{self, Stack};
 use crate::{
-    delivery, drivers, exec, machine, maps, memory, own_threads, proc_mem, process, program,
-    sandbox, sending, shm, signals, threads, tracing, user_tier,
+    delivery, drivers, exec, machine, maps, memory, namespaces, own_threads, proc_mem, process,
+    program, sandbox, sending, shm, signals, threads, tracing, user_tier,
 };
 
 /// What becomes of a trapped call.
@@ -355,6 +355,11 @@ unsafe fn prepared(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
                 None
             }
             g::__NR_ptrace => tracing::call(args),
+            g::__NR_unshare => namespaces::unshare(args),
+            g::__NR_setns => {
+                namespaces::before_setns(args);
+                None
+            }
             g::__NR_chroot | g::__NR_pivot_root | g::__NR_landlock_restrict_self => {
                 memory::proc_is_lost();
                 None

@@ -117,6 +117,18 @@ pub fn writes_pages() -> Result<()> {
     unsafe { syscall!(g::__NR_prctl, PR_SET_IO_FLUSHER, 1, 0, 0, 0) }.map(drop)
 }
 
+/// Whether the calling thread has the capability of this number, in its namespace of users.
+pub fn is_capable(number: u32) -> bool {
+    const VERSION: u32 = 0x2008_0522;
+    let header = [VERSION, 0];
+    // Effective, permitted, inheritable: those below 32, and then the others.
+    let mut sets = [[0u32; 3]; 2];
+    // SAFETY: both are as large as Linux's structures.
+    let asked = unsafe { syscall!(g::__NR_capget, header.as_ptr(), sets.as_mut_ptr()) };
+    let [effective, ..] = sets[number as usize / 32 % 2];
+    asked.is_ok() && effective & 1 << (number % 32) != 0
+}
+
 /// Faults of this process for which nothing had to be read: Linux's own, copies of shared pages among them.
 pub fn minor_faults() -> u64 {
     const RUSAGE_SELF: u32 = 0;

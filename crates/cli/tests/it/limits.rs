@@ -122,7 +122,7 @@ fn who_changes_what_a_process_is_has_its_memory_managed_as_ever() {
         compile("changed.c", "changed-static", &["-static"]),
     ];
     let of_all: &[&str] = &["undumpable", "no-rights", "files", "session"];
-    let of_root: &[&str] = &["user", "mounts", "network"];
+    let of_root: &[&str] = &["user", "mounts", "network", "times"];
     let check = |user: &[&str], words: &[&str]| {
         for program in &programs {
             let ran = changed(user, program, words);
@@ -138,16 +138,47 @@ fn who_changes_what_a_process_is_has_its_memory_managed_as_ever() {
             .iter()
             .chain(of_root.iter().filter(|_| is_root(user)));
         for change in changes {
-            check(user, &[change, "use"]);
             check(user, &["use", change, "use"]);
             check(user, &[change, "use", "child", "use"]);
             check(user, &["use", change, "child", "use"]);
         }
+        check(user, &["use", "pipes", "use"]);
+        check(user, &["use", "no-users", "use"]);
+        check(user, &["users-and-processes", "child", "use"]);
+        check(
+            user,
+            &["a-little", "users-and-processes", "use", "child", "use"],
+        );
         if is_root(user) {
             check(user, &["root", "use"]);
-            check(user, &["use", "root", "use"]);
-            check(user, &["use", "no-proc", "use"]);
+            check(user, &["join-users", "child", "use"]);
+            check(user, &["processes", "child", "use"]);
+            check(user, &["a-little", "processes", "use", "child", "use"]);
+            check(user, &["use", "processes", "use", "child", "use"]);
+            for change in ["root", "no-proc", "join-mounts", "join-processes"] {
+                check(user, &["use", change, "use"]);
+            }
         }
+    }
+}
+
+#[test]
+fn who_can_make_no_threads_is_told_why() {
+    let (farpage, program) = (farpage(), compile("changed.c", "changed-no-threads", &[]));
+    for &user in users().iter().filter(|user| is_root(user)) {
+        let words = [
+            &farpage, "run", "--quiet", "--ram", "16M", "--spill", "/tmp", "--", "unshare",
+            "--pid", &program, "use",
+        ];
+        let ran = run(&[user, &words].concat());
+        assert!(!ran.status.success() && ran.stdout.is_empty(), "{ran:?}");
+        let said = said(&ran);
+        let (_, what) = said.split_once(" is killed: ").expect(&said);
+        assert_eq!(
+            what,
+            "farpage can start no thread in it: its children begin another namespace of process ids, and Linux makes no \
+             threads for such a process; run the program in a child of it (unshare --pid --fork)\n"
+        );
     }
 }
 

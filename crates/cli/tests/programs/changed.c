@@ -3,12 +3,13 @@
 #include "check.h"
 #include <grp.h>
 #include <linux/capability.h>
+#include <linux/close_range.h>
 #include <linux/landlock.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
 #define MIB (1 << 20)
-#define BYTES (24 * MIB)
+#define BYTES (20 * MIB)
 
 enum { SET_MERGE = 67, GET_MERGE = 68 };
 
@@ -64,6 +65,14 @@ static void no_files(void)
     CHECK(!syscall(SYS_landlock_restrict_self, rules, 0) && open("/proc/self/maps", O_RDONLY) < 0);
 }
 
+/* More than a program that starts others. */
+static void a_little(void)
+{
+    char *block = malloc(6 * MIB);
+    CHECK(block);
+    memset(block, 1, 6 * MIB);
+}
+
 static void child(void)
 {
     pid_t made = fork();
@@ -94,6 +103,101 @@ static void files(void)
     CHECK(!unshare(CLONE_FILES | CLONE_FS));
 }
 
+/* What the program closes in a table of its own is closed: where nobody else has it, it ends. */
+static void ends(int way)
+{
+    int pipes[2];
+    char byte;
+    CHECK(!pipe(pipes));
+    if (way) {
+        CHECK(dup2(pipes[0], 601) == 601 && dup2(pipes[1], 600) == 600 && !close(pipes[1]));
+        CHECK(!syscall(SYS_close_range, 600, 600, CLOSE_RANGE_UNSHARE));
+        CHECK(!close(601));
+    } else {
+        CHECK(!unshare(CLONE_FILES) && !close(pipes[1]));
+    }
+    CHECK(read(pipes[0], &byte, 1) == 0 && !close(pipes[0]));
+}
+
+static void pipes(void)
+{
+    ends(0);
+    ends(1);
+}
+
+/* Its children are in another namespace of processes. */
+static void processes(void)
+{
+    CHECK(!unshare(CLONE_NEWPID));
+}
+
+/* Its children are in another namespace of time. */
+static void times(void)
+{
+    CHECK(!unshare(CLONE_NEWTIME));
+}
+
+/* As the first process of a container does it; some systems allow it to root alone. */
+static void users_and_processes(void)
+{
+    CHECK(!unshare(CLONE_NEWUSER | CLONE_NEWPID) || errno == EPERM || errno == ENOSPC);
+}
+
+/* Linux refuses it to a process that has threads, and the agent has some when memory is managed. */
+static void no_users(void)
+{
+    CHECK(unshare(CLONE_NEWUSER) == -1 && (errno == EINVAL || errno == EPERM));
+}
+
+/* A child that has made a namespace, of which a descriptor is opened. */
+static int of_child(const char *kind, int flags, pid_t *made)
+{
+    char name[64];
+    int ready[2];
+    CHECK(!pipe(ready));
+    *made = fork();
+    if (!*made) {
+        CHECK(!prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0));
+        CHECK(!unshare(flags) && write(ready[1], "", 1) == 1);
+        pause();
+    }
+    CHECK(*made > 0 && read(ready[0], name, 1) == 1 && !close(ready[0]) && !close(ready[1]));
+    snprintf(name, sizeof name, "/proc/%d/ns/%s", *made, kind);
+    int space = open(name, O_RDONLY);
+    CHECK(space >= 0);
+    return space;
+}
+
+/* It joins the namespace that a child has made. Linux refuses that to a thread that shares its folders. */
+static void join_mounts(void)
+{
+    pid_t made;
+    int space = of_child("mnt", CLONE_NEWNS, &made);
+    CHECK(!setns(space, CLONE_NEWNS) && !close(space));
+    CHECK(!kill(made, SIGKILL) && waitpid(made, 0, 0) == made);
+}
+
+/* Its children are in the namespace of another process, which a child has made. */
+static void join_processes(void)
+{
+    pid_t made;
+    int first = open("/proc/self/ns/pid_for_children", O_RDONLY);
+    CHECK(first >= 0 && !unshare(CLONE_NEWPID));
+    int space = of_child("pid", 0, &made);
+    CHECK(!setns(first, 0) && !setns(space, 0) && !close(first) && !close(space));
+    child();
+}
+
+/* As nsenter does it: the namespace of users last, which Linux refuses to a process that has threads. */
+static void join_users(void)
+{
+    pid_t made;
+    int users = of_child("user", CLONE_NEWUSER, &made);
+    int own = open("/proc/self/ns/pid", O_RDONLY);
+    CHECK(own >= 0 && !setns(own, 0) && !setns(users, 0) && !close(own) && !close(users));
+    CHECK(!kill(made, SIGKILL) && waitpid(made, 0, 0) == made);
+}
+
 /* Linux merges no page of this process, nor of those that it makes; asking for it is no error. */
 static void merged(void)
 {
@@ -116,7 +220,10 @@ static const struct {
     {"use", use},           {"user", another_user}, {"undumpable", undumpable}, {"root", another_root},
     {"no-proc", no_proc},   {"child", child},       {"no-rights", no_rights},   {"session", session},
     {"mounts", mounts},     {"network", network},   {"files", files},           {"landlock", no_files},
-    {"merged", merged},
+    {"merged", merged},     {"pipes", pipes},       {"processes", processes},   {"join-mounts", join_mounts},
+    {"join-processes", join_processes}, {"no-users", no_users}, {"times", times},
+    {"join-users", join_users}, {"a-little", a_little},
+    {"users-and-processes", users_and_processes},
 };
 
 int main(int argc, char **argv)

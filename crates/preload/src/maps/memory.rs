@@ -13,7 +13,7 @@ use farpage_sys::file::Fd;
 use farpage_sys::futex::{self, Guard, Mutex};
 use farpage_sys::linux::general as g;
 use farpage_sys::uffd::{self, Uffd, features};
-use farpage_sys::{Errno, Result, mem, process, socket, thread};
+use farpage_sys::{Errno, Result, mem, process, socket};
 
 use super::paths::mapped;
 use super::{file_of, maps, say, size_of_file};
@@ -245,8 +245,7 @@ fn ready(state: &mut Guard<'_, State>, slot: usize) -> Result<Uffd> {
         die_without_supervisor();
     }
     // SAFETY: the guard uses nothing of libc; all signals are blocked in the handler.
-    let guard = unsafe { thread::spawn(guard, 0) }?;
-    own_threads::add(guard);
+    unsafe { own_threads::spawn(guard, 0) }?;
     state.ready = true;
     Ok(Uffd(at))
 }

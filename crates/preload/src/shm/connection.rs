@@ -8,7 +8,7 @@ use farpage_sys::file::{self, Fd};
 use farpage_sys::futex::{Guard, Mutex};
 use farpage_sys::linux::general as g;
 use farpage_sys::uffd::{Uffd, features};
-use farpage_sys::{Errno, Result, mem, process, socket, thread};
+use farpage_sys::{Errno, Result, mem, process, socket};
 
 use super::memory::Piece;
 use super::segments::Attached;
@@ -111,7 +111,7 @@ impl State {
     fn watch(&mut self) -> Result<()> {
         if !self.watched {
             // SAFETY: the guard uses nothing of libc; all signals are blocked in the handler.
-            own_threads::add(unsafe { thread::spawn(guard, 0) }?);
+            unsafe { own_threads::spawn(guard, 0) }?;
             self.watched = true;
         }
         Ok(())

@@ -28,6 +28,7 @@ const MAP_TYPE: u32 = 0x0f;
 pub(super) const MAP_FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
 const NO_MEMORY_OF_OURS: u32 = g::MAP_STACK | g::MAP_GROWSDOWN | g::MAP_HUGETLB | 0x40;
 const PR_SET_SECCOMP: u32 = 22;
+const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
 /// Commands of `fcntl` that matter where a descriptor is of shared memory: they make another number for
 /// it, seal it, or lock parts of its file.
 pub(super) const OF_SHARED: [u32; 9] = [
@@ -144,6 +145,8 @@ const RULES: &[(u32, Rule)] = &[
     (g::__NR_chroot, Rule::Always),
     (g::__NR_pivot_root, Rule::Always),
     (g::__NR_landlock_restrict_self, Rule::Always),
+    (g::__NR_unshare, Rule::Always),
+    (g::__NR_setns, Rule::Always),
     (g::__NR_exit, Rule::Always),
 ];
 
@@ -698,6 +701,8 @@ fn when_duplicated(a: &mut Assembler, params: &Params, label: Label) {
 
 fn close_range(a: &mut Assembler, params: &Params, ends: Ends) {
     let apart = a.label();
+    a.load(data::low(2));
+    a.when(Test::AnyBit(CLOSE_RANGE_UNSHARE), ends.trap);
     a.load(data::low(0));
     a.when(Test::AtLeast(params.fd_base + params.own_fds()), apart);
     a.load(data::low(1));

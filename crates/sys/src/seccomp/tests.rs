@@ -397,6 +397,8 @@ fn processes_and_signals() {
         g::__NR_chroot,
         g::__NR_pivot_root,
         g::__NR_landlock_restrict_self,
+        g::__NR_unshare,
+        g::__NR_setns,
     ] {
         assert_eq!(answer(nr, &[]), TRAP);
     }
@@ -451,6 +453,8 @@ fn descriptors_of_farpage_stay() {
     }
     assert_eq!(answer(g::__NR_close_range, &[3, u32::MAX as usize]), TRAP);
     assert_eq!(answer(g::__NR_close_range, &[3, FD_BASE - 1]), ALLOW);
+    assert_eq!(answer(g::__NR_close_range, &[3, 4, 4]), ALLOW);
+    assert_eq!(answer(g::__NR_close_range, &[3, 4, 6]), TRAP);
     assert_eq!(
         answer(g::__NR_close_range, &[last + 1, u32::MAX as usize]),
         ALLOW
