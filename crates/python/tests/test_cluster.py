@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,11 +15,6 @@ from harness import free_port, own_address, until, waits, waits_for_page
 import farpage as fp
 
 COMMAND = os.environ.get("FARPAGE_COMMAND", "farpage")
-
-
-def answers(address, port):
-    with socket.socket() as tried:
-        return tried.connect_ex((address, port)) == 0
 
 
 @pytest.fixture
@@ -43,7 +37,9 @@ def started(tmp_path, monkeypatch, running):
     etcd += ["--listen-client-urls", url, "--advertise-client-urls", url]
     etcd += ["--listen-peer-urls", f"http://{store}:{free_port(store)}", "--unsafe-no-fsync"]
     running.append(subprocess.Popen(etcd))
-    until(lambda: answers(store, port) or running[0].poll() is not None, "etcd answers")
+    asks = ["etcdctl", "--endpoints", url, "get", "a key"]
+    asked = {"env": {**os.environ, "ETCDCTL_API": "3"}, "capture_output": True}
+    until(lambda: subprocess.run(asks, **asked).returncode == 0, "etcd serves")
     key = str(tmp_path / "key")
     subprocess.run([COMMAND, "cluster", "init", key], check=True, stdout=subprocess.DEVNULL)
     paths = []

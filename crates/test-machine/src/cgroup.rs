@@ -23,7 +23,7 @@ pub struct Cgroup {
 
 /// Kills what is left in the cgroup `$1` and removes it; the kernel needs a moment for both.
 const REMOVE: &str = r#"
-for i in 1 2 3 4 5 6 7 8 9 10; do
+for i in $(seq 600); do
     kill -KILL $(cat "$1/cgroup.procs") 2>/dev/null
     rmdir "$1" 2>/dev/null && exit
     sleep 0.2

@@ -330,7 +330,7 @@ mod tests {
         let cells = Cells::new(&[]).unwrap();
         let script = "trap '' TERM INT; setsid sleep 1000 & wait";
         let short = Case {
-            limit: Duration::from_secs(5),
+            limit: Duration::from_secs(20),
             ..case(script)
         };
         let failure = cells.run(&short).failure.unwrap();

@@ -323,7 +323,7 @@ fn left_behind(before: &Machine) -> Option<String> {
         if new.is_empty() {
             return None;
         }
-        if began.elapsed() > Duration::from_secs(15) {
+        if began.elapsed() > Duration::from_secs(120) {
             return Some(format!("left on this machine: {}", new.join(", ")));
         }
         thread::sleep(Duration::from_millis(200));

@@ -95,7 +95,7 @@ fn compile_with(source: &Path, way: Way, folder: &Path, libraries: &[&str]) -> P
 
 fn run(program: &Path, words: &[&str]) -> Output {
     let mut run = Command::new("timeout");
-    run.arg("200").arg(program).args(words).output().unwrap()
+    run.arg("1500").arg(program).args(words).output().unwrap()
 }
 
 /// Its output; it must end well.
@@ -378,7 +378,7 @@ fn runs_beside_a_host_kernel(name: &str) {
     for way in WAYS {
         let program = compile(&test_program(name), way, folder.path());
         let mut run = Command::new("timeout");
-        run.arg("200").arg(program).env("FARPAGE_HOST", &socket);
+        run.arg("1500").arg(program).env("FARPAGE_HOST", &socket);
         let done = run.output().unwrap();
         let said = String::from_utf8_lossy(&done.stderr);
         assert!(

@@ -63,7 +63,7 @@ int main(int count, char **words)
     pager.read_at = read_at;
     pager.write_at = write_at;
     pager.closed = closed;
-    fp_served *served = fp_serve_pager(&pager, 500, &error);
+    fp_served *served = fp_serve_pager(&pager, 120000, &error);
     if (served == NULL) {
         printf("refused %d %s\n", (int)error.code, error.message);
         fp_error_free(&error);

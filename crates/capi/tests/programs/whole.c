@@ -231,7 +231,7 @@ static void a_child_reads_the_same_memory(const char *folder)
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        alarm(200);
+        alarm(1500);
         for (uint64_t at = 0; at < 4 * MIB; at += 1000)
             CHECK(data[at] == store.bytes[at]);
         CHECK(number[5] == 0.5 && number[299999] == 299999);

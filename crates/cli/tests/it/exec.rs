@@ -337,7 +337,7 @@ fn what_cannot_be_run_is_refused_with_the_status_of_shells() {
         "{code} {why}"
     );
     server.always("/loaded", Answer::Status(403, vec![]));
-    let (code, why) = refused(&["--deadline", "1"], &server.url("/loaded"));
+    let (code, why) = refused(&[], &server.url("/loaded"));
     assert!(
         code == 125 && why.contains("may not access"),
         "{code} {why}"
@@ -346,7 +346,7 @@ fn what_cannot_be_run_is_refused_with_the_status_of_shells() {
 
 /// Starts the program, which is ready then, and goes on at a line of input.
 fn start(url: &str) -> (Started, BufReader<ChildStdout>) {
-    let mut command = farpage(&["--deadline", "1", "--ahead", "0"], url, &["late"]);
+    let mut command = farpage(&["--deadline", "10", "--ahead", "0"], url, &["late"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut run = Started::new(command.stderr(Stdio::piped()));
     let mut out = BufReader::new(run.stdout.take().unwrap());
@@ -394,10 +394,13 @@ fn what_was_recorded_is_brought_in_ahead_of_need() {
     let both = ["--record", trace, "--replay", trace];
     let (want, _, ahead) = counted(&both, &server.url("/loaded"), &["all"]);
     assert_eq!(ahead, 0, "there was nothing to replay");
-    let (again, read, ahead) = counted(&["--replay", trace], &server.url("/loaded"), &["all"]);
-    assert_eq!(again, want);
     let size = fs::metadata(loaded()).unwrap().len();
-    assert!(ahead > 0 && read < size, "{ahead} ahead, {read} of {size}");
+    // A program that is quick enough needs none of it ahead.
+    until("something is brought in ahead", || {
+        let (again, read, ahead) = counted(&["--replay", trace], &server.url("/loaded"), &["all"]);
+        assert_eq!(again, want);
+        ahead > 0 && read < size
+    });
 }
 
 #[test]

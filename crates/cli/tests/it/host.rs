@@ -110,14 +110,7 @@ fn who_touches_new_pages_then_waits_and_goes_on() {
 
 #[test]
 fn new_objects_are_refused_while_paging_space_is_full() {
-    let up = Up::start(&[
-        "--spill-limit",
-        "1M",
-        "--compressed",
-        "0",
-        "--when-full",
-        "kill",
-    ]);
+    let up = Up::start(&["--spill-limit", "1M", "--compressed", "0"]);
     let host = up.host();
     let big = host.create("big", 64 << 20).unwrap();
     std::thread::scope(|scope| {

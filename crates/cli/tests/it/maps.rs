@@ -435,7 +435,9 @@ print(m[6 << 20])
     assert_eq!(ended.status.signal(), Some(9));
     let said = text(&ended.stderr);
     let read = format!("farpage: cannot page in '{PATH}' at byte 6291456: '{source}'");
-    assert_eq!(said.matches(&read).count(), 1, "{said}");
+    // Two reads fail: it is said once for both, unless a second passes between them.
+    let count = said.matches(&read).count();
+    assert!((1..=2).contains(&count), "{said}");
     let killed =
         format!("is killed: it uses '{PATH}' at byte 6291456, which cannot be had: '{source}'");
     assert!(said.contains(&killed), "{said}");

@@ -49,7 +49,7 @@ fn files(folder: &Path) {
 
 fn sh(folder: &Path, before: &[&str], script: &str) -> Output {
     let mut command = Command::new("timeout");
-    command.arg("200").args(before).args(["sh", "-c", script]);
+    command.arg("1500").args(before).args(["sh", "-c", script]);
     command.current_dir(folder).output().unwrap()
 }
 

@@ -198,9 +198,11 @@ fn shares_much() {
         .unwrap();
     fill(at, 1);
     set(rest, 5);
-    let listed = host().list().unwrap();
-    assert_eq!((listed.len(), listed[0].bytes), (1, (PAGES + 4) * PAGE));
-    assert!(listed[0].resident_bytes <= 16 << 20, "{listed:?}");
+    until("what is beyond the budget has left", || {
+        let listed = host().list().unwrap();
+        assert_eq!((listed.len(), listed[0].bytes), (1, (PAGES + 4) * PAGE));
+        listed[0].resident_bytes <= 16 << 20
+    });
     for round in 1..3 {
         in_child(|| {
             let was = is_filled(at, round) && get(rest) == 5;

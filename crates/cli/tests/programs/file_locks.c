@@ -94,7 +94,7 @@ static void file(int fd)
 int main(void)
 {
     const char *name = own_name("/farpage-test-file-locks");
-    alarm(200);
+    alarm(1500);
     for (int kind = 0; kind < 2; kind++) {
         int fd = kind ? memfd_create("locked", 0) : shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
         size_t bytes = 8 << 20;

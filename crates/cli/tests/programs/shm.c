@@ -347,7 +347,7 @@ static void large(size_t megabytes)
 
 int main(int count, char **words)
 {
-    alarm(200);
+    alarm(1500);
     /* Children have the same. */
     (void)NAME;
     const char *what = count > 1 ? words[1] : "";

@@ -95,7 +95,7 @@ static void children(void)
 
 int main(void)
 {
-    alarm(200);
+    alarm(1500);
     one_process();
     children();
     puts("as it should be");

@@ -70,11 +70,13 @@ fn views(host: &Control, count: usize) -> Vec<View> {
 
 #[test]
 fn a_cluster_has_64_hosts_and_no_more() {
-    let config = Config::new(
+    let mut config = Config::new(
         Endpoint::parse("embedded:").expect("it is one"),
         ([127, 0, 0, 1], 1).into(),
         "many",
     );
+    config.lease = Duration::from_secs(10);
+    config.wait = support::SOON;
     let mut hosts: Vec<Control> = (0..64)
         .map(|_| Control::join(config.clone()).expect("room"))
         .collect();

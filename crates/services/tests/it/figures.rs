@@ -87,8 +87,11 @@ fn messages_of_an_object_are_told_while_somebody_asks() {
     let (_folder, _kernel, host) = host();
     let shared = host.create("x", 3 * RAM).unwrap();
     assert_eq!(host.messages("x", 0).unwrap(), (0, Vec::new()));
-    write_all(&shared);
-    write_all(&shared);
+    for _ in 0..2 {
+        write_all(&shared);
+        // Who does not ask for a while is told no more.
+        assert!(host.messages("x", 0).is_ok());
+    }
     let mut from = 0;
     let (mut what, mut lost) = (Vec::new(), 0);
     loop {
@@ -113,6 +116,7 @@ fn messages_of_an_object_are_told_while_somebody_asks() {
     let many: Vec<Shared> = (0..16)
         .map(|n| host.create(&format!("n{n}"), 4096).unwrap())
         .collect();
+    assert!(host.messages("x", from).is_ok());
     let told = many.iter().map(|one| host.messages(one.name(), 0).is_ok());
     assert_eq!(told.filter(|told| *told).count(), 15, "16 with that before");
     let refused = host.messages("y", 0);

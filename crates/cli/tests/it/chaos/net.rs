@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use farpage_test_machine::until;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -208,6 +209,13 @@ impl Net {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let etcd = command.spawn();
         self.etcd = Some(etcd.expect("etcd is installed (cargo xtask setup)"));
+        until("etcd serves", || {
+            let mut command = self.within("etcd", "etcdctl");
+            command.env("ETCDCTL_API", "3").args(["--endpoints", &url]);
+            let asked = command.args(["get", "a key"]).output();
+            let asked = asked.expect("etcdctl is installed (cargo xtask setup)");
+            asked.status.success()
+        });
     }
 
     pub fn kill_etcd(&mut self) {

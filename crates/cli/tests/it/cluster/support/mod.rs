@@ -8,7 +8,7 @@ mod release;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use farpage_services::Host;
@@ -294,6 +294,18 @@ impl Net {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         // It is installed: cargo xtask setup.
         self.etcd = Some(Started::new(&mut command));
+        until("etcd serves", || {
+            self.etcdctl(&["get", "a key"]).status.success()
+        });
+    }
+
+    fn etcdctl(&self, what: &[&str]) -> Output {
+        let mut command = self.within("sw", "etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", "http://10.79.0.1:2379"]);
+        let done = command.args(what).output();
+        done.expect("etcdctl is installed (cargo xtask setup)")
     }
 
     /// Waits until etcd has of so many hosts that they go on without it.
@@ -312,13 +324,7 @@ impl Net {
 
     /// How many keys etcd has that begin so.
     fn keys(&self, prefix: &str) -> usize {
-        let mut command = self.within("sw", "etcdctl");
-        command
-            .env("ETCDCTL_API", "3")
-            .args(["--endpoints", "http://10.79.0.1:2379"]);
-        command.args(["get", "--prefix", "--keys-only", prefix]);
-        let keys = command.output();
-        let keys = keys.expect("etcdctl is installed (cargo xtask setup)");
+        let keys = self.etcdctl(&["get", "--prefix", "--keys-only", prefix]);
         let lines = keys.stdout.split(|byte| *byte == b'\n');
         lines.filter(|line| !line.is_empty()).count()
     }
@@ -487,7 +493,7 @@ impl Kernel {
     pub fn says(&self, what: &[&str]) -> String {
         let output = farpage(what, &self.socket).output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
-        said + &String::from_utf8(output.stderr).unwrap()
+        without_progress(&(said + &String::from_utf8(output.stderr).unwrap()))
     }
 
     /// Waits until what it says has all of these.
@@ -535,16 +541,22 @@ impl Kernel {
         self.ended()
     }
 
-    /// It was told to end; what it said, but for how far it had come, which a busy machine makes it say.
+    /// It was told to end; what it said.
     pub fn ended(mut self) -> String {
         let mut said = String::new();
         let mut errors = self.child.stderr.take().unwrap();
         errors.read_to_string(&mut said).unwrap();
         assert!(self.child.wait().unwrap().success(), "{said}");
-        let is_progress =
-            |line: &&str| line.ends_with("are yet to be handed over; a second signal ends it\n");
-        said.split_inclusive('\n')
-            .filter(|line| !is_progress(line))
-            .collect()
+        without_progress(&said)
     }
+}
+
+/// What was said, less the lines that only a busy machine makes a command say.
+fn without_progress(said: &str) -> String {
+    const PROGRESS: [&str; 2] = [
+        "still waiting (interrupt to give up)\n",
+        "are yet to be handed over; a second signal ends it\n",
+    ];
+    let is_said = |line: &&str| !PROGRESS.iter().any(|end| line.ends_with(end));
+    said.split_inclusive('\n').filter(is_said).collect()
 }
