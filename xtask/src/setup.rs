@@ -116,6 +116,8 @@ const NEEDS: &[(Probe, &str, &[Part])] = {
         (Probe::Program("ghc"), "ghc", &[Corpus]),
         (Probe::Program("erl"), "erlang-base", &[Corpus]),
         (Probe::Program("luajit"), "luajit", &[Corpus]),
+        (Probe::Program("perl"), "perl", &[Corpus]),
+        (Probe::Program("php"), "php-cli", &[Corpus]),
         (Probe::Program("mcs"), "mono-mcs", &[Corpus]),
         (Probe::Program("mono"), "mono-runtime", &[Corpus]),
         (

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: figures, always beside the bare kernel and the peers of the same run.
 
+mod against;
 mod bounds;
 mod costs;
 mod default_pager;
@@ -65,7 +66,14 @@ const fn bench_of(
     }
 }
 
-const BENCHES: [Bench; 21] = [
+const BENCHES: [Bench; 22] = [
+    bench_of(
+        "against",
+        "[--runs 5] [--only PROGRAM]... [--at 75|50|25]... [--limit-s 300] [--assert]",
+        "programs of the corpus within a memory limit, beside a swap file and zram; goes on where it was ended",
+        &against::BOUNDS,
+        against::bench,
+    ),
     bench_of(
         "cache",
         "[--runs 5] [--pages 16384]",
@@ -335,7 +343,7 @@ mod tests {
         assert!(
             refused
                 .to_string()
-                .contains("'stdin'; there are cache, costs")
+                .contains("'stdin'; there are against, cache, costs")
         );
         let all = help(&[]);
         assert!(BENCHES.iter().all(|bench| all.contains(bench.what)));

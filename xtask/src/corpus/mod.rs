@@ -15,9 +15,12 @@ use serde_json::{Value, json};
 use crate::args::Args;
 use crate::table::{Table, mib};
 use crate::world::World;
-use jobs::{JOBS, Job};
+use jobs::JOBS;
 use make::Places;
-use run::{Paged, Runner, User};
+use run::Paged;
+
+pub(crate) use jobs::{Job, job};
+pub(crate) use run::{Runner, User};
 
 /// What was asked for.
 struct Options {

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use farpage_test_machine::Cgroup;
 use serde_json::Value;
 
 use super::compare;
@@ -30,6 +31,26 @@ impl User {
             vec![Self::Current, Self::Nobody]
         } else {
             vec![Self::Current]
+        }
+    }
+
+    /// The words before those of a command.
+    fn becomes(self) -> Vec<String> {
+        match self {
+            Self::Current => Vec::new(),
+            Self::Nobody => {
+                let id = NOBODY.to_string();
+                let words = [
+                    "setpriv",
+                    "--reuid",
+                    &id,
+                    "--regid",
+                    &id,
+                    "--clear-groups",
+                    "--inh-caps=-all",
+                ];
+                words.map(String::from).into()
+            }
         }
     }
 
@@ -86,6 +107,16 @@ impl Runner {
         })
     }
 
+    /// For runs of the quick corpus's size, of what is built for users.
+    pub(crate) fn of(world: &World, jobs: &[&Job]) -> Result<Self> {
+        Self::new(
+            Places::make(world, jobs)?,
+            world,
+            Some(world.farpage()?),
+            false,
+        )
+    }
+
     fn mib(&self, job: &Job) -> u32 {
         job.mib[usize::from(self.full)]
     }
@@ -102,7 +133,7 @@ impl Runner {
     pub(crate) fn bare(&self, job: &Job, name: &str, watch: bool) -> Result<(u64, f64)> {
         let dir = self.fresh(job, name, User::Current)?;
         let words = self.places.command(job, self.mib(job));
-        let outcome = self.execute(&words, &dir, watch)?;
+        let outcome = self.execute(words_of(&words), &dir, self.limit(), watch)?;
         if !outcome.status.success() {
             bail!("bare: {}\n{}", outcome.ending(), tail(&dir.join("stderr")));
         }
@@ -115,12 +146,7 @@ impl Runner {
         let dir = self.fresh(job, &name, user)?;
         let (spill, stats) = (dir.join("spill"), dir.join("stats.json"));
         let farpage = self.farpage.as_ref().context("no farpage")?;
-        let mut words: Vec<String> = Vec::new();
-        if user == User::Nobody {
-            let id = NOBODY.to_string();
-            words.extend(["setpriv", "--reuid", &id, "--regid", &id].map(String::from));
-            words.extend(["--clear-groups", "--inh-caps=-all"].map(String::from));
-        }
+        let mut words = user.becomes();
         words.push(farpage.display().to_string());
         words.extend(["run", "--ram"].map(String::from));
         words.push(format!("{}M", ram >> 20));
@@ -129,7 +155,7 @@ impl Runner {
         words.extend(job.shm.then(|| "--shm".into()));
         words.push("--".into());
         words.extend(self.places.command(job, self.mib(job)));
-        let outcome = self.execute(&words, &dir, watch)?;
+        let outcome = self.execute(words_of(&words), &dir, self.limit(), watch)?;
         let mut problems = Vec::new();
         if !outcome.status.success() {
             problems.push(format!(
@@ -184,12 +210,42 @@ impl Runner {
         Ok(dir)
     }
 
-    fn execute(&self, words: &[String], dir: &Path, watch: bool) -> Result<Outcome> {
-        let mut command = Command::new(&words[0]);
-        command
-            .args(&words[1..])
-            .current_dir(dir.join("out"))
-            .stdin(Stdio::null());
+    /// Runs in `cgroup`, under farpage as some user, or as it is.
+    pub(crate) fn within(
+        &self,
+        job: &Job,
+        name: &str,
+        paged: Option<User>,
+        cgroup: &Cgroup,
+        limit: Duration,
+    ) -> Result<Outcome> {
+        let user = paged.unwrap_or(User::Current);
+        let dir = self.fresh(job, name, user)?;
+        let mut words = user.becomes();
+        if paged.is_some() {
+            let farpage = self.farpage.as_ref().context("no farpage")?;
+            words.push(farpage.display().to_string());
+            words.extend(["run", "--quiet", "--spill"].map(String::from));
+            words.extend([dir.join("spill").display().to_string(), "--".into()]);
+        }
+        words.extend(self.places.command(job, self.mib(job)));
+        let mut command = cgroup.command(Path::new(&words[0]));
+        command.args(&words[1..]);
+        self.execute(command, &dir, limit, false)
+    }
+
+    fn limit(&self) -> Duration {
+        Duration::from_secs(LIMIT_S[usize::from(self.full)])
+    }
+
+    fn execute(
+        &self,
+        mut command: Command,
+        dir: &Path,
+        limit: Duration,
+        watch: bool,
+    ) -> Result<Outcome> {
+        command.current_dir(dir.join("out")).stdin(Stdio::null());
         command.stdout(File::create(dir.join("out/stdout"))?);
         command.stderr(File::create(dir.join("stderr"))?);
         command
@@ -205,9 +261,14 @@ impl Runner {
         command
             .env("PYTHONHASHSEED", "0")
             .env("PYTHONDONTWRITEBYTECODE", "1");
-        let limit = Duration::from_secs(LIMIT_S[usize::from(self.full)]);
         proc::run(&mut command, limit, watch)
     }
+}
+
+fn words_of(words: &[String]) -> Command {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    command
 }
 
 /// The last lines of a file, indented.
