@@ -75,6 +75,11 @@ impl DefaultPager {
             // The thread goes on while the others are read.
             wanted.pages = wanted.pages.min(request.needed() as usize + AT_FIRST_PAGES);
         }
+        if request.is_copied() {
+            return self
+                .copy_out(request)
+                .map(|pages| Supplied::clean(pages as u64));
+        }
         self.supply(wanted, access, demand, request.buffer())
     }
 

@@ -19,6 +19,15 @@ pub(crate) const ON_ITS_WAY: Duration = Duration::from_millis(1);
 /// Of the pages of an object in memory so many are aside for one that is.
 pub(crate) const ASIDE_PART: u64 = 8;
 
+/// Some pages were written back.
+#[derive(Clone, Copy, Debug)]
+pub struct Cleaned {
+    /// The page after them; `None`: none was dirty that is not on its way.
+    pub after: Option<u64>,
+    /// Others write back pages before that just now: if they cannot, those are dirty again.
+    pub passed: bool,
+}
+
 impl Object {
     /// Takes about `wanted` pages out of memory. Returns how many.
     pub fn evict(&self, wanted: u64) -> u64 {
@@ -149,23 +158,48 @@ impl Object {
     /// # Errors
     /// The first error of the pager.
     pub fn clean(&self, pages: PageRange) -> Result<(), PagerError> {
+        let (mut left, mut passed) = (pages, false);
         loop {
-            let mut state = self.lock();
-            match state.pages.choose_dirty(pages.start.0..pages.end.0) {
-                None if state.pages.is_leaving(pages) => {
-                    drop(state);
+            let cleaned = self.clean_some(left)?;
+            passed |= cleaned.passed;
+            left = match cleaned.after {
+                Some(after) => PageRange::new(after, pages.end.0),
+                None if passed => {
                     std::thread::sleep(ON_ITS_WAY);
+                    passed = false;
+                    pages
                 }
                 None => return Ok(()),
+            };
+        }
+    }
+
+    /// Writes back the first of `pages` that are dirty, a few at most; they stay in memory.
+    ///
+    /// # Errors
+    /// The error of the pager.
+    pub fn clean_some(&self, pages: PageRange) -> Result<Cleaned, PagerError> {
+        loop {
+            let mut state = self.lock();
+            let chosen = state.pages.choose_dirty(pages.start.0..pages.end.0);
+            match chosen {
+                None => {
+                    let (after, passed) = (None, state.pages.is_leaving(pages));
+                    return Ok(Cleaned { after, passed });
+                }
                 Some(Leaving::Granted(block)) => {
                     if !self.take_back(&mut state, block) {
                         return Err(PagerError::OutOfSpace);
                     }
                 }
                 Some(leaving @ (Leaving::Dirty(run) | Leaving::Aside(run))) => {
+                    let before = PageRange::new(pages.start.0, run.start.0);
+                    let passed = state.pages.is_leaving(before);
                     let out = self.contents(&state, leaving);
                     drop(state);
                     self.hand_over(run, out, true)?;
+                    let after = Some(run.end.0);
+                    return Ok(Cleaned { after, passed });
                 }
                 Some(Leaving::Clean(_) | Leaving::Dropped(_) | Leaving::SetAside(_)) => {
                     unreachable!("it is dirty, and stays")
@@ -181,6 +215,17 @@ impl Object {
     /// As [`Object::clean`]; nothing is let go of then.
     pub fn flush(&self, pages: PageRange) -> Result<(), PagerError> {
         self.clean(pages)?;
+        self.let_go(pages);
+        Ok(())
+    }
+
+    /// Clean ones of `pages` stay in memory, since somebody has wired them.
+    pub fn are_held(&self, pages: PageRange) -> bool {
+        self.lock().pages.are_held(pages)
+    }
+
+    /// Lets go of those of `pages` that are clean and not wired.
+    pub fn let_go(&self, pages: PageRange) {
         let mut state = self.lock();
         let waited = state.pages.ask_again(pages);
         let within = pages.start.0..pages.end.0;
@@ -194,7 +239,11 @@ impl Object {
         }
         drop(state);
         self.want_all(waited);
-        Ok(())
+    }
+
+    /// Those of `pages` that are on their way in, in runs.
+    pub fn coming(&self, pages: PageRange) -> impl Iterator<Item = PageRange> + use<> {
+        self.lock().pages.coming(pages).into_iter()
     }
 
     /// Nothing of a granted block is mapped any more without being asked for here. False when that

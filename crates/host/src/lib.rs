@@ -38,6 +38,7 @@ pub use counters::{ObjectFigures, PagerFigures};
 pub use error::{Error, MapError};
 pub use files::{Figures, Files, Opening, Request};
 pub use full::NoRoom;
+pub use leave::Cleaned;
 pub use object::{Object, WireLimit};
 pub use objects::{Objects, Paged, SpaceId};
 pub use share::Share;

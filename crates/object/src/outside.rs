@@ -70,6 +70,8 @@ pub struct Outside<T> {
 
 struct Request<T> {
     pages: PageRange,
+    /// What the object waits for by it: what the pager does not supply of that comes to nothing.
+    covers: PageRange,
     until: Option<u64>,
     is_sent: bool,
     answer: T,
@@ -92,12 +94,16 @@ enum WriteState {
     Overdue,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Kept {
+    /// Numbers are given in order: the pager has all that was kept of the page before.
+    number: u64,
     /// The write that has the same contents, if the pager has it.
     sent: Option<u64>,
     /// The pager has taken the same contents.
     taken: bool,
+    /// It has refused them when they were last offered.
+    refused: bool,
 }
 
 impl<T> Default for Outside<T> {
@@ -141,7 +147,9 @@ impl<T> Outside<T> {
             }
             is_waited
         });
-        self.kept.values_mut().for_each(|kept| kept.sent = None);
+        for kept in self.kept.values_mut() {
+            (kept.sent, kept.refused) = (None, false);
+        }
     }
 
     /// True while there is a pager.
@@ -151,16 +159,29 @@ impl<T> Outside<T> {
 
     /// True when something the pager has is late.
     pub fn is_behind(&self) -> bool {
-        let is_overdue = |write: &Write| write.state == WriteState::Overdue;
-        !self.expired.is_empty() || self.writes.values().any(is_overdue)
+        !self.expired.is_empty() || self.is_writing_late()
     }
 
-    /// Pages are wanted, at the latest `until`. Returns the number of the request.
-    pub fn ask(&mut self, pages: PageRange, until: Option<u64>, answer: T) -> u64 {
+    /// True when it has a write that is late.
+    fn is_writing_late(&self) -> bool {
+        let is_overdue = |write: &Write| write.state == WriteState::Overdue;
+        self.writes.values().any(is_overdue)
+    }
+
+    /// Pages are wanted, at the latest `until`, the first of those that the answer `covers`. Returns the
+    /// number of the request.
+    pub fn ask(
+        &mut self,
+        pages: PageRange,
+        covers: PageRange,
+        until: Option<u64>,
+        answer: T,
+    ) -> u64 {
         let id = self.number();
         self.unsent.push_back(id);
         let request = Request {
             pages,
+            covers,
             until,
             is_sent: false,
             answer,
@@ -292,7 +313,7 @@ impl<T> Outside<T> {
     /// Pages are to go to the pager, newer than all that it has. `None`: to the default pager, for
     /// there is no pager, or it does not keep up.
     pub fn begin_write(&mut self, pages: PageRange) -> Option<u64> {
-        let takes = self.is_up && !self.is_behind() && self.writes.len() < WRITES_MAX;
+        let takes = self.is_up && !self.is_writing_late() && self.writes.len() < WRITES_MAX;
         if !takes || self.owed() > 0 || self.is_with_pager(pages) {
             return None;
         }
@@ -358,19 +379,34 @@ impl<T> Outside<T> {
 
     /// The pages of write `id`, which are kept, were taken or not.
     fn settle(&mut self, id: u64, pages: PageRange, taken: bool) {
-        let all = self.kept.range_mut(pages.start.0..pages.end.0);
-        for (_, kept) in all.filter(|(_, kept)| kept.sent == Some(id)) {
-            *kept = Kept { sent: None, taken };
-            self.taken += usize::from(taken);
+        for (_, kept) in self.kept.range_mut(pages.start.0..pages.end.0) {
+            if kept.sent == Some(id) {
+                kept.sent = None;
+                (kept.taken, kept.refused) = (taken, !taken);
+                self.taken += usize::from(taken);
+            } else if taken {
+                // It was written to since. What was kept before the write began is taken.
+                kept.number = kept.number.max(id);
+            }
         }
     }
 
     /// The default pager is about to take the newest contents of pages: those of write `sent`, when
-    /// the pager has it.
-    pub fn keep(&mut self, pages: PageRange, sent: Option<u64>) {
+    /// the pager has it, or that it has `refused`.
+    pub fn keep(&mut self, pages: PageRange, sent: Option<u64>, refused: bool) {
+        let sent = sent.filter(|id| self.writes.contains_key(id));
+        let number = self.number();
         for page in pages.iter() {
-            let sent = sent.filter(|id| self.writes.contains_key(id));
-            let before = self.kept.insert(page.0, Kept { sent, taken: false });
+            let before = self.kept.get(&page.0);
+            let older = before.filter(|before| !before.taken);
+            let number = older.map_or(number, |older| older.number);
+            let kept = Kept {
+                number,
+                sent,
+                taken: false,
+                refused,
+            };
+            let before = self.kept.insert(page.0, kept);
             self.taken -= usize::from(before.is_some_and(|before| before.taken));
         }
     }
@@ -400,6 +436,36 @@ impl<T> Outside<T> {
         kept.next().is_some()
     }
 
+    /// The number of the pages that were kept last.
+    pub fn last_kept(&self) -> u64 {
+        self.next
+    }
+
+    /// True when the default pager has one of them, with contents that were kept no later than `last`.
+    pub fn keeps_since(&self, pages: PageRange, last: u64) -> bool {
+        let mut kept = self.kept.range(pages.start.0..pages.end.0);
+        kept.any(|(_, kept)| kept.number <= last)
+    }
+
+    /// The same of those that the pager has refused.
+    pub fn refuses_since(&self, pages: PageRange, last: u64) -> bool {
+        let mut kept = self.kept.range(pages.start.0..pages.end.0);
+        kept.any(|(_, kept)| kept.number <= last && kept.refused)
+    }
+
+    /// True when requests that the pager is to answer cover all of them.
+    pub fn are_asked_for(&self, pages: PageRange) -> bool {
+        let mut from = pages.start;
+        while from < pages.end {
+            let covers = self.requests.values().map(|request| request.covers);
+            match covers.into_iter().find(|covers| covers.contains(from)) {
+                Some(covers) => from = covers.end,
+                None => return false,
+            }
+        }
+        true
+    }
+
     /// Kept pages that the pager has not taken.
     pub fn owed(&self) -> usize {
         self.kept.len() - self.taken
@@ -408,7 +474,7 @@ impl<T> Outside<T> {
     /// The next pages that are to be given back to the pager, at most `most`, as a write that
     /// somebody waits for. `None`: there are none, or it has enough.
     pub fn begin_return(&mut self, most: u64) -> Option<(u64, PageRange)> {
-        if !self.is_up || self.is_behind() {
+        if !self.is_up || self.is_writing_late() {
             return None;
         }
         let is_ready = |kept: &Kept| kept.sent.is_none() && !kept.taken;
@@ -422,6 +488,7 @@ impl<T> Outside<T> {
         let id = self.write(pages);
         for (_, kept) in self.kept.range_mut(first..pages.end.0) {
             kept.sent = Some(id);
+            kept.refused = false;
         }
         Some((id, pages))
     }
@@ -493,7 +560,7 @@ mod tests {
     #[test]
     fn an_answer_is_to_a_request_that_was_sent_once_and_of_its_length() {
         let mut outside = up();
-        let id = outside.ask(pages(0, 4), None, "a");
+        let id = outside.ask(pages(0, 4), pages(0, 4), None, "a");
         assert_eq!(outside.answered(id, Some(1)), Err(Violation::Unasked(id)));
         assert_eq!(outside.next_to_send(), Some((id, pages(0, 4), &"a")));
         for supplied in [0, 5] {
@@ -508,7 +575,14 @@ mod tests {
     fn what_is_late_is_ignored_once_and_takes_its_place_until_then() {
         let mut outside = up();
         let ids: Vec<u64> = (0..REQUESTS_MAX as u64 + 1)
-            .map(|page| outside.ask(pages(page, page + 1), Some(10 + page), "a"))
+            .map(|page| {
+                outside.ask(
+                    pages(page, page + 1),
+                    pages(page, page + 1),
+                    Some(10 + page),
+                    "a",
+                )
+            })
             .collect();
         while outside.next_to_send().is_some() {}
         assert_eq!(outside.next_deadline(), Some(10));
@@ -529,7 +603,8 @@ mod tests {
     #[test]
     fn the_next_pager_is_asked_all_that_waits_in_order() {
         let mut outside = up();
-        let ids = [0, 1, 2].map(|page| outside.ask(pages(page, page + 1), None, "a"));
+        let ids = [0, 1, 2]
+            .map(|page| outside.ask(pages(page, page + 1), pages(page, page + 1), None, "a"));
         assert_eq!(outside.next_to_send().map(|(id, _, _)| id), Some(ids[0]));
         outside.goes();
         assert_eq!(outside.next_to_send(), None);
@@ -570,12 +645,12 @@ mod tests {
         let id = outside.begin_write(pages(0, 2)).unwrap();
         assert_eq!(outside.outcome(id), Outcome::Waits);
         assert!(outside.is_overdue(id));
-        outside.keep(pages(0, 2), Some(id));
+        outside.keep(pages(0, 2), Some(id), false);
         // Meanwhile nothing goes there, not even those.
         assert_eq!(outside.begin_write(pages(5, 6)), None);
         assert_eq!(outside.begin_return(8), None);
         // Page 1 is written again: what the pager has of it is old.
-        outside.keep(pages(1, 2), None);
+        outside.keep(pages(1, 2), None, false);
         assert_eq!(outside.wrote(id, true), Ok(()));
         assert_eq!(outside.taken(), [pages(0, 1)]);
         assert_eq!(outside.owed(), 1);
@@ -590,14 +665,46 @@ mod tests {
     }
 
     #[test]
+    fn what_was_kept_before_is_told_from_what_is_kept_since() {
+        let mut outside = up();
+        outside.keep(pages(0, 2), None, false);
+        let last = outside.last_kept();
+        assert!(outside.keeps_since(pages(1, 9), last));
+        assert!(!outside.keeps_since(pages(2, 9), last));
+        let (id, returned) = outside.begin_return(8).unwrap();
+        assert_eq!(outside.wrote(id, true), Ok(()));
+        assert_eq!(outside.outcome(id), Outcome::Taken);
+        outside.end_return(id, returned, true);
+        // The default pager has it until it is told that it may forget it.
+        assert!(outside.keeps_since(pages(0, 1), last));
+        assert_eq!(outside.taken(), [returned]);
+        assert!(!outside.keeps_since(pages(0, 1), last));
+        outside.keep(pages(0, 1), None, false);
+        assert!(!outside.keeps_since(pages(0, 1), last));
+        assert!(outside.keeps_since(pages(0, 1), outside.last_kept()));
+    }
+
+    #[test]
+    fn pages_are_asked_for_from_when_they_are_wanted_until_they_are_answered() {
+        let mut outside = up();
+        outside.ask(pages(0, 2), pages(0, 2), None, "a");
+        let id = outside.ask(pages(4, 5), pages(4, 5), None, "b");
+        assert!(outside.are_asked_for(pages(0, 2)) && !outside.are_asked_for(pages(1, 3)));
+        while outside.next_to_send().is_some() {}
+        assert!(outside.are_asked_for(pages(4, 5)));
+        assert_eq!(outside.answered(id, Some(1)), Ok(Some("b")));
+        assert!(!outside.are_asked_for(pages(4, 5)));
+    }
+
+    #[test]
     fn a_page_that_is_being_given_back_is_not_written_a_second_time() {
         let mut outside = up();
-        outside.keep(pages(4, 5), None);
+        outside.keep(pages(4, 5), None, false);
         let (id, _) = outside.begin_return(8).unwrap();
         // It comes into memory, the default pager keeps no copy, and it leaves again.
         outside.forget(pages(4, 5));
         assert_eq!(outside.begin_write(pages(4, 5)), None);
-        outside.keep(pages(4, 5), None);
+        outside.keep(pages(4, 5), None, false);
         assert_eq!(outside.begin_return(8), None);
         assert_eq!(outside.wrote(id, true), Ok(()));
         assert_eq!(outside.outcome(id), Outcome::Taken);
@@ -618,7 +725,7 @@ mod tests {
         );
         let (waited, late) = (waited.unwrap(), late.unwrap());
         assert!(outside.is_overdue(late));
-        outside.keep(pages(3, 5), Some(late));
+        outside.keep(pages(3, 5), Some(late), false);
         outside.goes();
         assert_eq!(outside.outcome(waited), Outcome::Refused);
         assert_eq!(outside.wrote(late, true), Err(Violation::Unasked(late)));

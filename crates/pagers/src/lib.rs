@@ -171,6 +171,7 @@ pub struct DataRequest<'a> {
     needed: u64,
     access: Access,
     ahead: bool,
+    copied: bool,
     buffer: &'a mut [u8],
     later: Option<MakeTicket<'a>>,
 }
@@ -206,8 +207,17 @@ impl<'a> DataRequest<'a> {
             needed,
             access,
             ahead: false,
+            copied: false,
             buffer,
             later: None,
+        }
+    }
+
+    /// The pager is to keep its own copy, if it can: then what it supplies is not precious.
+    pub fn copied(self) -> Self {
+        Self {
+            copied: true,
+            ..self
         }
     }
 
@@ -291,6 +301,11 @@ impl<'a> DataRequest<'a> {
     /// True when nobody waits yet: what others wait for may come first.
     pub fn is_ahead_of_need(&self) -> bool {
         self.ahead
+    }
+
+    /// True when the pager is to keep its own copy.
+    pub fn is_copied(&self) -> bool {
+        self.copied
     }
 
     /// What the waiting thread wants to do.

@@ -5,8 +5,9 @@
 //! Pages may be locked against writing: then the pager is asked, and asked again after its death.
 //!
 //! The laws: the newest contents of a page are where they count (memory, else the default pager if
-//! it keeps the page, else the pager); of a page, the pager has one write at most; once all is
-//! healed every request and unlock is answered, and the pager has all.
+//! it keeps the page, else the pager); of a page, the pager has one write at most; when pages were clean
+//! and what was kept of them is taken, the pager has what was written to them before; once all is healed
+//! every request and unlock is answered, and the pager has all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,6 +42,8 @@ pub struct Seen {
     pub unlocked: u64,
     /// Those that were not in time.
     pub locked: u64,
+    /// Times that the pager had all of clean pages, some of which were kept.
+    pub cleaned: u64,
 }
 
 /// Contents: how often a page was written to.
@@ -78,6 +81,8 @@ struct World {
     /// What the pager has stored.
     stored: BTreeMap<u64, Version>,
     newest: BTreeMap<u64, Version>,
+    /// Pages that were clean, what was kept last then, and what the pager is to have at least.
+    cleanings: Vec<(PageRange, u64, Vec<Version>)>,
     to_pager: Vec<ToPager>,
     to_kernel: Vec<ToKernel>,
     /// Writes that page-out waits for, and those that are given back.
@@ -105,6 +110,7 @@ pub fn outside(seed: u64) -> Seen {
         kept: BTreeMap::new(),
         stored: BTreeMap::new(),
         newest: BTreeMap::new(),
+        cleanings: Vec::new(),
         to_pager: Vec::new(),
         to_kernel: Vec::new(),
         waited: Vec::new(),
@@ -116,6 +122,7 @@ pub fn outside(seed: u64) -> Seen {
     for _ in 0..STEPS {
         world.step();
         world.check();
+        world.check_cleanings();
     }
     world.heal();
     world.seen
@@ -124,7 +131,7 @@ pub fn outside(seed: u64) -> Seen {
 impl World {
     fn step(&mut self) {
         self.now += self.rng.below(4);
-        match self.rng.below(12) {
+        match self.rng.below(13) {
             0 | 1 => self.access(),
             2 => self.page_out(),
             3 | 4 => self.pager_answers(),
@@ -133,6 +140,7 @@ impl World {
             8 => self.gives_back(),
             9 => self.expires(),
             10 => self.forgets_taken(),
+            11 => self.cleans(),
             _ => {
                 if self.rng.chance(100) {
                     self.dies();
@@ -187,12 +195,15 @@ impl World {
             }
             if given {
                 self.kernel.forget(run);
+                // Memory has it alone again: it is not clean any more.
+                self.cleanings
+                    .retain(|(pages, ..)| pages.intersect(run).is_empty());
             }
             return;
         }
         self.coming.extend(run.iter().map(|page| page.0));
         let until = self.until();
-        self.kernel.ask(run, until, run);
+        self.kernel.ask(run, run, until, run);
     }
 
     /// How long somebody waits.
@@ -241,7 +252,7 @@ impl World {
                 self.write(id, pages, versions);
                 self.waited.push((id, pages));
             }
-            None => self.keep(pages, None),
+            None => self.keep(pages, None, false),
         }
     }
 
@@ -255,11 +266,11 @@ impl World {
     }
 
     /// The default pager takes pages that leave.
-    fn keep(&mut self, pages: PageRange, sent: Option<u64>) {
+    fn keep(&mut self, pages: PageRange, sent: Option<u64>, refused: bool) {
         for page in pages.iter().map(|page| page.0) {
             self.kept.insert(page, self.memory[&page].0);
         }
-        self.kernel.keep(pages, sent);
+        self.kernel.keep(pages, sent, refused);
         self.left(pages);
     }
 
@@ -280,7 +291,7 @@ impl World {
             Outcome::Waits if !self.is_healed && self.rng.chance(300) => {
                 let sent = self.kernel.is_overdue(id).then_some(id);
                 self.seen.overdue += 1;
-                self.keep(pages, sent);
+                self.keep(pages, sent, false);
             }
             Outcome::Waits => return,
             Outcome::Taken => {
@@ -290,7 +301,7 @@ impl World {
                 self.seen.taken += 1;
                 self.left(pages);
             }
-            Outcome::Refused => self.keep(pages, None),
+            Outcome::Refused => self.keep(pages, None, true),
         }
         self.waited.swap_remove(at);
     }
@@ -313,6 +324,40 @@ impl World {
             self.write(id, pages, versions);
             self.returning.push((id, pages));
         }
+    }
+
+    /// Pages are clean: the pager has them, or the default pager keeps them for it.
+    fn cleans(&mut self) {
+        let first = self.rng.below(PAGES);
+        let pages = PageRange::new(first, (first + 1 + self.rng.below(RUN)).min(PAGES));
+        let is_clean = |page: u64| {
+            let is_dirty = self.memory.get(&page).is_some_and(|(_, dirty)| *dirty);
+            !is_dirty && !self.leaving.contains(&page)
+        };
+        if pages.iter().all(|page| is_clean(page.0)) && self.kernel.keeps_some(pages) {
+            let versions = pages.iter().map(|page| self.newest(page.0)).collect();
+            let last = self.kernel.last_kept();
+            self.cleanings.push((pages, last, versions));
+        }
+    }
+
+    /// Where nothing is kept any more, the pager has what it is to have.
+    fn check_cleanings(&mut self) {
+        let (kernel, stored, seen) = (&self.kernel, &self.stored, &mut self.seen);
+        self.cleanings.retain(|(pages, last, versions)| {
+            if kernel.keeps_since(*pages, *last) {
+                return true;
+            }
+            seen.cleaned += 1;
+            for (page, version) in pages.iter().map(|page| page.0).zip(versions) {
+                let has = stored.get(&page).copied().unwrap_or(0);
+                assert!(
+                    has >= *version,
+                    "page {page} is clean: {has}, not {version}"
+                );
+            }
+            false
+        });
     }
 
     fn forgets_taken(&mut self) {
@@ -460,7 +505,9 @@ impl World {
             self.forgets_taken();
             self.page_out();
             self.check();
+            self.check_cleanings();
         }
+        assert!(self.cleanings.is_empty(), "a cleaning waits for ever");
         assert_eq!(self.kernel.owed(), 0, "pages are kept for ever");
         assert_eq!(self.kernel.waiting(), 0, "requests are never answered");
         assert!(self.coming.is_empty() && self.leaving.is_empty() && self.memory.is_empty());

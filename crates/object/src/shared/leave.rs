@@ -26,16 +26,17 @@ impl<W> Shared<W> {
             let end = within.end.min(first + CLUSTER_PAGES);
             let asked = mask(PageRange::new(start, end));
             let dirty = cluster.dirty & !cluster.leaving & asked;
-            for (part, leaving) in [
-                (cluster.there, Leaving::Dirty as fn(PageRange) -> Leaving),
-                (cluster.aside, Leaving::Aside),
-            ] {
-                if dirty & part != 0 {
-                    let pages = first_run(*number, dirty & part);
-                    cluster.leaving |= mask(pages);
-                    return Some(leaving(pages));
-                }
+            let (there, aside) = (dirty & cluster.there, dirty & cluster.aside);
+            if there | aside == 0 {
+                continue;
             }
+            let is_aside = aside.trailing_zeros() < there.trailing_zeros();
+            let pages = first_run(*number, if is_aside { aside } else { there });
+            cluster.leaving |= mask(pages);
+            return Some(match is_aside {
+                true => Leaving::Aside(pages),
+                false => Leaving::Dirty(pages),
+            });
         }
         None
     }
@@ -46,6 +47,31 @@ impl<W> Shared<W> {
         self.clusters.range(clusters).any(|(number, cluster)| {
             let part = cluster_pages(*number).intersect(within);
             cluster.leaving & mask(part) != 0
+        })
+    }
+
+    /// Those of `within` that are on their way in, in runs.
+    pub fn coming(&self, within: PageRange) -> Vec<PageRange> {
+        let mut runs = Vec::new();
+        for number in self.clusters_of(within) {
+            let part = mask(cluster_pages(number).intersect(within));
+            let mut coming = self.clusters[&number].coming & part;
+            while coming != 0 {
+                let run = first_run(number, coming);
+                coming &= !mask(run);
+                runs.push(run);
+            }
+        }
+        runs
+    }
+
+    /// True when clean pages of `within` are here, since somebody has wired them.
+    pub fn are_held(&self, within: PageRange) -> bool {
+        self.clusters_of(within).into_iter().any(|number| {
+            let cluster = &self.clusters[&number];
+            let part = mask(cluster_pages(number).intersect(within));
+            let here = (cluster.there | cluster.aside) & !cluster.dirty & part;
+            here != 0 && self.wired.contains_key(&number)
         })
     }
 

@@ -37,35 +37,54 @@ impl Outside {
             };
             match taken {
                 Ok(()) => self.forget_kept(object, pages),
-                Err(sent) => result = result.and(self.keep(object, pages, run, sent)),
+                Err(late) => {
+                    let refused = sent.is_some() && late.is_none();
+                    result = result.and(self.keep(object, pages, run, late, refused));
+                }
             }
         }
         result
     }
 
-    /// Pages that are kept, the first of the request among them.
+    /// Pages that are kept, the first of the request among them. They are kept until their pager has taken
+    /// them: it is told then that it has all that was written before.
     pub(super) fn request_kept(
         &self,
         request: &mut DataRequest<'_>,
     ) -> Option<Result<Supplied, PagerError>> {
         let _keeping = lock(&self.keeping);
-        let (is_kept, run) = self.state().under_way.kept_first(request.pages());
+        let state = self.state();
+        let (is_kept, run) = state.under_way.kept_first(request.pages());
         if !is_kept {
             return None;
         }
+        // The pager may have locked them before they left, or since: it is asked who may write to them.
+        let locked = state.locks.then_some(Access::Write);
+        drop(state);
         let (object, access) = (request.object(), request.access());
         let needed = request.needed().min(run.pages());
         let buffer = &mut request.buffer()[..run.bytes() as usize];
-        let kept = DataRequest::new(object, run, needed, access, buffer);
-        let supplied = self.paging_space.data_request(kept);
-        if let Ok(supplied) = supplied
-            && supplied.precious
-        {
-            let first = run.start.0;
-            let pages = PageRange::new(first, first + supplied.pages);
-            self.state().under_way.forget(pages);
+        let copied = DataRequest::new(object, run, needed, access, buffer).copied();
+        let mut supplied = match self.paging_space.data_request(copied) {
+            Ok(supplied) => Supplied { locked, ..supplied },
+            Err(error) => return Some(Err(error)),
+        };
+        if supplied.precious {
+            // It is one that gives all away. Without room for it there memory has the only copy again.
+            let pages = run.iter().zip(request.buffer().as_chunks::<PAGE_BYTES>().0);
+            let back: Vec<PageOut<'_>> = pages
+                .take(supplied.pages as usize)
+                .map(|(page, bytes)| PageOut { page, bytes })
+                .collect();
+            supplied.precious = self.paging_space.data_write(object, &back).is_err();
+            if supplied.precious {
+                let end = run.start.0 + supplied.pages;
+                let pages = PageRange::new(run.start.0, end);
+                self.state().under_way.forget(pages);
+                self.all.press_orders();
+            }
         }
-        Some(supplied)
+        Some(Ok(supplied))
     }
 
     /// Sends a run of pages to the pager; the number of that, unless they are to be kept.
@@ -105,17 +124,19 @@ impl Outside {
         }
     }
 
-    /// The default pager takes pages in place of the pager, which has them as write `sent`.
+    /// The default pager takes pages in place of the pager, which has them as write `sent`, or has
+    /// `refused` them.
     fn keep(
         &self,
         object: ObjectId,
         pages: PageRange,
         contents: &[PageOut<'_>],
         sent: Option<u64>,
+        refused: bool,
     ) -> Result<(), PagerError> {
         let _keeping = lock(&self.keeping);
         self.paging_space.data_write(object, contents)?;
-        self.state().under_way.keep(pages, sent);
+        self.state().under_way.keep(pages, sent, refused);
         self.all.press();
         Ok(())
     }
@@ -126,38 +147,50 @@ impl Outside {
             let _keeping = lock(&self.keeping);
             self.state().under_way.forget(pages);
             self.paging_space.discard(object, pages);
+            self.all.press_orders();
         }
     }
 
-    /// Gives kept pages to the pager as long as it takes them in time.
-    pub(super) fn gives_back(&self) {
+    /// Gives some of the kept pages to the pager. True when it took them in time, and there can be more.
+    pub(super) fn gives_back(&self) -> bool {
         let Some(object) = self.number.get().copied() else {
-            return;
+            return false;
         };
-        loop {
-            let taken = lock_and(&self.keeping, || {
-                let taken = self.state().under_way.taken();
-                for pages in &taken {
-                    self.paging_space.discard(object, *pages);
-                }
-                !taken.is_empty()
-            });
-            if taken && !self.owes() {
+        let taken = lock_and(&self.keeping, || {
+            let taken = self.state().under_way.taken();
+            for pages in &taken {
+                self.paging_space.discard(object, *pages);
+            }
+            !taken.is_empty()
+        });
+        if taken {
+            self.all.press_orders();
+            if !self.owes() {
                 self.all.has_given_back();
             }
-            let Some((id, pages)) = self.begin_return(object) else {
-                return;
-            };
-            match self.wait(id, Instant::now() + TAKING) {
-                Ok(()) => self.state().under_way.end_return(id, pages, true),
-                Err(None) => {
-                    let mut state = self.state();
-                    state.under_way.end_return(id, pages, false);
-                    return;
-                }
-                // It may take them still.
-                Err(Some(_)) => return,
+        }
+        let Some((id, pages)) = self.begin_return(object) else {
+            return false;
+        };
+        match self.wait(id, Instant::now() + TAKING) {
+            Ok(()) => {
+                self.end_return(id, pages, true);
+                true
             }
+            Err(None) => {
+                self.end_return(id, pages, false);
+                false
+            }
+            // It may take them still.
+            Err(Some(_)) => false,
+        }
+    }
+
+    fn end_return(&self, id: u64, pages: PageRange, taken: bool) {
+        let mut state = self.state();
+        state.under_way.end_return(id, pages, taken);
+        if state.orders > 0 {
+            self.all.press_orders();
         }
     }
 
@@ -214,6 +247,7 @@ impl Outside {
             let begin = (at - pages.start.0) as usize * PAGE_BYTES;
             let buffer = &mut contents[begin..];
             let request = DataRequest::new(object, rest, rest.pages(), Access::Read, buffer);
+            let request = request.copied();
             let supplied = self.paging_space.data_request(request)?;
             if supplied.pages == 0 || supplied.pages > rest.pages() {
                 return Err(PagerError::Violation);

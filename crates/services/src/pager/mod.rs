@@ -4,6 +4,7 @@
 //! - `outside`, `kept`, `outsides`: the kernel's side, which believes nothing that it hears.
 //! - [`MemoryObjects`]: the pager's side: [`MemoryObject`]s, for any number of kernels.
 
+mod cleaning;
 mod kept;
 pub(crate) mod outside;
 pub(crate) mod outsides;

@@ -14,6 +14,7 @@ use farpage_object::outside::{Outside as UnderWay, Violation};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket, errno};
 use farpage_port::{Name, ReceiveRight};
 
+use super::cleaning::Cleaning;
 use super::outsides::Outsides;
 use super::protocol::{PagingClient, Ready, Wanted};
 use crate::lock;
@@ -49,13 +50,18 @@ pub(super) struct State {
     pager: u32,
     uid: u32,
     /// Why there is no session.
-    cause: String,
+    pub(super) cause: String,
     /// Not before that are pages offered again.
     pub(super) again: Option<Instant>,
     /// What is said of pages that just fail.
     said: Vec<(PageRange, String)>,
     answered: u64,
     is_over: bool,
+    /// The pager locks pages.
+    pub(super) locks: bool,
+    /// What it has ordered, but for what is just carried out, and how much that is in all.
+    pub(super) cleanings: Vec<Cleaning>,
+    pub(super) orders: usize,
 }
 
 /// One pager, from `init` on.
@@ -95,6 +101,9 @@ impl Outside {
             said: Vec::new(),
             answered: 0,
             is_over: false,
+            locks: false,
+            cleanings: Vec::new(),
+            orders: 0,
         };
         Arc::new(Self {
             name: ready.name.clone(),
@@ -140,6 +149,7 @@ impl Outside {
         }
         self.pump();
         self.all.press();
+        self.all.press_orders();
     }
 
     /// The session at `port` is over, if it is this one still.
@@ -161,6 +171,7 @@ impl Outside {
         if let Some(session) = session {
             self.all.forget(&session);
         }
+        self.all.press_orders();
         if !over {
             let name = &self.name;
             farpage_sys::say!(
@@ -245,6 +256,10 @@ impl Outside {
         match answered {
             Ok(ticket) => {
                 self.pump();
+                if ticket.is_none() {
+                    // It may keep up again.
+                    self.all.press();
+                }
                 ticket
             }
             Err(violation) => {
@@ -263,6 +278,9 @@ impl Outside {
         if !taken {
             state.again = Some(Instant::now() + AGAIN);
             self.all.arm(Instant::now() + AGAIN);
+        }
+        if state.orders > 0 {
+            self.all.press_orders();
         }
         drop(state);
         self.wrote.notify_all();
@@ -382,6 +400,11 @@ impl Outside {
     pub(super) fn unlocked(&self, pages: PageRange) {
         self.state().under_way.unlocked(pages);
     }
+
+    /// The pager is one that locks pages: it is asked before somebody writes to kept ones.
+    pub(super) fn locks(&self) {
+        self.state().locks = true;
+    }
 }
 
 impl Pager for Outside {
@@ -399,8 +422,9 @@ impl Pager for Outside {
             pages = self.state().under_way.kept_first(pages).1;
         }
         Ok(request.later(|ticket| {
+            let covers = ticket.pages();
             self.ask(|under_way, until| {
-                under_way.ask(pages, until, ticket);
+                under_way.ask(pages, covers, until, ticket);
             });
         }))
     }
@@ -434,7 +458,9 @@ impl Pager for Outside {
         let requests = state.under_way.take_requests();
         let session = state.session.take();
         state.under_way.goes();
+        self.wrote.notify_all();
         drop(state);
+        self.all.press_orders();
         drop(requests);
         if let Some(session) = session {
             // When it does not hear it, the end of the port says the same.

@@ -4,8 +4,7 @@
 //! clock; one gives kept pages back; one cleans and flushes what pagers ask for.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use farpage_abi::{Access, PAGE_BYTES, PageRange};
@@ -13,6 +12,7 @@ use farpage_pagers::{Pager, PagerError, Supplied, errno};
 use farpage_port::interface::{self, Answer, Both, Contents, InvokeError, Outgoing, Wire};
 use farpage_port::{Name, Node, Notice, PortSet, Received, SendRight, Sender};
 
+use super::cleaning::Cleaning;
 use super::outside::{Outside, Session, words};
 use super::protocol::{OfferedClient, Order, PagingClient, Provided, Ready, Request};
 use crate::lock;
@@ -22,9 +22,6 @@ use crate::service::identity;
 const BEGINNING: Duration = Duration::from_secs(10);
 /// What a pager may have sent and is not read yet: answers to all it can be asked at a time.
 const QUEUE: u16 = 64;
-/// Locks that wait to be carried out at most.
-const LOCKS_MAX: usize = 64;
-
 /// All of a host kernel.
 pub(crate) struct Outsides {
     node: Node,
@@ -37,17 +34,10 @@ pub(crate) struct Outsides {
     alarm: (Mutex<Option<Instant>>, Condvar),
     /// Kept pages may be given back.
     pressed: (Mutex<bool>, Condvar),
-    locks: OnceLock<SyncSender<Locking>>,
+    /// Pagers have ordered something, or what orders wait for may have happened.
+    ordered: (Mutex<bool>, Condvar),
     /// Called when an object's pager has taken all that was kept for it.
     given_back: Box<dyn Fn() + Send + Sync>,
-}
-
-/// A pager asks for pages to be locked, cleaned or flushed.
-struct Locking {
-    outside: Weak<Outside>,
-    pages: PageRange,
-    order: Order,
-    answer: Answer<Result<(), String>>,
 }
 
 /// A pager that has begun, and answers for nothing yet.
@@ -84,11 +74,9 @@ impl Outsides {
             began: Instant::now(),
             alarm: (Mutex::default(), Condvar::new()),
             pressed: (Mutex::default(), Condvar::new()),
-            locks: OnceLock::new(),
+            ordered: (Mutex::default(), Condvar::new()),
             given_back,
         });
-        let (sender, locks) = sync_channel(LOCKS_MAX);
-        all.locks.get_or_init(|| sender);
         let spawn = |name: &str, work: fn(&Self)| {
             let all = Arc::clone(&all);
             let builder = std::thread::Builder::new().name(name.into());
@@ -97,9 +85,7 @@ impl Outsides {
         spawn("pagers-answer", Self::receive)?;
         spawn("pagers-clock", Self::watch_clock)?;
         spawn("pagers-return", Self::give_back)?;
-        std::thread::Builder::new()
-            .name("pagers-lock".into())
-            .spawn(move || locks.into_iter().for_each(Locking::carry_out))?;
+        spawn("pagers-clean", Self::carry_out)?;
         Ok(all)
     }
 
@@ -195,32 +181,10 @@ impl Outsides {
         (self.given_back)();
     }
 
-    pub(super) fn lock_pages(
-        &self,
-        outside: &Arc<Outside>,
-        pages: PageRange,
-        order: Order,
-        answer: Answer<Result<(), String>>,
-    ) {
-        let outside = Arc::downgrade(outside);
-        let locking = Locking {
-            outside,
-            pages,
-            order,
-            answer,
-        };
-        if matches!(order, Order::Lock | Order::Unlock) {
-            // Waits for nobody.
-            return locking.carry_out();
-        }
-        let Some(locks) = self.locks.get() else {
-            return;
-        };
-        if let Err(TrySendError::Full(locking)) = locks.try_send(locking) {
-            let _ = locking
-                .answer
-                .give(Err("too many locks at a time; wait for some".into()));
-        }
+    /// An order may be carried out further.
+    pub(super) fn press_orders(&self) {
+        *lock(&self.ordered.0) = true;
+        self.ordered.1.notify_one();
     }
 
     /// Hands over all that was modified, and waits until pagers have taken it, at most for
@@ -295,40 +259,40 @@ impl Outsides {
         loop {
             let waited = press.wait_while(lock(pressed), |pressed| !*pressed);
             *waited.unwrap_or_else(PoisonError::into_inner) = false;
-            self.everyone().iter().for_each(|one| one.gives_back());
+            // In turn: one that takes all in time does not hold up the others.
+            while self
+                .everyone()
+                .iter()
+                .filter(|one| one.gives_back())
+                .count()
+                > 0
+            {}
         }
     }
-}
 
-impl Locking {
-    fn carry_out(self) {
-        let Some(outside) = self.outside.upgrade() else {
-            return;
-        };
-        let Some(object) = outside.object() else {
-            return;
-        };
-        let within = PageRange::new(0, object.pages());
-        let pages = self.pages.intersect(within);
-        let done = match (pages.is_empty(), self.order) {
-            (true, _) => Ok(()),
-            (false, Order::Clean) => object.clean(pages),
-            (false, Order::Flush) => {
-                outside.unlocked(pages);
-                object.flush(pages)
+    /// Carries out what pagers order, as far as that can be done.
+    fn carry_out(&self) {
+        let (ordered, order) = &self.ordered;
+        let mut again: Option<Instant> = None;
+        loop {
+            let mut is_ordered = lock(ordered);
+            while !*is_ordered && again.is_none_or(|again| Instant::now() < again) {
+                is_ordered = match again {
+                    None => order
+                        .wait(is_ordered)
+                        .unwrap_or_else(PoisonError::into_inner),
+                    Some(again) => {
+                        let left = again.saturating_duration_since(Instant::now());
+                        let waited = order.wait_timeout(is_ordered, left);
+                        waited.unwrap_or_else(PoisonError::into_inner).0
+                    }
+                };
             }
-            (false, Order::Lock) => {
-                outside.unlocked(pages);
-                object.lock_pages(pages)
-            }
-            (false, Order::Unlock) => {
-                outside.unlocked(pages);
-                object.unlock_pages(pages);
-                Ok(())
-            }
-        };
-        // Nobody may wait any more.
-        let _ = self.answer.give(done.map_err(|error| error.to_string()));
+            *is_ordered = false;
+            drop(is_ordered);
+            let all = self.everyone();
+            again = all.iter().filter_map(|one| one.carries_out()).min();
+        }
     }
 }
 
@@ -342,6 +306,9 @@ impl OfSession<'_> {
             return outside.breaks(*port, "supplied a part of a page");
         }
         let pages = (contents.len() / PAGE_BYTES) as u64;
+        if how.locked {
+            outside.locks();
+        }
         if let Some(ticket) = outside.answered(*port, id, Some(pages)) {
             let how = Supplied {
                 pages,
@@ -391,9 +358,31 @@ impl Request for OfSession<'_> {
         order: Order,
         answer: Answer<Result<(), String>>,
     ) {
-        let Self(all, outside, _) = self;
+        let Self(all, outside, port) = self;
+        let Some(object) = outside.object() else {
+            return;
+        };
         let pages = PageRange::new(first, first.saturating_add(pages));
-        all.lock_pages(outside, pages, order, answer);
+        let pages = pages.intersect(PageRange::new(0, object.pages()));
+        let done = match order {
+            _ if pages.is_empty() => Ok(()),
+            Order::Clean | Order::Flush => {
+                outside.orders(Cleaning::new(*port, pages, order == Order::Flush, answer));
+                return all.press_orders();
+            }
+            Order::Lock => {
+                outside.locks();
+                outside.unlocked(pages);
+                object.lock_pages(pages)
+            }
+            Order::Unlock => {
+                outside.unlocked(pages);
+                object.unlock_pages(pages);
+                Ok(())
+            }
+        };
+        // Nobody may wait any more.
+        let _ = answer.give(done.map_err(|error| error.to_string()));
     }
 
     fn set_attributes(&mut self, _: Sender, cluster_pages: u32) {

@@ -1,9 +1,10 @@
 //! The pager's side.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender as Queue, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use farpage_abi::{Access, PAGE_BYTES, PageIndex, PageRange};
@@ -15,10 +16,15 @@ use farpage_port::{
 use super::protocol::{Offered, Order, Paging, Provided, Ready, RequestClient, Wanted};
 use crate::lock;
 
-/// Threads that answer for all objects.
+/// Threads that answer for all objects. One more comes whenever all of them wait for a kernel that cleans or
+/// flushes: one has to receive what it writes.
 const THREADS: usize = 4;
 /// Threads that take modified pages: who waits for a page does not wait for them.
 const WRITERS: usize = 2;
+thread_local! {
+    /// Of the objects that this thread answers for.
+    static ANSWERS_FOR: RefCell<Weak<Shared>> = const { RefCell::new(Weak::new()) };
+}
 /// The number of the next kernel.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 /// What a kernel may have sent and is not read yet: all that it asks at a time.
@@ -41,7 +47,8 @@ pub struct About {
 /// Memory whose contents this process answers for.
 ///
 /// Several threads call at a time. What is called must not touch the same object where a kernel has
-/// mapped it: its own fault would wait for itself.
+/// mapped it: its own fault would wait for itself. It may have kernels clean and flush, and must not hold
+/// a lock meanwhile that [`MemoryObject::data_write`] takes.
 ///
 /// ```
 /// use farpage_services::pager::{About, MemoryObject, PageRequest};
@@ -92,6 +99,9 @@ pub trait MemoryObject: Send + Sync {
     /// Somebody wants to write to a page that is locked (`pager_data_unlock`), and waits until it is
     /// unlocked, then or later, or locked again: then it asks again. Unlocks it, unless it is
     /// overridden.
+    ///
+    /// A pager that locks pages is asked for a page that it has not locked, too, when the page was to come
+    /// back, and [`MemoryObject::data_write`] did not take it in time: it is locked when it is used again.
     fn data_unlock(&self, kernel: &Kernel, page: PageIndex) {
         // A kernel that is gone asks no more.
         let _ = kernel.unlock(PageRange::one(page));
@@ -130,7 +140,7 @@ impl Kernel {
     /// [`MemoryObject::data_write`] has taken them, so it is not to be called from there.
     ///
     /// # Errors
-    /// Why not; the kernel is gone, or too many ask.
+    /// Why not: [`MemoryObject::data_write`] does not take them, the kernel is gone, or too many ask.
     pub fn clean(&self, pages: PageRange) -> Result<(), String> {
         self.request(pages, Order::Clean)
     }
@@ -164,6 +174,8 @@ impl Kernel {
     }
 
     fn request(&self, pages: PageRange, order: Order) -> Result<(), String> {
+        let waits = matches!(order, Order::Clean | Order::Flush);
+        let _waits = waits.then(Waits::begin).transpose()?;
         let locked = self
             .0
             .kernel
@@ -291,10 +303,8 @@ struct Objects {
 
 impl Drop for Objects {
     fn drop(&mut self) {
-        for _ in 0..THREADS {
-            // There is room for one for each.
-            let _ = self.ends.send(Message::new(0), Some(Duration::ZERO));
-        }
+        // Each thread that ends tells the next.
+        let _ = self.ends.send(Message::new(0), Some(Duration::ZERO));
         lock(&self.shared.writes).take();
         let held = std::mem::take(&mut *lock(&self.shared.held));
         for (_, held) in held.into_values() {
@@ -310,6 +320,9 @@ struct Shared {
     node: Node,
     ports: PortSet,
     end: ReceiveRight,
+    /// Threads, and those of them that wait for a kernel.
+    threads: AtomicUsize,
+    waiting: AtomicUsize,
     held: Mutex<HashMap<Name, (ReceiveRight, Held)>>,
     /// What is to be written; kernels wait for answers, so there are never many.
     writes: Mutex<Option<Queue<Written>>>,
@@ -342,13 +355,14 @@ impl MemoryObjects {
             node: node.clone(),
             ports: node.port_set(),
             end: node.port(),
+            threads: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
             held: Mutex::default(),
             writes: Mutex::new(Some(queue)),
         });
         shared.ports.insert(&shared.end);
         for _ in 0..THREADS {
-            let shared = Arc::clone(&shared);
-            spawn("farpage-pager", move || work(&shared))?;
+            shared.one_more()?;
         }
         let writes = Arc::new(Mutex::new(writes));
         for _ in 0..WRITERS {
@@ -371,7 +385,42 @@ impl MemoryObjects {
     }
 }
 
+/// A thread that answers for objects waits for a kernel until this is dropped.
+struct Waits(Option<Arc<Shared>>);
+
+impl Waits {
+    fn begin() -> Result<Self, String> {
+        let shared = ANSWERS_FOR.with_borrow(Weak::upgrade);
+        if let Some(shared) = &shared {
+            let waiting = shared.waiting.fetch_add(1, Ordering::SeqCst) + 1;
+            if waiting >= shared.threads.load(Ordering::SeqCst) {
+                shared.one_more().map_err(|error| {
+                    shared.waiting.fetch_sub(1, Ordering::SeqCst);
+                    error.to_string()
+                })?;
+            }
+        }
+        Ok(Self(shared))
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.0 {
+            shared.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
 impl Shared {
+    /// One more thread answers.
+    fn one_more(self: &Arc<Self>) -> Result<(), ConnectError> {
+        let shared = Arc::clone(self);
+        spawn("farpage-pager", move || work(&shared))?;
+        self.threads.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
     fn hold(&self, port: ReceiveRight, held: Held) {
         let mut table = lock(&self.held);
         self.ports.insert(&port);
@@ -442,8 +491,11 @@ fn write(writes: &Mutex<Receiver<Written>>) {
 
 /// Answers what comes until nobody has the objects any more.
 fn work(shared: &Arc<Shared>) {
+    ANSWERS_FOR.set(Arc::downgrade(shared));
     while let Ok(received) = shared.ports.receive(None) {
         if received.port == shared.end.name() {
+            let next = shared.end.make_send();
+            let _ = next.send(Message::new(0), Some(Duration::ZERO));
             return;
         }
         shared.answer(received);

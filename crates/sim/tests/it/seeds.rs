@@ -50,6 +50,7 @@ fn a_pager_elsewhere_that_is_late_refuses_and_dies_loses_nothing() {
         sum.expired += seen.expired;
         sum.unlocked += seen.unlocked;
         sum.locked += seen.locked;
+        sum.cleaned += seen.cleaned;
     }
     let Seen {
         taken,
@@ -61,9 +62,10 @@ fn a_pager_elsewhere_that_is_late_refuses_and_dies_loses_nothing() {
         expired,
         unlocked,
         locked,
+        cleaned,
     } = sum;
     for count in [
-        taken, overdue, late, from_kept, returned, deaths, expired, unlocked, locked,
+        taken, overdue, late, from_kept, returned, deaths, expired, unlocked, locked, cleaned,
     ] {
         assert!(count >= 500, "{sum:?}");
     }

@@ -202,7 +202,7 @@ pub fn run_pager() -> ! {
                         "unlock" => kernel.unlock(pages),
                         _ => kernel.flush(pages),
                     };
-                    locked.unwrap();
+                    answer = locked.err().unwrap_or(answer);
                 }
                 other => panic!("no such thing: {other}"),
             }
@@ -292,6 +292,11 @@ impl World {
             kernel,
             host,
         }
+    }
+
+    /// One more connection.
+    pub fn connect(&self) -> Host {
+        Host::connect(&self.folder.path().join("host")).unwrap()
     }
 
     pub fn start(&self, kind: &str) -> Program {
