@@ -1,11 +1,11 @@
-//! Results that are kept: what passed for these sources, so that a long run can be continued, and runs add up.
+//! Results that are kept by the sources: a long run can be continued, and runs add up.
 //!
 //! They lie in `~/.cache/farpage-xtask/results/HASH/GROUP.jsonl`, a line for each case that was run.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -13,11 +13,42 @@ use serde_json::{Value, json};
 
 use crate::harness::Ran;
 
-/// The file of one group.
-pub(crate) struct Kept {
+/// A file of results, one JSON value in each line.
+pub(crate) struct Lines {
     path: PathBuf,
     file: File,
 }
+
+impl Lines {
+    pub(crate) fn open(sources: &str, group: &str) -> Result<Self> {
+        Self::open_in(&folder()?.join("results").join(sources), group)
+    }
+
+    fn open_in(folder: &Path, group: &str) -> Result<Self> {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let path = folder.join(format!("{group}.jsonl"));
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path, file })
+    }
+
+    /// It is on the disk when this returns, whatever becomes of the run.
+    pub(crate) fn add(&mut self, line: &Value) -> Result<()> {
+        // One write: two runs at a time do not mix their lines.
+        self.file.write_all(format!("{line}\n").as_bytes())?;
+        Ok(())
+    }
+
+    /// A line that was cut off by a full disk is left out.
+    pub(crate) fn read(&self) -> Result<Vec<Value>> {
+        let text = fs::read_to_string(&self.path)?;
+        let lines = text.lines().map(serde_json::from_str);
+        Ok(lines.filter_map(Result::ok).collect())
+    }
+}
+
+/// The results of one group of tests.
+pub(crate) struct Kept(Lines);
 
 /// What is known of one case.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,36 +65,22 @@ pub(crate) struct Record {
 
 impl Kept {
     pub(crate) fn open(sources: &str, group: &str) -> Result<Self> {
-        Self::open_in(folder()?.join("results").join(sources), group)
+        Ok(Self(Lines::open(sources, group)?))
     }
 
-    fn open_in(folder: PathBuf, group: &str) -> Result<Self> {
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let path = folder.join(format!("{group}.jsonl"));
-        let file = OpenOptions::new().create(true).append(true).open(&path);
-        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path, file })
-    }
-
-    /// Adds a result. It is on the disk when this returns, whatever becomes of the run.
+    /// Adds a result.
     pub(crate) fn add(&mut self, ran: &Ran) -> Result<()> {
         let at = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-        let line = json!({
+        self.0.add(&json!({
             "case": ran.name, "seconds": ran.seconds, "passed": ran.passed(), "at": at,
             "why": ran.failure, "skipped": ran.skipped,
-        });
-        // One write: two runs at a time do not mix their lines.
-        self.file.write_all(format!("{line}\n").as_bytes())?;
-        Ok(())
+        }))
     }
 
-    /// All that is known, case by case. A line that was cut off by a full disk is left out.
+    /// All that is known, case by case.
     pub(crate) fn records(&self) -> Result<BTreeMap<String, Record>> {
         let mut all = BTreeMap::<String, Record>::new();
-        for line in fs::read_to_string(&self.path)?.lines() {
-            let Ok(line) = serde_json::from_str::<Value>(line) else {
-                continue;
-            };
+        for line in self.0.read()? {
             let Some(name) = line["case"].as_str() else {
                 continue;
             };
@@ -140,11 +157,11 @@ mod tests {
     #[test]
     fn results_add_up_over_runs() {
         let folder = std::env::temp_dir().join(format!("farpage-kept-{}", std::process::id()));
-        let mut first = Kept::open_in(folder.clone(), "short").unwrap();
+        let mut first = Kept(Lines::open_in(&folder, "short").unwrap());
         first.add(&ran("one", None)).unwrap();
         first.add(&ran("two", Some("why"))).unwrap();
-        first.file.write_all(b"{\"case\": \"cut o\n").unwrap();
-        let mut again = Kept::open_in(folder.clone(), "short").unwrap();
+        first.0.file.write_all(b"{\"case\": \"cut o\n").unwrap();
+        let mut again = Kept(Lines::open_in(&folder, "short").unwrap());
         again.add(&ran("two", None)).unwrap();
         let records = again.records().unwrap();
         fs::remove_dir_all(folder).unwrap();

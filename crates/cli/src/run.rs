@@ -245,9 +245,10 @@ impl<'a> Watch<'a> {
         };
         let files = self.spill.list().into_iter();
         let dirs: Vec<PathBuf> = files.map(|file| file.dir).collect();
-        let told = |dead: &&Casualty| dead.cause == Death::Told;
-        for casualty in self.casualties.iter().filter(|dead| !told(dead)) {
-            crate::print::errors(&summary::casualty(casualty, options, &dirs));
+        for dead in &self.casualties {
+            if let Some(said) = summary::casualty(dead, options, &dirs) {
+                crate::print::errors(&said);
+            }
         }
         if !options.quiet {
             crate::print::errors(&summary::text(&outcome));

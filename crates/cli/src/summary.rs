@@ -127,8 +127,9 @@ fn paged_in(outcome: &Outcome) -> String {
     )
 }
 
-/// Which process Farpage had to end, of what, why, and what to do; `dirs` have its paging files.
-pub fn casualty(casualty: &Casualty, options: &RunOptions, dirs: &[PathBuf]) -> String {
+/// Which process Farpage had to end, why, and what to do; `dirs` have its paging files. `None`: it has
+/// said so itself.
+pub fn casualty(casualty: &Casualty, options: &RunOptions, dirs: &[PathBuf]) -> Option<String> {
     let who = match casualty.name.as_str() {
         "" => format!("process {}", casualty.pid),
         name => format!("{name} (process {})", casualty.pid),
@@ -137,12 +138,12 @@ pub fn casualty(casualty: &Casualty, options: &RunOptions, dirs: &[PathBuf]) -> 
         .iter()
         .map(|dir| format!("'{}'", dir.display()))
         .collect();
-    let cause = cause(casualty.cause, options, &shown.join(", "));
-    format!("farpage: {who} was killed: {cause}\n")
+    let cause = cause(casualty.cause, options, &shown.join(", "))?;
+    Some(format!("farpage: {who} was killed: {cause}\n"))
 }
 
-fn cause(cause: Death, options: &RunOptions, dirs: &str) -> String {
-    match cause {
+fn cause(cause: Death, options: &RunOptions, dirs: &str) -> Option<String> {
+    let cause = match cause {
         Death::OutOfSpace => {
             let limit = match options.memory.spill_limit_bytes {
                 Some(bytes) => format!("limited to {} by --spill-limit", human(bytes)),
@@ -169,8 +170,9 @@ fn cause(cause: Death, options: &RunOptions, dirs: &str) -> String {
             "a page could not be written to the paging files in {dirs} and no other place was \
              left; see dmesg for the disk's error, and give another directory with --spill"
         ),
-        Death::Told | Death::Alive => "it has said of what".to_owned(),
-    }
+        Death::Told | Death::Alive => return None,
+    };
+    Some(cause)
 }
 
 #[cfg(test)]
@@ -270,7 +272,7 @@ farpage: demand       3.00 GiB at most; in RAM 800 MiB and 200 MiB compressed, o
             cause,
         };
         let dirs = options().memory.spill_dirs;
-        let message = casualty(&dead(Death::OutOfSpace), &options(), &dirs);
+        let message = casualty(&dead(Death::OutOfSpace), &options(), &dirs).expect("it is told");
         for part in [
             "farpage: python3 (process 77) was killed",
             "'/var/tmp', '/mnt/fast' (limited to 4.00 GiB by --spill-limit)",
@@ -278,7 +280,8 @@ farpage: demand       3.00 GiB at most; in RAM 800 MiB and 200 MiB compressed, o
         ] {
             assert!(message.contains(part), "{message}");
         }
-        let message = casualty(&dead(Death::Corrupt), &options(), &dirs);
+        let message = casualty(&dead(Death::Corrupt), &options(), &dirs).expect("it is told");
         assert!(message.contains("checksum"), "{message}");
+        assert_eq!(casualty(&dead(Death::Told), &options(), &dirs), None);
     }
 }

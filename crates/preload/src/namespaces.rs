@@ -10,12 +10,11 @@
 
 use farpage_sys::linux::general as g;
 use farpage_sys::linux::ioctl::NS_GET_NSTYPE;
-use farpage_sys::{Result, process, syscall};
+use farpage_sys::{Result, file, process, syscall};
 
 use crate::{memory, own_threads, sandbox, start};
 
-const CLOSE_RANGE_UNSHARE: usize = 1 << 1;
-const CAP_SYS_ADMIN: u32 = 21;
+const CLOSE_RANGE_UNSHARE: usize = file::CLOSE_RANGE_UNSHARE as usize;
 /// Linux refuses these to a process that has several threads.
 const ONE_THREAD_ONLY: usize =
     (g::CLONE_NEWUSER | g::CLONE_THREAD | g::CLONE_SIGHAND | g::CLONE_VM) as usize;
@@ -63,7 +62,7 @@ pub(crate) fn before_setns(args: [usize; 6]) {
     if has(g::CLONE_NEWPID) && !has(g::CLONE_NEWUSER | g::CLONE_NEWTIME) {
         before_processes();
     }
-    if has(g::CLONE_NEWNS) && process::is_capable(CAP_SYS_ADMIN) {
+    if has(g::CLONE_NEWNS) && process::is_capable(g::CAP_SYS_ADMIN) {
         memory::proc_is_lost();
         if has_one_thread() {
             // SAFETY: takes no pointer. Where it fails, `setns` fails as well, and says so.
@@ -74,7 +73,7 @@ pub(crate) fn before_setns(args: [usize; 6]) {
 
 /// Linux refuses it to a process that lacks the capability, and a thread would then be in the way of other namespaces.
 fn before_processes() {
-    if process::is_capable(CAP_SYS_ADMIN) {
+    if process::is_capable(g::CAP_SYS_ADMIN) {
         memory::watch_if_used();
     }
 }

@@ -12,6 +12,9 @@ use crate::process;
 use crate::raw::{Errno, Result};
 use crate::syscall;
 
+/// Flag of `close_range`: the calling thread gets a table of descriptors of its own.
+pub const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
+
 /// A descriptor number. Not owned: the agent's descriptors live at fixed numbers for the life of
 /// the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

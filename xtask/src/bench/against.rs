@@ -2,8 +2,7 @@
 //! zram. All have the same limit in a cgroup; `farpage run` chooses its own budget from it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use super::bounds::{Asserts, Bound};
 use super::spread;
 use crate::args::Args;
 use crate::corpus::{Job, Runner, User, job};
-use crate::kept;
+use crate::kept::Lines;
 use crate::setup::{self, Part};
 use crate::sources;
 use crate::table::{Table, median};
@@ -379,25 +378,19 @@ fn as_json(run: &Run) -> Value {
 
 /// What was measured with these sources: a run that was ended goes on where it was.
 struct Results {
-    file: File,
+    lines: Lines,
     known: BTreeMap<String, Value>,
 }
 
 impl Results {
     fn open(sources: &str) -> Result<Self> {
-        let folder = kept::folder()?.join("results").join(sources);
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let path = folder.join("against.jsonl");
-        let known = fs::read_to_string(&path).unwrap_or_default();
-        let known = known.lines().filter_map(|line| {
-            let line: Value = serde_json::from_str(line).ok()?;
-            Some((line["case"].as_str()?.to_owned(), line["is"].clone()))
+        let lines = Lines::open(sources, "against")?;
+        let known = lines.read()?.into_iter().filter_map(|mut line| {
+            let case = line["case"].as_str()?.to_owned();
+            Some((case, line["is"].take()))
         });
-        let file = OpenOptions::new().create(true).append(true).open(&path);
-        Ok(Self {
-            known: known.collect(),
-            file: file.with_context(|| format!("cannot write {}", path.display()))?,
-        })
+        let known = known.collect();
+        Ok(Self { lines, known })
     }
 
     fn number(&self, case: &str) -> Option<f64> {
@@ -411,8 +404,7 @@ impl Results {
     }
 
     fn add(&mut self, case: &str, is: &Value) -> Result<()> {
-        let line = json!({ "case": case, "is": is });
-        self.file.write_all(format!("{line}\n").as_bytes())?;
+        self.lines.add(&json!({ "case": case, "is": is }))?;
         self.known.insert(case.to_owned(), is.clone());
         Ok(())
     }

@@ -145,16 +145,10 @@ impl Runner {
         let name = format!("farpage-{}", user.name());
         let dir = self.fresh(job, &name, user)?;
         let (spill, stats) = (dir.join("spill"), dir.join("stats.json"));
-        let farpage = self.farpage.as_ref().context("no farpage")?;
-        let mut words = user.becomes();
-        words.push(farpage.display().to_string());
-        words.extend(["run", "--ram"].map(String::from));
-        words.push(format!("{}M", ram >> 20));
-        words.extend(["--spill".into(), spill.display().to_string()]);
-        words.extend(["--stats".into(), stats.display().to_string()]);
-        words.extend(job.shm.then(|| "--shm".into()));
-        words.push("--".into());
-        words.extend(self.places.command(job, self.mib(job)));
+        let mut options = vec!["--ram".into(), format!("{}M", ram >> 20)];
+        options.extend(["--stats".into(), stats.display().to_string()]);
+        options.extend(job.shm.then(|| "--shm".into()));
+        let words = self.under_farpage(job, user, &dir, options)?;
         let outcome = self.execute(words_of(&words), &dir, self.limit(), watch)?;
         let mut problems = Vec::new();
         if !outcome.status.success() {
@@ -221,17 +215,32 @@ impl Runner {
     ) -> Result<Outcome> {
         let user = paged.unwrap_or(User::Current);
         let dir = self.fresh(job, name, user)?;
-        let mut words = user.becomes();
-        if paged.is_some() {
-            let farpage = self.farpage.as_ref().context("no farpage")?;
-            words.push(farpage.display().to_string());
-            words.extend(["run", "--quiet", "--spill"].map(String::from));
-            words.extend([dir.join("spill").display().to_string(), "--".into()]);
-        }
-        words.extend(self.places.command(job, self.mib(job)));
+        let words = match paged {
+            Some(user) => self.under_farpage(job, user, &dir, vec!["--quiet".into()])?,
+            None => self.places.command(job, self.mib(job)),
+        };
         let mut command = cgroup.command(Path::new(&words[0]));
         command.args(&words[1..]);
         self.execute(command, &dir, limit, false)
+    }
+
+    /// The words of a job under `farpage run`, which pages to a folder in `dir`.
+    fn under_farpage(
+        &self,
+        job: &Job,
+        user: User,
+        dir: &Path,
+        options: Vec<String>,
+    ) -> Result<Vec<String>> {
+        let farpage = self.farpage.as_ref().context("no farpage")?;
+        let spill = dir.join("spill").display().to_string();
+        let mut words = user.becomes();
+        words.extend([farpage.display().to_string(), "run".into()]);
+        words.extend(["--spill".into(), spill]);
+        words.extend(options);
+        words.push("--".into());
+        words.extend(self.places.command(job, self.mib(job)));
+        Ok(words)
     }
 
     fn limit(&self) -> Duration {

@@ -15,10 +15,6 @@ pub(crate) struct Caller {
     pub(super) pid: u32,
 }
 
-/// Numbers of capabilities.
-pub(super) const IPC_OWNER: u32 = 15;
-pub(super) const SYS_ADMIN: u32 = 21;
-
 impl Caller {
     pub(crate) fn new(sender: Sender) -> Self {
         let (uid, pid) = identity(sender);

@@ -1,6 +1,8 @@
 //! Who is told which frames memory lies in.
 
-use super::caller::{Caller, SYS_ADMIN};
+use farpage_sys::linux::general::CAP_SYS_ADMIN;
+
+use super::caller::Caller;
 
 /// Who is told the frames of what it has locked: as long as nobody is named, who may read them itself
 /// (`CAP_SYS_ADMIN`).
@@ -19,7 +21,7 @@ impl FramesTold {
         let is_named = || {
             self.users.contains(&caller.uid) || self.groups.iter().any(|group| caller.is_in(*group))
         };
-        !self.nobody && (is_named() || caller.has(SYS_ADMIN))
+        !self.nobody && (is_named() || caller.has(CAP_SYS_ADMIN))
     }
 }
 

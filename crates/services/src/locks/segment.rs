@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_locked::Areas;
 use farpage_locked::system::{self, Hold, Pins, Wires};
+use farpage_sys::linux::general::CAP_IPC_OWNER;
 use farpage_sys::untouched::Untouched;
 use farpage_sys::{Errno, ipc};
 
-use super::caller::{Caller, IPC_OWNER};
+use super::caller::Caller;
 use super::refusal::LockRefusal;
 
 /// Bytes of a file that are mapped at a time: as many as Linux pins in one piece.
@@ -97,7 +98,7 @@ fn of_segment(number: u32, caller: &Caller, hold: Hold) -> Result<Found, LockRef
     let allowed = ipc::permissions(number).map_err(failed)?;
     let writing = hold == Hold::Pinned;
     let may = allowed.allow(caller.uid, |group| caller.is_in(group), writing);
-    if !may && !caller.has(IPC_OWNER) {
+    if !may && !caller.has(CAP_IPC_OWNER) {
         return Err(LockRefusal::Denied {
             user: caller.uid,
             what: if writing { "write to" } else { "read" }.into(),

@@ -9,6 +9,7 @@ use linux_raw_sys::ptrace as p;
 
 use super::assembler::{Assembler, Instruction, Label, Test, data};
 use super::{GATE_ADDRESS, LEAST_ADDRESS, Params, TRAP_MARK, pinning, pointers};
+use crate::file::CLOSE_RANGE_UNSHARE;
 use crate::process::PR_SET_MEMORY_MERGE;
 use crate::raw::Errno;
 
@@ -28,7 +29,6 @@ const MAP_TYPE: u32 = 0x0f;
 pub(super) const MAP_FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
 const NO_MEMORY_OF_OURS: u32 = g::MAP_STACK | g::MAP_GROWSDOWN | g::MAP_HUGETLB | 0x40;
 const PR_SET_SECCOMP: u32 = 22;
-const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
 /// Commands of `fcntl` that matter where a descriptor is of shared memory: they make another number for
 /// it, seal it, or lock parts of its file.
 pub(super) const OF_SHARED: [u32; 9] = [
