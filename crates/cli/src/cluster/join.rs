@@ -44,6 +44,16 @@ pub struct JoinArgs {
         requires = "cluster"
     )]
     pub hand_over: u64,
+    /// How long the others wait for this host when it does not answer, before they go on without it:
+    /// 1 to 3600. More where machines stand still for a while
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u64).range(1..=3600),
+        requires = "cluster"
+    )]
+    pub lease: u64,
 }
 
 /// How to join.
@@ -77,11 +87,12 @@ pub fn config(args: &JoinArgs, port: u16) -> Result<Option<Joining>> {
     let name = args.host_name.clone();
     let name = name.unwrap_or_else(farpage_member::host_name);
     let store = format!("cluster {} at {endpoint}", key.name());
-    let share = farpage_share::Config {
+    let mut share = farpage_share::Config {
         control: farpage_control::Config::new(endpoint, address, &name),
         key,
         listen: address,
     };
+    share.control.lease = Duration::from_secs(args.lease);
     Ok(Some(Joining { share, store }))
 }
 
