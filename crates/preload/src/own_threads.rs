@@ -15,7 +15,7 @@ use crate::{sandbox, signals, start};
 
 const OWN_MAX: usize = 256;
 /// How long a thread may take: it can be stopped, or wait where no signal arrives.
-const PATIENCE_NS: u64 = 1_000_000_000;
+const PATIENCE_NS: u64 = 10_000_000_000;
 const SI_QUEUE: i32 = -1;
 
 static OWN: [AtomicU32; OWN_MAX] = [const { AtomicU32::new(0) }; OWN_MAX];

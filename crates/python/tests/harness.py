@@ -1,7 +1,9 @@
 """A pytest plugin: every test starts alike, ends in time, and leaves nothing behind."""
 
+import contextlib
 import ctypes
 import faulthandler
+import fcntl
 import gc
 import os
 import re
@@ -16,7 +18,7 @@ from pathlib import Path
 import pytest
 import watcher
 
-LIMIT_S = os.environ.get("FARPAGE_TEST_LIMIT_S") or "600"
+LIMIT_S = os.environ.get("FARPAGE_TEST_LIMIT_S") or "1200"
 # Longest that a test waits for something. It only ends what hangs.
 PATIENCE_S = 120
 # Processes of Python's own that serve all tests of a run.
@@ -37,6 +39,26 @@ def until(condition, what):
             pytest.fail(f"gave up after {PATIENCE_S} s: {what() if callable(what) else what}")
         time.sleep(0.005)  # the only place where tests look again and again
     return found
+
+
+@contextlib.contextmanager
+def alone(what):
+    """Holds this machine's lock of that name, which tests in Rust take as well."""
+    path = f"/tmp/farpage-test-{what}"
+    while True:
+        with open(path, "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Whoever held it last has removed it.
+            try:
+                is_there = os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+            except FileNotFoundError:
+                is_there = False
+            if is_there:
+                try:
+                    yield
+                finally:
+                    os.unlink(path)
+                return
 
 
 def waits(pid):

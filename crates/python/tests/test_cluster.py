@@ -48,7 +48,7 @@ def started(tmp_path, monkeypatch, running):
         address = own_address(number)
         run = [COMMAND, "up", "--ram", "16M", "--spill", str(tmp_path), "--socket", path]
         run += ["--cluster", f"etcd://{store}:{port}/test", "--cluster-key", key]
-        run += ["--address", f"{address}:{free_port(address)}"]
+        run += ["--address", f"{address}:{free_port(address)}", "--lease", "60"]
         up = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
         running.append(up)
         assert "answers at" in up.stdout.readline()

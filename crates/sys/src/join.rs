@@ -13,8 +13,8 @@ use crate::{futex, process, syscall, time};
 
 /// The variable that makes glibc's dynamic linker load a library first.
 pub const PRELOAD: &[u8] = b"LD_PRELOAD=";
-/// How long a task waits for the supervisor to trace it.
-const PATIENCE_NS: u64 = 2_000_000_000;
+/// How long a task waits for a supervisor that lives to trace it.
+const PATIENCE_NS: u64 = 30_000_000_000;
 
 /// What the launcher writes into its copy of the agent's library. It finds the place by `mark`.
 #[repr(C)]

@@ -35,8 +35,8 @@ use crate::options::{Casualty, Prepared};
 use crate::program::Unusable;
 use tasks::Tasks;
 
-/// What a dead program held is taken back in much less time.
-const BURIED: Duration = Duration::from_secs(5);
+/// What a dead program held is taken back in much less time, unless the machine stands still.
+const BURIED: Duration = Duration::from_secs(60);
 
 /// The program, started.
 pub struct Running {

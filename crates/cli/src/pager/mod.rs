@@ -31,8 +31,8 @@ const LONG: Duration = Duration::from_secs(10);
 const FAILS: u32 = 5;
 /// A signal to all processes of a terminal comes to this one so late at most.
 const SIGNAL_COMES: Duration = Duration::from_millis(50);
-/// A program that was told to end has so much time.
-const ENDING: Duration = Duration::from_secs(5);
+/// A program that was told to end has so much time, as long as a container is given.
+const ENDING: Duration = Duration::from_secs(10);
 
 /// Programs that answer for memory: run one, or see how they do
 #[derive(Args, Debug)]

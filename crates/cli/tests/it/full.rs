@@ -81,9 +81,12 @@ impl Run {
         let said = std::fs::read_to_string(self.folder.path().join("said")).unwrap();
         assert!(got.status.success(), "{said}");
         assert!(got.stdout.ends_with(b"right\n"), "{said}");
-        assert_eq!(said.matches("paging space is full").count(), 1, "{said}");
         let stats = std::fs::read(self.folder.path().join("stats")).unwrap();
-        serde_json::from_slice(&stats).unwrap()
+        let stats: serde_json::Value = serde_json::from_slice(&stats).unwrap();
+        // Each time it is said once.
+        let times = said.matches("paging space is full").count();
+        assert!(times > 0 && stats["full_times"] == times, "{said}{stats}");
+        stats
     }
 }
 
@@ -96,7 +99,6 @@ fn who_needs_room_goes_on_when_there_is_another_paging_file() {
     let added = run.spill(&["add", more.to_str().unwrap()]);
     assert!(added.status.success(), "{added:?}");
     let stats = run.finishes();
-    assert_eq!(stats["full_times"], 1);
     assert!(stats["full_s"].as_f64().unwrap() > 0.1, "{stats}");
 }
 

@@ -71,12 +71,11 @@ fn when_paging_space_is_full_it_says_so_and_there_is_nothing_new_until_there_is_
     assert!(fill(&up, 10 << 20).wait().unwrap().success());
     drop(kept);
     let said = up.ends();
-    for part in [
-        "farpage: paging space is full, and",
-        "farpage: there is room again",
-    ] {
-        assert_eq!(said.matches(part).count(), 1, "{said}");
-    }
+    // The second program can come before all that the first one had is gone.
+    let count = |part: &str| said.matches(part).count();
+    let times = count("farpage: paging space is full, and");
+    assert!((1..=2).contains(&times), "{said}");
+    assert_eq!(count("farpage: there is room again"), times, "{said}");
     assert!(said.contains("cannot page in 'filled' at byte"), "{said}");
 }
 

@@ -159,7 +159,7 @@ fn a_pager_program_hears_the_signal_that_ends_it() {
     assert!(line(&mut up).contains("answers at"));
     // The signal is not lost when it comes before the program waits for it: a shell's would be.
     let program = "import signal; term = [signal.SIGTERM]; signal.pthread_sigmask(signal.SIG_BLOCK, term); \
-                   print('ready', flush=True); signal.sigwait(term); print('heard')";
+                   print('ready', flush=True); signal.sigwait(term); print('heard', flush=True)";
     let mut serve = farpage(&socket, &["pager", "serve", "python3", "-c", program]);
     assert_eq!(line(&mut serve), "ready\n");
     kill_process(Pid::from_child(&serve), Signal::TERM).unwrap();

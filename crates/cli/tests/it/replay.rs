@@ -143,21 +143,26 @@ fn what_was_recorded_is_there_before_it_is_wanted() {
     let turns = trace.runs.chunk_by(|a, b| a.0 == b.0).count();
     assert_eq!(turns, 8, "the order of both: {trace:?}");
 
-    let before = server.requests();
-    let replayed = start(folder, &["--replay", "trace"], &maps);
-    wait_for(&server, before, &["/x", "/y"], &trace);
-    let (said, errors, replayed) = finish(folder, replayed);
-    assert_eq!((said, sum(&replayed, "page_ins")), (want, 0), "{errors}");
-    assert!(
-        sum(&replayed, "ahead_bytes") >= 2 * 4 * 5 * 65536,
-        "{replayed:?}"
-    );
-    assert!(errors.contains("ahead of need; 0 page-ins"), "{errors}");
-    let asked = server.requests() - before;
-    assert!(
-        asked <= needed,
-        "{asked} requests, {needed} when they were needed"
-    );
+    // The last answer can be on its way when the reader wants it.
+    until("all is there before it is wanted", || {
+        let before = server.requests();
+        let replayed = start(folder, &["--replay", "trace"], &maps);
+        wait_for(&server, before, &["/x", "/y"], &trace);
+        let (said, errors, replayed) = finish(folder, replayed);
+        assert_eq!(said, want, "{errors}");
+        assert!(
+            sum(&replayed, "ahead_bytes") >= 2 * 4 * 5 * 65536,
+            "{replayed:?}"
+        );
+        let asked = server.requests() - before;
+        assert!(
+            asked <= needed,
+            "{asked} requests, {needed} when they were needed"
+        );
+        let is_none = sum(&replayed, "page_ins") == 0;
+        assert_eq!(errors.contains("ahead of need; 0 page-ins"), is_none);
+        is_none
+    });
 
     // Recorded again while it is replayed: the trace keeps what only the first run asked for.
     let before = server.requests();

@@ -83,7 +83,7 @@ impl Deaf {
                 Err(SendError::Ended(_)) => return answered,
                 Err(error) => panic!("{error}"),
             }
-            match port.receive(Some(Duration::from_secs(10))) {
+            match port.receive(Some(Duration::from_secs(20))) {
                 Ok(mut call) => drop(call.answer(answer()).unwrap()),
                 // It was ended before it noticed: all that comes now is what was on its way.
                 Err(_) => {

@@ -393,7 +393,7 @@ fn what_cannot_go_to_another_host_is_refused_and_names_are_one_ports() {
     // Who does not receive holds up whoever sends to it, and nobody else.
     does(&mut a, &["silent deaf"]);
     let sent: u32 = b.does("flood deaf").parse().unwrap();
-    assert!((10..100).contains(&sent), "{sent}");
+    assert!((1..100).contains(&sent), "{sent}");
     assert_eq!(b.does("add 2 2"), "4");
     assert_eq!(a.does(&format!("drain {sent}")), sent.to_string());
     does(&mut b, &["say 7", "leave"]);

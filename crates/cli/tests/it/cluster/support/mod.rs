@@ -6,6 +6,7 @@ pub mod history;
 mod locks;
 mod release;
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
@@ -378,6 +379,18 @@ impl Net {
         number
     }
 
+    /// Which cluster a host joins. A host that stands still on a busy machine stays in it.
+    fn cluster(&self) -> [OsString; 6] {
+        [
+            "--cluster".into(),
+            "etcd://10.79.0.1:2379/test".into(),
+            "--cluster-key".into(),
+            self.key().into(),
+            "--lease".into(),
+            "6".into(),
+        ]
+    }
+
     /// `farpage run --cluster` of a program at a host, which has its own /dev/shm, of next to nothing,
     /// and its own keys of System V.
     pub fn run(&self, number: u8, more: &[&str], program: &[&str]) -> Command {
@@ -386,8 +399,11 @@ impl Net {
         command.args(["--ipc", "--mount", "sh", "-c", own, "sh"]);
         command.args([env!("CARGO_BIN_EXE_farpage"), "run", "--ram", "64M"]);
         command.arg("--spill").arg(self.folder.path());
-        command.args(["--cluster", "etcd://10.79.0.1:2379/test", "--cluster-key"]);
-        command.arg(self.key()).args(more).arg("--").args(program);
+        command
+            .args(self.cluster())
+            .args(more)
+            .arg("--")
+            .args(program);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -419,9 +435,8 @@ impl Net {
             .args(["up", "--ram", "64M", "--socket"])
             .arg(&socket);
         command.arg("--spill").arg(self.folder.path());
-        command.args(["--cluster", "etcd://10.79.0.1:2379/test", "--cluster-key"]);
         command
-            .arg(self.key())
+            .args(self.cluster())
             .args(["--host-name", &format!("host{number}")]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = Started::new(&mut command);
@@ -547,7 +562,10 @@ impl Kernel {
         let mut errors = self.child.stderr.take().unwrap();
         errors.read_to_string(&mut said).unwrap();
         assert!(self.child.wait().unwrap().success(), "{said}");
-        without_progress(&said)
+        let is_said = |line: &&str| !line.starts_with("farpage: the cluster's store ");
+        let said = without_progress(&said);
+        // That it did not answer for a while.
+        said.split_inclusive('\n').filter(is_said).collect()
     }
 }
 
