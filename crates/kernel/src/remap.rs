@@ -100,43 +100,71 @@ impl Kernel {
         let map = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
         let to = if flags & MREMAP_FIXED != 0 {
             let fixed = map | mem::MAP_FIXED;
-            let nowhere = farpage_sys::file::Fd(-1);
-            // SAFETY: the program's own wish.
-            unsafe { self.mmap(target, new, region.prot, fixed, nowhere, 0) }?
+            self.replace(target, target + new, || {
+                let nowhere = farpage_sys::file::Fd(-1);
+                // SAFETY: the program's own wish.
+                unsafe { mem::map(target, new, region.prot, fixed, nowhere, 0) }
+            })?
         } else {
-            let to = self
-                .place(0, new, together(new), region.prot, map)
-                .ok_or(Errno::ENOMEM)?;
-            self.manage(to, to + new, region.prot);
-            to
+            self.place(0, new, together(new), region.prot, map)
+                .ok_or(Errno::ENOMEM)?
         };
         let kept = (end - at).min(new);
         // Linux moves no page between locked and other memory.
         let locked = self.unlock_for_move(at, end);
-        if let Err(errno) = self.carry_all(region, at, kept, to) {
-            self.lock_again(&locked, at, at);
-            // SAFETY: nothing was moved there.
-            unsafe { self.munmap(to, new) }?;
-            return Err(errno);
+        let rest = match self.carry_all(region, at, kept, (to, to + new)) {
+            Ok(rest) => rest,
+            Err(errno) => {
+                self.lock_again(&locked, at, at);
+                // SAFETY: nothing was moved there.
+                unsafe { self.munmap(to, new) }?;
+                return Err(errno);
+            }
+        };
+        if rest < end {
+            // What cannot be unmapped stays, without contents: the move itself is done.
+            // SAFETY: everything that counts was moved.
+            let _ = unsafe { self.munmap(rest, end - rest) };
         }
-        // What cannot be unmapped stays, without contents: the move itself is done.
-        // SAFETY: everything that counts was moved.
-        let _ = unsafe { self.munmap(at, end - at) };
         self.inherit_on_fork(region, to, to + new);
         self.lock_again(&locked, at, to);
         Ok(to)
     }
 
-    fn carry_all(&self, region: &Region, at: usize, bytes: usize, to: usize) -> Result<(), Errno> {
-        if self.is_active() && manageable(to, to + bytes) {
-            return self.carry(region, at, bytes, to);
+    /// Moves `bytes` bytes from `at` to the begin of memory that was mapped just now and is not managed yet.
+    /// Returns where the old place still begins: what is not there any more can be another thread's by now.
+    fn carry_all(
+        &self,
+        region: &Region,
+        at: usize,
+        bytes: usize,
+        (to, goal): (usize, usize),
+    ) -> Result<usize, Errno> {
+        let is_managed = manageable(to, goal);
+        let mut state = self.lock_settled(pages_of(at, at + bytes));
+        if self.is_active() && !is_managed {
+            drop(state);
+            self.carry_out(region, at, bytes, to)?;
+            return Ok(at);
+        }
+        // The lock is held until all is there. A thread that faults beside it, in a mapping that it continues,
+        // would bring in pages of it.
+        if is_managed {
+            let managed = self.manage_with(&mut state, to, goal, region.prot);
+            managed.map_err(|_| Errno::ENOMEM)?;
         }
         if self.is_active() {
-            return self.carry_out(region, at, bytes, to);
+            // Who has touched a target of the program's choice since it was mapped finds what is moved there.
+            // SAFETY: nothing of it is anybody's yet.
+            let _ = unsafe { mem::advise(to, goal - to, mem::MADV_DONTNEED) };
+            self.carry(&mut state, region, at, bytes, to)?;
+            return Ok(at);
         }
         let fixed = MREMAP_MAYMOVE | MREMAP_FIXED;
         // SAFETY: the target was mapped just now for this.
-        unsafe { mem::remap(at, bytes, bytes, fixed, to) }.map(drop)
+        unsafe { mem::remap(at, bytes, bytes, fixed, to) }?;
+        self.forget(&mut state, at, at + bytes);
+        Ok(at + bytes)
     }
 
     /// Copies to a place of the program's choice where no memory is managed.
@@ -152,12 +180,18 @@ impl Kernel {
         unsafe { mem::protect(to, bytes, region.prot) }
     }
 
-    /// Moves the pages of `from .. from + bytes` to `to`, where all are absent.
-    fn carry(&self, region: &Region, from: usize, bytes: usize, to: usize) -> Result<(), Errno> {
+    /// Moves the pages of `from .. from + bytes`, of which none is busy, to `to`, where all are absent.
+    fn carry(
+        &self,
+        state: &mut State,
+        region: &Region,
+        from: usize,
+        bytes: usize,
+        to: usize,
+    ) -> Result<(), Errno> {
         let (old, new) = (pages_of(from, from + bytes), pages_of(to, to + bytes));
-        let mut state = self.lock_settled(old);
-        self.take_granted(&mut state, from, from + bytes)?;
-        self.bring_all_back(&mut state, old);
+        self.take_granted(state, from, from + bytes)?;
+        self.bring_all_back(state, old);
         let source = &region.source;
         let (asked, start) = (object_pages(source, old), object_pages(source, new).start);
         if source.pager.rename(source.object, asked, start).is_err() {
@@ -193,8 +227,16 @@ impl Kernel {
         while done < bytes {
             // SAFETY: as above.
             let one = unsafe { self.uffd().move_pages(to + done, from + done, PAGE_BYTES) };
-            // One that was moved and not counted is there, where nothing was.
-            if !matches!(one.stopped, None | Some(Errno::EEXIST)) {
+            let is_moved = match one.stopped {
+                None => true,
+                // It was moved and not counted: it is there, where nothing was.
+                Some(Errno::EEXIST) => {
+                    let there = self.present(from + done, from + done + PAGE_BYTES);
+                    there.is_ok_and(|there| there.is_empty())
+                }
+                Some(_) => false,
+            };
+            if !is_moved {
                 // SAFETY: as above; a page that cannot be moved is copied.
                 let copied = unsafe { self.uffd().copy(to + done, from + done, PAGE_BYTES, false) };
                 if let Some(errno) = copied.stopped {

@@ -213,6 +213,23 @@ impl Kernel {
 
     /// Starts to manage memory that was just mapped.
     pub(crate) fn manage(&self, start: usize, end: usize, prot: u32) {
+        let managed = self.manage_with(&mut self.state.lock(), start, end, prot);
+        if let Err(errno) = managed {
+            self.say_unmanaged(start, end, errno);
+        }
+    }
+
+    /// The same with the lock held, for who has something to do before other threads find it managed.
+    ///
+    /// # Errors
+    /// When it is not managed.
+    pub(crate) fn manage_with(
+        &self,
+        state: &mut State,
+        start: usize,
+        end: usize,
+        prot: u32,
+    ) -> Result<(), Errno> {
         let region = Region {
             start,
             end,
@@ -222,25 +239,22 @@ impl Kernel {
             covered: false,
             file: None,
         };
-        let mut state = self.state.lock();
         state.regions.insert(region);
         if self.is_active()
             && let Err(errno) = self.register(start, end)
         {
             state.regions.remove(start, end);
-            drop(state);
             if errno != Errno::EBUSY {
                 // Else the shadow is another kernel's.
                 // SAFETY: this kernel's own, and nothing lies there.
                 let _ = unsafe { mem::unmap(shadow_of(start), end - start) };
             }
-            self.say_unmanaged(start, end, errno);
-            return;
+            return Err(errno);
         }
-        drop(state);
         if prot & mem::PROT_WRITE != 0 {
             self.account.demand((end - start) as i64);
         }
+        Ok(())
     }
 
     /// It stays with Linux: better unmanaged than lost.
@@ -254,7 +268,7 @@ impl Kernel {
 
     /// Makes `call`, which unmaps `start .. end` or maps over it. Whatever is managed there is gone
     /// when it succeeds, and as it was when it fails.
-    fn replace<T>(
+    pub(crate) fn replace<T>(
         &self,
         start: usize,
         end: usize,

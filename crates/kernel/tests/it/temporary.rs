@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use farpage_kernel::Kernel;
 use farpage_sys::mem;
 
-use crate::support::{Store, activate, dormant_of, kernel, map, mixed, words};
+use crate::support::{Store, activate, dormant, dormant_of, kernel, map, mixed, words};
 
 fn fill_and_check(clean: bool) {
     let kernel = kernel(16 << 20, clean);
@@ -136,6 +137,75 @@ fn moved_memory_keeps_its_contents() {
         let want = if i < bytes / 8 { mixed(i as u64) } else { 0 };
         assert_eq!(*word, want, "word {i}");
     }
+}
+
+/// Threads that map, move and unmap blocks of odd sizes, which come to lie side by side: what one uses is
+/// no matter to the others.
+fn move_beside_others(kernel: &'static Kernel) {
+    const BLOCKS: usize = 60;
+    const GROWN: usize = 784 << 10;
+    let number = |thread: u64, block: usize, page: usize| {
+        mixed(thread << 40 | (block as u64) << 20 | page as u64)
+    };
+    let work = |thread: u64, is_fixed: bool| {
+        let mut blocks: Vec<(usize, usize)> = (0..BLOCKS)
+            .map(|block| {
+                let bytes = (132 << 10) + block * 2 * 4096;
+                let at = map(kernel, bytes);
+                for (page, words) in words(at, bytes).chunks_mut(512).enumerate() {
+                    words[0] = number(thread, block, page);
+                }
+                (at, bytes)
+            })
+            .collect();
+        let check = |block: usize, at: usize, kept: usize, bytes: usize| {
+            for (page, words) in words(at, bytes).chunks(512).enumerate() {
+                let want = match page < kept / 4096 {
+                    true => number(thread, block, page),
+                    false => 0,
+                };
+                assert_eq!(words[0], want, "page {page} of block {block}");
+            }
+        };
+        for (block, place) in blocks.iter_mut().enumerate().skip(1).step_by(2) {
+            let (at, kept) = *place;
+            let (flags, target) = match is_fixed {
+                // Over memory that is used.
+                true => (3, map(kernel, GROWN)),
+                false => (1, 0),
+            };
+            if is_fixed {
+                words(target, GROWN).fill(7);
+            }
+            // SAFETY: the old range is not used any more, and the target is this thread's.
+            let to = unsafe { kernel.mremap(at, kept, GROWN, flags, target) }.expect("moved");
+            check(block, to, kept, GROWN);
+            *place = (to, GROWN);
+        }
+        for (block, (at, bytes)) in blocks.into_iter().enumerate() {
+            let kept = (132 << 10) + block * 2 * 4096;
+            check(block, at, kept, bytes);
+            // SAFETY: nobody uses it any more.
+            unsafe { kernel.munmap(at, bytes) }.expect("unmapped");
+        }
+    };
+    for round in 0..6 {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                scope.spawn(move || work(thread + 4 * round, round % 2 == 1));
+            }
+        });
+    }
+}
+
+#[test]
+fn memory_that_moves_beside_memory_that_is_used_keeps_its_contents() {
+    move_beside_others(kernel(16 << 20, true));
+}
+
+#[test]
+fn so_does_memory_that_is_not_paged_yet() {
+    move_beside_others(dormant(16 << 20, true));
 }
 
 #[test]
