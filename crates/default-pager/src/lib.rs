@@ -43,7 +43,7 @@ use crate::drain::Drain;
 use crate::files::Files;
 use crate::gauges::Gauges;
 use crate::location::At;
-use crate::page_in::{Demand, Reader};
+use crate::page_in::{Demand, Giving, Reader};
 use crate::page_out::{CHUNK_PAGES, Chunk, Writer};
 use crate::plan::Wanted;
 use crate::pool::Pool;
@@ -182,7 +182,7 @@ impl Pager for DefaultPager {
             stride,
             pages: buffer.len() / PAGE_BYTES,
         };
-        self.supply(wanted, Access::Read, Demand::None, buffer)
+        self.supply(wanted, Giving::Memory, Demand::None, buffer)
     }
 
     fn is_at_hand(&self, object: ObjectId, page: PageIndex) -> bool {

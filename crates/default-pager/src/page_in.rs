@@ -34,6 +34,16 @@ pub(crate) enum Demand {
     None,
 }
 
+/// What the pager has no more, once it has supplied it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Giving {
+    /// It keeps all.
+    Nothing,
+    /// What was in the compressed tier.
+    Memory,
+    All,
+}
+
 /// What one request needs.
 pub(crate) struct Reader {
     bounce: Buffer,
@@ -66,7 +76,11 @@ impl Wanted {
 impl DefaultPager {
     pub(crate) fn request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
         let mut wanted = Wanted::of(&request);
-        let access = request.access();
+        let giving = match request.access() {
+            _ if request.is_copied() => Giving::Nothing,
+            Access::Write => Giving::All,
+            Access::Read => Giving::Memory,
+        };
         let demand = match request.is_ahead_of_need() {
             true => Demand::None,
             false => Demand::Fault,
@@ -75,19 +89,14 @@ impl DefaultPager {
             // The thread goes on while the others are read.
             wanted.pages = wanted.pages.min(request.needed() as usize + AT_FIRST_PAGES);
         }
-        if request.is_copied() {
-            return self
-                .copy_out(request)
-                .map(|pages| Supplied::clean(pages as u64));
-        }
-        self.supply(wanted, access, demand, request.buffer())
+        self.supply(wanted, giving, demand, request.buffer())
     }
 
     /// Puts the first of the pages that are wanted into `buffer`.
     pub(crate) fn supply(
         &self,
         wanted: Wanted,
-        access: Access,
+        giving: Giving,
         demand: Demand,
         buffer: &mut [u8],
     ) -> Result<Supplied, PagerError> {
@@ -99,7 +108,11 @@ impl DefaultPager {
         let began = is_timed.then(time::now_ns);
         let read = self.read(&run, &mut buffer[..run.count * PAGE_BYTES]);
         let took = began.map(|began| time::now_ns() - began);
-        let gives = memory || access == Access::Write;
+        let gives = match giving {
+            Giving::Nothing => false,
+            Giving::Memory => memory,
+            Giving::All => true,
+        };
         let given = match (&read, gives) {
             (Ok(count), true) => *count,
             _ => 0,

@@ -374,18 +374,9 @@ impl Kept {
 
 impl Pager for Manager {
     fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
-        let (object, pages) = (request.object(), request.pages());
-        let (needed, access) = (request.needed(), request.access());
-        let is_copied = request.is_copied();
-        let buffer = request.buffer();
         let supplied = self.alive(|kept| {
             for member in kept.all() {
-                let request = DataRequest::new(object, pages, needed, access, buffer);
-                let request = match is_copied {
-                    true => request.copied(),
-                    false => request,
-                };
-                let supplied = member.keeper().data_request(request);
+                let supplied = member.keeper().data_request(request.anew());
                 if supplied != Err(PagerError::Unavailable) {
                     return (member.clone(), supplied);
                 }

@@ -213,6 +213,15 @@ impl<'a> DataRequest<'a> {
         }
     }
 
+    /// The same request, to ask another pager. It cannot be answered later.
+    pub fn anew(&mut self) -> DataRequest<'_> {
+        DataRequest {
+            buffer: &mut *self.buffer,
+            later: None,
+            ..*self
+        }
+    }
+
     /// The pager is to keep its own copy, if it can: then what it supplies is not precious.
     pub fn copied(self) -> Self {
         Self {

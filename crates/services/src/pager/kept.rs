@@ -71,12 +71,8 @@ impl Outside {
         };
         if supplied.precious {
             // It is one that gives all away. Without room for it there memory has the only copy again.
-            let pages = run.iter().zip(request.buffer().as_chunks::<PAGE_BYTES>().0);
-            let back: Vec<PageOut<'_>> = pages
-                .take(supplied.pages as usize)
-                .map(|(page, bytes)| PageOut { page, bytes })
-                .collect();
-            supplied.precious = self.paging_space.data_write(object, &back).is_err();
+            let given = &request.buffer()[..supplied.pages as usize * PAGE_BYTES];
+            supplied.precious = self.take_back(object, run.start, given).is_err();
             if supplied.precious {
                 let end = run.start.0 + supplied.pages;
                 let pages = PageRange::new(run.start.0, end);
@@ -238,6 +234,23 @@ impl Outside {
         Some((id, pages))
     }
 
+    /// Paging space has given pages away, which it is to keep.
+    fn take_back(
+        &self,
+        object: ObjectId,
+        first: PageIndex,
+        contents: &[u8],
+    ) -> Result<(), PagerError> {
+        let pages = (first.0..).zip(contents.as_chunks::<PAGE_BYTES>().0);
+        let pages: Vec<PageOut<'_>> = pages
+            .map(|(page, bytes)| PageOut {
+                page: PageIndex(page),
+                bytes,
+            })
+            .collect();
+        self.paging_space.data_write(object, &pages)
+    }
+
     /// What paging space has of kept pages; it has them still after that.
     fn read_kept(&self, object: ObjectId, pages: PageRange) -> Result<Vec<u8>, PagerError> {
         let mut contents = vec![0; pages.bytes() as usize];
@@ -254,16 +267,9 @@ impl Outside {
             }
             if supplied.precious {
                 let end = begin + supplied.pages as usize * PAGE_BYTES;
-                let parts = contents[begin..end].as_chunks::<PAGE_BYTES>().0;
-                let parts = parts.iter().zip(at..);
-                let back: Vec<PageOut<'_>> = parts
-                    .map(|(bytes, page)| PageOut {
-                        page: PageIndex(page),
-                        bytes,
-                    })
-                    .collect();
+                let given = &contents[begin..end];
                 // It had them a moment ago: there is room, or will be.
-                while self.paging_space.data_write(object, &back).is_err() {
+                while self.take_back(object, PageIndex(at), given).is_err() {
                     std::thread::sleep(TAKING);
                 }
             }
