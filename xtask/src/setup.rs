@@ -70,6 +70,8 @@ const NEEDS: &[(Probe, &str, &[Part])] = {
         (Probe::Program("setpriv"), "util-linux", &[Short, Corpus]),
         // Stacks of what hangs.
         (Probe::Program("eu-stack"), "elfutils", ALL),
+        (Probe::Program("strace"), "strace", SHORT),
+        (Probe::Program("gdb"), "gdb", SHORT),
         // A file system that makes clones.
         (Probe::Program("mkfs.xfs"), "xfsprogs", SHORT),
         // A file system whose disk fails.

@@ -14,7 +14,7 @@ use crate::trace::TraceRing;
 /// First word of a control block.
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"farpage\0");
 /// Layout version; a mismatch is refused.
-pub const CONTROL_VERSION: u32 = 6;
+pub const CONTROL_VERSION: u32 = 7;
 /// Processes that one tree can have at a time with accounts of their own.
 pub const TASKS_MAX: usize = 4096;
 /// Paging files of one tree, over its whole life.
@@ -326,6 +326,8 @@ pub struct Control {
     pub inject_requests: AtomicU32,
     /// One more than the highest slot ever claimed: only slots below are looked at.
     pub tasks_high: AtomicU32,
+    /// Filters of system calls that the supervisor is subject to itself.
+    pub filters: AtomicU32,
     /// Inode of the supervisor's process-id namespace: elsewhere ids mean other processes.
     pub pid_namespace: AtomicU64,
     /// `CLOCK_MONOTONIC` nanoseconds at the start.

@@ -11,8 +11,8 @@ use std::process::Command;
 use anyhow::{Result, bail};
 use farpage_sys::seccomp::GATE_ADDRESS;
 
+use crate::launch;
 use crate::options::RunOptions;
-use crate::program::Unusable;
 
 /// True in a process of a run.
 pub fn is_inside() -> bool {
@@ -51,7 +51,5 @@ pub fn run(options: &RunOptions) -> Result<std::convert::Infallible> {
         .arg0(name)
         .args(options.args.iter().skip(1))
         .exec();
-    let shown = options.program.display();
-    let told = format!("cannot run '{shown}': cannot execute it: {failed}");
-    Err(Unusable::NotExecutable(told).into())
+    Err(launch::cannot_execute(&options.program, &failed).into())
 }

@@ -159,11 +159,12 @@ fn ram(args: &MemoryArgs, limit: &MemoryLimit) -> Result<u64> {
         Some(text) => (Size::parse("--ram", text)?, format!("--ram {text}")),
         None => (Size::Percent(80.0), "the default --ram of 80%".to_string()),
     };
-    let bytes = whole_pages(size.of(limit.bytes()));
+    let given = size.of(limit.bytes());
+    let bytes = whole_pages(given);
     if bytes < RAM_MIN_BYTES {
         bail!(
             "cannot run with {shown}: {} is below the minimum of {}; give --ram 16M or more",
-            human(bytes),
+            human(given),
             human(RAM_MIN_BYTES)
         );
     }

@@ -220,10 +220,7 @@ impl Kernel {
     fn take_back(&self, state: &mut State, pages: PageRange) -> u64 {
         let (start, end) = (address_of(pages.start.0), address_of(pages.end.0));
         if let Err(errno) = self.register(start, end) {
-            self.kill(
-                format_args!("cannot take {start:#x} back ({errno})"),
-                PagerError::Dead,
-            );
+            self.end_for(format_args!("cannot take {start:#x} back"), errno);
         }
         let mut present = [0u64; 8];
         let first = pages.start.0;
@@ -234,10 +231,7 @@ impl Kernel {
             }
         });
         if let Err(errno) = scanned {
-            self.kill(
-                format_args!("the pagemap cannot be read ({errno})"),
-                PagerError::Dead,
-            );
+            self.end_for(format_args!("the pagemap cannot be read"), errno);
         }
         let there = |page: PageIndex| {
             let at = (page.0 - first) as usize;

@@ -290,12 +290,9 @@ impl Kernel {
             match progress.stopped {
                 None => {}
                 Some(Errno::EEXIST) => self.wake(address_of(page.0), PAGE_BYTES),
-                Some(errno) => self.kill(
-                    format_args!(
-                        "cannot fill the memory at {:#x} ({errno})",
-                        address_of(page.0)
-                    ),
-                    PagerError::Dead,
+                Some(errno) => self.end_for(
+                    format_args!("cannot fill the memory at {:#x}", address_of(page.0)),
+                    errno,
                 ),
             }
         }
@@ -386,9 +383,9 @@ impl Kernel {
                 // SAFETY: the copy in the program is the one that counts now.
                 unsafe { crate::kernel::drop_shadow(at, PAGE_BYTES) }
             }
-            Some(errno) => self.kill(
-                format_args!("cannot give back the memory at {at:#x} ({errno})"),
-                PagerError::Dead,
+            Some(errno) => self.end_for(
+                format_args!("cannot give back the memory at {at:#x}"),
+                errno,
             ),
         }
     }
@@ -398,9 +395,9 @@ impl Kernel {
         // SAFETY: the page is being paged out from its shadow, which stays until that ends.
         let copied = unsafe { self.uffd_at(at).copy(at, shadow_of(at), PAGE_BYTES, true) };
         if let Some(errno) = copied.stopped {
-            self.kill(
-                format_args!("cannot give back the memory at {at:#x} ({errno})"),
-                PagerError::Dead,
+            self.end_for(
+                format_args!("cannot give back the memory at {at:#x}"),
+                errno,
             );
         }
         self.account.charge_anyway(1);
@@ -416,10 +413,7 @@ impl Kernel {
         let (at, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
         // SAFETY: the pages are registered; that they become dirty is told right below.
         if let Err(errno) = unsafe { self.uffd_at(at).protect(at, bytes, false) } {
-            self.kill(
-                format_args!("cannot let {at:#x} be written ({errno})"),
-                PagerError::Dead,
-            );
+            self.end_for(format_args!("cannot let {at:#x} be written"), errno);
         }
         state.pages.dirtied(pages);
         if source.temporary {

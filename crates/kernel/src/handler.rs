@@ -87,6 +87,11 @@ impl Kernel {
         self.handlers.load(Ordering::Acquire) < HANDLERS_MAX && self.watches.wants_another()
     }
 
+    /// True when a handler was started, or is about to be.
+    pub fn has_handler(&self) -> bool {
+        self.handlers.load(Ordering::Acquire) > 0
+    }
+
     /// If another handler would help, the page-out thread makes it: a handler is in a hurry.
     fn have_handler_made(&self) {
         if self.wants_handler() {
@@ -101,8 +106,7 @@ impl Kernel {
     }
 
     /// A handler that was counted could not be started after all.
-    #[cfg(feature = "std")]
-    pub(crate) fn handler_did_not_start(&self) {
+    pub fn handler_did_not_start(&self) {
         self.handlers.fetch_sub(1, Ordering::AcqRel);
         self.watches.comes_not();
     }
@@ -130,10 +134,7 @@ impl Kernel {
         let uffd = self.uffd();
         let faults = match self.watches.idle(|| uffd.faults::<1>()) {
             Ok(faults) => faults,
-            Err(errno) => self.kill(
-                format_args!("userfaultfd cannot be read ({errno})"),
-                PagerError::Dead,
-            ),
+            Err(errno) => self.end_for(format_args!("userfaultfd cannot be read"), errno),
         };
         for fault in faults.as_slice() {
             // Read while the thread waits, and acted on when it runs again.

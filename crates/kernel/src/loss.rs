@@ -4,7 +4,7 @@ use core::fmt::Write;
 
 use farpage_abi::{Death, PAGE_BYTES, PageIndex};
 use farpage_pagers::PagerError;
-use farpage_sys::{file, process};
+use farpage_sys::{Errno, file, process};
 
 use crate::kernel::{Kernel, OnLoss};
 use crate::regions::{Source, address_of};
@@ -73,10 +73,27 @@ impl Kernel {
         self.say(format_args!(
             "{what}: {error}; process {pid} is killed; {remedy}"
         ));
-        self.account
-            .task()
-            .death
-            .store(death as u32, core::sync::atomic::Ordering::Release);
+        self.die(death)
+    }
+
+    /// Ends the process: Linux refuses what cannot be done without.
+    pub(crate) fn end_for(&self, what: core::fmt::Arguments<'_>, errno: Errno) -> ! {
+        let (pid, remedy) = (
+            process::id(),
+            match errno {
+                Errno::ENOMEM => "raise vm.max_map_count, or give the machine more memory",
+                _ => "this is a bug in farpage",
+            },
+        );
+        self.say(format_args!(
+            "{what}: {errno}; process {pid} is killed; {remedy}"
+        ));
+        self.die(Death::Told)
+    }
+
+    fn die(&self, death: Death) -> ! {
+        let cause = &self.account.task().death;
+        cause.store(death as u32, core::sync::atomic::Ordering::Release);
         process::die()
     }
 

@@ -58,6 +58,7 @@ impl Kernel {
             start,
             end: start + bytes,
             prot,
+            key: 0,
             on_fork: OnFork {
                 wiped: false,
                 left_out: true,

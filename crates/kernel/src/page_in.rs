@@ -171,10 +171,7 @@ impl Kernel {
             };
             if let Some(errno) = one.stopped {
                 let at = to + done;
-                self.kill(
-                    format_args!("cannot page in at {at:#x} ({errno})"),
-                    PagerError::Dead,
-                );
+                self.end_for(format_args!("cannot page in at {at:#x}"), errno);
             }
             done += PAGE_BYTES;
         }

@@ -42,6 +42,8 @@ pub struct Region {
     pub end: usize,
     /// Protection as the program set it.
     pub prot: u32,
+    /// Protection key, 0 for none.
+    pub key: i32,
     /// What a child gets of it.
     pub on_fork: OnFork,
     /// Who answers.
@@ -83,6 +85,7 @@ impl Region {
     fn continues(&self, next: &Self) -> bool {
         self.end == next.start
             && self.prot == next.prot
+            && self.key == next.key
             && self.on_fork == next.on_fork
             && self.covered == next.covered
             && self.file == next.file
@@ -313,6 +316,7 @@ mod tests {
             start,
             end,
             prot,
+            key: 0,
             on_fork: OnFork::default(),
             source,
             covered: false,

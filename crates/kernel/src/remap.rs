@@ -2,7 +2,6 @@
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_object::State as PageState;
-use farpage_pagers::PagerError;
 use farpage_sys::linux::general::{MREMAP_FIXED, MREMAP_MAYMOVE};
 use farpage_sys::{Errno, mem};
 
@@ -11,6 +10,28 @@ use crate::layout::manageable;
 use crate::page_in::object_pages;
 use crate::regions::{Region, address_of, pages_of};
 use crate::space::{end_of, together, whole_pages};
+
+const OPEN: u32 = mem::PROT_READ | mem::PROT_WRITE;
+
+/// Protects memory as a region.
+///
+/// # Safety
+/// As for [`mem::protect`].
+unsafe fn protect(region: &Region, start: usize, end: usize) -> Result<(), Errno> {
+    let key = if region.key == 0 { -1 } else { region.key };
+    // SAFETY: forwarded.
+    unsafe { mem::protect_by_key(start, end - start, region.prot, key) }
+}
+
+/// Lets memory that is protected as a region be read and written.
+///
+/// # Safety
+/// As for [`mem::protect`].
+unsafe fn open(region: &Region, start: usize, end: usize) -> Result<(), Errno> {
+    let key = if region.key == 0 { -1 } else { 0 };
+    // SAFETY: forwarded.
+    unsafe { mem::protect_by_key(start, end - start, OPEN, key) }
+}
 
 impl Kernel {
     /// `mremap(2)`.
@@ -28,16 +49,24 @@ impl Kernel {
         flags: u32,
         target: usize,
     ) -> Result<usize, Errno> {
-        let end = end_of(at, old)?;
         let new = whole_pages(new)?;
-        let region = {
+        let (region, is_none) = {
             let state = self.state.lock();
-            state.regions.find(at).cloned()
+            let mut inside = state.regions.within(at, at.saturating_add(old));
+            (state.regions.find(at).cloned(), inside.next().is_none())
         };
         let Some(region) = region else {
             // SAFETY: the program's own call.
-            return unsafe { mem::remap(at, old, new, flags, target) };
+            let map = || unsafe { mem::remap(at, old, new, flags, target) };
+            return match flags & MREMAP_FIXED != 0 {
+                true if is_none => self.replace(target, end_of(target, new)?, map),
+                // Several mappings at a time, of which some are managed.
+                true => Err(Errno::EFAULT),
+                false if new < old => self.replace(at + new, end_of(at, old)?, map),
+                false => map(),
+            };
         };
+        let end = end_of(at, old)?;
         if end > region.end {
             return Err(Errno::EFAULT);
         }
@@ -83,7 +112,7 @@ impl Kernel {
         }
         let grown = self.take_place(end, new_end - end, region.prot, flags);
         if grown.is_ok() {
-            self.manage(end, new_end, region.prot);
+            self.manage(end, new_end, region.prot, region.key);
             self.inherit_on_fork(region, end, new_end);
         }
         grown.is_ok()
@@ -98,7 +127,8 @@ impl Kernel {
         target: usize,
     ) -> Result<usize, Errno> {
         let map = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
-        let to = if flags & MREMAP_FIXED != 0 {
+        let is_fixed = flags & MREMAP_FIXED != 0;
+        let to = if is_fixed {
             let fixed = map | mem::MAP_FIXED;
             self.replace(target, target + new, || {
                 let nowhere = farpage_sys::file::Fd(-1);
@@ -112,7 +142,7 @@ impl Kernel {
         let kept = (end - at).min(new);
         // Linux moves no page between locked and other memory.
         let locked = self.unlock_for_move(at, end);
-        let rest = match self.carry_all(region, at, kept, (to, to + new)) {
+        let rest = match self.carry_all(region, at, kept, (to, to + new), is_fixed) {
             Ok(rest) => rest,
             Err(errno) => {
                 self.lock_again(&locked, at, at);
@@ -139,24 +169,30 @@ impl Kernel {
         at: usize,
         bytes: usize,
         (to, goal): (usize, usize),
+        is_fixed: bool,
     ) -> Result<usize, Errno> {
         let is_managed = manageable(to, goal);
         let mut state = self.lock_settled(pages_of(at, at + bytes));
+        // The lock is held until all is there. A thread that faults beside it, in a mapping that it continues,
+        // would bring in pages of it.
+        if is_managed {
+            let managed = self.manage_with(&mut state, to, goal, region.prot, region.key);
+            managed.map_err(|_| Errno::ENOMEM)?;
+        } else {
+            // SAFETY: mapped just now for this.
+            unsafe { protect(region, to, goal) }?;
+        }
         if self.is_active() && !is_managed {
             drop(state);
             self.carry_out(region, at, bytes, to)?;
             return Ok(at);
         }
-        // The lock is held until all is there. A thread that faults beside it, in a mapping that it continues,
-        // would bring in pages of it.
-        if is_managed {
-            let managed = self.manage_with(&mut state, to, goal, region.prot);
-            managed.map_err(|_| Errno::ENOMEM)?;
-        }
         if self.is_active() {
-            // Who has touched a target of the program's choice since it was mapped finds what is moved there.
-            // SAFETY: nothing of it is anybody's yet.
-            let _ = unsafe { mem::advise(to, goal - to, mem::MADV_DONTNEED) };
+            if is_fixed {
+                // Who has touched a target of the program's choice since it was mapped finds what is moved there.
+                // SAFETY: nothing of it is anybody's yet.
+                let _ = unsafe { mem::advise(to, goal - to, mem::MADV_DONTNEED) };
+            }
             self.carry(&mut state, region, at, bytes, to)?;
             return Ok(at);
         }
@@ -169,19 +205,51 @@ impl Kernel {
 
     /// Copies to a place of the program's choice where no memory is managed.
     fn carry_out(&self, region: &Region, at: usize, bytes: usize, to: usize) -> Result<(), Errno> {
-        let open = mem::PROT_READ | mem::PROT_WRITE;
+        let key = if region.key == 0 { -1 } else { 0 };
         // SAFETY: the program gives this range up.
-        unsafe { self.mprotect(at, bytes, open) }?;
+        unsafe { self.mprotect(at, bytes, OPEN, key) }?;
         // SAFETY: mapped just now for this.
-        unsafe { mem::protect(to, bytes, open) }?;
+        unsafe { open(region, to, to + bytes) }?;
         // SAFETY: both are mapped and readable and writable, and do not overlap.
         unsafe { core::ptr::copy_nonoverlapping(at as *const u8, to as *mut u8, bytes) };
         // SAFETY: as the program has it.
-        unsafe { mem::protect(to, bytes, region.prot) }
+        unsafe { protect(region, to, to + bytes) }
     }
 
-    /// Moves the pages of `from .. from + bytes`, of which none is busy, to `to`, where all are absent.
+    /// Moves the pages of `from .. from + bytes`, of which none is busy, to `to`, where all are absent. Linux moves
+    /// and copies nothing that may not be read and written: meanwhile both may be.
     fn carry(
+        &self,
+        state: &mut State,
+        region: &Region,
+        from: usize,
+        bytes: usize,
+        to: usize,
+    ) -> Result<(), Errno> {
+        let (end, goal) = (from + bytes, to + bytes);
+        let is_open = region.prot & OPEN == OPEN && region.key == 0;
+        if is_open {
+            return self.carry_pages(state, region, from, bytes, to);
+        }
+        // SAFETY: the program gives the one up, and does not know the other yet.
+        let opened = unsafe { open(region, to, goal).and_then(|()| open(region, from, end)) };
+        let carried = opened.and_then(|()| self.carry_pages(state, region, from, bytes, to));
+        if carried.is_err() {
+            // SAFETY: as the program had it.
+            let _ = unsafe { protect(region, from, end) };
+        }
+        // SAFETY: as the program has it.
+        let protected = unsafe { protect(region, to, goal) };
+        carried?;
+        // Nobody could be told now: what was moved is not there any more.
+        protected.unwrap_or_else(|errno| {
+            let what = format_args!("cannot protect the memory at {to:#x} again");
+            self.end_for(what, errno)
+        });
+        Ok(())
+    }
+
+    fn carry_pages(
         &self,
         state: &mut State,
         region: &Region,
@@ -240,8 +308,8 @@ impl Kernel {
                 // SAFETY: as above; a page that cannot be moved is copied.
                 let copied = unsafe { self.uffd().copy(to + done, from + done, PAGE_BYTES, false) };
                 if let Some(errno) = copied.stopped {
-                    let what = format_args!("cannot move the memory at {from:#x} ({errno})");
-                    self.kill(what, PagerError::Dead);
+                    let what = format_args!("cannot move the memory at {from:#x}");
+                    self.end_for(what, errno)
                 }
             }
             done += PAGE_BYTES;

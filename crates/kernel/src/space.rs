@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::State as PageState;
 use farpage_sys::file::Fd;
+use farpage_sys::limits::{self, Resource};
 use farpage_sys::linux::general::{
     MAP_GROWSDOWN, MAP_HUGETLB, MAP_LOCKED, MAP_POPULATE, MAP_STACK,
 };
@@ -126,7 +127,7 @@ impl Kernel {
                 None => return plain(flags),
             }
         };
-        self.manage(start, start + length, prot);
+        self.manage(start, start + length, prot, 0);
         if flags & MAP_LOCKED != 0 {
             // SAFETY: mapped just now.
             if let Err(errno) = unsafe { self.mlock(start, length, 0) } {
@@ -212,8 +213,8 @@ impl Kernel {
     }
 
     /// Starts to manage memory that was just mapped.
-    pub(crate) fn manage(&self, start: usize, end: usize, prot: u32) {
-        let managed = self.manage_with(&mut self.state.lock(), start, end, prot);
+    pub(crate) fn manage(&self, start: usize, end: usize, prot: u32, key: i32) {
+        let managed = self.manage_with(&mut self.state.lock(), start, end, prot, key);
         if let Err(errno) = managed {
             self.say_unmanaged(start, end, errno);
         }
@@ -229,22 +230,31 @@ impl Kernel {
         start: usize,
         end: usize,
         prot: u32,
+        key: i32,
     ) -> Result<(), Errno> {
         let region = Region {
             start,
             end,
             prot,
+            key,
             on_fork: OnFork::default(),
             source: self.temporary.clone(),
             covered: false,
             file: None,
         };
         state.regions.insert(region);
-        if self.is_active()
-            && let Err(errno) = self.register(start, end)
-        {
+        let keyed = match key {
+            0 => Ok(()),
+            // SAFETY: mapped just now with this protection.
+            key => unsafe { mem::protect_by_key(start, end - start, prot, key) },
+        };
+        let managed = match self.is_active() {
+            true => keyed.and_then(|()| self.register(start, end)),
+            false => keyed,
+        };
+        if let Err(errno) = managed {
             state.regions.remove(start, end);
-            if errno != Errno::EBUSY {
+            if self.is_active() && errno != Errno::EBUSY {
                 // Else the shadow is another kernel's.
                 // SAFETY: this kernel's own, and nothing lies there.
                 let _ = unsafe { mem::unmap(shadow_of(start), end - start) };
@@ -259,16 +269,26 @@ impl Kernel {
 
     /// It stays with Linux: better unmanaged than lost.
     fn say_unmanaged(&self, start: usize, end: usize, errno: Errno) {
+        let has_limit = || limits::get(Resource::Data).is_ok_and(|limit| limit.now != u64::MAX);
+        let remedy = match errno {
+            Errno::ENOMEM if has_limit() => {
+                "raise the limit on data (ulimit -d), which counts managed memory twice"
+            }
+            Errno::ENOMEM => "raise vm.max_map_count",
+            _ => "this is a bug in farpage",
+        };
         self.say(format_args!(
-            "cannot manage {} bytes at {start:#x} ({errno}): they stay in memory; raise \
-             vm.max_map_count if this is ENOMEM",
+            "cannot manage {} bytes at {start:#x} ({errno}): they stay in memory; {remedy}",
             end - start
         ));
     }
 
     /// Makes `call`, which unmaps `start .. end` or maps over it. Whatever is managed there is gone
     /// when it succeeds, and as it was when it fails.
-    pub(crate) fn replace<T>(
+    ///
+    /// # Errors
+    /// As the call.
+    pub fn replace<T>(
         &self,
         start: usize,
         end: usize,
@@ -363,31 +383,62 @@ impl Kernel {
         Ok(())
     }
 
-    /// `mprotect(2)`.
+    /// `mprotect(2)` and `pkey_mprotect(2)`; `key` is -1 when it stays as it is.
     ///
     /// # Safety
     /// As the call that the program made.
     ///
     /// # Errors
-    /// As `mprotect(2)`.
-    pub unsafe fn mprotect(&self, at: usize, bytes: usize, prot: u32) -> Result<(), Errno> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        let end = end_of(at, bytes)?;
-        let mut state = self.state.lock();
+    /// As `pkey_mprotect(2)`.
+    pub unsafe fn mprotect(
+        &self,
+        at: usize,
+        bytes: usize,
+        prot: u32,
+        key: i32,
+    ) -> Result<(), Errno> {
         // SAFETY: the program's own call.
-        unsafe { mem::protect(at, bytes, prot) }?;
+        let protect =
+            |from: usize, bytes: usize| unsafe { mem::protect_by_key(from, bytes, prot, key) };
+        let Ok(end) = end_of(at, bytes) else {
+            return protect(at, bytes);
+        };
+        let mut state = self.state.lock();
+        let done = protect(at, bytes);
+        let changed = match done {
+            Ok(()) => end,
+            // Linux goes from mapping to mapping, and leaves changed what it has changed.
+            Err(_) => {
+                let parts: alloc::vec::Vec<Region> = state.regions.within(at, end).collect();
+                let edges = parts.iter().flat_map(|part| [part.start, part.end]);
+                let mut from = at;
+                for to in edges.chain([end]).filter(|to| *to > at) {
+                    if from < to && protect(from, to - from).is_err() {
+                        break;
+                    }
+                    from = to;
+                }
+                from
+            }
+        };
+        if changed == at {
+            return done;
+        }
         let mut demand = 0;
-        for part in state.regions.within(at, end) {
+        for part in state.regions.within(at, changed) {
             let bytes = (part.end - part.start) as i64;
             demand += bytes * i64::from(prot & mem::PROT_WRITE != 0);
             demand -= bytes * i64::from(part.prot & mem::PROT_WRITE != 0);
         }
-        state.regions.change(at, end, |region| region.prot = prot);
+        state.regions.change(at, changed, |region| {
+            region.prot = prot;
+            if key != -1 {
+                region.key = key;
+            }
+        });
         drop(state);
         self.account.demand(demand);
-        Ok(())
+        done
     }
 
     /// `brk(2)`: returns the new end of the heap, or the old one when it cannot be moved there.
@@ -402,19 +453,17 @@ impl Kernel {
         let before = call(0).next_multiple_of(PAGE_BYTES);
         let wanted = to.next_multiple_of(PAGE_BYTES);
         if to != 0 && wanted < before {
-            self.forget(
-                &mut self.lock_settled(pages_of(wanted, before)),
-                wanted,
-                before,
-            );
+            let mut state = self.lock_settled(pages_of(wanted, before));
+            let now = call(to);
+            // Linux refuses a heap that ends before it begins: what lies there is no heap.
+            self.forget(&mut state, now.next_multiple_of(PAGE_BYTES), before);
+            return now;
         }
         let now = call(to);
         let end = now.next_multiple_of(PAGE_BYTES);
         if end > before && manageable(before, end) {
             unreserve(before, end);
-            self.manage(before, end, mem::PROT_READ | mem::PROT_WRITE);
-        } else if to != 0 && end > wanted && manageable(wanted, end) {
-            self.manage(wanted, end, mem::PROT_READ | mem::PROT_WRITE);
+            self.manage(before, end, mem::PROT_READ | mem::PROT_WRITE, 0);
         }
         now
     }

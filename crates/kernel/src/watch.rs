@@ -58,7 +58,6 @@ impl Watches {
     }
 
     /// It will not after all.
-    #[cfg(feature = "std")]
     pub(crate) fn comes_not(&self) {
         self.coming.fetch_sub(1, Ordering::AcqRel);
     }

@@ -92,6 +92,7 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
     };
     let looks_at_files = maps::exist() || shm::exist();
     let is_seen_early = looks_at_files
+        || memory::is_user_tier() && speaks(&mut reader, call.envp)?
         || machine::is_said()
         || layout::has_too_much_room()
         || !sandbox::is_on() && later::are_there();
@@ -248,6 +249,16 @@ impl Given {
         self.argv = Some(own);
         Ok(())
     }
+}
+
+/// Whether the dynamic linker is to say a lot before the agent is there.
+fn speaks(reader: &mut Reader, envp: usize) -> Result<bool> {
+    for variable in pointers(reader, envp)? {
+        if reader.starts_with(variable, join::LINKER_SPEAKS)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The pointers of the list at `at`, without the null that ends it. No list is an empty one.

@@ -132,6 +132,11 @@ impl Frame {
     pub(crate) fn arguments(&self) -> [usize; 6] {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
     }
+
+    /// Has it other arguments.
+    pub(crate) fn set_arguments(&mut self, arguments: [usize; 6]) {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9] = arguments;
+    }
 }
 
 impl Frame {

@@ -4,15 +4,16 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use farpage_abi::{Death, ObjectId, PageIndex, PageRange, Tier, fds};
+use farpage_abi::{Death, ObjectId, PAGE_BYTES, PageIndex, PageRange, Tier, fds};
 use farpage_default_pager::DefaultPager;
 use farpage_kernel::{Buffer, Config, Kernel, OnLoss};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::file::{self, Fd};
+use farpage_sys::limits::{self, Resource};
 use farpage_sys::linux::general as g;
-use farpage_sys::{Errno, Result, futex, mem, process, thread, time};
+use farpage_sys::{Errno, Result, futex, mem, process, syscall, thread, time};
 
-use crate::{maps, own_threads, shm, start, trap};
+use crate::{maps, own_threads, program, shm, start, trap};
 
 /// Tasks that have mapped less are not asked to manage it before they must themselves.
 const WATCHED_BYTES: u64 = 32 << 20;
@@ -199,6 +200,11 @@ fn cannot_manage(kernel: &'static Kernel) -> ! {
         Err(errno) => alloc::format!(
             "it may not open /proc/self/pagemap: {errno}; what forbids that (Landlock, AppArmor, SELinux) must allow it"
         ),
+        Ok(()) if limits::get(Resource::Data).is_ok_and(|limit| limit.now != u64::MAX) => {
+            alloc::string::String::from(
+                "the limit on data (ulimit -d) leaves no room; it counts managed memory twice: raise it",
+            )
+        }
         Ok(()) => alloc::string::String::from(
             "userfaultfd or memory for the page tables cannot be had; see `farpage doctor`",
         ),
@@ -221,6 +227,21 @@ pub(crate) fn watch_if_used() {
     }
 }
 
+/// The process is about to limit its descriptors or threads. Where few will be left, memory is managed from now on:
+/// what that takes could not be had later.
+pub(crate) fn before_limit(limit: usize) {
+    const FEW: u64 = 64;
+    let few = program::read::<[u64; 2]>(limit).is_ok_and(|[now, _]| now < FEW);
+    let Some(kernel) = manager().filter(|_| few && !start::is_visitor()) else {
+        return;
+    };
+    // Where this fails it is said when it is needed.
+    if make_pager().is_ok() && kernel.activate().is_ok() {
+        watch(kernel);
+        make_handlers(kernel);
+    }
+}
+
 fn demand(kernel: &Kernel) -> u64 {
     let counters = kernel.account().counters();
     counters.demand_bytes.load(Ordering::Relaxed)
@@ -236,9 +257,7 @@ fn watch(kernel: &'static Kernel) {
 fn spawn(main: thread::Main, kernel: &'static Kernel) {
     let until = time::now_ns() + SPAWN_NS;
     loop {
-        // SAFETY: both mains use nothing of libc; all signals are blocked in the handler that calls
-        // this, and in the threads made here.
-        match unsafe { own_threads::spawn(main, core::ptr::from_ref(kernel) as usize) } {
+        match spawn_once(main, kernel) {
             Ok(()) => return,
             // Others take what there is just now: without the thread the process cannot go on.
             Err(Errno::EAGAIN | Errno::ENOMEM) if time::now_ns() < until => {
@@ -259,6 +278,12 @@ fn spawn(main: thread::Main, kernel: &'static Kernel) {
     }
 }
 
+fn spawn_once(main: thread::Main, kernel: &'static Kernel) -> Result<()> {
+    // SAFETY: both mains use nothing of libc; all signals are blocked in the handler that calls
+    // this, and in the threads made here.
+    unsafe { own_threads::spawn(main, core::ptr::from_ref(kernel) as usize) }
+}
+
 /// Waits until memory must be managed, then keeps some free.
 extern "C" fn page_out_thread(kernel: usize) -> ! {
     // SAFETY: `spawn` passes the kernel.
@@ -277,11 +302,21 @@ extern "C" fn page_out_thread(kernel: usize) -> ! {
     kernel.page_out_for_ever(TIDY_NS, || tick(kernel))
 }
 
-fn tick(kernel: &'static Kernel) {
+fn make_handlers(kernel: &'static Kernel) {
     while kernel.wants_handler() {
+        let is_first = !kernel.has_handler();
         kernel.handler_starts();
-        spawn(handler_thread, kernel);
+        if is_first {
+            spawn(handler_thread, kernel);
+        } else if spawn_once(handler_thread, kernel).is_err() {
+            // Those that there are go on.
+            return kernel.handler_did_not_start();
+        }
     }
+}
+
+fn tick(kernel: &'static Kernel) {
+    make_handlers(kernel);
     let now = time::now_ns();
     if now - TIDIED_NS.load(Ordering::Relaxed) > TIDY_NS {
         TIDIED_NS.store(now, Ordering::Relaxed);
@@ -426,14 +461,44 @@ pub(crate) unsafe fn madvise(at: usize, bytes: usize, advice: u32) -> Result<usi
     .map(|()| 0)
 }
 
+/// Whether Linux lets the process that `of` names be advised as this one may advise itself: it is this one.
+pub(crate) fn may_advise(of: usize) -> bool {
+    // SAFETY: no memory is named.
+    unsafe { syscall!(g::__NR_process_madvise, of, 0, 0, g::MADV_DONTNEED, 0) }.is_ok()
+}
+
+/// `shmat`, where the segment replaces what is mapped there.
+pub(crate) unsafe fn shmat(args: [usize; 6]) -> Result<usize> {
+    /// Of `struct shmid64_ds`: eight bytes each, the seventh is the segment's size.
+    const WORDS: usize = 14;
+    const SIZE: usize = 6;
+    const IPC_STAT: usize = 2;
+    let (id, at) = (args[0], args[1] & !(PAGE_BYTES - 1));
+    let mut about = [0usize; WORDS];
+    // SAFETY: the structure has so many bytes.
+    let asked = unsafe { syscall!(g::__NR_shmctl, id, IPC_STAT, about.as_mut_ptr()) };
+    let end = at.checked_add(about[SIZE].next_multiple_of(PAGE_BYTES));
+    // SAFETY: forwarded.
+    let attach = || unsafe { trap::pass(g::__NR_shmat, args) };
+    match (kernel(), asked, end) {
+        (Some(kernel), Ok(_), Some(end)) if at < end => kernel.replace(at, end, attach),
+        // It fails.
+        _ => attach(),
+    }
+}
+
 pub(crate) unsafe fn mprotect(number: u32, args: [usize; 6]) -> Result<usize> {
-    let [at, bytes, prot, ..] = args;
-    let Some(kernel) = kernel().filter(|_| number == g::__NR_mprotect) else {
+    let [at, bytes, prot, key, ..] = args;
+    let key = match number {
+        g::__NR_mprotect => -1,
+        _ => key as i32,
+    };
+    let Some(kernel) = kernel() else {
         // SAFETY: forwarded.
         return unsafe { trap::pass(number, args) };
     };
     // SAFETY: forwarded.
-    let changed = unsafe { kernel.mprotect(at, bytes, prot as u32) };
+    let changed = unsafe { kernel.mprotect(at, bytes, prot as u32, key) };
     look(kernel);
     changed.map(|()| 0)
 }

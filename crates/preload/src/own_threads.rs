@@ -37,8 +37,29 @@ pub(crate) unsafe fn spawn(main: thread::Main, argument: usize) -> Result<()> {
     // Whoever lists the threads meanwhile would take it for one of the program's.
     let _guard = MAKING.lock();
     // SAFETY: forwarded.
-    add(unsafe { thread::spawn(main, argument) }?);
+    add(unsafe { thread::spawn(main, argument, must_hide()) }?);
     Ok(())
+}
+
+/// A tracer that follows threads (`strace -f`) would stop the agent's as well, and then wait for a page that only they
+/// bring. Where it has installed a filter that asks it about calls, Linux refuses them to whom it does not trace:
+/// such threads are not hidden from it.
+fn must_hide() -> bool {
+    let mut text = [0; 4096];
+    let Ok(file) = file::with_room(|| file::open(c"/proc/thread-self/status", g::O_CLOEXEC, 0))
+    else {
+        return false;
+    };
+    let got = file::read(file, &mut text).unwrap_or(0);
+    file::close(file);
+    let text = core::str::from_utf8(&text[..got]).unwrap_or_default();
+    let number = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line?.trim().parse::<u32>().ok()
+    };
+    let before = start::control().map_or(0, |control| control.filters.load(Ordering::Relaxed));
+    number("TracerPid:").is_some_and(|tracer| tracer != 0)
+        && number("Seccomp_filters:") == Some(before + 1)
 }
 
 fn add(id: u32) {

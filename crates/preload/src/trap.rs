@@ -1,5 +1,6 @@
 //! SIGSYS: a call that matters was made. Carry it out and put its result where the program looks.
 
+use alloc::vec::Vec;
 use core::arch::naked_asm;
 
 use farpage_sys::file::Fd;
@@ -13,6 +14,7 @@ use farpage_sys::{Errno, Result};
 
 use crate::frame::{Frame, Info, without_sigsys};
 use crate::stacks::{self, Stack};
+use crate::transfer::IOV_MAX;
 use crate::{
     delivery, drivers, exec, machine, maps, memory, namespaces, own_threads, proc_mem, process,
     program, sandbox, sending, shm, signals, threads, tracing, user_tier,
@@ -277,6 +279,8 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
                 memory::mremap(a, b, c, d as u32, e).inspect(|at| maps::forget(*at, c))
             }
             g::__NR_madvise => memory::madvise(a, b, c as u32),
+            g::__NR_process_madvise if memory::may_advise(a) => advise_each(frame, own, args),
+            g::__NR_shmat => memory::shmat(args),
             g::__NR_mprotect | g::__NR_pkey_mprotect => memory::mprotect(number, args),
             g::__NR_mlock | g::__NR_mlock2 => memory::mlock(number, args),
             g::__NR_munlock => memory::munlock(args),
@@ -329,10 +333,44 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
             g::__NR_pselect6 => return pselect(number, frame),
             g::__NR_close_range => process::close_range(a, b, c),
             _ if memory::is_user_tier() => return user_tier::call(number, frame),
+            g::__NR_set_robust_list => {
+                user_tier::keep(a, b);
+                return Outcome::Reissue;
+            }
             // A mapped file or shared memory could have been meant.
             _ => return Outcome::Reissue,
         }
     })
+}
+
+/// `process_madvise` on this process: as `madvise` of each part. Returns how many bytes were advised before one failed.
+fn advise_each(frame: &mut Frame, own: Option<&Stack>, args: [usize; 6]) -> Result<usize> {
+    let [_, vectors, count, advice, flags, _] = args;
+    if flags != 0 || count > IOV_MAX {
+        return Err(Errno::EINVAL);
+    }
+    let parts = (0..count).map(|part| {
+        let at = vectors + part * size_of::<[usize; 2]>();
+        program::read::<[usize; 2]>(at)
+    });
+    let parts: Vec<[usize; 2]> = parts.collect::<Result<_>>()?;
+    let (given, mut advised) = (frame.arguments(), 0);
+    for [at, bytes] in parts {
+        frame.set_arguments([at, bytes, advice, 0, 0, 0]);
+        // SAFETY: what the program's own call asks for.
+        let done = match unsafe { call(g::__NR_madvise, frame, own) } {
+            Outcome::Done(done) => done,
+            // SAFETY: as above.
+            _ => unsafe { pass(g::__NR_madvise, frame.arguments()) },
+        };
+        frame.set_arguments(given);
+        match done {
+            Ok(_) => advised += bytes,
+            Err(errno) if advised == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    Ok(advised)
 }
 
 /// A call of which the agent makes only some requests. For the others it brings in what they need.
@@ -358,6 +396,14 @@ unsafe fn prepared(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
             g::__NR_unshare => namespaces::unshare(args),
             g::__NR_setns => {
                 namespaces::before_setns(args);
+                None
+            }
+            g::__NR_setrlimit => {
+                memory::before_limit(args[1]);
+                None
+            }
+            g::__NR_prlimit64 => {
+                memory::before_limit(args[2]);
                 None
             }
             g::__NR_chroot | g::__NR_pivot_root | g::__NR_landlock_restrict_self => {

@@ -77,6 +77,11 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Outcome {
             // SAFETY: forwarded.
             Outcome::Done(unsafe { help.whole(number, args) })
         }
+        g::__NR_getrandom if args[1] > HELD_WHOLE => {
+            let [at, bytes, flags, ..] = args;
+            // SAFETY: forwarded.
+            Outcome::Done(unsafe { help.whole(number, [flags, at, bytes, 0, 0, 0]) })
+        }
         g::__NR_readv | g::__NR_writev | g::__NR_preadv | g::__NR_pwritev if is_file(args[0]) => {
             // SAFETY: forwarded.
             Outcome::Done(unsafe { help.pieces_whole(number, args) })
@@ -231,16 +236,21 @@ fn structures(number: u32, args: [usize; 6]) -> [(usize, usize); 2] {
     }
 }
 
-/// True when `fd` is a file or block device: transfers there do not wait for anybody.
+/// True when `fd` is a file, a block device, or one that has zeros, random bytes or nothing: transfers there do not wait
+/// for anybody.
 fn is_file(fd: usize) -> bool {
     const FORMAT: u32 = 0o170_000;
     const REGULAR: u32 = 0o100_000;
     const BLOCK: u32 = 0o060_000;
+    const CHARACTER: u32 = 0o020_000;
+    /// `/dev/null`, `zero`, `full` and `urandom`.
+    const ENDLESS: [u64; 4] = [0x103, 0x105, 0x107, 0x109];
     let mut status = [0u64; 18];
     // SAFETY: the kernel's `struct stat` has 144 bytes.
     let asked = unsafe { syscall!(g::__NR_fstat, fd, status.as_mut_ptr()) };
     let mode = status[3] as u32 & FORMAT;
-    asked.is_ok() && (mode == REGULAR || mode == BLOCK)
+    let is_endless = mode == CHARACTER && ENDLESS.contains(&status[5]);
+    asked.is_ok() && (mode == REGULAR || mode == BLOCK || is_endless)
 }
 
 /// True when `fd` is a stream socket: what it takes or gives at a time has no meaning.
@@ -342,9 +352,12 @@ impl Help {
             self.release();
             self.hold(at + done, piece, write);
             let from = if positioned { offset + done } else { 0 };
+            let part = match number {
+                g::__NR_getrandom => [at + done, piece, fd, 0, 0, 0],
+                _ => [fd, at + done, piece, from, 0, 0],
+            };
             // SAFETY: the program's own call, in part.
-            let got =
-                unsafe { farpage_sys::raw::syscall(number, [fd, at + done, piece, from, 0, 0]) };
+            let got = unsafe { farpage_sys::raw::syscall(number, part) };
             match got {
                 Ok(count) => {
                     done += count;

@@ -92,7 +92,7 @@ unsafe fn by_thread(way: Way, to: usize, from: usize, bytes: usize) -> Result<()
         return Err(Errno::EFAULT);
     }
     // What is not mapped so would raise SIGSEGV, which is not ours to answer.
-    let maps = file::open(c"/proc/self/maps", g::O_CLOEXEC, 0)?;
+    let maps = file::open_of_process(c"/proc/self/maps", c"/proc/thread-self/maps")?;
     let mapping = mem::mapping_of(maps, if way == Way::Read { from } else { to });
     file::close(maps);
     let mapping = mapping.map_err(|_| Errno::EFAULT)?;

@@ -612,6 +612,16 @@ pub fn read(fd: Fd, buffer: &mut [u8]) -> Result<usize> {
     unsafe { syscall!(g::__NR_read, fd.0, buffer.as_mut_ptr(), buffer.len()) }
 }
 
+/// Opens a file that `/proc` has of this process, for reading. When the first thread has ended it is `of_thread` that
+/// can be opened.
+///
+/// # Errors
+/// As `open(2)` of the first.
+pub fn open_of_process(of_process: &CStr, of_thread: &CStr) -> Result<Fd> {
+    open(of_process, g::O_CLOEXEC, 0)
+        .or_else(|errno| open(of_thread, g::O_CLOEXEC, 0).map_err(|_| errno))
+}
+
 /// Reads once from a file that `/proc` has of a process: its beginning, as far as `buffer` goes.
 ///
 /// # Errors

@@ -13,6 +13,8 @@ use crate::{futex, process, syscall, time};
 
 /// The variable that makes glibc's dynamic linker load a library first.
 pub const PRELOAD: &[u8] = b"LD_PRELOAD=";
+/// The variable that has glibc's dynamic linker say what it does.
+pub const LINKER_SPEAKS: &[u8] = b"LD_DEBUG=";
 /// How long a task waits for a supervisor that lives to trace it.
 const PATIENCE_NS: u64 = 30_000_000_000;
 

@@ -9,6 +9,8 @@ use crate::syscall;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Resource {
+    /// Private memory that can be written, bytes (`-d`).
+    Data = g::RLIMIT_DATA,
     /// The size of files, bytes (`-f`).
     FileSize = g::RLIMIT_FSIZE,
     /// The stack, bytes (`-s`).

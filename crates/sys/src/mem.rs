@@ -110,6 +110,22 @@ pub unsafe fn protect(at: usize, bytes: usize, prot: u32) -> Result<()> {
     unsafe { syscall!(g::__NR_mprotect, at, bytes, prot) }.map(drop)
 }
 
+/// Changes protection and, unless `key` is -1, the protection key.
+///
+/// # Safety
+/// As for [`protect`].
+///
+/// # Errors
+/// As `pkey_mprotect(2)`.
+pub unsafe fn protect_by_key(at: usize, bytes: usize, prot: u32, key: i32) -> Result<()> {
+    if key == -1 {
+        // SAFETY: forwarded to the caller.
+        return unsafe { protect(at, bytes, prot) };
+    }
+    // SAFETY: forwarded to the caller.
+    unsafe { syscall!(g::__NR_pkey_mprotect, at, bytes, prot, key) }.map(drop)
+}
+
 /// Gives advice, as `madvise(2)`.
 ///
 /// # Safety

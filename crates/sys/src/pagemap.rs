@@ -1,7 +1,6 @@
 //! What is really in memory: `PAGEMAP_SCAN`, or `/proc/self/pagemap` where that is missing.
 
 use farpage_abi::PAGE_BYTES;
-use linux_raw_sys::general as g;
 
 use crate::file::{self, Fd, ioctl};
 use crate::process;
@@ -51,7 +50,7 @@ const READ_BYTES: usize = 2 << 20;
 /// # Errors
 /// As `open(2)`.
 pub fn open() -> Result<Fd> {
-    let open = || file::open(c"/proc/self/pagemap", g::O_CLOEXEC, 0);
+    let open = || file::open_of_process(c"/proc/self/pagemap", c"/proc/thread-self/pagemap");
     match open() {
         // It is root's while the process is not dumpable: since it has changed its user, or has said so.
         Err(Errno::EACCES) if !process::is_dumpable() => {

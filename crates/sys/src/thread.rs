@@ -20,20 +20,23 @@ pub type Main = extern "C" fn(usize) -> !;
 
 #[cfg(target_arch = "x86_64")]
 /// Starts a thread of this process that shares everything with it, has no thread-local storage,
-/// and inherits the signal mask: block all signals before. Returns its id.
+/// and inherits the signal mask: block all signals before. Who traces the calling thread traces this one as well
+/// if it follows threads, unless it is `hidden`. Returns its id.
 ///
 /// # Safety
 /// `main` must be sound on a thread without libc: no thread-local storage, no unwinding.
 ///
 /// # Errors
 /// As `mmap(2)` for the stack and `clone(2)`.
-pub unsafe fn spawn(main: Main, argument: usize) -> Result<u32> {
+pub unsafe fn spawn(main: Main, argument: usize, hidden: bool) -> Result<u32> {
     const PAGE: usize = 4096;
     let stack = mem::map_anonymous(STACK_BYTES + PAGE)?;
     // SAFETY: the page was mapped just now and nobody knows it.
     unsafe { mem::protect(stack, PAGE, mem::PROT_NONE) }?;
     let top = stack + STACK_BYTES + PAGE;
-    let flags = g::CLONE_VM
+    let untraced = if hidden { g::CLONE_UNTRACED } else { 0 };
+    let flags = untraced
+        | g::CLONE_VM
         | g::CLONE_FS
         | g::CLONE_FILES
         | g::CLONE_SIGHAND
@@ -90,6 +93,12 @@ pub fn has_ended(thread: u32) -> bool {
     // SAFETY: takes no pointer, and signal 0 is none.
     let asked = unsafe { syscall!(g::__NR_tkill, thread, 0) };
     asked == Err(crate::Errno::ESRCH)
+}
+
+/// Whether a process has a thread of this number.
+pub fn is_of(process: u32, thread: u32) -> bool {
+    // SAFETY: takes no pointer, and signal 0 is none.
+    unsafe { syscall!(g::__NR_tgkill, process, thread, 0) }.is_ok()
 }
 
 /// Where thread `thread` of this process keeps its list of robust mutexes; 0 for the calling one.

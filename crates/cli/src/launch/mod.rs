@@ -8,13 +8,15 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,8 +26,8 @@ use anyhow::{Context, Result, bail};
 use farpage_abi::{SpillState, Tier, fds};
 use farpage_sys::elf::{self, Image};
 use farpage_sys::file::Fd;
-use farpage_sys::process;
 use farpage_sys::spawn::{Program, Step, spawn};
+use farpage_sys::{Errno, process};
 use farpage_sys::{join, layout as program_layout, seccomp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, waitpid};
@@ -35,6 +37,8 @@ use crate::options::{Casualty, Prepared};
 use crate::program::Unusable;
 use tasks::Tasks;
 
+/// What is looked at of a program that is not executed.
+const HEAD_BYTES: u64 = 256;
 /// What a dead program held is taken back in much less time, unless the machine stands still.
 const BURIED: Duration = Duration::from_secs(60);
 
@@ -43,6 +47,16 @@ pub struct Running {
     pid: Pid,
     pidfd: OwnedFd,
     tasks: Arc<Tasks>,
+}
+
+/// Filters of system calls that this process is subject to.
+fn filters() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Seccomp_filters:"));
+    line.and_then(|number| number.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Starts the program of `prepared`.
@@ -61,6 +75,7 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
     control
         .pid_namespace
         .store(namespace.ino(), Ordering::Relaxed);
+    control.filters.store(filters(), Ordering::Relaxed);
 
     let library = agent::library(fd_base)?;
     let agent = agent::file(&library)?;
@@ -88,7 +103,9 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
         .map(|arg| string(arg))
         .collect::<Result<_>>()?;
     // Before its dynamic linker opens anything, where opening is looked at.
-    let is_seen_early = prepared.looks_at_opening() || program_layout::has_too_much_room();
+    let speaks = tier == Tier::UserModeOnly && std::env::var_os("LD_DEBUG").is_some();
+    let is_seen_early =
+        prepared.looks_at_opening() || program_layout::has_too_much_room() || speaks;
     let from_outside = image == Image::Static || (is_seen_early && image != Image::Foreign);
     let environment = environment(fd_base, !from_outside, options.stdio)?;
     let filter = seccomp::filter(&seccomp::Params {
@@ -115,10 +132,9 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
     });
     let pid = spawned.map_err(|(step, errno)| {
         let why = io::Error::from_raw_os_error(errno.0);
-        let told = format!("cannot run '{shown}': {}: {why}", describe(step));
-        match step {
-            Step::Execute => Unusable::NotExecutable(told).into(),
-            _ => anyhow::anyhow!(told),
+        match describe(step) {
+            None => cannot_execute(&options.program, &why).into(),
+            Some(what) => anyhow::anyhow!("cannot run '{shown}': {what}: {why}"),
         }
     })?;
     let pid = Pid::from_raw(pid as i32).context("the program has no process id")?;
@@ -176,14 +192,48 @@ impl Running {
     }
 }
 
-fn describe(step: Step) -> &'static str {
+/// What failed, but for the execution of the program.
+fn describe(step: Step) -> Option<&'static str> {
     match step {
-        Step::Fork => "cannot make a process",
-        Step::Places => "cannot give it Farpage's descriptors",
-        Step::Filter => "cannot install the system call filter (needs seccomp)",
-        Step::Trace => "farpage has to come into it from outside, and ptrace is forbidden here",
-        Step::Execute => "cannot execute it",
+        Step::Fork => Some("cannot make a process"),
+        Step::Places => Some("cannot give it Farpage's descriptors"),
+        Step::Filter => Some("cannot install the system call filter (needs seccomp)"),
+        Step::Trace => {
+            Some("farpage has to come into it from outside, and ptrace is forbidden here")
+        }
+        Step::Execute => None,
     }
+}
+
+/// Linux does not execute `program`, for `why`.
+pub fn cannot_execute(program: &Path, why: &io::Error) -> Unusable {
+    let shown = program.display();
+    let mut text = format!("cannot run '{shown}': cannot execute it: {why}");
+    let mut head = Vec::new();
+    let read = File::open(program).and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
+    let head = match read {
+        Ok(_) => String::from_utf8_lossy(&head),
+        Err(_) => Cow::default(),
+    };
+    let script = head.strip_prefix("#!").map(|line| {
+        let line = line.lines().next().unwrap_or_default();
+        line.split_whitespace().next().unwrap_or_default()
+    });
+    match (why.kind(), script) {
+        (io::ErrorKind::NotFound, Some(interpreter)) => {
+            text += &format!("; its first line names '{interpreter}', which is not there");
+        }
+        (io::ErrorKind::NotFound, None) if head.starts_with("\x7fELF") => {
+            text += "; the dynamic linker that it names is not there";
+        }
+        _ if why.raw_os_error() == Some(Errno::ENOEXEC.0) && !head.starts_with("\x7fELF") => {
+            text += &format!(
+                "; it has no #! line: name its interpreter, such as farpage run -- sh '{shown}'"
+            );
+        }
+        _ => {}
+    }
+    Unusable::NotExecutable(text)
 }
 
 /// What the program is, or why it cannot run here.

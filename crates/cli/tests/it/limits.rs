@@ -310,6 +310,71 @@ fn too_few_addresses_are_told() {
 }
 
 #[test]
+fn too_low_a_limit_on_data_is_told() {
+    let (farpage, program) = (farpage(), compile("changed.c", "changed-data", &[]));
+    let limited = "ulimit -d 30000; exec \"$@\"";
+    let words = ["bash", "-c", limited, "bash", &program, "use"];
+    let bare = run(&words);
+    assert!(bare.status.success(), "{bare:?}");
+    let under = [
+        &farpage, "run", "--quiet", "--ram", "16M", "--spill", "/tmp", "--",
+    ];
+    for user in users() {
+        let ran = run(&[user, &under[..], &words].concat());
+        let said = said(&ran);
+        assert!(!ran.status.success() && ran.stdout.is_empty(), "{ran:?}");
+        let (_, what) = said.split_once(" is killed: ").expect(&said);
+        assert_eq!(
+            what,
+            "its memory cannot be managed: the limit on data (ulimit -d) leaves no room; it counts managed memory \
+             twice: raise it\n"
+        );
+    }
+}
+
+#[test]
+fn why_a_program_is_not_executed_is_told_as_far_as_it_can_be_seen() {
+    let linker = ["-Wl,--dynamic-linker=/nowhere/ld.so"];
+    let plain = written("no-interpreter-named", b"echo\n", 0o755);
+    let to_sh =
+        format!("it has no #! line: name its interpreter, such as farpage run -- sh '{plain}'");
+    let (no_format, not_found) = (
+        "Exec format error (os error 8)",
+        "No such file or directory (os error 2)",
+    );
+    for (program, why, hint) in [
+        (plain, no_format, &*to_sh),
+        (
+            written("interpreter-gone", b"#! /nowhere/interpreter -x\n", 0o755),
+            not_found,
+            "its first line names '/nowhere/interpreter', which is not there",
+        ),
+        (
+            compile("changed.c", "changed-linker", &linker),
+            not_found,
+            "the dynamic linker that it names is not there",
+        ),
+    ] {
+        for user in users() {
+            let words = [
+                &farpage(),
+                "run",
+                "--quiet",
+                "--ram",
+                "64M",
+                "--",
+                &*program,
+            ];
+            let ran = run(&[user, &words].concat());
+            assert_eq!(ran.status.code(), Some(126), "{ran:?}");
+            let line =
+                format!("farpage: cannot run '{program}': cannot execute it: {why}; {hint}\n");
+            assert_eq!(said(&ran), line);
+        }
+    }
+}
+
+#[test]
 fn a_setuid_program_is_refused_where_it_would_get_no_privilege() {
     let program = written("set-id", &fs::read("/bin/true").unwrap(), 0o4755);
     let farpage = farpage();

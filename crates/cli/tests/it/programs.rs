@@ -369,6 +369,90 @@ fn files_are_moved_past_the_page_cache_from_and_into_memory_that_is_paged_out() 
 }
 
 #[test]
+fn memory_is_what_calls_of_all_kinds_make_of_it() {
+    let program = compile("remapped.c", "remapped", &[]);
+    for word in [
+        "advice",
+        "unreadable",
+        "onto",
+        "protection",
+        "key",
+        "heap",
+        "thread",
+        "limits",
+        "devices",
+        "robust",
+    ] {
+        expect_within("16M", &[&program, word], 0);
+    }
+}
+
+/// Whoever traces a program with all its threads stops none that bring pages in.
+#[test]
+fn a_tracer_inside_sees_what_a_program_does_whatever_is_paged_out() {
+    let program = compile("remapped.c", "remapped-traced", &[]);
+    for (number, user) in users().iter().enumerate() {
+        let strace = ["strace", "-f", "-e", "trace=openat", &*program, "path"];
+        let ran = under_farpage(user, "16M", &strace);
+        assert!(ran.status.success(), "as {user:?}: {ran:?}");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        // Linux lets no other process have what an ordinary user's has paged out.
+        let seen = said.matches("\"/nowhere/at/all\"").count();
+        assert!(number > 0 || seen == 2, "as {user:?}: {said}");
+    }
+}
+
+#[test]
+fn a_debugger_inside_attaches_to_another_process() {
+    let program = compile("remapped.c", "remapped-attached", &[]);
+    for user in users() {
+        let ran = under_farpage(user, "16M", &[&program, "attach"]);
+        assert!(ran.status.success(), "as {user:?}: {ran:?}");
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(said.contains("$1 = 42\n"), "as {user:?}: {ran:?}");
+    }
+}
+
+#[test]
+fn the_dynamic_linker_is_heard() {
+    let folder = build_dir();
+    let library = folder.join("libfarpage-gone.so").display().to_string();
+    support::compile("remapped.c", Path::new(&library), &["-shared", "-fPIC"]);
+    let linked = ["-Wl,--no-as-needed", &*library];
+    let program = compile("remapped.c", "remapped-linked", &linked);
+    fs::remove_file(&library).unwrap();
+    let has_one = compile("remapped.c", "remapped-preloaded", &[]);
+    let bare = |words: &[&str]| Command::new(words[0]).args(&words[1..]).output().unwrap();
+    for words in [
+        &[&*program][..],
+        &["env", "LD_PRELOAD=/nowhere/at/all.so", &has_one],
+        &["env", "LD_SHOW_AUXV=1", &has_one],
+        &["env", "LD_DEBUG=libs", &has_one],
+    ] {
+        let bare = bare(words);
+        for user in users() {
+            let ran = under_farpage(user, "64M", words);
+            assert_eq!(
+                ran.status.code(),
+                bare.status.code(),
+                "{words:?} as {user:?}: {ran:?}"
+            );
+            let lines = |output: &[u8]| {
+                let text = String::from_utf8_lossy(output).into_owned();
+                text.lines()
+                    .filter(|line| line.contains("/nowhere/") || line.contains("-gone.so"))
+                    .count()
+            };
+            assert_eq!(
+                lines(&ran.stderr),
+                lines(&bare.stderr),
+                "{words:?} as {user:?}: {ran:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_debugger_inside_is_told_at_once_how_it_goes() {
     let program = compile("traced.c", "traced", &[]);
     for user in users() {

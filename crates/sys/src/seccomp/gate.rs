@@ -67,7 +67,13 @@ pub fn map_gate() -> Result<()> {
     let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_FIXED_NOREPLACE;
     let prot = mem::PROT_READ | mem::PROT_WRITE;
     // SAFETY: MAP_FIXED_NOREPLACE touches nothing that exists.
-    unsafe { mem::map(GATE_ADDRESS, GATE_BYTES, prot, flags, Fd(-1), 0) }?;
+    let at = unsafe { mem::map(GATE_ADDRESS, GATE_BYTES, prot, flags, Fd(-1), 0) }?;
+    if at != GATE_ADDRESS {
+        // An emulator of Linux can map it elsewhere when something lies there.
+        // SAFETY: nobody knows it yet.
+        unsafe { mem::unmap(at, GATE_BYTES) }?;
+        return Err(Errno::EEXIST);
+    }
     // SAFETY: the page was mapped just now, writable, and is larger than the code.
     unsafe { copy_code(GATE_ADDRESS) };
     // SAFETY: only this function knows the page yet.

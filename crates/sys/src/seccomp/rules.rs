@@ -53,6 +53,8 @@ const WITHOUT_SIZES: [u32; 2] = [0x89, 0x22];
 const SOL_SOCKET: u32 = 1;
 /// `SO_ATTACH_FILTER` and `SO_ATTACH_REUSEPORT_CBPF`, which name a filter by a pointer.
 const FILTERS: [u32; 2] = [26, 51];
+/// Of `shmat`: the segment replaces what is mapped there.
+const SHM_REMAP: u32 = 0o40000;
 /// The operation of a futex, without what it says besides.
 const FUTEX_OPERATION: u32 = !(g::FUTEX_PRIVATE_FLAG | g::FUTEX_CLOCK_REALTIME);
 
@@ -102,6 +104,15 @@ pub(super) enum Rule {
     Futex,
     /// A thread is to be traced.
     Trace,
+    /// Bytes are written from several pieces of memory, but by the dynamic linker, which has something to say before the
+    /// agent is there: to standard output or standard error, from three pieces or more whose list lies on its stack.
+    /// Programs hardly write so.
+    Pieces,
+    /// A segment of System V is to be attached over what is mapped.
+    Attach,
+    /// This argument is a resource without which no memory can be managed, and the next one, its limit, is
+    /// given.
+    Limit(u32),
     /// Nothing but what the user-mode-only tier looks at.
     Plain,
 }
@@ -112,6 +123,8 @@ const RULES: &[(u32, Rule)] = &[
     (g::__NR_pkey_mprotect, Rule::Protect),
     (g::__NR_munmap, Rule::Area),
     (g::__NR_madvise, Rule::Area),
+    (g::__NR_process_madvise, Rule::Always),
+    (g::__NR_shmat, Rule::Attach),
     (g::__NR_mlock, Rule::Area),
     (g::__NR_mlock2, Rule::Area),
     (g::__NR_munlock, Rule::Area),
@@ -141,12 +154,15 @@ const RULES: &[(u32, Rule)] = &[
     (g::__NR_ioctl, Rule::Ioctl),
     (g::__NR_setsockopt, Rule::SocketOption),
     (g::__NR_futex, Rule::Futex),
+    (g::__NR_set_robust_list, Rule::Area),
     (g::__NR_ptrace, Rule::Trace),
     (g::__NR_chroot, Rule::Always),
     (g::__NR_pivot_root, Rule::Always),
     (g::__NR_landlock_restrict_self, Rule::Always),
     (g::__NR_unshare, Rule::Always),
     (g::__NR_setns, Rule::Always),
+    (g::__NR_setrlimit, Rule::Limit(0)),
+    (g::__NR_prlimit64, Rule::Limit(1)),
     (g::__NR_exit, Rule::Always),
 ];
 
@@ -305,6 +321,7 @@ pub(super) fn build(params: &Params) -> Vec<Instruction> {
         for &nr in pointers::HIDDEN.iter().chain(pointers::SIGNALS) {
             judged.insert(nr, (Rule::Always, 0, None));
         }
+        judged.insert(g::__NR_writev, (Rule::Pieces, 0, None));
         for &nr in pointers::REFUSED {
             judged.insert(nr, (Rule::Missing, 0, None));
         }
@@ -470,6 +487,28 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
             for request in [p::PTRACE_TRACEME, p::PTRACE_ATTACH, p::PTRACE_SEIZE] {
                 a.when(Test::Equal(request), ends.trap);
             }
+        }
+        Rule::Pieces => {
+            a.load(data::low(0));
+            a.unless(Test::AtLeast(1), ends.trap);
+            a.when(Test::AtLeast(3), ends.trap);
+            a.load(data::high(1));
+            a.unless(Test::AtLeast(TOP), ends.trap);
+            a.load(data::low(2));
+            a.unless(Test::AtLeast(3), ends.trap);
+        }
+        Rule::Attach => {
+            a.load(data::low(2));
+            a.when(Test::AnyBit(SHM_REMAP), ends.trap);
+        }
+        Rule::Limit(resource) => {
+            let (needed, other) = (a.label(), a.label());
+            a.load(data::low(resource));
+            a.when(Test::Equal(g::RLIMIT_NOFILE), needed);
+            a.unless(Test::Equal(g::RLIMIT_NPROC), other);
+            a.place(needed);
+            when_given(a, resource + 1, ends.trap);
+            a.place(other);
         }
         Rule::Given(argument) => when_given(a, argument, ends.trap),
         Rule::Plain => {}
