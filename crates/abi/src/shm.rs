@@ -77,7 +77,8 @@ pub enum Kind {
     Made = 3,
     /// The object of the file of the descriptor is wanted. Answered with its number and its memory
     /// file; `ENOENT` where the file's pages are Linux's. When `a` is 1 only if there is one already,
-    /// `ENODATA` when there is none yet. A memory file gets one that way, too, if it was made in this
+    /// `ENODATA` when there is none yet; the memory file is then opened for this task alone, whose locks
+    /// on it are its own. A memory file gets one that way, too, if it was made in this
     /// tree, is not mapped, and may be written to. `EALREADY` while there is to be one, but the
     /// file's pages are still used ([`Mark::Used`]): the task asks again.
     File = 4,

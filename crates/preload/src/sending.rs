@@ -259,7 +259,7 @@ impl Side {
                 at,
                 pieces: Vec::from([piece]),
             }
-            .make(object, &file::status(self.fd)?),
+            .make(object, shm::HOLD_ALL),
             (Contents::Mapped(file), Some(at)) if way == Way::Out => file.read_at(at, piece),
             // SAFETY: Linux reads or writes the buffer.
             (_, Some(at)) => unsafe { syscall!(at_a_place, fd, address, length, at) },

@@ -6,7 +6,7 @@ use farpage_abi::shm::LOCKED_FROM;
 use linux_raw_sys::general as g;
 
 use crate::file::Fd;
-use crate::raw::Result;
+use crate::raw::{Errno, Result};
 use crate::syscall;
 
 /// A lock of one byte, by this open file.
@@ -50,6 +50,25 @@ pub fn are_there(fd: Fd, byte: u64) -> bool {
     asked.is_ok() && lock.l_type != g::F_UNLCK as i16
 }
 
+/// Takes the byte `byte` of the file for this open file: `alone`, which must be one to write by, or
+/// together with others that do not want it alone. False when another open file has it.
+///
+/// # Errors
+/// As `fcntl(2)` with `F_OFD_SETLK`.
+pub fn take(fd: Fd, byte: u64, alone: bool) -> Result<bool> {
+    match set(fd, if alone { g::F_WRLCK } else { g::F_RDLCK }, byte) {
+        Ok(()) => Ok(true),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// This open file has the byte `byte` no longer, also where a child has a copy of its descriptor.
+pub fn release(fd: Fd, byte: u64) {
+    // Without it the byte is released when the last descriptor is closed.
+    let _ = set(fd, g::F_UNLCK, byte);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,5 +90,24 @@ mod tests {
         unsafe { mem::unmap(at, 4096) }.unwrap();
         assert!(!are_there(other, 7 << 40));
         file::close(other);
+    }
+
+    #[test]
+    fn a_byte_is_had_by_one_alone_or_by_several_together() {
+        let fd = file::memfd(c"taken", 0).unwrap();
+        let other = file::open_again(fd, g::O_RDWR).unwrap();
+        assert_eq!(take(fd, 0, false), Ok(true));
+        assert_eq!(
+            [take(other, 0, true), take(other, 0, false)],
+            [Ok(false), Ok(true)]
+        );
+        release(fd, 0);
+        assert_eq!(
+            [take(other, 0, true), take(fd, 0, false)],
+            [Ok(true), Ok(false)]
+        );
+        file::close(other);
+        assert_eq!(take(fd, 0, true), Ok(true), "it ends with the open file");
+        file::close(fd);
     }
 }

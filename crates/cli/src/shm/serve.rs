@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,6 +12,8 @@ use anyhow::{Context, Result};
 use farpage_abi::PageRange;
 use farpage_abi::shm::{Answer, Ask, Ipc, Kind};
 use farpage_host::{Object, SpaceId};
+use farpage_sys::file::{self, Fd};
+use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, message};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -260,7 +262,7 @@ impl Server {
             }
             (_, with) => act(&mut lock(&self.kept), from, ask, with.as_ref()),
         };
-        says(&from.socket, done)
+        says(&from.socket, ask, done)
     }
 
     /// The cluster is asked, while others are served. True: the answer comes.
@@ -284,7 +286,7 @@ impl Server {
                 Acted::Done => Ok(None),
                 Acted::Object(object) => Ok(Some(object)),
             });
-            says(&socket, done);
+            says(&socket, ask, done);
         });
         true
     }
@@ -298,7 +300,7 @@ impl Server {
 }
 
 /// Answers. False when nobody hears it.
-fn says(to: &OwnedFd, done: Result<Option<Arc<Object>>, Errno>) -> bool {
+fn says(to: &OwnedFd, ask: Ask, done: Result<Option<Arc<Object>>, Errno>) -> bool {
     let (answer, object) = match done {
         Ok(object) => {
             let number = object.as_ref().map_or(0, |object| object.number().0);
@@ -316,7 +318,15 @@ fn says(to: &OwnedFd, done: Result<Option<Arc<Object>>, Errno>) -> bool {
             (answer, None)
         }
     };
-    let memory: Vec<BorrowedFd<'_>> = object.iter().map(|object| object.file()).collect();
+    // A task locks what it reads and writes by: that is an open file of its own. Mappings of one
+    // open file continue one another.
+    let file = object.as_ref().map(|object| object.file());
+    let is_for_calls = ask.kind == Kind::File && ask.a == 1;
+    let own = file.filter(|_| is_for_calls).and_then(|file| {
+        let file = Fd(file.as_raw_fd());
+        file::own_again(file, g::O_RDWR).ok()
+    });
+    let memory: Vec<BorrowedFd<'_>> = own.as_ref().map(AsFd::as_fd).or(file).into_iter().collect();
     message::send(to.as_fd(), &answer.to_bytes(), &memory, false).is_ok()
 }
 

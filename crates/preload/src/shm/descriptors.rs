@@ -8,7 +8,9 @@ use farpage_sys::{Errno, Result, marks, syscall};
 
 use super::connection::STATE;
 use super::memory::{EALREADY, given, object_of, wait_for_users};
+use super::turns::Turn;
 use super::{kept, memory_files, say, status_of, transfer};
+use crate::transfer::Way;
 use crate::{maps, sandbox, trap};
 
 const EXDEV: Errno = Errno(18);
@@ -23,7 +25,7 @@ const PUNCH_HOLE: u32 = 0x02;
 /// An object that a descriptor's file has.
 pub(crate) struct Object {
     pub(super) number: u64,
-    /// Its memory file.
+    /// Its memory file, as an open file of its own.
     pub(super) memory: Fd,
 }
 
@@ -44,7 +46,10 @@ pub(super) enum Pages {
 }
 
 /// While this lives, what Linux has of a file does not become an object's.
-struct Use(Fd);
+struct Use {
+    own: Fd,
+    byte: u64,
+}
 
 impl Use {
     /// `None` where the file cannot be opened again: its pages may then leave meanwhile.
@@ -53,15 +58,20 @@ impl Use {
         if sandbox::is_on() {
             return None;
         }
-        let own = Self(file::with_room(|| file::open_again(fd, g::O_RDONLY)).ok()?);
-        marks::put(own.0, shm.byte_of(Mark::Used)).ok()?;
-        Some(own)
+        let used = Self {
+            own: file::with_room(|| file::open_again(fd, g::O_RDONLY)).ok()?,
+            byte: shm.byte_of(Mark::Used),
+        };
+        marks::put(used.own, used.byte).ok()?;
+        Some(used)
     }
 }
 
 impl Drop for Use {
     fn drop(&mut self) {
-        file::close(self.0);
+        // A child that another thread makes just now has the open file, too.
+        marks::release(self.own, self.byte);
+        file::close(self.own);
     }
 }
 
@@ -108,7 +118,7 @@ fn look(fd: Fd) -> Option<Pages> {
     }
 }
 
-pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<usize>> {
+pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6], mask: u64) -> Option<Result<usize>> {
     let [a, b, c, ..] = args;
     let fd = Fd(a as i32);
     if number == g::__NR_copy_file_range {
@@ -118,8 +128,8 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
     }
     let status = status_of(shm, fd)?;
     match number {
-        g::__NR_ftruncate => Some(set_size(fd, &status, b)),
-        g::__NR_fallocate => allocate(shm, fd, &status, args),
+        g::__NR_ftruncate => Some(set_size(shm, fd, b, mask)),
+        g::__NR_fallocate => allocate(shm, fd, args, mask),
         g::__NR_dup => maps::duplicate(fd, 0, false).ok().map(Ok),
         g::__NR_dup2 | g::__NR_dup3 => {
             // SAFETY: takes no pointer.
@@ -133,14 +143,14 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
             _ => None,
         },
         g::__NR_lseek => match pages_of(fd) {
-            Pages::Kept(object) => transfer::call(&object, &status, number, args),
+            Pages::Kept(_) => Some(transfer::seek(&status, a, b, c as u32)),
             Pages::None | Pages::Linux => None,
         },
         _ if crate::transfer::is_one(number) => {
             let (pages, used) = use_pages(shm, fd);
             match pages {
-                Pages::Kept(object) => transfer::call(&object, &status, number, args),
-                Pages::None => of_written(fd, used, &status, number, args),
+                Pages::Kept(object) => transfer::call(&object, number, args, mask),
+                Pages::None => of_written(fd, used, &status, number, args, mask),
                 Pages::Linux => Some(of_linuxs(number, args)),
             }
         }
@@ -162,6 +172,7 @@ fn of_written(
     status: &Status,
     number: u32,
     args: [usize; 6],
+    mask: u64,
 ) -> Option<Result<usize>> {
     let end = transfer::end_of_write(status, number, args);
     if end.is_none_or(|end| end.is_ok_and(|end| end <= LINUXS_MAX)) {
@@ -171,20 +182,43 @@ fn of_written(
         }
     }
     drop(used);
-    let (_, given) = object_of(fd);
-    let (number_of, memory) = match given {
-        Ok(given) => given,
-        Err(errno) => return Some(Err(errno)),
-    };
-    let object = Object {
-        number: number_of,
-        memory,
-    };
-    transfer::call(&object, status, number, args)
+    match made_now(fd) {
+        Ok(object) => transfer::call(&object, number, args, mask),
+        Err(errno) => Some(Err(errno)),
+    }
+}
+
+/// The object of a file that had none yet.
+fn made_now(fd: Fd) -> Result<Object> {
+    let (state, made) = object_of(fd);
+    drop(state);
+    file::close(made?.1);
+    match pages_of(fd) {
+        Pages::Kept(object) => Ok(object),
+        Pages::None | Pages::Linux => Err(Errno::EIO),
+    }
 }
 
 /// `ftruncate`.
-pub(super) fn set_size(fd: Fd, before: &Status, bytes: usize) -> Result<usize> {
+pub(super) fn set_size(shm: &Shm, fd: Fd, bytes: usize, mask: u64) -> Result<usize> {
+    let (pages, _used) = use_pages(shm, fd);
+    let object = match &pages {
+        Pages::Kept(object) => Some(object),
+        Pages::None | Pages::Linux => None,
+    };
+    let turn = object.map(|object| Turn::wait(object, Way::In, mask));
+    let _turn = turn.transpose()?;
+    let before = file::status(fd)?.bytes as usize;
+    resize(fd, object, before, bytes)
+}
+
+/// Gives a file another size, in a turn for writing where it has an object.
+pub(super) fn resize(
+    fd: Fd,
+    object: Option<&Object>,
+    before: usize,
+    bytes: usize,
+) -> Result<usize> {
     let set = |bytes: usize| {
         let set = |fd: Fd| {
             // SAFETY: takes no pointer.
@@ -199,24 +233,23 @@ pub(super) fn set_size(fd: Fd, before: &Status, bytes: usize) -> Result<usize> {
         done
     };
     if super::shm().is_some_and(Shm::is_cluster) {
-        if (bytes as u64) < before.bytes {
+        if let Some(object) = object.filter(|_| bytes < before) {
             // While other hosts have it as large as before: what they write later stays.
-            were_cut(fd, bytes, before.bytes);
+            were_cut(object, bytes, before);
         }
         let done = set(bytes)?;
         let told = tell_size(fd, before, bytes);
         if told.is_err() {
-            let _ = set(before.bytes as usize);
+            let _ = set(before);
         }
         return told.map(|()| done);
     }
     let done = set(bytes)?;
-    if (bytes as u64) < before.bytes && STATE.lock().ask(Ask::new(Kind::Size), Some(fd)).is_ok() {
+    if let Some(object) = object.filter(|_| bytes < before) {
+        STATE.lock().ask(Ask::new(Kind::Size), Some(fd))?;
         let rest = bytes.next_multiple_of(farpage_abi::PAGE_BYTES) - bytes;
-        if rest > 0
-            && let Pages::Kept(object) = pages_of(fd)
-        {
-            transfer::zero(&object, bytes, rest)?;
+        if rest > 0 {
+            transfer::zero(object, bytes, rest)?;
         }
     }
     Ok(done)
@@ -226,12 +259,12 @@ pub(super) fn set_size(fd: Fd, before: &Status, bytes: usize) -> Result<usize> {
 ///
 /// # Errors
 /// When they could not be.
-pub(super) fn tell_size(fd: Fd, before: &Status, bytes: usize) -> Result<()> {
+fn tell_size(fd: Fd, before: usize, bytes: usize) -> Result<()> {
     let ask = Ask {
         b: bytes as u64,
         ..Ask::new(Kind::Size)
     };
-    if bytes as u64 == before.bytes {
+    if bytes == before {
         return Ok(());
     }
     match STATE.lock().ask(ask, Some(fd)) {
@@ -242,15 +275,13 @@ pub(super) fn tell_size(fd: Fd, before: &Status, bytes: usize) -> Result<()> {
 }
 
 /// A cluster's file has lost its bytes from `bytes` to `before`: they are zeros if it grows again.
-pub(super) fn were_cut(fd: Fd, bytes: usize, before: u64) {
-    if let Pages::Kept(object) = pages_of(fd) {
-        // What is lost cannot be had by others either.
-        let _ = transfer::zero(&object, bytes, before as usize - bytes);
-    }
+pub(super) fn were_cut(object: &Object, bytes: usize, before: usize) {
+    // What is lost cannot be had by others either.
+    let _ = transfer::zero(object, bytes, before - bytes);
 }
 
 /// `fallocate`: room is found when a page is written to.
-fn allocate(shm: &Shm, fd: Fd, before: &Status, args: [usize; 6]) -> Option<Result<usize>> {
+fn allocate(shm: &Shm, fd: Fd, args: [usize; 6], mask: u64) -> Option<Result<usize>> {
     let [_, mode, offset, bytes, ..] = args;
     let mode = mode as u32;
     let end = offset
@@ -259,7 +290,7 @@ fn allocate(shm: &Shm, fd: Fd, before: &Status, args: [usize; 6]) -> Option<Resu
     let (Some(end), true) = (end, bytes > 0) else {
         return Some(Err(Errno::EINVAL));
     };
-    let (pages, _used) = use_pages(shm, fd);
+    let (pages, used) = use_pages(shm, fd);
     if matches!(pages, Pages::Linux) || mode & !(KEEP_SIZE | PUNCH_HOLE) != 0 {
         return None;
     }
@@ -267,19 +298,36 @@ fn allocate(shm: &Shm, fd: Fd, before: &Status, args: [usize; 6]) -> Option<Resu
     if mode_of == g::O_RDONLY {
         return Some(Err(Errno::EBADF));
     }
-    match (mode, pages) {
-        (0, _) if end as u64 > before.bytes => Some(set_size(fd, before, end)),
-        (0 | KEEP_SIZE, _) => Some(Ok(0)),
-        (_, Pages::Kept(_)) if mode & PUNCH_HOLE != 0 && memory_files::is_sealed(fd) => {
-            Some(Err(Errno::EPERM))
+    let object = match (mode, pages) {
+        (KEEP_SIZE, _) => return Some(Ok(0)),
+        (_, Pages::Kept(object)) => object,
+        (0, _) => {
+            drop(used);
+            match made_now(fd) {
+                Ok(object) => object,
+                Err(errno) => return Some(Err(errno)),
+            }
         }
-        (_, Pages::None) => Some(of_linuxs(g::__NR_fallocate, args)),
-        (_, Pages::Kept(object)) if mode == KEEP_SIZE | PUNCH_HOLE => {
-            let end = end.min(before.bytes.next_multiple_of(4096) as usize);
-            Some(transfer::zero(&object, offset, end.saturating_sub(offset)).map(|()| 0))
-        }
-        _ => None,
+        (..) => return Some(of_linuxs(g::__NR_fallocate, args)),
+    };
+    if mode == PUNCH_HOLE {
+        return None;
     }
+    let make = |_turn| {
+        let before = file::status(fd)?.bytes as usize;
+        if mode != 0 {
+            if memory_files::is_sealed(fd) {
+                return Err(Errno::EPERM);
+            }
+            let end = end.min(before.next_multiple_of(farpage_abi::PAGE_BYTES));
+            return transfer::zero(&object, offset, end.saturating_sub(offset)).map(|()| 0);
+        }
+        match end > before {
+            true => resize(fd, Some(&object), before, end),
+            false => Ok(0),
+        }
+    };
+    Some(Turn::wait(&object, Way::In, mask).and_then(make))
 }
 
 /// A file of shared memory has got this number: what is done by it is seen from now on.

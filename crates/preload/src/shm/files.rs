@@ -9,18 +9,19 @@ use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result};
 
 use super::connection::{STATE, State};
+use super::descriptors::Pages;
 use super::{descriptors, is_one, status_of};
 use crate::program::{self, HERE, Reader};
 use crate::{maps, trap};
 
-pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<usize>> {
-    let [a, b, c, ..] = args;
+pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6], mask: u64) -> Option<Result<usize>> {
+    let [a, b, c, d, ..] = args;
     let (dir, path, flags) = match number {
         g::__NR_open => (HERE, a, b as u32),
         g::__NR_creat => (HERE, a, g::O_CREAT | g::O_WRONLY | g::O_TRUNC),
         g::__NR_openat => (a, b, c as u32),
         g::__NR_openat2 => (a, b, program::read::<u64>(c).ok()? as u32),
-        _ => return truncate(shm, a, b),
+        _ => return truncate(shm, a, b, mask),
     };
     if flags & g::O_PATH != 0 {
         return None;
@@ -34,6 +35,22 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
         return Some(Err(errno));
     }
     let is_told = told == Some(Ok(()));
+    // What others are writing to just now is emptied when they are done.
+    let is_emptied =
+        flags & g::O_TRUNC != 0 && flags & g::O_ACCMODE != g::O_RDONLY && number != g::__NR_openat2;
+    let (number, args, flags) = match is_emptied {
+        true => {
+            let flags = flags & !g::O_TRUNC;
+            let mode = match number {
+                g::__NR_creat => b,
+                g::__NR_open => c,
+                _ => d,
+            };
+            let args = [dir, path, flags as usize, mode, 0, 0];
+            (g::__NR_openat, args, flags)
+        }
+        false => (number, args, flags),
+    };
     // Nothing of it waits: it is a regular file, or will be one.
     // SAFETY: the program's own call.
     let opened = unsafe { trap::pass(number, args) };
@@ -42,12 +59,25 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Result<us
         state.made_nothing();
     }
     drop(state);
-    if let (Ok(fd), Before::Bytes(bytes), true) = (opened, before, shm.is_cluster())
-        && flags & g::O_TRUNC != 0
+    let fd = match opened {
+        Ok(fd) => Fd(fd as i32),
+        Err(errno) => return Some(Err(errno)),
+    };
+    let has_bytes = || file::status(fd).is_ok_and(|status| status.bytes > 0);
+    if is_emptied
+        && (before != Before::Nothing || has_bytes())
+        && let Err(errno) = descriptors::set_size(shm, fd, 0, mask)
     {
-        descriptors::were_cut(Fd(fd as i32), 0, bytes);
+        file::close(fd);
+        return Some(Err(errno));
     }
-    Some(opened.map(|fd| keep(shm, Fd(fd as i32), flags)))
+    if let (Before::Bytes(bytes), true) = (before, shm.is_cluster())
+        && flags & g::O_TRUNC != 0
+        && let Pages::Kept(object) = descriptors::pages_of(fd)
+    {
+        descriptors::were_cut(&object, 0, bytes as usize);
+    }
+    Some(Ok(keep(shm, fd, flags)))
 }
 
 /// The supervisor is told which file is about to be made.
@@ -137,7 +167,7 @@ pub(super) fn keep(shm: &Shm, fd: Fd, flags: u32) -> usize {
     }
 }
 
-fn truncate(shm: &Shm, path: usize, bytes: usize) -> Option<Result<usize>> {
+fn truncate(shm: &Shm, path: usize, bytes: usize, mask: u64) -> Option<Result<usize>> {
     let status = file::status_at(HERE, path, 0).ok()?;
     if !is_one(shm, &status) {
         return None;
@@ -147,7 +177,7 @@ fn truncate(shm: &Shm, path: usize, bytes: usize) -> Option<Result<usize>> {
     let opened = unsafe { trap::pass(g::__NR_openat, [HERE, path, flags, 0, 0, 0]) };
     Some(opened.and_then(|fd| {
         let fd = Fd(fd as i32);
-        let done = descriptors::set_size(fd, &status, bytes);
+        let done = descriptors::set_size(shm, fd, bytes, mask);
         file::close(fd);
         done
     }))

@@ -95,7 +95,7 @@ pub(crate) fn before_execution(fd: Fd) {
     };
     if let Pages::Kept(object) = pages_of(writable) {
         // What cannot be had is not executed.
-        let _ = transfer::give_back(&object, &status, writable);
+        let _ = transfer::give_back(&object, writable);
     }
     file::close(writable);
 }

@@ -27,6 +27,7 @@ mod segments;
 mod sockets;
 mod sysv;
 mod transfer;
+mod turns;
 
 use farpage_abi::shm::Shm;
 use farpage_sys::file::{self, Fd, Status};
@@ -41,6 +42,7 @@ pub(crate) use descriptors::Object;
 pub(crate) use memory::after_unmap;
 pub(crate) use memory_files::before_execution;
 pub(crate) use sockets::{note_received, wait_for};
+pub(crate) use turns::{HOLD_ALL, SIGNAL_FIRST};
 
 /// What the tree has in common about it; `None` where Linux keeps the pages, too.
 fn shm() -> Option<&'static Shm> {
@@ -63,10 +65,10 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
         g::__NR_recvmmsg => sockets::take_received(frame),
         _ => 0,
     };
-    let args = frame.arguments();
+    let (args, mask) = (frame.arguments(), frame.mask);
     let done = match number {
         g::__NR_open | g::__NR_openat | g::__NR_openat2 | g::__NR_creat | g::__NR_truncate => {
-            files::call(shm, number, args)
+            files::call(shm, number, args, mask)
         }
         g::__NR_mmap
         | g::__NR_mremap
@@ -86,7 +88,7 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
         | g::__NR_msgctl
             if shm.is_cluster() && sysv::is_one(number, args) =>
         {
-            return Some(sysv::call(number, args, frame.slept(), frame.mask));
+            return Some(sysv::call(number, args, frame.slept(), mask));
         }
         g::__NR_shmget
         | g::__NR_shmat
@@ -124,11 +126,15 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
         }
         g::__NR_fcntl => match locks::call(shm, args) {
             Some(done) => return Some(done),
-            None => descriptors::call(shm, number, args),
+            None => descriptors::call(shm, number, args, mask),
         },
-        _ => descriptors::call(shm, number, args),
+        _ => descriptors::call(shm, number, args, mask),
     };
-    done.map(Outcome::Done)
+    Some(match done? {
+        // The program's signals come when it makes a call that only comes back to this one.
+        Err(SIGNAL_FIRST) => Outcome::WaitIn(g::__NR_sched_yield, [args[0], 0, 0]),
+        done => Outcome::Done(done),
+    })
 }
 
 /// A call that may unmap or replace shared memory is about to be made.

@@ -11,6 +11,7 @@ use farpage_sys::{Errno, Result, process, syscall};
 use super::connection::STATE;
 use super::descriptors::Object;
 use super::memory::{Wanted, unmap};
+use super::turns::{HOLD_ALL, Turn};
 use super::{descriptors, memory_files};
 use crate::transfer::{TRANSFER_MAX, Transfer, Way};
 
@@ -24,19 +25,16 @@ static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 pub(super) fn call(
     object: &Object,
-    status: &Status,
     number: u32,
     args: [usize; 6],
+    mask: u64,
 ) -> Option<Result<usize>> {
-    let [fd, b, c, _, _, flags] = args;
-    if number == g::__NR_lseek {
-        return Some(seek(status, fd, b, c as u32));
-    }
+    let [.., flags] = args;
     let meant = Transfer::meant(number, args)?;
     if matches!(number, g::__NR_preadv2 | g::__NR_pwritev2) && flags != 0 {
         return Some(Err(Errno::EOPNOTSUPP));
     }
-    Some(meant.and_then(|meant| meant.make(object, status)))
+    Some(meant.and_then(|meant| meant.make(object, mask)))
 }
 
 /// Where a write would end; `None` of other calls.
@@ -53,8 +51,8 @@ pub(super) fn end_of_write(
     }
 }
 
-/// Data everywhere, and one hole at the end.
-fn seek(status: &Status, fd: usize, offset: usize, whence: u32) -> Result<usize> {
+/// `lseek` to data or a hole: there is data everywhere, and one hole at the end.
+pub(super) fn seek(status: &Status, fd: usize, offset: usize, whence: u32) -> Result<usize> {
     let size = status.bytes as usize;
     let to = match whence {
         _ if offset >= size => return Err(Errno::ENXIO),
@@ -96,20 +94,53 @@ impl Transfer {
         })
     }
 
-    pub(crate) fn make(&self, object: &Object, status: &Status) -> Result<usize> {
-        let Range { start, end } = self.range(status)?;
-        if self.way == Way::In && end > status.bytes as usize && start < end {
-            // SAFETY: takes no pointer.
-            unsafe { syscall!(g::__NR_ftruncate, self.fd, end) }?;
-            if super::shm().is_some_and(Shm::is_cluster) {
-                descriptors::tell_size(Fd(self.fd as i32), status, end)?;
-            }
+    /// # Errors
+    /// What the program's call fails with; [`SIGNAL_FIRST`](super::SIGNAL_FIRST) when a signal that is
+    /// not in `mask` has come before the transfer's turn.
+    pub(crate) fn make(&self, object: &Object, mask: u64) -> Result<usize> {
+        let _turn = Turn::wait(object, self.way, mask)?;
+        let status = file::status(Fd(self.fd as i32))?;
+        let range = self.range(&status)?;
+        match self.way {
+            Way::Out => self.read(object, &status, range),
+            Way::In => self.write(object, &status, range),
         }
-        let done = copy(object, self.way, start, end - start, &self.pieces)?;
-        if self.at.is_none() {
-            self.seek((start + done) as isize, g::SEEK_SET)?;
+    }
+
+    fn read(&self, object: &Object, status: &Status, range: Range<usize>) -> Result<usize> {
+        let Range { mut start, mut end } = range;
+        let wanted = end - start;
+        if self.at.is_none() && wanted > 0 {
+            // Others may read by the same open file just now: what Linux says is this call's part.
+            start = self.seek(wanted as isize, g::SEEK_CUR)? - wanted;
+            end = (start + wanted).min(status.bytes as usize).max(start);
         }
-        Ok(done)
+        let read = copy(object, Way::Out, start, end - start, &self.pieces);
+        let missing = wanted - read.unwrap_or(0);
+        if self.at.is_none() && missing > 0 {
+            self.seek(-(missing as isize), g::SEEK_CUR)?;
+        }
+        read
+    }
+
+    fn write(&self, object: &Object, status: &Status, range: Range<usize>) -> Result<usize> {
+        let (fd, before) = (Fd(self.fd as i32), status.bytes as usize);
+        let Range { start, end } = range;
+        let grows = end > before && start < end;
+        if grows {
+            descriptors::resize(fd, Some(object), before, end)?;
+        }
+        let written = copy(object, Way::In, start, end - start, &self.pieces);
+        let last = start + written.unwrap_or(0);
+        // Another host of a cluster may have made it longer meanwhile.
+        if grows && last < end && !super::shm().is_some_and(Shm::is_cluster) {
+            let size = written.map_or(before, |_| last.max(before));
+            descriptors::resize(fd, Some(object), end, size)?;
+        }
+        if written.is_ok() && self.at.is_none() {
+            self.seek(last as isize, g::SEEK_SET)?;
+        }
+        written
     }
 }
 
@@ -154,8 +185,9 @@ fn in_window<T>(wanted: &Wanted, act: impl FnOnce(usize) -> Result<T>) -> Result
 }
 
 /// Writes all of an object to its file, which Linux is to read.
-pub(super) fn give_back(object: &Object, status: &Status, to: Fd) -> Result<()> {
-    let size = status.bytes as usize;
+pub(super) fn give_back(object: &Object, to: Fd) -> Result<()> {
+    let _turn = Turn::wait(object, Way::Out, HOLD_ALL)?;
+    let size = file::status(to)?.bytes as usize;
     for start in (0..size).step_by(WINDOW) {
         let part = (size - start).min(WINDOW);
         let wanted = Wanted::window(object, start, part.next_multiple_of(PAGE_BYTES));

@@ -13,6 +13,7 @@ use crate::support;
 
 mod memory_files;
 mod programs;
+mod writers;
 
 /// Size of `/dev/shm` in these tests, each of which has one of its own.
 const LIMIT: &str = "64m";
