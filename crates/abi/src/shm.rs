@@ -127,6 +127,9 @@ pub enum Kind {
     /// the question in 4 bytes each, and then data. Answered with a number and data; with
     /// [`Answer::WAITS`] when the thread is to wait.
     Sysv = 22,
+    /// The file of the descriptor is about to be executed. Answered when Linux has the contents that its
+    /// object has.
+    Execute = 23,
 }
 
 /// A call of System V, and where its arguments are.
@@ -192,6 +195,7 @@ impl Kind {
             20 => Self::Waits,
             21 => Self::Wake,
             22 => Self::Sysv,
+            23 => Self::Execute,
             _ => return None,
         })
     }
@@ -350,7 +354,7 @@ mod tests {
         };
         assert_eq!(Ask::from_bytes(&ask.to_bytes()), Some(ask));
         assert_eq!(Ask::from_bytes(&[0xff; Ask::BYTES]), None);
-        for raw in 0..24 {
+        for raw in 0..25 {
             assert!(Kind::from_raw(raw).is_none_or(|kind| kind as u64 == raw));
             assert!(Ipc::from_raw(raw).is_none_or(|ipc| ipc as u64 == raw));
             assert!(Sysv::from_raw(raw).is_none_or(|call| call as u64 == raw));

@@ -190,8 +190,7 @@ fn image_of(reader: &mut Reader, call: &Call) -> Result<Image> {
     });
     match opened {
         Ok(fd) => {
-            shm::before_execution(fd);
-            let image = elf::inspect(fd);
+            let image = elf::inspect(fd, shm::before_execution);
             file::close(fd);
             Ok(image)
         }

@@ -64,10 +64,12 @@ const TAKES_ADDRESSES: &[u8; 12] = b"__msan_init\0";
 const DYNAMIC_BYTES: usize = 16;
 const DYNAMIC_MAX: usize = 64;
 
-/// Finds out what executing the open file `fd` means; follows `#!`.
-pub fn inspect(fd: Fd) -> Image {
+/// Finds out what executing the open file `fd` means; follows `#!`. What Linux will execute for that is
+/// told to `before` it is looked at.
+pub fn inspect(fd: Fd, mut before: impl FnMut(Fd)) -> Image {
     let mut head = [0; HEAD_BYTES];
     let mut path = [0; PATH_BYTES];
+    before(fd);
     let mut start = look(fd, &mut head);
     for _ in 0..SCRIPTS_MAX {
         match start {
@@ -85,6 +87,7 @@ pub fn inspect(fd: Fd) -> Image {
         let Ok(interpreter) = file::with_room(|| file::open(name, flags, 0)) else {
             return Image::Unknown;
         };
+        before(interpreter);
         start = look(interpreter, &mut head);
         file::close(interpreter);
     }
@@ -287,7 +290,7 @@ mod tests {
     fn image_of(path: &Path) -> Image {
         let name = CString::new(path.to_str().unwrap()).unwrap();
         let fd = file::open(&name, 0, 0).unwrap();
-        let image = inspect(fd);
+        let image = inspect(fd, |_| ());
         file::close(fd);
         image
     }

@@ -26,12 +26,22 @@ fn set(fd: Fd, kind: u32, byte: u64) -> Result<()> {
     unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_OFD_SETLK, &raw const lock) }.map(drop)
 }
 
-/// Takes the byte [`LOCKED_FROM`] of the file for this open file: no other can.
+/// Takes the byte [`LOCKED_FROM`] of the file for this open file, which can be read by: no other has it.
 ///
 /// # Errors
-/// As `fcntl(2)` with `F_OFD_SETLK`: `EAGAIN` when another has it.
+/// As `fcntl(2)` with `F_OFD_SETLK`: `EAGAIN` when another has it, or takes it just now.
 pub fn claim(fd: Fd) -> Result<()> {
-    set(fd, g::F_WRLCK, LOCKED_FROM)
+    put(fd, LOCKED_FROM)?;
+    if is_claimed(fd) {
+        release(fd, LOCKED_FROM);
+        return Err(Errno::EAGAIN);
+    }
+    Ok(())
+}
+
+/// True when another open file than this one has claimed the file.
+pub fn is_claimed(fd: Fd) -> bool {
+    are_there(fd, LOCKED_FROM)
 }
 
 /// Puts the mark `byte` on the file, by this open file, which can be read by.

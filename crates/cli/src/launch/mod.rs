@@ -246,7 +246,7 @@ fn image_of(prepared: &Prepared) -> Result<Image> {
     let Ok(file) = File::open(&options.program) else {
         return Ok(Image::Unknown);
     };
-    let image = elf::inspect(Fd(file.as_raw_fd()));
+    let image = elf::inspect(Fd(file.as_raw_fd()), |_| ());
     let mode = file.metadata().map_or(0, |data| data.mode());
     const SET_ID: u32 = 0o6000;
     if mode & SET_ID != 0 && !rustix::process::geteuid().is_root() {

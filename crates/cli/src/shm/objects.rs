@@ -106,14 +106,16 @@ impl Kept {
         self.objects
     }
 
-    /// A task has made a file. The same open file as is kept here.
-    pub fn made_file(&mut self, theirs: &OwnedFd) -> Result<OwnedFd, Errno> {
+    /// A task has made a file. The same open file as is kept here, which is one to read by, for Linux
+    /// executes nothing that is open for writing, or with `writes` one to write by.
+    pub fn made_file(&mut self, theirs: &OwnedFd, writes: bool) -> Result<OwnedFd, Errno> {
         let status = file::status(number(theirs))?;
         let link = format!("/proc/self/fd/{}", theirs.as_raw_fd());
         let path = std::fs::read_link(link).unwrap_or_default();
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         let open = |flags| file::own_again(number(theirs), flags);
-        let own = open(g::O_RDWR).or_else(|_| open(g::O_RDONLY))?;
+        let flags = if writes { g::O_RDWR } else { g::O_RDONLY };
+        let own = open(flags).or_else(|_| open(g::O_RDONLY))?;
         marks::claim(number(&own))?;
         self.ledger.note(&Name::File(status.device, status.inode));
         let contents = match name.starts_with(b"sem.") {
@@ -172,21 +174,26 @@ impl Kept {
         if let Some(made) = self.files.get_mut(&key) {
             made.contents = match &object {
                 Ok(object) => Contents::Object(Arc::clone(object)),
+                Err(Errno::ENOENT) => Contents::Linuxs,
                 Err(_) => Contents::Written,
             };
         }
         Ok(self.begin(object?))
     }
 
-    /// An object that has the contents of a file, which loses them.
+    /// An object that has the contents of a file, which loses them. `ENOENT` for one that is executed just
+    /// now.
     fn make_of(&self, own: OwnedFd, is_memory: bool) -> Result<Arc<Object>, Errno> {
         let name = if is_memory { "memfd" } else { "shm" };
-        let writable = file::own_again(number(&own), g::O_RDWR);
-        let writable = writable.or_else(|_| own.try_clone().map_err(|_| Errno::EMFILE))?;
+        let writable = match file::own_again(number(&own), g::O_RDWR) {
+            Err(Errno::ETXTBSY) => return Err(Errno::ENOENT),
+            writable => writable.ok(),
+        };
+        let from = own.try_clone().map_err(|_| Errno::EMFILE)?;
         let pager = Arc::clone(&self.pager) as Arc<dyn Pager>;
         let object = self.objects.create_sized_by(name, own, pager);
         let object = object.map_err(|_| Errno::ENOMEM)?;
-        take_contents(&writable, &object)?;
+        take_contents(&from, writable.as_ref(), &object)?;
         Ok(object)
     }
 
@@ -360,19 +367,16 @@ fn is_over(made: &MadeFile) -> bool {
 
 /// What a file that was not made in this run is.
 fn is_of_another_run(theirs: &OwnedFd) -> Errno {
-    let Ok(own) = file::own_again(number(theirs), g::O_RDWR) else {
-        return Errno::ENOENT;
-    };
-    match marks::claim(number(&own)) {
-        Err(Errno::EAGAIN) => Errno::EBUSY,
-        _ => Errno::ENOENT,
+    match marks::is_claimed(number(theirs)) {
+        true => Errno::EBUSY,
+        false => Errno::ENOENT,
     }
 }
 
-/// What was written to the file becomes the first contents of its object, and leaves the file.
-/// Nobody writes to it meanwhile: tasks mark it while they do (`Mark::Used`), and find the object
+/// What was written to the file becomes the first contents of its object, and leaves the file where
+/// that can be written to. Nobody writes to it meanwhile: tasks mark it while they do (`Mark::Used`), and find the object
 /// from now on.
-fn take_contents(own: &OwnedFd, object: &Object) -> Result<(), Errno> {
+fn take_contents(own: &OwnedFd, writable: Option<&OwnedFd>, object: &Object) -> Result<(), Errno> {
     let file = number(own);
     let size = file::status(file)?.bytes;
     let page = PAGE_BYTES as u64;
@@ -392,8 +396,25 @@ fn take_contents(own: &OwnedFd, object: &Object) -> Result<(), Errno> {
             break;
         }
     }
-    if at > 0 {
-        file::punch(file, 0, at)?;
+    match writable {
+        Some(writable) if at > 0 => file::punch(number(writable), 0, at),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// Writes the contents of an object to its file, which Linux is to execute. One that is executed already
+/// has them.
+pub fn give_back(object: &Object, theirs: &OwnedFd) -> Result<(), Errno> {
+    const PART: usize = 1 << 20;
+    let writable = file::own_again(number(theirs), g::O_RDWR)?;
+    let size = file::status(number(theirs))?.bytes as usize;
+    let mut buffer = vec![0; PART.min(size)];
+    let given = (0..size).step_by(PART).try_for_each(|start| {
+        let part = &mut buffer[..PART.min(size - start)];
+        let read = object.read(start as u64, part);
+        read.map_err(|_| Errno::EIO)?;
+        file::pwrite_all(number(&writable), part, start as u64)
+    });
+    // Linux refuses to execute zeros, and not what has its beginning only.
+    given.inspect_err(|_| drop(file::punch(number(&writable), 0, size as u64)))
 }

@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::cluster::{Acted, Names};
 use super::names::Making;
-use super::objects::{Kept, lock};
+use super::objects::{self, Kept, lock};
 use super::sysv::Asked;
 use crate::spill_set::SpillSet;
 
@@ -181,6 +181,9 @@ impl Server {
                 let with = received.fds.into_iter().next();
                 match asked {
                     Some(ask) if ask.kind == Kind::Sysv => self.calls(&connection, ask, name),
+                    Some(ask) if ask.kind == Kind::Execute => {
+                        self.gives_back(number, &connection, with)
+                    }
                     Some(ask) => {
                         connection.making = making(ask, with.as_ref(), name);
                         match &self.names {
@@ -281,12 +284,31 @@ impl Server {
         };
         std::thread::spawn(move || {
             let acted = names.act(number, ask, with.as_ref(), &name);
-            let done = acted.and_then(|acted| match acted {
-                Acted::OfRun => of_run(&mut lock(&kept), ask, with.as_ref()),
-                Acted::Done => Ok(None),
-                Acted::Object(object) => Ok(Some(object)),
+            says(&socket, ask, acted_on(acted, &kept, ask, with.as_ref()));
+        });
+        true
+    }
+
+    /// Linux gets the contents of a file, while others are served. True: the answer comes.
+    fn gives_back(&self, number: u64, from: &Connection, file: Option<OwnedFd>) -> bool {
+        let (kept, names) = (Arc::clone(&self.kept), self.names.clone());
+        let (Some(file), Ok(socket)) = (file, from.socket.try_clone()) else {
+            return false;
+        };
+        std::thread::spawn(move || {
+            let ask = Ask {
+                a: 1,
+                ..Ask::new(Kind::File)
+            };
+            let acted = names.map_or(Ok(Acted::OfRun), |names| {
+                names.act(number, ask, Some(&file), &[])
             });
-            says(&socket, ask, done);
+            let object = acted_on(acted, &kept, ask, Some(&file));
+            let given = object.and_then(|object| match object {
+                Some(object) => objects::give_back(&object, &file),
+                None => Ok(()),
+            });
+            says(&socket, ask, given.map(|()| None));
         });
         true
     }
@@ -296,6 +318,20 @@ impl Server {
         let mut all = lock(&self.kept).objects().mapped_by(space);
         all.extend(more.iter().cloned());
         all
+    }
+}
+
+/// What is told when the cluster was asked.
+fn acted_on(
+    acted: Result<Acted, Errno>,
+    kept: &Mutex<Kept>,
+    ask: Ask,
+    with: Option<&OwnedFd>,
+) -> Result<Option<Arc<Object>>, Errno> {
+    match acted? {
+        Acted::OfRun => of_run(&mut lock(kept), ask, with),
+        Acted::Done => Ok(None),
+        Acted::Object(object) => Ok(Some(object)),
     }
 }
 
@@ -395,7 +431,7 @@ fn of_run(kept: &mut Kept, ask: Ask, with: Option<&OwnedFd>) -> Result<Option<Ar
     let with = || with.ok_or(Errno::EBADF);
     match ask.kind {
         Kind::Made if ask.a == 1 => kept.made_queue(with()?),
-        Kind::Made => drop(kept.made_file(with()?)?),
+        Kind::Made => drop(kept.made_file(with()?, false)?),
         Kind::File => return kept.of_file(with()?, ask.a == 1).map(Some),
         Kind::Segment => return kept.of_segment(ask.a as u32, ask.b).map(Some),
         Kind::Size => kept.look_at_size(with()?)?,

@@ -171,6 +171,21 @@ impl State {
     }
 }
 
+/// Asks what a process may ask that shares its memory with a parent, too.
+pub(super) fn ask_of(ask: Ask, file: Fd) -> Result<()> {
+    if !start::is_visitor() {
+        return STATE.lock().ask(ask, Some(file)).map(drop);
+    }
+    let [own, theirs] = file::with_room(socket::pair)?;
+    let connect = Ask::new(Kind::Connect).to_bytes();
+    let sent = socket::send(start::descriptor(fds::MAPS), &connect, Some(theirs));
+    file::close(theirs);
+    let sent = sent.and_then(|()| socket::send(own, &ask.to_bytes(), Some(file)));
+    let got = sent.and_then(|()| socket::receive(own, &mut [0; Answer::BYTES]));
+    file::close(own);
+    got.map(drop)
+}
+
 /// Watches for the end of the supervisor.
 extern "C" fn guard(_: usize) -> ! {
     supervised::watch(die_without_supervisor)

@@ -9,9 +9,8 @@ use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, marks};
 
-use super::connection::STATE;
-use super::descriptors::{Pages, pages_of};
-use super::{files, transfer};
+use super::connection::{STATE, ask_of};
+use super::{files, status_of};
 use crate::{maps, sandbox, start, trap};
 
 /// Mappings of memory files that make objects of them are at least as long.
@@ -82,20 +81,14 @@ pub(super) fn seal(shm: &Shm, fd: Fd, seals: usize) -> Option<Result<usize>> {
     (asked == Err(Errno::EBUSY)).then_some(Err(Errno::EBUSY))
 }
 
-/// A file is about to be executed, by a descriptor that it was opened by for that: Linux gets its
-/// contents.
+/// A file of shared memory is about to be executed: Linux gets its contents.
 pub(crate) fn before_execution(fd: Fd) {
     let Some(shm) = super::shm() else { return };
-    let Ok(status) = file::status(fd) else { return };
-    if !is_one(shm, &status) || start::is_visitor() || !is_object(shm, fd) {
-        return;
-    }
-    let Ok(writable) = file::with_room(|| file::open_again(fd, g::O_RDWR)) else {
+    let Some(status) = status_of(shm, fd) else {
         return;
     };
-    if let Pages::Kept(object) = pages_of(writable) {
-        // What cannot be had is not executed.
-        let _ = transfer::give_back(&object, writable);
+    if !is_one(shm, &status) || is_object(shm, fd) {
+        // What Linux does not get is not executed.
+        let _ = ask_of(Ask::new(Kind::Execute), fd);
     }
-    file::close(writable);
 }

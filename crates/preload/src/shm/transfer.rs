@@ -11,7 +11,7 @@ use farpage_sys::{Errno, Result, process, syscall};
 use super::connection::STATE;
 use super::descriptors::Object;
 use super::memory::{Wanted, unmap};
-use super::turns::{HOLD_ALL, Turn};
+use super::turns::Turn;
 use super::{descriptors, memory_files};
 use crate::transfer::{TRANSFER_MAX, Transfer, Way};
 
@@ -182,22 +182,6 @@ fn in_window<T>(wanted: &Wanted, act: impl FnOnce(usize) -> Result<T>) -> Result
     // SAFETY: nobody else knows it.
     unsafe { unmap(&mut STATE.lock(), window, wanted.bytes) };
     done
-}
-
-/// Writes all of an object to its file, which Linux is to read.
-pub(super) fn give_back(object: &Object, to: Fd) -> Result<()> {
-    let _turn = Turn::wait(object, Way::Out, HOLD_ALL)?;
-    let size = file::status(to)?.bytes as usize;
-    for start in (0..size).step_by(WINDOW) {
-        let part = (size - start).min(WINDOW);
-        let wanted = Wanted::window(object, start, part.next_multiple_of(PAGE_BYTES));
-        in_window(&wanted, |window| {
-            // SAFETY: Linux reads what is mapped there.
-            let written = unsafe { syscall!(g::__NR_pwrite64, to.0, window, part, start) };
-            written.map(drop)
-        })?;
-    }
-    Ok(())
 }
 
 /// Moves `bytes` bytes between the mapping at `here` and the program's pieces, from byte `skip` of

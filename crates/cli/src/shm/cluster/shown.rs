@@ -159,7 +159,10 @@ impl Names {
         };
         let key = identity(&made)?;
         let made = OwnedFd::from(made);
-        match self.kept().and_then(|kept| lock(&kept).made_file(&made)) {
+        match self
+            .kept()
+            .and_then(|kept| lock(&kept).made_file(&made, true))
+        {
             Ok(own) => Some((own.into(), key)),
             Err(errno) => {
                 self.say(&format!("cannot show {}: {errno:?}", at.display()));

@@ -143,10 +143,10 @@ impl Names {
                 // It was there already, shown here.
                 Some(_) => Ok(()),
                 // It has no name, and stays this run's.
-                None => lock(&*self.kept()?).made_file(file).map(drop),
+                None => lock(&*self.kept()?).made_file(file, false).map(drop),
             };
         };
-        let own = File::from(lock(&*self.kept()?).made_file(file)?);
+        let own = File::from(lock(&*self.kept()?).made_file(file, true)?);
         let key = identity(&own).ok_or(Errno::EBADF)?;
         let mut state = lock(&self.state);
         state.begun.remove(&from);

@@ -10,7 +10,7 @@ use super::{MOST_MIB, compile, expect, may_mount, most_mib, run, small, text};
 const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 
 /// `words` say "as it should be" without Farpage, and with it in plenty of memory and in little.
-fn means_the_same(source: &str, words: &[&str]) {
+pub(super) fn means_the_same(source: &str, words: &[&str]) {
     let fixed = format!("{source}-static");
     for (name, flags) in [(source, &[][..]), (&fixed, &["-static"])] {
         let program = compile(&format!("{source}.c"), name, flags);

@@ -11,6 +11,7 @@ use farpage_test_machine::{Started, pass};
 
 use crate::support;
 
+mod files;
 mod memory_files;
 mod programs;
 mod writers;
