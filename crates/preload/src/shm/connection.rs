@@ -267,16 +267,11 @@ pub(crate) unsafe fn after_fork_in_child() {
 fn inherit(state: &mut Guard<'_, State>) -> Result<()> {
     let uffd = state.ready()?;
     let pieces = core::mem::take(&mut state.pieces);
-    for piece in pieces {
+    // Linux has left the others out of the child.
+    for piece in pieces.into_iter().filter(|piece| !piece.left_out) {
         let (at, bytes) = (piece.start, piece.end - piece.start);
         // SAFETY: its faults are answered from now on.
-        let registered = unsafe { uffd.register_all(at, bytes) };
-        if registered.is_err() {
-            // The program has left it out of the child.
-            // SAFETY: what is there cannot be used.
-            let _ = unsafe { mem::unmap(at, bytes) };
-            continue;
-        }
+        unsafe { uffd.register_all(at, bytes) }?;
         if piece.shared {
             // Pages that the parent was let in to. The contents stay in the memory file.
             // SAFETY: as above; nothing of a shared file is lost.

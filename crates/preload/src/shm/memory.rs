@@ -38,6 +38,8 @@ pub(super) struct Piece {
     pub(super) shared: bool,
     /// It may be given the right to be written to.
     pub(super) writable: bool,
+    /// Children do not get it (`MADV_DONTFORK`).
+    pub(super) left_out: bool,
 }
 
 impl Piece {
@@ -88,6 +90,10 @@ pub(super) unsafe fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Re
         _ if PIECES.load(Ordering::Acquire) == 0 => None,
         g::__NR_mprotect | g::__NR_pkey_mprotect => refuses_protection(at, bytes, c as u32),
         g::__NR_madvise if c as u32 == g::MADV_REMOVE => remove(at, bytes),
+        g::__NR_madvise if matches!(c as u32, g::MADV_DONTFORK | g::MADV_DOFORK) => {
+            leave_out(at, bytes, c as u32 == g::MADV_DONTFORK);
+            None
+        }
         // SAFETY: forwarded.
         g::__NR_mremap => unsafe { remap(args) },
         _ => None,
@@ -270,6 +276,7 @@ impl Wanted {
             prot: self.prot,
             shared,
             writable: self.writable,
+            left_out: false,
         };
         // SAFETY: mapped just now.
         unsafe { begin(state, uffd, piece) }?;
@@ -390,13 +397,31 @@ fn refuses_protection(at: usize, bytes: usize, prot: u32) -> Option<Result<usize
         return Some(Err(Errno::EACCES));
     }
     for piece in changed {
-        let (start, end) = (piece.start, piece.end);
-        let keep = |piece: &Piece| [piece.part(0, start), piece.part(end, usize::MAX)];
-        state.pieces = state.pieces.iter().flat_map(keep).flatten().collect();
-        add(&mut state.pieces, Piece { prot, ..piece });
+        change(&mut state.pieces, Piece { prot, ..piece });
     }
     PIECES.store(state.pieces.len(), Ordering::Release);
     None
+}
+
+/// Notes what children do not get. Linux does it next.
+fn leave_out(at: usize, bytes: usize, left_out: bool) {
+    // Linux refuses it.
+    if !at.is_multiple_of(PAGE_BYTES) {
+        return;
+    }
+    let mut state = STATE.lock();
+    for piece in within(&state.pieces, at, bytes) {
+        change(&mut state.pieces, Piece { left_out, ..piece });
+    }
+    PIECES.store(state.pieces.len(), Ordering::Release);
+}
+
+/// What lies at the addresses of `piece` is this now.
+fn change(pieces: &mut Vec<Piece>, piece: Piece) {
+    let (start, end) = (piece.start, piece.end);
+    let keep = |piece: &Piece| [piece.part(0, start), piece.part(end, usize::MAX)];
+    *pieces = pieces.iter().flat_map(keep).flatten().collect();
+    add(pieces, piece);
 }
 
 /// `MADV_REMOVE`: zeros from now on, for all.

@@ -6,3 +6,8 @@ use super::memory_files::means_the_same;
 fn programs_and_scripts_in_dev_shm_are_executed() {
     means_the_same("executed", &[]);
 }
+
+#[test]
+fn children_do_not_get_shared_memory_that_is_left_out_for_them() {
+    means_the_same("left_out", &[]);
+}
