@@ -16,6 +16,7 @@ use crate::trap::{Outcome, Sleep};
 use crate::{maps, program, sandbox, shm, signals};
 
 const BUFFER: usize = 256 << 10;
+const EXDEV: Errno = Errno(18);
 const ESPIPE: Errno = Errno(29);
 const NONBLOCK: u32 = 0x02;
 const POLLIN: u16 = 0x1;
@@ -52,6 +53,7 @@ pub(crate) fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
     let (from, to, bytes, flags) = match number {
         g::__NR_sendfile => ((b, c), (a, 0), d, 0),
         g::__NR_splice => ((a, b), (c, d), e, f as u32),
+        g::__NR_copy_file_range if f == 0 => ((a, b), (c, d), e, 0),
         _ => return None,
     };
     if !maps::exist() && !shm::exist() {
@@ -77,6 +79,9 @@ pub(crate) fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
     let bytes = bytes.min(TRANSFER_MAX).saturating_sub(before);
     let (more, end) = match check(number, &from, &to) {
         _ if number == g::__NR_splice && bytes == 0 => (0, None),
+        Ok(()) if number == g::__NR_copy_file_range && from.overlaps(&to, bytes) => {
+            (0, Some(Stop::Failed(Errno::EINVAL)))
+        }
         Ok(()) => send(&from, &to, bytes, frame.mask),
         Err(errno) => (0, Some(Stop::Failed(errno))),
     };
@@ -103,11 +108,18 @@ pub(crate) fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
 
 /// What Linux refuses.
 fn check(number: u32, from: &Side, to: &Side) -> Result<()> {
+    let copies = number == g::__NR_copy_file_range;
+    let is_mapped = |side: &Side| matches!(side.contents, Contents::Mapped(_));
+    // As between file systems: programs then read and write.
+    if copies && (sandbox::is_on() || is_mapped(from) || is_mapped(to)) {
+        return Err(EXDEV);
+    }
     // What the call does by itself others do here, which the program may have forbidden.
     if sandbox::is_on() {
         return Err(Errno::EINVAL);
     }
-    if !from.may(g::O_RDONLY) || !to.may(g::O_WRONLY) {
+    let appends = to.flags & g::O_APPEND != 0;
+    if !from.may(g::O_RDONLY) || !to.may(g::O_WRONLY) || copies && appends {
         return Err(Errno::EBADF);
     }
     if [from, to]
@@ -119,9 +131,10 @@ fn check(number: u32, from: &Side, to: &Side) -> Result<()> {
     // It splices with a pipe on one side, and sends from what can be mapped.
     let is_allowed = match number {
         g::__NR_sendfile => from.status.is_regular(),
+        g::__NR_copy_file_range => from.status.is_regular() && to.status.is_regular(),
         _ => from.is_pipe() || to.is_pipe(),
     };
-    match is_allowed && to.flags & g::O_APPEND == 0 {
+    match is_allowed && !appends {
         true => Ok(()),
         false => Err(Errno::EINVAL),
     }
@@ -195,6 +208,16 @@ impl Side {
         self.flags & g::O_NONBLOCK == 0
     }
 
+    /// True when both are one file, and the `bytes` bytes of it that are meant are partly the same.
+    fn overlaps(&self, to: &Self, bytes: usize) -> bool {
+        let id = |side: &Self| (side.status.device, side.status.inode);
+        let (Ok(Some(from)), Ok(Some(target))) = (self.position(), to.position()) else {
+            return false;
+        };
+        let bytes = bytes.min((self.status.bytes as usize).saturating_sub(from));
+        id(self) == id(to) && from.abs_diff(target) < bytes
+    }
+
     fn is_pipe(&self) -> bool {
         self.status.is_pipe()
     }
@@ -257,6 +280,7 @@ impl Side {
                 fd: fd as usize,
                 way,
                 at,
+                appends: false,
                 pieces: Vec::from([piece]),
             }
             .make(object, shm::HOLD_ALL),

@@ -37,6 +37,8 @@ pub(crate) struct Transfer {
     pub(crate) way: Way,
     /// Where; `None`: where the descriptor stands.
     pub(crate) at: Option<usize>,
+    /// Where the file ends, wherever else was said (`RWF_APPEND`).
+    pub(crate) appends: bool,
     /// The program's memory: address and length of each piece.
     pub(crate) pieces: Vec<[usize; 2]>,
 }
@@ -77,8 +79,9 @@ fn kind_of(number: u32) -> Option<(Way, bool, Place)> {
 impl Transfer {
     /// `None` of calls that transfer nothing.
     pub(crate) fn meant(number: u32, args: [usize; 6]) -> Option<Result<Self>> {
-        let [fd, b, c, d, ..] = args;
+        let [fd, b, c, d, _, flags] = args;
         let (way, several, place) = kind_of(number)?;
+        let has_flags = matches!(number, g::__NR_preadv2 | g::__NR_pwritev2);
         let at = match place {
             Place::Stands => None,
             Place::Given => Some(d),
@@ -92,6 +95,7 @@ impl Transfer {
             fd,
             way,
             at,
+            appends: has_flags && way == Way::In && flags as u32 & g::RWF_APPEND != 0,
             pieces,
         };
         Some(pieces.map(meant))

@@ -9,11 +9,10 @@ use farpage_sys::{Errno, Result, marks, syscall};
 use super::connection::STATE;
 use super::memory::{EALREADY, given, object_of, wait_for_users};
 use super::turns::Turn;
-use super::{kept, memory_files, say, status_of, transfer};
+use super::{memory_files, say, status_of, transfer};
 use crate::transfer::Way;
 use crate::{maps, sandbox, trap};
 
-const EXDEV: Errno = Errno(18);
 const ENODATA: Errno = Errno(61);
 const ENOSPC: Errno = Errno(28);
 /// Files that are larger when they are written to become objects, though nobody has mapped them.
@@ -121,11 +120,6 @@ fn look(fd: Fd) -> Option<Pages> {
 pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6], mask: u64) -> Option<Result<usize>> {
     let [a, b, c, ..] = args;
     let fd = Fd(a as i32);
-    if number == g::__NR_copy_file_range {
-        let is_kept = |fd| kept(Fd(fd as i32)).is_some();
-        // As between file systems: programs then read and write.
-        return (is_kept(a) || is_kept(c)).then_some(Err(EXDEV));
-    }
     let status = status_of(shm, fd)?;
     match number {
         g::__NR_ftruncate => Some(set_size(shm, fd, b, mask)),
@@ -255,6 +249,16 @@ pub(super) fn resize(
     Ok(done)
 }
 
+/// Tells Linux, in a turn, that a file of `bytes` bytes is being written to: sets its size to what it
+/// is. Another host of a cluster may make it longer just then; there it does not look newer.
+pub(super) fn was_written(fd: Fd, bytes: usize) -> Result<usize> {
+    if super::shm().is_some_and(Shm::is_cluster) {
+        return Ok(0);
+    }
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_ftruncate, fd.0, bytes) }
+}
+
 /// All hosts of the cluster are told what size a file has now.
 ///
 /// # Errors
@@ -320,7 +324,8 @@ fn allocate(shm: &Shm, fd: Fd, args: [usize; 6], mask: u64) -> Option<Result<usi
                 return Err(Errno::EPERM);
             }
             let end = end.min(before.next_multiple_of(farpage_abi::PAGE_BYTES));
-            return transfer::zero(&object, offset, end.saturating_sub(offset)).map(|()| 0);
+            transfer::zero(&object, offset, end.saturating_sub(offset))?;
+            return was_written(fd, before);
         }
         match end > before {
             true => resize(fd, Some(&object), before, end),

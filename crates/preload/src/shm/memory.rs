@@ -18,6 +18,7 @@ use crate::{memory, sandbox, start, supervised};
 
 const FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
 pub(super) const EALREADY: Errno = Errno(114);
+const MAP_32BIT: u32 = 0x40;
 const WILL_WAIT: u32 = g::MAP_POPULATE | g::MAP_LOCKED;
 
 /// How many pieces there are, for who only looks whether there are any.
@@ -139,6 +140,9 @@ unsafe fn map(shm: &Shm, args: [usize; 6]) -> Option<Result<usize>> {
     if is_memory && !memory_files::maps_object(shm, fd, bytes, kind) {
         return None;
     }
+    if let Err(errno) = may_be(flags) {
+        return Some(Err(errno));
+    }
     let (mut state, given) = object_of(fd);
     let (object, memory) = match given {
         Ok(given) => given,
@@ -159,6 +163,20 @@ unsafe fn map(shm: &Shm, args: [usize; 6]) -> Option<Result<usize>> {
     drop(state);
     descriptors::see_or_hide(fd);
     Some(mapped)
+}
+
+/// What Linux refuses of a file in memory.
+fn may_be(flags: u32) -> Result<()> {
+    const MAP_SYNC: u32 = 0x80000;
+    match flags & g::MAP_TYPE {
+        g::MAP_SHARED_VALIDATE if flags & MAP_SYNC != 0 => Err(Errno::EOPNOTSUPP),
+        g::MAP_SHARED | g::MAP_PRIVATE | g::MAP_SHARED_VALIDATE
+            if flags & (g::MAP_GROWSDOWN | g::MAP_HUGETLB) == 0 =>
+        {
+            Ok(())
+        }
+        _ => Err(Errno::EINVAL),
+    }
 }
 
 /// Whether the mapping may ever be written to, by what the descriptor allows.
@@ -243,7 +261,10 @@ impl Wanted {
         let length = length.filter(|length| *length > 0).ok_or(Errno::EINVAL)?;
         let fixed = self.flags & FIXED != 0;
         let end = self.at.checked_add(length).ok_or(Errno::ENOMEM)?;
-        if fixed && !is_seen(self.at, end) {
+        // Low addresses are where it is not seen what is done to memory, unless the filter is told.
+        let is_low = !fixed && self.flags & MAP_32BIT != 0;
+        let (first, last) = if is_low { (0, 1) } else { (self.at, end) };
+        if (fixed || is_low) && !is_seen(first, last) {
             say(
                 "cannot map shared memory at a fixed address there in a program with a filter of its own; \
                  let the system choose it",
@@ -265,6 +286,10 @@ impl Wanted {
             }
             // SAFETY: the program's own call, but that nothing there can be accessed yet.
             unsafe { memory::mmap(self.at, length, g::PROT_NONE, flags, self.memory, offset) }?
+        } else if is_low {
+            let flags = flags | MAP_32BIT;
+            // SAFETY: nothing that exists is touched.
+            unsafe { mem::map(0, length, g::PROT_NONE, flags, self.memory, offset) }?
         } else {
             supervised::place(state.taken(), length, flags, self.memory, offset)?
         };

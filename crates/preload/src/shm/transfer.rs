@@ -21,6 +21,9 @@ const WINDOW: usize = 4 << 20;
 /// Pages that are made zeros by being written to, at a time.
 const ZEROS_MAX: usize = 256;
 
+/// Flags of a transfer that memory has no need of, and the one that [`Transfer`] has.
+const DONE_ANYWAY: u32 = g::RWF_HIPRI | g::RWF_DSYNC | g::RWF_SYNC | g::RWF_APPEND;
+
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 pub(super) fn call(
@@ -31,7 +34,8 @@ pub(super) fn call(
 ) -> Option<Result<usize>> {
     let [.., flags] = args;
     let meant = Transfer::meant(number, args)?;
-    if matches!(number, g::__NR_preadv2 | g::__NR_pwritev2) && flags != 0 {
+    let has_flags = matches!(number, g::__NR_preadv2 | g::__NR_pwritev2);
+    if has_flags && flags as u32 & !DONE_ANYWAY != 0 {
         return Some(Err(Errno::EOPNOTSUPP));
     }
     Some(meant.and_then(|meant| meant.make(object, mask)))
@@ -82,8 +86,9 @@ impl Transfer {
         let size = status.bytes as usize;
         let start = match self.at {
             Some(at) if at > isize::MAX as usize => return Err(Errno::EINVAL),
+            // Wherever else was said.
+            _ if self.appends || self.way == Way::In && flags & g::O_APPEND != 0 => size,
             Some(at) => at,
-            None if self.way == Way::In && flags & g::O_APPEND != 0 => size,
             None => self.seek(0, g::SEEK_CUR)?,
         };
         let end = start.checked_add(wanted.min(TRANSFER_MAX));
@@ -129,6 +134,8 @@ impl Transfer {
         let grows = end > before && start < end;
         if grows {
             descriptors::resize(fd, Some(object), before, end)?;
+        } else if start < end {
+            descriptors::was_written(fd, before)?;
         }
         let written = copy(object, Way::In, start, end - start, &self.pieces);
         let last = start + written.unwrap_or(0);

@@ -11,3 +11,8 @@ fn programs_and_scripts_in_dev_shm_are_executed() {
 fn children_do_not_get_shared_memory_that_is_left_out_for_them() {
     means_the_same("left_out", &[]);
 }
+
+#[test]
+fn times_flags_and_copies_are_those_of_linux() {
+    means_the_same("file_calls", &[]);
+}
