@@ -9,7 +9,7 @@ use farpage_sys::{Errno, Result, marks, syscall};
 use super::connection::STATE;
 use super::memory::{EALREADY, given, object_of, wait_for_users};
 use super::turns::Turn;
-use super::{memory_files, say, status_of, transfer};
+use super::{memory, memory_files, say, status_of, transfer};
 use crate::transfer::Way;
 use crate::{maps, sandbox, trap};
 
@@ -239,6 +239,9 @@ pub(super) fn resize(
         return told.map(|()| done);
     }
     let done = set(bytes)?;
+    if let Some(object) = object.filter(|_| bytes > before) {
+        memory::has_grown(object.number, before);
+    }
     if let Some(object) = object.filter(|_| bytes < before) {
         STATE.lock().ask(Ask::new(Kind::Size), Some(fd))?;
         let rest = bytes.next_multiple_of(farpage_abi::PAGE_BYTES) - bytes;

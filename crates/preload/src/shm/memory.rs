@@ -478,6 +478,22 @@ fn remove(at: usize, bytes: usize) -> Option<Result<usize>> {
     Some(Ok(0))
 }
 
+/// The file of an object has grown beyond `before` bytes: what this process has touched there raises
+/// SIGBUS no longer. Nothing else was there.
+pub(super) fn has_grown(object: u64, before: usize) {
+    let first = before.div_ceil(PAGE_BYTES) as u64;
+    let state = STATE.lock();
+    let is_it = |piece: &&Piece| piece.object == object && piece.shared;
+    for piece in state.pieces.iter().filter(is_it) {
+        let skipped = first.saturating_sub(piece.first) as usize * PAGE_BYTES;
+        let bytes = (piece.end - piece.start).saturating_sub(skipped);
+        if bytes > 0 {
+            // SAFETY: nothing of a shared file is lost.
+            let _ = unsafe { mem::advise(piece.start + skipped, bytes, g::MADV_DONTNEED) };
+        }
+    }
+}
+
 /// Makes what a piece shows zeros, for all hosts.
 fn zero(piece: Piece) -> Result<()> {
     let ask = Ask {

@@ -16,3 +16,8 @@ fn children_do_not_get_shared_memory_that_is_left_out_for_them() {
 fn times_flags_and_copies_are_those_of_linux() {
     means_the_same("file_calls", &[]);
 }
+
+#[test]
+fn what_lay_beyond_the_end_is_there_when_the_file_has_grown() {
+    means_the_same("grown", &[]);
+}
