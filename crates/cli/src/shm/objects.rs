@@ -194,6 +194,11 @@ impl Kept {
         let object = self.objects.create_sized_by(name, own, pager);
         let object = object.map_err(|_| Errno::ENOMEM)?;
         take_contents(&from, writable.as_ref(), &object)?;
+        let has_bytes = file::status(number(&from))?.bytes > 0;
+        if let Some(writable) = writable.filter(|_| has_bytes && !is_memory) {
+            // Archivers take a file without blocks for one hole. There may be no room for one.
+            let _ = file::allocate(number(&writable), 0, 1);
+        }
         Ok(object)
     }
 

@@ -241,6 +241,10 @@ pub(super) fn resize(
     let done = set(bytes)?;
     if let Some(object) = object.filter(|_| bytes > before) {
         memory::has_grown(object.number, before);
+        if before == 0 {
+            // Archivers take a file without blocks for one hole.
+            let _ = file::allocate(fd, 0, 1);
+        }
     }
     if let Some(object) = object.filter(|_| bytes < before) {
         STATE.lock().ask(Ask::new(Kind::Size), Some(fd))?;

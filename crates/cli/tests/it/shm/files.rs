@@ -1,6 +1,7 @@
 //! What else programs do with files of shared memory than to map, read and write them.
 
 use super::memory_files::means_the_same;
+use super::{expect, may_mount};
 
 #[test]
 fn programs_and_scripts_in_dev_shm_are_executed() {
@@ -20,4 +21,19 @@ fn times_flags_and_copies_are_those_of_linux() {
 #[test]
 fn what_lay_beyond_the_end_is_there_when_the_file_has_grown() {
     means_the_same("grown", &[]);
+}
+
+#[test]
+fn an_archive_of_a_sparse_file_has_its_bytes() {
+    if !may_mount() {
+        return;
+    }
+    // One that is written, one that was emptied and written, and one that is only mapped.
+    let script = "cd /dev/shm && head -c 3000000 /dev/urandom > a && head -c 3000000 /dev/urandom > b && \
+                  cat a > b && python3 -c 'import mmap; f = open(\"c\", \"w+b\"); f.truncate(3000000); \
+                  m = mmap.mmap(f.fileno(), 3000000); m[1000000:1000003] = b\"abc\"' && \
+                  tar -cSf /tmp/$$.tar a b c && mkdir out && tar -xf /tmp/$$.tar -C out && rm /tmp/$$.tar && \
+                  cmp a b && for each in a b c; do cmp $each out/$each || exit 1; done && \
+                  rm -r a b c out && echo as it should be";
+    expect("32M", &["sh", "-c", script]);
 }
