@@ -1,6 +1,7 @@
 //! The objects behind names, from their first mapping to the end of their last user.
 
 use std::collections::HashMap;
+use std::fs::{File, FileTimes};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -187,17 +188,27 @@ impl Kept {
         let name = if is_memory { "memfd" } else { "shm" };
         let writable = match file::own_again(number(&own), g::O_RDWR) {
             Err(Errno::ETXTBSY) => return Err(Errno::ENOENT),
-            writable => writable.ok(),
+            writable => writable.ok().map(File::from),
         };
+        let modified = writable
+            .as_ref()
+            .and_then(|file| file.metadata().ok()?.modified().ok());
         let from = own.try_clone().map_err(|_| Errno::EMFILE)?;
         let pager = Arc::clone(&self.pager) as Arc<dyn Pager>;
         let object = self.objects.create_sized_by(name, own, pager);
         let object = object.map_err(|_| Errno::ENOMEM)?;
         take_contents(&from, writable.as_ref(), &object)?;
         let has_bytes = file::status(number(&from))?.bytes > 0;
-        if let Some(writable) = writable.filter(|_| has_bytes && !is_memory) {
+        if let Some(writable) = &writable
+            && has_bytes
+            && !is_memory
+        {
             // Archivers take a file without blocks for one hole. There may be no room for one.
-            let _ = file::allocate(number(&writable), 0, 1);
+            let _ = file::allocate(Fd(writable.as_raw_fd()), 0, 1);
+        }
+        if let (Some(writable), Some(modified)) = (writable, modified) {
+            // The program has not written to it, and it looks as old as it is.
+            let _ = writable.set_times(FileTimes::new().set_modified(modified));
         }
         Ok(object)
     }
@@ -381,7 +392,7 @@ fn is_of_another_run(theirs: &OwnedFd) -> Errno {
 /// What was written to the file becomes the first contents of its object, and leaves the file where
 /// that can be written to. Nobody writes to it meanwhile: tasks mark it while they do (`Mark::Used`), and find the object
 /// from now on.
-fn take_contents(own: &OwnedFd, writable: Option<&OwnedFd>, object: &Object) -> Result<(), Errno> {
+fn take_contents(own: &OwnedFd, writable: Option<&File>, object: &Object) -> Result<(), Errno> {
     let file = number(own);
     let size = file::status(file)?.bytes;
     let page = PAGE_BYTES as u64;
@@ -402,7 +413,7 @@ fn take_contents(own: &OwnedFd, writable: Option<&OwnedFd>, object: &Object) -> 
         }
     }
     match writable {
-        Some(writable) if at > 0 => file::punch(number(writable), 0, at),
+        Some(writable) if at > 0 => file::punch(Fd(writable.as_raw_fd()), 0, at),
         _ => Ok(()),
     }
 }

@@ -111,8 +111,10 @@ static void all(int fd, int other)
 {
     void *at;
     CHECK(!ftruncate(fd, BYTES));
+    CHECK(write(fd, HELLO, 5) == 5);
+    is_newer(fd);
     at = mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    CHECK(at != MAP_FAILED);
+    CHECK(at != MAP_FAILED && !is_newer(fd));
     times(fd);
     flags(fd);
     copies(fd, other);
