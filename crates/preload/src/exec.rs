@@ -14,7 +14,7 @@ use farpage_sys::{Errno, Result, join, layout, process, syscall};
 use crate::frame::Frame;
 use crate::program::Reader;
 use crate::stacks::Stack;
-use crate::{machine, maps, memory, sandbox, shm, start, user_tier};
+use crate::{machine, maps, memory, sandbox, shm, start, threads, user_tier};
 
 /// What `execveat` takes.
 #[derive(Clone, Copy)]
@@ -133,6 +133,7 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
         Some(fd) => (fd.0, c"".as_ptr().expose_provenance(), AT_EMPTY_PATH),
         None => (call.dir, call.path, call.flags),
     };
+    threads::bring_in_locks();
     // SAFETY: the program's own call, with lists that live until the memory is gone.
     let result = unsafe { syscall!(g::__NR_execveat, dir, path, argv, envp, flags) };
     process::set_signal_mask(blocked);

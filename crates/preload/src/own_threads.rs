@@ -189,7 +189,7 @@ pub(crate) fn install_everywhere(code: Vec<Instruction>) {
 }
 
 /// The program's threads but those `told`.
-fn others(told: &[u32]) -> Vec<u32> {
+pub(crate) fn others(told: &[u32]) -> Vec<u32> {
     let _guard = MAKING.lock();
     let mut found = threads();
     found.retain(|id| !told.contains(id) && !is_own(*id) && !is_of_ring(*id));

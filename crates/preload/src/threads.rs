@@ -13,7 +13,7 @@ use farpage_sys::{process, syscall};
 
 use crate::frame::Frame;
 use crate::trap::Outcome;
-use crate::{memory, program, sandbox, stacks, start, user_tier};
+use crate::{memory, own_threads, program, sandbox, shm, stacks, start, user_tier};
 
 /// Bytes of a new stack that what Linux puts there takes at most, and what the agent's handler does.
 const FIRST_BYTES: usize = 32 << 10;
@@ -107,35 +107,56 @@ pub(crate) fn end(frame: &mut Frame) -> Outcome {
 /// brought in for it then.
 fn hold_for_the_end() {
     const PR_GET_TID_ADDRESS: usize = 40;
-    const LOCKS_MAX: usize = 2048;
-    let Some(kernel) = memory::kernel() else {
-        return;
-    };
     let holder = Holder::Call(process::thread_id());
     let hold = |word: usize| {
-        // SAFETY: a trapped call's thread holds no lock.
-        unsafe { kernel.hold(holder, word, word.saturating_add(size_of::<u32>()), true) };
+        shm::bring_in(word);
+        if let Some(kernel) = memory::kernel() {
+            // SAFETY: a trapped call's thread holds no lock.
+            unsafe { kernel.hold(holder, word, word.saturating_add(size_of::<u32>()), true) };
+        }
     };
+    if memory::kernel().is_none() && !shm::are_mapped() {
+        return;
+    }
     let mut id = 0usize;
     // SAFETY: Linux writes one word.
     let known = unsafe { syscall!(g::__NR_prctl, PR_GET_TID_ADDRESS, &raw mut id) };
     if known.is_ok() {
         hold(id);
     }
+    for_each_lock(0, hold);
+}
+
+/// `exit_group` and `execve`: robust locks in shared memory that any thread has are brought in, for others wait
+/// for what Linux marks.
+pub(crate) fn bring_in_locks() {
+    if shm::are_mapped() && !sandbox::is_on() && !start::is_visitor() {
+        for thread in own_threads::others(&[]) {
+            for_each_lock(thread, shm::bring_in);
+        }
+    }
+}
+
+/// Does something with each word of a robust lock that a thread of the process has, 0 for this one, and with where
+/// it has its list.
+fn for_each_lock(thread: u32, mut act: impl FnMut(usize)) {
+    const LOCKS_MAX: usize = 2048;
     let (mut head, mut bytes) = (0usize, 0usize);
     let to = (&raw mut head, &raw mut bytes);
     // SAFETY: Linux writes one word to each.
-    let known = unsafe { syscall!(g::__NR_get_robust_list, 0, to.0, to.1) };
+    let known = unsafe { syscall!(g::__NR_get_robust_list, thread, to.0, to.1) };
     let (Ok(_), Ok([first, offset, pending])) = (known, program::read::<[usize; 3]>(head)) else {
         return;
     };
-    hold(head);
+    act(head);
     // The lowest bit of an entry says what kind of lock it is.
-    let mark = |entry: usize| hold((entry & !1).wrapping_add(offset));
+    let word = |entry: usize| (entry & !1).wrapping_add(offset);
     let next = |entry: &usize| program::read::<usize>(entry & !1).ok();
     let locks = core::iter::successors(Some(first), next).take(LOCKS_MAX);
-    locks.take_while(|entry| entry & !1 != head).for_each(mark);
+    locks
+        .take_while(|entry| entry & !1 != head)
+        .for_each(|entry| act(word(entry)));
     if pending != 0 {
-        mark(pending);
+        act(word(pending));
     }
 }

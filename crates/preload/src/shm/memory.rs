@@ -88,7 +88,7 @@ pub(super) unsafe fn call(shm: &Shm, number: u32, args: [usize; 6]) -> Option<Re
     match number {
         // SAFETY: forwarded.
         g::__NR_mmap => unsafe { map(shm, args) },
-        _ if PIECES.load(Ordering::Acquire) == 0 => None,
+        _ if !are_mapped() => None,
         g::__NR_mprotect | g::__NR_pkey_mprotect => refuses_protection(at, bytes, c as u32),
         g::__NR_madvise if c as u32 == g::MADV_REMOVE => remove(at, bytes),
         g::__NR_madvise if matches!(c as u32, g::MADV_DONTFORK | g::MADV_DOFORK) => {
@@ -371,9 +371,24 @@ fn populate(piece: Piece) {
     let _ = unsafe { mem::advise(piece.start, piece.end - piece.start, how) };
 }
 
+/// True when this process has shared memory mapped.
+pub(crate) fn are_mapped() -> bool {
+    PIECES.load(Ordering::Acquire) != 0
+}
+
+/// Brings in the page of `at`, for Linux to write to, if that is shared memory.
+pub(crate) fn bring_in(at: usize) {
+    let is_it =
+        |piece: &Piece| (piece.start..piece.end).contains(&at) && piece.prot & g::PROT_WRITE != 0;
+    if are_mapped() && STATE.lock().pieces.iter().any(is_it) {
+        // SAFETY: nothing of it changes.
+        let _ = unsafe { mem::advise(at & !(PAGE_BYTES - 1), PAGE_BYTES, g::MADV_POPULATE_WRITE) };
+    }
+}
+
 /// The program is about to unmap or replace `at .. at + bytes`.
 pub(super) fn before_unmap(at: usize, bytes: usize) {
-    if PIECES.load(Ordering::Acquire) != 0 {
+    if are_mapped() {
         cut(&mut STATE.lock(), at, bytes);
     }
 }

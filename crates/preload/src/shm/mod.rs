@@ -35,11 +35,11 @@ use farpage_sys::linux::general as g;
 
 use crate::frame::Frame;
 use crate::trap::Outcome;
-use crate::{maps, start};
+use crate::{maps, start, threads};
 
 pub(crate) use connection::{after_fork_in_child, after_fork_in_parent, before_fork};
 pub(crate) use descriptors::Object;
-pub(crate) use memory::after_unmap;
+pub(crate) use memory::{after_unmap, are_mapped, bring_in};
 pub(crate) use memory_files::before_execution;
 pub(crate) use sockets::{note_received, wait_for};
 pub(crate) use turns::{HOLD_ALL, SIGNAL_FIRST};
@@ -123,6 +123,10 @@ pub(crate) unsafe fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
         {
             // SAFETY: forwarded.
             unsafe { names::call(shm, number, args) }
+        }
+        g::__NR_exit_group => {
+            threads::bring_in_locks();
+            return None;
         }
         g::__NR_fcntl => match locks::call(shm, args) {
             Some(done) => return Some(done),

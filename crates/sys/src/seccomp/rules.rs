@@ -233,6 +233,7 @@ pub(super) const SHM_RULES: &[(u32, Rule)] = &[
     (g::__NR_statfs, Rule::Always),
     (g::__NR_fstatfs, Rule::Always),
     (g::__NR_memfd_create, Rule::Always),
+    (g::__NR_exit_group, Rule::Always),
     (g::__NR_recvmsg, Rule::Always),
     (g::__NR_recvmmsg, Rule::Always),
     (g::__NR_sendmsg, Rule::Always),

@@ -37,3 +37,8 @@ fn an_archive_of_a_sparse_file_has_its_bytes() {
                   rm -r a b c out && echo as it should be";
     expect("32M", &["sh", "-c", script]);
 }
+
+#[test]
+fn a_robust_lock_whose_page_is_out_tells_that_its_owner_has_ended() {
+    means_the_same("robust", &[]);
+}
