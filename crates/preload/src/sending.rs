@@ -109,9 +109,14 @@ pub(crate) fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
 /// What Linux refuses.
 fn check(number: u32, from: &Side, to: &Side) -> Result<()> {
     let copies = number == g::__NR_copy_file_range;
-    let is_mapped = |side: &Side| matches!(side.contents, Contents::Mapped(_));
+    let is_apart = |side: &Side| match side.contents {
+        Contents::Mapped(_) => true,
+        Contents::Shared(_) => false,
+        // They may leave Linux in the middle of the call.
+        Contents::Linux => shm::may_be_kept(side.fd),
+    };
     // As between file systems: programs then read and write.
-    if copies && (sandbox::is_on() || is_mapped(from) || is_mapped(to)) {
+    if copies && (sandbox::is_on() || is_apart(from) || is_apart(to)) {
         return Err(EXDEV);
     }
     // What the call does by itself others do here, which the program may have forbidden.

@@ -109,8 +109,10 @@ static void mappings(int fd)
 
 static void all(int fd, int other)
 {
-    void *at;
-    CHECK(!ftruncate(fd, BYTES));
+    void *at, *to;
+    CHECK(!ftruncate(fd, BYTES) && !ftruncate(other, BYTES));
+    to = mmap(0, BYTES, PROT_READ, MAP_SHARED, other, 0);
+    CHECK(to != MAP_FAILED);
     CHECK(write(fd, HELLO, 5) == 5);
     is_newer(fd);
     at = mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -119,7 +121,7 @@ static void all(int fd, int other)
     flags(fd);
     copies(fd, other);
     mappings(fd);
-    CHECK(!munmap(at, BYTES));
+    CHECK(!munmap(at, BYTES) && !munmap(to, BYTES));
     close(fd);
 }
 

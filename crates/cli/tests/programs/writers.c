@@ -260,6 +260,42 @@ static void killed(void)
     check_lines();
 }
 
+static void *writes_much(void *file)
+{
+    static char piece[PIECE];
+    static struct iovec pieces[PIECES];
+    for (int i = 0; i < PIECES; i++)
+        pieces[i] = (struct iovec){piece, PIECE};
+    writev(*(int *)file, pieces, PIECES);
+    return 0;
+}
+
+/* A child that was made in the middle of a write holds up nobody when the writer is killed. */
+static void orphan(void)
+{
+    int fd = begin(0), ends[2];
+    struct stat status;
+    char byte;
+    CHECK(!pipe(ends));
+    writer = fork();
+    if (!writer) {
+        pthread_t thread;
+        CHECK(!pthread_create(&thread, 0, writes_much, &fd));
+        do
+            CHECK(!fstat(fd, &status));
+        while (status.st_size == FIRST);
+        if (!fork()) {
+            CHECK(!close(ends[1]));
+            /* It lives until this program ends. */
+            _exit(read(ends[0], &byte, 1) != 0);
+        }
+        kill(getpid(), SIGKILL);
+    }
+    CHECK(!close(ends[0]) && waitpid(writer, 0, 0) == writer);
+    check_bytes(fd, 'x', 0, FIRST);
+    CHECK(pwrite(fd, "y", 1, 0) == 1);
+}
+
 /* The bytes that are written lie in the file itself, mapped, or cannot be had. */
 static void itself(void)
 {
@@ -285,7 +321,7 @@ int main(int count, char **words)
     } ALL[] = {
         {"append", append}, {"offset", offset}, {"allocate", allocate}, {"beside", beside},
         {"parted", parted}, {"emptied", emptied}, {"stopped", stopped}, {"killed", killed},
-        {"itself", itself},
+        {"itself", itself}, {"orphan", orphan},
     };
     CHECK(count == 2);
     for (size_t i = 0; i < sizeof ALL / sizeof *ALL; i++)

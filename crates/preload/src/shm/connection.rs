@@ -12,7 +12,7 @@ use farpage_sys::{Errno, Result, mem, process, socket};
 
 use super::memory::Piece;
 use super::segments::Attached;
-use super::{exist, say};
+use super::{exist, own_files, say};
 use crate::{own_threads, start, supervised};
 
 /// What this task has.
@@ -235,6 +235,7 @@ pub(crate) unsafe fn after_fork_in_parent() {
 pub(crate) unsafe fn after_fork_in_child() {
     // SAFETY: forwarded.
     unsafe { STATE.reset() };
+    own_files::after_fork();
     if !exist() {
         return;
     }

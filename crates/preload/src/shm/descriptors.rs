@@ -9,7 +9,7 @@ use farpage_sys::{Errno, Result, marks, syscall};
 use super::connection::STATE;
 use super::memory::{EALREADY, given, object_of, wait_for_users};
 use super::turns::Turn;
-use super::{memory, memory_files, say, status_of, transfer};
+use super::{memory, memory_files, own_files, say, status_of, transfer};
 use crate::transfer::Way;
 use crate::{maps, sandbox, trap};
 
@@ -28,9 +28,16 @@ pub(crate) struct Object {
     pub(super) memory: Fd,
 }
 
+impl Object {
+    pub(super) fn new(number: u64, memory: Fd) -> Self {
+        let memory = own_files::note(memory);
+        Self { number, memory }
+    }
+}
+
 impl Drop for Object {
     fn drop(&mut self) {
-        file::close(self.memory);
+        own_files::close(self.memory);
     }
 }
 
@@ -58,7 +65,7 @@ impl Use {
             return None;
         }
         let used = Self {
-            own: file::with_room(|| file::open_again(fd, g::O_RDONLY)).ok()?,
+            own: own_files::note(file::with_room(|| file::open_again(fd, g::O_RDONLY)).ok()?),
             byte: shm.byte_of(Mark::Used),
         };
         marks::put(used.own, used.byte).ok()?;
@@ -70,7 +77,7 @@ impl Drop for Use {
     fn drop(&mut self) {
         // A child that another thread makes just now has the open file, too.
         marks::release(self.own, self.byte);
-        file::close(self.own);
+        own_files::close(self.own);
     }
 }
 
@@ -110,7 +117,7 @@ fn look(fd: Fd) -> Option<Pages> {
         ..Ask::new(Kind::File)
     };
     match given(STATE.lock().ask(ask, Some(fd))) {
-        Ok((number, memory)) => Some(Pages::Kept(Object { number, memory })),
+        Ok((number, memory)) => Some(Pages::Kept(Object::new(number, memory))),
         Err(EALREADY) => None,
         Err(ENODATA) => Some(Pages::None),
         Err(_) => Some(Pages::Linux),
@@ -256,14 +263,20 @@ pub(super) fn resize(
     Ok(done)
 }
 
-/// Tells Linux, in a turn, that a file of `bytes` bytes is being written to: sets its size to what it
-/// is. Another host of a cluster may make it longer just then; there it does not look newer.
-pub(super) fn was_written(fd: Fd, bytes: usize) -> Result<usize> {
-    if super::shm().is_some_and(Shm::is_cluster) {
-        return Ok(0);
+/// Tells Linux that a file is being written to. It lets its owner alone leave out the time at which it was read.
+pub(super) fn was_written(fd: Fd) {
+    /// Nanoseconds of a time that is the present, or stays as it is.
+    const NOW: usize = (1 << 30) - 1;
+    const OMIT: usize = (1 << 30) - 2;
+    if sandbox::is_on() {
+        return;
     }
-    // SAFETY: takes no pointer.
-    unsafe { syscall!(g::__NR_ftruncate, fd.0, bytes) }
+    let times = [[0, OMIT], [0, NOW]];
+    // SAFETY: two `struct timespec`, or none; without a path it is the file of the descriptor.
+    let set = |times: *const [usize; 2]| unsafe { syscall!(g::__NR_utimensat, fd.0, 0, times, 0) };
+    if set(times.as_ptr()).is_err() {
+        let _ = set(core::ptr::null());
+    }
 }
 
 /// All hosts of the cluster are told what size a file has now.
@@ -332,7 +345,8 @@ fn allocate(shm: &Shm, fd: Fd, args: [usize; 6], mask: u64) -> Option<Result<usi
             }
             let end = end.min(before.next_multiple_of(farpage_abi::PAGE_BYTES));
             transfer::zero(&object, offset, end.saturating_sub(offset))?;
-            return was_written(fd, before);
+            was_written(fd);
+            return Ok(0);
         }
         match end > before {
             true => resize(fd, Some(&object), before, end),

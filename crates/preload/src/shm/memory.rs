@@ -443,6 +443,18 @@ fn refuses_protection(at: usize, bytes: usize, prot: u32) -> Option<Result<usize
     None
 }
 
+/// Children do not get this, a mapping of the agent's: they would have the open file by it, and what that has
+/// locked, when its holder is gone.
+pub(super) fn keep_from_children(state: &mut Guard<'_, State>, at: usize, bytes: usize) {
+    // SAFETY: changes nothing in this process.
+    if unsafe { mem::advise(at, bytes, g::MADV_DONTFORK) }.is_ok() {
+        for piece in within(&state.pieces, at, bytes) {
+            let left_out = true;
+            change(&mut state.pieces, Piece { left_out, ..piece });
+        }
+    }
+}
+
 /// Notes what children do not get. Linux does it next.
 fn leave_out(at: usize, bytes: usize, left_out: bool) {
     // Linux refuses it.
@@ -516,7 +528,7 @@ fn zero(piece: Piece) -> Result<()> {
         ..Ask::new(Kind::Object)
     };
     let (number, memory) = given(STATE.lock().ask(ask, None))?;
-    let object = descriptors::Object { number, memory };
+    let object = descriptors::Object::new(number, memory);
     let from = piece.first as usize * PAGE_BYTES;
     transfer::zero(&object, from, piece.end - piece.start)
 }

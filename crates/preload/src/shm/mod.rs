@@ -22,6 +22,7 @@ mod locks;
 mod memory;
 mod memory_files;
 mod names;
+mod own_files;
 mod room;
 mod segments;
 mod sockets;
@@ -158,6 +159,11 @@ pub(crate) fn kept(fd: Fd) -> Option<Object> {
         descriptors::Pages::Kept(object) => Some(object),
         descriptors::Pages::None | descriptors::Pages::Linux => None,
     }
+}
+
+/// True when the pages of a descriptor's file may be kept here, now or soon.
+pub(crate) fn may_be_kept(fd: Fd) -> bool {
+    shm().is_some_and(|shm| status_of(shm, fd).is_some())
 }
 
 /// What Linux says about the file of a descriptor, if it is one whose pages may be kept here.

@@ -10,7 +10,7 @@ use farpage_sys::{Errno, Result, process, syscall};
 
 use super::connection::STATE;
 use super::descriptors::Object;
-use super::memory::{Wanted, unmap};
+use super::memory::{Wanted, keep_from_children, unmap};
 use super::turns::Turn;
 use super::{descriptors, memory_files};
 use crate::transfer::{TRANSFER_MAX, Transfer, Way};
@@ -135,7 +135,7 @@ impl Transfer {
         if grows {
             descriptors::resize(fd, Some(object), before, end)?;
         } else if start < end {
-            descriptors::was_written(fd, before)?;
+            descriptors::was_written(fd);
         }
         let written = copy(object, Way::In, start, end - start, &self.pieces);
         let last = start + written.unwrap_or(0);
@@ -183,8 +183,12 @@ fn copy(
 
 /// Does something where `wanted` is mapped meanwhile.
 fn in_window<T>(wanted: &Wanted, act: impl FnOnce(usize) -> Result<T>) -> Result<T> {
+    let mut state = STATE.lock();
     // SAFETY: it lies where nothing is.
-    let window = unsafe { wanted.map(&mut STATE.lock()) }?;
+    let window = unsafe { wanted.map(&mut state) }?;
+    let bytes = wanted.bytes.next_multiple_of(PAGE_BYTES);
+    keep_from_children(&mut state, window, bytes);
+    drop(state);
     let done = act(window);
     // SAFETY: nobody else knows it.
     unsafe { unmap(&mut STATE.lock(), window, wanted.bytes) };

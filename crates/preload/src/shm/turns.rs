@@ -24,6 +24,8 @@ const CONTENTS: u64 = 1;
 /// The first pause between two looks, and the longest.
 const PAUSE_NS: u64 = 20_000;
 const PAUSE_NS_MAX: u64 = 1_000_000;
+/// Whoever gives up for a signal begins at the end of the queue: only who has waited for so long does.
+const PATIENCE_NS: u64 = 100_000_000;
 
 /// While this lives, nobody else writes to the object by a descriptor, or sets the size of its file; where
 /// it is for writing, nobody else reads by a descriptor either.
@@ -60,10 +62,10 @@ impl Drop for Turn<'_> {
 }
 
 fn take(object: &Object, byte: u64, alone: bool, mask: u64) -> Result<(), Errno> {
-    let mut pause_ns = PAUSE_NS;
+    let (mut pause_ns, began) = (PAUSE_NS, time::now_ns());
     // Where Linux has no room for a lock the call is made without.
     while marks::take(object.memory, byte, alone) == Ok(false) {
-        if signals::have_come(mask) {
+        if time::now_ns() - began > PATIENCE_NS && signals::have_come(mask) {
             return Err(SIGNAL_FIRST);
         }
         time::sleep_ns(pause_ns);

@@ -55,6 +55,11 @@ fn nobody_waits_for_a_writer_that_was_killed() {
 }
 
 #[test]
+fn nobody_waits_for_a_child_of_a_writer_that_was_killed() {
+    behaves("orphan");
+}
+
+#[test]
 fn a_file_is_written_from_its_own_mapping_and_no_further_than_what_can_be_read() {
     behaves("itself");
 }
