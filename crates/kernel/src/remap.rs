@@ -62,7 +62,10 @@ impl Kernel {
                 true if is_none => self.replace(target, end_of(target, new)?, map),
                 // Several mappings at a time, of which some are managed.
                 true => Err(Errno::EFAULT),
-                false if new < old => self.replace(at + new, end_of(at, old)?, map),
+                false if new < old => {
+                    let end = end_of(at, old)?;
+                    self.replace(at + new, end, map)
+                }
                 false => map(),
             };
         };

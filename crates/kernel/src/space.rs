@@ -455,8 +455,11 @@ impl Kernel {
         if to != 0 && wanted < before {
             let mut state = self.lock_settled(pages_of(wanted, before));
             let now = call(to);
+            let end = now.next_multiple_of(PAGE_BYTES);
             // Linux refuses a heap that ends before it begins: what lies there is no heap.
-            self.forget(&mut state, now.next_multiple_of(PAGE_BYTES), before);
+            if end < before {
+                self.forget(&mut state, end, before);
+            }
             return now;
         }
         let now = call(to);

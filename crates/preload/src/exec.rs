@@ -122,6 +122,7 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
     }
     // A child of `vfork` holds memory of its parent, which does not learn when the child is gone.
     user_tier::let_go();
+    threads::bring_in_locks();
     // Signals that arrive from here on run on this stack; those of the program that follows must
     // not be blocked for ever.
     let blocked = process::set_signal_mask(frame.mask);
@@ -133,7 +134,6 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
         Some(fd) => (fd.0, c"".as_ptr().expose_provenance(), AT_EMPTY_PATH),
         None => (call.dir, call.path, call.flags),
     };
-    threads::bring_in_locks();
     // SAFETY: the program's own call, with lists that live until the memory is gone.
     let result = unsafe { syscall!(g::__NR_execveat, dir, path, argv, envp, flags) };
     process::set_signal_mask(blocked);

@@ -236,8 +236,13 @@ pub(crate) fn before_limit(limit: usize) {
         return;
     };
     // Where this fails it is said when it is needed.
-    if make_pager().is_ok() && kernel.activate().is_ok() {
-        watch(kernel);
+    if make_pager().is_err() {
+        return;
+    }
+    if begins_to_watch(kernel) && spawn_once(page_out_thread, kernel).is_err() {
+        return WATCHED.store(false, Ordering::Release);
+    }
+    if kernel.activate().is_ok() {
         make_handlers(kernel);
     }
 }
@@ -248,10 +253,19 @@ fn demand(kernel: &Kernel) -> u64 {
 }
 
 fn watch(kernel: &'static Kernel) {
-    if !WATCHED.swap(true, Ordering::AcqRel) {
-        kernel.learn_threads();
+    if begins_to_watch(kernel) {
         spawn(page_out_thread, kernel);
     }
+}
+
+/// True when the page-out thread is to be made now.
+fn begins_to_watch(kernel: &'static Kernel) -> bool {
+    let begins = !WATCHED.swap(true, Ordering::AcqRel);
+    if begins {
+        kernel.learn_threads();
+        own_threads::learn_tracer();
+    }
+    begins
 }
 
 fn spawn(main: thread::Main, kernel: &'static Kernel) {

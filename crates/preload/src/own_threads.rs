@@ -3,7 +3,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use farpage_sys::futex::{self, Mutex};
 use farpage_sys::linux::general as g;
@@ -22,6 +22,8 @@ static OWN: [AtomicU32; OWN_MAX] = [const { AtomicU32::new(0) }; OWN_MAX];
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// Held while a thread is made that is not in `OWN` yet.
 static MAKING: Mutex<()> = Mutex::new(());
+/// Threads of the agent's are hidden from a tracer.
+static HIDDEN: AtomicBool = AtomicBool::new(false);
 static FILTER: AtomicPtr<Vec<Instruction>> = AtomicPtr::new(core::ptr::null_mut());
 /// Threads that have not installed it yet.
 static PENDING: AtomicU32 = AtomicU32::new(0);
@@ -36,14 +38,19 @@ static PENDING: AtomicU32 = AtomicU32::new(0);
 pub(crate) unsafe fn spawn(main: thread::Main, argument: usize) -> Result<()> {
     // Whoever lists the threads meanwhile would take it for one of the program's.
     let _guard = MAKING.lock();
+    let hidden = HIDDEN.load(Ordering::Relaxed);
     // SAFETY: forwarded.
-    add(unsafe { thread::spawn(main, argument, must_hide()) }?);
+    add(unsafe { thread::spawn(main, argument, hidden) }?);
     Ok(())
 }
 
 /// A tracer that follows threads (`strace -f`) would stop the agent's as well, and then wait for a page that only they
-/// bring. Where it has installed a filter that asks it about calls, Linux refuses them to whom it does not trace:
-/// such threads are not hidden from it.
+/// bring: those that are made from now on are hidden from it. Where it has installed a filter that asks it about calls,
+/// Linux refuses them to whom it does not trace: then they are not hidden. Called before there are any.
+pub(crate) fn learn_tracer() {
+    HIDDEN.store(must_hide(), Ordering::Relaxed);
+}
+
 fn must_hide() -> bool {
     let mut text = [0; 4096];
     let Ok(file) = file::with_room(|| file::open(c"/proc/thread-self/status", g::O_CLOEXEC, 0))
@@ -59,7 +66,7 @@ fn must_hide() -> bool {
     };
     let before = start::control().map_or(0, |control| control.filters.load(Ordering::Relaxed));
     number("TracerPid:").is_some_and(|tracer| tracer != 0)
-        && number("Seccomp_filters:") == Some(before + 1)
+        && number("Seccomp_filters:") == before.checked_add(1)
 }
 
 fn add(id: u32) {

@@ -343,6 +343,9 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
     })
 }
 
+/// Where addresses of programs end.
+const USER_END: usize = 0x7fff_ffff_f000;
+
 /// `process_madvise` on this process: as `madvise` of each part. Returns how many bytes were advised before one failed.
 fn advise_each(frame: &mut Frame, own: Option<&Stack>, args: [usize; 6]) -> Result<usize> {
     let [_, vectors, count, advice, flags, _] = args;
@@ -354,6 +357,15 @@ fn advise_each(frame: &mut Frame, own: Option<&Stack>, args: [usize; 6]) -> Resu
         program::read::<[usize; 2]>(at)
     });
     let parts: Vec<[usize; 2]> = parts.collect::<Result<_>>()?;
+    // Linux looks at all of them before it does anything.
+    if parts.iter().any(|[_, bytes]| *bytes > isize::MAX as usize) {
+        return Err(Errno::EINVAL);
+    }
+    let is_user =
+        |&[at, bytes]: &[usize; 2]| at.checked_add(bytes).is_some_and(|end| end <= USER_END);
+    if !parts.iter().all(is_user) {
+        return Err(Errno::EFAULT);
+    }
     let (given, mut advised) = (frame.arguments(), 0);
     for [at, bytes] in parts {
         frame.set_arguments([at, bytes, advice, 0, 0, 0]);

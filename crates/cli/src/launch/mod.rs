@@ -49,14 +49,18 @@ pub struct Running {
     tasks: Arc<Tasks>,
 }
 
-/// Filters of system calls that this process is subject to.
+/// Filters of system calls that this process is subject to. `u32::MAX` where one may be its tracer's.
 fn filters() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Seccomp_filters:"));
-    line.and_then(|number| number.trim().parse().ok())
-        .unwrap_or(0)
+    let number = |name| -> Option<u32> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line?.trim().parse().ok()
+    };
+    let filters = number("Seccomp_filters:").unwrap_or(0);
+    match number("TracerPid:") {
+        Some(1..) if filters > 0 => u32::MAX,
+        _ => filters,
+    }
 }
 
 /// Starts the program of `prepared`.

@@ -365,7 +365,7 @@ fn why_a_program_is_not_executed_is_told_as_far_as_it_can_be_seen() {
                 "--",
                 &*program,
             ];
-            let ran = run(&[user, &words].concat());
+            let ran = run(&[user, &words[..]].concat());
             assert_eq!(ran.status.code(), Some(126), "{ran:?}");
             let line =
                 format!("farpage: cannot run '{program}': cannot execute it: {why}; {hint}\n");

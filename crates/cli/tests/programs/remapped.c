@@ -79,6 +79,10 @@ static void advice(void)
     is_empty(at, MIB);
     holds(at, MIB, BYTES);
     CHECK(syscall(SYS_process_madvise, self, parts + 1, 1, MADV_DONTNEED, 0) == -1 && errno == EINVAL);
+    parts[1] = (struct iovec){at + MIB, -4096};
+    CHECK(syscall(SYS_process_madvise, self, parts, 2, MADV_DONTNEED, 0) == -1 && errno == EINVAL);
+    parts[1] = (struct iovec){(void *)0xffff800000000000, MIB};
+    CHECK(syscall(SYS_process_madvise, self, parts, 2, MADV_DONTNEED, 0) == -1 && errno == EFAULT);
     CHECK(syscall(SYS_process_madvise, self, parts, 1, MADV_DONTNEED, 1) == -1 && errno == EINVAL);
     CHECK(syscall(SYS_process_madvise, self, 8, 1, MADV_DONTNEED, 0) == -1 && errno == EFAULT);
     CHECK(syscall(SYS_process_madvise, -1, parts, 1, MADV_DONTNEED, 0) == -1 && errno == EBADF);

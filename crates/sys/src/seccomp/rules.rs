@@ -22,6 +22,8 @@ const WINDOW: u32 = 1;
 const HEAP: u32 = 0x5500;
 const HEAP_END: u32 = 0x5700;
 const TOP: u32 = 0x7000;
+/// The same of the lowest place of the first thread's stack.
+const FIRST_STACK: u32 = 0x7ffb;
 /// Below lie small numbers and null: Linux maps nothing there.
 const LOWEST_POINTER: u32 = 0x1_0000;
 
@@ -105,7 +107,8 @@ pub(super) enum Rule {
     /// A thread is to be traced.
     Trace,
     /// Bytes are written from several pieces of memory, but by the dynamic linker, which has something to say before the
-    /// agent is there: to standard output or standard error, from three pieces or more whose list lies on its stack.
+    /// agent is there: to standard output or standard error, from three pieces or more whose list lies on
+    /// the first thread's stack.
     /// Programs hardly write so.
     Pieces,
     /// A segment of System V is to be attached over what is mapped.
@@ -494,7 +497,7 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
             a.unless(Test::AtLeast(1), ends.trap);
             a.when(Test::AtLeast(3), ends.trap);
             a.load(data::high(1));
-            a.unless(Test::AtLeast(TOP), ends.trap);
+            a.unless(Test::AtLeast(FIRST_STACK), ends.trap);
             a.load(data::low(2));
             a.unless(Test::AtLeast(3), ends.trap);
         }

@@ -588,6 +588,7 @@ fn what_the_dynamic_linker_has_to_say_passes_in_the_user_mode_tier() {
         [0, on_stack, 7],
         [3, on_stack, 7],
         [2, 0x1100_0000_0000, 7],
+        [2, 0x7f00_0000_0000, 7],
         [2, 0x5555_5555_0000, 7],
     ] {
         assert_eq!(writes(args), TRAP, "{args:x?}");
