@@ -50,24 +50,21 @@ impl Kernel {
         target: usize,
     ) -> Result<usize, Errno> {
         let new = whole_pages(new)?;
-        let (region, is_none) = {
-            let state = self.state.lock();
-            let mut inside = state.regions.within(at, at.saturating_add(old));
-            (state.regions.find(at).cloned(), inside.next().is_none())
-        };
+        let region = self.state.lock().regions.find(at).cloned();
         let Some(region) = region else {
             // SAFETY: the program's own call.
             let map = || unsafe { mem::remap(at, old, new, flags, target) };
-            return match flags & MREMAP_FIXED != 0 {
-                true if is_none => self.replace(target, end_of(target, new)?, map),
+            if flags & MREMAP_FIXED == 0 {
+                return match new < old {
+                    true => self.replace(at + new, end_of(at, old)?, map),
+                    false => map(),
+                };
+            }
+            if self.has_managed(at, at.saturating_add(old)) {
                 // Several mappings at a time, of which some are managed.
-                true => Err(Errno::EFAULT),
-                false if new < old => {
-                    let end = end_of(at, old)?;
-                    self.replace(at + new, end, map)
-                }
-                false => map(),
-            };
+                return Err(Errno::EFAULT);
+            }
+            return self.replace(target, end_of(target, new)?, map);
         };
         let end = end_of(at, old)?;
         if end > region.end {
@@ -106,6 +103,11 @@ impl Kernel {
         }
         // SAFETY: forwarded.
         unsafe { self.move_region(&region, (at, end), new, flags, target) }
+    }
+
+    fn has_managed(&self, start: usize, end: usize) -> bool {
+        let state = self.state.lock();
+        state.regions.within(start, end).next().is_some()
     }
 
     fn grow_in_place(&self, region: &Region, end: usize, new_end: usize) -> bool {

@@ -284,7 +284,7 @@ impl Kernel {
     }
 
     /// Makes `call`, which unmaps `start .. end` or maps over it. Whatever is managed there is gone
-    /// when it succeeds, and as it was when it fails.
+    /// when it succeeds. When it fails, what Linux has unmapped is gone, and the rest is as it was.
     ///
     /// # Errors
     /// As the call.
@@ -295,9 +295,27 @@ impl Kernel {
         call: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let mut state = self.lock_settled(pages_of(start, end));
-        let done = call()?;
-        self.forget(&mut state, start, end);
-        Ok(done)
+        let done = call();
+        match done {
+            Ok(_) => self.forget(&mut state, start, end),
+            Err(_) => self.forget_unmapped(&mut state, start, end),
+        }
+        done
+    }
+
+    /// What was managed in `start .. end` and is not mapped any more is gone: `mremap` with `MREMAP_FIXED` unmaps its
+    /// target before Linux knows whether there is memory enough.
+    fn forget_unmapped(&self, state: &mut State, start: usize, end: usize) {
+        if !self.granting.load(Ordering::Relaxed) {
+            // A filter of the program's own may not know the call that asks.
+            return;
+        }
+        let parts: alloc::vec::Vec<Region> = state.regions.within(start, end).collect();
+        for part in parts {
+            if mem::in_core(part.start, &mut [0]) == Err(Errno::ENOMEM) {
+                self.forget(state, part.start, part.end);
+            }
+        }
     }
 
     /// Whatever is managed in `start .. end` is gone, and nothing there is busy.

@@ -375,6 +375,7 @@ fn memory_is_what_calls_of_all_kinds_make_of_it() {
         "advice",
         "unreadable",
         "onto",
+        "half",
         "protection",
         "key",
         "heap",

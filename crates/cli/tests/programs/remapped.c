@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <sys/ipc.h>
 #include <sys/shm.h>
+#include <sys/sysinfo.h>
 #include <sys/uio.h>
 
 #define MIB (1 << 20)
@@ -168,6 +169,38 @@ static void onto(void)
     holds(all, 0, MIB);
 }
 
+/* Linux unmaps the target of a move before it finds that there is not enough memory for its new size. */
+static void half(void)
+{
+    struct sysinfo has;
+    CHECK(!sysinfo(&has));
+    size_t too_much = 4 * (has.totalram + has.totalswap) * has.mem_unit / 4096 * 4096;
+    void *at = (void *)0x120000000000;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    CHECK(mmap(at, BYTES, PROT_READ | PROT_WRITE, flags, -1, 0) == at);
+    fill(at, BYTES);
+    send_away(at, BYTES, 0);
+    unsigned char *small = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(small != MAP_FAILED);
+    fill(small, 4096);
+    if (mremap(small, 4096, too_much, MREMAP_MAYMOVE | MREMAP_FIXED, at) == at)
+        /* This Linux promises any size (vm.overcommit_memory is 1). */
+        return holds(at, 0, 4096);
+    CHECK(errno == ENOMEM);
+    holds(small, 0, 4096);
+    for (int i = 0; i < 2; i++)
+        press();
+    unsigned char core;
+    if (mincore(at, 4096, &core)) {
+        CHECK(errno == ENOMEM);
+        CHECK(mmap(at, BYTES, PROT_READ | PROT_WRITE, flags, -1, 0) == at);
+        is_empty(at, BYTES);
+        fill(at, BYTES);
+    }
+    send_away(at, BYTES, 0);
+    holds(at, 0, BYTES);
+}
+
 /* Protection stays as it was set when memory moves, by whichever call it was set. */
 static void protection(void)
 {
@@ -216,7 +249,10 @@ static void key(void)
     holds(to, 0, BYTES);
     CHECK(!pkey_set(key, PKEY_DISABLE_ACCESS));
     CHECK(!may_write(to + 5) && !may_write(to + BYTES + 5));
+    /* Farpage pages it out, though the program may not read it now. */
+    send_away(to, 2 * BYTES, 0);
     CHECK(!pkey_set(key, 0) && may_write(to + 5));
+    holds(to, 0, BYTES);
 }
 
 /* Linux refuses a heap that ends before it begins. */
@@ -379,9 +415,9 @@ static const struct {
     const char *word;
     void (*act)(void);
 } WORDS[] = {
-    {"advice", advice}, {"unreadable", unreadable}, {"onto", onto}, {"protection", protection},
-    {"key", key},       {"heap", heap},             {"thread", thread}, {"limits", limits},
-    {"path", path},     {"attach", attach},         {"devices", devices}, {"robust", robust},
+    {"advice", advice}, {"unreadable", unreadable}, {"onto", onto}, {"half", half},
+    {"protection", protection}, {"key", key},       {"heap", heap}, {"thread", thread},
+    {"limits", limits}, {"path", path},     {"attach", attach}, {"devices", devices}, {"robust", robust},
 };
 
 int main(int argc, char **argv)
