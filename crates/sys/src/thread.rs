@@ -58,7 +58,29 @@ pub unsafe fn spawn(main: Main, argument: usize, hidden: bool) -> Result<u32> {
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 extern "C" fn begin() {
-    naked_asm!("xor ebp, ebp", "pop rax", "pop rdi", "call rax", "ud2")
+    naked_asm!("xor ebp, ebp", "pop rdi", "pop rsi", "call {run}", "ud2", run = sym run)
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn run(main: Main, argument: usize) -> ! {
+    open_keys();
+    main(argument)
+}
+
+/// Lets the calling thread read and write memory of all protection keys. Linux takes that right from a signal's handler,
+/// and a thread that is made in one inherits what its maker may do.
+#[cfg(target_arch = "x86_64")]
+fn open_keys() {
+    use core::arch::x86_64::{__cpuid, __cpuid_count};
+    const FEATURES: u32 = 7;
+    const OSPKE: u32 = 1 << 4;
+    let has_keys = __cpuid(0).eax >= FEATURES && __cpuid_count(FEATURES, 0).ecx & OSPKE != 0;
+    if has_keys {
+        // SAFETY: this processor has the instruction, and Linux uses it.
+        unsafe {
+            core::arch::asm!("wrpkru", in("eax") 0, in("ecx") 0, in("edx") 0, options(nostack));
+        }
+    }
 }
 
 /// Moves the calling thread to processor `cpu`.
