@@ -13,7 +13,7 @@ use farpage_sys::limits::{self, Resource};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, futex, mem, process, syscall, thread, time};
 
-use crate::{maps, own_threads, program, shm, start, trap};
+use crate::{maps, own_threads, program, sandbox, shm, start, trap};
 
 /// Tasks that have mapped less are not asked to manage it before they must themselves.
 const WATCHED_BYTES: u64 = 32 << 20;
@@ -261,7 +261,8 @@ fn watch(kernel: &'static Kernel) {
 /// True when the page-out thread is to be made now.
 fn begins_to_watch(kernel: &'static Kernel) -> bool {
     let begins = !WATCHED.swap(true, Ordering::AcqRel);
-    if begins {
+    // A filter of the program's own may not know the calls that ask. A child has what its parent learned.
+    if begins && !sandbox::is_on() {
         kernel.learn_threads();
         own_threads::learn_tracer();
     }

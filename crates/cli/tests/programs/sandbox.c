@@ -79,6 +79,31 @@ int main(void)
         }
         CHECK(WTERMSIG(ended(pid)) == SIGSYS);
     }
+    /* So much memory makes the agent start a thread in each child, though none may open anything. */
+    pid_t parent = fork();
+    if (parent == 0) {
+        struct sock_filter code[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 1),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        };
+        struct sock_fprog program = { sizeof code / sizeof *code, code };
+        char *much = malloc(64 << 20);
+        CHECK(much);
+        memset(much, 1, 64 << 20);
+        CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+        pid_t child = fork();
+        if (child == 0) {
+            use_memory();
+            much[5]++;
+            _exit(7);
+        }
+        CHECK(ended(child) == 7 << 8);
+        _exit(8);
+    }
+    CHECK(ended(parent) == 8 << 8);
     /* Strict mode leaves no way but that to end: it must end the agent's threads, too. */
     pid_t pid = fork();
     if (pid == 0) {
