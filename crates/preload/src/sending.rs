@@ -59,8 +59,11 @@ pub(crate) fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
     if !maps::exist() && !shm::exist() {
         return None;
     }
-    let (from, to) = (Side::new(from)?, Side::new(to)?);
-    if from.is_linuxs() && to.is_linuxs() {
+    let sides = Side::both(from, to);
+    if let Ok(Some((from, to))) = &sides
+        && from.is_linuxs()
+        && to.is_linuxs()
+    {
         return None;
     }
     // What was sent before a sleep stands above the first descriptor, of which Linux takes the lower half.
@@ -76,6 +79,11 @@ pub(crate) fn call(number: u32, frame: &mut Frame) -> Option<Outcome> {
         let sent = Some(before).filter(|before| *before > 0);
         return Some(Outcome::Done(sent.ok_or(errno)));
     }
+    let (from, to) = match sides {
+        Ok(sides) => sides?,
+        Err(_) if before > 0 => return Some(Outcome::Done(Ok(before))),
+        Err(errno) => return Some(Outcome::Done(Err(errno))),
+    };
     let bytes = bytes.min(TRANSFER_MAX).saturating_sub(before);
     let (more, end) = match check(number, &from, &to) {
         _ if number == g::__NR_splice && bytes == 0 => (0, None),
@@ -186,17 +194,31 @@ impl From<Errno> for Stop {
 }
 
 impl Side {
-    fn new((fd, offset): (usize, usize)) -> Option<Self> {
+    /// Both sides of a call. `None` where a descriptor is closed, which Linux says.
+    ///
+    /// # Errors
+    /// When it cannot be learned who has the contents.
+    fn both(from: (usize, usize), to: (usize, usize)) -> Result<Option<(Self, Self)>> {
+        let (from, to) = (Self::new(from)?, Self::new(to)?);
+        Ok(from.zip(to))
+    }
+
+    fn new((fd, offset): (usize, usize)) -> Result<Option<Self>> {
         let fd = Fd(fd as i32);
-        let shared = || shm::kept(fd).map(Contents::Shared);
-        let mapped = maps::opened_as(fd).map(Contents::Mapped);
-        Some(Self {
+        let (Ok(status), Ok(flags)) = (file::status(fd), file::flags(fd)) else {
+            return Ok(None);
+        };
+        let contents = match maps::opened_as(fd) {
+            Some(mapped) => Contents::Mapped(mapped),
+            None => shm::kept(fd)?.map_or(Contents::Linux, Contents::Shared),
+        };
+        Ok(Some(Self {
             fd,
             offset,
-            status: file::status(fd).ok()?,
-            flags: file::flags(fd).ok()?,
-            contents: mapped.or_else(shared).unwrap_or(Contents::Linux),
-        })
+            status,
+            flags,
+            contents,
+        }))
     }
 
     fn is_linuxs(&self) -> bool {

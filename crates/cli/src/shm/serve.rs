@@ -337,32 +337,40 @@ fn acted_on(
 
 /// Answers. False when nobody hears it.
 fn says(to: &OwnedFd, ask: Ask, done: Result<Option<Arc<Object>>, Errno>) -> bool {
-    let (answer, object) = match done {
-        Ok(object) => {
-            let number = object.as_ref().map_or(0, |object| object.number().0);
-            let answer = Answer {
-                errno: 0,
-                object: u64::from(number),
-            };
-            (answer, object)
-        }
-        Err(Errno(errno)) => {
-            let answer = Answer {
-                errno: errno as u64,
-                object: 0,
-            };
-            (answer, None)
-        }
-    };
     // A task locks what it reads and writes by: that is an open file of its own. Mappings of one
     // open file continue one another.
-    let file = object.as_ref().map(|object| object.file());
     let is_for_calls = ask.kind == Kind::File && ask.a == 1;
-    let own = file.filter(|_| is_for_calls).and_then(|file| {
-        let file = Fd(file.as_raw_fd());
-        file::own_again(file, g::O_RDWR).ok()
+    let given = done.and_then(|object| {
+        let file = object.as_ref().filter(|_| is_for_calls);
+        let open = |object: &Arc<Object>| {
+            let opened = file::own_again(Fd(object.file().as_raw_fd()), g::O_RDWR);
+            // Without /proc: for the task ENOENT says that the run has not made the file.
+            opened.map_err(|errno| {
+                if errno == Errno::ENOENT {
+                    Errno::EIO
+                } else {
+                    errno
+                }
+            })
+        };
+        Ok((file.map(open).transpose()?, object))
     });
-    let memory: Vec<BorrowedFd<'_>> = own.as_ref().map(AsFd::as_fd).or(file).into_iter().collect();
+    let (errno, own, object) = match given {
+        Ok((own, object)) => (0, own, object),
+        Err(Errno(errno)) => (errno as u64, None, None),
+    };
+    let number = object.as_ref().map_or(0, |object| object.number().0);
+    let answer = Answer {
+        errno,
+        object: u64::from(number),
+    };
+    let common = object.as_ref().map(|object| object.file());
+    let memory: Vec<BorrowedFd<'_>> = own
+        .as_ref()
+        .map(AsFd::as_fd)
+        .or(common)
+        .into_iter()
+        .collect();
     message::send(to.as_fd(), &answer.to_bytes(), &memory, false).is_ok()
 }
 

@@ -1,6 +1,7 @@
 /* Calls on files of shared memory that say more than where and how much: when a file was written to, flags
  * of transfers and of mappings, copies between files. */
 #include "check.h"
+#include <linux/capability.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
@@ -107,6 +108,32 @@ static void mappings(int fd)
     CHECK(!munmap(low, 8192));
 }
 
+/* A process that may open nothing more reads what is there, or is told that it cannot. */
+static void without_descriptors(int fd)
+{
+    pid_t child = fork();
+    if (!child) {
+        struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+        struct __user_cap_data_struct none[2] = {{0}};
+        struct rlimit limit;
+        int last = dup(fd);
+        /* Nobody may raise the limit again. */
+        CHECK(!syscall(SYS_capset, &header, none));
+        CHECK(last >= 0);
+        limit.rlim_cur = limit.rlim_max = last + 1;
+        CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
+        while (dup(2) >= 0)
+            ;
+        CHECK(errno == EMFILE);
+        ssize_t got = pread(fd, bytes, 5, 0);
+        CHECK(got == 5 ? !memcmp(bytes, HELLO, 5) : got == -1 && errno == EMFILE);
+        got = pwrite(fd, HELLO, 5, 0);
+        CHECK(got == 5 || (got == -1 && errno == EMFILE));
+        _exit(0);
+    }
+    wait_for(child, 0);
+}
+
 static void all(int fd, int other)
 {
     void *at, *to;
@@ -117,6 +144,7 @@ static void all(int fd, int other)
     is_newer(fd);
     at = mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(at != MAP_FAILED && !is_newer(fd));
+    without_descriptors(fd);
     times(fd);
     flags(fd);
     copies(fd, other);
@@ -125,10 +153,40 @@ static void all(int fd, int other)
     close(fd);
 }
 
-int main(void)
+/* A child that has its parent's memory empties a file before it executes a program that writes to it. */
+static void spawned(const char *name)
+{
+    char *words[] = {"/bin/echo", HELLO, 0};
+    posix_spawn_file_actions_t actions;
+    pid_t child = fork();
+    if (!child) {
+        int fd = open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
+        CHECK(!ftruncate(fd, BYTES));
+        char *at = mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        CHECK(at != MAP_FAILED);
+        memset(at, 7, BYTES);
+        _exit(0);
+    }
+    wait_for(child, 0);
+    CHECK(!posix_spawn_file_actions_init(&actions));
+    CHECK(!posix_spawn_file_actions_addopen(&actions, 1, name, O_WRONLY | O_TRUNC, 0));
+    CHECK(!posix_spawn(&child, words[0], &actions, 0, words, 0));
+    wait_for(child, 0);
+    int fd = open(name, O_RDONLY);
+    CHECK(read(fd, bytes, sizeof bytes) == 6 && !memcmp(bytes, HELLO "\n", 6));
+    CHECK(!close(fd) && !unlink(name));
+}
+
+int main(int count, char **words)
 {
     const char *name = own_name("/dev/shm/file-calls");
     int fd, other;
+    (void)words;
+    if (count > 1) {
+        spawned(name);
+        puts("as it should be");
+        return 0;
+    }
     all(memfd_create("file calls", 0), memfd_create("other", 0));
     fd = open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
     CHECK(!unlink(name));

@@ -57,12 +57,7 @@ impl State {
         let mut bytes = [0; Answer::BYTES];
         let name = &name[..name.len().min(Ask::NAME_MAX)];
         let (got, fd) = self.exchange(ask, with, name, &mut bytes)?;
-        let answer = Answer::from_bytes(&bytes);
-        match answer.errno {
-            _ if got != Answer::BYTES => die_without_supervisor(),
-            0 => Ok((answer.object, fd)),
-            errno => Err(Errno(errno as i32)),
-        }
+        said_by(&bytes, got, fd)
     }
 
     /// Asks, with data; the answer, and its data.
@@ -172,18 +167,38 @@ impl State {
 }
 
 /// Asks what a process may ask that shares its memory with a parent, too.
-pub(super) fn ask_of(ask: Ask, file: Fd) -> Result<()> {
-    if !start::is_visitor() {
-        return STATE.lock().ask(ask, Some(file)).map(drop);
+///
+/// # Errors
+/// As [`State::ask`].
+pub(super) fn ask_of(ask: Ask, file: Fd) -> Result<(u64, Option<Fd>)> {
+    if !start::is_known_visitor() {
+        return STATE.lock().ask(ask, Some(file));
     }
+    // The state is its parent's, who waits for ever where a child that holds it is killed.
     let [own, theirs] = file::with_room(socket::pair)?;
     let connect = Ask::new(Kind::Connect).to_bytes();
+    let mut bytes = [0; Answer::BYTES];
     let sent = socket::send(start::descriptor(fds::MAPS), &connect, Some(theirs));
     file::close(theirs);
-    let sent = sent.and_then(|()| socket::send(own, &ask.to_bytes(), Some(file)));
-    let got = sent.and_then(|()| socket::receive(own, &mut [0; Answer::BYTES]));
+    let got = sent.and_then(|()| {
+        file::with_room(|| {
+            socket::send(own, &ask.to_bytes(), Some(file))?;
+            socket::receive(own, &mut bytes)
+        })
+    });
     file::close(own);
-    got.map(drop)
+    let (got, fd) = got?;
+    said_by(&bytes, got, fd)
+}
+
+/// What an answer of the supervisor's says, of which `got` bytes came.
+fn said_by(bytes: &[u8; Answer::BYTES], got: usize, fd: Option<Fd>) -> Result<(u64, Option<Fd>)> {
+    let answer = Answer::from_bytes(bytes);
+    match answer.errno {
+        _ if got != Answer::BYTES => die_without_supervisor(),
+        0 => Ok((answer.object, fd)),
+        errno => Err(Errno(errno as i32)),
+    }
 }
 
 /// Watches for the end of the supervisor.

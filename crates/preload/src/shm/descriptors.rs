@@ -6,7 +6,7 @@ use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::later::{self, Unseen};
 use farpage_sys::{Errno, Result, marks, syscall};
 
-use super::connection::STATE;
+use super::connection::ask_of;
 use super::memory::{EALREADY, given, object_of, wait_for_users};
 use super::turns::Turn;
 use super::{memory, memory_files, own_files, say, status_of, transfer};
@@ -14,6 +14,7 @@ use crate::transfer::Way;
 use crate::{maps, sandbox, trap};
 
 const ENODATA: Errno = Errno(61);
+const ENODEV: Errno = Errno(19);
 const ENOSPC: Errno = Errno(28);
 /// Files that are larger when they are written to become objects, though nobody has mapped them.
 const LINUXS_MAX: usize = 1 << 20;
@@ -82,46 +83,63 @@ impl Drop for Use {
 }
 
 /// Where the pages of a file are, and will be as long as the use lasts.
-fn use_pages(shm: &Shm, fd: Fd) -> (Pages, Option<Use>) {
+///
+/// # Errors
+/// As [`pages_of`].
+fn use_pages(shm: &Shm, fd: Fd) -> Result<(Pages, Option<Use>)> {
     loop {
         let used = Use::begin(shm, fd);
-        if let Some(pages) = look(fd) {
-            return (pages, used);
+        if let Some(pages) = look(fd)? {
+            return Ok((pages, used));
         }
         drop(used);
-        pages_of(fd);
+        pages_of(fd)?;
     }
 }
 
-pub(super) fn pages_of(fd: Fd) -> Pages {
+/// Where the pages of a file are.
+///
+/// # Errors
+/// When that cannot be learned of a file that the run has made. Linux would read zeros there.
+pub(super) fn pages_of(fd: Fd) -> Result<Pages> {
     loop {
-        if let Some(pages) = look(fd) {
-            return pages;
+        if let Some(pages) = look(fd)? {
+            return Ok(pages);
         }
         wait_for_users();
     }
 }
 
 /// `None` while the pages are about to become an object's.
-fn look(fd: Fd) -> Option<Pages> {
+fn look(fd: Fd) -> Result<Option<Pages>> {
     let is_linuxs = |shm: &Shm| {
         let status = file::status(fd);
         status.is_ok_and(|status| memory_files::is_one(shm, &status))
             && !memory_files::is_object(shm, fd)
     };
     if super::shm().is_none_or(is_linuxs) {
-        return Some(Pages::Linux);
+        return Ok(Some(Pages::Linux));
     }
     let ask = Ask {
         a: 1,
         ..Ask::new(Kind::File)
     };
-    match given(STATE.lock().ask(ask, Some(fd))) {
-        Ok((number, memory)) => Some(Pages::Kept(Object::new(number, memory))),
-        Err(EALREADY) => None,
-        Err(ENODATA) => Some(Pages::None),
-        Err(_) => Some(Pages::Linux),
+    match given(ask_of(ask, fd)) {
+        Ok((number, memory)) => Ok(Some(Pages::Kept(Object::new(number, memory)))),
+        Err(EALREADY) => Ok(None),
+        Err(ENODATA) => Ok(Some(Pages::None)),
+        // The run has not made it, or another run keeps it, or this process can have no shared memory.
+        Err(Errno::ENOENT | Errno::EBUSY | ENODEV) => Ok(Some(Pages::Linux)),
+        Err(errno) if has_keeper(fd) => Err(errno),
+        // No run has been told of the file.
+        Err(_) => Ok(Some(Pages::Linux)),
     }
+}
+
+/// True when the supervisor may have a file's pages. Asked without the supervisor.
+fn has_keeper(fd: Fd) -> bool {
+    let is_object = |shm: &Shm| memory_files::is_object(shm, fd);
+    marks::is_claimed(fd) || super::shm().is_some_and(is_object)
 }
 
 pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6], mask: u64) -> Option<Result<usize>> {
@@ -144,17 +162,16 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6], mask: u64) -> Optio
             _ => None,
         },
         g::__NR_lseek => match pages_of(fd) {
-            Pages::Kept(_) => Some(transfer::seek(&status, a, b, c as u32)),
-            Pages::None | Pages::Linux => None,
+            Ok(Pages::Kept(_)) => Some(transfer::seek(&status, a, b, c as u32)),
+            Ok(Pages::None | Pages::Linux) => None,
+            Err(errno) => Some(Err(errno)),
         },
-        _ if crate::transfer::is_one(number) => {
-            let (pages, used) = use_pages(shm, fd);
-            match pages {
-                Pages::Kept(object) => transfer::call(&object, number, args, mask),
-                Pages::None => of_written(fd, used, &status, number, args, mask),
-                Pages::Linux => Some(of_linuxs(number, args)),
-            }
-        }
+        _ if crate::transfer::is_one(number) => match use_pages(shm, fd) {
+            Ok((Pages::Kept(object), _used)) => transfer::call(&object, number, args, mask),
+            Ok((Pages::None, used)) => of_written(fd, used, &status, number, args, mask),
+            Ok((Pages::Linux, _used)) => Some(of_linuxs(number, args)),
+            Err(errno) => Some(Err(errno)),
+        },
         _ => None,
     }
 }
@@ -194,7 +211,7 @@ fn made_now(fd: Fd) -> Result<Object> {
     let (state, made) = object_of(fd);
     drop(state);
     file::close(made?.1);
-    match pages_of(fd) {
+    match pages_of(fd)? {
         Pages::Kept(object) => Ok(object),
         Pages::None | Pages::Linux => Err(Errno::EIO),
     }
@@ -202,7 +219,7 @@ fn made_now(fd: Fd) -> Result<Object> {
 
 /// `ftruncate`.
 pub(super) fn set_size(shm: &Shm, fd: Fd, bytes: usize, mask: u64) -> Result<usize> {
-    let (pages, _used) = use_pages(shm, fd);
+    let (pages, _used) = use_pages(shm, fd)?;
     let object = match &pages {
         Pages::Kept(object) => Some(object),
         Pages::None | Pages::Linux => None,
@@ -254,7 +271,7 @@ pub(super) fn resize(
         }
     }
     if let Some(object) = object.filter(|_| bytes < before) {
-        STATE.lock().ask(Ask::new(Kind::Size), Some(fd))?;
+        ask_of(Ask::new(Kind::Size), fd)?;
         let rest = bytes.next_multiple_of(farpage_abi::PAGE_BYTES) - bytes;
         if rest > 0 {
             transfer::zero(object, bytes, rest)?;
@@ -291,7 +308,7 @@ fn tell_size(fd: Fd, before: usize, bytes: usize) -> Result<()> {
     if bytes == before {
         return Ok(());
     }
-    match STATE.lock().ask(ask, Some(fd)) {
+    match ask_of(ask, fd) {
         // Other hosts do not have it.
         Ok(_) | Err(Errno::ENOENT | ENODATA) => Ok(()),
         Err(errno) => Err(errno),
@@ -314,7 +331,10 @@ fn allocate(shm: &Shm, fd: Fd, args: [usize; 6], mask: u64) -> Option<Result<usi
     let (Some(end), true) = (end, bytes > 0) else {
         return Some(Err(Errno::EINVAL));
     };
-    let (pages, used) = use_pages(shm, fd);
+    let (pages, used) = match use_pages(shm, fd) {
+        Ok(used) => used,
+        Err(errno) => return Some(Err(errno)),
+    };
     if matches!(pages, Pages::Linux) || mode & !(KEEP_SIZE | PUNCH_HOLE) != 0 {
         return None;
     }
@@ -358,7 +378,8 @@ fn allocate(shm: &Shm, fd: Fd, args: [usize; 6], mask: u64) -> Option<Result<usi
 
 /// A file of shared memory has got this number: what is done by it is seen from now on.
 pub(super) fn see(fd: Fd) {
-    if !is_seen(fd) && matches!(pages_of(fd), Pages::Kept(_)) {
+    // Where that cannot be learned the supervisor may have its pages.
+    if !is_seen(fd) && matches!(pages_of(fd), Ok(Pages::Kept(_)) | Err(_)) {
         hide(fd);
     }
 }

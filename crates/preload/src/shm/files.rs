@@ -73,7 +73,7 @@ pub(super) fn call(shm: &Shm, number: u32, args: [usize; 6], mask: u64) -> Optio
     }
     if let (Before::Bytes(bytes), true) = (before, shm.is_cluster())
         && flags & g::O_TRUNC != 0
-        && let Pages::Kept(object) = descriptors::pages_of(fd)
+        && let Ok(Pages::Kept(object)) = descriptors::pages_of(fd)
     {
         descriptors::were_cut(&object, 0, bytes as usize);
     }

@@ -31,6 +31,7 @@ mod transfer;
 mod turns;
 
 use farpage_abi::shm::Shm;
+use farpage_sys::Result;
 use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
 
@@ -153,12 +154,17 @@ pub(crate) fn before(number: u32, [a, b, c, d, e, _]: [usize; 6]) {
 }
 
 /// The object of a descriptor's file, where the supervisor has the pages.
-pub(crate) fn kept(fd: Fd) -> Option<Object> {
-    status_of(shm()?, fd)?;
-    match descriptors::pages_of(fd) {
+///
+/// # Errors
+/// When it cannot be learned whether it has.
+pub(crate) fn kept(fd: Fd) -> Result<Option<Object>> {
+    if shm().and_then(|shm| status_of(shm, fd)).is_none() {
+        return Ok(None);
+    }
+    Ok(match descriptors::pages_of(fd)? {
         descriptors::Pages::Kept(object) => Some(object),
         descriptors::Pages::None | descriptors::Pages::Linux => None,
-    }
+    })
 }
 
 /// True when the pages of a descriptor's file may be kept here, now or soon.

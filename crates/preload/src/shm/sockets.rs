@@ -163,7 +163,7 @@ fn leaves(shm: &Shm, fd: Fd, peer: u32) {
     if memory_files::is_one(shm, &status) && !memory_files::is_object(shm, fd) {
         memory_files::stays_linuxs(shm, fd);
     }
-    if matches!(pages_of(fd), Pages::Kept(_)) && !IS_SAID.swap(true, Ordering::Relaxed) {
+    if matches!(pages_of(fd), Ok(Pages::Kept(_))) && !IS_SAID.swap(true, Ordering::Relaxed) {
         say(&alloc::format!(
             "process {} hands shared memory to process {peer}, which farpage run --shm does not run: it \
              sees zeros there; run both together, or this one without --shm",
