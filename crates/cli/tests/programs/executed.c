@@ -76,6 +76,16 @@ static void while_executed(int code)
     wait_for(child, code);
 }
 
+/* The mode of the copy is `mode` before it is executed and after that. */
+static void executes_with(mode_t mode, int code)
+{
+    struct stat status;
+    CHECK(!chmod(copy, mode));
+    executes(copy, code);
+    CHECK(!stat(copy, &status) && (status.st_mode & 07777) == mode);
+    CHECK(!chmod(copy, 0700));
+}
+
 int main(int count, char **words)
 {
     char line[80];
@@ -91,6 +101,8 @@ int main(int count, char **words)
     snprintf(script, sizeof script, "/dev/shm/script-%d", getpid());
     copy_to(copy, "/proc/self/exe");
     executes(copy, 7);
+    copy_to(copy, "/proc/self/exe");
+    executes_with(0555, 7);
     write_script("#!/bin/sh\nexit 5\n");
     executes(script, 5);
     snprintf(line, sizeof line, "#!%s\n", copy);

@@ -1,11 +1,27 @@
 //! What else programs do with files of shared memory than to map, read and write them.
 
 use super::memory_files::means_the_same;
-use super::{expect, may_mount};
+use super::{LEFT, compile, expect, may_mount, small, text};
 
 #[test]
 fn programs_and_scripts_in_dev_shm_are_executed() {
     means_the_same("executed", &[]);
+}
+
+/// Their owner needs no right to write to them, and neither does Farpage.
+#[test]
+fn programs_in_dev_shm_that_nobody_may_write_to_are_executed() {
+    if !may_mount() {
+        return;
+    }
+    let program = compile("executed.c", "executed-by-its-owner", &[]);
+    let script = format!(
+        "setpriv --inh-caps=-dac_override,-dac_read_search --bounding-set=-dac_override,-dac_read_search \
+         $FARPAGE run --quiet --ram 16M --spill /var/tmp --shm -- \"$1\" {LEFT}"
+    );
+    let got = small(&script, &[&program]).output().unwrap();
+    assert_eq!(text(&got.stdout), "as it should be\n", "{got:?}");
+    assert!(got.status.success(), "{got:?}");
 }
 
 #[test]
@@ -16,6 +32,27 @@ fn children_do_not_get_shared_memory_that_is_left_out_for_them() {
 #[test]
 fn times_flags_and_copies_are_those_of_linux() {
     means_the_same("file_calls", &[]);
+}
+
+#[test]
+fn a_file_is_emptied_for_a_program_that_is_spawned() {
+    means_the_same("file_calls", &["spawned"]);
+}
+
+/// A process that cannot reach the supervisor has the files that nobody mapped.
+#[test]
+fn few_descriptors_are_enough_for_files_that_nobody_maps() {
+    if !may_mount() {
+        return;
+    }
+    let script = format!(
+        "setpriv --inh-caps=-sys_resource --bounding-set=-sys_resource \
+         $FARPAGE run --quiet --shm -- sh -c 'ulimit -n 256; echo as it should be > /dev/shm/few; \
+         cat /dev/shm/few; rm /dev/shm/few' {LEFT}"
+    );
+    let got = small(&script, &[]).output().unwrap();
+    assert_eq!(text(&got.stdout), "as it should be\n", "{got:?}");
+    assert!(got.status.success(), "{got:?}");
 }
 
 #[test]
