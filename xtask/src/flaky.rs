@@ -1,5 +1,5 @@
-//! `cargo xtask flaky`: the tests of the short run, again and again beside a busy machine, and what failed
-//! how often. Results are kept by the sources, so that runs add up.
+//! `cargo xtask flaky`: the tests of the short run, or those that take long, again and again beside a busy
+//! machine, and what failed how often. Results are kept by the sources, so that runs add up.
 
 use anyhow::{Result, bail};
 
@@ -8,7 +8,7 @@ use crate::harness::Busy;
 use crate::kept::Kept;
 use crate::sources;
 use crate::table::Table;
-use crate::test;
+use crate::test::{self, Group};
 use crate::world::World;
 
 /// Entry point.
@@ -16,6 +16,7 @@ pub(crate) fn flaky(world: &World, mut args: Args) -> Result<()> {
     let runs: u32 = args.number("--runs", 10)?;
     let jobs: usize = args.number("--jobs", test::jobs())?;
     let beside = args.value("--beside")?;
+    let long = args.flag("--long").then_some(Group::Long);
     let is_busy = match beside.as_deref() {
         None => false,
         Some("busy") => true,
@@ -29,8 +30,13 @@ pub(crate) fn flaky(world: &World, mut args: Args) -> Result<()> {
     if runs == 0 || jobs == 0 {
         bail!("--runs and --jobs must be 1 or more");
     }
-    let group = if is_busy { "flaky-busy" } else { "flaky" };
-    let mut cases = test::short_cases(world)?;
+    let group = match (is_busy, long) {
+        (false, None) => "flaky",
+        (false, Some(_)) => "flaky-long",
+        (true, None) => "flaky-busy",
+        (true, Some(_)) => "flaky-busy-long",
+    };
+    let mut cases = test::cases_in(world, long)?;
     cases.retain(|case| words.is_empty() || words.iter().any(|word| case.name.contains(word)));
     if cases.is_empty() {
         bail!("no test's name has '{}' in it", words.join("' or '"));

@@ -33,12 +33,13 @@ const USAGE: &str = "\
 cargo xtask COMMAND
 
   setup                      install what tests and benches need
-  test [--all] [--only fuzz|corpus|calls|chaos|s390x|peers|fresh|rows]... [--no-setup] [--jobs N]
+  test [--all] [--only long|fuzz|corpus|calls|chaos|s390x|peers|fresh|rows]... [--no-setup] [--jobs N]
        [--again] [--list] [WORD]...
                              the short run: lints and tests; --all: the groups as well, --only: a group
                              alone, from where it was ended; WORD: tests with it in their names
-  flaky [--runs 10] [--beside busy] [--jobs N] [WORD]...
-                             the tests of the short run again and again; what failed how often
+  flaky [--long] [--runs 10] [--beside busy] [--jobs N] [WORD]...
+                             the tests of the short run again and again, or with --long those of the group
+                             long; what failed how often
   corpus [--full] [--only NAME]... [--user root|nobody|both] [--ram-share 0.25]
          [--repeat N] [--watch] [--json FILE] [--keep] [--list] [--bare]
                              the same programs with and without farpage, outputs compared

@@ -15,6 +15,8 @@ use crate::world::{World, own_program};
 /// The parts of `cargo xtask test --all` beside the short run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
+    /// Tests that take long each, `xtask/long.txt`.
+    Long,
     /// Parsers given anything.
     Fuzz,
     /// Real programs, bare and under `farpage run`.
@@ -51,8 +53,16 @@ const MOVED: &[(&str, Group)] = &[
     ("python test_pytorch", Group::Peers),
 ];
 
+/// Those of [`Group::Long`], a name a line.
+const LONG: &str = include_str!("../../long.txt");
+
+fn long() -> impl Iterator<Item = &'static str> {
+    LONG.lines().filter(|line| !line.starts_with('#'))
+}
+
 impl Group {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Long,
         Self::Fuzz,
         Self::Corpus,
         Self::Calls,
@@ -65,6 +75,7 @@ impl Group {
 
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Self::Long => "long",
             Self::Fuzz => "fuzz",
             Self::Corpus => "corpus",
             Self::Calls => "calls",
@@ -89,7 +100,7 @@ impl Group {
         match self {
             Self::Fuzz => &[Part::Fuzz],
             Self::Corpus => &[Part::Corpus],
-            Self::Calls => setup::SHORT,
+            Self::Long | Self::Calls => setup::SHORT,
             Self::Chaos => &[Part::Chaos],
             Self::S390x => &[Part::S390x],
             Self::Peers => &[Part::Peers],
@@ -102,14 +113,14 @@ impl Group {
     pub(super) fn is_alone(self) -> bool {
         match self {
             Self::Corpus | Self::Calls | Self::Chaos | Self::Fresh | Self::Rows => true,
-            Self::Fuzz | Self::S390x | Self::Peers => false,
+            Self::Long | Self::Fuzz | Self::S390x | Self::Peers => false,
         }
     }
 
     /// Ends one case of the group that hangs.
     fn limit(self) -> Duration {
         let minutes = match self {
-            Self::Chaos | Self::S390x | Self::Peers => 20,
+            Self::Long | Self::Chaos | Self::S390x | Self::Peers => 20,
             Self::Fuzz => 10,
             Self::Corpus | Self::Calls => 60,
             Self::Fresh | Self::Rows => 120,
@@ -120,7 +131,7 @@ impl Group {
     /// Its cases. `tests` are all tests of the workspace.
     pub(crate) fn cases(self, world: &World, tests: &[Case]) -> Result<Vec<Case>> {
         let mut cases = match self {
-            Self::Calls | Self::Chaos | Self::S390x | Self::Peers => {
+            Self::Long | Self::Calls | Self::Chaos | Self::S390x | Self::Peers => {
                 let own = tests.iter().filter(|case| of(&case.name) == Some(self));
                 own.cloned().collect()
             }
@@ -167,11 +178,15 @@ fn each(world: &World, group: Group, list: &[&str], command: &[&str]) -> Result<
 /// The group that a test of the workspace is in, unless it is in the short run.
 pub(crate) fn of(name: &str) -> Option<Group> {
     let found = MOVED.iter().find(|(prefix, _)| name.starts_with(prefix));
-    found.map(|(_, group)| *group)
+    let is_long = || long().any(|one| one == name).then_some(Group::Long);
+    found.map(|(_, group)| *group).or_else(is_long)
 }
 
-/// Fails when a line of the table is about no test: the test was renamed, and would be in no group.
+/// Fails when a line of the tables is about no test: the test was renamed, and would be in no group.
 pub(crate) fn check(tests: &[Case]) -> Result<()> {
+    if let Some(name) = long().find(|name| !tests.iter().any(|case| case.name == *name)) {
+        bail!("no test is named '{name}', which is a line of xtask/long.txt");
+    }
     let is_used = |prefix: &str| tests.iter().any(|case| case.name.starts_with(prefix));
     if let Some((prefix, _)) = MOVED.iter().find(|(prefix, _)| !is_used(prefix)) {
         bail!(
@@ -192,7 +207,7 @@ mod tests {
             assert_eq!(Group::parse(group.name()).unwrap(), group);
         }
         let refused = Group::parse("fast").unwrap_err().to_string();
-        assert!(refused.contains("the groups are fuzz, corpus"), "{refused}");
+        assert!(refused.contains("the groups are long, fuzz"), "{refused}");
     }
 
     #[test]
@@ -200,5 +215,8 @@ mod tests {
         assert_eq!(of("port attacks::a_liar"), None);
         assert_eq!(of("remote http::a_range"), None);
         assert_eq!(of("remote s3::an_object"), Some(Group::Peers));
+        let (long, begin) = (long().next().unwrap(), 5);
+        assert_eq!(of(long), Some(Group::Long));
+        assert_eq!(of(&long[..long.len() - begin]), None);
     }
 }

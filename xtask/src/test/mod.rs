@@ -23,7 +23,7 @@ use crate::setup;
 use crate::sources;
 use crate::wheel;
 use crate::world::{World, own_program};
-use groups::Group;
+pub(crate) use groups::Group;
 use report::{Steps, slowest};
 
 /// What was asked for.
@@ -118,10 +118,15 @@ fn failures(ran: &[Ran]) -> Vec<String> {
 }
 
 /// Builds what the short run needs, and lists its cases.
-pub(crate) fn short_cases(world: &World) -> Result<Vec<Case>> {
+fn short_cases(world: &World) -> Result<Vec<Case>> {
+    cases_in(world, None)
+}
+
+/// The same of a group of tests of the workspace, or of the short run.
+pub(crate) fn cases_in(world: &World, group: Option<Group>) -> Result<Vec<Case>> {
     let mut cases = all_cases(world)?;
     groups::check(&cases)?;
-    cases.retain(|case| groups::of(&case.name).is_none());
+    cases.retain(|case| groups::of(&case.name) == group);
     wheel::prepare(world)?;
     Ok(cases)
 }
@@ -204,7 +209,7 @@ fn in_group(
         })?;
     }
     let tests = match group {
-        Group::Calls | Group::Chaos | Group::S390x | Group::Peers => {
+        Group::Long | Group::Calls | Group::Chaos | Group::S390x | Group::Peers => {
             steps.run("build", || all_cases(world))?
         }
         Group::Fuzz | Group::Corpus | Group::Fresh | Group::Rows => Vec::new(),
@@ -226,7 +231,11 @@ fn in_group(
     prepare(world, &left)?;
     let jobs = if group.is_alone() { 1 } else { options.jobs };
     let ran = steps.run(group.name(), || run(world, jobs, group.name(), left))?;
-    Ok(failures(&ran))
+    let mut failed = failures(&ran);
+    if group == Group::Long {
+        failed.extend(skips::check(world, &ran)?);
+    }
+    Ok(failed)
 }
 
 /// Tests whose names have one of the words in them, of the short run and of the groups.
