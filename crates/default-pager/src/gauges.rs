@@ -51,21 +51,16 @@ impl Gauges {
     /// budget allows it: kernels keep room for it.
     pub(crate) fn try_charge(&self, limit: u64, in_budget: bool) -> bool {
         let control = self.control;
-        let tier = control
-            .compressed_bytes
-            .fetch_add(SEGMENT, Ordering::AcqRel)
-            + SEGMENT;
-        let resident = control.resident_bytes.load(Ordering::Relaxed);
         let budget = control.budget_bytes.load(Ordering::Relaxed);
-        let fits = tier <= limit && (!in_budget || tier + resident <= budget);
-        if fits {
+        let resident = || control.resident_bytes.load(Ordering::Relaxed);
+        let fits = |tier: &u64| *tier <= limit && (!in_budget || tier + resident() <= budget);
+        let more = |tier: u64| Some(tier + SEGMENT).filter(fits);
+        let tier = &control.compressed_bytes;
+        let charged = tier.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
+        if charged.is_ok() {
             add(&self.counters().compressed_bytes, SEGMENT);
-        } else {
-            control
-                .compressed_bytes
-                .fetch_sub(SEGMENT, Ordering::AcqRel);
         }
-        fits
+        charged.is_ok()
     }
 
     /// The most that the tier may take, bytes.
@@ -148,14 +143,6 @@ impl Gauges {
             packed: pages(&counters.compressed_from_bytes),
             came: came.iter().map(|pages| pages.load(Ordering::Relaxed)).sum(),
         }
-    }
-
-    /// Charges one segment without asking.
-    pub(crate) fn charge(&self) {
-        self.control
-            .compressed_bytes
-            .fetch_add(SEGMENT, Ordering::AcqRel);
-        add(&self.counters().compressed_bytes, SEGMENT);
     }
 
     /// Gives the charge of one segment back; faults that wait for memory look again.

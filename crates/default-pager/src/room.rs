@@ -53,7 +53,7 @@ impl DefaultPager {
         }
         let mut wrote = false;
         loop {
-            if self.pack_sparse() || self.open_new(Growth::InBudget) {
+            if self.pack_sparse(Growth::ToPack) || self.open_new(Growth::InBudget) {
                 if wrote {
                     self.write_behind(behind);
                 }
@@ -63,7 +63,9 @@ impl DefaultPager {
                 Ok(true) => wrote = true,
                 Ok(false) => return Ok(false),
                 Err(PagerError::OutOfSpace) => {
-                    return Ok(self.open_new(Growth::InLimit) || evictor.make_dense(self));
+                    return Ok(self.pack_sparse(Growth::Forced)
+                        || self.open_new(Growth::InLimit)
+                        || evictor.make_dense(self));
                 }
                 Err(error) => return Err(error),
             }
@@ -91,8 +93,8 @@ impl DefaultPager {
         state.open_packed.is_some()
     }
 
-    /// Moves the records of the sparsest segment into a new one and opens that.
-    fn pack_sparse(&self) -> bool {
+    /// Moves the records of the sparsest segment into a new one, and opens that.
+    fn pack_sparse(&self, growth: Growth) -> bool {
         let (from, to) = {
             let mut state = self.state.lock();
             let sparsest = state
@@ -102,7 +104,7 @@ impl DefaultPager {
             else {
                 return false;
             };
-            let Some(to) = state.make_packed(&self.shared, Growth::Forced) else {
+            let Some(to) = state.make_packed(&self.shared, growth) else {
                 return false;
             };
             state.segment(from).readers += 1;

@@ -83,7 +83,9 @@ pub(crate) enum Growth {
     /// Within the tier's limit: where no paging file takes pages, compressing them is the only
     /// way to come back into the budget.
     InLimit,
-    /// One segment above the limit, for as long as it takes to free another.
+    /// Within the budget, for as long as it takes to free another segment.
+    ToPack,
+    /// The same, where that is the only way to free one.
     Forced,
 }
 
@@ -202,11 +204,12 @@ impl State {
         let gauges = &shared.gauges;
         let limit = match growth {
             Growth::InBudget if shared.files.any() => gauges.best(),
-            Growth::InBudget | Growth::InLimit | Growth::Forced => gauges.most(),
+            Growth::InBudget | Growth::InLimit => gauges.most(),
+            Growth::ToPack | Growth::Forced => u64::MAX,
         };
         // A slot that was given up a moment ago is warm and still paid for.
         let tier = gauges.control.compressed_bytes.load(Ordering::Relaxed);
-        if growth == Growth::Forced || tier <= limit {
+        if tier <= limit {
             let warm = self.retired.iter().position(|ram| ram.charged);
             if let Some(ram) = warm.map(|at| self.retired.swap_remove(at)) {
                 let cleared = shared.arena.clear(ram.slot, false);
@@ -218,12 +221,8 @@ impl State {
             return None;
         }
         let paid = match growth {
-            Growth::InBudget => gauges.try_charge(limit, true),
-            Growth::InLimit => gauges.try_charge(limit, false),
-            Growth::Forced => {
-                gauges.charge();
-                true
-            }
+            Growth::InBudget | Growth::ToPack => gauges.try_charge(limit, true),
+            Growth::InLimit | Growth::Forced => gauges.try_charge(limit, false),
         };
         let slot = if paid { self.slots.pop()? } else { return None };
         Some(Ram {

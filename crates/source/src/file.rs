@@ -293,9 +293,12 @@ fn past_the_cache(memory: &[u8], offset: u64) -> usize {
 }
 
 /// Where nobody says what the page cache has: to ask is to have it read. What it did not have does
-/// not stay there.
+/// not stay there, unless nobody can be asked at all (overlayfs): others may use it, then.
 fn read_and_forget(fd: Fd, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let cached = file::pread_cached(fd, buffer, offset).unwrap_or(0) / PAGE_BYTES * PAGE_BYTES;
+    let cached = match file::pread_cached(fd, buffer, offset) {
+        Err(Errno::EOPNOTSUPP) => return file::pread(fd, buffer, offset),
+        cached => cached.unwrap_or(0) / PAGE_BYTES * PAGE_BYTES,
+    };
     let rest = &mut buffer[cached..];
     if rest.is_empty() {
         return Ok(cached);

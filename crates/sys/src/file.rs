@@ -15,6 +15,9 @@ use crate::syscall;
 /// Flag of `close_range`: the calling thread gets a table of descriptors of its own.
 pub const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
 
+/// What [`system_of`] says of files in the layers of a container.
+pub const OVERLAYFS: u64 = 0x794C_7630;
+
 /// A descriptor number. Not owned: the agent's descriptors live at fixed numbers for the life of
 /// the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,7 +283,7 @@ pub fn pread_cached(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
 ///
 /// # Errors
 /// As `cachestat(2)`: `ENOSYS` before Linux 6.5, `EPERM` for files that the caller neither owns nor
-/// may write.
+/// may write. `EOPNOTSUPP` on overlayfs, of which Linux says that there are none.
 pub fn cached_pages(fd: Fd, offset: u64, bytes: u64) -> Result<u64> {
     let range = g::cachestat_range {
         off: offset,
@@ -299,7 +302,10 @@ pub fn cached_pages(fd: Fd, offset: u64, bytes: u64) -> Result<u64> {
             0
         )
     }?;
-    Ok(counts[0])
+    match counts[0] {
+        0 if system_of(fd)? == OVERLAYFS => Err(Errno::EOPNOTSUPP),
+        count => Ok(count),
+    }
 }
 
 /// Writes all of `buffer` at `offset`.

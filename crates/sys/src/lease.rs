@@ -89,8 +89,15 @@ impl Told {
 
 /// True of the file systems whose files only this machine changes, and only by way of Linux.
 fn is_held_by_this_machine(fd: Fd) -> Result<bool> {
-    // ext2 to ext4, XFS, Btrfs, F2FS, tmpfs.
-    const LOCAL: [u64; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994];
+    // ext2 to ext4, XFS, Btrfs, F2FS, tmpfs; overlayfs, below which nobody may change anything.
+    const LOCAL: [u64; 6] = [
+        0xEF53,
+        0x5846_5342,
+        0x9123_683E,
+        0xF2F5_2010,
+        0x0102_1994,
+        file::OVERLAYFS,
+    ];
     file::system_of(fd).map(|system| LOCAL.contains(&system))
 }
 

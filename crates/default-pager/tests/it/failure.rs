@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use farpage_abi::{Access, BEST_IS_NONE, PageIndex, PageRange, SpillState};
 use farpage_default_pager::DefaultPager;
@@ -131,6 +131,39 @@ fn a_tier_that_did_not_prove_itself_is_given_up_and_tried_again() {
     write_until(&|| tier() == 0, 10_000);
     write_until(&|| tier() > 0, 50_000);
     read_all(&pager, 1, 0..2000);
+    pager.terminate(OBJECT);
+    check_empty(control, 1);
+}
+
+#[test]
+fn where_a_file_takes_segments_packing_them_stays_within_the_budget() {
+    let (control, _file, pager) = with_file(8 * MIB, 512);
+    write(&pager, OBJECT, &pages(1, 0..8_000), true).unwrap();
+    let tier = || control.compressed_bytes.load(Ordering::Relaxed);
+    let budget = tier();
+    assert!(budget >= 2 * MIB, "{budget} bytes");
+    // Kernels hold all that the tier does not.
+    control.budget_bytes.store(budget, Ordering::Relaxed);
+    let (done, most) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                most.fetch_max(tier(), Ordering::Relaxed);
+            }
+        });
+        // Three of four pages of what was written before leave a hole each time.
+        for round in 0..20 {
+            let some = pages(1, 0..8_000).into_iter().skip(round % 4).step_by(4);
+            let some: Vec<_> = some.collect();
+            for part in some.chunks(256) {
+                write(&pager, OBJECT, part, true).unwrap();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let most = most.load(Ordering::Relaxed);
+    assert!(most <= budget, "{most} bytes of {budget}");
+    read_all(&pager, 1, 0..8_000);
     pager.terminate(OBJECT);
     check_empty(control, 1);
 }

@@ -25,8 +25,12 @@ fn number(page: usize) -> u64 {
     (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
+/// Where the tests of this file are to be made, other than usual.
+const WITHIN: &str = "FARPAGE_TEST_WITHIN";
+
 fn folder() -> TempDir {
-    tempfile::tempdir_in("/var/tmp").unwrap()
+    let within = std::env::var_os(WITHIN);
+    tempfile::tempdir_in(within.as_deref().unwrap_or("/var/tmp".as_ref())).unwrap()
 }
 
 fn file(folder: &TempDir, bytes: usize) -> PathBuf {
@@ -204,6 +208,69 @@ fn of_a_file_that_is_cut_off_no_byte_is_made_up() {
     assert!(!is_covered(&zeros), "its pager answers for what is missing");
     to_write(&path).set_len(MIB as u64).unwrap();
     assert_eq!(get(&zeros, 700), 0);
+}
+
+#[test]
+fn files_in_the_layers_of_a_container_are_covered_as_well() {
+    if let Some(layers) = std::env::var_os(WITHIN) {
+        return is_covered_in(Path::new(&layers));
+    }
+    let folder = folder();
+    let lower = tempfile::tempdir_in(&folder).unwrap();
+    file(&lower, 4 * MIB);
+    // The mounts are gone with the processes that see them.
+    let script = "mount -t tmpfs farpage-test \"$1\" && cd \"$1\" && mkdir upper work merged && \
+                  mount -t overlay -o lowerdir=\"$2\",upperdir=upper,workdir=work farpage-test merged \
+                  || exit 77; export FARPAGE_TEST_WITHIN=\"$1\"/merged; shift 2; exec \"$@\"";
+    let place = folder.path().join("place");
+    fs::create_dir(&place).unwrap();
+    let mut run = Command::new("unshare");
+    run.args(["--mount", "sh", "-c", script, "sh"]);
+    run.arg(&place).arg(lower.path());
+    run.arg(std::env::current_exe().unwrap());
+    run.args(["--exact", "--nocapture", "--test-threads", "1"]);
+    let done = run
+        .args(IN_LAYERS.map(|name| format!("cover::{name}")))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    if !rustix::process::geteuid().is_root() && !done.status.success() {
+        return println!("skipped: only root mounts file systems");
+    }
+    let all = format!("{} passed", IN_LAYERS.len());
+    let why = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && said.contains(&all), "{said}{why}");
+}
+
+/// Those of this file that are run there.
+const IN_LAYERS: [&str; 6] = [
+    "a_file_that_is_only_read_is_what_linux_has_of_it",
+    "who_wants_to_write_waits_until_pages_are_read_when_they_are_touched",
+    "of_a_file_that_is_cut_off_no_byte_is_made_up",
+    "the_same_where_only_windows_are_covered",
+    "a_child_of_fork_has_the_file_and_lets_go_of_it_by_itself",
+    "files_in_the_layers_of_a_container_are_covered_as_well",
+];
+
+/// A file of the lower layer, of which writing makes another one in the upper.
+fn is_covered_in(layers: &Path) {
+    let path = layers.join("numbers");
+    let memory = open(&path);
+    assert!(is_covered(&memory));
+    check(&memory);
+    let writer = to_write(&path);
+    assert!(!is_covered(&memory));
+    for _ in 0..2 {
+        assert_eq!(get(&memory, 3), number(3));
+        writer.write_all_at(&[7; 20 * PAGE], 0).unwrap();
+    }
+    drop(writer);
+    let again = open(&path);
+    assert!(is_covered(&again));
+    assert_eq!(
+        (get(&again, 3), get(&again, 20)),
+        (u64::from_le_bytes([7; 8]), number(20))
+    );
 }
 
 #[test]
