@@ -454,6 +454,11 @@ impl Status {
         }
     }
 
+    /// What `chmod(2)` sets.
+    pub fn permissions(&self) -> u32 {
+        self.mode & !Self::FORMAT
+    }
+
     /// True of a regular file.
     pub fn is_regular(&self) -> bool {
         self.mode & Self::FORMAT == 0o100_000
@@ -554,6 +559,28 @@ pub fn own_again(fd: Fd, flags: u32) -> Result<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd;
     // SAFETY: opened just now, and nobody else's.
     open_again(fd, flags).map(|fd| unsafe { std::os::fd::OwnedFd::from_raw_fd(fd.0) })
+}
+
+/// As [`own_again`], to read and write. Where the file's mode forbids that, and this user owns it, the mode is
+/// another one for a moment.
+///
+/// # Errors
+/// As there.
+#[cfg(feature = "std")]
+pub fn own_to_write(fd: Fd) -> Result<std::os::fd::OwnedFd> {
+    const OWNER_READS_AND_WRITES: u32 = 0o600;
+    let open = || own_again(fd, g::O_RDWR);
+    let refused = match open() {
+        Err(Errno::EACCES) => Errno::EACCES,
+        opened => return opened,
+    };
+    let mode = status(fd)?.permissions();
+    // SAFETY: takes no pointer.
+    let set = |mode: u32| unsafe { syscall!(g::__NR_fchmod, fd.0, mode) };
+    set(mode | OWNER_READS_AND_WRITES).map_err(|_| refused)?;
+    let opened = open();
+    let _ = set(mode);
+    opened
 }
 
 /// True when nobody else has the file open or mapped, though there are others of the same user who

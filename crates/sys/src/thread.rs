@@ -71,16 +71,31 @@ extern "C" fn run(main: Main, argument: usize) -> ! {
 /// and a thread that is made in one inherits what its maker may do.
 #[cfg(target_arch = "x86_64")]
 fn open_keys() {
-    use core::arch::x86_64::{__cpuid, __cpuid_count};
-    const FEATURES: u32 = 7;
-    const OSPKE: u32 = 1 << 4;
-    let has_keys = __cpuid(0).eax >= FEATURES && __cpuid_count(FEATURES, 0).ecx & OSPKE != 0;
-    if has_keys {
+    if has_keys() {
         // SAFETY: this processor has the instruction, and Linux uses it.
         unsafe {
             core::arch::asm!("wrpkru", in("eax") 0, in("ecx") 0, in("edx") 0, options(nostack));
         }
     }
+}
+
+/// True where memory has protection keys. The processor is asked by the first thread alone: asking is slow on a
+/// virtual machine.
+#[cfg(target_arch = "x86_64")]
+fn has_keys() -> bool {
+    use core::arch::x86_64::{__cpuid, __cpuid_count};
+    use core::sync::atomic::{AtomicU8, Ordering};
+    const FEATURES: u32 = 7;
+    const OSPKE: u32 = 1 << 4;
+    const UNKNOWN: u8 = 2;
+    static KEYS: AtomicU8 = AtomicU8::new(UNKNOWN);
+    let known = KEYS.load(Ordering::Relaxed);
+    if known != UNKNOWN {
+        return known != 0;
+    }
+    let found = __cpuid(0).eax >= FEATURES && __cpuid_count(FEATURES, 0).ecx & OSPKE != 0;
+    KEYS.store(found.into(), Ordering::Relaxed);
+    found
 }
 
 /// Moves the calling thread to processor `cpu`.

@@ -186,7 +186,7 @@ impl Kept {
     /// now.
     fn make_of(&self, own: OwnedFd, is_memory: bool) -> Result<Arc<Object>, Errno> {
         let name = if is_memory { "memfd" } else { "shm" };
-        let writable = match open_to_write(&own) {
+        let writable = match file::own_again(number(&own), g::O_RDWR) {
             Err(Errno::ETXTBSY) => return Err(Errno::ENOENT),
             writable => writable.ok().map(File::from),
         };
@@ -373,25 +373,6 @@ impl Kept {
     }
 }
 
-/// Opens a file to be written to. Where its mode forbids that, and this user owns it, the mode is another one for a moment.
-fn open_to_write(theirs: &OwnedFd) -> Result<OwnedFd, Errno> {
-    const OWNER_READS_AND_WRITES: u32 = 0o600;
-    let open = || file::own_again(number(theirs), g::O_RDWR);
-    let opened = open();
-    if opened.as_ref().err() != Some(&Errno::EACCES) {
-        return opened;
-    }
-    let mode = rustix::fs::fstat(theirs)
-        .map_err(|_| Errno::EACCES)?
-        .st_mode
-        & 0o7777;
-    let set = |mode: u32| rustix::fs::fchmod(theirs, mode.into()).map_err(|_| Errno::EACCES);
-    set(mode | OWNER_READS_AND_WRITES)?;
-    let opened = open();
-    let _ = set(mode);
-    opened
-}
-
 /// Nobody can get at the file any more.
 fn is_over(made: &MadeFile) -> bool {
     let own = number(&made.own);
@@ -460,7 +441,7 @@ pub fn give_back(object: &Object, theirs: &OwnedFd) -> Result<(), Errno> {
         let to = match &mut writable {
             Some((to, _)) => to,
             none => {
-                let to = File::from(open_to_write(theirs)?);
+                let to = File::from(file::own_to_write(number(theirs))?);
                 let modified = to.metadata().and_then(|about| about.modified());
                 &mut none.insert((to, modified)).0
             }
