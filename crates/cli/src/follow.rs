@@ -13,6 +13,12 @@ const MARGIN: u64 = 40;
 const MARGIN_LEAST: u64 = 2 << 20;
 /// What paging will take besides, when it begins: buffers, tables and threads.
 const PAGING_BYTES: u64 = 6 << 20;
+/// Programs that are mapped may keep one in so many bytes of the limit: at first and at most, and at least.
+const PROGRAMS: [u64; 2] = [8, 16];
+/// What they may keep is set anew after so many looks.
+const LOOKS: u32 = 10;
+/// Faults meanwhile for which files are read, and that do not matter.
+const FEW_FAULTS: u64 = 4;
 /// Part of what is left by which the budget rises at a look: what the program takes besides grows
 /// with what it uses, and is seen only then.
 const RISE: u64 = 8;
@@ -26,6 +32,10 @@ pub struct Follow {
     cgroups: MemoryCgroups,
     control: &'static Control,
     highest: u64,
+    /// What programs that are mapped may keep now.
+    programs: u64,
+    major_faults: u64,
+    looks: u32,
 }
 
 impl Follow {
@@ -39,6 +49,9 @@ impl Follow {
             cgroups,
             control,
             highest,
+            programs: PROGRAMS[0],
+            major_faults: 0,
+            looks: 0,
         })
     }
 
@@ -49,9 +62,15 @@ impl Follow {
 
     /// Sets the budget to what there is now; `pages_left` since the run began.
     pub fn look(&mut self, pages_left: bool) {
-        let Some(taken) = self.cgroups.tightest() else {
+        let Some(taken) = self.cgroups.tightest(self.programs) else {
             return;
         };
+        self.looks += 1;
+        if self.looks.is_multiple_of(LOOKS) {
+            let faults = taken.major_faults.saturating_sub(self.major_faults);
+            self.major_faults = taken.major_faults;
+            self.programs = programs(self.programs, faults);
+        }
         let control = self.control;
         let is_paging = control.compressed_bytes.load(Ordering::Relaxed) > 0 || pages_left;
         let most = budget(taken, control.used_bytes(), is_paging);
@@ -76,6 +95,16 @@ impl Follow {
     }
 }
 
+/// What programs may keep from now on, one in so many bytes, where they kept `before` and there were so many faults: what of
+/// them is not used makes room, and comes back when it is missed.
+fn programs(before: u64, faults: u64) -> u64 {
+    let after = match faults > FEW_FAULTS {
+        true => before.saturating_sub(2),
+        false => before + 1,
+    };
+    after.clamp(PROGRAMS[0], PROGRAMS[1])
+}
+
 /// What managed memory may take where it takes `used` bytes of what is taken in all.
 fn budget(taken: Taken, used: u64, is_paging: bool) -> u64 {
     let margin = (taken.limit / MARGIN).max(MARGIN_LEAST);
@@ -98,6 +127,7 @@ mod tests {
             let taken = Taken {
                 limit: limit * MIB,
                 taken: taken * MIB,
+                major_faults: 0,
             };
             budget(taken, used * MIB, true) / MIB
         };
@@ -107,5 +137,15 @@ mod tests {
         assert_eq!(of(1000, 700, 400), 675, "somebody else takes 270 MiB more");
         assert_eq!(of(1000, 300, 400), 975, "charged and not yet touched");
         assert_eq!(of(20, 19, 2), 16, "never below the least");
+    }
+
+    #[test]
+    fn programs_keep_what_they_miss() {
+        let after = |before, looks: &[u64]| looks.iter().copied().fold(before, programs);
+        assert_eq!(after(8, &[0; 3]), 11);
+        assert_eq!(after(8, &[FEW_FAULTS; 100]), 16);
+        assert_eq!(after(16, &[30; 3]), 10);
+        assert_eq!(after(16, &[30; 80]), 8);
+        assert_eq!(after(12, &[30, 0, 0]), 12);
     }
 }

@@ -83,6 +83,7 @@ struct Names {
     mapped: &'static str,
     shared: &'static str,
     slab: &'static str,
+    faults: &'static str,
 }
 
 const V1: Names = Names {
@@ -92,6 +93,7 @@ const V1: Names = Names {
     shared: "total_shmem",
     // Not told: all of it counts.
     slab: "",
+    faults: "total_pgmajfault",
 };
 
 const V2: Names = Names {
@@ -100,6 +102,7 @@ const V2: Names = Names {
     mapped: "file_mapped",
     shared: "shmem",
     slab: "slab_reclaimable",
+    faults: "pgmajfault",
 };
 
 /// What a cgroup may have, and what of that Linux cannot take back.
@@ -108,9 +111,11 @@ pub struct Taken {
     /// The limit, bytes.
     pub limit: u64,
     /// Memory that cannot be taken back without paging, bytes. A part of the page cache counts as
-    /// such: programs that are mapped, up to an eighth of the limit, for without them nothing runs;
-    /// and files that are being read, up to a sixteenth.
+    /// such: programs that are mapped, as much as [`MemoryCgroups::tightest`] is told, for without them nothing
+    /// runs; and files that are being read, up to a sixteenth of the limit.
     pub taken: u64,
+    /// Faults so far for which Linux read from a disk.
+    pub major_faults: u64,
 }
 
 impl Taken {
@@ -130,12 +135,13 @@ impl MemoryCgroups {
             .map(Level::new)
             .collect();
         let own = Self { levels };
-        own.tightest().map(|_| own)
+        own.tightest(1).map(|_| own)
     }
 
-    /// The one that has least left. Limits come and go: `None` when there is none now.
-    pub fn tightest(&self) -> Option<Taken> {
-        let all = self.levels.iter().filter_map(Level::read);
+    /// The one that has least left, where programs that are mapped keep at most one in `programs` bytes of the limit. Limits
+    /// come and go: `None` when there is none now.
+    pub fn tightest(&self, programs: u64) -> Option<Taken> {
+        let all = self.levels.iter().filter_map(|level| level.read(programs));
         all.min_by_key(|taken| taken.left())
     }
 }
@@ -155,31 +161,35 @@ impl Level {
         }
     }
 
-    fn read(&self) -> Option<Taken> {
+    fn read(&self, programs: u64) -> Option<Taken> {
         let number = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let limit = number(&self.limit).filter(|bytes| *bytes < NO_LIMIT)?;
         let usage = number(&self.usage)?;
         let stat = fs::read_to_string(&self.stat).ok()?;
         Some(Taken {
             limit,
-            taken: usage.saturating_sub(self.names.reclaimable(&stat, limit)),
+            taken: usage.saturating_sub(self.names.reclaimable(&stat, limit, programs)),
+            major_faults: value_of(&stat, self.names.faults),
         })
     }
 }
 
 impl Names {
     /// Bytes that Linux can take back, by the text of `memory.stat`.
-    fn reclaimable(&self, stat: &str, limit: u64) -> u64 {
-        let of = |name: &str| -> u64 {
-            let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
-            stat.lines().find_map(value).unwrap_or(0)
-        };
-        let sum = |names: [&str; 2]| names.into_iter().map(of).sum::<u64>();
+    fn reclaimable(&self, stat: &str, limit: u64, programs: u64) -> u64 {
+        let of = |name: &'static str| value_of(stat, name);
+        let sum = |names: [&'static str; 2]| names.into_iter().map(of).sum::<u64>();
         let files = sum(self.files);
         let mapped = of(self.mapped).saturating_sub(of(self.shared));
-        let kept = mapped.min(limit / 8).max(files.min(limit / 16));
+        let kept = mapped.min(limit / programs).max(files.min(limit / 16));
         files.saturating_sub(sum(self.unwritten) + kept) + of(self.slab)
     }
+}
+
+/// A line of `memory.stat`.
+fn value_of(stat: &str, name: &str) -> u64 {
+    let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+    stat.lines().find_map(value).unwrap_or(0)
 }
 
 fn kilobytes(meminfo: &str, key: &str) -> Option<u64> {
@@ -307,11 +317,17 @@ mod tests {
     fn page_cache_can_be_taken_back_but_for_what_is_needed_or_not_written() {
         let stat = "anon 500\nfile 900\nshmem 100\nfile_mapped 150\nfile_dirty 20\n\
                     file_writeback 10\nslab_reclaimable 7\ninactive_file 600\nactive_file 200\n";
-        assert_eq!(V2.reclaimable(stat, 1_600), 800 - 30 - 100 + 7);
-        assert_eq!(V2.reclaimable(stat, 80), 800 - 30 - 10 + 7);
+        assert_eq!(V2.reclaimable(stat, 1_600, 8), 800 - 30 - 100 + 7);
+        assert_eq!(V2.reclaimable(stat, 80, 8), 800 - 30 - 10 + 7);
+        assert_eq!(V2.reclaimable(stat, 640, 8), 800 - 30 - 50 + 7);
+        assert_eq!(V2.reclaimable(stat, 640, 16), 800 - 30 - 40 + 7);
         let stat = "mapped_file 1\ntotal_shmem 100\ntotal_mapped_file 150\ntotal_dirty 20\n\
                     total_writeback 10\ntotal_inactive_file 600\ntotal_active_file 200\n";
-        assert_eq!(V1.reclaimable(stat, 1_600), 800 - 30 - 100);
-        assert_eq!(V1.reclaimable("", 1), 0);
+        assert_eq!(V1.reclaimable(stat, 1_600, 8), 800 - 30 - 100);
+        assert_eq!(V1.reclaimable("", 1, 8), 0);
+        assert_eq!(
+            value_of("pgmajfault 9\ntotal_pgmajfault 12\n", V1.faults),
+            12
+        );
     }
 }

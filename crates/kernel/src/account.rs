@@ -179,7 +179,7 @@ impl Account {
             BEST_IS_NONE => 0,
             _ => self.tasks.load(Ordering::Relaxed) * SEGMENT_BYTES as u64,
         };
-        let on_their_way = (budget / 64).clamp(512 << 10, 4 << 20);
+        let on_their_way = (budget / 128).clamp(512 << 10, 4 << 20);
         on_their_way.max(segments).min(budget / 4)
     }
 
@@ -200,7 +200,7 @@ impl Account {
     /// Memory kept free so that faults need not wait for page-out, bytes.
     pub(crate) fn reserve(&self) -> u64 {
         let budget = self.control.budget_bytes.load(Ordering::Relaxed);
-        (budget / 64).clamp(256 << 10, 32 << 20)
+        (budget / 128).clamp(256 << 10, 32 << 20)
     }
 
     /// Pages that may lie aside for a last chance.
