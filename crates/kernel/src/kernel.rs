@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicIsize, AtomicU32, AtomicU64, Ordering};
 
-use farpage_abi::{Control, ObjectId, PageIndex, PageRange};
+use farpage_abi::{Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::Pages;
 use farpage_pagers::Pager;
 use farpage_sys::file::{self, Fd};
@@ -76,6 +76,8 @@ pub struct Kernel {
     pub(crate) granting: AtomicBool,
     /// The program has locked all its memory, by `mlockall`.
     pub(crate) all_locked: AtomicBool,
+    /// Mappings are managed whatever their size.
+    pub(crate) small: AtomicBool,
     pub(crate) state: Mutex<State>,
     /// Something that was busy is not any more.
     pub(crate) settled: Event,
@@ -142,6 +144,7 @@ impl Kernel {
             active: AtomicBool::new(false),
             granting: AtomicBool::new(true),
             all_locked: AtomicBool::new(false),
+            small: AtomicBool::new(false),
             state: Mutex::new(State {
                 pages: Pages::new(),
                 regions: Regions::default(),
@@ -175,6 +178,24 @@ impl Kernel {
     /// True when faults are answered.
     pub fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire)
+    }
+
+    /// New mappings are managed whatever their size.
+    pub fn manage_small(&self) {
+        self.small.store(true, Ordering::Relaxed);
+    }
+
+    /// Of `all` bytes of memory that the process has, at least so many are not managed.
+    pub fn unmanaged_bytes(&self, all: u64) -> u64 {
+        let managed = match self.is_active() {
+            true => {
+                // The compressed tier is memory of the process, too.
+                let compressed = &self.account.counters().compressed_bytes;
+                self.account.pages_held() * PAGE_BYTES as u64 + compressed.load(Ordering::Relaxed)
+            }
+            false => self.state.lock().regions.in_memory_bytes(),
+        };
+        all.saturating_sub(managed)
     }
 
     pub(crate) fn uffd(&self) -> Uffd {

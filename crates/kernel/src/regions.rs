@@ -1,13 +1,13 @@
 //! The address map: which addresses are managed, and who answers for their contents.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use farpage_abi::{ObjectId, PAGE_SHIFT, PageRange};
 use farpage_pagers::Pager;
 use farpage_sys::file::Fd;
-use farpage_sys::mem::PROT_WRITE;
+use farpage_sys::mem::{self, PROT_WRITE};
 
 use crate::layout::PLACE_START;
 
@@ -105,20 +105,23 @@ pub(crate) fn address_of(page: u64) -> usize {
 }
 
 /// Regions by address; they do not overlap.
-#[derive(Default)]
 pub(crate) struct Regions {
     by_start: BTreeMap<usize, Region>,
-    /// For each power of two: from [`PLACE_START`] to here no room has so many pages. Without these, each search for
-    /// room goes through all regions.
-    full_below: [usize; POWERS],
+    /// The room above [`PLACE_START`] that lies below or between regions: (bytes, first address). Without it, each
+    /// search for room would go through all regions.
+    rooms: BTreeSet<(usize, usize)>,
 }
 
-const POWERS: usize = 32;
+/// Smaller mappings are placed from the top down.
+pub(crate) const FROM_BELOW: usize = 128 << 10;
 
-/// The largest power of two of which so many bytes have as many pages.
-fn power_of(bytes: usize) -> usize {
-    let pages = (bytes >> PAGE_SHIFT).max(1);
-    (pages.ilog2() as usize).min(POWERS - 1)
+impl Default for Regions {
+    fn default() -> Self {
+        Self {
+            by_start: BTreeMap::new(),
+            rooms: BTreeSet::from([(usize::MAX - PLACE_START, PLACE_START)]),
+        }
+    }
 }
 
 impl Regions {
@@ -139,7 +142,7 @@ impl Regions {
         self.take_out(start, end);
         for mut part in parts {
             change(&mut part);
-            self.insert(part);
+            self.put(part);
         }
     }
 
@@ -153,6 +156,31 @@ impl Regions {
     pub(crate) fn demand_bytes(&self) -> usize {
         let writable = self.iter().filter(|region| region.prot & PROT_WRITE != 0);
         writable.map(|region| region.end - region.start).sum()
+    }
+
+    /// What of them is in memory while Linux fills them. Counting ends after a GiB, sooner where there are many regions: the
+    /// rest counts as if it were all there. This runs on small stacks.
+    pub(crate) fn in_memory_bytes(&self) -> u64 {
+        const AT_ONCE: usize = 1024;
+        // A call takes as long as a look at so many pages.
+        const LEAST: usize = 64;
+        let mut left = (1_usize << 30) >> PAGE_SHIFT;
+        let mut bytes = 0;
+        for region in self.iter() {
+            let mut at = region.start;
+            while at < region.end && left > 0 {
+                let mut there = [0; AT_ONCE];
+                let pages = ((region.end - at) >> PAGE_SHIFT).min(AT_ONCE);
+                let there = &mut there[..pages];
+                if mem::in_core(at, there).is_ok() {
+                    bytes += there.iter().filter(|page| **page & 1 == 1).count() << PAGE_SHIFT;
+                }
+                at += pages << PAGE_SHIFT;
+                left = left.saturating_sub(pages.max(LEAST));
+            }
+            bytes += region.end - at;
+        }
+        bytes as u64
     }
 
     /// The parts of regions that lie in `start .. end`.
@@ -171,7 +199,15 @@ impl Regions {
     }
 
     /// Adds a region where there is none, joined with its neighbours where it continues them.
-    pub(crate) fn insert(&mut self, mut region: Region) {
+    pub(crate) fn insert(&mut self, region: Region) {
+        let (start, end) = (region.start, region.end);
+        self.forget_rooms(start, end);
+        self.put(region);
+        self.note_rooms(start, end);
+    }
+
+    /// As [`Regions::insert`], in the place of what was taken out.
+    fn put(&mut self, mut region: Region) {
         debug_assert!(self.within(region.start, region.end).next().is_none());
         if let Some(after) = self.by_start.get(&region.end)
             && region.continues(after)
@@ -195,14 +231,40 @@ impl Regions {
 
     /// Takes `start .. end` out; regions that reach beyond keep the rest.
     pub(crate) fn remove(&mut self, start: usize, end: usize) {
+        self.forget_rooms(start, end);
         self.take_out(start, end);
-        let below = self.by_start.range(..start).next_back();
-        let room = below.map_or(0, |(_, region)| region.end);
-        let next = self.by_start.range(room..).next();
-        let bytes = next.map_or(usize::MAX, |(next, _)| next - room);
-        for full_below in &mut self.full_below[..=power_of(bytes)] {
-            *full_below = room.min(*full_below);
+        self.note_rooms(start, end);
+    }
+
+    /// What is known of the rooms in and beside `start .. end` is about to change.
+    fn forget_rooms(&mut self, start: usize, end: usize) {
+        for room in self.rooms_beside(start, end) {
+            self.rooms.remove(&room);
         }
+    }
+
+    fn note_rooms(&mut self, start: usize, end: usize) {
+        let rooms = self.rooms_beside(start, end);
+        self.rooms.extend(rooms);
+    }
+
+    /// The rooms that lie in `start .. end` or touch it. The last one ends nowhere.
+    fn rooms_beside(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
+        let below = self.by_start.range(..start).next_back();
+        let mut room = below.map_or(0, |(_, region)| region.end).max(PLACE_START);
+        let mut rooms = Vec::new();
+        let regions = self.by_start.range(start..);
+        let regions = regions.map(|(start, region)| (*start, region.end));
+        for (next, end_of_next) in regions.chain([(usize::MAX, usize::MAX)]) {
+            if room > end {
+                break;
+            }
+            if next > room {
+                rooms.push((next - room, room));
+            }
+            room = end_of_next.max(PLACE_START);
+        }
+        rooms
     }
 
     /// As [`Regions::remove`], where all of it comes back before there is a search for room.
@@ -237,48 +299,45 @@ impl Regions {
         self.by_start.insert(high.start, high);
     }
 
-    /// The lowest address from `from` at which `bytes` fit, a multiple of `align`, below `below`.
-    pub(crate) fn gap(
-        &mut self,
-        from: usize,
-        below: usize,
-        bytes: usize,
-        align: usize,
-    ) -> Option<usize> {
-        let power = power_of(bytes);
-        let full_below = self.full_below[power].max(PLACE_START);
-        if !(PLACE_START..=full_below).contains(&from) {
-            return self.search(from, below, bytes, align).0;
-        }
-        let (found, room) = self.search(full_below, below, bytes, align);
-        self.full_below[power] = room;
-        found
+    /// Where `bytes` fit between [`PLACE_START`] and `below`, at a multiple of `align`: in the smallest room that is surely
+    /// large enough.
+    ///
+    /// Small mappings are made from the top down, as Linux makes all: an allocator that wants one aligned makes it twice as
+    /// large and gives the front back, which the next one then fills. Large ones are made from the bottom
+    /// up, so that the last can grow where it is.
+    pub(crate) fn room(&self, below: usize, bytes: usize, align: usize) -> Option<usize> {
+        let enough = bytes.checked_add(align - (1 << PAGE_SHIFT))?;
+        let mut rooms = self.rooms.range((enough, 0)..);
+        rooms.find_map(|(size, room)| {
+            let start = match bytes < FROM_BELOW {
+                true => (room + size).min(below).saturating_sub(bytes) / align * align,
+                false => room.next_multiple_of(align),
+            };
+            (start >= *room && start + bytes <= below).then_some(start)
+        })
     }
 
-    /// The same, by looking at all regions from there; and the first room on the way that has a like number of bytes.
-    fn search(
+    /// The lowest address from `from` at which `bytes` fit, a multiple of `align`, below `below`. This looks at all regions
+    /// from there.
+    pub(crate) fn gap(
         &self,
         from: usize,
         below: usize,
         bytes: usize,
         align: usize,
-    ) -> (Option<usize>, usize) {
+    ) -> Option<usize> {
         let mut room = self.find(from).map_or(from, |region| region.end);
-        let mut first = None;
         let mut regions = self.by_start.range(room..).map(|(_, region)| region);
         loop {
             let next = regions.next();
             let end = next.map_or(below, |region| region.start.min(below));
-            if end.saturating_sub(room) >= 1 << PAGE_SHIFT << power_of(bytes) {
-                first.get_or_insert(room);
-            }
             let at = room.next_multiple_of(align);
             if at.saturating_add(bytes) <= end {
-                return (Some(at), first.unwrap_or(room));
+                return Some(at);
             }
             match next {
                 Some(region) if end < below => room = region.end,
-                _ => return (None, first.unwrap_or(room)),
+                _ => return None,
             }
         }
     }
@@ -400,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_room_is_found_whatever_was_searched_and_removed_before() {
+    fn room_is_found_whatever_was_added_and_removed_before() {
         const PAGE: usize = 0x1000;
         for seed in 1..=200_u64 {
             let mut random = seed;
@@ -412,19 +471,25 @@ mod tests {
             };
             let mut regions = Regions::default();
             for _ in 0..400 {
-                let start = PLACE_START + next(300) * PAGE;
+                let start = PLACE_START - 9 * PAGE + next(300) * PAGE;
                 let end = start + (1 + next(40)) * PAGE;
                 let prot = next(4) as u32;
                 match next(8) {
                     0 => regions.remove(start, end),
                     1 => regions.change(start, end, |region| region.prot = prot),
                     _ => {
-                        let from = [PLACE_START, PLACE_START, 0, start][next(4)];
-                        let from = from.max(PLACE_START - 9 * PAGE);
+                        let from = [PLACE_START, PLACE_START - 9 * PAGE, start][next(3)];
                         let below = PLACE_START + [1000, 320][next(2)] * PAGE;
                         let (bytes, align) = ((1 + next(9)) * PAGE, PAGE << next(3));
-                        let found = regions.gap(from, below, bytes, align);
-                        assert_eq!(found, lowest(&regions, from..below, bytes, align), "{seed}");
+                        let lowest = lowest(&regions, from..below, bytes, align);
+                        assert_eq!(regions.gap(from, below, bytes, align), lowest, "{seed}");
+                        let found = regions.room(below, bytes, align);
+                        if let Some(start) = found {
+                            let end = start + bytes;
+                            assert!(start >= PLACE_START && end <= below, "{seed}");
+                            assert!(start.is_multiple_of(align), "{seed}");
+                            assert!(regions.within(start, end).next().is_none(), "{seed}");
+                        }
                         if let Some(start) = found
                             && next(4) > 0
                         {
@@ -432,7 +497,53 @@ mod tests {
                         }
                     }
                 }
+                let rooms = regions.rooms_beside(0, usize::MAX);
+                assert!(rooms.iter().eq(sorted(&regions.rooms).iter()), "{seed}");
             }
         }
+    }
+
+    fn sorted(rooms: &BTreeSet<(usize, usize)>) -> Vec<(usize, usize)> {
+        let mut rooms: Vec<_> = rooms.iter().copied().collect();
+        rooms.sort_by_key(|(_, start)| *start);
+        rooms
+    }
+
+    #[test]
+    fn what_is_freed_is_used_for_what_has_its_size() {
+        let mut regions = Regions::default();
+        let mut at = PLACE_START;
+        for pages in [3, 5, 3, 9, 3] {
+            let end = at + pages * 0x1000;
+            regions.insert(region(at, end, 3));
+            at = end;
+        }
+        let [five, nine] = [PLACE_START + 0x3000, PLACE_START + 0xb000];
+        regions.remove(nine, nine + 0x9000);
+        regions.remove(five, five + 0x5000);
+        let mut place = |pages: usize| {
+            let place = regions.room(at << 1, pages << 12, 0x1000);
+            let start = place.unwrap();
+            regions.insert(region(start, start + (pages << 12), 3));
+            start
+        };
+        assert_eq!(place(9), nine);
+        assert_eq!(place(6), (at << 1) - 0x6000, "from the top");
+        assert_eq!(place(4), five + 0x1000);
+        assert_eq!(place(1), five);
+        assert_eq!(place(FROM_BELOW >> 12), at);
+    }
+
+    #[test]
+    fn small_memory_whose_front_is_given_back_lies_together() {
+        let mut regions = Regions::default();
+        for _ in 0..100 {
+            let start = regions.room(PLACE_START << 1, 0x8000, 0x1000);
+            let start = start.unwrap();
+            regions.insert(region(start, start + 0x8000, 3));
+            regions.remove(start, start + 0x4000);
+        }
+        let end = PLACE_START << 1;
+        assert_eq!(shape(&regions), [(end - 100 * 0x4000, end, 3)]);
     }
 }

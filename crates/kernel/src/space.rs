@@ -17,7 +17,7 @@ use farpage_sys::{Errno, mem, pagemap};
 use crate::kernel::{Kernel, State};
 use crate::layout::{IN_THREAD_AREA, LOW_AREA, PLACE_END, PLACE_START, manageable, shadow_of};
 use crate::page_in::object_pages;
-use crate::regions::{OnFork, Region, address_of, pages_of};
+use crate::regions::{FROM_BELOW, OnFork, Region, address_of, pages_of};
 
 const HUGE_PAGE: usize = 2 << 20;
 /// Pages that leave together, for one pager, lie in one of these.
@@ -32,11 +32,12 @@ pub(crate) fn apart(bytes: usize) -> usize {
     }
 }
 
-/// The same of the program's memory, which has one pager. What is no multiple of a cluster follows the mapping
-/// before it at once: Linux then has one mapping for both, as it has without us, and of its mappings there
+/// The same of the program's memory, which has one pager. What is small or no multiple of a cluster follows the
+/// mapping before it at once: Linux then has one mapping for both, as it has without us, and of its mappings there
 /// are 65,530 at most.
 pub(crate) fn together(bytes: usize) -> usize {
     match bytes {
+        ..FROM_BELOW => PAGE_BYTES,
         ..HUGE_PAGE if !bytes.is_multiple_of(CLUSTER) => PAGE_BYTES,
         _ => apart(bytes),
     }
@@ -44,7 +45,7 @@ pub(crate) fn together(bytes: usize) -> usize {
 const MAP_32BIT: u32 = 0x40;
 const FIXED: u32 = mem::MAP_FIXED | mem::MAP_FIXED_NOREPLACE;
 /// Kinds of mapping that are left alone.
-const SPECIAL: u32 = MAP_STACK | MAP_GROWSDOWN | MAP_HUGETLB | MAP_32BIT;
+const SPECIAL: u32 = MAP_STACK | MAP_GROWSDOWN | MAP_HUGETLB;
 
 /// A whole number of pages that holds `bytes`.
 pub(crate) fn whole_pages(bytes: usize) -> Result<usize, Errno> {
@@ -90,16 +91,13 @@ impl Kernel {
     ) -> Result<usize, Errno> {
         let length = whole_pages(bytes)?;
         let anonymous = flags & mem::MAP_ANONYMOUS != 0 && flags & mem::MAP_PRIVATE != 0;
-        let threshold = self
-            .account
-            .control()
-            .threshold_bytes
-            .load(Ordering::Relaxed);
         let fixed = flags & FIXED != 0;
         let managed = anonymous
             && flags & SPECIAL == 0
-            && (fixed || length as u64 >= threshold)
+            && (fixed || self.is_large(length))
             && (!fixed || manageable(at, at.saturating_add(length)));
+        // The low 2 GiB hold the program, too, if it has a fixed address: Linux finds the room there.
+        let placed_by_linux = fixed || flags & MAP_32BIT != 0;
         let replaces = fixed && flags & mem::MAP_FIXED_NOREPLACE == 0;
         let plain = |flags| {
             // SAFETY: the program's own call.
@@ -118,7 +116,7 @@ impl Kernel {
             // All at once is too much.
             quiet &= !MAP_POPULATE;
         }
-        let start = if fixed {
+        let start = if placed_by_linux {
             plain(quiet)?
         } else {
             match self.place(at, length, together(length), prot, quiet) {
@@ -143,6 +141,11 @@ impl Kernel {
         Ok(start)
     }
 
+    fn is_large(&self, bytes: usize) -> bool {
+        let threshold = &self.account.control().threshold_bytes;
+        bytes as u64 >= threshold.load(Ordering::Relaxed) || self.small.load(Ordering::Relaxed)
+    }
+
     /// Maps anonymous memory inside the window, at `hint` if it can be, else at a multiple of `align`.
     pub(crate) fn place(
         &self,
@@ -162,7 +165,7 @@ impl Kernel {
         self.place_within(area, bytes, align, prot, flags)
     }
 
-    /// Maps anonymous memory at the lowest place in `area` where there is room.
+    /// Maps anonymous memory at a place in `area` where there is room.
     pub(crate) fn place_within(
         &self,
         area: Range<usize>,
@@ -173,15 +176,19 @@ impl Kernel {
     ) -> Option<usize> {
         let mut from = area.start;
         for attempt in 0..24 {
-            let gap = self
-                .state
-                .lock()
-                .regions
-                .gap(from, area.end, bytes, align)?;
-            match self.take_place(gap, bytes, prot, flags) {
-                Ok(()) => return Some(gap),
-                // Somebody else's, of unknown size: go further each time.
-                Err(Errno::EEXIST) => from = gap + bytes.max(HUGE_PAGE << attempt),
+            let state = self.state.lock();
+            let room = match attempt {
+                0 | 1 if from == PLACE_START => state.regions.room(area.end, bytes, align),
+                _ => None,
+            };
+            let room = room.or_else(|| state.regions.gap(from, area.end, bytes, align))?;
+            drop(state);
+            match self.take_place(room, bytes, prot, flags) {
+                Ok(()) => return Some(room),
+                // Another thread's just now, or somebody else's, of unknown size: look again, then
+                // begin below and go further each time.
+                Err(Errno::EEXIST) if attempt < 2 => {}
+                Err(Errno::EEXIST) => from = room + bytes.max(HUGE_PAGE << attempt),
                 Err(_) => return None,
             }
         }

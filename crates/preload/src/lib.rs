@@ -26,6 +26,7 @@ mod sandbox;
 mod sending;
 mod shm;
 mod signals;
+mod small;
 mod stacks;
 #[cfg(feature = "standalone")]
 mod standalone;

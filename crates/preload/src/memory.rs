@@ -13,7 +13,7 @@ use farpage_sys::limits::{self, Resource};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, futex, mem, process, syscall, thread, time};
 
-use crate::{maps, own_threads, program, sandbox, shm, start, trap};
+use crate::{maps, own_threads, program, sandbox, shm, small, start, trap};
 
 /// Tasks that have mapped less are not asked to manage it before they must themselves.
 const WATCHED_BYTES: u64 = 32 << 20;
@@ -128,6 +128,7 @@ pub(crate) fn init() {
             start::descriptor(fds::PAGEMAP),
         )),
     });
+    small::begin(&made);
     KERNEL.store(Box::into_raw(Box::new(made)), Ordering::Release);
 }
 
@@ -177,6 +178,9 @@ fn look(kernel: &'static Kernel) {
     if is_sandboxed() && WATCHED.load(Ordering::Acquire) {
         // The page-out thread looks by itself: this one may not be allowed to.
         return;
+    }
+    if !is_sandboxed() {
+        small::look(kernel);
     }
     if kernel.must_activate() {
         activate(kernel);

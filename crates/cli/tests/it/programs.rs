@@ -75,6 +75,21 @@ fn expect_within(ram: &str, program: &[&str], code: i32) {
 }
 
 #[test]
+fn memory_in_the_low_2_gib_leaves_and_comes_back() {
+    expect_within("16M", &[&compile("low.c", "low", &[])], 0);
+    expect_within("16M", &[&compile("low.c", "low-static", &["-static"])], 0);
+}
+
+#[test]
+fn memory_that_is_many_small_mappings_leaves_and_comes_back() {
+    let linked = compile("small.c", "small", &[]);
+    let fixed = compile("small.c", "small-static", &["-static"]);
+    for program in [linked, fixed] {
+        expect_within("40M", &[&program, "60", "128"], 0);
+    }
+}
+
+#[test]
 fn forked_children_have_copies_and_agents() {
     expect(&[&compile("fork.c", "fork", &[])], 0);
     expect(&[&compile("fork.c", "fork-static", &["-static"])], 0);

@@ -175,8 +175,12 @@ fn used_by(task: &TaskSlot, is_alone: bool) -> u64 {
 /// Memory that a process has for itself. `None` where that cannot be asked.
 fn all_of(process: u32) -> Option<u64> {
     let mut text = [0; 128];
-    let text = file::read_of_process(process, "statm", &mut text).ok()?;
-    let mut numbers = core::str::from_utf8(text).ok()?.split(' ').skip(1);
+    own_memory(file::read_of_process(process, "statm", &mut text).ok()?)
+}
+
+/// The same, by what `statm` has of it.
+pub(crate) fn own_memory(statm: &[u8]) -> Option<u64> {
+    let mut numbers = core::str::from_utf8(statm).ok()?.split(' ').skip(1);
     let mut next = || numbers.next()?.parse::<u64>().ok();
     let (resident, shared) = (next()?, next()?);
     Some(resident.saturating_sub(shared) * PAGE_BYTES as u64)

@@ -24,6 +24,8 @@ pub enum Unseen {
     Descriptor(u32),
     /// What is done to memory anywhere.
     Memory,
+    /// Private memory that is made, however little.
+    SmallMemory,
 }
 
 /// The `whence` of the question whether there is such a filter: without one Linux knows no such
@@ -31,6 +33,8 @@ pub enum Unseen {
 const QUESTION: u32 = 0x4641_5245;
 /// No descriptor has this number.
 const NOBODY: u32 = u32::MAX;
+/// Nor this, which asks for the filter of [`Unseen::SmallMemory`].
+const SMALL: u32 = u32::MAX - 2;
 /// Asks for any such filter.
 const ANY: u32 = u32::MAX - 1;
 /// The descriptor of anonymous memory that the supervisor maps into a program, where there is no agent yet.
@@ -53,7 +57,7 @@ const OF_MEMORY: [u32; 8] = [
 /// # Errors
 /// As `seccomp(2)`: when threads have filters of their own, or too many filters are there.
 pub fn see(what: Unseen) -> Result<()> {
-    if has(name(what)) {
+    if is_seen(what) {
         return Ok(());
     }
     set(
@@ -62,13 +66,17 @@ pub fn see(what: Unseen) -> Result<()> {
     )
 }
 
+/// True when this thread has the filter for `what`, perhaps from who executed its program.
+pub fn is_seen(what: Unseen) -> bool {
+    has(name(what))
+}
+
 /// True when this thread has any such filter. Where it executes a program the agent must be there from the start:
 /// the dynamic linker may use the number, too.
 pub fn are_there() -> bool {
     has(ANY)
 }
 
-/// True when this thread has the filter, perhaps from who executed its program.
 fn has(name: u32) -> bool {
     // SAFETY: takes no pointer.
     unsafe { syscall!(g::__NR_lseek, NOBODY, name, QUESTION) }.is_ok()
@@ -78,6 +86,7 @@ fn name(what: Unseen) -> u32 {
     match what {
         Unseen::Descriptor(number) => number,
         Unseen::Memory => NOBODY,
+        Unseen::SmallMemory => SMALL,
     }
 }
 
@@ -101,6 +110,9 @@ pub(super) fn filter(what: Unseen) -> Vec<Instruction> {
         Unseen::Memory => {
             judged.extend(OF_MEMORY.map(|number| (number, Rule::Always)));
             judged.insert(g::__NR_mmap, Rule::Map);
+        }
+        Unseen::SmallMemory => {
+            judged.insert(g::__NR_mmap, Rule::MapSmall);
         }
     }
     judged.entry(g::__NR_lseek).or_insert(Rule::Plain);
@@ -165,6 +177,12 @@ fn emit(a: &mut Assembler, rule: Rule, number: u32, trap: Label) {
             a.when(Test::Equal(BY_SUPERVISOR as u32), other);
             a.load(data::low(3));
             a.when(Test::AnyBit(rules::MAP_FIXED), trap);
+        }
+        Rule::MapSmall => {
+            // Who says where wants it there: code beside other code, say.
+            rules::when_given(a, 0, other);
+            rules::unless_private(a, other);
+            a.goto(trap);
         }
         Rule::Opened(argument) => used(a, argument),
         Rule::Either(one, two) => {

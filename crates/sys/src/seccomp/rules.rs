@@ -22,6 +22,8 @@ const WINDOW: u32 = 1;
 const HEAP: u32 = 0x5500;
 const HEAP_END: u32 = 0x5700;
 const TOP: u32 = 0x7000;
+/// Where Linux places memory that is wanted in the low 2 GiB.
+const LOW_MAPPINGS: core::ops::Range<u32> = 0x4000_0000..0x8000_0000;
 /// The same of the lowest place of the first thread's stack.
 const FIRST_STACK: u32 = 0x7ffb;
 /// Below lie small numbers and null: Linux maps nothing there.
@@ -29,7 +31,7 @@ const LOWEST_POINTER: u32 = 0x1_0000;
 
 const MAP_TYPE: u32 = 0x0f;
 pub(super) const MAP_FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
-const NO_MEMORY_OF_OURS: u32 = g::MAP_STACK | g::MAP_GROWSDOWN | g::MAP_HUGETLB | 0x40;
+const NO_MEMORY_OF_OURS: u32 = g::MAP_STACK | g::MAP_GROWSDOWN | g::MAP_HUGETLB;
 const PR_SET_SECCOMP: u32 = 22;
 /// Commands of `fcntl` that matter where a descriptor is of shared memory: they make another number for
 /// it, seal it, or lock parts of its file.
@@ -76,6 +78,8 @@ pub(super) enum Rule {
     Always,
     Missing,
     Map,
+    /// As [`Rule::Map`], of private memory of any size that may lie anywhere.
+    MapSmall,
     /// The first argument lies in the window or where heaps are.
     Area,
     Protect,
@@ -515,7 +519,8 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
             a.place(other);
         }
         Rule::Given(argument) => when_given(a, argument, ends.trap),
-        Rule::Plain => {}
+        // Only what is seen later has it.
+        Rule::MapSmall | Rule::Plain => {}
     }
     for argument in (0..6).filter(|argument| pointers & 1 << argument != 0) {
         when_managed(a, argument, ends.trap);
@@ -560,7 +565,7 @@ fn when_in_window(a: &mut Assembler, argument: u32, label: Label) {
     a.place(outside);
 }
 
-fn when_given(a: &mut Assembler, argument: u32, label: Label) {
+pub(super) fn when_given(a: &mut Assembler, argument: u32, label: Label) {
     a.load(data::low(argument));
     a.unless(Test::Equal(0), label);
     a.load(data::high(argument));
@@ -598,15 +603,11 @@ fn map(a: &mut Assembler, params: &Params, ends: Ends) {
     when_managed(a, 0, ends.trap);
     a.goto(pass);
     a.place(anywhere);
-    a.when(Test::AnyBit(NO_MEMORY_OF_OURS), pass);
-    a.unless(Test::AnyBit(g::MAP_ANONYMOUS), pass);
-    a.and(MAP_TYPE);
     let large = a.label();
     if params.shm {
-        a.when(Test::Equal(g::MAP_SHARED), large);
+        when_shared(a, large);
     }
-    a.unless(Test::Equal(g::MAP_PRIVATE), pass);
-    unless_linker(a, pass);
+    unless_private(a, pass);
     a.place(large);
     a.load(data::high(1));
     let (high, low) = ((threshold >> 32) as u32, threshold as u32);
@@ -615,6 +616,27 @@ fn map(a: &mut Assembler, params: &Params, ends: Ends) {
     a.load(data::low(1));
     a.when(Test::AtLeast(low), ends.trap);
     a.place(pass);
+}
+
+/// The call maps memory that is shared, of a kind that can be kept.
+fn when_shared(a: &mut Assembler, label: Label) {
+    let other = a.label();
+    a.load(data::low(3));
+    a.when(Test::AnyBit(NO_MEMORY_OF_OURS), other);
+    a.unless(Test::AnyBit(g::MAP_ANONYMOUS), other);
+    a.and(MAP_TYPE);
+    a.when(Test::Equal(g::MAP_SHARED), label);
+    a.place(other);
+}
+
+/// Goes to `pass` unless the call maps private memory that can be managed, at a place that Linux chooses.
+pub(super) fn unless_private(a: &mut Assembler, pass: Label) {
+    a.load(data::low(3));
+    a.when(Test::AnyBit(MAP_FIXED | NO_MEMORY_OF_OURS), pass);
+    a.unless(Test::AnyBit(g::MAP_ANONYMOUS), pass);
+    a.and(MAP_TYPE);
+    a.unless(Test::Equal(g::MAP_PRIVATE), pass);
+    unless_linker(a, pass);
 }
 
 /// The dynamic linker, before the agent is there, reserves the room of a library whose segments are
@@ -631,11 +653,18 @@ fn unless_linker(a: &mut Assembler, pass: Label) {
     a.place(other);
 }
 
-/// The dynamic linker makes what it relocated in the program read-only before the agent is there.
+/// The dynamic linker makes what it relocated in the program read-only before the agent is there. Programs do not lie where
+/// `MAP_32BIT` maps memory.
 fn protect(a: &mut Assembler, ends: Ends) {
     allow_making_the_gate(a, ends.allow);
     when_in_window(a, 0, ends.trap);
-    let pass = a.label();
+    let (pass, not_low) = (a.label(), a.label());
+    a.load(data::high(0));
+    a.unless(Test::Equal(0), not_low);
+    a.load(data::low(0));
+    a.unless(Test::AtLeast(LOW_MAPPINGS.start), not_low);
+    a.unless(Test::AtLeast(LOW_MAPPINGS.end), ends.trap);
+    a.place(not_low);
     a.load(data::low(2));
     a.when(Test::Equal(g::PROT_READ), pass);
     when_managed(a, 0, ends.trap);
@@ -664,7 +693,7 @@ fn remap(a: &mut Assembler, ends: Ends) {
     let anywhere = a.label();
     a.load(data::low(3));
     a.unless(Test::AnyBit(g::MREMAP_FIXED), anywhere);
-    when_in_window(a, 4, ends.trap);
+    when_managed(a, 4, ends.trap);
     a.place(anywhere);
 }
 

@@ -282,9 +282,12 @@ fn large_private_memory_is_trapped_and_nothing_else() {
         map(0, 1 << 30, (g::MAP_SHARED | g::MAP_ANONYMOUS) as usize),
         ALLOW
     );
-    for special in [g::MAP_STACK, g::MAP_GROWSDOWN, g::MAP_HUGETLB, 0x40] {
+    for special in [g::MAP_STACK, g::MAP_GROWSDOWN, g::MAP_HUGETLB] {
         assert_eq!(map(0, 1 << 30, PRIVATE | special as usize), ALLOW);
     }
+    let low = 0x40;
+    assert_eq!(map(0, THRESHOLD, PRIVATE | low), TRAP, "in the low 2 GiB");
+    assert_eq!(map(0, THRESHOLD - 1, PRIVATE | low), ALLOW);
     let fixed = g::MAP_FIXED as usize;
     assert_eq!(
         map(0x7f12_0000_0000, 1 << 30, PRIVATE | fixed),
@@ -326,7 +329,14 @@ fn addresses_decide_about_memory_calls() {
 #[test]
 fn the_dynamic_linker_may_protect_the_program() {
     let read = g::PROT_READ as usize;
-    for at in [0x40_3000, 0x5555_5555_0000] {
+    for at in [0x4000_0000, 0x7fff_f000] {
+        assert_eq!(
+            answer(g::__NR_mprotect, &[at, 4096, read]),
+            TRAP,
+            "no program"
+        );
+    }
+    for at in [0x40_3000, 0x8000_0000, 0x5555_5555_0000] {
         assert_eq!(answer(g::__NR_mprotect, &[at, 4096, read]), ALLOW);
         assert_eq!(answer(g::__NR_mprotect, &[at, 4096, 3]), TRAP);
     }
@@ -843,11 +853,40 @@ fn memory_that_is_seen_later_is_seen_anywhere() {
 }
 
 #[test]
+fn small_memory_that_is_seen_later_is_private_and_where_linux_places_it() {
+    let map = |flags, prot| {
+        let args = [0, 4096, prot, flags, usize::MAX];
+        answer_later(Unseen::SmallMemory, g::__NR_mmap, &args)
+    };
+    assert_eq!(map(PRIVATE, 3), TRAP);
+    assert_eq!(map(PRIVATE | 0x40, 3), TRAP, "in the low 2 GiB");
+    assert_eq!(map(PRIVATE | g::MAP_NORESERVE as usize, 0), TRAP);
+    assert_eq!(map(PRIVATE, 0), ALLOW, "the dynamic linker's");
+    for other in [g::MAP_STACK, g::MAP_GROWSDOWN, g::MAP_HUGETLB, g::MAP_FIXED] {
+        assert_eq!(map(PRIVATE | other as usize, 3), ALLOW, "{other:#x}");
+    }
+    assert_eq!(map(g::MAP_PRIVATE as usize, 3), ALLOW, "a file");
+    let shared = g::MAP_SHARED | g::MAP_ANONYMOUS;
+    assert_eq!(map(shared as usize, 3), ALLOW);
+    let hinted = [0x7f12_0000_0000, 4096, 3, PRIVATE, usize::MAX];
+    let answer = answer_later(Unseen::SmallMemory, g::__NR_mmap, &hinted);
+    assert_eq!(answer, ALLOW, "the program says where");
+    let answer = |nr| answer_later(Unseen::SmallMemory, nr, &[0x1100_0000_0000, 4096, 3]);
+    for nr in [g::__NR_munmap, g::__NR_mprotect, g::__NR_brk] {
+        assert_eq!(answer(nr), ALLOW, "the first filter sees it");
+    }
+}
+
+#[test]
 fn what_is_seen_later_says_so_when_it_is_asked() {
     const QUESTION: usize = 0x4641_5245;
     const NOBODY: usize = u32::MAX as usize;
     const ANY: usize = NOBODY - 1;
-    for (what, name) in [(Unseen::Descriptor(7), 7), (Unseen::Memory, NOBODY)] {
+    for (what, name) in [
+        (Unseen::Descriptor(7), 7),
+        (Unseen::Memory, NOBODY),
+        (Unseen::SmallMemory, NOBODY - 2),
+    ] {
         let asked = |name| answer_later(what, g::__NR_lseek, &[NOBODY, name, QUESTION]);
         assert_eq!(asked(name), ERRNO);
         assert_eq!(asked(ANY), ERRNO);
