@@ -22,8 +22,8 @@ const WINDOW: u32 = 1;
 const HEAP: u32 = 0x5500;
 const HEAP_END: u32 = 0x5700;
 const TOP: u32 = 0x7000;
-/// Where Linux places memory that is wanted in the low 2 GiB.
-const LOW_MAPPINGS: core::ops::Range<u32> = 0x4000_0000..0x8000_0000;
+/// Where Linux places memory that is wanted in the low 2 GiB, from the bottom up. Above, up to 2 GiB, lies Wine.
+const LOW_MAPPINGS: core::ops::Range<u32> = 0x4000_0000..0x7b00_0000;
 /// The same of the lowest place of the first thread's stack.
 const FIRST_STACK: u32 = 0x7ffb;
 /// Below lie small numbers and null: Linux maps nothing there.
