@@ -42,7 +42,6 @@ pub(crate) fn together(bytes: usize) -> usize {
         _ => apart(bytes),
     }
 }
-const MAP_32BIT: u32 = 0x40;
 const FIXED: u32 = mem::MAP_FIXED | mem::MAP_FIXED_NOREPLACE;
 /// Kinds of mapping that are left alone.
 const SPECIAL: u32 = MAP_STACK | MAP_GROWSDOWN | MAP_HUGETLB;
@@ -97,7 +96,7 @@ impl Kernel {
             && (fixed || self.is_large(length))
             && (!fixed || manageable(at, at.saturating_add(length)));
         // The low 2 GiB hold the program, too, if it has a fixed address: Linux finds the room there.
-        let placed_by_linux = fixed || flags & MAP_32BIT != 0;
+        let placed_by_linux = fixed || flags & mem::MAP_32BIT != 0;
         let replaces = fixed && flags & mem::MAP_FIXED_NOREPLACE == 0;
         let plain = |flags| {
             // SAFETY: the program's own call.

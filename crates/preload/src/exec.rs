@@ -115,10 +115,10 @@ pub(crate) unsafe fn execute(frame: &Frame, own: Option<&Stack>, call: &Call) ->
     } else {
         None
     };
-    // One that a thread keeps is its parent's.
+    // One that is kept is its parent's, or Linux knows of it already.
     let left = own.filter(|stack| visitor && !stack.is_kept());
     if let Some(stack) = left {
-        stack.release_at_exec();
+        stack.release_with_memory();
     }
     // A child of `vfork` holds memory of its parent, which does not learn when the child is gone.
     user_tier::let_go();

@@ -96,13 +96,16 @@ fn told(signal: usize, wanted: Action) -> Action {
         ..wanted
     };
     let is_handler = wanted.handler != DEFAULT && wanted.handler != IGNORE;
-    // As above: a child of `vfork` must not change what is noted here.
-    if is_handler && memory::is_user_tier() && !start::is_known_visitor() {
-        note(signal, &wanted);
-        through_agent(wanted.flags)
-    } else {
-        wanted
+    if !is_handler || !memory::is_user_tier() {
+        return wanted;
     }
+    if start::is_known_visitor() {
+        // As above, it must not change what is noted here. What Linux knows as its stack for signals is the agent's.
+        let flags = wanted.flags | u64::from(g::SA_ONSTACK);
+        return Action { flags, ..wanted };
+    }
+    note(signal, &wanted);
+    through_agent(wanted.flags)
 }
 
 /// What the program installed last of handlers for a signal that the agent gets first.

@@ -10,7 +10,6 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use farpage_kernel::Kernel;
-use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::later::{self, Unseen};
 use farpage_sys::{file, time};
 
@@ -71,9 +70,7 @@ fn is_time() -> bool {
 /// Memory of its own that the process has in memory.
 fn in_memory() -> Option<u64> {
     let mut text = [0; 128];
-    let opened =
-        file::with_room(|| file::open(c"/proc/thread-self/statm", g::O_CLOEXEC, 0)).ok()?;
-    let got = file::read(opened, &mut text);
-    file::close(opened);
-    machine::own_memory(&text[..got.ok()?])
+    // The first thread may have ended.
+    let statm = file::read_beginning(c"/proc/thread-self/statm", &mut text);
+    machine::own_memory(statm.ok()?)
 }

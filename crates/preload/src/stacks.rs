@@ -9,7 +9,7 @@ use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, mem, process, syscall};
 
 use crate::frame::{Frame, SignalStack};
-use crate::{memory, sandbox, start};
+use crate::{memory, sandbox, start, threads};
 
 const STACK_BYTES: usize = 128 << 10;
 const GUARD_BYTES: usize = 4096;
@@ -18,11 +18,12 @@ const USABLE_BYTES: usize = STACK_BYTES - size_of::<Stack>();
 /// Lists of stacks, so that threads seldom meet.
 const LISTS: usize = 32;
 
-/// Owners of a stack: nobody, a trapped call while it lasts, a thread while it lives. Else it is the id, with
-/// [`ENDING`], of a thread that ends and may be on it until it is gone.
+/// Owners of a stack: nobody, a trapped call while it lasts, a thread while it lives, a process that shares this memory
+/// while it does. Else it is the id, with [`ENDING`], of a thread that ends and may be on it until it is gone.
 const NOBODY: u32 = 0;
 const CALL: u32 = 1;
 const THREAD: u32 = 2;
+const SHARER: u32 = 3;
 const ENDING: u32 = 1 << 31;
 
 /// A stack; this lies at its top. Stacks are made when needed, used again and never unmapped, so
@@ -30,7 +31,7 @@ const ENDING: u32 = 1 << 31;
 #[repr(C, align(64))]
 pub(crate) struct Stack {
     /// See [`NOBODY`]. Linux clears it when a `vfork` child that is on it executes or dies, see
-    /// [`Stack::release_at_exec`].
+    /// [`Stack::release_with_memory`].
     owner: AtomicU32,
     /// What the thread whose this is gave as its stack for signals: where it is, flags, bytes.
     given: [AtomicUsize; 3],
@@ -85,10 +86,15 @@ pub(crate) fn kept(frame: &Frame) -> Option<&'static Stack> {
 
 /// Has the interrupted thread keep `stack`, on which the handler runs, from when that returns.
 pub(crate) fn keep(frame: &mut Frame, stack: &Stack) {
-    // What arrives on one of these already has what it needs. A child of `vfork` shares this memory with a thread
-    // that goes on when it is gone.
-    let needs_one = memory::is_user_tier() && !is_ours(frame.rsp) && !start::is_known_visitor();
-    if needs_one && stack.change_owner(CALL, THREAD) {
+    // A handler that runs on one of these already has what it needs. A child of `vfork` has its parent's.
+    if !memory::is_user_tier() || is_ours(frame.rsp) {
+        return;
+    }
+    let is_sharer = start::is_known_visitor();
+    if stack.change_owner(CALL, if is_sharer { SHARER } else { THREAD }) {
+        if is_sharer && threads::word_at_end() == Some(0) {
+            stack.release_with_memory();
+        }
         stack.give(SignalStack::NONE);
         frame.stack = stack.signals();
     }
@@ -203,19 +209,19 @@ impl Stack {
         }
     }
 
-    /// Whether a thread keeps it.
+    /// Whether a thread keeps it, or a process that shares this memory.
     pub(crate) fn is_kept(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) == THREAD
+        [THREAD, SHARER].contains(&self.owner.load(Ordering::Relaxed))
     }
 
-    /// A `vfork` child is about to execute a program: it leaves the memory it shares with its
-    /// parent without coming back here. Linux then gives the stack back.
-    pub(crate) fn release_at_exec(&self) {
+    /// A process that shares this memory leaves it without coming back here, when it executes a program or
+    /// ends. Linux then gives the stack back.
+    pub(crate) fn release_with_memory(&self) {
         // SAFETY: the address stays valid for as long as somebody has this memory.
         let _ = unsafe { syscall!(g::__NR_set_tid_address, self.owner.as_ptr()) };
     }
 
-    /// The execution failed after [`Stack::release_at_exec`]. Children of `vfork` have no address
+    /// The execution failed after [`Stack::release_with_memory`]. Children of `vfork` have no address
     /// of their own there.
     pub(crate) fn release_as_ever(&self) {
         // SAFETY: null means none.

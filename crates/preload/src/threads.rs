@@ -1,4 +1,5 @@
-//! The program's threads: how they begin and end.
+//! The program's threads: how they begin and end. A process that shares the program's memory, and has a stack of its
+//! own in it, begins as a thread does.
 //!
 //! In the user-mode-only tier a new thread's stack may be managed memory, on which Linux can put nothing when it
 //! is away. So the first thing that a thread does is to make a call that is trapped, while the beginning of its
@@ -34,15 +35,18 @@ extern "C" fn begin() {
 /// Bytes of [`begin`] up to where the call returns to.
 const BEGIN_BYTES: usize = 7;
 
-/// `clone` of a thread, by the program or by a thread that begins.
+/// `clone` of what shares the memory, by the program or by what begins.
 pub(crate) fn make(frame: &mut Frame) -> Outcome {
     if frame.rip == begin as *const () as usize + BEGIN_BYTES {
         return begun(frame);
     }
-    let [_, stack, parent_id, child_id, ..] = frame.arguments();
-    for id in [parent_id, child_id] {
-        // Linux writes to them when the thread begins and when it ends.
-        user_tier::keep(id, size_of::<u32>());
+    let [flags, stack, parent_id, child_id, ..] = frame.arguments();
+    let of_child = g::CLONE_CHILD_SETTID | g::CLONE_CHILD_CLEARTID;
+    for (asked, id) in [(g::CLONE_PARENT_SETTID, parent_id), (of_child, child_id)] {
+        if flags & asked as usize != 0 {
+            // Linux writes to them when the thread begins and when it ends.
+            user_tier::keep(id, size_of::<u32>());
+        }
     }
     let at = stack.wrapping_sub(usize::from(REISSUE_SKIP) + 8);
     let words = [
@@ -94,7 +98,7 @@ pub(crate) fn end(frame: &mut Frame) -> Outcome {
     if !sandbox::is_on() {
         user_tier::let_go();
         hold_for_the_end();
-        // A child of `vfork` has nothing: the stack is its parent's.
+        // A child of `vfork` has its parent's stack. What another sharer of the memory has is free when that is gone.
         if memory::is_user_tier() && !start::is_visitor() {
             stacks::end(frame);
         }
@@ -106,7 +110,6 @@ pub(crate) fn end(frame: &mut Frame) -> Outcome {
 /// Linux marks the robust locks that a thread has when it ends, and clears the word of its id: no memory is
 /// brought in for it then.
 fn hold_for_the_end() {
-    const PR_GET_TID_ADDRESS: usize = 40;
     let holder = Holder::Call(process::thread_id());
     let hold = |word: usize| {
         shm::bring_in(word);
@@ -118,13 +121,19 @@ fn hold_for_the_end() {
     if memory::kernel().is_none() && !shm::are_mapped() {
         return;
     }
-    let mut id = 0usize;
-    // SAFETY: Linux writes one word.
-    let known = unsafe { syscall!(g::__NR_prctl, PR_GET_TID_ADDRESS, &raw mut id) };
-    if known.is_ok() {
+    if let Some(id) = word_at_end() {
         hold(id);
     }
     for_each_lock(0, hold);
+}
+
+/// The word that Linux clears when this thread ends, 0 for none. `None` when Linux does not tell.
+pub(crate) fn word_at_end() -> Option<usize> {
+    const PR_GET_TID_ADDRESS: usize = 40;
+    let mut word = 0usize;
+    // SAFETY: Linux writes one word.
+    let known = unsafe { syscall!(g::__NR_prctl, PR_GET_TID_ADDRESS, &raw mut word) };
+    known.ok().map(|_| word)
 }
 
 /// `exit_group` and `execve`: robust locks in shared memory that any thread has are brought in, for others wait

@@ -287,7 +287,7 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
             g::__NR_mlockall => memory::mlockall(args),
             g::__NR_munlockall => memory::munlockall(args),
             g::__NR_brk => Ok(memory::brk(a)),
-            g::__NR_clone if a & g::CLONE_THREAD as usize != 0 => return threads::make(frame),
+            g::__NR_clone if a & g::CLONE_VM as usize != 0 => return threads::make(frame),
             g::__NR_exit => return threads::end(frame),
             g::__NR_fork => process::fork(frame, own, [g::SIGCHLD as usize, 0, 0, 0, 0, 0]),
             g::__NR_clone => process::fork(frame, own, args),

@@ -661,7 +661,15 @@ pub fn open_of_process(of_process: &CStr, of_thread: &CStr) -> Result<Fd> {
 /// As `open(2)` and `read(2)`.
 pub fn read_of_process<'a>(process: u32, name: &str, buffer: &'a mut [u8]) -> Result<&'a [u8]> {
     let path = CString::new(alloc::format!("/proc/{process}/{name}")).unwrap_or_default();
-    let fd = with_room(|| open(&path, g::O_CLOEXEC, 0))?;
+    read_beginning(&path, buffer)
+}
+
+/// Reads once from a file, as far as `buffer` goes.
+///
+/// # Errors
+/// As `open(2)` and `read(2)`.
+pub fn read_beginning<'a>(path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8]> {
+    let fd = with_room(|| open(path, g::O_CLOEXEC, 0))?;
     let got = read(fd, buffer);
     close(fd);
     Ok(&buffer[..got?])

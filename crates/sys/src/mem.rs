@@ -13,6 +13,9 @@ pub use linux_raw_sys::general::{
     PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE,
 };
 
+/// In the low 2 GiB; only x86-64 has it.
+pub const MAP_32BIT: u32 = 0x40;
+
 /// Maps memory, as `mmap(2)`.
 ///
 /// # Safety

@@ -90,6 +90,16 @@ fn memory_that_is_many_small_mappings_leaves_and_comes_back() {
 }
 
 #[test]
+fn processes_that_share_the_memory_have_stacks_in_it() {
+    expect_within("32M", &[&compile("sharer.c", "sharer", &[])], 0);
+    expect_within(
+        "32M",
+        &[&compile("sharer.c", "sharer-static", &["-static"])],
+        0,
+    );
+}
+
+#[test]
 fn forked_children_have_copies_and_agents() {
     expect(&[&compile("fork.c", "fork", &[])], 0);
     expect(&[&compile("fork.c", "fork-static", &["-static"])], 0);

@@ -18,7 +18,6 @@ use crate::{memory, sandbox, start, supervised};
 
 const FIXED: u32 = g::MAP_FIXED | g::MAP_FIXED_NOREPLACE;
 pub(super) const EALREADY: Errno = Errno(114);
-const MAP_32BIT: u32 = 0x40;
 const WILL_WAIT: u32 = g::MAP_POPULATE | g::MAP_LOCKED;
 
 /// How many pieces there are, for who only looks whether there are any.
@@ -262,7 +261,7 @@ impl Wanted {
         let fixed = self.flags & FIXED != 0;
         let end = self.at.checked_add(length).ok_or(Errno::ENOMEM)?;
         // Low addresses are where it is not seen what is done to memory, unless the filter is told.
-        let is_low = !fixed && self.flags & MAP_32BIT != 0;
+        let is_low = !fixed && self.flags & mem::MAP_32BIT != 0;
         let (first, last) = if is_low { (0, 1) } else { (self.at, end) };
         if (fixed || is_low) && !is_seen(first, last) {
             say(
@@ -287,7 +286,7 @@ impl Wanted {
             // SAFETY: the program's own call, but that nothing there can be accessed yet.
             unsafe { memory::mmap(self.at, length, g::PROT_NONE, flags, self.memory, offset) }?
         } else if is_low {
-            let flags = flags | MAP_32BIT;
+            let flags = flags | mem::MAP_32BIT;
             // SAFETY: nothing that exists is touched.
             unsafe { mem::map(0, length, g::PROT_NONE, flags, self.memory, offset) }?
         } else {

@@ -427,6 +427,8 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
             a.unless(Test::AnyBit(g::CLONE_VM), ends.trap);
             if params.user_mode_tier {
                 a.when(Test::AnyBit(g::CLONE_THREAD), ends.trap);
+                // What begins while its maker waits has the maker's stack for signals.
+                a.unless(Test::AnyBit(g::CLONE_VFORK), ends.trap);
             }
         }
         Rule::Action => {

@@ -285,7 +285,7 @@ fn large_private_memory_is_trapped_and_nothing_else() {
     for special in [g::MAP_STACK, g::MAP_GROWSDOWN, g::MAP_HUGETLB] {
         assert_eq!(map(0, 1 << 30, PRIVATE | special as usize), ALLOW);
     }
-    let low = 0x40;
+    let low = mem::MAP_32BIT as usize;
     assert_eq!(map(0, THRESHOLD, PRIVATE | low), TRAP, "in the low 2 GiB");
     assert_eq!(map(0, THRESHOLD - 1, PRIVATE | low), ALLOW);
     let fixed = g::MAP_FIXED as usize;
@@ -572,7 +572,9 @@ fn the_user_mode_tier_looks_at_pointers() {
 fn the_user_mode_tier_looks_at_what_decides_where_signals_arrive() {
     let on_stack = 0x7ffd_0000_0000;
     let thread = (g::CLONE_VM | g::CLONE_SIGHAND | g::CLONE_THREAD) as usize;
-    let calls: [(u32, &[usize]); 4] = [
+    let sharer = (g::CLONE_VM | g::SIGCHLD) as usize;
+    let calls: [(u32, &[usize]); 5] = [
+        (g::__NR_clone, &[sharer, on_stack]),
         (g::__NR_rt_sigaction, &[10, 0, on_stack, 8]),
         (g::__NR_rt_sigreturn, &[]),
         (g::__NR_sigaltstack, &[on_stack, 0]),
@@ -859,7 +861,11 @@ fn small_memory_that_is_seen_later_is_private_and_where_linux_places_it() {
         answer_later(Unseen::SmallMemory, g::__NR_mmap, &args)
     };
     assert_eq!(map(PRIVATE, 3), TRAP);
-    assert_eq!(map(PRIVATE | 0x40, 3), TRAP, "in the low 2 GiB");
+    assert_eq!(
+        map(PRIVATE | mem::MAP_32BIT as usize, 3),
+        TRAP,
+        "in the low 2 GiB"
+    );
     assert_eq!(map(PRIVATE | g::MAP_NORESERVE as usize, 0), TRAP);
     assert_eq!(map(PRIVATE, 0), ALLOW, "the dynamic linker's");
     for other in [g::MAP_STACK, g::MAP_GROWSDOWN, g::MAP_HUGETLB, g::MAP_FIXED] {
