@@ -165,9 +165,10 @@ impl Kernel {
     /// The calling thread must be able to fault: it holds no lock of the kernel.
     pub unsafe fn hold(&self, holder: Holder, start: usize, end: usize, write: bool) -> bool {
         let (parts, is_active) = self.hold_parts(holder, start, end);
-        parts.iter().all(|part| {
+        // A stack is wanted from above: what lies below it may be its guard.
+        parts.iter().fold(true, |all, part| {
             // SAFETY: forwarded.
-            allows(part, write) && (!is_active || unsafe { self.touch_for(part, write) })
+            all & (allows(part, write) && (!is_active || unsafe { self.touch_for(part, write) }))
         })
     }
 

@@ -83,7 +83,8 @@ pub(crate) fn resume(frame: &mut Frame, own: Option<&Stack>) -> Outcome {
     let (Ok(laid), Ok(vectors)) = (laid, vectors) else {
         signals::die_by(g::SIGSEGV);
     };
-    if let Some(own) = own {
+    // Linux notes the agent's where it delivers by itself, to a handler that another process which shares this memory has set.
+    if let Some(own) = own.filter(|own| own.signals().at != laid.stack.at) {
         // As in Linux: by where the handler ended, and nothing is said of one that is refused.
         let _ = change(own, frame.rsp, laid.stack);
     }

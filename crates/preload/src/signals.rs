@@ -100,7 +100,7 @@ fn told(signal: usize, wanted: Action) -> Action {
         return wanted;
     }
     if start::is_known_visitor() {
-        // As above, it must not change what is noted here. What Linux knows as its stack for signals is the agent's.
+        // As above, it must not change what is noted here. Its handlers run where Linux finds memory.
         let flags = wanted.flags | u64::from(g::SA_ONSTACK);
         return Action { flags, ..wanted };
     }

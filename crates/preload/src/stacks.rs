@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use farpage_sys::linux::general as g;
-use farpage_sys::{Errno, mem, process, syscall};
+use farpage_sys::{mem, process, syscall, thread};
 
 use crate::frame::{Frame, SignalStack};
 use crate::{memory, sandbox, start, threads};
@@ -19,12 +19,13 @@ const USABLE_BYTES: usize = STACK_BYTES - size_of::<Stack>();
 const LISTS: usize = 32;
 
 /// Owners of a stack: nobody, a trapped call while it lasts, a thread while it lives, a process that shares this memory
-/// while it does. Else it is the id, with [`ENDING`], of a thread that ends and may be on it until it is gone.
+/// while it does. Else it is the id, with [`OF_ID`], of one that may be on it until it is gone: a thread that ends, or a
+/// process that shares this memory and wants another word cleared when it does no more.
 const NOBODY: u32 = 0;
 const CALL: u32 = 1;
 const THREAD: u32 = 2;
 const SHARER: u32 = 3;
-const ENDING: u32 = 1 << 31;
+const OF_ID: u32 = 1 << 31;
 
 /// A stack; this lies at its top. Stacks are made when needed, used again and never unmapped, so
 /// lists only grow and can be walked at any time.
@@ -65,15 +66,9 @@ pub(crate) fn take(hint: usize) -> Option<&'static Stack> {
     }
 }
 
-/// Whether the owner was a thread that has ended.
+/// Whether the owner was one that has ended. Who asks may be another process that shares this memory.
 fn is_gone(owner: u32) -> bool {
-    if owner & ENDING == 0 || sandbox::is_on() {
-        return false;
-    }
-    let (own, thread) = (process::id(), owner & !ENDING);
-    // SAFETY: takes no pointer; signal 0 only asks.
-    let asked = unsafe { syscall!(g::__NR_tgkill, own, thread, 0) };
-    asked == Err(Errno::ESRCH)
+    owner & OF_ID != 0 && !sandbox::is_on() && thread::has_ended(owner & !OF_ID)
 }
 
 /// The stack that the interrupted thread keeps, if it does.
@@ -90,11 +85,15 @@ pub(crate) fn keep(frame: &mut Frame, stack: &Stack) {
     if !memory::is_user_tier() || is_ours(frame.rsp) {
         return;
     }
-    let is_sharer = start::is_known_visitor();
-    if stack.change_owner(CALL, if is_sharer { SHARER } else { THREAD }) {
-        if is_sharer && threads::word_at_end() == Some(0) {
-            stack.release_with_memory();
-        }
+    let owner = if !start::is_known_visitor() {
+        THREAD
+    } else if threads::word_at_end() == Some(0) {
+        stack.release_with_memory();
+        SHARER
+    } else {
+        OF_ID | process::thread_id()
+    };
+    if stack.change_owner(CALL, owner) {
         stack.give(SignalStack::NONE);
         frame.stack = stack.signals();
     }
@@ -118,7 +117,7 @@ pub(crate) fn keep_at_start() {
 /// The interrupted thread ends when the handler has returned, and gives back the stack that it keeps.
 pub(crate) fn end(frame: &mut Frame) {
     if let Some(stack) = kept(frame)
-        && stack.change_owner(THREAD, ENDING | process::thread_id())
+        && stack.change_owner(THREAD, OF_ID | process::thread_id())
     {
         frame.stack = SignalStack::NONE;
     }
@@ -177,7 +176,7 @@ impl Stack {
     }
 
     /// As Linux is told of it.
-    fn signals(&self) -> SignalStack {
+    pub(crate) fn signals(&self) -> SignalStack {
         let top = core::ptr::from_ref(self).expose_provenance();
         SignalStack {
             at: top - USABLE_BYTES,
@@ -211,7 +210,7 @@ impl Stack {
 
     /// Whether a thread keeps it, or a process that shares this memory.
     pub(crate) fn is_kept(&self) -> bool {
-        [THREAD, SHARER].contains(&self.owner.load(Ordering::Relaxed))
+        ![NOBODY, CALL].contains(&self.owner.load(Ordering::Relaxed))
     }
 
     /// A process that shares this memory leaves it without coming back here, when it executes a program or

@@ -41,8 +41,9 @@ pub(crate) fn make(frame: &mut Frame) -> Outcome {
         return begun(frame);
     }
     let [flags, stack, parent_id, child_id, ..] = frame.arguments();
+    let of_parent = g::CLONE_PARENT_SETTID | g::CLONE_PIDFD;
     let of_child = g::CLONE_CHILD_SETTID | g::CLONE_CHILD_CLEARTID;
-    for (asked, id) in [(g::CLONE_PARENT_SETTID, parent_id), (of_child, child_id)] {
+    for (asked, id) in [(of_parent, parent_id), (of_child, child_id)] {
         if flags & asked as usize != 0 {
             // Linux writes to them when the thread begins and when it ends.
             user_tier::keep(id, size_of::<u32>());

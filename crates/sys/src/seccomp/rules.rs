@@ -426,9 +426,12 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
             a.load(data::low(0));
             a.unless(Test::AnyBit(g::CLONE_VM), ends.trap);
             if params.user_mode_tier {
+                let pass = a.label();
                 a.when(Test::AnyBit(g::CLONE_THREAD), ends.trap);
                 // What begins while its maker waits has the maker's stack for signals.
-                a.unless(Test::AnyBit(g::CLONE_VFORK), ends.trap);
+                a.when(Test::AnyBit(g::CLONE_VFORK), pass);
+                when_given(a, 1, ends.trap);
+                a.place(pass);
             }
         }
         Rule::Action => {

@@ -586,6 +586,7 @@ fn the_user_mode_tier_looks_at_what_decides_where_signals_arrive() {
     }
     let spawned = (g::CLONE_VM | g::CLONE_VFORK) as usize;
     assert_eq!(answer_in(true, g::__NR_clone, &[spawned, on_stack]), ALLOW);
+    assert_eq!(answer_in(true, g::__NR_clone, &[sharer, 0]), ALLOW);
 }
 
 /// Before the agent is there a trapped call would end the program, and its linker would not be heard.
