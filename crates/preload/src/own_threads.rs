@@ -53,13 +53,8 @@ pub(crate) fn learn_tracer() {
 
 fn must_hide() -> bool {
     let mut text = [0; 4096];
-    let Ok(file) = file::with_room(|| file::open(c"/proc/thread-self/status", g::O_CLOEXEC, 0))
-    else {
-        return false;
-    };
-    let got = file::read(file, &mut text).unwrap_or(0);
-    file::close(file);
-    let text = core::str::from_utf8(&text[..got]).unwrap_or_default();
+    let text = file::read_beginning(c"/proc/thread-self/status", &mut text).unwrap_or_default();
+    let text = core::str::from_utf8(text).unwrap_or_default();
     let number = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line?.trim().parse::<u32>().ok()

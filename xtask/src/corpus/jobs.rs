@@ -26,6 +26,9 @@ pub(crate) struct Job {
     pub(crate) input: Input,
     /// Sizes of the quick corpus and of the full one.
     pub(crate) mib: [u32; 2],
+    /// The least share of its memory that it gets. It looks everywhere all the time: below this it only waits for its
+    /// disk, under Farpage as with a swap file.
+    pub(crate) share: f64,
     /// It runs with `--shm`, which only root has on every machine: other users leave it out.
     pub(crate) shm: bool,
 }
@@ -36,6 +39,7 @@ const fn new(name: &'static str, mib: [u32; 2], command: &'static str) -> Job {
         command,
         input: Input::None,
         mib,
+        share: 0.0,
         shm: false,
     }
 }
@@ -44,12 +48,16 @@ const fn with(input: Input, job: Job) -> Job {
     Job { input, ..job }
 }
 
+const fn everywhere(share: f64, job: Job) -> Job {
+    Job { share, ..job }
+}
+
 const fn shared(job: Job) -> Job {
     Job { shm: true, ..job }
 }
 
-/// Seconds that one run may take, quick and full.
-pub(crate) const LIMIT_S: [u64; 2] = [600, 5400];
+/// Seconds after which a run hangs, quick and full.
+pub(crate) const LIMIT_S: [u64; 2] = [1800, 5400];
 
 pub(crate) const JOBS: &[Job] = &[
     new(
@@ -251,9 +259,15 @@ pub(crate) const JOBS: &[Job] = &[
     new("c-ring", [96, 1024], "{bin}/ring {mib}"),
     shared(new("c-ring-shm", [96, 1024], "{bin}/ring {mib}")),
     new("py-collect", [96, 1024], "{py} {src}/py/collect.py {mib}"),
-    new("perl-hash", [64, 512], "perl {src}/perl/hash.pl {mib}"),
+    everywhere(
+        0.75,
+        new("perl-hash", [64, 512], "perl {src}/perl/hash.pl {mib}"),
+    ),
     new("php-ksort", [96, 512], "php {src}/php/ksort.php {mib}"),
-    new("lua-tree", [64, 512], "luajit {src}/lua/tree.lua {mib}"),
+    everywhere(
+        0.75,
+        new("lua-tree", [64, 512], "luajit {src}/lua/tree.lua {mib}"),
+    ),
     new("c-touch-1", [128, 1024], "{bin}/touch {mib} random 1"),
     new("c-touch-2", [128, 1024], "{bin}/touch {mib} random 2"),
     new("c-touch-4", [128, 1024], "{bin}/touch {mib} random 4"),
