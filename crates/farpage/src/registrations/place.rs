@@ -29,7 +29,8 @@ fn own() -> Option<Own> {
     (0..PLACES).find_map(|place| {
         let bit = 1 << (place % WORD);
         let before = GIVEN[place / WORD].fetch_or(bit, Ordering::Acquire);
-        (before & bit == 0).then_some(Own(place))
+        // Not made where it is another's: that would give it back.
+        (before & bit == 0).then(|| Own(place))
     })
 }
 
@@ -54,4 +55,34 @@ pub(super) fn given() -> usize {
     let place = own.ok().flatten().unwrap_or(SHARED);
     PLACE.with(|of_thread| of_thread.set(place));
     place
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn threads_have_places_of_their_own() {
+        let all_have_one = Barrier::new(5);
+        let one = || {
+            let first = given();
+            all_have_one.wait();
+            assert_eq!((place(), given()), (first, first));
+            first
+        };
+        for _ in 0..3 {
+            let places = thread::scope(|scope| {
+                let others: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
+                let mut places = BTreeSet::from([one()]);
+                places.extend(others.into_iter().map(|other| other.join().unwrap()));
+                places
+            });
+            assert!(!places.contains(&SHARED), "{places:?}");
+            assert_eq!(places.len(), 5, "{places:?}");
+        }
+    }
 }
