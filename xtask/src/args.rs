@@ -52,12 +52,16 @@ impl Args {
 
     /// Takes the last `--name NUMBER`, or gives `default`.
     pub(crate) fn number<T: std::str::FromStr>(&mut self, name: &str, default: T) -> Result<T> {
-        match self.value(name)? {
-            Some(v) => v
-                .parse()
-                .map_err(|_| anyhow!("{name} {v}: not a number of its kind")),
-            None => Ok(default),
-        }
+        Ok(self.given(name)?.unwrap_or(default))
+    }
+
+    /// Takes the last `--name NUMBER`.
+    pub(crate) fn given<T: std::str::FromStr>(&mut self, name: &str) -> Result<Option<T>> {
+        let parse = |v: String| {
+            v.parse()
+                .map_err(|_| anyhow!("{name} {v}: not a number of its kind"))
+        };
+        self.value(name)?.map(parse).transpose()
     }
 
     /// Refuses what is left.

@@ -40,7 +40,7 @@ cargo xtask COMMAND
   flaky [--long] [--runs 10] [--beside busy] [--jobs N] [WORD]...
                              the tests of the short run again and again, or with --long those of the group
                              long; what failed how often
-  corpus [--full] [--only NAME]... [--user root|nobody|both] [--ram-share 0.25]
+  corpus [--full] [--only NAME]... [--user root|nobody|both] [--ram-share N]
          [--repeat N] [--watch] [--json FILE] [--keep] [--list] [--bare]
                              the same programs with and without farpage, outputs compared
   bench NAME... [--assert] [OPTION]...

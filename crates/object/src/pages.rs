@@ -221,6 +221,9 @@ impl Pages {
         self.aside_pages -= u64::from(before.is_aside());
         self.charged_pages += u64::from(state.is_charged());
         self.charged_pages -= u64::from(before.is_charged());
+        if state == State::Out {
+            self.near.left(PageIndex(page));
+        }
     }
 
     fn expect(&self, page: u64, states: &[State]) {

@@ -12,7 +12,18 @@ pub(crate) struct Counts {
     pub(crate) useful: u32,
 }
 
-/// The counts of all parts. Above `LATELY` they are halved: what was long ago counts less.
+impl Counts {
+    /// `count` more were tried. Above `lately` all is halved: what was long ago counts less.
+    pub(crate) fn tried(&mut self, count: u32, lately: u32) {
+        self.tried += count;
+        if self.tried > lately {
+            self.tried /= 2;
+            self.useful /= 2;
+        }
+    }
+}
+
+/// The counts of all parts, of `LATELY` tries each.
 #[derive(Clone)]
 pub(crate) struct Parts<const LATELY: u32> {
     counts: [Counts; PARTS],
@@ -28,17 +39,17 @@ impl<const LATELY: u32> Parts<LATELY> {
 
     /// `count` more were tried where `page` is.
     pub(crate) fn tried(&mut self, page: u64, count: u32) {
-        let counts = self.part(page);
-        counts.tried += count;
-        if counts.tried > LATELY {
-            counts.tried /= 2;
-            counts.useful /= 2;
-        }
+        self.part(page).tried(count, LATELY);
     }
 
     /// One of them was of use.
     pub(crate) fn useful(&mut self, page: u64) {
         self.part(page).useful += 1;
+    }
+
+    /// The counts of the part where `page` is.
+    pub(crate) fn counts(&mut self, page: u64) -> Counts {
+        *self.part(page)
     }
 
     /// True where at least one in `one_in` is of use.

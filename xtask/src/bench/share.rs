@@ -32,8 +32,8 @@ const WARM_TO_REACH: f64 = 10.0;
 pub(super) const BOUNDS: [Bound; 4] = [
     Bound::at_most("two processors: read miss", 2.1, 25),
     Bound::at_most("two processors: write miss", 2.1, 25),
-    Bound::at_most("one processor: read miss", 2.6, 25),
-    Bound::at_most("one processor: write miss", 2.6, 25),
+    Bound::at_most("one processor: read miss", 2.8, 25),
+    Bound::at_most("one processor: write miss", 3.8, 25),
 ];
 
 const PAGE: u32 = 4096;

@@ -26,8 +26,8 @@ pub(crate) struct Job {
     pub(crate) input: Input,
     /// Sizes of the quick corpus and of the full one.
     pub(crate) mib: [u32; 2],
-    /// The least share of its memory that it gets. It looks everywhere all the time: below this it only waits for its
-    /// disk, under Farpage as with a swap file.
+    /// The share of its memory that it gets. One that looks everywhere all the time gets more: with a quarter it only
+    /// waits for its disk, under Farpage as with a swap file.
     pub(crate) share: f64,
     /// It runs with `--shm`, which only root has on every machine: other users leave it out.
     pub(crate) shm: bool,
@@ -39,7 +39,7 @@ const fn new(name: &'static str, mib: [u32; 2], command: &'static str) -> Job {
         command,
         input: Input::None,
         mib,
-        share: 0.0,
+        share: 0.25,
         shm: false,
     }
 }

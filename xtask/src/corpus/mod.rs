@@ -29,8 +29,8 @@ struct Options {
     /// The one job with this name.
     exactly: Option<String>,
     users: Vec<User>,
-    /// Budget as a share of the measured demand.
-    share: f64,
+    /// Budget as a share of the measured demand, for every job; without it each has its own.
+    share: Option<f64>,
     /// Runs under farpage of each job and user.
     repeat: u32,
     json: Option<PathBuf>,
@@ -56,7 +56,7 @@ impl Options {
             full: args.flag("--full"),
             only: args.values("--only")?,
             exactly: args.value("--exactly")?,
-            share: args.number("--ram-share", 0.25)?,
+            share: args.given("--ram-share")?,
             repeat: args.number("--repeat", 1)?,
             json: args.value("--json")?.map(PathBuf::from),
             keep: args.flag("--keep"),
@@ -168,7 +168,7 @@ fn one(runner: &Runner, options: &Options, job: &Job) -> Result<Line> {
             differs.join("\n")
         );
     }
-    let ram = ((demand as f64 * options.share.max(job.share)) as u64)
+    let ram = ((demand as f64 * options.share.unwrap_or(job.share)) as u64)
         .max(16 << 20)
         .next_multiple_of(1 << 20);
     let mut line = Line {

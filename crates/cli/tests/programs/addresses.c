@@ -10,7 +10,7 @@ static const struct {
 
 __attribute__((constructor)) void __msan_init(void)
 {
-    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+    for (size_t i = 0; i < LENGTH(taken); i++) {
         void *at = (void *)taken[i].start;
         int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
         CHECK(mmap(at, taken[i].end - taken[i].start, PROT_READ | PROT_WRITE, flags, -1, 0) == at);

@@ -50,7 +50,7 @@ static int tell_table(void)
     for (int i = 0; i <= LAST; i++)
         count += made[i];
     printf("%d calls are made by %zu rows\n", count, (size_t)(__stop_rows - __start_rows));
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    for (size_t i = 0; i < LENGTH(others); i++) {
         if (others[i].reason)
             printf("%d %s: %s\n", others[i].number, others[i].name, others[i].reason);
         made[others[i].number] = 1;

@@ -226,7 +226,7 @@ static void try_others(int count, int only)
         if (call->state == PROTECTED && is_left(call->number, only))
             touch(call->from, call->to, 0);
     }
-    for (size_t j = 0; j < sizeof order / sizeof *order; j++)
+    for (size_t j = 0; j < LENGTH(order); j++)
         for (int i = 0; i < count; i++) {
             struct call *call = &calls[(int)((long)i * 7919 % count)];
             if ((is_bare ? j == 0 : call->state == order[j]) && is_left(call->number, only))

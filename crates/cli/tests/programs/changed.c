@@ -234,9 +234,9 @@ int main(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++) {
         size_t known = 0;
-        while (known < sizeof WORDS / sizeof *WORDS && strcmp(WORDS[known].word, argv[i]))
+        while (known < LENGTH(WORDS) && strcmp(WORDS[known].word, argv[i]))
             known++;
-        CHECK(known < sizeof WORDS / sizeof *WORDS);
+        CHECK(known < LENGTH(WORDS));
         WORDS[known].change();
     }
     puts("as it should be");

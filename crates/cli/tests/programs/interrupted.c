@@ -143,7 +143,7 @@ static void raises(void)
         {informed, SA_SIGINFO},
         {informed, SA_SIGINFO | SA_ONSTACK},
     };
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    for (size_t i = 0; i < LENGTH(ways); i++) {
         install(SIGUSR1, ways[i].handler, ways[i].flags);
         seen = 0;
         wait_away();

@@ -19,7 +19,7 @@ static void forbid(void)
         ALLOW(futex),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
     };
-    struct sock_fprog program = { sizeof code / sizeof *code, code };
+    struct sock_fprog program = { LENGTH(code), code };
     CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
 }

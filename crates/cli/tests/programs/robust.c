@@ -71,7 +71,7 @@ int main(void)
     memory = mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED);
     mutex = (pthread_mutex_t *)memory;
-    for (size_t i = 0; i < sizeof ALL / sizeof *ALL; i++) {
+    for (size_t i = 0; i < LENGTH(ALL); i++) {
         struct timespec until;
         pid_t child;
         begin();

@@ -27,7 +27,7 @@ static void forbid(int with_seccomp)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 77),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
     };
-    struct sock_fprog program = { sizeof code / sizeof *code, code };
+    struct sock_fprog program = { LENGTH(code), code };
     CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     if (with_seccomp)
         CHECK(!syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program));
@@ -88,7 +88,7 @@ int main(void)
             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
         };
-        struct sock_fprog program = { sizeof code / sizeof *code, code };
+        struct sock_fprog program = { LENGTH(code), code };
         char *much = malloc(64 << 20);
         CHECK(much);
         memset(much, 1, 64 << 20);
@@ -136,7 +136,7 @@ int main(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP | 3),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    struct sock_fprog program = { sizeof code / sizeof *code, code };
+    struct sock_fprog program = { LENGTH(code), code };
     CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     long set = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program);
     CHECK(set == 0);

@@ -70,7 +70,6 @@ static const struct kind {
     {by_a_signal, CLONE_UNTRACED, W_EXITCODE(0, SIGKILL)},
     {by_execution, 0, W_EXITCODE(0, 0)},
 };
-#define KINDS (sizeof kinds / sizeof *kinds)
 
 static int end_of(struct kind kind, int is_used)
 {
@@ -91,14 +90,7 @@ static int end_of(struct kind kind, int is_used)
 /* Mappings that nobody may touch: each of the agent's stacks begins with one, as do those of its threads. */
 static int guards(void)
 {
-    char line[512];
-    int found = 0;
-    FILE *maps = fopen("/proc/self/maps", "r");
-    CHECK(maps);
-    while (fgets(line, sizeof line, maps))
-        found += strstr(line, " ---p ") != 0;
-    fclose(maps);
-    return found;
+    return mappings_with(" ---p ");
 }
 
 int main(void)
@@ -110,7 +102,7 @@ int main(void)
     for (int round = 0; round < 25; round++) {
         if (round == 5)
             before = guards();
-        for (size_t i = 0; i < KINDS; i++)
+        for (size_t i = 0; i < LENGTH(kinds); i++)
             CHECK(end_of(kinds[i], round % 4 == 0) == kinds[i].end);
     }
     CHECK(deepest == 75 && arrived == 75 * (DEPTH + 1) && inherited == arrived);

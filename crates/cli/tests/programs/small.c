@@ -18,18 +18,6 @@ static unsigned char *aligned(void)
     return at;
 }
 
-static size_t mappings(void)
-{
-    size_t lines = 0;
-    int c;
-    FILE *maps = fopen("/proc/self/maps", "r");
-    CHECK(maps);
-    while ((c = getc(maps)) != EOF)
-        lines += c == '\n';
-    fclose(maps);
-    return lines;
-}
-
 static size_t fill(size_t mib, unsigned char ***list)
 {
     size_t count = (mib << 20) / EACH;
@@ -73,8 +61,9 @@ int main(int count, char **words)
     mib = strtoul(words[2], 0, 10);
     n = fill(mib, &all);
     check(all, n);
-    if (mappings() > n / 8) {
-        fprintf(stderr, "%zu mappings for %zu that lie beside one another\n", mappings(), n);
+    size_t mappings = mappings_with("");
+    if (mappings > n / 8) {
+        fprintf(stderr, "%zu mappings for %zu that lie beside one another\n", mappings, n);
         return 1;
     }
     if (held() > most) {

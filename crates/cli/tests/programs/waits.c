@@ -115,7 +115,7 @@ static int waits(pid_t id)
 int main(void)
 {
     void *(*const all[])(void *) = {events, bytes, datagram, ready, pieces, fresh, signals, time_passes};
-    enum { THREADS = sizeof all / sizeof *all };
+    enum { THREADS = LENGTH(all) };
     pthread_t threads[THREADS];
     sigset_t blocked;
     sigemptyset(&blocked);

@@ -326,7 +326,7 @@ int main(int count, char **words)
         {"itself", itself}, {"orphan", orphan},
     };
     CHECK(count == 2);
-    for (size_t i = 0; i < sizeof ALL / sizeof *ALL; i++)
+    for (size_t i = 0; i < LENGTH(ALL); i++)
         if (!strcmp(words[1], ALL[i].name)) {
             ALL[i].act();
             CHECK(!unlink(name));
