@@ -101,7 +101,7 @@ fn each_call_has_a_row_or_a_reason() {
 }
 
 /// Rows of each way in which calls were once wrong: in the short run, where all rows would take too long.
-const ONCE_WRONG: [&str; 24] = [
+const ONCE_WRONG: [&str; 25] = [
     "msgsnd_end",
     "msgrcv_end",
     "semctl_all_of_many",
@@ -126,6 +126,7 @@ const ONCE_WRONG: [&str; 24] = [
     "clone_copying_memory",
     "writev",
     "ptrace_peek",
+    "get_mempolicy_of",
 ];
 
 #[test]

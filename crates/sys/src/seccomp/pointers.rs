@@ -47,7 +47,7 @@ pub(super) const DIRECT: &[(u32, u8)] = &[
     (g::__NR_clock_settime, 0b10), (g::__NR_clock_gettime, 0b10), (g::__NR_clock_getres, 0b10),
     (g::__NR_clock_nanosleep, 0b1100), (g::__NR_epoll_wait, 0b10), (g::__NR_epoll_ctl, 0b1000),
     (g::__NR_utimes, 0b11), (g::__NR_mbind, 0b1000), (g::__NR_set_mempolicy, 0b10),
-    (g::__NR_get_mempolicy, 0b11), (g::__NR_mq_open, 0b1001), (g::__NR_mq_unlink, 0b1),
+    (g::__NR_get_mempolicy, 0b1011), (g::__NR_mq_open, 0b1001), (g::__NR_mq_unlink, 0b1),
     (g::__NR_mq_timedsend, 0b10010), (g::__NR_mq_timedreceive, 0b11010),
     (g::__NR_mq_getsetattr, 0b110), (g::__NR_waitid, 0b10100), (g::__NR_add_key, 0b111),
     (g::__NR_request_key, 0b111), (g::__NR_inotify_add_watch, 0b10),
