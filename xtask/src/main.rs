@@ -19,6 +19,7 @@ mod signals;
 mod sources;
 mod table;
 mod test;
+mod tidy;
 mod wheel;
 mod world;
 
@@ -52,6 +53,9 @@ cargo xtask COMMAND
   fresh [--user root|ordinary|both] [--only install|demo|wheel|c|tests|artefacts]... [--keep]
                              the commands of README.md on a minimal Debian with nothing but what
                              README.md names; it takes root
+  tidy [--write] [--rule NAME]...
+                             the rules of the house: what breaks one and is not in xtask/tidy.txt fails;
+                             --write lowers that list, --rule shows what breaks a rule
   fuzz [--seconds 10] [TARGET]...
                              parsers given anything, each for so long; a finding is a failure
   install-c [--prefix /usr/local]
@@ -106,6 +110,7 @@ fn run() -> Result<()> {
         Some("demo") => args.finish().and_then(|()| demo::demo(&world)),
         Some("release") => release::release(&world, args),
         Some("rows") => rows::rows(&world, args),
+        Some("tidy") => tidy::tidy(&world, args),
         Some(harness::HOG) => {
             harness::be_busy(&args.word().unwrap_or_default())?;
             args.finish()

@@ -3,6 +3,7 @@
 //!
 //! This crate is pure: no I/O, no clock, no threads, no allocation.
 #![no_std]
+#![cfg_attr(not(test), forbid(unsafe_code))]
 
 mod control;
 mod full;

@@ -46,6 +46,7 @@
 //!
 //! The crate is pure: no I/O, no clock, no threads.
 #![no_std]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 

@@ -26,6 +26,7 @@
 //! # Ok::<(), farpage_format::OpenError<String>>(())
 //! ```
 #![no_std]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 #[cfg(test)]

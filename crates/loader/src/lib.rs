@@ -12,6 +12,7 @@
 //!
 //! This crate is pure: no I/O, no clock, no threads, no unsafe code.
 #![no_std]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 

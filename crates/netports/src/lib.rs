@@ -22,6 +22,7 @@
 //! The crate is pure: no I/O, no clock, no threads. The shell carries [`Packet`]s, exactly once and in
 //! order between two hosts, makes local ports for proxies, and sends to the real ones.
 #![no_std]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 

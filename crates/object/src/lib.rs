@@ -11,6 +11,7 @@
 //! [`Shared`] is the same for an object that several tasks map, whose one copy lies in a memory file.
 //! [`outside`] is what its kernel and a pager in another process have under way.
 #![no_std]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 

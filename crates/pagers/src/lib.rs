@@ -5,6 +5,7 @@
 //! [`Pager::data_write`]; the names are those of the external pager interface of Mach
 //! (`docs/protocol.md` has the table).
 #![no_std]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 

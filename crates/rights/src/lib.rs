@@ -35,6 +35,7 @@
 //! The crate is pure: no I/O, no clock, no threads. The shell carries [`Frame`]s, passes
 //! descriptors, blocks threads and arms [`Space::next_deadline`].
 #![no_std]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 

@@ -25,6 +25,7 @@
 //!
 //! The crate is pure: no I/O, no clock, no threads.
 #![no_std]
+#![forbid(unsafe_code)]
 
 mod barrier;
 mod condition;

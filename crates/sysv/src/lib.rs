@@ -9,6 +9,7 @@
 //! (a signal came, its time is over) has changed nothing.
 
 #![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 

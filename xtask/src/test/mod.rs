@@ -21,6 +21,7 @@ use crate::kept::{Kept, Seconds};
 use crate::proc;
 use crate::setup;
 use crate::sources;
+use crate::tidy;
 use crate::wheel;
 use crate::world::{World, own_program};
 pub(crate) use groups::Group;
@@ -187,7 +188,8 @@ fn lints(world: &World) -> Result<()> {
         "--locked",
         "--quiet",
     ];
-    cargo(world, &[&clippy[..], &["--", "-D", "warnings"]].concat())
+    cargo(world, &[&clippy[..], &["--", "-D", "warnings"]].concat())?;
+    tidy::tidy(world, Args::new(std::iter::empty()))
 }
 
 fn cargo(world: &World, args: &[&str]) -> Result<()> {
