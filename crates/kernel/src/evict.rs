@@ -5,7 +5,8 @@
 use core::sync::atomic::Ordering;
 
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange, TraceKind};
-use farpage_object::{CLUSTER_PAGES, PageOuts, Victim, bits};
+use farpage_object::masks::{bits, runs};
+use farpage_object::{CLUSTER_PAGES, PageOuts, Victim};
 use farpage_pagers::{PageOut, PagerError};
 use farpage_sys::{Errno, mem, pagemap};
 
@@ -13,8 +14,10 @@ use crate::kernel::{Kernel, State, drop_shadow};
 use crate::layout::shadow_of;
 use crate::regions::{Source, address_of};
 
-/// Clusters that are taken at a time under one hold of the lock.
+/// Clusters that are taken at a time under one hold of the lock, at most.
 pub(crate) const BATCH: usize = 32;
+/// Pages that leave together, at least: each step takes the lock and calls Linux.
+const LEAST: u64 = 64;
 
 /// What moving a batch aside came to.
 #[derive(Default)]
@@ -56,12 +59,12 @@ struct Leaving {
 }
 
 impl Kernel {
-    /// Makes room for `pages`, or waits a while for somebody else to. False when paging space is full: then
-    /// it may take long.
+    /// Makes room for `pages`, or waits a while for somebody else to. False when paging space is
+    /// full: then it may take long.
     pub(crate) fn make_room(&self, pages: u64) -> bool {
         let excess = self.account.excess(pages) / PAGE_BYTES as u64 + 1;
         let seen = self.account.control().memory_freed.load(Ordering::Acquire);
-        let gone = self.evict(excess.max(64));
+        let gone = self.evict(excess);
         self.account.gave(gone.pages);
         if gone.pages > 0 || self.account.excess(pages) == 0 {
             return true;
@@ -81,9 +84,9 @@ impl Kernel {
         false
     }
 
-    /// Frees about `wanted` pages of this task.
+    /// Frees about `wanted` pages of this task, and some if these are few.
     pub(crate) fn evict(&self, wanted: u64) -> Gone {
-        let gone = self.evict_with_windows(wanted);
+        let gone = self.evict_with_windows(wanted.max(LEAST));
         if gone.pages > 0 {
             self.account.announce();
         }
@@ -129,7 +132,7 @@ impl Kernel {
         let mut gone = Gone::default();
         let mut in_vain = 0;
         while gone.pages < wanted {
-            let step = self.move_aside();
+            let step = self.move_aside((wanted - gone.pages).max(LEAST));
             gone.pages += step.freed;
             let target = if step.chosen > 0 {
                 self.account.aside_target()
@@ -160,8 +163,8 @@ impl Kernel {
         gone
     }
 
-    /// First step: a batch of clusters leaves the program.
-    fn move_aside(&self) -> Step {
+    /// First step: a batch of clusters leaves the program, of `wanted` pages if so many are left.
+    fn move_aside(&self, wanted: u64) -> Step {
         let mut state = self.state.lock();
         let mut step = Step::default();
         if state.frozen {
@@ -172,8 +175,8 @@ impl Kernel {
         let mut clean_pages = [(PageIndex(0), 0u16); BATCH];
         let mut spare_pages = clean_pages;
         let mut dirty_pages = clean_pages;
-        let mut count = 0;
-        while count < BATCH {
+        let (mut count, mut pages) = (0, 0);
+        while count < BATCH && pages < wanted {
             match state.pages.choose() {
                 None => break,
                 Some(Victim::Granted(pages)) => {
@@ -188,6 +191,7 @@ impl Kernel {
                     dirty,
                 }) => {
                     step.chosen += 1;
+                    pages += u64::from((clean | dirty).count_ones());
                     let chance = state.pages.gives_chance(first, clean);
                     let (dropped, spare) = if chance { (0, clean) } else { (clean, 0) };
                     clean_pages[count] = (first, dropped);
@@ -402,10 +406,11 @@ impl Kernel {
         let most = if self.account.is_full() { 1 } else { BATCH };
         loop {
             let mut state = self.state.lock();
-            if state.frozen || state.pages.aside_pages() <= target {
+            let pages = state.pages.aside_pages().saturating_sub(target);
+            if state.frozen || pages == 0 {
                 return gone;
             }
-            let Some(leaving) = take_leaving(&mut state, most) else {
+            let Some(leaving) = take_leaving(&mut state, most, pages) else {
                 return gone;
             };
             let spared = self.drop_spare(&mut state, &leaving);
@@ -573,8 +578,8 @@ impl Kernel {
     }
 }
 
-/// Takes up to `most` clusters of one source from aside.
-fn take_leaving(state: &mut State, most: usize) -> Option<Leaving> {
+/// Takes up to `most` clusters of one source from aside, until they have `pages` pages.
+fn take_leaving(state: &mut State, most: usize, pages: u64) -> Option<Leaving> {
     let source = state
         .region_of_page(state.pages.next_aside()?.0)?
         .source
@@ -585,7 +590,8 @@ fn take_leaving(state: &mut State, most: usize) -> Option<Leaving> {
         count: 0,
         source: source.clone(),
     };
-    while leaving.count < most {
+    let mut taken = 0;
+    while leaving.count < most && taken < pages {
         let next = state
             .pages
             .next_aside()
@@ -596,6 +602,7 @@ fn take_leaving(state: &mut State, most: usize) -> Option<Leaving> {
         let Some(cluster) = state.pages.page_out_begins() else {
             break;
         };
+        taken += u64::from((cluster.pages | cluster.spare).count_ones());
         leaving.clusters[leaving.count] = cluster;
         leaving.count += 1;
     }
@@ -634,19 +641,4 @@ fn each_run(
     if !pending.is_empty() {
         act(state, pending);
     }
-}
-
-/// The runs of set bits, as pages.
-fn runs(first: PageIndex, mask: u16) -> impl Iterator<Item = PageRange> {
-    let mut at = 0;
-    core::iter::from_fn(move || {
-        while at < 16 && mask >> at & 1 == 0 {
-            at += 1;
-        }
-        let start = at;
-        while at < 16 && mask >> at & 1 == 1 {
-            at += 1;
-        }
-        (start < at).then(|| PageRange::new(first.0 + start, first.0 + at))
-    })
 }

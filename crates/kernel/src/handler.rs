@@ -183,7 +183,7 @@ impl Kernel {
             let excess = self.account.pages_wanted();
             let (mut room, mut is_full) = (true, false);
             if excess.max(asked) > 0 {
-                let gone = self.evict(excess.max(asked).max(64));
+                let gone = self.evict(excess.max(asked));
                 self.account.gave(gone.pages.min(excess));
                 room = gone.pages > 0;
                 is_full = !room && gone.refused == Some(PagerError::OutOfSpace);

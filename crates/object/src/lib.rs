@@ -16,6 +16,7 @@
 extern crate alloc;
 
 mod chance;
+pub mod masks;
 mod near;
 pub mod outside;
 mod pages;
@@ -28,7 +29,7 @@ mod stream;
 mod table;
 
 pub use near::Near;
-pub use pages::{Answer, Discarded, Filled, Mapping, NEIGHBOURS, PageOuts, Pages, Victim, bits};
+pub use pages::{Answer, Discarded, Filled, Mapping, NEIGHBOURS, PageOuts, Pages, Victim};
 pub use queue::Place;
 pub use shared::{GRANT_PAGES, Here, Leaving, Left, Locked, Shared, Wanted};
 pub use state::{CLUSTER_PAGES, State};

@@ -14,7 +14,7 @@ use farpage_abi::{PageIndex, PageRange};
 
 use crate::parts::{Counts, Parts};
 
-/// Pages that came alone and are remembered, at most.
+/// Pages that are remembered, at most, of those that came alone and of those that left.
 const REMEMBERED: usize = 1024;
 /// A fault costs so many times what a page costs that comes along. With 12 the corpus's perl-hash, in two thirds of its
 /// memory, takes 6% longer.

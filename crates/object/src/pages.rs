@@ -7,6 +7,7 @@
 use farpage_abi::{PageIndex, PageRange};
 
 use crate::chance::Chances;
+use crate::masks::bits;
 use crate::near::Near;
 use crate::queue::{Place, Queue};
 use crate::sequences::{Mark, Sequences, Why};
@@ -751,11 +752,6 @@ impl Pages {
         let one = |(i, &byte)| u16::from(wanted(State::of(byte))) << i;
         bytes.iter().enumerate().map(one).sum()
     }
-}
-
-/// The numbers of the set bits, as of the pages of a cluster.
-pub fn bits(mask: u16) -> impl Iterator<Item = u64> {
-    (0..CLUSTER_PAGES).filter(move |bit| mask >> bit & 1 == 1)
 }
 
 #[cfg(any(test, feature = "check"))]

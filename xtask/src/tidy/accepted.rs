@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use super::{Finding, RULES};
+use super::{Found, RULES};
 use crate::world::World;
 
 /// What is accepted of one place.
@@ -18,8 +18,6 @@ struct Entry {
 /// The list.
 pub(super) struct Accepted {
     entries: BTreeMap<(String, String), Entry>,
-    /// There is no list yet: everything found becomes the first one.
-    is_new: bool,
 }
 
 fn path(world: &World) -> PathBuf {
@@ -28,12 +26,7 @@ fn path(world: &World) -> PathBuf {
 
 impl Accepted {
     pub(super) fn read(world: &World) -> Result<Self> {
-        let path = path(world);
-        let is_new = !path.exists();
-        let text = match is_new {
-            true => String::new(),
-            false => fs::read_to_string(&path).context("cannot read xtask/tidy.txt")?,
-        };
+        let text = fs::read_to_string(path(world)).context("cannot read xtask/tidy.txt")?;
         let entries = text
             .lines()
             .filter(|line| !line.trim().is_empty() && !line.starts_with('#'))
@@ -42,24 +35,17 @@ impl Accepted {
                     .with_context(|| format!("xtask/tidy.txt: '{line}' is no RULE PLACE NUMBER"))
             })
             .collect::<Result<_>>()?;
-        Ok(Self { entries, is_new })
-    }
-
-    fn allowed(&self, rule: &str, place: &str) -> usize {
-        let key = (rule.to_owned(), place.to_owned());
-        self.entries.get(&key).map_or(0, |entry| entry.count)
+        Ok(Self { entries })
     }
 
     /// What is not in the list, or is more than it says: a message of each.
-    pub(super) fn worse(&self, found: &BTreeMap<(&str, String), Finding>) -> Vec<String> {
-        if self.is_new {
-            return Vec::new();
-        }
+    pub(super) fn worse(&self, found: &Found) -> Vec<String> {
         let mut messages = Vec::new();
-        for ((rule, place), finding) in found {
-            let allowed = self.allowed(rule, place);
+        for (key, finding) in found {
+            let allowed = self.entries.get(key).map_or(0, |entry| entry.count);
+            let (rule, place) = key;
             if finding.count > allowed {
-                let says = RULES.iter().find(|known| known.name == *rule);
+                let says = RULES.iter().find(|known| known.name == rule);
                 messages.push(format!(
                     "{rule} {place}: {}, accepted are {allowed}: {}. {}",
                     finding.count,
@@ -72,24 +58,10 @@ impl Accepted {
     }
 
     /// Lowers every entry to what there is. Returns how many were lowered or taken out.
-    pub(super) fn shrink(&mut self, found: &BTreeMap<(&str, String), Finding>) -> usize {
-        if self.is_new {
-            for ((rule, place), finding) in found {
-                let entry = Entry {
-                    count: finding.count,
-                    reason: String::new(),
-                };
-                self.entries
-                    .insert(((*rule).to_owned(), place.clone()), entry);
-            }
-            return self.entries.len();
-        }
+    pub(super) fn shrink(&mut self, found: &Found) -> usize {
         let mut shrunk = 0;
-        self.entries.retain(|(rule, place), entry| {
-            let now = found
-                .iter()
-                .find(|((name, at), _)| name == rule && at == place)
-                .map_or(0, |(_, finding)| finding.count);
+        self.entries.retain(|key, entry| {
+            let now = found.get(key).map_or(0, |finding| finding.count);
             shrunk += usize::from(now < entry.count);
             entry.count = now.min(entry.count);
             entry.count > 0
@@ -127,22 +99,21 @@ fn entry(line: &str) -> Option<((String, String), Entry)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Finding;
     use super::*;
 
     fn list(text: &str) -> Accepted {
         Accepted {
             entries: text.lines().map(|line| entry(line).unwrap()).collect(),
-            is_new: false,
         }
     }
 
-    fn found(
-        rule: &'static str,
-        place: &str,
-        count: usize,
-    ) -> BTreeMap<(&'static str, String), Finding> {
-        let finding = Finding::new(place, count, "");
-        BTreeMap::from([((rule, place.to_owned()), finding)])
+    fn key(rule: &str, place: &str) -> (String, String) {
+        (rule.to_owned(), place.to_owned())
+    }
+
+    fn found(rule: &str, place: &str, count: usize) -> Found {
+        BTreeMap::from([(key(rule, place), Finding::new(place, count, ""))])
     }
 
     #[test]
@@ -157,8 +128,8 @@ mod tests {
     fn what_is_less_shrinks_the_list() {
         let mut list = list("file a.rs 600 # it is generated\ncolumns b.rs 3");
         assert_eq!(list.shrink(&found("file", "a.rs", 550)), 2);
-        assert_eq!(list.allowed("file", "a.rs"), 550);
-        assert_eq!(list.allowed("columns", "b.rs"), 0);
+        assert_eq!(list.entries[&key("file", "a.rs")].count, 550);
+        assert!(!list.entries.contains_key(&key("columns", "b.rs")));
         assert_eq!(list.shrink(&found("file", "a.rs", 700)), 0);
     }
 

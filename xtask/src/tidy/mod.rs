@@ -10,6 +10,7 @@ mod text;
 mod types;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use anyhow::{Result, bail};
 
@@ -47,6 +48,9 @@ impl Finding {
         }
     }
 }
+
+/// What was found, by rule and place.
+type Found = BTreeMap<(String, String), Finding>;
 
 const RULES: [Rule; 16] = [
     Rule {
@@ -143,10 +147,14 @@ pub(crate) fn tidy(world: &World, mut args: Args) -> Result<()> {
         }
     }
     let tree = Tree::read(world)?;
-    let mut found = BTreeMap::new();
+    let mut found = Found::new();
     for rule in &RULES {
         for finding in (rule.check)(&tree) {
-            found.insert((rule.name, finding.place.clone()), finding);
+            let key = (rule.name.to_owned(), finding.place.clone());
+            match found.entry(key) {
+                Entry::Vacant(place) => drop(place.insert(finding)),
+                Entry::Occupied(mut known) => known.get_mut().count += finding.count,
+            }
         }
     }
     if !wanted.is_empty() {
@@ -180,10 +188,10 @@ pub(crate) fn tidy(world: &World, mut args: Args) -> Result<()> {
 }
 
 /// How many places break each rule, and by how much together.
-fn table(found: &BTreeMap<(&str, String), Finding>) -> Table {
+fn table(found: &Found) -> Table {
     let mut table = Table::new(["rule", "places", "sum"]);
     for rule in &RULES {
-        let of_rule = found.iter().filter(|((name, _), _)| *name == rule.name);
+        let of_rule = found.iter().filter(|((name, _), _)| name == rule.name);
         let (mut places, mut sum) = (0, 0);
         for (_, finding) in of_rule {
             places += 1;

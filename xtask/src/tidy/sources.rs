@@ -5,11 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
 
-use crate::proc;
+use super::text::identifiers;
+use super::types::Told;
 use crate::world::World;
+use crate::{proc, sources};
 
 /// Floors, from the lowest on. The workshop comes last: it may use all of them.
 const FLOORS: [&str; 9] = [
@@ -47,11 +49,30 @@ pub(super) struct Source {
     pub(super) path: String,
     pub(super) text: String,
     pub(super) parsed: syn::File,
+    pub(super) told: Told,
+    /// Every identifier of the code, which comments are not part of.
+    pub(super) identifiers: Vec<String>,
     /// The package, as a place in [`Tree::packages`].
     pub(super) package: usize,
 }
 
 impl Source {
+    fn read(world: &World, path: String, package: usize) -> Result<Self> {
+        let text = read(&world.root.join(&path))?;
+        let parsed = syn::parse_file(&text).with_context(|| format!("cannot parse {path}"))?;
+        let mut names = Vec::new();
+        let tokens = text.parse().map_err(|error| anyhow!("{path}: {error}"))?;
+        identifiers(tokens, &mut names);
+        Ok(Self {
+            told: Told::of(&parsed),
+            identifiers: names,
+            path,
+            text,
+            parsed,
+            package,
+        })
+    }
+
     /// True for what is part of the package, not of its tests, simulations and benches.
     pub(super) fn is_product(&self, tree: &Tree) -> bool {
         let folder = &tree.packages[self.package].folder;
@@ -77,21 +98,9 @@ impl Tree {
     pub(super) fn read(world: &World) -> Result<Self> {
         let readme = read(&world.root.join("crates/README.md"))?;
         let packages = packages(world, &places(&readme))?;
-        let list = proc::output(
-            Command::new("git")
-                .args([
-                    "ls-files",
-                    "-z",
-                    "--cached",
-                    "--others",
-                    "--exclude-standard",
-                    "*.rs",
-                ])
-                .current_dir(&world.root),
-            "git ls-files",
-        )?;
-        let mut sources = Vec::new();
-        for path in list.split('\0').filter(|path| !path.is_empty()) {
+        let mut read_files = Vec::new();
+        let files = sources::files(world)?.into_iter();
+        for path in files.filter(|path| path.ends_with(".rs")) {
             let within = |package: &Package| {
                 path.strip_prefix(&package.folder)?
                     .strip_prefix('/')
@@ -104,24 +113,12 @@ impl Tree {
             let Some((package, _)) = inner.max_by_key(|(_, package)| package.folder.len()) else {
                 continue;
             };
-            let whole = world.root.join(path);
-            if !whole.is_file() {
-                continue;
-            }
-            let text = read(&whole)?;
-            let parsed = syn::parse_file(&text).with_context(|| format!("cannot parse {path}"))?;
-            let path = path.to_owned();
-            sources.push(Source {
-                path,
-                text,
-                parsed,
-                package,
-            });
+            read_files.push(Source::read(world, path, package)?);
         }
         let glossary = read(&world.root.join("docs/GLOSSARY.md"))?;
         Ok(Self {
             packages,
-            sources,
+            sources: read_files,
             retired: retired(&glossary),
             phrases: phrases(&glossary),
         })
@@ -247,8 +244,8 @@ mod tests {
 
     #[test]
     fn the_glossary_has_tables() {
-        let text = "## Retired\n\n| word | instead |\n|---|---|\n| `wire` | encoding |\n\n## Phrases\n\n| phrase |\n|---|\n| It is no |\n";
+        let text = "## Retired\n\n| word | instead |\n|---|---|\n| `wire` | encoding |\n\n## Phrases\n\n| phrase |\n|---|\n| So it goes |\n";
         assert_eq!(retired(text), [("wire".to_owned(), "encoding".to_owned())]);
-        assert_eq!(phrases(text), ["it is no"]);
+        assert_eq!(phrases(text), ["so it goes"]);
     }
 }

@@ -6,7 +6,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
 use super::Finding;
-use super::sources::Tree;
+use super::sources::{Source, Tree};
 
 const METHODS: usize = 40;
 const FILES: usize = 3;
@@ -50,7 +50,7 @@ fn public_types(items: &[syn::Item]) -> Vec<String> {
 
 /// What one pass over a file tells of it.
 #[derive(Default)]
-struct Told {
+pub(super) struct Told {
     /// Traits that it defines, with their docs.
     traits: Vec<(String, String)>,
     /// Traits that it implements, by their last names.
@@ -62,7 +62,7 @@ struct Told {
 }
 
 impl Told {
-    fn of(file: &syn::File) -> Self {
+    pub(super) fn of(file: &syn::File) -> Self {
         let mut told = Self::default();
         told.visit_file(file);
         told
@@ -131,31 +131,37 @@ impl<'ast> Visit<'ast> for Told {
 }
 
 pub(super) fn one_implementation(tree: &Tree) -> Vec<Finding> {
-    let mut implemented: BTreeMap<String, usize> = BTreeMap::new();
-    for source in &tree.sources {
-        for name in Told::of(&source.parsed).implemented {
-            *implemented.entry(name).or_default() += 1;
-        }
+    let mut implemented: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in tree
+        .sources
+        .iter()
+        .flat_map(|source| &source.told.implemented)
+    {
+        *implemented.entry(name).or_default() += 1;
     }
     let mut found = Vec::new();
     for source in tree.product() {
-        for (name, doc) in Told::of(&source.parsed).traits {
-            let count = implemented.get(&name).copied().unwrap_or_default();
+        for (name, doc) in &source.told.traits {
+            let count = implemented.get(name.as_str()).copied().unwrap_or_default();
             if count < 2 && !doc.contains("second implementation") {
-                found.push(Finding::new(name, 1, &source.path));
+                found.push(Finding::new(of_crate(tree, source, name), 1, &source.path));
             }
         }
     }
     found
 }
 
+/// A type or trait as `xtask/tidy.txt` names it, with its crate.
+fn of_crate(tree: &Tree, source: &Source, name: &str) -> String {
+    format!("{}::{name}", tree.packages[source.package].name)
+}
+
 /// Methods of each type of the product, and the files in which they stand, by crate and type.
 fn types(tree: &Tree) -> BTreeMap<String, (usize, BTreeSet<&str>)> {
     let mut types: BTreeMap<String, (usize, BTreeSet<&str>)> = BTreeMap::new();
     for source in tree.product() {
-        for (name, count) in Told::of(&source.parsed).methods {
-            let key = format!("{}::{name}", tree.packages[source.package].name);
-            let of_type = types.entry(key).or_default();
+        for (name, count) in &source.told.methods {
+            let of_type = types.entry(of_crate(tree, source, name)).or_default();
             of_type.0 += count;
             of_type.1.insert(&source.path);
         }
@@ -182,10 +188,10 @@ pub(super) fn scattered(tree: &Tree) -> Vec<Finding> {
 pub(super) fn functions(tree: &Tree) -> Vec<Finding> {
     let mut found: BTreeMap<String, usize> = BTreeMap::new();
     for source in &tree.sources {
-        for (name, lines) in Told::of(&source.parsed).functions {
-            if lines > LINES {
+        for (name, lines) in &source.told.functions {
+            if *lines > LINES {
                 let longest = found.entry(format!("{}::{name}", source.path)).or_default();
-                *longest = lines.max(*longest);
+                *longest = (*lines).max(*longest);
             }
         }
     }

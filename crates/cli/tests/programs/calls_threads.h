@@ -45,21 +45,16 @@ static long finish(struct call *c)
 
 static unsigned *word_of(struct call *c) { return (unsigned *)c->areas[0].at; }
 
-/* The word says whose it is once the thread runs. */
+/* Linux writes the word before the call returns, or before the thread runs; nowhere where it may not be written to. */
 static long clone_with(struct call *c, long flags)
 {
     int sets = flags & (CLONE_PARENT_SETTID | CLONE_CHILD_SETTID), clears = flags & CLONE_CHILD_CLEARTID;
     struct thread *thread = begin(c, flags, word_of(c), word_of(c));
     if (!thread)
         return -1;
-    if (sets) {
-        /* The thread itself sets its own word, when it begins. */
-        time_t began = seconds();
-        while (*(volatile unsigned *)word_of(c) != thread->id && seconds() - began < CALL_SECONDS)
-            pass_us(1000);
-        say(c, " set %d", *word_of(c) == thread->id);
-    }
     finish(c);
+    if (sets)
+        say(c, " set %d", *word_of(c) == thread->id);
     say(c, " %s %d", clears ? "cleared" : "kept", clears ? *word_of(c) == 0 : 1);
     return 0;
 }

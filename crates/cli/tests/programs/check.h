@@ -29,6 +29,7 @@
         }                                                                            \
     } while (0)
 
+/* How many elements an array has. */
 #define LENGTH(of) (sizeof(of) / sizeof *(of))
 
 /* More than one grant of memory. */

@@ -1,5 +1,6 @@
 //! The kernel of one address space, with pagers of all kinds.
 
+mod budget;
 mod cache;
 mod idle;
 mod in_thread;

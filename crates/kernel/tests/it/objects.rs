@@ -12,7 +12,7 @@ use farpage_sys::mem;
 
 /// Pages hold their number until somebody writes to them.
 #[derive(Default)]
-struct Numbers {
+pub(crate) struct Numbers {
     written: Mutex<HashMap<u64, Box<[u8; PAGE_BYTES]>>>,
     requests: AtomicU64,
     unlocks: AtomicU64,
@@ -68,7 +68,7 @@ const ALL: PageRange = PageRange {
     end: PageIndex(u64::MAX),
 };
 
-fn number(memory: &farpage_kernel::embed::Mapping, page: usize) -> u64 {
+pub(crate) fn number(memory: &farpage_kernel::embed::Mapping, page: usize) -> u64 {
     let mut word = [0; 8];
     memory.read(page * PAGE_BYTES, &mut word).expect("inside");
     u64::from_le_bytes(word)
@@ -570,23 +570,6 @@ fn keeps_its_lock(precious: bool) {
     for page in 0..PAGES {
         assert_eq!(number(&memory, page), page as u64 + 2_000_000);
     }
-}
-
-#[test]
-fn a_smaller_budget_takes_effect_on_what_is_resident() {
-    let kernel = Embedded::start(64 << 20).unwrap();
-    let object = kernel
-        .object(Arc::new(Numbers::default()), 32 << 20)
-        .unwrap();
-    let memory = object.map().unwrap();
-    (0..8192).for_each(|page| assert_eq!(number(&memory, page), page as u64));
-    assert!(kernel.resident_bytes() > 20 << 20);
-    assert!(kernel.set_ram(1 << 20).is_err());
-    kernel.set_ram(8 << 20).unwrap();
-    farpage_test_machine::until("the smaller budget is kept to", || {
-        kernel.resident_bytes() <= 8 << 20
-    });
-    (0..8192).for_each(|page| assert_eq!(number(&memory, page), page as u64));
 }
 
 /// Run as a user who may have no second thread; only root can become one.

@@ -2,7 +2,8 @@
 //! beside those that are only here.
 
 use farpage_abi::{PageIndex, PageRange};
-use farpage_object::{Answer, CLUSTER_PAGES, Filled, Mapping, Pages, State, Victim, bits};
+use farpage_object::masks::bits;
+use farpage_object::{Answer, CLUSTER_PAGES, Filled, Mapping, Pages, State, Victim};
 
 use super::engine::{Outcome, window};
 use super::{Setup, Trace};
