@@ -16,7 +16,7 @@ use farpage_sys::file::Fd;
 use crate::exec;
 use crate::options::RunOptions;
 use crate::replay;
-use crate::size::{human, human_count};
+use crate::size::{counted, human};
 use crate::stats::MapJson;
 
 /// What the cache on the disk may take.
@@ -367,27 +367,27 @@ fn json(figures: Figures, cache: Option<&Cache>) -> MapJson {
 
 fn line(map: &MapJson) -> String {
     let mut line = format!(
-        "farpage: mapped {}: {}; read {} in {} requests",
+        "farpage: mapped {}: {}; read {} in {}",
         map.path,
         human(map.bytes),
         human(map.read_bytes),
-        human_count(map.reads)
+        counted(map.reads, "request")
     );
     match map.cache_hit_bytes {
-        Some(bytes) if bytes > 0 => line += &format!(", {} of the cache", human(bytes)),
+        Some(bytes) if bytes > 0 => line += &format!(", {} of it from the cache", human(bytes)),
         _ => {}
     }
     if map.ahead_bytes > 0 {
         line += &format!(", {} ahead of need", human(map.ahead_bytes));
     }
     line += &format!(
-        "; {} page-ins, {} in RAM at most and {} at the end",
-        human_count(map.page_ins),
+        "; {}, {} in RAM at most and {} at the end",
+        counted(map.page_ins, "page-in"),
         human(map.resident_max_bytes),
         human(map.resident_bytes)
     );
     if map.failures > 0 {
-        line += &format!("; {} requests failed", human_count(map.failures));
+        line += &format!("; {} failed", counted(map.failures, "request"));
     }
     line + "\n"
 }
@@ -446,7 +446,7 @@ mod tests {
             failures: 3,
             ..plain
         };
-        let parts = "100 MiB of the cache, 40.0 MiB ahead of need";
+        let parts = "100 MiB of it from the cache, 40.0 MiB ahead of need";
         let want = format!("{head}, {parts}; {tail}; 3 requests failed\n");
         assert_eq!(line(&all), want);
     }

@@ -207,7 +207,7 @@ fn text(found: &Found) -> String {
     let mut text = format!("{}\n", found.name);
     let mut say = |what: &str, how: &str| text += &format!("  {what:<8}  {how}\n");
     let kind = match (found.kind.as_str(), found.arrays.len()) {
-        ("bytes", _) => "bytes of no format of arrays that is known".to_owned(),
+        ("bytes", _) => "bytes; no format of arrays that Farpage knows".to_owned(),
         ("gzip" | "zstd", _) => format!("{}, decoded when it is opened for use", found.kind),
         (kind, 1) => format!("{kind}, 1 array"),
         (kind, arrays) => format!("{kind}, {arrays} arrays"),

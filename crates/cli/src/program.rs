@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
@@ -98,7 +99,13 @@ fn check(file: &Path) -> Result<PathBuf, Fault> {
         return Err(Fault::Unusable(why.to_string()));
     }
     if access(file, Access::EXEC_OK).is_err() {
-        let why = format!("it may not be executed; try: chmod +x {}", file.display());
+        let why = match meta.mode() & 0o111 {
+            0 => format!(
+                "it is not executable; if it is a program, run: chmod +x {}",
+                file.display()
+            ),
+            _ => "this user may not execute it; ask its owner".to_owned(),
+        };
         return Err(Fault::Unusable(why));
     }
     Ok(file.to_path_buf())

@@ -51,8 +51,7 @@ pub fn open_in(dir: &Path) -> Result<Opened> {
             bail!("cannot page to '{shown}': it is not a directory; give a directory with --spill")
         }
         Err(Errno::ACCESS | Errno::PERM) => bail!(
-            "cannot page to '{shown}': you may not make files there; \
-             give a directory of your own with --spill"
+            "cannot page to '{shown}': you may not make files there; give a directory of your own"
         ),
         Err(Errno::ROFS) => bail!(
             "cannot page to '{shown}': its file system is mounted read-only; \

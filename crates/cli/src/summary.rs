@@ -50,8 +50,13 @@ pub fn text(outcome: &Outcome) -> String {
     let budget = human(outcome.ram_bytes);
     let peaks = outcome.peaks;
     if outcome.last.page_outs == 0 && outcome.last.page_ins == 0 {
+        // What is in RAM is known only where not all that is mapped fits.
+        let in_ram = match peaks.demand_bytes > outcome.ram_bytes {
+            true => format!(" and {} in RAM", human(peaks.resident_bytes)),
+            false => String::new(),
+        };
         return format!(
-            "farpage: nothing had to be paged: peak demand {} of {budget}, {}\n",
+            "farpage: nothing had to be paged: at most {} mapped{in_ram}, budget {budget}, {}\n",
             human(peaks.demand_bytes),
             human_time(outcome.wall_ns)
         );
@@ -65,9 +70,9 @@ pub fn text(outcome: &Outcome) -> String {
         (
             "demand",
             format!(
-                "{} at most{beside}; in RAM {} and {} compressed, of {budget}",
+                "{} at most{beside}; in RAM {} of {budget}, compressed up to {}",
                 human(peaks.demand_bytes),
-                human(peaks.resident_bytes),
+                human(peaks.used_bytes),
                 human(peaks.compressed_bytes),
             ),
         ),
@@ -227,10 +232,19 @@ mod tests {
 
     #[test]
     fn a_run_that_fitted_is_one_line() {
-        let text = summary(|control| control.demand_bytes.store(312 << 20, Ordering::Relaxed));
-        let expected =
-            "farpage: nothing had to be paged: peak demand 312 MiB of 1.00 GiB, 58.2 s\n";
-        assert_eq!(text, expected);
+        let text = |demand_bytes, resident_bytes| {
+            summary(|control| {
+                control.demand_bytes.store(demand_bytes, Ordering::Relaxed);
+                control
+                    .resident_bytes
+                    .store(resident_bytes, Ordering::Relaxed);
+            })
+        };
+        let head = "farpage: nothing had to be paged: at most";
+        let tail = "budget 1.00 GiB, 58.2 s\n";
+        assert_eq!(text(312 << 20, 0), format!("{head} 312 MiB mapped, {tail}"));
+        let sparse = format!("{head} 3.00 GiB mapped and 312 MiB in RAM, {tail}");
+        assert_eq!(text(3 << 30, 312 << 20), sparse);
     }
 
     #[test]
@@ -254,7 +268,7 @@ mod tests {
             set(&past.stall_ns_max, 9_000_000);
         });
         let expected = "\
-farpage: demand       3.00 GiB at most; in RAM 800 MiB and 200 MiB compressed, of 1.00 GiB
+farpage: demand       3.00 GiB at most; in RAM 0.98 GiB of 1.00 GiB, compressed up to 200 MiB
          paged out    2.67 GiB: 1.53 GiB compressed, 1.14 GiB to disk, 3.91 MiB clean or zero
          paged in     1.14 GiB: 781 MiB decompressed, 391 MiB from disk; 195 MiB ahead of need
          compression  3.1 to 1: 310 B took 100 B

@@ -25,12 +25,12 @@ const HOW: &str = "make one with `farpage cluster init` and copy it to each host
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// It cannot be read.
-    #[error("cannot read the cluster's key {path}: {source}; {HOW}")]
+    #[error("cannot read the cluster's key {path}: {cause}; {HOW}")]
     Read {
         /// Which.
         path: PathBuf,
         /// What Linux says.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Other users can use it.
     #[error(
@@ -60,13 +60,24 @@ pub enum KeyError {
         /// The certificate.
         beside: PathBuf,
     },
+    /// There is one already.
+    #[error(
+        "{path} is there already, and a cluster's key is never replaced; give another folder, or \
+         remove it if no host uses it"
+    )]
+    Exists {
+        /// Which.
+        path: PathBuf,
+    },
     /// It cannot be written.
-    #[error("cannot write {path}: {source}; a cluster's key that exists is never replaced")]
+    #[error(
+        "cannot write {path}: {cause}; check the folder's permissions and the room on its disk"
+    )]
     Write {
         /// Which.
         path: PathBuf,
         /// What Linux says.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -102,7 +113,7 @@ impl ClusterKey {
     /// the key, `cluster.key`, is needed by the hosts.
     ///
     /// # Errors
-    /// [`KeyError::Write`], also when there is one already.
+    /// [`KeyError::Exists`] when there is one already; [`KeyError::Write`].
     pub fn create(folder: &Path) -> Result<Self, KeyError> {
         let pair = new_pair();
         let pem = pair.serialize_pem();
@@ -110,13 +121,12 @@ impl ClusterKey {
         let certificate = key.0.certificate.pem();
         let path = folder.join(KEY);
         if path.exists() {
-            let source = io::ErrorKind::AlreadyExists.into();
-            return Err(KeyError::Write { path, source });
+            return Err(KeyError::Exists { path });
         }
         // The key last: a folder that has it has all.
         for (name, contents) in [(CERTIFICATE, certificate), (KEY, pem)] {
             let path = folder.join(name);
-            write(&path, &contents).map_err(|source| KeyError::Write { path, source })?;
+            write(&path, &contents).map_err(|cause| KeyError::Write { path, cause })?;
         }
         Ok(key)
     }
@@ -142,7 +152,7 @@ impl ClusterKey {
         };
         let (mode, pem) = match read() {
             Ok(read) => read,
-            Err(source) => return Err(KeyError::Read { path, source }),
+            Err(cause) => return Err(KeyError::Read { path, cause }),
         };
         if mode & 0o077 != 0 {
             return Err(KeyError::Exposed { path, mode });

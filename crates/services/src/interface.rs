@@ -19,8 +19,8 @@ pub enum Refusal {
     Exists(String),
     /// There is no object of this name.
     #[error(
-        "there is no shared memory object '{0}', or not any more: it goes with the last process \
-         that has it; farpage ls shows what there is"
+        "there is no shared memory object '{0}' on this host: one goes with the last process that \
+         has it; farpage ls shows what there is, and farpage ls --hosts what a cluster shares"
     )]
     NotFound(String),
     /// It is no name.
@@ -96,8 +96,7 @@ pub enum Refusal {
     Differs(String, String),
     /// The cluster has none of this name.
     #[error(
-        "there is no shared memory object '{0}' in the cluster, or not any more; farpage ls --hosts shows \
-         what there is"
+        "there is no shared memory object '{0}' in the cluster; farpage ls --hosts shows what there is"
     )]
     NotShared(String),
     /// The host that had all of it has gone.

@@ -358,7 +358,7 @@ pub(crate) fn opening(name: &str, error: &io::Error) -> SourceError {
             SourceError::Denied {
                 name,
                 cause,
-                remedy: "ask its owner for permission, or open it for reading only",
+                remedy: "ask its owner for permission; reading alone needs less than writing",
             }
         }
         io::ErrorKind::IsADirectory => unsupported(&name, "it is a directory", "name a file"),

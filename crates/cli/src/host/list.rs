@@ -59,7 +59,7 @@ pub fn list(args: &LsArgs) -> Result<()> {
     }
     let figures = args.which.ask(|host| host.figures())?;
     match figures.objects.is_empty() {
-        true => outln!("nothing is shared"),
+        true => outln!("no process of this host shares memory; for a cluster: farpage ls --hosts"),
         false => out!("{}", table(&figures.objects)),
     }
     out!("{}", memory(&figures));

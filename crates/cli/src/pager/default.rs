@@ -102,7 +102,7 @@ pub fn main(args: &DefaultArgs) -> Result<()> {
     thread.spawn(arrive).context("cannot start a thread")?;
     match serving.wait() {
         Ended::Replaced => {
-            tell!("farpage: the default pager is another one now, and has all pages");
+            tell!("farpage: another default pager has taken over, with all pages");
             Ok(())
         }
         Ended::KernelGone => bail!(
@@ -152,7 +152,10 @@ fn say_when_all_is_here(host: &Host) {
         };
         let is_own = space.process.as_ref().is_some_and(|one| one.pid == own);
         if is_own && !space.is_moving {
-            tell!("farpage: {} came from the one before", came(&space));
+            tell!(
+                "farpage: took over {} from the previous default pager",
+                came(&space)
+            );
             return;
         }
     }
@@ -167,7 +170,7 @@ fn kept(space: &PagingSpace) -> (u64, u64) {
 /// What has come, in words.
 fn came(space: &PagingSpace) -> String {
     match kept(space) {
-        (0, 0) => "nothing".into(),
+        (0, 0) => "no pages".into(),
         (compressed, files) => format!(
             "all pages ({} compressed, {} in paging files)",
             human(compressed),

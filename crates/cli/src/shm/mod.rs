@@ -75,8 +75,8 @@ pub fn start(
 ) -> Result<Shm> {
     if control.tier.load(Ordering::Relaxed) == Tier::UserModeOnly as u32 {
         bail!(
-            "cannot run with --shm: this user's userfaultfd does not serve system calls, which use \
-             shared memory, too; farpage doctor says how to get one that does"
+            "cannot run with --shm: it needs a userfaultfd that serves system calls, and this \
+             user's serves programs alone; farpage doctor says how to get one"
         );
     }
     let folder = std::fs::metadata(FOLDER)

@@ -51,7 +51,7 @@ impl Process {
     /// Waits until it has all pages.
     fn arrives(&mut self) {
         let line = self.line();
-        assert!(line.contains("came from the one before"), "{line}");
+        assert!(line.contains("from the previous default pager"), "{line}");
     }
 
     /// Waits until it complains of this.
@@ -73,7 +73,7 @@ impl Process {
     fn ends_replaced(mut self) {
         let mut said = String::new();
         self.output.read_to_string(&mut said).unwrap();
-        assert!(said.contains("has all pages"), "{said}");
+        assert!(said.contains("has taken over"), "{said}");
         assert!(self.child.wait().unwrap().success());
     }
 }

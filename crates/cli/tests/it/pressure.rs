@@ -196,7 +196,7 @@ fn a_default_pager_outside_pages_where_no_memory_is_left() {
         let mut before = std::mem::replace(&mut now, start(&pager));
         let mut said = String::new();
         before.1.read_to_string(&mut said).expect("it ends");
-        assert!(said.contains("has all pages"), "{said}");
+        assert!(said.contains("has taken over"), "{said}");
         assert!(before.0.wait().expect("it is ours").success());
         exchanges += 1;
     }

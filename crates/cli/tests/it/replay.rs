@@ -359,7 +359,7 @@ fn the_summary_and_the_statistics_say_what_each_file_took() {
             },
             "{far}"
         );
-        assert_eq!(errors.contains("of the cache"), cached > 0, "{errors}");
+        assert_eq!(errors.contains("from the cache"), cached > 0, "{errors}");
         assert_eq!(
             (of(near, "reads"), &near["cache_hit_bytes"]),
             (0, &Value::Null)

@@ -211,7 +211,7 @@ fn what_cannot_have_a_file_or_be_flushed_is_refused() {
     said(
         &two,
         &["flush", "nothing"],
-        "in the cluster, or not any more; farpage ls --hosts shows what there is",
+        "in the cluster; farpage ls --hosts shows what there is",
     );
     // What is refused leaves no file behind.
     let new = net.folder.path().join("new");

@@ -499,7 +499,7 @@ fn a_user_without_a_userfaultfd_that_serves_calls_is_told() {
         .unwrap();
     assert_eq!(got.status.code(), Some(125));
     assert!(
-        text(&got.stderr).contains("does not serve system calls"),
+        text(&got.stderr).contains("needs a userfaultfd that serves system calls"),
         "{got:?}"
     );
 }
