@@ -209,6 +209,16 @@ impl Account {
         (budget / 16).min(64 << 20) / PAGE_BYTES as u64
     }
 
+    /// Pages that leave together, at least: each step takes the lock and calls Linux.
+    pub(crate) fn leave_together(&self) -> u64 {
+        match self.inherited() {
+            0 => 64,
+            // Pages that two tasks share take memory until both have let go of them. With fewer at
+            // a time the parent is faster, and they become the child's own.
+            _ => (8 * self.window()).min(512),
+        }
+    }
+
     /// Longest run that one page-in may bring, pages: a small part of the budget.
     pub(crate) fn window(&self) -> u64 {
         let budget = self.control.budget_bytes.load(Ordering::Relaxed);

@@ -189,7 +189,7 @@ impl Kernel {
             if tries.next().is_none() {
                 return false;
             }
-            self.make_room(window.pages());
+            self.make_room(window.pages(), true);
         };
         let (at, bytes) = (address_of(window.start.0), window.bytes() as usize);
         let is_long = window.pages() >= LONG;

@@ -16,8 +16,6 @@ use crate::regions::{Source, address_of};
 
 /// Clusters that are taken at a time under one hold of the lock, at most.
 pub(crate) const BATCH: usize = 32;
-/// Pages that leave together, at least: each step takes the lock and calls Linux.
-const LEAST: u64 = 64;
 
 /// What moving a batch aside came to.
 #[derive(Default)]
@@ -59,14 +57,14 @@ struct Leaving {
 }
 
 impl Kernel {
-    /// Makes room for `pages`, or waits a while for somebody else to. False when paging space is
-    /// full: then it may take long.
-    pub(crate) fn make_room(&self, pages: u64) -> bool {
+    /// Makes room for `pages`, or waits a while for somebody else to if it `must` be made. False
+    /// when paging space is full: then it may take long.
+    pub(crate) fn make_room(&self, pages: u64, must: bool) -> bool {
         let excess = self.account.excess(pages) / PAGE_BYTES as u64 + 1;
         let seen = self.account.control().memory_freed.load(Ordering::Acquire);
         let gone = self.evict(excess);
         self.account.gave(gone.pages);
-        if gone.pages > 0 || self.account.excess(pages) == 0 {
+        if !must || gone.pages > 0 || self.account.excess(pages) == 0 {
             return true;
         }
         match gone.refused {
@@ -86,7 +84,7 @@ impl Kernel {
 
     /// Frees about `wanted` pages of this task, and some if these are few.
     pub(crate) fn evict(&self, wanted: u64) -> Gone {
-        let gone = self.evict_with_windows(wanted.max(LEAST));
+        let gone = self.evict_with_windows(wanted.max(self.account.leave_together()));
         if gone.pages > 0 {
             self.account.announce();
         }
@@ -132,7 +130,7 @@ impl Kernel {
         let mut gone = Gone::default();
         let mut in_vain = 0;
         while gone.pages < wanted {
-            let step = self.move_aside((wanted - gone.pages).max(LEAST));
+            let step = self.move_aside(wanted - gone.pages);
             gone.pages += step.freed;
             let target = if step.chosen > 0 {
                 self.account.aside_target()

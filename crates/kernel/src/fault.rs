@@ -18,8 +18,8 @@ use crate::regions::{Source, address_of};
 const TIMED_EVERY: u64 = 16;
 /// After this long without room a fault takes memory above the budget: progress comes first.
 const STARVED_NS: u64 = 2_000_000_000;
-/// The same when it has done so less than [`STARVED_NS`] ago: what must be resident at one time does
-/// not fit, and waiting longer for each page of it would not change that.
+/// The same when it has done so less than [`STARVED_NS`] ago: what must be resident at one time
+/// does not fit, and waiting longer for each page of it would not change that.
 const STARVED_AGAIN_NS: u64 = 50_000_000;
 
 /// What is left to do after the lock was given up.
@@ -121,14 +121,14 @@ impl Kernel {
                     watch.give_up();
                     let since = stall.is_slow();
                     let now = time::now_ns();
-                    if !self.make_room(pages) {
+                    if !self.make_room(pages, again) {
                         self.park();
                         break;
                     }
                     let last = self.overdrawn_ns.load(Ordering::Relaxed);
                     let lately = last != 0 && now.saturating_sub(last) < STARVED_NS;
                     let patience = if lately { STARVED_AGAIN_NS } else { STARVED_NS };
-                    starved = now - since > patience;
+                    starved = again && now - since > patience;
                 }
                 Step::PageIn {
                     pages,
@@ -216,7 +216,7 @@ impl Kernel {
                 Step::Done
             }
             Answer::Wait => Step::Wait,
-            Answer::Zero(pages) => self.zero(state, page, pages),
+            Answer::Zero(pages) => self.zero(state, page, pages, again),
             Answer::Grant(pages) => self.grant(state, page, pages, again),
             Answer::Restore(pages) => self.restore(state, page, pages),
             Answer::RestoreProtected(pages) => self.restore_protected(state, page, pages),
@@ -244,7 +244,7 @@ impl Kernel {
                         pages = state.pages.neighbourhood(page, limits);
                     }
                 }
-                self.request(state, page, pages, also, source)
+                self.request(state, page, pages, also, source, again)
             }
             Answer::Unlock(page) => {
                 state.pages.unlock_begins(page);
@@ -255,13 +255,11 @@ impl Kernel {
         }
     }
 
-    fn zero(&self, state: StateGuard<'_>, page: PageIndex, mut pages: PageRange) -> Step {
-        if !self.charge(pages.pages()) {
-            pages = PageRange::one(page);
-            if !self.charge(1) {
-                return Step::Room(16);
-            }
-        }
+    fn zero(&self, state: StateGuard<'_>, page: PageIndex, pages: PageRange, again: bool) -> Step {
+        let pages = match charge_around(self, page, pages, again) {
+            Ok(pages) => pages,
+            Err(room) => return room,
+        };
         let (at, bytes) = (address_of(pages.start.0), pages.bytes() as usize);
         // SAFETY: the automaton says that these pages have no contents anywhere.
         let progress = unsafe { self.uffd().zero(at, bytes) };
@@ -302,12 +300,12 @@ impl Kernel {
         let start = page.0 / CLUSTER_PAGES * CLUSTER_PAGES;
         let cluster = PageRange::new(start, start + CLUSTER_PAGES);
         if !self.granting.load(Ordering::Relaxed) {
-            return self.zero(state, page, cluster);
+            return self.zero(state, page, cluster, again);
         }
         if !self.charge(pages.pages()) {
             if again {
                 // No room for a whole block: a cluster will do.
-                return self.zero(state, page, cluster);
+                return self.zero(state, page, cluster, again);
             }
             return Step::Room(pages.pages());
         }
@@ -319,7 +317,7 @@ impl Kernel {
         if given.is_err() {
             // Too many mappings: fill it ourselves.
             self.account.uncharge(pages.pages());
-            return self.zero(state, page, cluster);
+            return self.zero(state, page, cluster, again);
         }
         self.filled(state, pages, Filled::Granted)
     }
@@ -439,17 +437,12 @@ impl Kernel {
         pages: PageRange,
         also: Option<(i64, u64)>,
         source: Source,
+        again: bool,
     ) -> Step {
-        let window = self.account.window();
-        let end = pages.end.0.min(page.0 + window);
-        let start = pages.start.0.max((page.0 + 1).saturating_sub(window));
-        let mut pages = PageRange::new(start, end);
-        if !self.charge(pages.pages()) {
-            pages = PageRange::one(page);
-            if !self.charge(1) {
-                return Step::Room(window);
-            }
-        }
+        let pages = match charge_around(self, page, pages, again) {
+            Ok(pages) => pages,
+            Err(room) => return room,
+        };
         state.pages.page_in_begins(pages, Some(page));
         state.in_flight += 1;
         Step::PageIn {
@@ -473,4 +466,33 @@ impl Kernel {
             task: self.account.slot() as u16,
         });
     }
+}
+
+/// Charges `pages`, which come together with `page`, or as many of those around it as there is room
+/// for: the first time a cluster at least, else it alone will do.
+fn charge_around(
+    kernel: &Kernel,
+    page: PageIndex,
+    pages: PageRange,
+    again: bool,
+) -> Result<PageRange, Step> {
+    let window = kernel.account.window();
+    let least = if again {
+        1
+    } else {
+        CLUSTER_PAGES.min(pages.pages())
+    };
+    let mut reach = window.min(pages.pages());
+    while reach > 0 {
+        let around = PageRange::new((page.0 + 1).saturating_sub(reach), page.0 + reach);
+        let some = pages.intersect(around);
+        if some.pages() < least {
+            break;
+        }
+        if kernel.charge(some.pages()) {
+            return Ok(some);
+        }
+        reach /= 2;
+    }
+    Err(Step::Room(window))
 }

@@ -183,8 +183,13 @@ impl Kernel {
             let excess = self.account.pages_wanted();
             let (mut room, mut is_full) = (true, false);
             if excess.max(asked) > 0 {
-                let gone = self.evict(excess.max(asked));
-                self.account.gave(gone.pages.min(excess));
+                // With room for a whole page-in few of them have to make it.
+                let wanted = match excess {
+                    0 => 0,
+                    _ => excess.max(self.account.window()),
+                };
+                let gone = self.evict(wanted.max(asked));
+                self.account.gave(gone.pages.min(wanted));
                 room = gone.pages > 0;
                 is_full = !room && gone.refused == Some(PagerError::OutOfSpace);
             }

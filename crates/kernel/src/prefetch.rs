@@ -59,7 +59,7 @@ impl Kernel {
                 return Some((pages, source));
             }
             drop(state);
-            self.make_room(pages.pages().max(64));
+            self.make_room(pages.pages(), true);
         }
         None
     }

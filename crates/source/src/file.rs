@@ -55,7 +55,13 @@ impl Stamp {
     }
 
     fn text(self) -> String {
-        format!("{} bytes of {} ns", self.size, self.modified_ns)
+        const SECOND: i128 = 1_000_000_000;
+        let seconds = self.modified_ns.div_euclid(SECOND);
+        let rest = self.modified_ns.rem_euclid(SECOND);
+        format!(
+            "{} bytes changed {seconds}.{rest:09} s after 1970",
+            self.size
+        )
     }
 }
 

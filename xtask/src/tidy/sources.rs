@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow};
+use proc_macro2::TokenStream;
 use serde_json::Value;
 
 use super::text::identifiers;
@@ -59,9 +60,10 @@ pub(super) struct Source {
 impl Source {
     fn read(world: &World, path: String, package: usize) -> Result<Self> {
         let text = read(&world.root.join(&path))?;
-        let parsed = syn::parse_file(&text).with_context(|| format!("cannot parse {path}"))?;
+        let tokens: TokenStream = text.parse().map_err(|error| anyhow!("{path}: {error}"))?;
+        let parsed: syn::File =
+            syn::parse2(tokens.clone()).with_context(|| format!("cannot parse {path}"))?;
         let mut names = Vec::new();
-        let tokens = text.parse().map_err(|error| anyhow!("{path}: {error}"))?;
         identifiers(tokens, &mut names);
         Ok(Self {
             told: Told::of(&parsed),
@@ -98,7 +100,7 @@ impl Tree {
     pub(super) fn read(world: &World) -> Result<Self> {
         let readme = read(&world.root.join("crates/README.md"))?;
         let packages = packages(world, &places(&readme))?;
-        let mut read_files = Vec::new();
+        let mut sources = Vec::new();
         let files = sources::files(world)?.into_iter();
         for path in files.filter(|path| path.ends_with(".rs")) {
             let within = |package: &Package| {
@@ -113,12 +115,12 @@ impl Tree {
             let Some((package, _)) = inner.max_by_key(|(_, package)| package.folder.len()) else {
                 continue;
             };
-            read_files.push(Source::read(world, path, package)?);
+            sources.push(Source::read(world, path, package)?);
         }
         let glossary = read(&world.root.join("docs/GLOSSARY.md"))?;
         Ok(Self {
             packages,
-            sources: read_files,
+            sources,
             retired: retired(&glossary),
             phrases: phrases(&glossary),
         })

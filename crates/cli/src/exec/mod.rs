@@ -73,7 +73,7 @@ pub struct ExecArgs {
     pub also: Vec<String>,
     /// A file that the program finds at PATH, with the contents of URL; may be given again
     ///
-    /// As for `farpage run`. What is a program can be executed.
+    /// As for `farpage run`. A file that is a program can be executed.
     #[arg(long, value_name = "PATH=URL")]
     pub map: Vec<OsString>,
     /// Where the program finds itself [default: its path, or /farpage/NAME]

@@ -92,9 +92,10 @@ pub fn main(args: &PagerArgs) -> Result<()> {
 fn list(args: &LsArgs) -> Result<()> {
     let socket = args.socket.clone().unwrap_or_else(default_socket);
     let pagers = Host::connect(&socket)?.pagers()?;
-    match args.json {
-        true => outln!("{}", serde_json::to_string_pretty(&pagers)?),
-        false => out!("{}", table(&pagers)),
+    match (args.json, pagers.is_empty()) {
+        (true, _) => outln!("{}", serde_json::to_string_pretty(&pagers)?),
+        (false, true) => outln!("this host kernel has no pager; for one: farpage pager serve"),
+        (false, false) => out!("{}", table(&pagers)),
     }
     Ok(())
 }

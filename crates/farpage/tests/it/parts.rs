@@ -89,7 +89,7 @@ fn parts_near_and_far_read_as_one_memory() {
     assert!(stats.reads > 1 && stats.failures == 0, "{stats:?}");
     assert_eq!(stats.resident_bytes, 3_050_003);
     let version = memory.version().unwrap();
-    assert_eq!(version.matches(" bytes of ").count(), 2, "{version}");
+    assert_eq!(version.matches(" bytes changed ").count(), 2, "{version}");
 }
 
 #[test]

@@ -54,3 +54,14 @@ fn of_a_small_budget_no_more_leaves_than_is_wanted() {
     });
     assert!(read > 4 << 20 && written > 4 << 20, "{read}, {written}");
 }
+
+#[test]
+fn what_is_read_in_order_comes_in_runs_though_room_must_be_made_first() {
+    let kernel = Embedded::start(64 << 20).unwrap();
+    let pager = Arc::new(Numbers::default());
+    let object = kernel.object(pager.clone(), 256 << 20).unwrap();
+    let memory = object.map().unwrap();
+    (0..65536).for_each(|page| assert_eq!(number(&memory, page), page as u64));
+    let requests = pager.requests.load(Ordering::Relaxed);
+    assert!(requests < 65536 / 64, "{requests} requests");
+}

@@ -14,7 +14,7 @@ use farpage_sys::mem;
 #[derive(Default)]
 pub(crate) struct Numbers {
     written: Mutex<HashMap<u64, Box<[u8; PAGE_BYTES]>>>,
-    requests: AtomicU64,
+    pub(crate) requests: AtomicU64,
     unlocks: AtomicU64,
     refuses: AtomicBool,
     locks: bool,

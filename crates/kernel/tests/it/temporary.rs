@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use farpage_abi::PAGE_BYTES;
 use farpage_kernel::Kernel;
 use farpage_sys::mem;
 
@@ -38,6 +39,23 @@ fn fill_and_check(clean: bool) {
     unsafe { kernel.munmap(at, bytes) }.expect("unmapped");
     assert_eq!(control.resident_bytes.load(Ordering::Relaxed), 0);
     assert_eq!(control.demand_bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn fresh_memory_comes_in_clusters_though_room_must_be_made_first() {
+    let kernel = kernel(16 << 20, true);
+    kernel.stop_granting();
+    let bytes = 64 << 20;
+    let at = map(kernel, bytes);
+    let counters = kernel.account().counters();
+    let before = counters.faults.load(Ordering::Relaxed);
+    words(at, bytes).fill(7);
+    let faults = counters.faults.load(Ordering::Relaxed) - before;
+    let clusters = (bytes / PAGE_BYTES) as u64 / 16;
+    assert!(
+        faults < clusters * 2,
+        "{faults} faults for {clusters} clusters"
+    );
 }
 
 #[test]
