@@ -1,4 +1,4 @@
-//! Builds the agent: a static library of `farpage-preload`, linked to one shared object that needs
+//! Builds the agent: a static library of `farpage-agent`, linked to one shared object that needs
 //! nothing and exports nothing. Builds the library of streams, `farpage-stdio`, too. `launch` carries
 //! the bytes of both.
 
@@ -20,7 +20,7 @@ const CRATES: [&str; 9] = [
     "faces/mapio",
     "core/object",
     "core/pagers",
-    "run/preload",
+    "run/agent",
     "faces/stdio",
     "core/sys",
 ];
@@ -76,13 +76,7 @@ fn compile(root: &Path, target_dir: &Path) -> PathBuf {
     };
     cargo
         .current_dir(root)
-        .args([
-            "rustc",
-            "--package",
-            "farpage-preload",
-            "--lib",
-            "--release",
-        ])
+        .args(["rustc", "--package", "farpage-agent", "--lib", "--release"])
         .args(["--features", "standalone", "--crate-type", "staticlib"])
         .arg("--target-dir")
         .arg(target_dir)
@@ -97,7 +91,7 @@ fn compile(root: &Path, target_dir: &Path) -> PathBuf {
         );
     without_wrappers(&mut cargo);
     run(&mut cargo);
-    target_dir.join("release/libfarpage_preload.a")
+    target_dir.join("release/libfarpage_agent.a")
 }
 
 fn without_wrappers(cargo: &mut Command) {

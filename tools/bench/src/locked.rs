@@ -17,7 +17,7 @@ use farpage::registrations::{
 use farpage::{Hold, lock_area};
 use farpage_abi::PageRange;
 use farpage_host::Objects;
-use farpage_locked::{Area, Areas};
+use farpage_pinning::{Area, Areas};
 use farpage_services::locks::FramesTold;
 use farpage_services::{Host, Service};
 use farpage_sys::{file, mem};

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use farpage_control::{Description, Endpoint};
 use farpage_default_pager::DefaultPager;
 use farpage_host::{Object, Objects};
+use farpage_membership::{Description, Endpoint};
 use farpage_network::{ClusterKey, KeyError};
 use farpage_pagers::{Pager, PagerError};
-use farpage_share::{Cluster, HaveError, JoinError, Left, Observer, OnReleased, Unreleased, Wish};
+use farpage_server::{Cluster, HaveError, JoinError, Left, Observer, OnReleased, Unreleased, Wish};
 use farpage_sys::Errno;
 
 pub use address::{AddressError, address};
@@ -102,8 +102,8 @@ impl Member {
         let key = ClusterKey::load(&joining.key)?;
         let address = address(joining.address.as_deref(), &joining.store, 0)?;
         let name = joining.name.clone().unwrap_or_else(host_name);
-        let config = farpage_share::Config {
-            control: farpage_control::Config::new(endpoint, address, &name),
+        let config = farpage_server::Config {
+            control: farpage_membership::Config::new(endpoint, address, &name),
             key,
             listen: address,
         };

@@ -1,6 +1,6 @@
 //! The Farpage kernel: it answers faults, keeps pages within a RAM budget and talks to pagers.
 //!
-//! The same code runs inside unmodified programs (crate `preload`, without libc) and embedded in
+//! The same code runs inside unmodified programs (crate `agent`, without libc) and embedded in
 //! Rust programs. [`Kernel`] is the shell around the automaton of crate `object`: it locks, asks,
 //! does what the answer says on Linux, and tells. It decides nothing.
 #![no_std]

@@ -18,7 +18,7 @@ const F_SEAL_SHRINK_GROW: usize = 0x2 | 0x4;
 /// As `memfd_create(2)`, `ftruncate(2)`, `fcntl(2)` and `mmap(2)`.
 pub fn create() -> Result<(Fd, &'static Control)> {
     let flags = g::MFD_CLOEXEC | g::MFD_ALLOW_SEALING;
-    let fd = file::memfd(c"farpage-control", flags)?;
+    let fd = file::memfd(c"farpage-membership", flags)?;
     file::set_size(fd, size_of::<Control>() as u64)?;
     // SAFETY: takes no pointer.
     unsafe { syscall!(g::__NR_fcntl, fd.0, g::F_ADD_SEALS, F_SEAL_SHRINK_GROW) }?;

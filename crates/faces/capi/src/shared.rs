@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farpage_control::ControlError;
 use farpage_host::{CallError, Object};
 use farpage_member::{Joining, Member};
+use farpage_membership::ControlError;
+use farpage_server::{HaveError, OpenError, Unreleased, Wish, element_bytes};
 use farpage_services::cluster::{Consistency, Scheduler, Wanted};
 use farpage_services::{Access, Host};
-use farpage_share::{HaveError, OpenError, Unreleased, Wish, element_bytes};
 use farpage_sys::copy;
 use serde_json::{Value, json};
 
@@ -521,15 +521,15 @@ fn called(member: &Arc<Member>, name: &str, wanted: Option<Wanted>) -> Result<Wh
         bytes: wanted.bytes,
         unit_bytes: wanted.unit_bytes,
         scheduler: match wanted.scheduler {
-            Scheduler::Simple => farpage_share::Scheduler::Simple,
-            Scheduler::Distributed => farpage_share::Scheduler::Distributed,
+            Scheduler::Simple => farpage_server::Scheduler::Simple,
+            Scheduler::Distributed => farpage_server::Scheduler::Distributed,
         },
         replicas: wanted.replicas,
         hold_us: wanted.hold_us,
         stale_us: wanted.stale_us,
         consistency: match wanted.consistency {
-            Consistency::Strict => farpage_share::Consistency::Strict,
-            Consistency::Release => farpage_share::Consistency::Release,
+            Consistency::Strict => farpage_server::Consistency::Strict,
+            Consistency::Release => farpage_server::Consistency::Release,
         },
         stays: wanted.stays,
         note: wanted.note,

@@ -1,6 +1,6 @@
 //! What other hosts of a cluster stored, and addresses of stores.
 
-use farpage_control::{Endpoint, HOSTS_MAX, record};
+use farpage_membership::{Endpoint, HOSTS_MAX, record};
 
 pub(crate) fn run(input: &[u8]) {
     let _ = record::check_format(input);
@@ -36,7 +36,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         "scheduler":"distributed","replicas":2,"durability":"flushed",
         "home":{"slot":0,"incarnation":1},"uid":0,"stays":true,"note":""},"made_by":1,"attempt":1}"#;
     let values = [
-        "\"farpage-control\"".into(),
+        "\"farpage-membership\"".into(),
         "7".into(),
         format!(r#"{{"next":2,"members":{{"0":{member}}}}}"#),
         object.into(),

@@ -1,6 +1,6 @@
 //! Programs: what loading one takes.
 
-use farpage_loader::{Command, PAGE_BYTES, Plan, PlanError};
+use farpage_plan::{Command, PAGE_BYTES, Plan, PlanError};
 
 /// Plans `input` as a file, and as the beginning of one that says it is far larger.
 pub(crate) fn run(input: &[u8]) {
@@ -18,7 +18,7 @@ fn plan_as(input: &[u8], size: u64) {
             .and_then(|at| input.get(at..at.checked_add(bytes)?));
         range.map(<[u8]>::to_vec).ok_or("beyond the input")
     };
-    match farpage_loader::plan(size, &mut read) {
+    match farpage_plan::plan(size, &mut read) {
         Ok(plan) => check(&plan, size),
         Err(PlanError::Load(error)) => assert!(!error.to_string().is_empty()),
         Err(PlanError::Read { error, .. }) => assert_eq!(error, "beyond the input"),

@@ -1,6 +1,6 @@
 //! What servers of shared memory tell each other.
 
-use farpage_share::wire;
+use farpage_server::wire;
 
 pub(crate) fn run(input: &[u8]) {
     if let Some((again, contents)) = wire::read_and_write(input) {

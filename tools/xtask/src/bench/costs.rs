@@ -45,7 +45,7 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
 /// Cargo with the test, as it is released.
 fn test(world: &World, more: &[&str]) -> Command {
     let mut cargo = Command::new("cargo");
-    cargo.args(["test", "--quiet", "--release", "-p", "farpage-share"]);
+    cargo.args(["test", "--quiet", "--release", "-p", "farpage-server"]);
     cargo.args(["--test", "it"]).args(more);
     cargo.current_dir(&world.root);
     cargo

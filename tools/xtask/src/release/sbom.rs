@@ -18,7 +18,7 @@ const ROOTS: &[&str] = &[
     "farpage-capi",
     "farpage-stdio",
     "farpage-python",
-    "farpage-preload",
+    "farpage-agent",
 ];
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use farpage_control::Endpoint;
+use farpage_membership::Endpoint;
 use farpage_network::ClusterKey;
 
 use crate::size::human;
@@ -59,7 +59,7 @@ pub struct JoinArgs {
 /// How to join.
 pub struct Joining {
     /// As the cluster wants it.
-    pub share: farpage_share::Config,
+    pub share: farpage_server::Config,
     /// Which one, in words.
     pub store: String,
 }
@@ -87,8 +87,8 @@ pub fn config(args: &JoinArgs, port: u16) -> Result<Option<Joining>> {
     let name = args.host_name.clone();
     let name = name.unwrap_or_else(farpage_member::host_name);
     let store = format!("cluster {} at {endpoint}", key.name());
-    let mut share = farpage_share::Config {
-        control: farpage_control::Config::new(endpoint, address, &name),
+    let mut share = farpage_server::Config {
+        control: farpage_membership::Config::new(endpoint, address, &name),
         key,
         listen: address,
     };
@@ -98,9 +98,9 @@ pub fn config(args: &JoinArgs, port: u16) -> Result<Option<Joining>> {
 
 /// Leaves in good order, and says what of that others do not have, as far as it `is_news`.
 pub fn leave(
-    cluster: &farpage_share::Cluster,
+    cluster: &farpage_server::Cluster,
     within: Duration,
-    is_news: impl Fn(&farpage_share::Left) -> bool,
+    is_news: impl Fn(&farpage_server::Left) -> bool,
 ) {
     let says = |bytes: u64| {
         if bytes > 0 {

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use farpage_host::Objects;
 use farpage_pagers::Pager;
+use farpage_server::{Cluster, JoinError, Observer, PortWire};
 use farpage_services::{Here, NetMessages, Refusal};
-use farpage_share::{Cluster, JoinError, Observer, PortWire};
 
 use super::join::{JoinArgs, Joining, PORT, config, leave};
 use super::ports::{self, Wired};

@@ -1,14 +1,14 @@
 //! What the host kernel offers its processes of the cluster.
 
 use farpage_abi::{Access, PageRange};
-use farpage_control::{Consistency as How, ControlError, Durability, Scheduler as Recorded};
+use farpage_membership::{Consistency as How, ControlError, Durability, Scheduler as Recorded};
+use farpage_server::{HaveError, NotLocked, OpenError, Wish};
 use farpage_services::Refusal;
 use farpage_services::cluster::{
     Cluster, ClusterListed, Consistency, Files, GiveUp, Had, HostListed, OnFigures, OnFlushed,
     OnLocked, OnPages, OnReleased, PagesWanted, Passes, Scheduler, SharedFigures, SharedListed,
     Wanted,
 };
-use farpage_share::{HaveError, NotLocked, OpenError, Wish};
 
 use super::joined::Joined;
 use super::told;
@@ -39,7 +39,7 @@ impl Cluster for Joined {
             stays: wanted.stays,
             note: wanted.note,
         });
-        let files = files.map(|Files { file, journal }| farpage_share::Files {
+        let files = files.map(|Files { file, journal }| farpage_server::Files {
             file: file.into(),
             journal: journal.into(),
         });
@@ -97,7 +97,7 @@ impl Cluster for Joined {
             Ok(cluster) => cluster,
             Err(refusal) => return answer(Err(refusal)),
         };
-        let ended = |ended: Result<(), farpage_share::Unreleased>| {
+        let ended = |ended: Result<(), farpage_server::Unreleased>| {
             answer(ended.map_err(|why| Refusal::Cluster(why.to_string())));
         };
         match what {
@@ -246,9 +246,9 @@ fn consistency(how: How) -> Consistency {
 }
 
 fn listed(
-    cluster: &farpage_share::Cluster,
+    cluster: &farpage_server::Cluster,
     number: u64,
-    (name, described): (Option<String>, farpage_control::Description),
+    (name, described): (Option<String>, farpage_membership::Description),
 ) -> SharedListed {
     let figures = cluster.figures(number).unwrap_or_default();
     let home = cluster

@@ -3,10 +3,10 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::{Context, Result};
-use farpage_control::{CheckedIn, ControlError};
+use farpage_membership::{CheckedIn, ControlError};
+use farpage_server::{Cluster, PortWire};
 use farpage_services::Refusal;
 use farpage_services::net_message::{Found, Names, NetMessages, PortListed, Wire};
-use farpage_share::{Cluster, PortWire};
 
 use super::joined::Joined;
 

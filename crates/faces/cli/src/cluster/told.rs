@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use farpage_control::Description;
+use farpage_membership::Description;
+use farpage_server::{State, UnitFigures, Units};
 use farpage_services::cluster::{
     ClusterFigures, ClusterObject, Holds, HostFigures, HostFlow, PageAtHost, PageChanged, PageTold,
     PagesTold,
 };
-use farpage_share::{State, UnitFigures, Units};
 
 /// Pages of an object, from what each host told of them; in this order, or the hottest first.
 pub fn pages(
@@ -26,7 +26,7 @@ pub fn pages(
         for unit in units {
             let page = pages.entry(unit.unit).or_default();
             page.page = unit.unit;
-            let is_owner = unit.holds == farpage_share::Holds::Owner;
+            let is_owner = unit.holds == farpage_server::Holds::Owner;
             if is_owner || page.owner.is_none() && unit.copies.is_some() {
                 // The simple scheduler's home knows, too, who has what nobody may write: itself.
                 page.owner = Some(unit.owner);
@@ -67,9 +67,9 @@ fn at_host(host: u8, unit: UnitFigures) -> PageAtHost {
     PageAtHost {
         host,
         holds: match unit.holds {
-            farpage_share::Holds::Owner => Holds::Owner,
-            farpage_share::Holds::Copy => Holds::Copy,
-            farpage_share::Holds::Nothing => Holds::Nothing,
+            farpage_server::Holds::Owner => Holds::Owner,
+            farpage_server::Holds::Copy => Holds::Copy,
+            farpage_server::Holds::Nothing => Holds::Nothing,
         },
         believes: unit.owner,
         read_misses: counts.read_misses,
@@ -93,7 +93,7 @@ pub fn figures(
     state: &State,
     own: u8,
     uid: u32,
-    mut told: BTreeMap<u8, farpage_share::HostFigures>,
+    mut told: BTreeMap<u8, farpage_server::HostFigures>,
 ) -> ClusterFigures {
     let visible = state.objects.iter();
     let visible = visible.filter(|(_, (_, described))| uid == 0 || uid == described.uid);
@@ -130,7 +130,7 @@ pub fn figures(
             is_own: member.host.0 == own,
             has_told: figures.is_some(),
             flows: figures.map_or_else(Vec::new, |figures| {
-                let flow = |flow: farpage_share::Flow| HostFlow {
+                let flow = |flow: farpage_server::Flow| HostFlow {
                     to: flow.to,
                     messages: flow.messages,
                     bytes: flow.bytes,

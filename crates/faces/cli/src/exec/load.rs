@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
-use farpage_loader::{LoadError, Plan, PlanError, plan};
+use farpage_plan::{LoadError, Plan, PlanError, plan};
 use farpage_source::SourceError;
 
 use super::Exec;

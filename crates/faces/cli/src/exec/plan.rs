@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Result, anyhow};
-use farpage_loader::{Command, Kind, Plan, PlanError, Protection, Role, plan};
+use farpage_plan::{Command, Kind, Plan, PlanError, Protection, Role, plan};
 use serde::Serialize;
 
 use super::{ExecArgs, load};

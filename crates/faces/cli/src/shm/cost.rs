@@ -1,6 +1,6 @@
 //! What memory that several hosts have in common has cost a run.
 
-use farpage_share::Figures;
+use farpage_server::Figures;
 use serde::{Deserialize, Serialize};
 
 use crate::size::{counted, human};

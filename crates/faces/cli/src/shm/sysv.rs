@@ -1,5 +1,5 @@
 //! Semaphores and message queues of System V that all hosts of a cluster have, as tasks of this run
-//! call them ([`farpage_share::Cluster::sysv`]).
+//! call them ([`farpage_server::Cluster::sysv`]).
 //!
 //! A thread that is to wait sleeps at a semaphore of Linux that nobody else has, so that signals find it
 //! and its time runs by Linux's clock; it is woken to make its call again. A process that has called
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use farpage_abi::shm::{Answer, Ask, Ipc, Sysv};
-use farpage_share::{Cluster, Woken};
+use farpage_server::{Cluster, Woken};
 use farpage_sys::{Errno, ipc, message, time};
 use farpage_sysv::{Call, Command, Operation, Process, Reply, Thread, What};
 use rustix::event::Timespec;

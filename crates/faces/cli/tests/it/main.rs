@@ -1,6 +1,6 @@
 //! The `farpage` command, tested as users have it.
 
-#[path = "../../../../cluster/share/tests/it/support/history.rs"]
+#[path = "../../../../cluster/server/tests/it/support/history.rs"]
 mod checker;
 
 mod calls;

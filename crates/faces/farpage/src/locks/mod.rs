@@ -1,6 +1,6 @@
 //! Locked areas: memory of this process that stays where it is while it is needed there.
 //!
-//! The counts are those of crate `locked`; here they reach the system.
+//! The counts are those of crate `pinning`; here they reach the system.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;
@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use farpage_abi::{PAGE_BYTES, PageRange};
-use farpage_locked::system::{self, Pins, Wires};
-use farpage_locked::{Area, AreaError, Areas, Handle};
+use farpage_pinning::system::{self, Pins, Wires};
+use farpage_pinning::{Area, AreaError, Areas, Handle};
 use farpage_sys::mem;
 
-pub use farpage_locked::Block;
-pub use farpage_locked::system::{Hold, LockError};
-pub(crate) use farpage_locked::system::{has_table, put};
+pub use farpage_pinning::Block;
+pub use farpage_pinning::system::{Hold, LockError};
+pub(crate) use farpage_pinning::system::{has_table, put};
 
 /// An area that is locked until this is dropped.
 ///
@@ -173,7 +173,7 @@ impl Locked {
     /// # Panics
     /// When `most` is 0.
     pub fn blocks(&self, most: u64) -> Result<Vec<Block>, LockError> {
-        Ok(farpage_locked::blocks(self.frames()?, most))
+        Ok(farpage_pinning::blocks(self.frames()?, most))
     }
 }
 

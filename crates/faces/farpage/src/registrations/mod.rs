@@ -32,7 +32,7 @@ use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farpage_abi::PAGE_BYTES;
-use farpage_locked::{ADDRESSES, Lookup};
+use farpage_pinning::{ADDRESSES, Lookup};
 use farpage_sys::thread::all_pass_a_barrier;
 
 pub use error::RegisterError;

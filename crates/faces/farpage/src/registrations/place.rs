@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farpage_locked::PLACES;
+use farpage_pinning::PLACES;
 
 /// The place of threads that have none of their own: with the cache's lock only.
 pub(super) const SHARED: usize = 0;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, Thread};
 
 use arc_swap::ArcSwapOption;
-use farpage_locked::OPEN;
+use farpage_pinning::OPEN;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::mem::{self, Mapping};
 use farpage_sys::uffd::{self, Uffd, features};

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use farpage_locked::system::Places;
+use farpage_pinning::system::Places;
 
 use crate::LockError;
 use crate::locks;

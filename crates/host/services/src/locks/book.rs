@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
-use farpage_locked::system::{self, Hold, Pins};
-use farpage_locked::{Area, AreaError, Handle};
+use farpage_pinning::system::{self, Hold, Pins};
+use farpage_pinning::{Area, AreaError, Handle};
 use farpage_port::Name;
 
 use super::caller::Caller;

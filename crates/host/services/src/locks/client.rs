@@ -161,6 +161,6 @@ impl SegmentLock {
     /// # Panics
     /// When `most` is 0.
     pub fn blocks(&self, most: u64) -> Result<Vec<Block>, Error> {
-        Ok(farpage_locked::blocks(self.frames()?, most))
+        Ok(farpage_pinning::blocks(self.frames()?, most))
     }
 }

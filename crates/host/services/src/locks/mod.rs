@@ -16,8 +16,8 @@ mod refusal;
 mod segment;
 
 pub use client::SegmentLock;
-pub use farpage_locked::Block;
-pub use farpage_locked::system::Hold;
+pub use farpage_pinning::Block;
+pub use farpage_pinning::system::Hold;
 pub use listed::{LentListed, LocksListed, ProcessLocks, UserLocks};
 pub use policy::FramesTold;
 pub use refusal::LockRefusal;

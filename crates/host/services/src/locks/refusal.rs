@@ -1,6 +1,6 @@
 //! Why shared memory is not locked.
 
-use farpage_locked::system::LockError;
+use farpage_pinning::system::LockError;
 use serde::{Deserialize, Serialize};
 
 /// Why shared memory is not locked, or frames are not told. Nothing of what was asked for is done.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use farpage_abi::{PAGE_BYTES, PageRange};
-use farpage_locked::Areas;
-use farpage_locked::system::{self, Hold, Pins, Wires};
+use farpage_pinning::Areas;
+use farpage_pinning::system::{self, Hold, Pins, Wires};
 use farpage_sys::linux::general::CAP_IPC_OWNER;
 use farpage_sys::untouched::Untouched;
 use farpage_sys::{Errno, ipc};

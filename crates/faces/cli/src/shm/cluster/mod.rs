@@ -22,7 +22,7 @@ use anyhow::{Context, Result, bail};
 use farpage_abi::shm::{Ask, Ipc, Kind};
 use farpage_host::{Object, Objects};
 use farpage_pagers::Pager;
-use farpage_share::{Cluster, Left, Observer, Why};
+use farpage_server::{Cluster, Left, Observer, Why};
 use farpage_sys::Errno;
 
 use super::cost::{Cost, Counted};

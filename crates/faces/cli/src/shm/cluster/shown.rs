@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
 use farpage_abi::shm::Ipc;
-use farpage_control::Description;
 use farpage_host::Object;
-use farpage_share::{Observer, Woken};
+use farpage_membership::Description;
+use farpage_server::{Observer, Woken};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::ipc;
 

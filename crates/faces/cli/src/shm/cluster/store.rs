@@ -6,9 +6,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use farpage_abi::shm::Ipc;
-use farpage_control::{Consistency, ControlError, Description, Scheduler};
 use farpage_host::Object;
-use farpage_share::{Figures, HaveError, Observer, Wish};
+use farpage_membership::{Consistency, ControlError, Description, Scheduler};
+use farpage_server::{Figures, HaveError, Observer, Wish};
 use farpage_sys::{Errno, ipc};
 
 use super::super::cost::Counted;

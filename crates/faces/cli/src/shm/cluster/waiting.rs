@@ -10,7 +10,7 @@ use anyhow::Result;
 use farpage_abi::PageRange;
 use farpage_abi::shm::Ask;
 use farpage_host::{Object, Objects, SpaceId};
-use farpage_share::Observer;
+use farpage_server::Observer;
 use farpage_sys::file::Fd;
 use farpage_sys::futex;
 use farpage_sys::view::View;
