@@ -23,6 +23,7 @@ use crate::open::OpenArgs;
 use crate::pager::PagerArgs;
 use crate::up::UpArgs;
 use crate::when_full::{WhenFull, when_full};
+use farpage_text::time::seconds;
 
 /// Runs programs with as much memory as they ask for.
 #[derive(Parser, Debug)]
@@ -241,16 +242,6 @@ pub struct RunArgs {
         allow_hyphen_values = true
     )]
     pub program: Vec<OsString>,
-}
-
-/// A time, in seconds.
-///
-/// # Errors
-/// When it is none, or one that would never end.
-pub fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|seconds: &f64| *seconds > 0.0);
-    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| "it is no time; give seconds, such as 300 or 0.5".into())
 }
 
 /// True when what is taken for the program is more likely a mistyped option: it begins with `-`, and

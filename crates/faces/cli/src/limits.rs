@@ -4,7 +4,7 @@ use anyhow::{Result, bail, ensure};
 use farpage_abi::{Control, fds};
 use farpage_sys::limits::{self, Limit, Resource};
 
-use crate::size::human;
+use farpage_text::size::human;
 
 /// What this process needs of its files: the control block is the longest.
 const FILES_BYTES: u64 = 1 << 30;

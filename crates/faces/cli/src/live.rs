@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Write};
 use rustix::termios::{self, LocalModes};
 
 use crate::sampler::Sample;
-use crate::size::{human, human_count, human_time};
+use farpage_text::size::{human, human_count, human_time};
 
 /// Go down one row (scrolling if need be) and up again: now there is a row below.
 const MAKE_ROOM: &str = "\x1bD\x1b[A";

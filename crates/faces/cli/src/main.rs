@@ -1,11 +1,10 @@
 //! The `farpage` command.
 
 #[macro_use]
-mod print;
+extern crate farpage_text;
 
 mod args;
 mod cluster;
-mod columns;
 mod control_socket;
 mod doctor;
 mod exec;
@@ -31,7 +30,6 @@ mod run;
 mod sampler;
 mod shm;
 mod signals;
-mod size;
 mod spill;
 mod spill_back;
 mod spill_file;
@@ -39,7 +37,6 @@ mod spill_set;
 mod stats;
 mod summary;
 mod symbols;
-mod time;
 mod up;
 mod userfaultfd;
 mod when_full;

@@ -16,7 +16,7 @@ use farpage_sys::file::Fd;
 use crate::exec;
 use crate::options::RunOptions;
 use crate::replay;
-use crate::size::{counted, human};
+use farpage_text::size::{counted, human};
 use crate::stats::MapJson;
 
 /// What the cache on the disk may take.

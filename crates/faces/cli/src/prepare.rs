@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::args::{FileArgs, MemoryArgs, RunArgs};
 use crate::options::{Memory, RAM_MIN_BYTES, RunOptions, THRESHOLD_BYTES, whole_pages};
-use crate::size::{Size, human};
+use farpage_text::size::{Size, human};
 use crate::when_full::WhenFull;
 use crate::{maps, program, spill_file};
 use farpage::memory_limit::MemoryLimit;

@@ -247,19 +247,19 @@ impl<'a> Watch<'a> {
         let dirs: Vec<PathBuf> = files.map(|file| file.dir).collect();
         for dead in &self.casualties {
             if let Some(said) = summary::casualty(dead, options, &dirs) {
-                crate::print::errors(&said);
+                farpage_text::print::errors(&said);
             }
         }
         if !options.quiet {
-            crate::print::errors(&summary::text(&outcome));
+            farpage_text::print::errors(&summary::text(&outcome));
             if let Some(maps) = &self.prepared.maps {
-                crate::print::errors(&maps.summary());
+                farpage_text::print::errors(&maps.summary());
             }
             if let Some(shm) = &self.shm {
-                crate::print::errors(&shm.summary());
+                farpage_text::print::errors(&shm.summary());
             }
             if let Some(cost) = self.cost() {
-                crate::print::errors(&cost.summary());
+                farpage_text::print::errors(&cost.summary());
             }
         }
         match output {

@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail};
 use farpage_abi::{SEGMENT_BYTES, SEGMENTS_MAX};
 
 use crate::args::{SpillArgs, SpillCommand, WhichRun};
-use crate::columns::{Side, columns};
+use farpage_text::columns::{Side, columns};
 use crate::control_socket::{self, Reply, Request};
 use crate::prepare::absolute;
-use crate::size::human;
+use farpage_text::size::human;
 use crate::spill_set::Listed;
 
 /// Does what `farpage spill` was asked for.

@@ -7,7 +7,7 @@ use farpage_abi::Death;
 use crate::options::{Casualty, RunOptions};
 use crate::sampler::{Peaks, Sample, Totals};
 use crate::shm;
-use crate::size::{human, human_count, human_time};
+use farpage_text::size::{human, human_count, human_time};
 
 const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
 

@@ -26,7 +26,7 @@ use crate::cluster::joined::join;
 use crate::host::locks::LockingArgs;
 use crate::host::web::{self, WebArgs};
 use crate::paging::Paging;
-use crate::size::{Size, counted, human};
+use farpage_text::size::{Size, counted, human};
 use crate::{prepare, shm, signals};
 
 /// HUP, INT, QUIT and TERM end it.

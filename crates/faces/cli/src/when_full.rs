@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use farpage_abi::Control;
 
-use crate::size::{human, human_time};
+use farpage_text::size::{human, human_time};
 use crate::spill_set::{Listed, SpillSet, named};
 
 /// Without a terminal nobody may see that a program waits: it does so no longer than this.

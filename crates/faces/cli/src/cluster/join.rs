@@ -8,7 +8,7 @@ use clap::Args;
 use farpage_membership::Endpoint;
 use farpage_network::ClusterKey;
 
-use crate::size::human;
+use farpage_text::size::human;
 
 /// Where other hosts reach this one, unless it is said.
 pub const PORT: u16 = 7661;

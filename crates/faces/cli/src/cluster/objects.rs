@@ -7,10 +7,10 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use farpage_services::cluster::{ClusterListed, Consistency, Scheduler, Wanted};
 
-use crate::columns::{Side, columns};
+use farpage_text::columns::{Side, columns};
 use crate::host::WhichHost;
-use crate::size::{Size, human};
-use crate::time::micros;
+use farpage_text::size::{Size, human};
+use farpage_text::time::micros;
 
 /// What a unit may have.
 const UNITS: std::ops::RangeInclusive<u64> = 4096..=2 << 20;

@@ -12,7 +12,7 @@ use farpage_services::cluster::{
 
 use super::joined::Joined;
 use super::told;
-use crate::size::human;
+use farpage_text::size::human;
 
 impl Cluster for Joined {
     fn have(

@@ -9,9 +9,9 @@ use farpage_abi::PAGE_BYTES;
 use farpage_services::cluster::{Holds, PageAtHost, PageChanged, PageTold, PagesTold, PagesWanted};
 
 use super::told::messages;
-use crate::columns::{Side, columns};
+use farpage_text::columns::{Side, columns};
 use crate::host::WhichHost;
-use crate::size::human;
+use farpage_text::size::human;
 
 /// Bytes of a word, as they are compared.
 const WORD_BYTES: u64 = 8;

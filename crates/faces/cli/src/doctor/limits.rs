@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use super::kernel::number;
 use super::{Check, State};
 use crate::options::RAM_MIN_BYTES;
-use crate::size::human;
+use farpage_text::size::human;
 use farpage::memory_limit::MemoryLimit;
 
 const LIMITS: &str = "limits";

@@ -1,7 +1,7 @@
 //! The report for people: aligned, in groups, in colour where that is wanted.
 
 use super::{Check, Report, State};
-use crate::size::counted;
+use farpage_text::size::counted;
 
 /// Columns that text may take before it goes on in the next line.
 const WIDTH: usize = 100;

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{fstatfs, fstatvfs};
 
 use super::{Check, State};
-use crate::size::human;
+use farpage_text::size::human;
 use crate::spill_file::{self, Opened};
 
 const SPACE: &str = "paging space";

@@ -18,7 +18,8 @@ use clap::Args;
 use farpage::Address;
 use farpage::memory_limit::MemoryLimit;
 
-use crate::args::{MemoryArgs, seconds};
+use crate::args::MemoryArgs;
+use farpage_text::time::seconds;
 use crate::maps::{self, MapOption};
 use crate::options::{RunOptions, THRESHOLD_BYTES};
 use crate::prepare;

@@ -13,7 +13,7 @@ use clap::Args;
 use farpage_services::default_socket;
 use rustix::process::geteuid;
 
-use crate::size::counted;
+use farpage_text::size::counted;
 use crate::{control_socket, shm};
 
 /// Remove what killed host kernels and runs have left

@@ -9,8 +9,8 @@ use farpage_services::cluster::{ClusterFigures, ClusterObject, HostFigures, Host
 use farpage_services::{Error, Host, Refusal};
 use serde::Serialize;
 
-use crate::columns::{Side, columns};
-use crate::size::{human, human_count};
+use farpage_text::columns::{Side, columns};
+use farpage_text::size::{human, human_count};
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);

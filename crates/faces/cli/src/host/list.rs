@@ -6,8 +6,8 @@ use farpage_services::{Figures, ObjectFigures};
 
 use super::WhichHost;
 use crate::cluster::objects::tables;
-use crate::columns::{Side, columns};
-use crate::size::{human, human_time};
+use farpage_text::columns::{Side, columns};
+use farpage_text::size::{human, human_time};
 
 /// List the shared memory of this host
 ///

@@ -9,8 +9,8 @@ use farpage_services::locks::{FramesTold, LentListed, LocksListed, ProcessLocks}
 use rustix::process::{Resource, getrlimit};
 
 use super::WhichHost;
-use crate::columns::{Side, columns};
-use crate::size::{Size, human};
+use farpage_text::columns::{Side, columns};
+use farpage_text::size::{Size, human};
 
 /// List the shared memory that processes have locked through the host kernel
 ///

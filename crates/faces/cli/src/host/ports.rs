@@ -5,8 +5,8 @@ use clap::Args;
 use farpage_services::PortsListed;
 
 use super::WhichHost;
-use crate::columns::{Side, columns};
-use crate::size::counted;
+use farpage_text::columns::{Side, columns};
+use farpage_text::size::counted;
 
 /// List the ports of the cluster that programs find by name
 ///

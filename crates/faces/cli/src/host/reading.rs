@@ -2,7 +2,7 @@
 //! metrics show.
 
 use super::hosts::ClusterReading;
-use crate::size::{human, human_count};
+use farpage_text::size::{human, human_count};
 use farpage_services::{Figures, ObjectFigures, PagerFigures, PagingSpace, Times, times};
 use serde::Serialize;
 

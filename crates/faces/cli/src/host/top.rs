@@ -21,7 +21,7 @@ use super::figures::{cells, speed, summary, text, twice};
 use super::hosts::{self, ClusterReading, Looks};
 use super::reading::{Reading, Row};
 use crate::signals;
-use crate::size::human_count;
+use farpage_text::size::human_count;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use farpage_services::Message;
 
 use super::WhichHost;
 use super::figures::time;
-use crate::size::human;
+use farpage_text::size::human;
 use crate::symbols::Symbols;
 
 /// Between two questions whether there is something new.

@@ -16,7 +16,7 @@ use farpage_sys::signal;
 use super::ENDS;
 use crate::args::FileArgs;
 use crate::paging::Paging;
-use crate::size::human;
+use farpage_text::size::human;
 use crate::spill_set::{named, trouble};
 use crate::{prepare, signals};
 

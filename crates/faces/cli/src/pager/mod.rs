@@ -15,9 +15,9 @@ use farpage_services::{Host, PagerListed, default_socket};
 use farpage_sys::{process, signal};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::columns::{Side, columns};
+use farpage_text::columns::{Side, columns};
 use crate::signals;
-use crate::size::human;
+use farpage_text::size::human;
 
 /// HUP, INT and TERM end it, and the program before.
 const ENDS: u64 = 1 | 1 << (2 - 1) | 1 << (15 - 1);

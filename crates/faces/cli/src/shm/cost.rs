@@ -3,7 +3,7 @@
 use farpage_server::Figures;
 use serde::{Deserialize, Serialize};
 
-use crate::size::{counted, human};
+use farpage_text::size::{counted, human};
 
 /// What was done for an object.
 #[derive(Default)]

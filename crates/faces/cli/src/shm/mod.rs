@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::join::JoinArgs;
 use crate::signals;
-use crate::size::{counted, human};
+use farpage_text::size::{counted, human};
 use crate::spill_set::SpillSet;
 use crate::when_full::WhenFull;
 pub use cost::Cost;

@@ -16,7 +16,7 @@ use super::super::objects::lock;
 use super::name::Name;
 use super::shown::{Shown, hide, identity, name_of};
 use super::{BYTES_MAX, NAMES_MAX, Names, PATIENCE, State, uid};
-use crate::size::human;
+use farpage_text::size::human;
 
 const ENOSPC: i32 = 28;
 

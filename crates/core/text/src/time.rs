@@ -1,5 +1,7 @@
 //! Times as people write them: `100us`, `1.5ms`, `2s`, `0`.
 
+use std::time::Duration;
+
 use anyhow::{Result, anyhow};
 
 /// Reads `text`, which was given to `option` (`--hold`), as whole microseconds.
@@ -10,6 +12,16 @@ pub fn micros(option: &str, text: &str) -> Result<u32> {
     read(text.trim()).map_err(|why| {
         anyhow!("cannot read {option} '{text}': {why}; write e.g. 100us, 1.5ms, 2s or 0")
     })
+}
+
+/// Reads `text` as a duration in seconds, which may have a fraction.
+///
+/// # Errors
+/// When `text` is not a number, or the duration would never end.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| *seconds > 0.0);
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| "it is no time; give seconds, such as 300 or 0.5".into())
 }
 
 fn read(text: &str) -> Result<u32> {
