@@ -12,7 +12,7 @@ use crate::world::{World, which};
 /// The system's own interpreter: any user can run it, and Debian's PyTorch belongs to it.
 pub(crate) const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 
-/// Stores that `crates/pagers/remote` is tested with: one speaks S3, the other as Azure's does.
+/// Stores that `farpage-source` is tested with: one speaks S3, the other as Azure's does.
 const S3_SERVER: &str = "github.com/versity/versitygw/cmd/versitygw@v1.8.0";
 const AZURE_SERVER: &str = "azurite@3.37.0";
 

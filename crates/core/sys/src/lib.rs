@@ -40,6 +40,8 @@ pub mod mem;
 #[cfg(feature = "std")]
 pub mod memory_file;
 #[cfg(feature = "std")]
+pub mod memory_limit;
+#[cfg(feature = "std")]
 pub mod message;
 pub mod of_process;
 pub mod pagemap;

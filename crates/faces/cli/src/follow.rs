@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use farpage::memory_limit::{MemoryCgroups, Taken};
 use farpage_abi::Control;
+use farpage_sys::memory_limit::{MemoryCgroups, Taken};
 use farpage_sys::{futex, pressure};
 
 use crate::options::{RAM_MIN_BYTES, whole_pages};

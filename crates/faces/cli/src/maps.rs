@@ -16,8 +16,8 @@ use farpage_sys::file::Fd;
 use crate::exec;
 use crate::options::RunOptions;
 use crate::replay;
-use farpage_text::size::{counted, human};
 use crate::stats::MapJson;
+use farpage_text::size::{counted, human};
 
 /// What the cache on the disk may take.
 const CACHE_BYTES: u64 = 10 << 30;

@@ -13,9 +13,9 @@ use farpage_source::{Compression, Retry, is_compressed};
 use rustix::fs::{Access, access};
 use serde::Serialize;
 
-use farpage_text::time::seconds;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
+use farpage_text::time::seconds;
 
 /// Cells of the bar that shows what the cache has.
 const CELLS: u64 = 60;

@@ -6,10 +6,10 @@ use anyhow::{Result, bail};
 
 use crate::args::{FileArgs, MemoryArgs, RunArgs};
 use crate::options::{Memory, RAM_MIN_BYTES, RunOptions, THRESHOLD_BYTES, whole_pages};
-use farpage_text::size::{Size, human};
 use crate::when_full::WhenFull;
 use crate::{maps, program, spill_file};
-use farpage::memory_limit::MemoryLimit;
+use farpage_sys::memory_limit::MemoryLimit;
+use farpage_text::size::{Size, human};
 
 /// What `--ram` must leave for resident pages beside the compressed tier.
 const RESIDENT_MIN_BYTES: u64 = RAM_MIN_BYTES / 2;
@@ -324,7 +324,7 @@ mod tests {
         assert!(warnings(&options, &limit).is_empty());
         options.memory.ram_bytes = 20 << 30;
         assert!(warnings(&options, &limit)[0].contains("of this machine"));
-        limit.cgroup = Some(farpage::memory_limit::CgroupLimit {
+        limit.cgroup = Some(farpage_sys::memory_limit::CgroupLimit {
             bytes: 1 << 30,
             file: PathBuf::from("/sys/fs/cgroup/memory.max"),
         });

@@ -25,7 +25,7 @@ use crate::stats::{self, CasualtyJson, Exit, SeriesJson, Settings, Stats, Trace}
 use crate::summary::{self, Outcome};
 use crate::userfaultfd::tier_name;
 use crate::{limits, nested, prepare, shm, signals, when_full};
-use farpage::memory_limit::MemoryLimit;
+use farpage_sys::memory_limit::MemoryLimit;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Exit status when the program was killed because paging space was full.

@@ -7,11 +7,11 @@ use anyhow::{Context, Result, bail};
 use farpage_abi::{SEGMENT_BYTES, SEGMENTS_MAX};
 
 use crate::args::{SpillArgs, SpillCommand, WhichRun};
-use farpage_text::columns::{Side, columns};
 use crate::control_socket::{self, Reply, Request};
 use crate::prepare::absolute;
-use farpage_text::size::human;
 use crate::spill_set::Listed;
+use farpage_text::columns::{Side, columns};
+use farpage_text::size::human;
 
 /// Does what `farpage spill` was asked for.
 ///

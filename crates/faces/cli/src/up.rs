@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use farpage::memory_limit::MemoryLimit;
 use farpage_host::Objects;
 use farpage_manager::Manager;
 use farpage_pagers::Pager;
 use farpage_services::{Host, Listed, Service, check_owner, default_socket};
 use farpage_sys::file::Fd;
+use farpage_sys::memory_limit::MemoryLimit;
 use farpage_sys::signal;
 use rustix::fs::Mode;
 use rustix::process::umask;
@@ -26,8 +26,8 @@ use crate::cluster::joined::join;
 use crate::host::locks::LockingArgs;
 use crate::host::web::{self, WebArgs};
 use crate::paging::Paging;
-use farpage_text::size::{Size, counted, human};
 use crate::{prepare, shm, signals};
+use farpage_text::size::{Size, counted, human};
 
 /// HUP, INT, QUIT and TERM end it.
 const ENDS: u64 = 1 | 1 << (2 - 1) | 1 << (3 - 1) | 1 << (15 - 1);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use farpage_abi::Control;
 
-use farpage_text::size::{human, human_time};
 use crate::spill_set::{Listed, SpillSet, named};
+use farpage_text::size::{human, human_time};
 
 /// Without a terminal nobody may see that a program waits: it does so no longer than this.
 const UNSEEN: Duration = Duration::from_secs(3600);

@@ -2,6 +2,7 @@
 
 use farpage_format::{FormatError, OpenError};
 use farpage_kernel::embed;
+use farpage_source::open::OpenSourceError;
 use farpage_source::{SourceError, TraceError};
 
 /// Why something could not be opened, read or written.
@@ -54,6 +55,15 @@ impl From<TraceError> for Error {
             what: "trace",
             why: error.why,
             remedy: error.remedy,
+        }
+    }
+}
+
+impl From<OpenSourceError> for Error {
+    fn from(error: OpenSourceError) -> Self {
+        match error {
+            OpenSourceError::Source(error) => Self::Source(error),
+            OpenSourceError::Argument { what, why, remedy } => Self::Argument { what, why, remedy },
         }
     }
 }

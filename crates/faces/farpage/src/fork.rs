@@ -6,16 +6,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use farpage_source::open::{Layered, OpenSourceError, Opened, Overlay, Staged, open_source};
 use farpage_source::{Reach, Source, SourceError};
 use farpage_sys::fork::AtFork;
 
 use crate::kernels;
 use crate::load::Plan;
 use crate::memory::Inner;
-use crate::open::Opened;
-use crate::overlay::{Layered, Overlay};
-use crate::staged::Staged;
-use crate::{Error, Mode, OpenOptions, Places, open_source};
+use crate::{Error, Mode, OpenOptions, Places};
 
 /// All memories of this process.
 static ALL: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
@@ -239,7 +237,7 @@ impl Lazy {
     fn open(&self) -> Result<Arc<dyn Source>, SourceError> {
         let source = match open_source(self.places.clone(), &self.options) {
             Ok(source) => source,
-            Err(Error::Source(error)) => return Err(error),
+            Err(OpenSourceError::Source(error)) => return Err(error),
             Err(error) => {
                 return Err(SourceError::Unsupported {
                     name: self.name.clone(),

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use farpage_kernel::embed::Embedded;
 
 use crate::Error;
-use crate::memory_limit::MemoryLimit;
+use farpage_sys::memory_limit::MemoryLimit;
 
 /// The budget of what gives none: this part of the memory that is free or can be freed.
 const PART: u64 = 2;

@@ -27,27 +27,21 @@ mod load;
 mod locks;
 mod map_fd;
 mod memory;
-pub mod memory_limit;
-mod open;
-mod overlay;
-mod places;
 pub mod registrations;
 mod snapshot;
-mod staged;
 mod typed;
 
 pub use error::Error;
 pub use farpage_abi::PageRange;
 pub use farpage_format::{Dtype, Element, Kind, Layout, Order, Tensor};
 pub use farpage_kernel::embed::{Embedded, Mapping, Object};
+pub use farpage_source::open::{Address, Mode, OpenOptions, Place, Places};
 pub use farpage_source::{Cache, Concat, OnFailure, Reach, Slice, Source, SourceError};
 pub use farpage_source::{
     FileSource, OpenMode, SourcePager, Trace, TraceError, yet_to_be_recorded,
 };
 pub use kernels::{default_ram, set_default_ram};
-pub use load::{Array, LoadOptions, Loaded, load, raw, raw_of_source};
+pub use load::{Array, LoadOptions, Loaded, load, open_source, raw, raw_of_source};
 pub use locks::{Block, Hold, LockError, Locked, LockedSums, lock_area, locked_sums};
 pub use map_fd::{Kept, MappedBytes, map_fd, map_fd_shared, map_url, snapshot_of_fd};
 pub use memory::{Memory, Stats};
-pub use open::{Address, Mode, OpenOptions, open_source};
-pub use places::{Place, Places};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use farpage_format::{Dtype, Element, Kind, Layout, Order, Tensor};
 use farpage_source::Source;
+use farpage_source::open::{self, Opened};
 use farpage_translate::Translation;
 
 use crate::fork::Reopen;
-use crate::open::Opened;
 use crate::typed::{Part, Typed};
 use crate::{Error, Memory, Mode, OpenOptions, Place, Places};
 
@@ -37,6 +37,21 @@ impl Default for LoadOptions {
             f16_as_f32: false,
         }
     }
+}
+
+/// Opens the source at an address, or that which [`Places`] make: with what its options say of it, but
+/// not mapped. (A private copy, [`Mode::Copy`], begins where it is mapped.) What is written to an object
+/// in a store is there after [`Source::sync`].
+///
+/// # Errors
+/// [`Error::Source`]; [`Error::Argument`] when something is to be written that is neither a local file nor
+/// an object in a store, for a part that does not lie inside, and where parts would have to be made or to
+/// grow.
+pub fn open_source(
+    places: impl Into<Places>,
+    options: &OpenOptions,
+) -> Result<Arc<dyn Source>, Error> {
+    Ok(open::open_source(places, options)?)
 }
 
 /// A file of arrays, mapped.

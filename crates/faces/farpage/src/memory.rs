@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 
 use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_kernel::embed::{Mapping, Object};
+use farpage_source::open::{Layered, Overlay};
 use farpage_source::{
     Counts, OnFailure, Options, Recorder, Source, SourceError, SourcePager, Traced,
 };
@@ -17,7 +18,6 @@ use crate::cover::{Cover, Extent};
 use crate::fork::{self, Reopen};
 use crate::kernels::{self, Lease};
 use crate::load::Plan;
-use crate::overlay::{Layered, Overlay};
 use crate::{Error, Mode, OpenOptions, Places, Trace};
 
 /// The part of a budget that may be taken, beside it, by what is read ahead.

@@ -13,10 +13,14 @@ mod error;
 mod fetch;
 mod file;
 mod link;
+#[cfg(feature = "remote")]
+pub mod open;
 mod pager;
 mod parts;
 mod plan;
 mod pool;
+#[cfg(feature = "remote")]
+pub mod remote;
 mod retry;
 mod trace;
 mod under_way;

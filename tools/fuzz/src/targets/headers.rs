@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 #[allow(dead_code)]
-#[path = "../../../../crates/pagers/remote/src/headers.rs"]
+#[path = "../../../../crates/pagers/source/src/remote/headers.rs"]
 mod headers;
 
 /// Headers that say which bytes came, of which version, and when to come back.

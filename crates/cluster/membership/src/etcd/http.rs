@@ -58,7 +58,7 @@ impl Transport {
     }
 }
 
-/// Trusts what the system trusts, as `crates/pagers/remote` does.
+/// Trusts what the system trusts, as `farpage_source::remote` does.
 fn connector() -> Result<TlsConnector, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)

@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use farpage_services::cluster::{ClusterListed, Consistency, Scheduler, Wanted};
 
-use farpage_text::columns::{Side, columns};
 use crate::host::WhichHost;
+use farpage_text::columns::{Side, columns};
 use farpage_text::size::{Size, human};
 use farpage_text::time::micros;
 

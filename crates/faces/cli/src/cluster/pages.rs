@@ -9,8 +9,8 @@ use farpage_abi::PAGE_BYTES;
 use farpage_services::cluster::{Holds, PageAtHost, PageChanged, PageTold, PagesTold, PagesWanted};
 
 use super::told::messages;
-use farpage_text::columns::{Side, columns};
 use crate::host::WhichHost;
+use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
 
 /// Bytes of a word, as they are compared.

@@ -7,8 +7,8 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use super::kernel::number;
 use super::{Check, State};
 use crate::options::RAM_MIN_BYTES;
+use farpage_sys::memory_limit::MemoryLimit;
 use farpage_text::size::human;
-use farpage::memory_limit::MemoryLimit;
 
 const LIMITS: &str = "limits";
 /// Descriptors below which a program with Farpage's own would run short.
@@ -139,7 +139,7 @@ fn huge_pages(setting: &str) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farpage::memory_limit::CgroupLimit;
+    use farpage_sys::memory_limit::CgroupLimit;
 
     #[test]
     fn each_limit_that_is_too_low_names_its_line() {

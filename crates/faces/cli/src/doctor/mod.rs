@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::args::DoctorArgs;
 use crate::userfaultfd::{self, tier_name};
 use crate::{run, spill_file};
-use farpage::memory_limit::MemoryLimit;
+use farpage_sys::memory_limit::MemoryLimit;
 
 /// How one thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -6,8 +6,8 @@ use std::path::Path;
 use rustix::fs::{fstatfs, fstatvfs};
 
 use super::{Check, State};
-use farpage_text::size::human;
 use crate::spill_file::{self, Opened};
+use farpage_text::size::human;
 
 const SPACE: &str = "paging space";
 /// Free space below which a paging file is soon full.

@@ -16,15 +16,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use farpage::Address;
-use farpage::memory_limit::MemoryLimit;
+use farpage_sys::memory_limit::MemoryLimit;
 
 use crate::args::MemoryArgs;
-use farpage_text::time::seconds;
 use crate::maps::{self, MapOption};
 use crate::options::{RunOptions, THRESHOLD_BYTES};
 use crate::prepare;
 use crate::program;
 use crate::run;
+use farpage_text::time::seconds;
 
 pub use load::{ahead, is_missing, load, missing, other_path};
 pub use shared::open as open_shared;

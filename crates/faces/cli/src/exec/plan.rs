@@ -7,8 +7,8 @@ use farpage_plan::{Command, Kind, Plan, PlanError, Protection, Role, plan};
 use serde::Serialize;
 
 use super::{ExecArgs, load};
-use farpage_text::columns::{Side, columns};
 use crate::maps;
+use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
 
 /// A plan, and what it took to know it.

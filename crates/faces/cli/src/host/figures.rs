@@ -10,9 +10,9 @@ use super::WhichHost;
 use super::hosts::{self, ClusterReading};
 use super::list::{in_memory, mapped_by, name};
 use super::reading::{Faults, Reading, Row};
+use crate::spill_set::trouble;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::{human, human_count, human_time};
-use crate::spill_set::trouble;
 
 /// Between the two looks that figures a second are made of.
 const BETWEEN: Duration = Duration::from_secs(1);

@@ -13,8 +13,8 @@ use clap::Args;
 use farpage_services::default_socket;
 use rustix::process::geteuid;
 
-use farpage_text::size::counted;
 use crate::{control_socket, shm};
+use farpage_text::size::counted;
 
 /// Remove what killed host kernels and runs have left
 ///

@@ -4,8 +4,8 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use farpage::memory_limit::MemoryLimit;
 use farpage_services::locks::{FramesTold, LentListed, LocksListed, ProcessLocks};
+use farpage_sys::memory_limit::MemoryLimit;
 use rustix::process::{Resource, getrlimit};
 
 use super::WhichHost;

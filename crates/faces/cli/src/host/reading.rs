@@ -2,8 +2,8 @@
 //! metrics show.
 
 use super::hosts::ClusterReading;
-use farpage_text::size::{human, human_count};
 use farpage_services::{Figures, ObjectFigures, PagerFigures, PagingSpace, Times, times};
+use farpage_text::size::{human, human_count};
 use serde::Serialize;
 
 /// How the host kernel and what it shares do.

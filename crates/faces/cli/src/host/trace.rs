@@ -10,8 +10,8 @@ use farpage_services::Message;
 
 use super::WhichHost;
 use super::figures::time;
-use farpage_text::size::human;
 use crate::symbols::Symbols;
+use farpage_text::size::human;
 
 /// Between two questions whether there is something new.
 const EVERY: Duration = Duration::from_millis(100);

@@ -15,8 +15,8 @@ use farpage_services::{Host, PagerListed, default_socket};
 use farpage_sys::{process, signal};
 use rustix::process::{Pid, Signal, kill_process};
 
-use farpage_text::columns::{Side, columns};
 use crate::signals;
+use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
 
 /// HUP, INT and TERM end it, and the program before.

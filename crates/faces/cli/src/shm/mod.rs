@@ -26,10 +26,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::join::JoinArgs;
 use crate::signals;
-use farpage_text::size::{counted, human};
 use crate::spill_set::SpillSet;
 use crate::when_full::WhenFull;
 pub use cost::Cost;
+use farpage_text::size::{counted, human};
 use objects::Kept;
 
 /// Where the names are.

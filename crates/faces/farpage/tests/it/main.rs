@@ -11,7 +11,7 @@ mod open;
 mod parts;
 mod registrations;
 mod store;
-#[path = "../../../../pagers/remote/tests/it/support/mod.rs"]
+#[path = "../../../../pagers/source/tests/it/remote/support/mod.rs"]
 #[allow(dead_code, reason = "its other half is for tests of crate remote")]
 mod support;
 mod transfers;

@@ -157,7 +157,7 @@ impl Mutex {
         // Another thread of this process that takes it says so only after that.
         let thread = stands.load(THREAD)?;
         let held = Cell::from_word(stands.load(STATE)?).held;
-        Ok(held == Held::By(own) && thread == process::thread_id().into())
+        Ok(held == Held::By(own) && thread == u64::from(process::thread_id()))
     }
 
     fn must_be_own(&self) -> Result<(), SyncError> {

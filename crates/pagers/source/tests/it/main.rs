@@ -7,4 +7,6 @@ mod gzip;
 mod made;
 mod packed;
 mod pager;
+#[cfg(feature = "remote")]
+mod remote;
 mod zstd;

@@ -2,14 +2,14 @@
 
 use std::time::SystemTime;
 
-use farpage_source::SourceError;
+use crate::SourceError;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED};
 use http::header::{HeaderMap, HeaderName, IF_MATCH, IF_UNMODIFIED_SINCE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use object_store::PutResult;
 
-use crate::client::BodyFailure;
-use crate::headers::{self, ContentRange, EntityTag};
+use crate::remote::client::BodyFailure;
+use crate::remote::headers::{self, ContentRange, EntityTag};
 
 const GENERATION: HeaderName = HeaderName::from_static("x-goog-generation");
 

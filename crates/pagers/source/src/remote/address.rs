@@ -1,8 +1,8 @@
 //! Addresses, and what of them may be shown.
 
+use crate::SourceError;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use farpage_source::SourceError;
 use http::HeaderValue;
 use url::Url;
 

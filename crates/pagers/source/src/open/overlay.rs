@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use farpage_source::{Reach, Source, SourceError};
+use crate::{Reach, Source, SourceError};
 
 const PAGE: u64 = 4096;
 /// Each is an open file. When a fork or a flush would make more, they become one.
@@ -74,19 +74,20 @@ impl Layer {
 
 /// A source and what was written on top of it, as it was at one time.
 #[derive(Clone)]
-pub(crate) struct Layered {
+pub struct Layered {
     inner: Arc<dyn Source>,
     /// The newest last.
     layers: Vec<Arc<Layer>>,
 }
 
 impl Layered {
-    pub(crate) fn inner(&self) -> &Arc<dyn Source> {
+    /// What it lies on.
+    pub fn inner(&self) -> &Arc<dyn Source> {
         &self.inner
     }
 
     /// The same on top of what `to` makes of its source.
-    pub(crate) fn moved(self, to: impl FnOnce(&Arc<dyn Source>) -> Arc<dyn Source>) -> Self {
+    pub fn moved(self, to: impl FnOnce(&Arc<dyn Source>) -> Arc<dyn Source>) -> Self {
         Self {
             inner: to(&self.inner),
             layers: self.layers,
@@ -94,7 +95,7 @@ impl Layered {
     }
 
     /// True when something was written.
-    pub(crate) fn is_written(&self) -> bool {
+    pub fn is_written(&self) -> bool {
         self.layers.iter().any(|layer| layer.is_used())
     }
 
@@ -116,7 +117,11 @@ impl Layered {
         self.missing(offset, bytes).is_none() || self.inner.is_at_hand(offset, bytes)
     }
 
-    pub(crate) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+    /// Fills `buffer` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    /// As [`Source::read_at`].
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
         let end = offset + buffer.len() as u64;
         // Far away a request costs more than the bytes between that are read in vain.
         let far = self.inner.reach() == Reach::Far;
@@ -158,7 +163,7 @@ impl Layered {
 }
 
 /// A source, and on top of it what was written, which the source does not see.
-pub(crate) struct Overlay {
+pub struct Overlay {
     name: String,
     size: u64,
     reach: Reach,
@@ -167,13 +172,17 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
-    pub(crate) fn new(inner: Arc<dyn Source>) -> Result<Self, SourceError> {
+    /// Nothing was written yet on top of `inner`.
+    ///
+    /// # Errors
+    /// When there is no room for a file.
+    pub fn new(inner: Arc<dyn Source>) -> Result<Self, SourceError> {
         let layers = Vec::new();
         Self::over(Layered { inner, layers })
     }
 
     /// Over what does not change any more.
-    pub(crate) fn over(mut frozen: Layered) -> Result<Self, SourceError> {
+    pub fn over(mut frozen: Layered) -> Result<Self, SourceError> {
         let inner = &*frozen.inner;
         frozen.layers.push(Layer::new(inner)?);
         Ok(Self {
@@ -185,7 +194,7 @@ impl Overlay {
     }
 
     /// As it is now; its newest layer goes on changing.
-    pub(crate) fn now(&self) -> Layered {
+    pub fn now(&self) -> Layered {
         self.reading().clone()
     }
 
@@ -195,7 +204,7 @@ impl Overlay {
 
     /// What was written so far, which does not change any more: what is written from now on is in
     /// a layer that is left out.
-    pub(crate) fn freeze(&self) -> Result<Layered, SourceError> {
+    pub fn freeze(&self) -> Result<Layered, SourceError> {
         let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
         if now.layers.last().is_some_and(|layer| layer.is_used()) {
             let top = Layer::new(&*now.inner)?;
@@ -210,7 +219,7 @@ impl Overlay {
     }
 
     /// `inner` has all that is in `frozen`.
-    pub(crate) fn settle(&self, frozen: &Layered, inner: Arc<dyn Source>) {
+    pub fn settle(&self, frozen: &Layered, inner: Arc<dyn Source>) {
         let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
         now.inner = inner;
         // A fork may have made one of them and newer ones. It has what `inner` has, or newer.

@@ -23,7 +23,7 @@ mod upload;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farpage_source::{Retry, Source, SourceError};
+use crate::{Retry, Source, SourceError};
 
 pub use http_source::HttpSource;
 pub use object_source::ObjectSource;
@@ -75,7 +75,7 @@ fn is_store(scheme: &str) -> bool {
 /// Opens what `url` names: `http://` and `https://`, `s3://`, `gs://`, `az://` and `abfs://`.
 ///
 /// ```
-/// use farpage_remote::{Options, open};
+/// use farpage_source::remote::{Options, open};
 /// # let folder = tempfile::tempdir()?;
 /// # std::fs::write(folder.path().join("rows.npy"), [7; 4096])?;
 /// # let speed = farpage_test_server::Speed::default();

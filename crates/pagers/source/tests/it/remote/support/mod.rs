@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use farpage_remote::{ObjectWriter, Options};
+use farpage_source::remote::{ObjectWriter, Options};
 use farpage_source::{Retry, Source, SourceError};
 use farpage_test_machine::until;
 

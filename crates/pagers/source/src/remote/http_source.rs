@@ -2,15 +2,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use farpage_source::{Reach, Source, SourceError};
+use crate::{Reach, Source, SourceError};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, LOCATION, RANGE};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use ureq::Body;
 use url::Url;
 
-use crate::check::{self, Question, Version};
-use crate::client::Client;
-use crate::{Options, address, headers};
+use crate::remote::check::{self, Question, Version};
+use crate::remote::client::Client;
+use crate::remote::{Options, address, headers};
 
 /// A chain of redirections is not longer.
 const REDIRECTIONS_MAX: usize = 10;

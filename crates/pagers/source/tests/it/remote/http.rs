@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use farpage_remote::{HttpSource, Options, open};
+use farpage_source::remote::{HttpSource, Options, open};
 use farpage_source::{Reach, Retry, Source, SourceError};
 use farpage_test_server::{Answer, Server, Speed};
 use tempfile::TempDir;

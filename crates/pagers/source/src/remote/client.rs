@@ -3,15 +3,15 @@
 use std::io::{self, Read};
 use std::time::Duration;
 
-use farpage_source::SourceError;
+use crate::SourceError;
 use farpage_sys::of_process::OfProcess;
 use http::{Request, Response};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, AsSendBody, Body};
 
-use crate::Options;
-use crate::resolver::Remembering;
+use crate::remote::Options;
+use crate::remote::resolver::Remembering;
 
 /// Connections that wait for the next request, to one server and to all.
 const IDLE_PER_HOST: usize = 64;

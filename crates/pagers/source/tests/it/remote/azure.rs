@@ -2,13 +2,13 @@
 
 use std::process::Command;
 
-use farpage_remote::{ObjectSource, ObjectWriter, Options, open};
+use farpage_source::remote::{ObjectSource, ObjectWriter, Options, open};
 use farpage_source::{Source, SourceError};
 use object_store::azure::{AzureAccessKey, AzureAuthorizer, AzureCredential};
 use object_store::client::HttpRequestBody;
 use tempfile::TempDir;
 
-use crate::support::{Process, free_address, pattern, quick, tool, upload};
+use crate::remote::support::{Process, free_address, pattern, quick, tool, upload};
 
 const ACCOUNT: &str = "farpage";
 const KEY: &str = "YS1rZXktdGhhdC1ub2JvZHktc2Vlcw==";

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::vec::Vec;
 
 /// Limits at and above this many bytes mean "none" (cgroup v1 writes 2^63 less a page).
 const NO_LIMIT: u64 = 1 << 60;
@@ -289,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_tightest_limit_counts() {
-        let root = std::env::temp_dir().join(format!("farpage-limits-{}", std::process::id()));
+        let root = std::env::temp_dir().join(std::format!("farpage-limits-{}", std::process::id()));
         let write = |path: &str, text: &str| {
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

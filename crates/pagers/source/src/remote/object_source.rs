@@ -2,16 +2,16 @@
 
 use std::io::Read;
 
-use farpage_source::{Reach, Source, SourceError};
+use crate::{Reach, Source, SourceError};
 use http::Response;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use object_store::{GetOptions, GetRange};
 use ureq::Body;
 
-use crate::check::{self, Question, Version};
-use crate::connector::{self, Refused, Slot};
-use crate::store::Store;
-use crate::{ObjectWriter, Options, headers};
+use crate::remote::check::{self, Question, Version};
+use crate::remote::connector::{self, Refused, Slot};
+use crate::remote::store::Store;
+use crate::remote::{ObjectWriter, Options, headers};
 
 /// No more is read of what a store says of a refusal.
 const REFUSAL_BYTES_MAX: u64 = 64 * 1024;
@@ -171,7 +171,7 @@ pub(crate) fn look(store: &Store) -> Result<Version, SourceError> {
 mod tests {
     use std::time::Duration;
 
-    use farpage_source::Retry;
+    use crate::Retry;
 
     use super::*;
 

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use crate::SourceError;
 use async_trait::async_trait;
 use bytes::Bytes;
-use farpage_source::SourceError;
 use http::header::{HeaderName, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use object_store::ClientOptions;
@@ -15,9 +15,9 @@ use object_store::client::{
 };
 use ureq::Body;
 
-use crate::check;
-use crate::client::{Client, Failure};
-use crate::{headers, settings};
+use crate::remote::check;
+use crate::remote::client::{Client, Failure};
+use crate::remote::{headers, settings};
 
 /// An answer to a control request is not longer.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;

@@ -1,4 +1,9 @@
-//! From an address to a source.
+//! From an address to a source: [`open_source`].
+
+mod error;
+mod overlay;
+mod places;
+mod staged;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -6,13 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use farpage_source::{
-    Cache, Compression, FileSource, OnFailure, OpenMode, Patient, Reach, Retry, Source, decompress,
-    is_compressed,
+use crate::{
+    Cache, Compression, FileSource, OnFailure, OpenMode, Patient, Reach, Retry, Source, Trace,
+    decompress, is_compressed,
 };
 
-use crate::staged::Staged;
-use crate::{Error, Places, Trace};
+pub use error::OpenSourceError;
+pub use overlay::{Layered, Overlay};
+pub use places::{Place, Places};
+pub use staged::Staged;
 
 /// One request may take so long, however short the deadline is.
 const ONE_TRY_LEAST: Duration = Duration::from_secs(1);
@@ -58,10 +65,10 @@ pub enum Mode {
     Read,
     /// Reading and writing, of a local file or an object in a store.
     ///
-    /// An object is replaced as a whole, by [`crate::Memory::flush`] and when it is closed: until
+    /// An object is replaced as a whole, by a flush and when it is closed: until
     /// then what was written lies in memory and in an unnamed file, and others see the old object.
     /// What was not written is read from the old one and sent again. Somebody else's change in the
-    /// meantime is [`farpage_source::SourceError::Changed`], and is not overwritten.
+    /// meantime is [`crate::SourceError::Changed`], and is not overwritten.
     Write,
     /// As [`Mode::Write`], of something new. What a file of that name held is lost; an object must
     /// not exist, is zeros, and is there after the first flush.
@@ -77,10 +84,10 @@ pub struct OpenOptions {
     /// For what.
     pub mode: Mode,
     /// Bytes, of what is made ([`Mode::Create`]) or a file that grows ([`Mode::Write`]). What is to
-    /// be read of a file says its [`crate::Place`].
+    /// be read of a file says its [`Place`].
     pub size: Option<u64>,
     /// Bytes of it that are resident at most. `None`: it shares the default budget
-    /// ([`crate::set_default_ram`]).
+    /// of the process.
     pub ram: Option<u64>,
     /// Where to keep what is fetched from far away.
     pub cache: Option<Cache>,
@@ -109,18 +116,18 @@ impl OpenOptions {
 /// to an object in a store is there after [`Source::sync`].
 ///
 /// # Errors
-/// [`Error::Source`]; [`Error::Argument`] when something is to be written that is neither a local
+/// [`OpenSourceError::Source`]; [`OpenSourceError::Argument`] when something is to be written that is neither a local
 /// file nor an object in a store, for a part that does not lie inside, and where parts would have
 /// to be made or to grow.
 pub fn open_source(
     places: impl Into<Places>,
     options: &OpenOptions,
-) -> Result<Arc<dyn Source>, Error> {
+) -> Result<Arc<dyn Source>, OpenSourceError> {
     places.into().open(options).map(Opened::into_source)
 }
 
 /// What was opened.
-pub(crate) enum Opened {
+pub enum Opened {
     /// Local files as they are.
     File(Arc<dyn Source>),
     /// An object in a store, open for writing.
@@ -130,14 +137,16 @@ pub(crate) enum Opened {
 }
 
 impl Opened {
-    pub(crate) fn into_source(self) -> Arc<dyn Source> {
+    /// Whatever it is, as a source.
+    pub fn into_source(self) -> Arc<dyn Source> {
         match self {
             Self::File(source) | Self::Other(source) => source,
             Self::Staged(staged) => staged,
         }
     }
 
-    pub(crate) fn source(&self) -> &dyn Source {
+    /// What it is, whatever kind of thing.
+    pub fn source(&self) -> &dyn Source {
         match self {
             Self::File(source) | Self::Other(source) => &**source,
             Self::Staged(staged) => &**staged,
@@ -146,7 +155,7 @@ impl Opened {
 }
 
 /// Opens all there is at one address, and says what kind of thing it is.
-pub(crate) fn open_one(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
+fn open_one(address: &str, options: &OpenOptions) -> Result<Opened, OpenSourceError> {
     let opened = open_there(address, options)?;
     // What is packed is bytes to nobody who writes numbers.
     if options.mode == Mode::Write && options.decompress != Some(false) {
@@ -159,8 +168,8 @@ pub(crate) fn open_one(address: &str, options: &OpenOptions) -> Result<Opened, E
     Ok(opened)
 }
 
-fn only_read(name: &str) -> Error {
-    Error::Argument {
+fn only_read(name: &str) -> OpenSourceError {
+    OpenSourceError::Argument {
         what: "mode",
         why: format!("'{name}' is compressed, and what is compressed is only read"),
         remedy: "open it for reading or for a private copy; or, without decompressing, the bytes \
@@ -168,7 +177,7 @@ fn only_read(name: &str) -> Error {
     }
 }
 
-fn open_there(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
+fn open_there(address: &str, options: &OpenOptions) -> Result<Opened, OpenSourceError> {
     let writes = matches!(options.mode, Mode::Write | Mode::Create);
     let makes = options.mode == Mode::Create && options.decompress.is_none();
     if writes && options.decompress == Some(true) || makes && is_named_compressed(address) {
@@ -188,9 +197,9 @@ fn open_there(address: &str, options: &OpenOptions) -> Result<Opened, Error> {
     })
 }
 
-fn open_staged(url: &str, options: &OpenOptions) -> Result<Opened, Error> {
-    if !farpage_remote::is_object(url)? {
-        return Err(Error::Argument {
+fn open_staged(url: &str, options: &OpenOptions) -> Result<Opened, OpenSourceError> {
+    if !crate::remote::is_object(url)? {
+        return Err(OpenSourceError::Argument {
             what: "mode",
             why: "only local files and objects in stores can be written to in place".into(),
             remedy: "open it for a private copy, or write to a local file and upload that",
@@ -200,7 +209,7 @@ fn open_staged(url: &str, options: &OpenOptions) -> Result<Opened, Error> {
     Ok(Opened::Staged(Arc::new(staged)))
 }
 
-fn open_file(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> {
+fn open_file(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, OpenSourceError> {
     let mode = match options.mode {
         Mode::Read | Mode::Copy => OpenMode::Read,
         Mode::Write => OpenMode::Write,
@@ -209,8 +218,8 @@ fn open_file(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, Erro
     Ok(Arc::new(FileSource::open(path, mode, options.size)?))
 }
 
-fn open_far(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> {
-    let source = farpage_remote::open(url, &remote(options))?;
+fn open_far(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, OpenSourceError> {
+    let source = crate::remote::open(url, &remote(options))?;
     Ok(match &options.cache {
         Some(cache) if source.reach() == Reach::Far => cache.keep(source),
         Some(_) | None => source,
@@ -218,12 +227,12 @@ fn open_far(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>, Error> 
 }
 
 /// How servers are talked to.
-fn remote(options: &OpenOptions) -> farpage_remote::Options {
-    let default = farpage_remote::Options::default();
+fn remote(options: &OpenOptions) -> crate::remote::Options {
+    let default = crate::remote::Options::default();
     // Whoever waits for less long does not wait for one silent server for longer.
     let deadline = options.deadline.map(|deadline| deadline.max(ONE_TRY_LEAST));
     let at_most = |time: Duration| deadline.map_or(time, |deadline| time.min(deadline));
-    farpage_remote::Options {
+    crate::remote::Options {
         headers: options.headers.clone(),
         connect_timeout: at_most(default.connect_timeout),
         silence_timeout: at_most(default.silence_timeout),
@@ -248,7 +257,7 @@ fn decompressed(
     source: Arc<dyn Source>,
     address: &str,
     options: &OpenOptions,
-) -> Result<(Arc<dyn Source>, bool), Error> {
+) -> Result<(Arc<dyn Source>, bool), OpenSourceError> {
     let reads = matches!(options.mode, Mode::Read | Mode::Copy);
     let named = || is_named_compressed(address);
     if !reads || !options.decompress.unwrap_or_else(named) {

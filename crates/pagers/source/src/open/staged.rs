@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use farpage_remote::{ObjectSource, ObjectWriter};
-use farpage_source::{Cache, Reach, Retry, Source, SourceError, within};
+use crate::remote::{ObjectSource, ObjectWriter};
+use crate::{Cache, Reach, Retry, Source, SourceError, within};
 
-use crate::overlay::{Layered, Overlay};
-use crate::{Error, Mode, OpenOptions};
+use super::{Layered, Mode, OpenOptions, OpenSourceError, Overlay};
 
 const PAGE: u64 = 4096;
 
@@ -19,7 +18,7 @@ const PAGE: u64 = 4096;
 ///
 /// Parts that nobody wrote to are fetched and sent as well: `object_store` has no call for the
 /// store's own copying of parts.
-pub(crate) struct Staged {
+pub struct Staged {
     overlay: Arc<Overlay>,
     writer: ObjectWriter,
     /// Where to keep what is fetched.
@@ -34,11 +33,11 @@ pub(crate) struct Staged {
 
 impl Staged {
     /// Opens the object at `url`, or is to make it.
-    pub(crate) fn open(
+    pub fn open(
         url: &str,
-        remote: &farpage_remote::Options,
+        remote: &crate::remote::Options,
         options: &OpenOptions,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OpenSourceError> {
         let (inner, writer): (Arc<dyn Source>, _) = match options.mode {
             Mode::Create => {
                 let writer = ObjectWriter::create(url, remote)?;
@@ -62,7 +61,7 @@ impl Staged {
     }
 
     /// What was written and not sent yet.
-    pub(crate) fn overlay(&self) -> &Arc<Overlay> {
+    pub fn overlay(&self) -> &Arc<Overlay> {
         &self.overlay
     }
 
@@ -92,7 +91,7 @@ fn keep(cache: Option<&Cache>, source: ObjectSource) -> Arc<dyn Source> {
 /// What stands for an object that is to be made.
 fn missing(
     url: &str,
-    remote: &farpage_remote::Options,
+    remote: &crate::remote::Options,
     name: &str,
     size: Option<u64>,
 ) -> Result<Arc<dyn Source>, SourceError> {

@@ -4,19 +4,19 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::SourceError;
 use bytes::Bytes;
-use farpage_source::SourceError;
 use farpage_sys::pthread;
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderName, HeaderValue};
 use object_store::multipart::PartId;
 use object_store::{MultipartId, PutMode, PutOptions, PutPayload, PutResult, UpdateVersion};
 
-use crate::Options;
-use crate::check::Version;
-use crate::connector::{self, NoAnswer};
-use crate::object_source::{self, ObjectSource, look};
-use crate::store::Store;
+use crate::remote::Options;
+use crate::remote::check::Version;
+use crate::remote::connector::{self, NoAnswer};
+use crate::remote::object_source::{self, ObjectSource, look};
+use crate::remote::store::Store;
 
 /// A smaller object goes in one request; a larger one in parts of at least so many bytes.
 const PART_BYTES: u64 = 8 << 20;

@@ -4,14 +4,14 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use farpage_remote::{ObjectSource, ObjectWriter, Options, open};
+use farpage_source::remote::{ObjectSource, ObjectWriter, Options, open};
 use farpage_source::{Reach, Source, SourceError};
 use farpage_test_server::{Answer, Server, Speed};
 use tempfile::TempDir;
 
-use crate::support::gateway::{KEY, SECRET, gateway, settings};
-use crate::support::proxy::{Fault, Proxy};
-use crate::support::{pattern, quick, upload};
+use crate::remote::support::gateway::{KEY, SECRET, gateway, settings};
+use crate::remote::support::proxy::{Fault, Proxy};
+use crate::remote::support::{pattern, quick, upload};
 
 const MIB: usize = 1 << 20;
 

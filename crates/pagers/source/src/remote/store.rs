@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::{env, fs};
 
-use farpage_source::SourceError;
+use crate::SourceError;
 use http::{HeaderName, HeaderValue};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
@@ -13,9 +13,9 @@ use object_store::path::Path;
 use object_store::{ObjectStore, RetryConfig};
 use url::Url;
 
-use crate::client::Client;
-use crate::connector::Connector;
-use crate::{Options, address, profile, settings as names};
+use crate::remote::client::Client;
+use crate::remote::connector::Connector;
+use crate::remote::{Options, address, profile, settings as names};
 
 /// An object in a store.
 pub(crate) struct Store {

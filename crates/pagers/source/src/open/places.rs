@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use farpage_source::{Concat, Slice, Source, SourceError};
+use crate::{Concat, Slice, Source, SourceError};
 use farpage_sys::pthread;
 
-use crate::open::{Opened, open_one};
-use crate::{Address, Error, Mode, OpenOptions};
+use super::{Address, Mode, OpenOptions, OpenSourceError, Opened, open_one};
 
 /// Addresses that are opened at a time, where opening waits for a server.
 const AT_A_TIME: usize = 16;
@@ -20,7 +19,7 @@ pub struct Place {
     pub address: String,
     /// The first byte, of what is decompressed there. `None`: the first there is.
     pub offset: Option<u64>,
-    /// Number of bytes. `None`: all from there on; with an offset, and [`crate::raw`] of a fixed
+    /// Number of bytes. `None`: all from there on; with an offset, and an array of a fixed
     /// shape, what that takes.
     pub size: Option<u64>,
 }
@@ -28,7 +27,7 @@ pub struct Place {
 /// What is opened: the bytes of a place, or those of several, one after another.
 ///
 /// ```
-/// use farpage::{Place, Places};
+/// use farpage_source::open::{Place, Places};
 ///
 /// let one = Places::from("https://host/x.npy");
 /// let two = Places(vec![
@@ -70,7 +69,7 @@ impl Place {
 
 impl Places {
     /// All there is at one address, which may be made and may grow.
-    pub(crate) fn as_whole(&self) -> Option<&str> {
+    pub fn as_whole(&self) -> Option<&str> {
         match self.0.as_slice() {
             [place] if place.is_whole() => Some(&place.address),
             _ => None,
@@ -78,7 +77,7 @@ impl Places {
     }
 
     /// The same from everywhere: paths from the root on.
-    pub(crate) fn absolute(&self) -> Self {
+    pub fn absolute(&self) -> Self {
         let absolute = |place: &Place| Place {
             address: match Address::parse(&place.address) {
                 Address::Path(path) => std::path::absolute(&path)
@@ -93,7 +92,7 @@ impl Places {
     }
 
     /// Opens all of them, and makes one source of what is meant of each.
-    pub(crate) fn open(&self, options: &OpenOptions) -> Result<Opened, Error> {
+    pub fn open(&self, options: &OpenOptions) -> Result<Opened, OpenSourceError> {
         if let Some(address) = self.as_whole() {
             let could_make = options.mode == Mode::Write;
             return open_one(address, options).map_err(|error| match could_make {
@@ -119,7 +118,7 @@ impl Places {
             _ => Arc::new(Concat::new(parts)?),
         };
         if let Some(size) = options.size.filter(|size| *size > source.size()) {
-            return Err(Error::Argument {
+            return Err(OpenSourceError::Argument {
                 what: "size",
                 why: format!(
                     "'{}' has {} bytes, not {size}, and parts do not grow",
@@ -136,10 +135,10 @@ impl Places {
     }
 
     /// What cannot be done with parts.
-    fn refuse(&self, mode: Mode) -> Result<(), Error> {
+    fn refuse(&self, mode: Mode) -> Result<(), OpenSourceError> {
         let refused = |what, why: &str, remedy| {
             let why = why.into();
-            Err(Error::Argument { what, why, remedy })
+            Err(OpenSourceError::Argument { what, why, remedy })
         };
         if self.0.is_empty() {
             return refused("parts", "there are none", "name at least one");
@@ -157,13 +156,13 @@ impl Places {
 
     /// That all can be written to in parts, and no byte is in two pages, of which one would be
     /// written over the other.
-    fn check_writing(&self) -> Result<(), Error> {
+    fn check_writing(&self) -> Result<(), OpenSourceError> {
         let mut files: HashMap<(u64, u64), Vec<(u64, u64)>> = HashMap::new();
         for place in &self.0 {
             let path = match Address::parse(&place.address) {
                 Address::Path(path) => path,
-                Address::Url(url) if farpage_remote::is_object(&url)? => {
-                    return Err(Error::Argument {
+                Address::Url(url) if crate::remote::is_object(&url)? => {
+                    return Err(OpenSourceError::Argument {
                         what: "mode",
                         why: "objects in stores are replaced as a whole, and not in parts".into(),
                         remedy: "open each by itself, or all for a private copy",
@@ -181,7 +180,7 @@ impl Places {
             let end = start.saturating_add(place.size.unwrap_or(u64::MAX));
             let ranges = files.entry(file).or_default();
             if ranges.iter().any(|other| other.0 < end && start < other.1) {
-                return Err(Error::Argument {
+                return Err(OpenSourceError::Argument {
                     what: "parts",
                     why: format!("two have the same bytes of '{}'", place.address),
                     remedy: "write to each byte in one place: leave one out, or open for reading",
@@ -195,7 +194,7 @@ impl Places {
 
 impl Place {
     /// What is meant of the source that is there.
-    fn cut(&self, source: Arc<dyn Source>) -> Result<Arc<dyn Source>, Error> {
+    fn cut(&self, source: Arc<dyn Source>) -> Result<Arc<dyn Source>, OpenSourceError> {
         if self.is_whole() {
             return Ok(source);
         }
@@ -210,13 +209,13 @@ impl Place {
         }
     }
 
-    fn outside(&self, source: &dyn Source, start: u64) -> Error {
+    fn outside(&self, source: &dyn Source, start: u64) -> OpenSourceError {
         let (name, bytes) = (source.name(), source.size());
         let what = match self.size {
             Some(size) => format!("bytes {start} to {} are", start.saturating_add(size)),
             None => format!("byte {start} is"),
         };
-        Error::Argument {
+        OpenSourceError::Argument {
             what: "range",
             why: format!("{what} not inside '{name}', which has {bytes}"),
             remedy: match source.is_writable() {
@@ -230,9 +229,9 @@ impl Place {
 }
 
 /// What is missing, and could be made.
-fn or_make(error: Error) -> Error {
+fn or_make(error: OpenSourceError) -> OpenSourceError {
     match error {
-        Error::Source(SourceError::NotFound { name, cause, .. }) => {
+        OpenSourceError::Source(SourceError::NotFound { name, cause, .. }) => {
             let remedy = "check the name, or have it made: mode 'w+'";
             let error = SourceError::NotFound {
                 name,
@@ -246,7 +245,7 @@ fn or_make(error: Error) -> Error {
 }
 
 /// Opens what is there at the same time.
-fn open_at_once(places: &[Place], options: &OpenOptions) -> Result<Vec<Opened>, Error> {
+fn open_at_once(places: &[Place], options: &OpenOptions) -> Result<Vec<Opened>, OpenSourceError> {
     let threads = places.iter().map(|place| {
         let waits = matches!(Address::parse(&place.address), Address::Url(_));
         let (address, options) = (place.address.clone(), options.clone());

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use farpage_remote::{HttpSource, open};
+use farpage_source::remote::{HttpSource, open};
 use farpage_source::{Source, SourceError};
 use tempfile::TempDir;
 
-use crate::support::{Process, free_address, pattern, quick};
+use crate::remote::support::{Process, free_address, pattern, quick};
 
 const SIZE: usize = 3_000_000;
 
@@ -171,7 +171,7 @@ fn a_certificate_is_believed_when_its_authority_is_and_not_otherwise() {
     assert!(error.to_string().contains("SSL_CERT_FILE"), "{error}");
     let mut child = Command::new(std::env::current_exe().unwrap());
     child
-        .args(["--exact", &format!("nginx::{NAME}")])
+        .args(["--exact", &format!("remote::nginx::{NAME}")])
         .env("FARPAGE_TEST_CHILD", &url)
         .env("SSL_CERT_FILE", nginx.folder.path().join("certificate.pem"));
     let output = child.output().unwrap();

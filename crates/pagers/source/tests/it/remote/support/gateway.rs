@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use farpage_remote::{ObjectSource, ObjectWriter, Options, open};
+use farpage_source::remote::{ObjectSource, ObjectWriter, Options, open};
 use tempfile::TempDir;
 
 use super::{Process, free_address, quick, tool, upload};
