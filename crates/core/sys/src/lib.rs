@@ -70,6 +70,8 @@ pub mod time;
 pub mod uffd;
 #[cfg(feature = "std")]
 pub mod untouched;
+#[cfg(feature = "std")]
+pub mod userfaultfd;
 pub mod view;
 
 pub use crc32c::crc32c;

@@ -51,6 +51,14 @@ pub fn set(resource: Resource, limit: Limit) -> Result<()> {
     unsafe { syscall!(g::__NR_prlimit64, 0, resource as u32, from, 0) }.map(drop)
 }
 
+/// Lets this process have as many descriptors as it can. Where that is too few, the call that needs one says so.
+pub fn raise_descriptors() {
+    if let Ok(limit) = get(Resource::Descriptors) {
+        let now = limit.most;
+        let _ = set(Resource::Descriptors, Limit { now, ..limit });
+    }
+}
+
 /// True when this process may write up to `end` of a file. Who writes further gets SIGXFSZ.
 pub fn allows_files_of(end: u64) -> bool {
     get(Resource::FileSize).is_ok_and(|limit| end <= limit.now)

@@ -22,7 +22,7 @@ use crate::host::trace::TraceArgs;
 use crate::open::OpenArgs;
 use crate::pager::PagerArgs;
 use crate::up::UpArgs;
-use crate::when_full::{WhenFull, when_full};
+use farpage_manager::paging::WhenFull;
 use farpage_text::time::seconds;
 
 /// Runs programs with as much memory as they ask for.
@@ -112,7 +112,7 @@ pub struct MemoryArgs {
     /// Who waits goes on when there is room: files were deleted, a paging file was added (farpage spill
     /// add). All others go on meanwhile. After TIME, such as 90s, 10m or 2h, one process is killed, and
     /// the rest waits anew. [default: wait; without a terminal wait=1h]
-    #[arg(long, value_name = "WHAT", value_parser = when_full)]
+    #[arg(long, value_name = "WHAT", value_parser = WhenFull::parse)]
     pub when_full: Option<WhenFull>,
 }
 

@@ -6,7 +6,7 @@ use farpage_abi::Control;
 use farpage_sys::memory_limit::{MemoryCgroups, Taken};
 use farpage_sys::{futex, pressure};
 
-use crate::options::{RAM_MIN_BYTES, whole_pages};
+use farpage_manager::paging::{RAM_MIN_BYTES, whole_pages};
 
 /// Part of the limit that stays free for what comes between two looks.
 const MARGIN: u64 = 40;

@@ -33,14 +33,6 @@ pub fn first_descriptor(looks_at_files: bool) -> Result<u32> {
     Ok((limit.min(DESCRIPTORS_END) - own) as u32)
 }
 
-/// Lets this process have as many descriptors as it can. Where that is too few it says so when they are needed.
-pub fn raise_descriptors() {
-    if let Ok(limit) = limits::get(Resource::Descriptors) {
-        let now = limit.most;
-        let _ = limits::set(Resource::Descriptors, Limit { now, ..limit });
-    }
-}
-
 /// Lets files of this process be as long as they must. Returns the limit on the program's.
 ///
 /// # Errors

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use crate::args::{FileArgs, MemoryArgs, RunArgs};
-use crate::options::{Memory, RAM_MIN_BYTES, RunOptions, THRESHOLD_BYTES, whole_pages};
-use crate::when_full::WhenFull;
-use crate::{maps, program, spill_file};
+use crate::options::{RunOptions, THRESHOLD_BYTES};
+use crate::{maps, program};
+use farpage_manager::paging::{self, PagingConfig, RAM_MIN_BYTES, WhenFull, whole_pages};
 use farpage_sys::memory_limit::MemoryLimit;
 use farpage_text::size::{Size, human};
 
@@ -56,12 +56,12 @@ pub const COMPRESSED_OF_HOST: Size = Size::Percent(25.0);
 ///
 /// # Errors
 /// As [`options`].
-pub fn memory(args: &MemoryArgs, limit: &MemoryLimit, compressed: Size) -> Result<Memory> {
+pub fn memory(args: &MemoryArgs, limit: &MemoryLimit, compressed: Size) -> Result<PagingConfig> {
     let ram_bytes = ram(args, limit)?;
     let compressed_max_bytes = compressed_max(args, ram_bytes, compressed)?;
     let follows_cgroup = args.ram.is_none() && limit.cgroup.is_some();
     let (spill_dirs, spill_limit_bytes) = files(&args.files)?;
-    Ok(Memory {
+    Ok(PagingConfig {
         ram_bytes,
         follows_cgroup,
         compressed_max_bytes,
@@ -75,14 +75,18 @@ pub fn memory(args: &MemoryArgs, limit: &MemoryLimit, compressed: Size) -> Resul
 ///
 /// # Errors
 /// As [`options`].
-pub fn paging(compressed: Option<&str>, args: &FileArgs, limit: &MemoryLimit) -> Result<Memory> {
+pub fn paging(
+    compressed: Option<&str>,
+    args: &FileArgs,
+    limit: &MemoryLimit,
+) -> Result<PagingConfig> {
     let size = match compressed {
         Some(text) => Size::parse("--compressed", text)?,
         None => Size::Percent(20.0),
     };
     let bytes = whole_pages(size.of(limit.bytes()));
     let (spill_dirs, spill_limit_bytes) = files(args)?;
-    Ok(Memory {
+    Ok(PagingConfig {
         ram_bytes: bytes,
         follows_cgroup: false,
         compressed_max_bytes: bytes,
@@ -96,11 +100,11 @@ pub fn paging(compressed: Option<&str>, args: &FileArgs, limit: &MemoryLimit) ->
 /// The folders of the paging files, and the most that these may take together.
 fn files(args: &FileArgs) -> Result<(Vec<PathBuf>, Option<u64>)> {
     let spill_dirs = if args.spill.is_empty() {
-        vec![spill_file::default_dir()]
+        vec![paging::default_dir()]
     } else {
         args.spill.clone()
     };
-    spill_file::check_count(spill_dirs.len())?;
+    paging::check_count(spill_dirs.len())?;
     let limit = spill_limit(args, spill_dirs.len())?;
     Ok((absolute_dirs(spill_dirs), limit))
 }

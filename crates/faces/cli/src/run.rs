@@ -20,12 +20,12 @@ use crate::live::Live;
 use crate::maps::{self, Maps};
 use crate::options::{Casualty, Prepared, RunOptions};
 use crate::sampler::{SERIES_STEP_NS, Sampler};
-use crate::spill_set::SpillSet;
 use crate::stats::{self, CasualtyJson, Exit, SeriesJson, Settings, Stats, Trace};
 use crate::summary::{self, Outcome};
-use crate::userfaultfd::tier_name;
-use crate::{limits, nested, prepare, shm, signals, when_full};
+use crate::{limits, nested, prepare, shm, signals};
+use farpage_manager::paging::{SpillSet, Watched};
 use farpage_sys::memory_limit::MemoryLimit;
+use farpage_sys::userfaultfd::tier_name;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Exit status when the program was killed because paging space was full.
@@ -146,7 +146,7 @@ fn fill(control: &Control, options: &RunOptions) -> Result<()> {
 struct Watch<'a> {
     prepared: &'a Prepared,
     spill: &'a SpillSet,
-    full: when_full::Watched,
+    full: Watched,
     started: Instant,
     sampler: Sampler,
     heat: Option<HeatMap>,
@@ -164,7 +164,7 @@ impl<'a> Watch<'a> {
         Self {
             prepared,
             spill,
-            full: when_full::Watched::default(),
+            full: Watched::default(),
             started: Instant::now(),
             sampler: Sampler::new(prepared.control, options.trace),
             heat: options.trace.then(HeatMap::new),

@@ -9,7 +9,7 @@ use farpage_abi::{SEGMENT_BYTES, SEGMENTS_MAX};
 use crate::args::{SpillArgs, SpillCommand, WhichRun};
 use crate::control_socket::{self, Reply, Request};
 use crate::prepare::absolute;
-use crate::spill_set::Listed;
+use farpage_manager::paging::Listed;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
 

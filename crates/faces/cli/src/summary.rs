@@ -183,19 +183,20 @@ fn cause(cause: Death, options: &RunOptions, dirs: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Memory, THRESHOLD_BYTES};
+    use crate::options::THRESHOLD_BYTES;
     use farpage_abi::Control;
+    use farpage_manager::paging::{PagingConfig, WhenFull};
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn options() -> RunOptions {
         RunOptions {
-            memory: Memory {
+            memory: PagingConfig {
                 ram_bytes: 1 << 30,
                 follows_cgroup: false,
                 compressed_max_bytes: 1 << 28,
                 spill_dirs: vec!["/var/tmp".into(), "/mnt/fast".into()],
                 spill_limit_bytes: Some(4 << 30),
-                when_full: crate::when_full::WhenFull::Kill,
+                when_full: WhenFull::Kill,
             },
             threshold_bytes: THRESHOLD_BYTES,
             machine_bytes: None,

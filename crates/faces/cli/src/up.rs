@@ -25,8 +25,8 @@ use crate::cluster::join::JoinArgs;
 use crate::cluster::joined::join;
 use crate::host::locks::LockingArgs;
 use crate::host::web::{self, WebArgs};
-use crate::paging::Paging;
 use crate::{prepare, shm, signals};
+use farpage_manager::paging::Paging;
 use farpage_text::size::{Size, counted, human};
 
 /// HUP, INT, QUIT and TERM end it.

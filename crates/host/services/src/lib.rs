@@ -29,9 +29,7 @@ pub mod sync;
 pub use client::{Created, Error, Hold, Host, Offered, Shared, Wire, check_owner};
 pub use farpage_abi::Access;
 pub use farpage_host::Times;
-pub use figures::{
-    Figures, Message, ObjectFigures, PagerFigures, PagingFile, PagingProcess, PagingSpace, times,
-};
+pub use figures::{Figures, Message, ObjectFigures, PagerFigures, times};
 pub use heap::HeapError;
 pub use here::Here;
 pub use interface::{Listed, PagerListed, Refusal, Status};

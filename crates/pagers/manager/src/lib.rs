@@ -13,6 +13,7 @@ mod exchange;
 mod keeper;
 mod member;
 mod outside;
+pub mod paging;
 mod serve;
 mod space;
 mod wire;

@@ -9,7 +9,7 @@ use farpage_sys::uffd::features as bits;
 use farpage_sys::{Errno, probe};
 
 use super::{Check, State};
-use crate::userfaultfd::{Device, Userfaultfd};
+use farpage_sys::userfaultfd::{DeviceFile, Userfaultfd};
 
 const USERFAULTFD: &str = "userfaultfd";
 const KERNEL: &str = "kernel";
@@ -73,7 +73,7 @@ pub(super) fn userfaultfd(found: &Userfaultfd, caller: &Caller) -> Vec<Check> {
             };
             let text = format!("none: {why}, and nothing can be paged without it");
             let none = check(State::Fail, &text);
-            if found.device == Device::Denied {
+            if found.device == DeviceFile::Denied {
                 better_tier(none, found.device, caller)
             } else {
                 none.improve(
@@ -86,13 +86,13 @@ pub(super) fn userfaultfd(found: &Userfaultfd, caller: &Caller) -> Vec<Check> {
 }
 
 /// Adds the lines that give this user a better tier.
-fn better_tier(check: Check, device: Device, caller: &Caller) -> Check {
+fn better_tier(check: Check, device: DeviceFile, caller: &Caller) -> Check {
     let group = &caller.group;
     match device {
-        Device::Missing if caller.container => check
+        DeviceFile::Missing if caller.container => check
             .improve("docker run --device /dev/userfaultfd ...    # when starting the container"),
-        Device::Missing => check.improve("sudo sysctl vm.unprivileged_userfaultfd=1"),
-        Device::Denied | Device::Usable | Device::Broken => check
+        DeviceFile::Missing => check.improve("sudo sysctl vm.unprivileged_userfaultfd=1"),
+        DeviceFile::Denied | DeviceFile::Usable | DeviceFile::Broken => check
             .improve(format!(
                 "sudo chgrp {group} /dev/userfaultfd && sudo chmod 660 /dev/userfaultfd"
             ))
@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    fn found(tier: Tier, device: Device, features: u64) -> Userfaultfd {
+    fn found(tier: Tier, device: DeviceFile, features: u64) -> Userfaultfd {
         Userfaultfd {
             tier,
             features,
@@ -304,28 +304,28 @@ mod tests {
 
     #[test]
     fn a_lesser_tier_names_the_line_that_gives_a_better_one() {
-        let best = userfaultfd(&found(Tier::Device, Device::Usable, 0), &here());
+        let best = userfaultfd(&found(Tier::Device, DeviceFile::Usable, 0), &here());
         assert_eq!(best[0].state, State::Ok);
-        let denied = userfaultfd(&found(Tier::UserModeOnly, Device::Denied, 0), &here());
+        let denied = userfaultfd(&found(Tier::UserModeOnly, DeviceFile::Denied, 0), &here());
         assert_eq!(denied[0].state, State::Warn);
         assert!(denied[0].improve[0].starts_with("sudo chgrp users /dev/userfaultfd"));
-        let old = userfaultfd(&found(Tier::UserModeOnly, Device::Missing, 0), &here());
+        let old = userfaultfd(&found(Tier::UserModeOnly, DeviceFile::Missing, 0), &here());
         assert_eq!(
             old[0].improve,
             ["sudo sysctl vm.unprivileged_userfaultfd=1"]
         );
-        let none = userfaultfd(&found(Tier::None, Device::Missing, 0), &here());
+        let none = userfaultfd(&found(Tier::None, DeviceFile::Missing, 0), &here());
         assert_eq!(none[0].state, State::Fail);
-        assert!(features(&found(Tier::None, Device::Missing, 0)).is_empty());
+        assert!(features(&found(Tier::None, DeviceFile::Missing, 0)).is_empty());
     }
 
     #[test]
     fn features_are_asked_for_and_not_assumed() {
-        let old = features(&found(Tier::Syscall, Device::Missing, 0));
+        let old = features(&found(Tier::Syscall, DeviceFile::Missing, 0));
         assert_eq!(state(&old, "write protection"), State::Fail);
         assert_eq!(state(&old, "moving pages"), State::Warn);
         assert_eq!(state(&old, "async protection"), State::Info);
-        let new = features(&found(Tier::Syscall, Device::Missing, u64::MAX));
+        let new = features(&found(Tier::Syscall, DeviceFile::Missing, u64::MAX));
         assert!(new.iter().all(|check| check.state == State::Ok));
     }
 

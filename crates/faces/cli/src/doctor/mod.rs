@@ -12,9 +12,10 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
-use crate::userfaultfd::{self, tier_name};
-use crate::{run, spill_file};
+use crate::run;
+use farpage_manager::paging;
 use farpage_sys::memory_limit::MemoryLimit;
+use farpage_sys::userfaultfd::{self, tier_name};
 
 /// How one thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -84,7 +85,7 @@ struct Report {
 pub fn main(args: &DoctorArgs) -> Result<bool> {
     let found = userfaultfd::probe();
     let dirs: Vec<PathBuf> = if args.spill.is_empty() {
-        vec![spill_file::default_dir()]
+        vec![paging::default_dir()]
     } else {
         args.spill.clone()
     };

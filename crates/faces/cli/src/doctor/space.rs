@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{fstatfs, fstatvfs};
 
 use super::{Check, State};
-use crate::spill_file::{self, Opened};
+use farpage_manager::paging::{self, Opened};
 use farpage_text::size::human;
 
 const SPACE: &str = "paging space";
@@ -20,7 +20,7 @@ struct Block([u8; 4096]);
 /// Makes a paging file in `dir`, writes to it and reads it back.
 pub(super) fn check(dir: &Path) -> Check {
     let name = dir.display().to_string();
-    let opened = match spill_file::open_in(dir) {
+    let opened = match paging::open_in(dir) {
         Ok(opened) => opened,
         Err(error) => {
             return Check::new(SPACE, &name, State::Fail, format!("{error:#}"))

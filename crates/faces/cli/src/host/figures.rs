@@ -10,7 +10,7 @@ use super::WhichHost;
 use super::hosts::{self, ClusterReading};
 use super::list::{in_memory, mapped_by, name};
 use super::reading::{Faults, Reading, Row};
-use crate::spill_set::trouble;
+use farpage_manager::paging::trouble;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::{human, human_count, human_time};
 

@@ -2,7 +2,8 @@
 //! metrics show.
 
 use super::hosts::ClusterReading;
-use farpage_services::{Figures, ObjectFigures, PagerFigures, PagingSpace, Times, times};
+use farpage_manager::paging::PagingSpace;
+use farpage_services::{Figures, ObjectFigures, PagerFigures, Times, times};
 use farpage_text::size::{human, human_count};
 use serde::Serialize;
 
@@ -266,7 +267,7 @@ pub mod tests {
             paging_space: Some(PagingSpace {
                 compressed_bytes: 100 << 20,
                 compressed_max_bytes: 256 << 20,
-                files: vec![farpage_services::PagingFile {
+                files: vec![farpage_manager::paging::PagingFile {
                     folder: "/var/tmp".into(),
                     used_bytes: 2 << 30,
                     limit_bytes: Some(4 << 30),

@@ -144,7 +144,7 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
     let pid = Pid::from_raw(pid as i32).context("the program has no process id")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?;
     // Watching thousands of tasks takes one each. The program keeps the limit that it was given.
-    limits::raise_descriptors();
+    farpage_sys::limits::raise_descriptors();
     Ok(Running { pid, pidfd, tasks })
 }
 

@@ -9,8 +9,9 @@ use farpage_sys::limits::{self, Resource};
 use farpage_test_machine::until;
 
 use super::{Running, start};
-use crate::options::{Memory, Prepared, RunOptions, THRESHOLD_BYTES};
-use crate::userfaultfd;
+use crate::options::{Prepared, RunOptions, THRESHOLD_BYTES};
+use farpage_manager::paging::{PagingConfig, WhenFull};
+use farpage_sys::userfaultfd;
 
 fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
     let (control_fd, control) = farpage_sys::control::create().unwrap();
@@ -25,13 +26,13 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
     control.tier.store(tier as u32, Ordering::Relaxed);
     let prepared = Prepared {
         options: RunOptions {
-            memory: Memory {
+            memory: PagingConfig {
                 ram_bytes: 256 << 20,
                 follows_cgroup: false,
                 compressed_max_bytes: 0,
                 spill_dirs: Vec::new(),
                 spill_limit_bytes: None,
-                when_full: crate::when_full::WhenFull::Kill,
+                when_full: WhenFull::Kill,
             },
             threshold_bytes: THRESHOLD_BYTES,
             machine_bytes: None,

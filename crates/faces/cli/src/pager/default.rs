@@ -8,16 +8,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use farpage_abi::SEGMENT_BYTES;
+use farpage_manager::paging::{PagingFile, PagingSpace};
 use farpage_manager::{Ended, FileSpace, Offer, Space, Wired};
-use farpage_services::{Host, PagingFile, PagingSpace, default_socket};
+use farpage_services::{Host, default_socket};
 use farpage_sys::memory_limit::MemoryLimit;
 use farpage_sys::signal;
 
 use super::ENDS;
 use crate::args::FileArgs;
-use crate::paging::Paging;
-use crate::spill_set::{named, trouble};
 use crate::{prepare, signals};
+use farpage_manager::paging::Paging;
+use farpage_manager::paging::{named, trouble};
 use farpage_text::size::human;
 
 /// Time between two lines while pages move away.

@@ -26,9 +26,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::join::JoinArgs;
 use crate::signals;
-use crate::spill_set::SpillSet;
-use crate::when_full::WhenFull;
 pub use cost::Cost;
+use farpage_manager::paging::SpillSet;
+use farpage_manager::paging::WhenFull;
 use farpage_text::size::{counted, human};
 use objects::Kept;
 

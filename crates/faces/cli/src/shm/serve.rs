@@ -23,7 +23,7 @@ use super::cluster::{Acted, Names};
 use super::names::Making;
 use super::objects::{self, Kept, lock};
 use super::sysv::Asked;
-use crate::spill_set::SpillSet;
+use farpage_manager::paging::SpillSet;
 
 /// Time between two looks at what nobody may have any more, while there is something.
 const LOOK: Duration = Duration::from_millis(100);

@@ -5,7 +5,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use farpage_services::{PagingSpace, Shared};
+use farpage_manager::paging::PagingSpace;
+use farpage_services::Shared;
 use farpage_test_machine::Started;
 
 use crate::support::up::{Up, farpage, until};

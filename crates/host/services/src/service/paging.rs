@@ -3,12 +3,12 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use farpage_manager::paging::{PagingFile, PagingProcess, PagingSpace};
 use farpage_manager::{About, Manager, Outside};
 use farpage_port::Sender;
 
 use super::{Service, failed, identity};
 use crate::Refusal;
-use crate::figures::{PagingFile, PagingProcess, PagingSpace};
 
 /// Tells of the paging space of this process.
 pub(super) type AboutPagingSpace = Box<dyn Fn() -> PagingSpace + Send>;

@@ -11,9 +11,8 @@ use farpage_abi::{Control, SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SpillFi
 use rustix::fs::{fstat, fstatvfs};
 use serde::{Deserialize, Serialize};
 
-use crate::options::Memory;
-use crate::spill_back::{self, Seen};
-use crate::spill_file;
+use super::give_back::{self, Seen};
+use super::{PagingConfig, file as paging_file};
 
 /// The paging files of one run.
 pub struct SpillSet {
@@ -102,7 +101,7 @@ impl SpillSet {
     ///
     /// # Errors
     /// As for [`SpillSet::add`], and without a thread.
-    pub fn start(control: &'static Control, memory: &Memory) -> Result<Arc<Self>> {
+    pub fn start(control: &'static Control, memory: &PagingConfig) -> Result<Arc<Self>> {
         let spill = Self::new(control);
         for dir in &memory.spill_dirs {
             let added = spill.add_at_start(dir, memory.segments_per_file())?;
@@ -116,7 +115,7 @@ impl SpillSet {
             while let Some(spill) = gives_back.upgrade() {
                 spill.give_back();
                 drop(spill);
-                std::thread::sleep(spill_back::LOOK);
+                std::thread::sleep(give_back::LOOK);
             }
         };
         let thread = std::thread::Builder::new().name("spill".into());
@@ -180,7 +179,7 @@ impl SpillSet {
                 dir.display()
             );
         };
-        let opened = spill_file::open_in(dir)?;
+        let opened = paging_file::open_in(dir)?;
         publish(line, &opened.file, limit_segments);
         entries.push(Entry {
             dir: dir.to_path_buf(),
@@ -188,7 +187,9 @@ impl SpillSet {
             direct: opened.direct,
             seen: Seen::default(),
         });
-        let warning = opened.in_memory.then(|| spill_file::in_memory_warning(dir));
+        let warning = opened
+            .in_memory
+            .then(|| paging_file::in_memory_warning(dir));
         Ok(Added { warning })
     }
 

@@ -1,4 +1,11 @@
-//! Paging space of a process of ours: compressed pages and paging files.
+//! Paging space of a process: compressed pages, and paging files that come and go.
+
+mod config;
+mod figures;
+mod file;
+mod give_back;
+mod set;
+mod when_full;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,12 +13,13 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, Result};
 use farpage_abi::{Control, fds};
 use farpage_default_pager::DefaultPager;
-use farpage_services::{PagingFile, PagingSpace};
-use farpage_sys::limits as sys;
+use farpage_sys::limits::{self, Resource};
 
-use crate::limits;
-use crate::options::Memory;
-use crate::spill_set::SpillSet;
+pub use config::{PagingConfig, RAM_MIN_BYTES, whole_pages};
+pub use figures::{PagingFile, PagingProcess, PagingSpace};
+pub use file::{Opened, check_count, default_dir, in_memory_warning, open_in};
+pub use set::{Added, Listed, SpillSet, named, trouble};
+pub use when_full::{Watched, WhenFull};
 
 /// Its place among the tasks of its control block, of which it is the only one.
 const SLOT: usize = 0;
@@ -29,13 +37,13 @@ impl Paging {
     ///
     /// # Errors
     /// When a folder takes none, and without memory or userfaultfd.
-    pub fn start(memory: &Memory) -> Result<Self> {
+    pub fn start(memory: &PagingConfig) -> Result<Self> {
         // Each object and each mapping takes some in the host kernel.
         limits::raise_descriptors();
         let (_file, control) =
             farpage_sys::control::create().context("cannot make the control block")?;
         // The highest numbers: those of objects grow from below.
-        let limit = sys::get(sys::Resource::Descriptors)?.now;
+        let limit = limits::get(Resource::Descriptors)?.now;
         let base = limit.min(1 << 20).saturating_sub(u64::from(fds::COUNT));
         control.fd_base.store(base as u32, Ordering::Relaxed);
         memory.fill(control)?;

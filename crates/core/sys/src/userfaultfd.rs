@@ -5,25 +5,26 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use farpage_abi::Tier;
-use farpage_sys::file::{self, Fd};
-use farpage_sys::{Errno, uffd};
+
+use crate::file::{self, Fd};
+use crate::{Errno, uffd};
 
 /// What trying found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Userfaultfd {
     /// The best way that works.
     pub tier: Tier,
-    /// Feature bits that the kernel offers this user, see `farpage_sys::uffd::features`.
+    /// Feature bits that the kernel offers this user, see [`uffd::features`].
     pub features: u64,
     /// What became of `/dev/userfaultfd`.
-    pub device: Device,
+    pub device: DeviceFile,
     /// Why nothing worked, when nothing did.
     pub error: Option<Errno>,
 }
 
 /// The state of `/dev/userfaultfd`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Device {
+pub enum DeviceFile {
     /// Linux older than 6.1, or a container without it.
     Missing,
     /// This user may not open it.
@@ -41,9 +42,9 @@ pub fn probe() -> Userfaultfd {
         .write(true)
         .open("/dev/userfaultfd");
     let mut device = match &opened {
-        Ok(_) => Device::Usable,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Device::Missing,
-        Err(_) => Device::Denied,
+        Ok(_) => DeviceFile::Usable,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => DeviceFile::Missing,
+        Err(_) => DeviceFile::Denied,
     };
     let fd = opened.as_ref().ok().map(|device| Fd(device.as_raw_fd()));
     let (tier, error) = match uffd::open(fd) {
@@ -53,8 +54,8 @@ pub fn probe() -> Userfaultfd {
         }
         Err(errno) => (Tier::None, Some(errno)),
     };
-    if device == Device::Usable && tier != Tier::Device {
-        device = Device::Broken;
+    if device == DeviceFile::Usable && tier != Tier::Device {
+        device = DeviceFile::Broken;
     }
     Userfaultfd {
         tier,

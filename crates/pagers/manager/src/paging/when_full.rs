@@ -4,9 +4,9 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use farpage_abi::Control;
-
-use crate::spill_set::{Listed, SpillSet, named};
 use farpage_text::size::{human, human_time};
+
+use super::{Listed, SpillSet, named};
 
 /// Without a terminal nobody may see that a program waits: it does so no longer than this.
 const UNSEEN: Duration = Duration::from_secs(3600);
@@ -29,6 +29,31 @@ impl WhenFull {
         Self::Wait((!seen).then_some(UNSEEN))
     }
 
+    /// Reads `kill`, `wait` or `wait=10m`.
+    ///
+    /// # Errors
+    /// When it is none of them.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wrong =
+            || "give kill, wait, or wait=TIME, such as wait=90s, wait=10m or wait=2h".to_string();
+        match text.split_once('=') {
+            None if text == "kill" => Ok(Self::Kill),
+            None if text == "wait" => Ok(Self::Wait(None)),
+            Some(("wait", time)) => {
+                let units = [('s', 1.0), ('m', 60.0), ('h', 3600.0)];
+                let read = |(unit, seconds)| Some((time.strip_suffix(unit)?, seconds));
+                let (number, seconds) = units.into_iter().find_map(read).ok_or_else(wrong)?;
+                let number: f64 = number.parse().map_err(|_| wrong())?;
+                let time = Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())?;
+                match time.is_zero() {
+                    true => Err("to wait for no time is kill".into()),
+                    false => Ok(Self::Wait(Some(time))),
+                }
+            }
+            _ => Err(wrong()),
+        }
+    }
+
     /// As the control block has it.
     pub fn patience_ns(self) -> u64 {
         match self {
@@ -44,31 +69,6 @@ impl WhenFull {
             Self::Kill => None,
             Self::Wait(time) => Some(time.unwrap_or(Duration::MAX)),
         }
-    }
-}
-
-/// Reads `kill`, `wait` or `wait=10m`.
-///
-/// # Errors
-/// When it is none of them.
-pub fn when_full(text: &str) -> Result<WhenFull, String> {
-    let wrong =
-        || "give kill, wait, or wait=TIME, such as wait=90s, wait=10m or wait=2h".to_string();
-    match text.split_once('=') {
-        None if text == "kill" => Ok(WhenFull::Kill),
-        None if text == "wait" => Ok(WhenFull::Wait(None)),
-        Some(("wait", time)) => {
-            let units = [('s', 1.0), ('m', 60.0), ('h', 3600.0)];
-            let read = |(unit, seconds)| Some((time.strip_suffix(unit)?, seconds));
-            let (number, seconds) = units.into_iter().find_map(read).ok_or_else(wrong)?;
-            let number: f64 = number.parse().map_err(|_| wrong())?;
-            let time = Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())?;
-            match time.is_zero() {
-                true => Err("to wait for no time is kill".into()),
-                false => Ok(WhenFull::Wait(Some(time))),
-            }
-        }
-        _ => Err(wrong()),
     }
 }
 
@@ -156,11 +156,11 @@ mod tests {
     #[test]
     fn what_becomes_of_them_is_read() {
         let wait = |seconds| Ok(WhenFull::Wait(Some(Duration::from_secs(seconds))));
-        assert_eq!(when_full("kill"), Ok(WhenFull::Kill));
-        assert_eq!(when_full("wait"), Ok(WhenFull::Wait(None)));
-        assert_eq!(when_full("wait=90s"), wait(90));
-        assert_eq!(when_full("wait=1.5m"), wait(90));
-        assert_eq!(when_full("wait=2h"), wait(7200));
+        assert_eq!(WhenFull::parse("kill"), Ok(WhenFull::Kill));
+        assert_eq!(WhenFull::parse("wait"), Ok(WhenFull::Wait(None)));
+        assert_eq!(WhenFull::parse("wait=90s"), wait(90));
+        assert_eq!(WhenFull::parse("wait=1.5m"), wait(90));
+        assert_eq!(WhenFull::parse("wait=2h"), wait(7200));
         for wrong in [
             "",
             "Kill",
@@ -173,13 +173,13 @@ mod tests {
             "wait=5d",
             "wait=5é",
         ] {
-            let why = when_full(wrong).unwrap_err();
+            let why = WhenFull::parse(wrong).unwrap_err();
             assert!(
                 why.contains("give kill, wait, or wait=TIME"),
                 "{wrong}: {why}"
             );
         }
-        assert!(when_full("wait=0s").unwrap_err().contains("is kill"));
+        assert!(WhenFull::parse("wait=0s").unwrap_err().contains("is kill"));
     }
 
     #[test]
