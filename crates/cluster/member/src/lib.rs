@@ -7,6 +7,7 @@
 //! it has read stays here until another writes. Its numbers are in its own byte order.
 
 mod address;
+pub mod join;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use std::io::{IsTerminal, Write};
 
 use rustix::termios::{self, LocalModes};
 
-use crate::sampler::Sample;
+use farpage_supervisor::sampler::Sample;
 use farpage_text::size::{human, human_count, human_time};
 
 /// Go down one row (scrolling if need be) and up again: now there is a row below.

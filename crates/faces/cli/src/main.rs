@@ -5,30 +5,19 @@ extern crate farpage_text;
 
 mod args;
 mod cluster;
-mod control_socket;
 mod doctor;
 mod exec;
-mod follow;
 mod generate;
-mod heat;
 mod host;
-mod launch;
-mod limits;
 mod live;
 mod maps;
 mod nested;
 mod open;
-mod options;
 mod pager;
 mod panics;
 mod plot;
 mod prepare;
-mod program;
-mod replay;
 mod run;
-mod sampler;
-mod shm;
-mod signals;
 mod spill;
 mod stats;
 mod summary;
@@ -40,6 +29,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
+
+use farpage_supervisor::{program, signals};
 
 use crate::args::{Cli, Command, is_mistyped_option};
 

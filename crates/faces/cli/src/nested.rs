@@ -11,8 +11,10 @@ use std::process::Command;
 use anyhow::{Result, bail};
 use farpage_sys::seccomp::GATE_ADDRESS;
 
-use crate::launch;
-use crate::options::RunOptions;
+use farpage_supervisor::cannot_execute;
+use farpage_supervisor::config::RunOptions;
+
+use crate::run::Report;
 
 /// True in a process of a run.
 pub fn is_inside() -> bool {
@@ -25,13 +27,13 @@ pub fn is_inside() -> bool {
 ///
 /// # Errors
 /// When it is to have what only the outer run can give, or cannot be executed.
-pub fn run(options: &RunOptions) -> Result<std::convert::Infallible> {
+pub fn run(options: &RunOptions, report: &Report) -> Result<std::convert::Infallible> {
     let wanted = [
         (!options.maps.is_empty(), "--map"),
         (options.shm, "--shm"),
         (options.stdio, "--stdio"),
         (options.machine_bytes.is_some(), "--memory"),
-        (options.stats.is_some(), "--stats"),
+        (report.stats.is_some(), "--stats"),
         (options.exec.is_some(), "farpage exec"),
     ];
     if let Some((_, what)) = wanted.iter().find(|(is_wanted, _)| *is_wanted) {
@@ -40,7 +42,7 @@ pub fn run(options: &RunOptions) -> Result<std::convert::Infallible> {
              give it to that one"
         );
     }
-    if !options.quiet {
+    if !report.quiet {
         farpage_sys::say!(
             "farpage: this is inside of another farpage run: the program runs within its budget, and --ram, \
              --compressed, --spill and --when-full are those of that one"
@@ -51,5 +53,5 @@ pub fn run(options: &RunOptions) -> Result<std::convert::Infallible> {
         .arg0(name)
         .args(options.args.iter().skip(1))
         .exec();
-    Err(launch::cannot_execute(&options.program, &failed).into())
+    Err(cannot_execute(&options.program, &failed).into())
 }

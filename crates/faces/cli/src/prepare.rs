@@ -4,9 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use crate::args::{FileArgs, MemoryArgs, RunArgs};
-use crate::options::{RunOptions, THRESHOLD_BYTES};
-use crate::{maps, program};
+use clap::Args;
+use farpage_supervisor::config::{RunOptions, THRESHOLD_BYTES};
+use farpage_supervisor::program;
+
+use crate::maps;
+use crate::run::RunArgs;
 use farpage_manager::paging::{self, PagingConfig, RAM_MIN_BYTES, WhenFull, whole_pages};
 use farpage_sys::memory_limit::MemoryLimit;
 use farpage_text::size::{Size, human};
@@ -15,6 +18,47 @@ use farpage_text::size::{Size, human};
 const RESIDENT_MIN_BYTES: u64 = RAM_MIN_BYTES / 2;
 /// What a program can address.
 const ADDRESSES_BYTES: u64 = 128 << 40;
+
+/// Where pages are.
+#[derive(Args, Debug)]
+pub struct MemoryArgs {
+    /// RAM that pages may take, compressed part included
+    ///
+    /// At least 16M. A percentage is of the memory that this process may use: its cgroup's limit
+    /// or what the machine has available, whichever is less. Without it, what the cgroup leaves,
+    /// as that changes; without a cgroup's limit, 80% of what is available.
+    #[arg(long, value_name = "SIZE")]
+    pub ram: Option<String>,
+    /// Part of it that may hold compressed pages; 0 turns compression off
+    ///
+    /// A percentage is of --ram. `run` takes as much of it as pays, and none where nothing does.
+    /// [default: 75%; of a host kernel: 25%]
+    #[arg(long, value_name = "SIZE")]
+    pub compressed: Option<String>,
+    #[command(flatten)]
+    pub files: FileArgs,
+    /// What becomes of who needs room when paging space has none: kill, wait or wait=TIME
+    ///
+    /// Who waits goes on when there is room: files were deleted, a paging file was added (farpage spill
+    /// add). All others go on meanwhile. After TIME, such as 90s, 10m or 2h, one process is killed, and
+    /// the rest waits anew. [default: wait; without a terminal wait=1h]
+    #[arg(long, value_name = "WHAT", value_parser = WhenFull::parse)]
+    pub when_full: Option<WhenFull>,
+}
+
+/// Where paging files are.
+#[derive(Args, Debug)]
+pub struct FileArgs {
+    /// Directory for a paging file; give it again for more than one
+    ///
+    /// The file has no name and is gone with farpage, however it ends. A local disk is best;
+    /// tmpfs is memory and gains little. [default: $FARPAGE_SPILL, else $TMPDIR, else /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    pub spill: Vec<PathBuf>,
+    /// Disk space that all paging files together may take [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    pub spill_limit: Option<String>,
+}
 
 /// Checks the sizes of `args`, completes them, and finds the program.
 ///
@@ -39,9 +83,7 @@ pub fn options(args: &RunArgs, limit: &MemoryLimit) -> Result<RunOptions> {
         replay: args.replay.clone(),
         shm: args.shm || is_cluster,
         stdio: args.stdio,
-        stats: args.stats.clone(),
         trace: args.trace,
-        quiet: args.quiet,
         program: program::find(name, path.as_deref()).map_err(anyhow::Error::new)?,
         args: args.program.clone(),
     })

@@ -4,14 +4,57 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
 use farpage_abi::{SEGMENT_BYTES, SEGMENTS_MAX};
 
-use crate::args::{SpillArgs, SpillCommand, WhichRun};
-use crate::control_socket::{self, Reply, Request};
 use crate::prepare::absolute;
 use farpage_manager::paging::Listed;
+use farpage_supervisor::control_socket::{self, Reply, Request};
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
+
+/// Add, remove or list the paging files of a run
+#[derive(Args, Debug)]
+pub struct SpillArgs {
+    /// What to do with them.
+    #[command(subcommand)]
+    pub command: SpillCommand,
+}
+
+/// What can be done with paging files.
+#[derive(Subcommand, Debug)]
+pub enum SpillCommand {
+    /// Add a paging file in a directory to a run, or change what one may take
+    Add {
+        /// Directory for the file
+        dir: PathBuf,
+        /// Disk space that it may take [default: no limit]
+        #[arg(long, value_name = "SIZE")]
+        limit: Option<String>,
+        #[command(flatten)]
+        which: WhichRun,
+    },
+    /// Move everything out of the paging file in a directory and remove it
+    Rm {
+        /// Directory of the file, as `spill ls` shows it
+        dir: PathBuf,
+        #[command(flatten)]
+        which: WhichRun,
+    },
+    /// List the paging files of a run
+    Ls {
+        #[command(flatten)]
+        which: WhichRun,
+    },
+}
+
+/// Which run is meant.
+#[derive(Args, Debug)]
+pub struct WhichRun {
+    /// Process id of `farpage run`; needed when you have more than one
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+}
 
 /// Does what `farpage spill` was asked for.
 ///

@@ -8,9 +8,10 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow};
 use serde::{Deserialize, Serialize};
 
-use crate::heat::HeatJson;
-use crate::sampler::{Peaks, Sample, Series};
-use crate::shm;
+use farpage_supervisor::heat::HeatJson;
+use farpage_supervisor::maps::MapJson;
+use farpage_supervisor::sampler::{Peaks, Sample, Series};
+use farpage_supervisor::shm;
 
 /// Version of the file's layout.
 pub const FORMAT: u32 = 1;
@@ -99,35 +100,6 @@ pub struct CasualtyJson {
     pub name: String,
     /// `OutOfSpace`, `Corrupt`, `ReadError`, `WriteError` or `Internal`.
     pub cause: String,
-}
-
-/// What became of a file of `--map`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MapJson {
-    /// Where the program found it.
-    pub path: String,
-    /// Where its contents come from; without credentials.
-    pub source: String,
-    /// Its size.
-    pub bytes: u64,
-    /// What of it was in RAM at the end.
-    pub resident_bytes: u64,
-    /// The most of it that was in RAM.
-    pub resident_max_bytes: u64,
-    /// Requests for pages that somebody waited for.
-    pub page_ins: u64,
-    /// What came into RAM, over all.
-    pub paged_in_bytes: u64,
-    /// Those of them that nobody waited for yet: `--replay`, and what programs announced.
-    pub ahead_bytes: u64,
-    /// Reads of the source.
-    pub reads: u64,
-    /// What they brought.
-    pub read_bytes: u64,
-    /// What of it the cache on the disk had; `None` without one.
-    pub cache_hit_bytes: Option<u64>,
-    /// Reads that failed for good.
-    pub failures: u64,
 }
 
 /// What happened when.

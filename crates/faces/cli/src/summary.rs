@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use farpage_abi::Death;
 
-use crate::options::{Casualty, RunOptions};
-use crate::sampler::{Peaks, Sample, Totals};
-use crate::shm;
+use farpage_supervisor::config::{Casualty, RunOptions};
+use farpage_supervisor::sampler::{Peaks, Sample, Totals};
+use farpage_supervisor::shm;
 use farpage_text::size::{human, human_count, human_time};
 
 const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
@@ -183,9 +183,9 @@ fn cause(cause: Death, options: &RunOptions, dirs: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::THRESHOLD_BYTES;
     use farpage_abi::Control;
     use farpage_manager::paging::{PagingConfig, WhenFull};
+    use farpage_supervisor::config::THRESHOLD_BYTES;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn options() -> RunOptions {
@@ -207,9 +207,7 @@ mod tests {
             replay: None,
             shm: false,
             stdio: false,
-            stats: None,
             trace: false,
-            quiet: false,
             program: "/bin/true".into(),
             args: vec!["true".into()],
         }
@@ -219,7 +217,7 @@ mod tests {
         let (fd, control) = farpage_sys::control::create().unwrap();
         farpage_sys::file::close(fd);
         fill(control);
-        let mut sampler = crate::sampler::Sampler::new(control, false);
+        let mut sampler = farpage_supervisor::sampler::Sampler::new(control, false);
         sampler.take(58_200_000_000);
         text(&Outcome {
             ram_bytes: 1 << 30,

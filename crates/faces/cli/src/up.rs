@@ -20,13 +20,14 @@ use farpage_sys::signal;
 use rustix::fs::Mode;
 use rustix::process::umask;
 
-use crate::args::MemoryArgs;
 use crate::cluster::join::JoinArgs;
 use crate::cluster::joined::join;
 use crate::host::locks::LockingArgs;
 use crate::host::web::{self, WebArgs};
-use crate::{prepare, shm, signals};
+use crate::prepare;
+use crate::prepare::MemoryArgs;
 use farpage_manager::paging::Paging;
+use farpage_supervisor::{shm, signals};
 use farpage_text::size::{Size, counted, human};
 
 /// HUP, INT, QUIT and TERM end it.
@@ -90,7 +91,7 @@ pub fn main(args: &UpArgs) -> Result<()> {
         Manager::start(Arc::clone(&paging.pager) as _).context("cannot start a thread")?;
     let own: Arc<dyn Pager> = Arc::clone(&paging.pager) as _;
     let service = Service::new(objects, memory.ram_bytes, Arc::clone(&own))?;
-    let joined = join(&args.join, objects, own, service.here())?;
+    let joined = join(&args.join.config(), objects, own, service.here())?;
     let service = service.with_default_memory_manager(manager);
     let service = service.with_locks(lock_limit, frames);
     let service = service.with_paging_space_told(move || paging.about());

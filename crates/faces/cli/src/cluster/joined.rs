@@ -16,9 +16,9 @@ use farpage_pagers::Pager;
 use farpage_server::{Cluster, JoinError, Observer, PortWire};
 use farpage_services::{Here, NetMessages, Refusal};
 
-use super::join::{JoinArgs, Joining, PORT, config, leave};
 use super::ports::{self, Wired};
 use crate::symbols::Symbols;
+use farpage_member::join::{JoinConfig, JoinPlan, PORT, config, leave};
 
 /// Before the first attempt to join again.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const MOMENT: Duration = Duration::from_millis(10);
 
 /// The cluster, as the host kernel's processes have it: stay after stay.
 pub struct Joined {
-    how: Joining,
+    how: JoinPlan,
     objects: &'static Objects,
     paging_space: Arc<dyn Pager>,
     here: Arc<Here>,
@@ -58,12 +58,12 @@ enum Now {
 /// # Errors
 /// When it cannot.
 pub fn join(
-    args: &JoinArgs,
+    asked: &JoinConfig,
     objects: &'static Objects,
     paging_space: Arc<dyn Pager>,
     here: Arc<Here>,
 ) -> Result<Option<(Arc<Joined>, String)>> {
-    let Some(how) = config(args, PORT)? else {
+    let Some(how) = config(asked, PORT)? else {
         return Ok(None);
     };
     let (over, overs) = channel();

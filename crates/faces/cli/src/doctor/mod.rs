@@ -9,13 +9,30 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::Args;
 use serde::Serialize;
 
-use crate::args::DoctorArgs;
 use crate::run;
 use farpage_manager::paging;
 use farpage_sys::memory_limit::MemoryLimit;
 use farpage_sys::userfaultfd::{self, tier_name};
+
+/// Say what works on this machine and how to improve it
+///
+/// Tries what `farpage run` needs: userfaultfd, kernel features, limits, room for paging files.
+/// For each shortcoming it prints the command that removes it. Exit status 1 when `farpage run`
+/// could not work.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Directory for paging files to look at; may be given again
+    ///
+    /// [default: $FARPAGE_SPILL, else $TMPDIR, else /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    pub spill: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// How one thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -4,9 +4,7 @@
 //! what there is of it. So Linux's own loader maps it, and the program's own dynamic linker loads and
 //! relocates the rest.
 
-mod load;
 mod plan;
-mod shared;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,16 +16,15 @@ use clap::Args;
 use farpage::Address;
 use farpage_sys::memory_limit::MemoryLimit;
 
-use crate::args::MemoryArgs;
-use crate::maps::{self, MapOption};
-use crate::options::{RunOptions, THRESHOLD_BYTES};
+use crate::maps;
 use crate::prepare;
-use crate::program;
-use crate::run;
+use crate::prepare::MemoryArgs;
+use crate::run::{self, Report};
+use farpage_supervisor::config::{Exec, RunOptions, THRESHOLD_BYTES};
+use farpage_supervisor::exec::{below, is_shared};
+use farpage_supervisor::maps::MapOption;
+use farpage_supervisor::program;
 use farpage_text::time::seconds;
-
-pub use load::{ahead, is_missing, load, missing, other_path};
-pub use shared::open as open_shared;
 
 /// Where a program from elsewhere finds itself when nothing says where.
 const FOLDER: &str = "/farpage";
@@ -119,15 +116,6 @@ pub struct ExecArgs {
     pub program: Vec<OsString>,
 }
 
-/// Where libraries come from, and what else is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exec {
-    /// `--root`, without a slash at its end.
-    pub root: Option<String>,
-    /// Programs and libraries of at most this size come whole.
-    pub ahead_bytes: u64,
-}
-
 /// Runs the program and ends as it ended; `None` when its plan was printed instead.
 ///
 /// # Errors
@@ -140,7 +128,11 @@ pub fn main(args: &ExecArgs) -> Result<Option<ExitStatus>> {
     }
     let limit = MemoryLimit::read();
     let options = options(args, root, program, &limit)?;
-    run::with_options(options, &limit, None).map(Some)
+    let report = Report {
+        stats: args.stats.clone(),
+        quiet: args.quiet,
+    };
+    run::with_options(options, &report, &limit, None).map(Some)
 }
 
 /// The program as a mapped file.
@@ -170,7 +162,7 @@ fn found(address: &str, root: Option<&str>) -> Result<(String, String)> {
         }
     }
     match Address::parse(address) {
-        Address::Path(path) if !shared::is_shared(address) => {
+        Address::Path(path) if !is_shared(address) => {
             let search = std::env::var_os("PATH");
             let found = program::find(path.as_os_str(), search.as_deref())?;
             let found = found.canonicalize().context("cannot run: it is gone")?;
@@ -203,7 +195,7 @@ fn options(
             path.starts_with('/'),
             "cannot find '{path}' below --root: give an absolute path"
         );
-        all.push(load::below(root.unwrap_or_default(), path));
+        all.push(below(root.unwrap_or_default(), path));
     }
     all.extend(maps::options(&args.map, &maps::folder()?)?);
     for (number, option) in all.iter().enumerate() {
@@ -228,9 +220,7 @@ fn options(
         record: args.record.clone(),
         replay: args.replay.clone(),
         shm: false,
-        stats: args.stats.clone(),
         trace: false,
-        quiet: args.quiet,
     })
 }
 

@@ -6,8 +6,9 @@ use anyhow::{Result, anyhow};
 use farpage_plan::{Command, Kind, Plan, PlanError, Protection, Role, plan};
 use serde::Serialize;
 
-use super::{ExecArgs, load};
-use crate::maps;
+use farpage_supervisor::{exec as load, maps};
+
+use super::ExecArgs;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
 

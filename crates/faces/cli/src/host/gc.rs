@@ -13,7 +13,7 @@ use clap::Args;
 use farpage_services::default_socket;
 use rustix::process::geteuid;
 
-use crate::{control_socket, shm};
+use farpage_supervisor::{control_socket, shm};
 use farpage_text::size::counted;
 
 /// Remove what killed host kernels and runs have left
@@ -35,7 +35,7 @@ pub struct GcArgs {
 /// # Errors
 /// When one cannot be removed.
 pub fn gc(args: &GcArgs) -> Result<()> {
-    shm::collect(args.dry_run);
+    names(args.dry_run);
     let mut sockets = control_socket::all();
     sockets.push(default_socket());
     sockets.extend(args.socket.iter().cloned());
@@ -102,5 +102,17 @@ mod tests {
         for name in ["used", "file", "link", "none"] {
             assert!(!left(name), "{name}");
         }
+    }
+}
+
+/// Removes names of shared memory, and says how many there were.
+fn names(dry: bool) {
+    match shm::collect(dry) {
+        0 => outln!("killed runs have left no shared memory"),
+        count if dry => outln!(
+            "would remove shared memory of killed runs, unless others use it: {}",
+            counted(count, "name")
+        ),
+        count => out!("{}", shm::removed(count)),
     }
 }

@@ -20,7 +20,7 @@ use super::WhichHost;
 use super::figures::{cells, speed, summary, text, twice};
 use super::hosts::{self, ClusterReading, Looks};
 use super::reading::{Reading, Row};
-use crate::signals;
+use farpage_supervisor::signals;
 use farpage_text::size::human_count;
 
 /// Between two looks.

@@ -15,10 +15,11 @@ use farpage_sys::memory_limit::MemoryLimit;
 use farpage_sys::signal;
 
 use super::ENDS;
-use crate::args::FileArgs;
-use crate::{prepare, signals};
+use crate::prepare;
+use crate::prepare::FileArgs;
 use farpage_manager::paging::Paging;
 use farpage_manager::paging::{named, trouble};
+use farpage_supervisor::signals;
 use farpage_text::size::human;
 
 /// Time between two lines while pages move away.

@@ -15,7 +15,7 @@ use farpage_services::{Host, PagerListed, default_socket};
 use farpage_sys::{process, signal};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::signals;
+use farpage_supervisor::signals;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
 

@@ -4,16 +4,37 @@ mod hosts;
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
 
-use crate::args::PlotArgs;
+use crate::host::WhichHost;
 use crate::stats::{FORMAT, Stats};
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
+
+/// Draw the statistics of a traced run as an HTML page
+///
+/// Takes the file of `farpage run --trace --stats FILE`. The page stands alone: it loads nothing
+/// from anywhere.
+#[derive(Args, Debug)]
+pub struct PlotArgs {
+    /// Statistics of a run with --trace
+    #[arg(value_name = "STATS.json", required_unless_present = "cluster")]
+    pub stats: Option<PathBuf>,
+    /// Draw instead, for so long, what the hosts of a cluster own and send to one another
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "10",
+        conflicts_with = "stats", require_equals = true)]
+    pub cluster: Option<u32>,
+    #[command(flatten)]
+    pub which: WhichHost,
+    /// The page to write; `-` for standard output
+    #[arg(short, long, value_name = "FILE", default_value = "farpage.html")]
+    pub output: PathBuf,
+}
 
 /// Reads the statistics and writes the page.
 ///

@@ -22,9 +22,9 @@ use anyhow::{Context, Result, bail};
 use farpage_abi::{Control, Tier};
 use farpage_default_pager::DefaultPager;
 use farpage_host::Objects;
+use farpage_member::join::JoinConfig;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::join::JoinArgs;
 use crate::signals;
 pub use cost::Cost;
 use farpage_manager::paging::SpillSet;
@@ -53,10 +53,10 @@ pub struct Shm {
 }
 
 /// Which cluster has the memory, and how.
-#[derive(Clone, Copy)]
-pub struct Shared<'a> {
+#[derive(Clone, Debug)]
+pub struct Config {
     /// The cluster, if there is one.
-    pub join: &'a JoinArgs,
+    pub join: JoinConfig,
     /// On how many hosts each page is that was written to.
     pub replicas: u8,
     /// What goes from host to host together, of what is made here.
@@ -70,7 +70,7 @@ pub struct Shared<'a> {
 pub fn start(
     control: &'static Control,
     spill: Arc<SpillSet>,
-    shared: Shared<'_>,
+    shared: &Config,
     when_full: WhenFull,
 ) -> Result<Shm> {
     if control.tier.load(Ordering::Relaxed) == Tier::UserModeOnly as u32 {
@@ -132,16 +132,9 @@ pub fn tidy() {
     }
 }
 
-/// `farpage gc`: as [`tidy`], and says what it found; only that when it is `dry`.
-pub fn collect(dry: bool) {
-    match ledger::remove_what_dead_runs_left(dry) {
-        0 => outln!("killed runs have left no shared memory"),
-        count if dry => outln!(
-            "would remove shared memory of killed runs, unless others use it: {}",
-            counted(count, "name")
-        ),
-        count => out!("{}", removed(count)),
-    }
+/// As [`tidy`], and returns how many names there were. With `dry` nothing is removed.
+pub fn collect(dry: bool) -> u64 {
+    ledger::remove_what_dead_runs_left(dry)
 }
 
 /// What became of shared memory in a run.
@@ -226,7 +219,7 @@ impl Figures {
 }
 
 /// `removed shared memory that nobody unlinked: 3 names`.
-fn removed(count: u64) -> String {
+pub fn removed(count: u64) -> String {
     let names = counted(count, "name");
     format!("farpage: removed shared memory that nobody unlinked: {names}\n")
 }

@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::agent::Image;
 use super::{cores, inject};
-use crate::options::Casualty;
+use crate::config::Casualty;
 
 /// Ids above belong to processes that this one cannot watch: being forked, or in another namespace.
 const PIDS_MAX: u32 = i32::MAX as u32;

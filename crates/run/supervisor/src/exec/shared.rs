@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
-use farpage::Source;
 use farpage_services::{Host, Shared, default_socket};
-use farpage_source::{Reach, SourceError, within};
+use farpage_source::{Reach, Source, SourceError, within};
 
 const SCHEME: &str = "shared:";
 const WORD: u64 = 8;

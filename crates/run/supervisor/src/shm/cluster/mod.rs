@@ -28,8 +28,7 @@ use farpage_sys::Errno;
 use super::cost::{Cost, Counted};
 use super::objects::{Kept, lock};
 use super::sysv::{Asked, Calls};
-use super::{FOLDER, Shared};
-use crate::cluster::join;
+use super::{Config, FOLDER};
 use crate::signals;
 use name::Name;
 use shown::{Shown, hide, path_of};
@@ -102,12 +101,12 @@ pub struct Names {
 /// # Errors
 /// When it cannot.
 pub fn start(
-    shared: Shared<'_>,
+    shared: &Config,
     kept: &Arc<Mutex<Kept>>,
     paging_space: Arc<dyn Pager>,
 ) -> Result<Option<Arc<Names>>> {
-    let join = shared.join;
-    let Some(config) = join::config(join, 0)? else {
+    let join = &shared.join;
+    let Some(config) = farpage_member::join::config(join, 0)? else {
         return Ok(None);
     };
     let folder = File::open(FOLDER).with_context(|| format!("cannot open {FOLDER}"))?;
@@ -125,7 +124,7 @@ pub fn start(
         objects,
         replicas: shared.replicas,
         unit_bytes: shared.unit_bytes,
-        hand_over: Duration::from_secs(join.hand_over),
+        hand_over: join.hand_over,
         state: Mutex::default(),
         shown: Condvar::new(),
         waker: Mutex::new(waker),
@@ -170,7 +169,8 @@ impl Names {
             // It goes with its last user.
             let is_news = |left: &Left| left.why != Why::Alone;
             let within = self.hand_over;
-            let leaving = std::thread::spawn(move || join::leave(&cluster, within, is_news));
+            let leaving =
+                std::thread::spawn(move || farpage_member::join::leave(&cluster, within, is_news));
             while !leaving.is_finished() && !signals::end_is_wanted() {
                 std::thread::sleep(LOOK);
             }

@@ -7,8 +7,9 @@ use anyhow::{Result, anyhow};
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
 use farpage_plan::{LoadError, Plan, PlanError, plan};
 use farpage_source::SourceError;
+use farpage_source::open::OpenSourceError;
 
-use super::Exec;
+use crate::config::Exec;
 use crate::maps::{MapOption, Opened, at_once};
 use crate::program::Unusable;
 
@@ -158,10 +159,10 @@ pub fn missing(error: anyhow::Error) -> anyhow::Error {
 
 /// True when something is not there.
 pub fn is_missing(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<farpage::Error>();
+    let error = error.downcast_ref::<OpenSourceError>();
     matches!(
         error,
-        Some(farpage::Error::Source(SourceError::NotFound { .. }))
+        Some(OpenSourceError::Source(SourceError::NotFound { .. }))
     )
 }
 

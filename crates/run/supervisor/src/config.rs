@@ -1,5 +1,5 @@
-//! What a run is to be like, after the command line was read, checked and completed with defaults.
-//! `launch` starts programs from this and nothing else.
+//! What a run is like: what the command line says, checked and completed with defaults. Programs are started
+//! from this and nothing else.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,6 @@ use farpage_manager::paging::PagingConfig;
 use farpage_sys::file::Fd;
 use farpage_sys::limits::Limit;
 
-use crate::exec::Exec;
 use crate::maps::{MapOption, Maps};
 use crate::shm::Shm;
 
@@ -41,16 +40,21 @@ pub struct RunOptions {
     pub shm: bool,
     /// `--stdio`: the program's streams read large files where they lie.
     pub stdio: bool,
-    /// `--stats`: where the statistics go at the end.
-    pub stats: Option<PathBuf>,
     /// `--trace`: record page events.
     pub trace: bool,
-    /// `--quiet`: no live line, no summary.
-    pub quiet: bool,
     /// The executable file, found as a shell finds it.
     pub program: PathBuf,
     /// Its arguments, the name it was called by first (`argv[0]`).
     pub args: Vec<OsString>,
+}
+
+/// Where libraries come from, and what else is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exec {
+    /// `--root`, without a slash at its end.
+    pub root: Option<String>,
+    /// Programs and libraries of at most this size come whole.
+    pub ahead_bytes: u64,
 }
 
 /// A run that is ready to start: what `launch::start` takes. Nothing of it changes any more.
@@ -75,6 +79,16 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// The program has its end of the connection: by that alone it notices when this process ends.
+    pub fn close_sockets(&mut self) {
+        if let Some(maps) = &mut self.maps {
+            maps.socket = None;
+        }
+        if let Some(shm) = &mut self.shm {
+            shm.socket = None;
+        }
+    }
+
     /// What the program is to have to talk to this process.
     pub fn socket(&self) -> Option<&OwnedFd> {
         let maps = self.maps.as_ref().and_then(|maps| maps.socket.as_ref());

@@ -9,7 +9,7 @@ use farpage_sys::limits::{self, Resource};
 use farpage_test_machine::until;
 
 use super::{Running, start};
-use crate::options::{Prepared, RunOptions, THRESHOLD_BYTES};
+use crate::config::{Prepared, RunOptions, THRESHOLD_BYTES};
 use farpage_manager::paging::{PagingConfig, WhenFull};
 use farpage_sys::userfaultfd;
 
@@ -43,9 +43,7 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
             replay: None,
             shm: false,
             stdio: false,
-            stats: None,
             trace: false,
-            quiet: true,
             program: PathBuf::from(program),
             args: args.iter().map(|arg| arg.into()).collect(),
         },

@@ -32,8 +32,8 @@ use farpage_sys::{join, layout as program_layout, seccomp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, waitpid};
 
+use crate::config::{Casualty, Prepared};
 use crate::limits;
-use crate::options::{Casualty, Prepared};
 use crate::program::Unusable;
 use tasks::Tasks;
 
