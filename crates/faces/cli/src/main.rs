@@ -21,7 +21,6 @@ mod run;
 mod spill;
 mod stats;
 mod summary;
-mod symbols;
 mod up;
 
 use std::ffi::OsStr;

@@ -1,34 +1,21 @@
 //! `farpage up`: the host kernel.
 
-use std::ffi::OsString;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use farpage_host::Objects;
-use farpage_manager::Manager;
-use farpage_pagers::Pager;
-use farpage_services::{Host, Listed, Service, check_owner, default_socket};
+use farpage_daemon::{Daemon, DaemonConfig};
+use farpage_supervisor::{shm, signals};
 use farpage_sys::file::Fd;
 use farpage_sys::memory_limit::MemoryLimit;
 use farpage_sys::signal;
-use rustix::fs::Mode;
-use rustix::process::umask;
+use farpage_text::size::{Size, counted, human};
 
 use crate::cluster::join::JoinArgs;
-use crate::cluster::joined::join;
 use crate::host::locks::LockingArgs;
 use crate::host::web::{self, WebArgs};
-use crate::prepare;
-use crate::prepare::MemoryArgs;
-use farpage_manager::paging::Paging;
-use farpage_supervisor::{shm, signals};
-use farpage_text::size::{Size, counted, human};
+use crate::prepare::{self, MemoryArgs};
 
 /// HUP, INT, QUIT and TERM end it.
 const ENDS: u64 = 1 | 1 << (2 - 1) | 1 << (3 - 1) | 1 << (15 - 1);
@@ -75,68 +62,34 @@ pub fn main(args: &UpArgs) -> Result<()> {
     web::check(&args.web)?;
     let of_machine = MemoryLimit::read();
     let memory = prepare::memory(&args.memory, &of_machine, prepare::COMPRESSED_OF_HOST)?;
-    let (lock_limit, frames) = args.locking.read(&of_machine)?;
-    let user_ram = user_ram(args, memory.ram_bytes)?;
-    let socket = args.socket.clone().unwrap_or_else(default_socket);
+    let (lock_limit_bytes, frames) = args.locking.read(&of_machine)?;
+    let ram_bytes = memory.ram_bytes;
+    let user_ram_bytes = user_ram(args, ram_bytes)?;
     shm::tidy();
     let _blocked = signals::block();
     let ends = signal::watch(ENDS).context("cannot watch for signals")?;
-    let paging = Arc::new(Paging::start(&memory)?);
-    let resident = memory.ram_bytes - memory.compressed_max_bytes;
-    let objects = Objects::start(resident)?;
-    if let Some(patience) = memory.when_full.patience_of_shared() {
-        objects.set_patience(patience);
-    }
-    let manager =
-        Manager::start(Arc::clone(&paging.pager) as _).context("cannot start a thread")?;
-    let own: Arc<dyn Pager> = Arc::clone(&paging.pager) as _;
-    let service = Service::new(objects, memory.ram_bytes, Arc::clone(&own))?;
-    let joined = join(&args.join.config(), objects, own, service.here())?;
-    let service = service.with_default_memory_manager(manager);
-    let service = service.with_locks(lock_limit, frames);
-    let service = service.with_paging_space_told(move || paging.about());
-    let service = match user_ram {
-        Some(bytes) => service.with_user_ram(bytes),
-        None => service,
-    };
-    let service = match &joined {
-        Some((cluster, _)) => {
-            let service = service
-                .with_net_messages(cluster.net_messages())
-                .context("cannot start the network message server")?;
-            let cluster = Arc::clone(cluster) as _;
-            service
-                .with_cluster(cluster)
-                .context("cannot start a thread")?
-        }
-        None => service,
-    };
-    let given = given_socket()?;
-    let socket = match &given {
-        Some((_, path)) => path.clone(),
-        None => socket,
-    };
-    let listening = match given {
-        Some((given, _)) => service.listen_on(given).context(
-            "cannot listen on the socket that was given; it must be ListenSequentialPacket=",
-        )?,
-        None => listen(&service, &socket, args.socket.is_none())?,
-    };
-    let write_back = service.write_back();
-    std::thread::Builder::new()
-        .name("services".into())
-        .spawn(move || service.run())
-        .context("cannot start a thread")?;
-    let page = web::start(&args.web, socket.clone())?;
-    let each = user_ram.map_or(String::new(), |bytes| {
+    let daemon = Daemon::start(DaemonConfig {
+        memory,
+        user_ram_bytes,
+        lock_limit_bytes,
+        frames,
+        join: args.join.config(),
+        socket: args.socket.clone(),
+    })?;
+    let page = args.web.web.map(|address| {
+        let socket = daemon.socket().to_path_buf();
+        farpage_daemon::web::start(address, args.web.web_public, socket)
+    });
+    let page = page.transpose()?;
+    let each = user_ram_bytes.map_or(String::new(), |bytes| {
         format!(", {} of it for each user", human(bytes))
     });
     tell!(
         "farpage: the host kernel answers at {}, with {} of RAM{each}",
-        socket.display(),
-        human(memory.ram_bytes)
+        daemon.socket().display(),
+        human(ram_bytes)
     );
-    if let Some((_, said)) = &joined {
+    if let Some(said) = daemon.cluster() {
         tell!("farpage: it is {said}");
     }
     if let Some(address) = page {
@@ -146,29 +99,22 @@ pub fn main(args: &UpArgs) -> Result<()> {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     // A watch is told of one signal at a time; an interrupted wait is none.
     while signal::next(ends).is_err() {}
-    let not_taken = write_back.run(ENDING);
+    let not_taken = daemon.write_back(ENDING);
     if not_taken > 0 {
         farpage_sys::say!(
             "farpage: {} of modified pages are lost: their pagers have not taken them",
             human(not_taken)
         );
     }
-    let left = Host::connect(&socket).and_then(|host| host.list());
-    let goes_on = |one: &Listed| {
-        let joined = joined.as_ref().filter(|_| one.is_shared);
-        joined.is_some_and(|(cluster, _)| cluster.outlives(&one.name))
-    };
-    let lost = left.map_or(0, |left| left.iter().filter(|one| !goes_on(one)).count());
+    let lost = daemon.lost_blocks();
     if lost > 0 {
         let blocks = counted(lost as u64, "block");
         farpage_sys::say!("farpage: lost, for still in use: {blocks} of shared memory");
     }
-    if let Some((cluster, _)) = &joined {
+    if daemon.cluster().is_some() {
         ends_at_once(ends)?;
-        cluster.leave(Duration::from_secs(args.join.hand_over));
+        daemon.leave();
     }
-    // Takes the socket away.
-    drop(listening);
     Ok(())
 }
 
@@ -202,69 +148,4 @@ fn user_ram(args: &UpArgs, ram_bytes: u64) -> Result<Option<u64>> {
         );
     }
     Ok(Some(bytes))
-}
-
-/// The socket that a service manager has made for the host kernel, and where it lies.
-fn given_socket() -> Result<Option<(OwnedFd, PathBuf)>> {
-    let numbers: Vec<i32> = sd_notify::listen_fds()
-        .map(Iterator::collect)
-        .unwrap_or_default();
-    let [number] = numbers[..] else {
-        let count = numbers.len();
-        anyhow::ensure!(
-            count == 0,
-            "{count} sockets were given; have one ListenSequentialPacket= in the unit"
-        );
-        return Ok(None);
-    };
-    let socket = farpage_sys::process::inherited(number).context("no socket was given")?;
-    let address = rustix::net::getsockname(&socket).context("no socket was given")?;
-    let address = rustix::net::SocketAddrUnix::try_from(address);
-    let path = address
-        .ok()
-        .and_then(|address| address.path_bytes().map(<[u8]>::to_vec));
-    let Some(path) = path else {
-        bail!("the socket that was given has no path; have ListenSequentialPacket=/a/path");
-    };
-    Ok(Some((socket, PathBuf::from(OsString::from_vec(path)))))
-}
-
-/// Listens where only this user comes. Of the place that is nobody's choice the folder is made.
-fn listen(service: &Service, socket: &Path, is_default: bool) -> Result<farpage_port::Listening> {
-    if let Ok(about) = std::fs::symlink_metadata(socket)
-        && !about.file_type().is_socket()
-    {
-        bail!(
-            "'{}' is there, and is no socket; give another --socket",
-            socket.display()
-        );
-    }
-    let folder = socket
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder.filter(|folder| !folder.exists()) {
-        anyhow::ensure!(
-            is_default,
-            "cannot listen at '{}': there is no folder '{}'; make it, or give another --socket",
-            socket.display(),
-            folder.display()
-        );
-        std::fs::create_dir(folder)
-            .and_then(|()| std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)))
-            .with_context(|| format!("cannot make '{}'", folder.display()))?;
-    }
-    check_owner(socket)?;
-    if let Ok(host) = Host::connect(socket) {
-        let of = |status: farpage_services::Status| format!(" (process {})", status.pid);
-        let process = host.status().map_or(String::new(), of);
-        bail!(
-            "a host kernel listens at '{}' already{process}; use that, or give another --socket",
-            socket.display()
-        );
-    }
-    // From its first moment on.
-    let before = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
-    let listening = service.listen(socket);
-    umask(before);
-    listening.with_context(|| format!("cannot listen at '{}'", socket.display()))
 }

@@ -41,6 +41,13 @@ pub struct PageTold {
     pub hosts: Vec<PageAtHost>,
 }
 
+impl PageTold {
+    /// Messages about it that all hosts have sent.
+    pub fn messages(&self) -> u64 {
+        self.hosts.iter().map(|host| u64::from(host.sent)).sum()
+    }
+}
+
 /// A page at a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageAtHost {

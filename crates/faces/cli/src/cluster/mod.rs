@@ -1,12 +1,8 @@
-//! Hosts that have memory in common: `farpage cluster`, `farpage create`, and what `farpage up` does.
+//! Hosts that have memory in common: `farpage cluster`, `farpage create`, and which cluster a host joins.
 
 pub mod join;
-pub mod joined;
 pub mod objects;
-mod offered;
 pub mod pages;
-mod ports;
-mod told;
 
 use std::path::{Path, PathBuf};
 

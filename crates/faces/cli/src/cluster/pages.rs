@@ -8,7 +8,6 @@ use clap::Args;
 use farpage_abi::PAGE_BYTES;
 use farpage_services::cluster::{Holds, PageAtHost, PageChanged, PageTold, PagesTold, PagesWanted};
 
-use super::told::messages;
 use crate::host::WhichHost;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
@@ -154,7 +153,7 @@ fn table(told: &PagesTold, each_host: bool) -> String {
             sum(|host| host.read_misses),
             sum(|host| host.write_misses),
             sum(|host| host.upgrades),
-            messages(page).to_string(),
+            page.messages().to_string(),
             sum(|host| host.forwarded),
             sum(|host| host.taken),
         ]);

@@ -7,9 +7,9 @@ use clap::Args;
 use farpage_services::{Error, Host};
 
 use super::WhichHost;
-use super::hosts::{self, ClusterReading};
 use super::list::{in_memory, mapped_by, name};
-use super::reading::{Faults, Reading, Row};
+use farpage_daemon::hosts::{self, ClusterReading};
+use farpage_daemon::reading::{Faults, Reading, Row};
 use farpage_manager::paging::trouble;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::{human, human_count, human_time};
@@ -191,8 +191,8 @@ pub fn time(us: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reading::tests::figures;
     use super::*;
+    use farpage_daemon::testing::figures;
 
     #[test]
     fn a_reading_is_a_page_of_text() {

@@ -2,11 +2,9 @@
 
 pub mod figures;
 pub mod gc;
-pub mod hosts;
 pub mod list;
 pub mod locks;
 pub mod ports;
-pub mod reading;
 mod silent;
 pub mod top;
 pub mod trace;

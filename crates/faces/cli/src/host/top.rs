@@ -18,8 +18,8 @@ use ratatui::widgets::{LineGauge, Paragraph, Row as Cells, Sparkline, Table, Tab
 
 use super::WhichHost;
 use super::figures::{cells, speed, summary, text, twice};
-use super::hosts::{self, ClusterReading, Looks};
-use super::reading::{Reading, Row};
+use farpage_daemon::hosts::{self, ClusterReading, Looks};
+use farpage_daemon::reading::{Reading, Row};
 use farpage_supervisor::signals;
 use farpage_text::size::human_count;
 
@@ -363,8 +363,8 @@ fn pager_table(reading: &Reading) -> Table<'static> {
 #[cfg(test)]
 mod tests {
     use super::super::list::name;
-    use super::super::reading::tests::figures;
     use super::*;
+    use farpage_daemon::testing::figures;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -413,7 +413,7 @@ mod tests {
     }
 
     fn of_cluster() -> Page {
-        use super::super::hosts::tests::figures;
+        use farpage_daemon::testing::cluster_figures as figures;
         let mut page = page();
         page.reading.cluster = Some(ClusterReading::new(Some(&figures(1)), &figures(3)));
         page

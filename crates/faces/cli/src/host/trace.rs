@@ -10,7 +10,7 @@ use farpage_services::Message;
 
 use super::WhichHost;
 use super::figures::time;
-use crate::symbols::Symbols;
+use farpage_daemon::symbols::Symbols;
 use farpage_text::size::human;
 
 /// Between two questions whether there is something new.

@@ -5,16 +5,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::STYLE;
 use crate::host::WhichHost;
-use crate::host::hosts::{ClusterReading, look};
+use farpage_daemon::hosts::{ClusterReading, look};
+use farpage_daemon::web::{FIGURES, STYLE};
 
 const PAGE: &str = include_str!("hosts.html");
-const SCRIPT: &str = concat!(
-    include_str!("../host/web/figures.js"),
-    include_str!("../host/web/hosts.js"),
-    include_str!("hosts.js")
-);
+const SCRIPT: &str = include_str!("hosts.js");
 /// Between two looks.
 const EVERY: Duration = Duration::from_millis(500);
 /// An hour.
@@ -61,14 +57,14 @@ fn drawn(recording: &Recording) -> Result<String> {
     let data = serde_json::to_string(recording)?.replace('<', "\\u003c");
     Ok(PAGE
         .replacen("/*STYLE*/", STYLE, 1)
-        .replacen("/*SCRIPT*/", SCRIPT, 1)
+        .replacen("/*SCRIPT*/", &[FIGURES, SCRIPT].concat(), 1)
         .replacen("/*DATA*/", &data, 1))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::hosts::tests::figures;
+    use farpage_daemon::testing::cluster_figures as figures;
 
     #[test]
     fn the_page_stands_alone_and_names_cannot_end_the_script() {

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use farpage_daemon::web::STYLE;
 
 use crate::host::WhichHost;
 use crate::stats::{FORMAT, Stats};
 
 const PAGE: &str = include_str!("page.html");
-const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// Draw the statistics of a traced run as an HTML page

@@ -1,7 +1,7 @@
 //! Two looks at the host kernel made into figures a second: what `stats`, `top`, the page and the
 //! metrics show.
 
-use super::hosts::ClusterReading;
+use crate::hosts::ClusterReading;
 use farpage_manager::paging::PagingSpace;
 use farpage_services::{Figures, ObjectFigures, PagerFigures, Times, times};
 use farpage_text::size::{human, human_count};
@@ -227,58 +227,9 @@ fn per_second(count: u64, seconds: f64) -> f64 {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
-
-    /// What a host kernel may say, with so much more of it each time.
-    pub fn figures(time: u64) -> Figures {
-        let object = |number: u32, name: &str, faults: u32| ObjectFigures {
-            number,
-            name: name.into(),
-            bytes: 1 << 30,
-            uid: 1000,
-            pid: 71,
-            mapped_by: vec![(71, 1), (72, 2)],
-            resident_bytes: 300 << 20,
-            dirty_bytes: 120 << 20,
-            aside_bytes: 30 << 20,
-            wired_bytes: 4096,
-            ram_bytes: None,
-            paged_in_bytes: time << 22,
-            paged_out_bytes: time << 21,
-            failed: 0,
-            faults: vec![(20, time as u32 * faults), (40, time as u32)],
-            pager: 0,
-        };
-        Figures {
-            at_ns: 1_700_000_000_000_000_000 + time * 2_000_000_000,
-            pid: 70,
-            ram_bytes: 1 << 30,
-            resident_bytes: 600 << 20,
-            objects_all: 2,
-            objects: vec![object(1, "", 0), object(2, "grid", 999)],
-            pagers: vec![PagerFigures {
-                name: "paging space".into(),
-                objects: 2,
-                calls: time * 10,
-                times: vec![(30, time as u32 * 10)],
-                ..PagerFigures::default()
-            }],
-            paging_space: Some(PagingSpace {
-                compressed_bytes: 100 << 20,
-                compressed_max_bytes: 256 << 20,
-                files: vec![farpage_manager::paging::PagingFile {
-                    folder: "/var/tmp".into(),
-                    used_bytes: 2 << 30,
-                    limit_bytes: Some(4 << 30),
-                    is_full: false,
-                    write_error: None,
-                }],
-                ..PagingSpace::default()
-            }),
-            no_room: None,
-        }
-    }
+    use crate::testing::figures;
 
     #[test]
     fn a_second_look_says_what_happens_a_second() {

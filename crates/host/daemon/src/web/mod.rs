@@ -1,4 +1,4 @@
-//! `farpage up --web`: a page that shows live how the host kernel does, and its metrics.
+//! A web page that shows live how the host kernel does, and its metrics.
 //!
 //! Whoever can connect can read it, and do nothing else. Web pages of others cannot: a browser says
 //! where a request comes from and which name it looked up, and only this page's own are answered.
@@ -13,8 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use clap::Args;
+use anyhow::{Context, Result};
 use farpage_services::{Figures, Host};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -25,8 +24,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
-use super::hosts::{ClusterReading, Looks};
-use super::reading::Reading;
+use crate::hosts::{ClusterReading, Looks};
+use crate::reading::Reading;
 use request::Rules;
 
 /// Between two looks.
@@ -41,38 +40,13 @@ const OBJECTS_MAX: usize = 200;
 const CONNECTIONS_MAX: usize = 32;
 /// A request must be here after so long.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Where the page is when nothing is said.
-const DEFAULT: &str = "127.0.0.1:7780";
 
-/// The page.
-#[derive(Args, Debug)]
-pub struct WebArgs {
-    /// Show how it does on a web page at ADDR:PORT, with Prometheus metrics at /metrics
-    ///
-    /// Whoever can connect there can read names and figures of all shared memory; so addresses of
-    /// other machines than this one need --web-public.
-    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = DEFAULT,
-        value_parser = address)]
-    pub web: Option<SocketAddr>,
-    /// Let other machines read the web page
-    #[arg(long, requires = "web")]
-    pub web_public: bool,
-}
-
-/// Where the page is to be.
-fn address(text: &str) -> Result<SocketAddr, String> {
-    let numbers = text.replacen("localhost:", "127.0.0.1:", 1);
-    numbers.parse().map_err(|_| {
-        format!("it is no address of this machine and port; give e.g. {DEFAULT} or [::1]:7780")
-    })
-}
-
+/// How pages of Farpage look.
+pub const STYLE: &str = include_str!("page.css");
+/// Draws figures that pages of Farpage have in common, those of hosts included.
+pub const FIGURES: &str = concat!(include_str!("figures.js"), include_str!("hosts.js"));
 /// What draws the page.
-const SCRIPT: &str = concat!(
-    include_str!("figures.js"),
-    include_str!("hosts.js"),
-    include_str!("page.js")
-);
+const SCRIPT: &str = include_str!("page.js");
 
 /// What was seen.
 #[derive(Default)]
@@ -104,35 +78,19 @@ struct Told<'a> {
     past: Vec<Point>,
 }
 
-/// Refuses an address at which other machines could read the page, without the word for it.
-///
-/// # Errors
-/// Then.
-pub fn check(args: &WebArgs) -> Result<()> {
-    match args.web {
-        Some(address) if !address.ip().is_loopback() && !args.web_public => bail!(
-            "cannot show a page at {address}: other machines could read it; give an address such \
-             as {DEFAULT}, or also --web-public"
-        ),
-        Some(_) | None => Ok(()),
-    }
-}
-
-/// Starts to answer, for the host kernel at `socket`. `None` when no page is wanted; else where.
+/// Starts to answer at `address`, for the host kernel at `socket`. Machines other than this one may ask when it
+/// `is_public`. Returns where the page is.
 ///
 /// # Errors
 /// When the address cannot be had.
-pub fn start(args: &WebArgs, socket: PathBuf) -> Result<Option<SocketAddr>> {
-    let Some(address) = args.web else {
-        return Ok(None);
-    };
+pub fn start(address: SocketAddr, is_public: bool, socket: PathBuf) -> Result<SocketAddr> {
     let listener = TcpListener::bind(address)
         .with_context(|| format!("cannot listen at {address}; give another --web ADDR:PORT"))?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let rules = Rules {
         port: address.port(),
-        is_public: args.web_public,
+        is_public,
     };
     let seen = Arc::new(Mutex::new(Seen::default()));
     let looks = Arc::clone(&seen);
@@ -143,7 +101,7 @@ pub fn start(args: &WebArgs, socket: PathBuf) -> Result<Option<SocketAddr>> {
         .build()
         .context("cannot show a page")?;
     spawn("web").spawn(move || runtime.block_on(serve(listener, rules, seen)))?;
-    Ok(Some(address))
+    Ok(address)
 }
 
 /// Looks at the host kernel for ever.
@@ -268,8 +226,8 @@ fn contents(seen: &Mutex<Seen>, uri: &hyper::Uri) -> Option<(&'static str, Bytes
 
 fn page() -> String {
     include_str!("page.html")
-        .replace("/*STYLE*/", include_str!("../../plot/page.css"))
-        .replace("/*SCRIPT*/", SCRIPT)
+        .replace("/*STYLE*/", STYLE)
+        .replace("/*SCRIPT*/", &[FIGURES, SCRIPT].concat())
 }
 
 impl Seen {
@@ -309,28 +267,17 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reading::tests::figures;
     use super::*;
+    use crate::testing::figures;
 
     #[test]
-    fn addresses_of_others_need_a_word() {
-        let args = |web: &str, web_public| WebArgs {
-            web: Some(web.parse().unwrap()),
-            web_public,
-        };
+    fn a_page_is_where_it_is_asked_for() {
         let socket = PathBuf::from("/no/such/socket");
-        for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"] {
-            let refused = check(&args(address, false)).unwrap_err();
-            assert!(refused.to_string().contains("--web-public"), "{refused}");
+        for (address, is_public) in [("127.0.0.1:0", false), ("0.0.0.0:0", true)] {
+            let address: SocketAddr = address.parse().unwrap();
+            let page = start(address, is_public, socket.clone()).unwrap();
+            assert!(page.ip() == address.ip() && page.port() != 0, "{page}");
         }
-        check(&args("[::1]:0", false)).unwrap();
-        check(&args("0.0.0.0:0", true)).unwrap();
-        assert!(
-            start(&args("127.0.0.1:0", false), socket.clone())
-                .unwrap()
-                .is_some()
-        );
-        assert!(start(&args("0.0.0.0:0", true), socket).unwrap().is_some());
     }
 
     #[test]

@@ -258,8 +258,8 @@ fn histogram(labels: &[(&str, &str)], times: &Times) -> Metric {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::reading::tests::figures;
     use super::*;
+    use crate::testing::figures;
 
     #[test]
     fn metrics_have_types_labels_and_buckets() {

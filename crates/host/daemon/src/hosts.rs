@@ -373,37 +373,9 @@ pub fn text(reading: &ClusterReading) -> String {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
-
-    /// What two hosts may tell, with so much more of it each time.
-    pub fn figures(time: u64) -> ClusterFigures {
-        let host = |number: u8, name: &str, messages: u64| HostFigures {
-            number,
-            name: name.into(),
-            is_own: number == 0,
-            has_told: true,
-            flows: vec![HostFlow {
-                to: 1 - number,
-                messages: time * messages,
-                bytes: time * messages * 4096,
-            }],
-        };
-        ClusterFigures {
-            at_ns: time * 2_000_000_000,
-            objects: vec![ClusterObject {
-                number: 7,
-                name: "grid".into(),
-                bytes: 1 << 20,
-                page_bytes: 4096,
-                write_misses: time * 300,
-                sent: time * 600,
-                owned: vec![(0, 64), (1, 128)],
-                ..ClusterObject::default()
-            }],
-            hosts: vec![host(0, "a", 400), host(1, "b", 200)],
-        }
-    }
+    use crate::testing::cluster_figures as figures;
 
     #[test]
     fn what_flows_a_second_is_told_for_each_pair_and_object() {

@@ -41,7 +41,7 @@ pub fn pages(
         Some(order) => order.iter().filter_map(|page| pages.remove(page)).collect(),
         None => {
             let mut all: Vec<PageTold> = pages.into_values().collect();
-            all.sort_by_key(|page| (std::cmp::Reverse(messages(page)), page.page));
+            all.sort_by_key(|page| (std::cmp::Reverse(page.messages()), page.page));
             all
         }
     };
@@ -55,11 +55,6 @@ pub fn pages(
         silent,
         pages,
     }
-}
-
-/// Messages of a page, by all hosts.
-pub fn messages(page: &PageTold) -> u64 {
-    page.hosts.iter().map(|host| u64::from(host.sent)).sum()
 }
 
 fn at_host(host: u8, unit: UnitFigures) -> PageAtHost {
