@@ -54,7 +54,8 @@ pub fn config(asked: &JoinConfig, port: u16) -> Result<Option<JoinPlan>> {
         Some(key) => ClusterKey::load(key)?,
         None if is_alone => ClusterKey::unshared(),
         None => bail!(
-            "--cluster {endpoint} needs the cluster's key: --cluster-key FILE, which farpage cluster init makes"
+            "--cluster {endpoint} needs the cluster's key: --cluster-key FILE, which \
+             farpage cluster init makes"
         ),
     };
     // Nobody else comes there.
@@ -81,7 +82,8 @@ pub fn leave(
     let says = |bytes: u64| {
         if bytes > 0 {
             farpage_sys::say!(
-                "farpage: {} that only this host has are yet to be handed over; a second signal ends it",
+                "farpage: {} that only this host has are yet to be handed over; \
+                 a second signal ends it",
                 human(bytes)
             );
         }
@@ -89,7 +91,8 @@ pub fn leave(
     for left in cluster.leave(within, &says).into_iter().filter(is_news) {
         let (name, why) = (&left.name, left.why);
         farpage_sys::say!(
-            "farpage: {} of '{name}' were not handed over ({why}): of them is lost what no other host has",
+            "farpage: could not hand over {} of '{name}' ({why}); \
+             pages that no other host holds are lost",
             human(left.bytes)
         );
     }

@@ -51,7 +51,8 @@ pub fn set(resource: Resource, limit: Limit) -> Result<()> {
     unsafe { syscall!(g::__NR_prlimit64, 0, resource as u32, from, 0) }.map(drop)
 }
 
-/// Lets this process have as many descriptors as it can. Where that is too few, the call that needs one says so.
+/// Lets this process have as many descriptors as it can. Where that is too few, the call that
+/// needs one says so.
 pub fn raise_descriptors() {
     if let Ok(limit) = get(Resource::Descriptors) {
         let now = limit.most;

@@ -9,6 +9,6 @@
 //! ```
 
 pub mod columns;
-pub mod print;
+pub mod output;
 pub mod size;
 pub mod time;

@@ -21,7 +21,7 @@ pub fn micros(option: &str, text: &str) -> Result<u32> {
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds: &f64| *seconds > 0.0);
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| "it is no time; give seconds, such as 300 or 0.5".into())
+    time.ok_or_else(|| format!("'{text}' is not a duration; give seconds, such as 300 or 0.5"))
 }
 
 fn read(text: &str) -> Result<u32> {

@@ -122,7 +122,10 @@ mod tests {
         assert_eq!(parse(&["--map", "a=b"]).unwrap(), None);
         for nonsense in ["0", "-1", "inf", "nan", "1e300", "soon", ""] {
             let refused = given(nonsense).unwrap_err().to_string();
-            assert!(refused.contains("it is no time; give seconds"), "{refused}");
+            assert!(
+                refused.contains("is not a duration; give seconds"),
+                "{refused}"
+            );
         }
         let alone = parse(&["--deadline", "5"]).unwrap_err().to_string();
         assert!(alone.contains("--map"), "{alone}");

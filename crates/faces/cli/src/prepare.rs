@@ -39,9 +39,9 @@ pub struct MemoryArgs {
     pub files: FileArgs,
     /// What becomes of who needs room when paging space has none: kill, wait or wait=TIME
     ///
-    /// Who waits goes on when there is room: files were deleted, a paging file was added (farpage spill
-    /// add). All others go on meanwhile. After TIME, such as 90s, 10m or 2h, one process is killed, and
-    /// the rest waits anew. [default: wait; without a terminal wait=1h]
+    /// Who waits goes on when there is room: files were deleted, a paging file was added (farpage
+    /// spill add). All others go on meanwhile. After TIME, such as 90s, 10m or 2h, one process is
+    /// killed, and the rest waits anew. [default: wait; without a terminal wait=1h]
     #[arg(long, value_name = "WHAT", value_parser = WhenFull::parse)]
     pub when_full: Option<WhenFull>,
 }

@@ -14,7 +14,7 @@ use farpage_supervisor::config::{Casualty, RunOptions};
 use farpage_supervisor::{Run, shm};
 use farpage_sys::memory_limit::MemoryLimit;
 use farpage_sys::userfaultfd::tier_name;
-use farpage_text::print;
+use farpage_text::output;
 use farpage_text::time::seconds;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -82,15 +82,15 @@ pub struct RunArgs {
     ///
     /// That of POSIX (/dev/shm) and System V that the program and its children make, and what they
     /// map to share with their children. It pages out as other memory does, may be larger than
-    /// /dev/shm, and is gone with its last user, however that ends. Its names are Linux's own; other
-    /// processes find them empty.
+    /// /dev/shm, and is gone with its last user, however that ends. Its names are Linux's own;
+    /// other processes find them empty.
     #[arg(long, conflicts_with = "map")]
     pub shm: bool,
     /// What the program sees as the memory of this machine
     ///
     /// For programs that size their heaps and caches by it, such as databases and the JVM. sysinfo,
-    /// sysconf, /proc/meminfo and the files of memory cgroups say it, and as free what of it the programs
-    /// of the run do not use. It bounds nothing: --ram does. [default: what there is]
+    /// sysconf, /proc/meminfo and the files of memory cgroups say it, and as free what of it the
+    /// programs of the run do not use. It bounds nothing: --ram does. [default: what there is]
     #[arg(id = "machine", long = "memory", value_name = "SIZE")]
     pub machine: Option<String>,
     /// Let the program's C library read large files where they lie, instead of copying them
@@ -113,8 +113,8 @@ pub struct RunArgs {
     pub replicas: u8,
     /// With --cluster, what goes from host to host together: 4K to 2M
     ///
-    /// Of memory that is made in this run. Little where hosts write to neighbouring places, much where
-    /// one reads what another wrote.
+    /// Of memory that is made in this run. Little where hosts write to neighbouring places, much
+    /// where one reads what another wrote.
     #[arg(
         long,
         value_name = "SIZE",
@@ -161,7 +161,7 @@ pub struct Report {
 pub fn main(args: &RunArgs) -> Result<ExitStatus> {
     let limit = MemoryLimit::read();
     let options = prepare::options(args, &limit)?;
-    let shared = shm::Config {
+    let shared = shm::SharedMemoryConfig {
         join: args.join.config(),
         replicas: args.replicas,
         unit_bytes: args.page_size,
@@ -181,7 +181,7 @@ pub fn with_options(
     options: RunOptions,
     report: &Report,
     limit: &MemoryLimit,
-    shared: Option<&shm::Config>,
+    shared: Option<&shm::SharedMemoryConfig>,
 ) -> Result<ExitStatus> {
     if nested::is_inside() {
         match nested::run(&options, report)? {}
@@ -237,7 +237,7 @@ fn until_end(run: &mut Run, quiet: bool) -> Result<ExitStatus> {
     }
 }
 
-fn outcome(run: &Run, shared: Option<shm::Figures>) -> Outcome<'_> {
+fn outcome(run: &Run, shared: Option<shm::SharedMemoryFigures>) -> Outcome<'_> {
     Outcome {
         ram_bytes: run.highest_budget_bytes(),
         totals: run.sampler().totals(),
@@ -253,21 +253,21 @@ fn tell(run: &Run, outcome: &Outcome<'_>, quiet: bool) {
     let dirs = run.spill_dirs();
     for dead in run.casualties() {
         if let Some(said) = summary::casualty(dead, run.options(), &dirs) {
-            print::errors(&said);
+            output::errors(&said);
         }
     }
     if quiet {
         return;
     }
-    print::errors(&summary::text(outcome));
+    output::errors(&summary::text(outcome));
     for map in run.maps() {
-        print::errors(&maps::line(&map));
+        output::errors(&maps::line(&map));
     }
     if let Some(shm) = &outcome.shared {
-        print::errors(&shm.summary());
+        output::errors(&shm.summary());
     }
     if let Some(cost) = run.cost() {
-        print::errors(&cost.summary());
+        output::errors(&cost.summary());
     }
 }
 

@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use farpage_abi::{SEGMENT_BYTES, SEGMENTS_MAX};
 
 use crate::prepare::absolute;
-use farpage_manager::paging::Listed;
-use farpage_supervisor::control_socket::{self, Reply, Request};
+use farpage_manager::paging::PagingFileListed;
+use farpage_supervisor::control_socket::{self, SpillReply, SpillRequest};
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
 
@@ -67,7 +67,7 @@ pub fn main(args: &SpillArgs) -> Result<()> {
             let dir = absolute_dir(dir)?;
             let segments =
                 |bytes: u64| (bytes / SEGMENT_BYTES as u64).min(SEGMENTS_MAX as u64) as u32;
-            let request = Request::Add {
+            let request = SpillRequest::Add {
                 dir: dir.clone(),
                 limit_segments: limit.map(segments),
             };
@@ -79,8 +79,8 @@ pub fn main(args: &SpillArgs) -> Result<()> {
             remove(&find(which)?, &dir)?;
         }
         SpillCommand::Ls { which } => {
-            let reply = control_socket::ask(&find(which)?, &Request::List, |_| ())?;
-            let Reply::Files(files) = reply else {
+            let reply = control_socket::ask(&find(which)?, &SpillRequest::List, |_| ())?;
+            let SpillReply::Files(files) = reply else {
                 bail!("cannot read the answer; use the same version of farpage as the run's");
             };
             out!("{}", table(&files));
@@ -90,13 +90,13 @@ pub fn main(args: &SpillArgs) -> Result<()> {
 }
 
 fn remove(socket: &Path, dir: &Path) -> Result<()> {
-    let request = Request::Remove {
+    let request = SpillRequest::Remove {
         dir: dir.to_path_buf(),
     };
     let terminal = std::io::stderr().is_terminal();
     let mut shown = false;
     let reply = control_socket::ask(socket, &request, |reply| {
-        if let Reply::Left { bytes } = reply
+        if let SpillReply::Left { bytes } = reply
             && terminal
         {
             shown = true;
@@ -112,16 +112,16 @@ fn remove(socket: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn finish(reply: Reply) -> Result<()> {
+fn finish(reply: SpillReply) -> Result<()> {
     match reply {
-        Reply::Done { warning } => {
+        SpillReply::Done { warning } => {
             if let Some(warning) = warning {
                 farpage_sys::say!("farpage: {warning}");
             }
             Ok(())
         }
-        Reply::Refused { message } => bail!(message),
-        Reply::Left { .. } | Reply::Files(_) => {
+        SpillReply::Refused { message } => bail!(message),
+        SpillReply::Left { .. } | SpillReply::Files(_) => {
             bail!("cannot read the answer; use the same version of farpage as the run's")
         }
     }
@@ -176,7 +176,7 @@ fn absolute_dir(dir: &Path) -> Result<PathBuf> {
         .with_context(|| format!("cannot find '{}'", dir.display()))
 }
 
-fn table(files: &[Listed]) -> String {
+fn table(files: &[PagingFileListed]) -> String {
     let rows = files.iter().filter(|file| file.is_there()).map(|file| {
         let limit = file.limit_bytes.map_or("none".to_string(), human);
         let mut state = file.state.clone();
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn the_table_is_aligned() {
-        let file = |dir: &str, used, limit_bytes, full| Listed {
+        let file = |dir: &str, used, limit_bytes, full| PagingFileListed {
             dir: dir.into(),
             state: "active".to_string(),
             used_bytes: used,

@@ -59,7 +59,7 @@ pub struct Stats {
     pub maps: Vec<MapJson>,
     /// Shared memory of the programs, with `--shm`.
     #[serde(default)]
-    pub shm: Option<shm::Figures>,
+    pub shm: Option<shm::SharedMemoryFigures>,
     /// What memory of several hosts has cost, with `--cluster`.
     #[serde(default)]
     pub cluster: Option<shm::Cost>,

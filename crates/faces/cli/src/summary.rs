@@ -24,7 +24,7 @@ pub struct Outcome<'a> {
     /// From start to end.
     pub wall_ns: u64,
     /// What became of shared memory, with `--shm`.
-    pub shared: Option<shm::Figures>,
+    pub shared: Option<shm::SharedMemoryFigures>,
 }
 
 impl Outcome<'_> {

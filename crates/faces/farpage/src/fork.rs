@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use farpage_source::open::{Layered, OpenSourceError, Opened, Overlay, Staged, open_source};
+use farpage_source::open::{Layered, OpenSourceError, OpenedSource, Overlay, Staged, open_source};
 use farpage_source::{Reach, Source, SourceError};
 use farpage_sys::fork::AtFork;
 
@@ -123,16 +123,16 @@ pub(crate) enum Reopen {
 impl Reopen {
     /// Of the source that was opened at `places`, with `plan` applied. Local files as they are can
     /// be read by all who have their descriptors.
-    pub(crate) fn of(places: &Places, opened: &Opened, plan: Plan) -> Self {
+    pub(crate) fn of(places: &Places, opened: &OpenedSource, plan: Plan) -> Self {
         let places = places.absolute();
         match opened {
-            Opened::File(_) => Self::Same,
-            Opened::Staged(staged) => Self::Staged {
+            OpenedSource::File(_) => Self::Same,
+            OpenedSource::Staged(staged) => Self::Staged {
                 places,
                 staged: Arc::clone(staged),
                 plan,
             },
-            Opened::Other(source) => Self::Address {
+            OpenedSource::Other(source) => Self::Address {
                 places,
                 version: source.version(),
                 plan,

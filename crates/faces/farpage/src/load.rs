@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use farpage_format::{Dtype, Element, Kind, Layout, Order, Tensor};
 use farpage_source::Source;
-use farpage_source::open::{self, Opened};
+use farpage_source::open::{self, OpenedSource};
 use farpage_translate::Translation;
 
 use crate::fork::Reopen;
@@ -39,14 +39,14 @@ impl Default for LoadOptions {
     }
 }
 
-/// Opens the source at an address, or that which [`Places`] make: with what its options say of it, but
-/// not mapped. (A private copy, [`Mode::Copy`], begins where it is mapped.) What is written to an object
-/// in a store is there after [`Source::sync`].
+/// Opens the source at an address, or that which [`Places`] make: with what its options say of it,
+/// but not mapped. (A private copy, [`Mode::Copy`], begins where it is mapped.) What is written to
+/// an object in a store is there after [`Source::sync`].
 ///
 /// # Errors
-/// [`Error::Source`]; [`Error::Argument`] when something is to be written that is neither a local file nor
-/// an object in a store, for a part that does not lie inside, and where parts would have to be made or to
-/// grow.
+/// [`Error::Source`]; [`Error::Argument`] when something would be written that is neither a local
+/// file nor an object in a store, for a part that does not lie inside, and where parts would have
+/// to be made or to grow.
 pub fn open_source(
     places: impl Into<Places>,
     options: &OpenOptions,
@@ -218,7 +218,7 @@ pub fn raw_of_source(
 
 fn map(
     places: &Places,
-    opened: Opened,
+    opened: OpenedSource,
     mut layout: Layout,
     options: &LoadOptions,
 ) -> Result<Loaded, Error> {

@@ -33,7 +33,8 @@ pub struct DaemonConfig {
     pub frames: FramesTold,
     /// The cluster that it joins.
     pub join: JoinConfig,
-    /// Where it listens, unless a service manager has made a socket. `None`: where programs look for it.
+    /// Where it listens, unless a service manager has made a socket. `None`: where programs look
+    /// for it.
     pub socket: Option<PathBuf>,
 }
 
@@ -84,7 +85,8 @@ impl Daemon {
         let (listening, socket) = match given_socket()? {
             Some((given, path)) => {
                 let listening = service.listen_on(given).context(
-                    "cannot listen on the socket that was given; it must be ListenSequentialPacket=",
+                    "cannot listen on the socket that was given; \
+                     it must be ListenSequentialPacket=",
                 )?;
                 (listening, path)
             }
@@ -123,7 +125,8 @@ impl Daemon {
         self.write_back.run(within)
     }
 
-    /// Blocks of shared memory that are lost when it ends now: they are in use, and no other host has them.
+    /// Blocks of shared memory that are lost when it ends now: they are in use, and no other host
+    /// has them.
     pub fn lost_blocks(&self) -> usize {
         let left = Host::connect(&self.socket).and_then(|host| host.list());
         let goes_on = |one: &Listed| {

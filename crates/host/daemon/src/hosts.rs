@@ -1,5 +1,5 @@
-//! Two looks at the hosts of a cluster made into figures a second: what each sends to which, and what of
-//! each object it owns.
+//! Two looks at the hosts of a cluster made into figures a second: what each sends to which, and
+//! what of each object it owns.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -101,7 +101,8 @@ pub fn look(host: &Host) -> Result<Option<ClusterFigures>, Error> {
     }
 }
 
-/// A thread that looks at the cluster all the time: hosts that die keep others waiting, and nobody else.
+/// A thread that looks at the cluster all the time: hosts that die keep others waiting, and nobody
+/// else.
 pub struct Looks(Arc<Mutex<Last>>);
 
 #[derive(Default)]
@@ -147,8 +148,8 @@ impl Looks {
         Ok(Self(last))
     }
 
-    /// What was last seen. `None`: it is in no cluster, or nothing is known yet, or nobody has asked for
-    /// long.
+    /// What was last seen. `None`: it is in no cluster, or nothing is known yet, or nobody has
+    /// asked for long.
     pub fn last(&self) -> Option<ClusterReading> {
         let mut last = lock(&self.0);
         last.unseen = 0;
@@ -308,7 +309,8 @@ pub fn host_head(reading: &ClusterReading) -> Vec<String> {
         .collect()
 }
 
-/// An object as a row: its name, size and page, faults and messages a second, and who owns how much.
+/// An object as a row: its name, size and page, faults and messages a second, and who owns how
+/// much.
 pub fn object_cells(reading: &ClusterReading, object: &ObjectRow) -> [String; 6] {
     let share = |bytes: u64| 100.0 * bytes as f64 / object.bytes.max(1) as f64;
     let name = |number: u8| {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// How the host kernel and what it shares do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Reading {
+pub struct HostReading {
     /// When: milliseconds since 1970.
     pub at_ms: u64,
     /// Time to the look before, in seconds; 0 when there was none: then nothing is said a second.
@@ -29,7 +29,7 @@ pub struct Reading {
     /// All objects, those of other users included.
     pub objects_all: u64,
     /// Faults.
-    pub faults: Faults,
+    pub faults: FaultRates,
     /// Nanoseconds since there is no room. `None`: there is.
     pub no_room_ns: Option<u64>,
     /// New pages that were refused since then.
@@ -48,7 +48,7 @@ pub struct Reading {
 
 /// How fast something is done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Faults {
+pub struct FaultRates {
     /// Over all.
     pub count: u64,
     /// A second, since the look before.
@@ -67,7 +67,7 @@ pub struct Row {
     #[serde(flatten)]
     pub object: ObjectFigures,
     /// Its faults.
-    pub faulted: Faults,
+    pub faulted: FaultRates,
     /// Bytes that came from its pager, a second.
     pub in_per_second: f64,
     /// Bytes that its pager took, a second.
@@ -81,12 +81,12 @@ pub struct PagerRow {
     #[serde(flatten)]
     pub pager: PagerFigures,
     /// Its answers.
-    pub answers: Faults,
+    pub answers: FaultRates,
     /// `well`, or what is wrong.
     pub health: String,
 }
 
-impl Reading {
+impl HostReading {
     /// Of a look, and the one before.
     pub fn new(before: Option<&Figures>, now: &Figures) -> Self {
         let before = before.filter(|before| before.pid == now.pid);
@@ -125,7 +125,7 @@ impl Reading {
             dirty_bytes: sum(|object| object.dirty_bytes),
             wired_bytes: sum(|object| object.wired_bytes),
             objects_all: now.objects_all,
-            faults: Faults::of(all.sum(), &since, seconds),
+            faults: FaultRates::of(all.sum(), &since, seconds),
             no_room_ns: now.no_room.map(|(since_ns, _)| since_ns),
             refused: now.no_room.map_or(0, |(_, refused)| refused),
             paging_space: now.paging_space.clone(),
@@ -166,7 +166,7 @@ fn default_pager(space: &PagingSpace) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-impl Faults {
+impl FaultRates {
     fn new(before: Option<Times>, now: &Times, seconds: f64) -> Self {
         let since = before.map_or_else(|| now.clone(), |before| now.since(&before));
         Self::of(now.count(), &since, seconds)
@@ -192,7 +192,7 @@ impl Row {
         let faults = faults.or((seconds > 0.0).then(Times::default));
         Self {
             object: now.clone(),
-            faulted: Faults::new(faults, &times(&now.faults), seconds),
+            faulted: FaultRates::new(faults, &times(&now.faults), seconds),
             in_per_second: grown(|object| object.paged_in_bytes),
             out_per_second: grown(|object| object.paged_out_bytes),
         }
@@ -213,7 +213,7 @@ impl PagerRow {
         };
         Self {
             pager: now.clone(),
-            answers: Faults::new(answers, &times(&now.times), seconds),
+            answers: FaultRates::new(answers, &times(&now.times), seconds),
             health,
         }
     }
@@ -233,10 +233,10 @@ mod tests {
 
     #[test]
     fn a_second_look_says_what_happens_a_second() {
-        let first = Reading::new(None, &figures(1));
+        let first = HostReading::new(None, &figures(1));
         assert_eq!((first.seconds, first.faults.per_second), (0.0, 0.0));
         assert_eq!(first.faults.count, 1001);
-        let second = Reading::new(Some(&figures(1)), &figures(3));
+        let second = HostReading::new(Some(&figures(1)), &figures(3));
         assert_eq!((second.seconds, second.objects.len()), (4.0, 2));
         let grid = &second.objects[1];
         assert_eq!(grid.faulted.per_second, 500.0);
@@ -245,7 +245,7 @@ mod tests {
             (2_097_152.0, 1_048_576.0)
         );
         assert!(grid.faulted.p50_us < Some(20.0) && grid.faulted.p99_us < Some(20.0));
-        let quiet = Reading::new(
+        let quiet = HostReading::new(
             Some(&figures(3)),
             &Figures {
                 at_ns: 9,
@@ -262,7 +262,7 @@ mod tests {
             pid: 99,
             ..figures(5)
         };
-        assert_eq!(Reading::new(Some(&other), &figures(1)).seconds, 0.0);
+        assert_eq!(HostReading::new(Some(&other), &figures(1)).seconds, 0.0);
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
         now.pagers[0].open = 3;
         now.pagers[0].silent_ns = 4_000_000_000;
         let health = |now: &Figures| {
-            Reading::new(Some(&figures(1)), now).pagers[0]
+            HostReading::new(Some(&figures(1)), now).pagers[0]
                 .health
                 .clone()
         };

@@ -27,8 +27,8 @@ struct Program {
 }
 
 impl Symbols {
-    /// The process of a thread, its name, and where it is in its program: `71 python3 in add (/usr/bin/x)`.
-    /// It may have ended; then what is left is said.
+    /// The process of a thread, its name, and where it is in its program: `71 python3 in add
+    /// (/usr/bin/x)`. It may have ended; then what is left is said.
     pub fn place(&mut self, thread: u32, instruction: u64) -> String {
         if let Some(place) = self.places.get(&(thread, instruction)) {
             return place.clone();

@@ -1,5 +1,5 @@
-//! What a run is like: what the command line says, checked and completed with defaults. Programs are started
-//! from this and nothing else.
+//! What a run is like: what the command line says, checked and completed with defaults. Programs
+//! are started from this and nothing else.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -11,8 +11,8 @@ use farpage_manager::paging::PagingConfig;
 use farpage_sys::file::Fd;
 use farpage_sys::limits::Limit;
 
-use crate::maps::{MapOption, Maps};
-use crate::shm::Shm;
+use crate::maps::{MapOption, MappedFiles};
+use crate::shm::KeptMemory;
 
 /// Anonymous private mappings below this many bytes are left to Linux.
 pub const THRESHOLD_BYTES: u64 = 128 << 10;
@@ -57,7 +57,7 @@ pub struct Exec {
     pub ahead_bytes: u64,
 }
 
-/// A run that is ready to start: what `launch::start` takes. Nothing of it changes any more.
+/// A run that is ready to start: what `launch::start` takes.
 pub struct Prepared {
     /// What was asked for.
     pub options: RunOptions,
@@ -73,9 +73,9 @@ pub struct Prepared {
     /// The limit on the size of the program's files.
     pub file_size: Limit,
     /// The mapped files, if there are any.
-    pub maps: Option<Maps>,
+    pub maps: Option<MappedFiles>,
     /// Shared memory, if it is kept.
-    pub shm: Option<Shm>,
+    pub shm: Option<KeptMemory>,
 }
 
 impl Prepared {
@@ -112,7 +112,7 @@ impl Prepared {
 pub struct Casualty {
     /// Process id.
     pub pid: u32,
-    /// Name of the process (`/proc/PID/comm`), empty when it could not be read any more.
+    /// Name of the process (`/proc/PID/comm`), empty when it could no longer be read.
     pub name: String,
     /// What happened; never `Death::Alive`.
     pub cause: Death,

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{geteuid, getuid};
 use serde::{Deserialize, Serialize};
 
-use farpage_manager::paging::{Listed, SpillSet};
+use farpage_manager::paging::{PagingFileListed, SpillSet};
 
 /// Between two looks at a paging file that is being emptied.
 const PROGRESS: Duration = Duration::from_millis(200);
@@ -23,7 +23,7 @@ const REQUEST_MAX: u64 = 16 << 10;
 /// What can be asked of a run.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Request {
+pub enum SpillRequest {
     /// Add a paging file.
     Add {
         /// Absolute path of its directory.
@@ -43,7 +43,7 @@ pub enum Request {
 /// What a run answers.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reply {
+pub enum SpillReply {
     /// Done; perhaps with something to know.
     Done {
         /// What the user should know.
@@ -60,21 +60,21 @@ pub enum Reply {
         bytes: u64,
     },
     /// The paging files.
-    Files(Vec<Listed>),
+    Files(Vec<PagingFileListed>),
 }
 
 /// Listens while it lives.
-pub struct Server {
+pub struct SpillServer {
     path: PathBuf,
 }
 
-impl Drop for Server {
+impl Drop for SpillServer {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-impl Server {
+impl SpillServer {
     /// Answers requests about `set` from a thread of its own.
     ///
     /// # Errors
@@ -110,13 +110,13 @@ fn serve(stream: &UnixStream, set: &SpillSet) -> io::Result<()> {
     let mut text = String::new();
     let mut reader = BufReader::new(io::Read::take(stream, REQUEST_MAX));
     reader.read_line(&mut text)?;
-    let reply = |reply: &Reply| writeln!(&*stream, "{}", serde_json::to_string(reply)?);
+    let reply = |reply: &SpillReply| writeln!(&*stream, "{}", serde_json::to_string(reply)?);
     let refused = |error: &anyhow::Error| {
-        reply(&Reply::Refused {
+        reply(&SpillReply::Refused {
             message: format!("{error:#}"),
         })
     };
-    let request: Request = match serde_json::from_str(&text) {
+    let request: SpillRequest = match serde_json::from_str(&text) {
         Ok(request) => request,
         Err(error) => {
             let error = anyhow::Error::new(error)
@@ -125,17 +125,17 @@ fn serve(stream: &UnixStream, set: &SpillSet) -> io::Result<()> {
         }
     };
     match request {
-        Request::List => reply(&Reply::Files(set.list())),
-        Request::Add {
+        SpillRequest::List => reply(&SpillReply::Files(set.list())),
+        SpillRequest::Add {
             dir,
             limit_segments,
         } => match set.add(&dir, limit_segments) {
-            Ok(added) => reply(&Reply::Done {
+            Ok(added) => reply(&SpillReply::Done {
                 warning: added.warning,
             }),
             Err(error) => refused(&error),
         },
-        Request::Remove { dir } => match set.start_removal(&dir) {
+        SpillRequest::Remove { dir } => match set.start_removal(&dir) {
             Ok(at) => remove(set, at, &dir, reply),
             Err(error) => refused(&error),
         },
@@ -147,20 +147,20 @@ fn remove(
     set: &SpillSet,
     at: usize,
     dir: &Path,
-    reply: impl Fn(&Reply) -> io::Result<()>,
+    reply: impl Fn(&SpillReply) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut listened = Ok(());
     loop {
         match set.left(at) {
-            Some(0) => return reply(&Reply::Done { warning: None }),
-            Some(bytes) if listened.is_ok() => listened = reply(&Reply::Left { bytes }),
+            Some(0) => return reply(&SpillReply::Done { warning: None }),
+            Some(bytes) if listened.is_ok() => listened = reply(&SpillReply::Left { bytes }),
             Some(_) => {}
             None => {
                 let message = format!(
                     "'{}' was added again before it was empty; it stays",
                     dir.display()
                 );
-                return reply(&Reply::Refused { message });
+                return reply(&SpillReply::Refused { message });
             }
         }
         std::thread::sleep(PROGRESS);
@@ -248,7 +248,11 @@ pub fn runs() -> Vec<(u32, PathBuf)> {
 ///
 /// # Errors
 /// When the run ended or its answer can't be read.
-pub fn ask(path: &Path, request: &Request, mut progress: impl FnMut(&Reply)) -> Result<Reply> {
+pub fn ask(
+    path: &Path,
+    request: &SpillRequest,
+    mut progress: impl FnMut(&SpillReply),
+) -> Result<SpillReply> {
     const GONE: &str = "cannot ask the run: it has ended";
     let mut stream = UnixStream::connect(path).context(GONE)?;
     writeln!(stream, "{}", serde_json::to_string(request)?).context(GONE)?;
@@ -256,7 +260,7 @@ pub fn ask(path: &Path, request: &Request, mut progress: impl FnMut(&Reply)) -> 
         let line = line.context(GONE)?;
         let reply = serde_json::from_str(&line)
             .context("cannot read the answer; use the same version of farpage as the run's")?;
-        if !matches!(reply, Reply::Left { .. }) {
+        if !matches!(reply, SpillReply::Left { .. }) {
             return Ok(reply);
         }
         progress(&reply);
@@ -288,26 +292,26 @@ mod tests {
         let (fd, control) = farpage_sys::control::create().unwrap();
         farpage_sys::file::close(fd);
         let set = Arc::new(SpillSet::new(control));
-        let server = Server::start(Arc::clone(&set)).unwrap();
+        let server = SpillServer::start(Arc::clone(&set)).unwrap();
         let own = runs()
             .into_iter()
             .find(|run| run.0 == std::process::id())
             .unwrap()
             .1;
-        let add = |dir: &str| Request::Add {
+        let add = |dir: &str| SpillRequest::Add {
             dir: dir.into(),
             limit_segments: Some(9),
         };
-        let done = Reply::Done { warning: None };
+        let done = SpillReply::Done { warning: None };
         assert_eq!(ask(&own, &add("/tmp"), |_| ()).unwrap(), done);
         assert_eq!(ask(&own, &add("/var/tmp"), |_| ()).unwrap(), done);
         let refused = ask(&own, &add("/no/such/dir"), |_| ()).unwrap();
-        assert!(matches!(refused, Reply::Refused { .. }));
+        assert!(matches!(refused, SpillReply::Refused { .. }));
         control.spill[0].used_segments.store(3, Ordering::Relaxed);
-        let remove = Request::Remove { dir: "/tmp".into() };
+        let remove = SpillRequest::Remove { dir: "/tmp".into() };
         let mut seen = Vec::new();
         let last = ask(&own, &remove, |reply| {
-            if let Reply::Left { bytes } = reply {
+            if let SpillReply::Left { bytes } = reply {
                 seen.push(*bytes);
             }
             control.spill[0].used_segments.store(0, Ordering::Relaxed);
@@ -318,7 +322,7 @@ mod tests {
             !seen.is_empty() && seen.iter().all(|bytes| *bytes == 3 << 20),
             "{seen:?}"
         );
-        let Reply::Files(files) = ask(&own, &Request::List, |_| ()).unwrap() else {
+        let SpillReply::Files(files) = ask(&own, &SpillRequest::List, |_| ()).unwrap() else {
             panic!("no list");
         };
         assert_eq!(files[0].state, "removed");

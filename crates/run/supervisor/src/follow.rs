@@ -13,7 +13,8 @@ const MARGIN: u64 = 40;
 const MARGIN_LEAST: u64 = 2 << 20;
 /// What paging will take besides, when it begins: buffers, tables and threads.
 const PAGING_BYTES: u64 = 6 << 20;
-/// Programs that are mapped may keep one in so many bytes of the limit: at first and at most, and at least.
+/// Programs that are mapped may keep one in so many bytes of the limit: at first and at most, and
+/// at least.
 const PROGRAMS: [u64; 2] = [8, 16];
 /// What they may keep is set anew after so many looks.
 const LOOKS: u32 = 10;
@@ -95,8 +96,8 @@ impl Follow {
     }
 }
 
-/// What programs may keep from now on, one in so many bytes, where they kept `before` and there were so many faults: what of
-/// them is not used makes room, and comes back when it is missed.
+/// What programs may keep from now on, one in so many bytes, where they kept `before` and there
+/// were so many faults: what of them is not used makes room, and comes back when it is missed.
 fn programs(before: u64, faults: u64) -> u64 {
     let after = match faults > FEW_FAULTS {
         true => before.saturating_sub(2),

@@ -20,7 +20,7 @@ const ROW_SHIFT: u32 = 18;
 
 /// Pages that each kind of event touched, in one cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cell {
+pub struct HeatCell {
     /// Filled with zeros.
     pub filled: u64,
     /// Brought in, or taken back from aside.
@@ -31,7 +31,7 @@ pub struct Cell {
     pub writes: u64,
 }
 
-impl Cell {
+impl HeatCell {
     fn add(&mut self, other: Self) {
         self.filled += other.filled;
         self.ins += other.ins;
@@ -56,7 +56,7 @@ pub struct HeatMap {
     column_us: u64,
     row_shift: u32,
     /// Row number (address >> `row_shift`) to column number to cell.
-    rows: BTreeMap<u64, BTreeMap<u64, Cell>>,
+    rows: BTreeMap<u64, BTreeMap<u64, HeatCell>>,
     events: u64,
 }
 
@@ -77,9 +77,9 @@ pub struct HeatJson {
     pub lost: u64,
 }
 
-impl HeatMap {
+impl Default for HeatMap {
     /// An empty map.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self {
             column_us: COLUMN_US,
             row_shift: ROW_SHIFT,
@@ -87,7 +87,9 @@ impl HeatMap {
             events: 0,
         }
     }
+}
 
+impl HeatMap {
     /// Adds an event, spread over the rows that its pages lie in.
     pub fn add(&mut self, event: &TraceEvent) {
         self.events += 1;
@@ -103,7 +105,7 @@ impl HeatMap {
             let column = event.at_us / self.column_us;
             let cells = self.rows.entry(row).or_default();
             let cell = cells.entry(column).or_default();
-            cell.add(Cell::of(event, stop - page));
+            cell.add(HeatCell::of(event, stop - page));
             page = stop;
         }
         while self.rows.len() > ROWS_MAX {
@@ -114,7 +116,7 @@ impl HeatMap {
     fn halve_columns(&mut self) {
         self.column_us *= 2;
         for cells in self.rows.values_mut() {
-            let mut merged: BTreeMap<u64, Cell> = BTreeMap::new();
+            let mut merged: BTreeMap<u64, HeatCell> = BTreeMap::new();
             for (column, cell) in std::mem::take(cells) {
                 merged.entry(column / 2).or_default().add(cell);
             }
@@ -124,7 +126,7 @@ impl HeatMap {
 
     fn halve_rows(&mut self) {
         self.row_shift += 1;
-        let mut merged: BTreeMap<u64, BTreeMap<u64, Cell>> = BTreeMap::new();
+        let mut merged: BTreeMap<u64, BTreeMap<u64, HeatCell>> = BTreeMap::new();
         for (row, cells) in std::mem::take(&mut self.rows) {
             let into = merged.entry(row / 2).or_default();
             for (column, cell) in cells {
@@ -180,7 +182,7 @@ mod tests {
 
     #[test]
     fn an_event_is_spread_over_the_rows_it_touches() {
-        let mut map = HeatMap::new();
+        let mut map = HeatMap::default();
         map.add(&event(30_000, 60, 10, TraceKind::PageIn));
         map.add(&event(10, 1 << 20, 1, TraceKind::PageOut));
         let json = map.to_json(3);
@@ -192,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_map_stays_bounded_and_loses_nothing() {
-        let mut map = HeatMap::new();
+        let mut map = HeatMap::default();
         let mut pages = 0;
         for at in 0..200_000u64 {
             let kind = if at % 2 == 0 {

@@ -63,7 +63,7 @@ pub fn open(url: &str, deadline: Option<Duration>) -> Result<(Arc<dyn Source>, O
 }
 
 /// Files that were opened, before the program starts.
-pub struct Opened {
+pub struct OpenedFiles {
     opening: Opening,
     /// What was asked for.
     pub options: Vec<MapOption>,
@@ -73,7 +73,7 @@ pub struct Opened {
     deadline: Option<Duration>,
 }
 
-impl Opened {
+impl OpenedFiles {
     /// Opens all of `options`, at the same time.
     fn new(
         control: &'static Control,
@@ -202,7 +202,7 @@ pub struct MapJson {
 }
 
 /// The mapped files of a run.
-pub struct Maps {
+pub struct MappedFiles {
     mapped: &'static Files,
     /// What the program is to have to talk to this process; given away when it has started.
     pub socket: Option<OwnedFd>,
@@ -217,7 +217,7 @@ pub struct Maps {
 ///
 /// # Errors
 /// What cannot be opened, and why; what is wrong with the trace of `--replay`.
-pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<Maps>> {
+pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<MappedFiles>> {
     if options.maps.is_empty() {
         return Ok(None);
     }
@@ -226,13 +226,14 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
     let traces = options.replay.as_deref().filter(recorded);
     let traces = traces.map(Traces::read).transpose();
     let traces = traces.context("cannot replay")?;
-    let mut opened = Opened::new(control, &options.maps, options.deadline).map_err(|error| {
-        if options.exec.is_some() {
-            exec::missing(error)
-        } else {
-            error
-        }
-    })?;
+    let mut opened =
+        OpenedFiles::new(control, &options.maps, options.deadline).map_err(|error| {
+            if options.exec.is_some() {
+                exec::missing(error)
+            } else {
+                error
+            }
+        })?;
     let mut runs = Vec::new();
     if let Some(exec) = &options.exec {
         let loaded = exec::load(&mut opened, exec)?;
@@ -258,7 +259,7 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
     if !runs.is_empty() {
         mapped.replay(runs)?;
     }
-    Ok(Some(Maps {
+    Ok(Some(MappedFiles {
         mapped,
         socket: Some(socket),
         files: mapped.descriptors(),
@@ -267,11 +268,11 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
     }))
 }
 
-/// What of `traces` is to be brought in. Says what is not.
-fn replayed(traces: &Traces, opened: &Opened) -> Vec<(usize, PageRange)> {
+/// The runs of `traces` that should be brought in. Says what is left out.
+fn replayed(traces: &Traces, opened: &OpenedFiles) -> Vec<(usize, PageRange)> {
     let map = |(option, source)| {
         let (option, source): (&MapOption, &Arc<dyn Source>) = (option, source);
-        replay::Map {
+        replay::ReplayedMap {
             name: option.name.as_str(),
             source: &**source,
         }
@@ -290,7 +291,7 @@ fn replayed(traces: &Traces, opened: &Opened) -> Vec<(usize, PageRange)> {
 }
 
 /// What `--record` says of the files. The only one needs no name.
-fn traced(opened: &Opened) -> Vec<Traced> {
+fn traced(opened: &OpenedFiles) -> Vec<Traced> {
     let named = opened.options.len() > 1;
     let of = |(option, source): (&MapOption, &Arc<dyn Source>)| Traced {
         name: named.then(|| option.name.clone()),
@@ -300,7 +301,7 @@ fn traced(opened: &Opened) -> Vec<Traced> {
     opened.options.iter().zip(&opened.sources).map(of).collect()
 }
 
-impl Maps {
+impl MappedFiles {
     /// The trace of `--record` is in its file; otherwise says why not.
     pub fn end_record(&self) {
         let Some(recorder) = &self.recorder else {

@@ -4,7 +4,7 @@ use farpage_abi::PageRange;
 use farpage_source::{Source, Traced, Traces};
 
 /// A mapped file as a trace knows it.
-pub struct Map<'a> {
+pub struct ReplayedMap<'a> {
     /// As `--map` has it.
     pub name: &'a str,
     /// What it holds.
@@ -13,7 +13,7 @@ pub struct Map<'a> {
 
 /// What to bring in, by the numbers of `maps`; and a line for each of them that is left out, or has
 /// changed.
-pub fn plan(traces: &Traces, maps: &[Map]) -> (Vec<(usize, PageRange)>, Vec<String>) {
+pub fn plan(traces: &Traces, maps: &[ReplayedMap]) -> (Vec<(usize, PageRange)>, Vec<String>) {
     let mut messages = Vec::new();
     let mut map_of = vec![None; traces.sources.len()];
     for (number, map) in maps.iter().enumerate() {
@@ -31,7 +31,7 @@ pub fn plan(traces: &Traces, maps: &[Map]) -> (Vec<(usize, PageRange)>, Vec<Stri
 }
 
 /// Which of the sources of `traces` the file is.
-fn find(traces: &Traces, map: &Map, maps: usize) -> Result<usize, String> {
+fn find(traces: &Traces, map: &ReplayedMap, maps: usize) -> Result<usize, String> {
     let of_name = |source: &Traced| match &source.name {
         Some(name) => name == map.name,
         // Recorded of the only file there was.
@@ -75,9 +75,9 @@ mod tests {
 
     fn planned(trace: &str, maps: &[(&str, Of)]) -> (Vec<(usize, u64)>, Vec<String>) {
         let traces = Traces::parse(format!("farpage trace 1\n{trace}").as_bytes()).unwrap();
-        let maps: Vec<Map> = maps
+        let maps: Vec<ReplayedMap> = maps
             .iter()
-            .map(|(name, source)| Map { name, source })
+            .map(|(name, source)| ReplayedMap { name, source })
             .collect();
         let (runs, messages) = plan(&traces, &maps);
         let runs = runs.iter().map(|(number, run)| (*number, run.start.0));

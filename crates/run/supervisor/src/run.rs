@@ -11,17 +11,18 @@ use farpage_abi::{Control, Tier};
 use farpage_manager::paging::{SpillSet, Watched};
 
 use crate::config::{Casualty, Prepared, RunOptions};
-use crate::control_socket::Server;
+use crate::control_socket::SpillServer;
 use crate::follow::Follow;
 use crate::heat::{HeatJson, HeatMap};
 use crate::launch::{self, Running};
-use crate::maps::{self, MapJson, Maps};
+use crate::maps::{self, MapJson, MappedFiles};
 use crate::sampler::{SERIES_STEP_NS, Sampler};
 use crate::{limits, shm, signals};
 
 /// Longest time between two looks at the control block.
 const STEP: Duration = Duration::from_nanos(SERIES_STEP_NS);
-/// Longest time between two looks while the budget follows a cgroup: what changes there must be noticed in time.
+/// Longest time between two looks while the budget follows a cgroup: what changes there must be
+/// noticed in time.
 const FOLLOW_STEP: Duration = Duration::from_millis(10);
 /// Time between the first two looks, doubled until it is [`STEP`]: short programs have peaks too.
 const FIRST_STEP: Duration = Duration::from_millis(1);
@@ -39,7 +40,7 @@ pub struct Run {
     follow: Option<Follow>,
     casualties: Vec<Casualty>,
     /// Answers `farpage spill`.
-    _server: Option<Server>,
+    _server: Option<SpillServer>,
 }
 
 /// What a look at a run found.
@@ -51,11 +52,12 @@ pub struct Look {
 }
 
 impl Run {
-    /// Starts the program. `shared`: how its shared memory is kept, where the options say that it is.
+    /// Starts the program. `shared`: how its shared memory is kept, where the options say that it
+    /// is.
     ///
     /// # Errors
     /// When the program cannot be started as asked.
-    pub fn start(options: RunOptions, shared: Option<&shm::Config>) -> Result<Self> {
+    pub fn start(options: RunOptions, shared: Option<&shm::SharedMemoryConfig>) -> Result<Self> {
         let file_size = limits::raise_file_size()?;
         let (control_fd, control) = farpage_sys::control::create()
             .context("cannot make the control block; it takes 1 GiB of addresses (ulimit -v)")?;
@@ -64,7 +66,7 @@ impl Run {
         let blocked = signals::block();
         let spill = SpillSet::start(control, &options.memory)?;
         // Without it `farpage spill` does not find this run; the run itself does not need it.
-        let server = Server::start(Arc::clone(&spill)).inspect_err(|error| {
+        let server = SpillServer::start(Arc::clone(&spill)).inspect_err(|error| {
             farpage_sys::say!("farpage: warning: farpage spill will not work: {error:#}")
         });
         let maps = maps::start(control, &options)?;
@@ -92,7 +94,7 @@ impl Run {
             step: FIRST_STEP,
             full: Watched::default(),
             sampler: Sampler::new(control, prepared.options.trace),
-            heat: prepared.options.trace.then(HeatMap::new),
+            heat: prepared.options.trace.then(HeatMap::default),
             follow: match prepared.options.memory.follows_cgroup {
                 true => Follow::new(control),
                 false => None,
@@ -143,9 +145,9 @@ impl Run {
         self.full.look(self.prepared.control, &self.spill)
     }
 
-    /// Ends what was kept for the program: the trace of its files is written, and shared memory of its is removed
-    /// when the tasks that use it have ended.
-    pub fn end(&self) -> Option<shm::Figures> {
+    /// Ends what was kept for the program: the trace of its files is written, and shared memory of
+    /// its is removed when the tasks that use it have ended.
+    pub fn end(&self) -> Option<shm::SharedMemoryFigures> {
         if let Some(maps) = &self.prepared.maps {
             maps.end_record();
         }
@@ -209,7 +211,11 @@ impl Run {
 
     /// What became of the files of `--map`.
     pub fn maps(&self) -> Vec<MapJson> {
-        self.prepared.maps.iter().flat_map(Maps::figures).collect()
+        self.prepared
+            .maps
+            .iter()
+            .flat_map(MappedFiles::figures)
+            .collect()
     }
 
     /// What memory of several hosts has cost, once the run has ended.

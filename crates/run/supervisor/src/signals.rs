@@ -10,9 +10,9 @@ use farpage_sys::file::Fd;
 use farpage_sys::{process, signal};
 use rustix::process::{PidfdFlags, Resource, Rlimit};
 
-/// HUP, INT, QUIT, USR1, USR2, ALRM, TERM, URG, VTALRM, PROF, WINCH, PWR and those of real time. Those that
-/// stop and continue keep their effect on the supervisor: the terminal's keys send them to the program as
-/// well.
+/// HUP, INT, QUIT, USR1, USR2, ALRM, TERM, URG, VTALRM, PROF, WINCH, PWR and those of real time.
+/// Those that stop and continue keep their effect on the supervisor: the terminal's keys send them
+/// to the program as well.
 fn forwarded() -> impl Iterator<Item = u32> {
     let named = [1, 2, 3, 10, 12, 14, 15, 23, 26, 27, 28, 30];
     // The C library has the first two for itself.
@@ -92,8 +92,8 @@ fn pidfd(pid: u32) -> Result<OwnedFd> {
 /// HUP, INT, QUIT, TERM.
 const ENDING: [u32; 4] = [1, 2, 3, 15];
 
-/// From now on, in this thread and those it makes, signals that end this process wait until `before`
-/// has been done.
+/// From now on, in this thread and those it makes, signals that end this process wait until
+/// `before` has been done.
 ///
 /// # Errors
 /// When the kernel has no descriptor or thread for it.

@@ -194,7 +194,8 @@ fn depends(needed: &[(String, (u32, u32))]) -> Result<String> {
         let known = LIBRARIES.iter().find(|(name, ..)| name == library);
         let Some((_, package, versioned)) = known else {
             bail!(
-                "a program needs {library}: say in tools/xtask/src/release/deb.rs which package has it"
+                "a program needs {library}: say in tools/xtask/src/release/deb.rs \
+                 which package has it"
             );
         };
         packages.insert(match glibc {

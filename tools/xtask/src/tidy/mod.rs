@@ -1,7 +1,9 @@
-//! `cargo xtask tidy`: the rules of the house, as `crates/README.md` and `docs/GLOSSARY.md` state them.
+//! `cargo xtask tidy`: the rules of the house, as `crates/README.md` and `docs/GLOSSARY.md` state
+//! them.
 //!
-//! What breaks a rule today stands in `tools/xtask/tidy.txt`, with how often. The list only shrinks: what is not in it,
-//! or is more than it says, is a failure, and so is an entry that says more than there is.
+//! What breaks a rule today stands in `tools/xtask/tidy.txt`, with how often. The list only
+//! shrinks: what is not in it, or is more than it says, is a failure, and so is an entry that says
+//! more than there is.
 
 mod accepted;
 mod crates;

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{fstatfs, fstatvfs};
 
 use super::{Check, State};
-use farpage_manager::paging::{self, Opened};
+use farpage_manager::paging::{self, OpenedPagingFile};
 use farpage_text::size::human;
 
 const SPACE: &str = "paging space";
@@ -37,7 +37,7 @@ pub(super) fn check(dir: &Path) -> Check {
     judge(&name, kind, free, &opened)
 }
 
-fn judge(name: &str, kind: &str, free: u64, opened: &Opened) -> Check {
+fn judge(name: &str, kind: &str, free: u64, opened: &OpenedPagingFile) -> Check {
     let room = format!("{} free on {kind}", human(free));
     let other = "export FARPAGE_SPILL=DIR    # a directory on a local disk with room";
     let warn =
@@ -88,8 +88,8 @@ fn kind_name(magic: i64) -> &'static str {
 mod tests {
     use super::*;
 
-    fn opened(direct: bool, in_memory: bool) -> Opened {
-        Opened {
+    fn opened(direct: bool, in_memory: bool) -> OpenedPagingFile {
+        OpenedPagingFile {
             file: std::fs::File::open("/dev/null").unwrap().into(),
             direct,
             in_memory,

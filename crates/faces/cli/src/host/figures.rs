@@ -9,7 +9,7 @@ use farpage_services::{Error, Host};
 use super::WhichHost;
 use super::list::{in_memory, mapped_by, name};
 use farpage_daemon::hosts::{self, ClusterReading};
-use farpage_daemon::reading::{Faults, Reading, Row};
+use farpage_daemon::reading::{FaultRates, HostReading, Row};
 use farpage_manager::paging::trouble;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::{human, human_count, human_time};
@@ -46,17 +46,17 @@ pub fn stats(args: &StatsArgs) -> Result<()> {
 ///
 /// # Errors
 /// When the host kernel does not answer.
-pub fn twice(host: &Host, between: Duration) -> Result<Reading, Error> {
+pub fn twice(host: &Host, between: Duration) -> Result<HostReading, Error> {
     let (before, hosts_before) = (host.figures()?, hosts::look(host)?);
     std::thread::sleep(between);
     let (now, hosts_now) = (host.figures()?, hosts::look(host)?);
     let hosts_now = hosts_now.as_ref();
     let cluster = hosts_now.map(|now| ClusterReading::new(hosts_before.as_ref(), now));
-    Ok(Reading::new(Some(&before), &now).with(cluster))
+    Ok(HostReading::new(Some(&before), &now).with(cluster))
 }
 
 /// A reading as lines of text.
-pub fn text(reading: &Reading) -> String {
+pub fn text(reading: &HostReading) -> String {
     let mut text = summary(reading).join("\n") + "\n\n";
     let (left, right) = (Side::Left, Side::Right);
     let head = [
@@ -122,7 +122,7 @@ pub fn cells(row: &Row) -> [String; 9] {
 }
 
 /// Memory, paging space and faults of all, a line each.
-pub fn summary(reading: &Reading) -> Vec<String> {
+pub fn summary(reading: &HostReading) -> Vec<String> {
     let used = reading.resident_bytes + reading.compressed_bytes;
     let mut lines = vec![
         format!(
@@ -172,7 +172,7 @@ pub fn summary(reading: &Reading) -> Vec<String> {
 }
 
 /// Faults a second and how long they take.
-pub fn speed(faults: &Faults) -> [String; 3] {
+pub fn speed(faults: &FaultRates) -> [String; 3] {
     [
         human_count(faults.per_second as u64),
         time(faults.p50_us),
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_reading_is_a_page_of_text() {
-        let mut reading = Reading::new(Some(&figures(1)), &figures(3));
+        let mut reading = HostReading::new(Some(&figures(1)), &figures(3));
         let expected = "\
 memory        700 MiB of 1.00 GiB: pages 600 MiB, compressed 100 MiB; dirty 240 MiB, wired 8.00 KiB
 faults        500/s, half within 9.2 us, 99 of 100 within 9.2 us

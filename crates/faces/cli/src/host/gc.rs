@@ -84,6 +84,18 @@ fn is_socket(path: &Path) -> bool {
     })
 }
 
+/// Removes names of shared memory, and says how many there were.
+fn names(dry: bool) {
+    match shm::collect(dry) {
+        0 => outln!("killed runs have left no shared memory"),
+        count if dry => outln!(
+            "would remove shared memory of killed runs, unless others use it: {}",
+            counted(count, "name")
+        ),
+        count => out!("{}", shm::removed(count)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,17 +114,5 @@ mod tests {
         for name in ["used", "file", "link", "none"] {
             assert!(!left(name), "{name}");
         }
-    }
-}
-
-/// Removes names of shared memory, and says how many there were.
-fn names(dry: bool) {
-    match shm::collect(dry) {
-        0 => outln!("killed runs have left no shared memory"),
-        count if dry => outln!(
-            "would remove shared memory of killed runs, unless others use it: {}",
-            counted(count, "name")
-        ),
-        count => out!("{}", shm::removed(count)),
     }
 }

@@ -19,7 +19,7 @@ use ratatui::widgets::{LineGauge, Paragraph, Row as Cells, Sparkline, Table, Tab
 use super::WhichHost;
 use super::figures::{cells, speed, summary, text, twice};
 use farpage_daemon::hosts::{self, ClusterReading, Looks};
-use farpage_daemon::reading::{Reading, Row};
+use farpage_daemon::reading::{HostReading, Row};
 use farpage_supervisor::signals;
 use farpage_text::size::human_count;
 
@@ -63,7 +63,7 @@ enum Does {
 
 /// What is on the screen.
 struct Page {
-    reading: Reading,
+    reading: HostReading,
     faults: VecDeque<u64>,
     order: Order,
     chosen: TableState,
@@ -96,7 +96,7 @@ pub fn top(args: &TopArgs) -> Result<()> {
 }
 
 fn watch(host: &Host, first: Figures) -> Result<()> {
-    let mut page = Page::new(Reading::new(None, &first));
+    let mut page = Page::new(HostReading::new(None, &first));
     let mut before = first;
     let cluster = Looks::start(host.path().into())?;
     let drawing = || DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +123,7 @@ fn watch(host: &Host, first: Figures) -> Result<()> {
             // A key was hit: too soon to say anything a second.
             Ok(now) if now.at_ns < before.at_ns + since_ns => {}
             Ok(now) => {
-                page.shows(Reading::new(Some(&before), &now).with(cluster.last()));
+                page.shows(HostReading::new(Some(&before), &now).with(cluster.last()));
                 before = now;
             }
             Err(error) => page.error = Some(said(&error)),
@@ -159,7 +159,7 @@ fn does(key: KeyEvent) -> Does {
 }
 
 impl Page {
-    fn new(reading: Reading) -> Self {
+    fn new(reading: HostReading) -> Self {
         Self {
             reading,
             faults: VecDeque::new(),
@@ -169,7 +169,7 @@ impl Page {
         }
     }
 
-    fn shows(&mut self, reading: Reading) {
+    fn shows(&mut self, reading: HostReading) {
         self.faults.push_front(reading.faults.per_second as u64);
         self.faults.truncate(PAST);
         self.reading = reading;
@@ -313,7 +313,7 @@ fn sort(rows: &mut [&Row], order: Order) {
     }
 }
 
-fn memory(reading: &Reading) -> LineGauge<'static> {
+fn memory(reading: &HostReading) -> LineGauge<'static> {
     let used = reading.resident_bytes + reading.compressed_bytes;
     let part = used as f64 / reading.ram_bytes.max(1) as f64;
     let colour = match reading.no_room_ns {
@@ -335,7 +335,7 @@ fn about_lines(lines: &[String]) -> Vec<Line<'static>> {
     lines.iter().map(line).collect()
 }
 
-fn pager_table(reading: &Reading) -> Table<'static> {
+fn pager_table(reading: &HostReading) -> Table<'static> {
     let rows = reading.pagers.iter().map(|row| {
         let [per_second, p50, p99] = speed(&row.answers);
         let cells = Cells::new([
@@ -375,8 +375,8 @@ mod tests {
     }
 
     fn page() -> Page {
-        let mut page = Page::new(Reading::new(None, &figures(1)));
-        page.shows(Reading::new(Some(&figures(1)), &figures(3)));
+        let mut page = Page::new(HostReading::new(None, &figures(1)));
+        page.shows(HostReading::new(Some(&figures(1)), &figures(3)));
         page
     }
 

@@ -13,8 +13,8 @@ const DEFAULT: &str = "127.0.0.1:7780";
 pub struct WebArgs {
     /// Show how it does on a web page at ADDR:PORT, with Prometheus metrics at /metrics
     ///
-    /// Whoever can connect there can read names and figures of all shared memory; so addresses of
-    /// other machines than this one need --web-public.
+    /// Everybody who can connect there can read names and figures of all shared memory; so
+    /// addresses of other machines than this one need --web-public.
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = DEFAULT,
         value_parser = address)]
     pub web: Option<SocketAddr>,
@@ -23,11 +23,14 @@ pub struct WebArgs {
     pub web_public: bool,
 }
 
-/// Where the page is to be.
+/// Reads where the page should be.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let numbers = text.replacen("localhost:", "127.0.0.1:", 1);
     numbers.parse().map_err(|_| {
-        format!("it is no address of this machine and port; give e.g. {DEFAULT} or [::1]:7780")
+        format!(
+            "'{text}' is not an address of this machine and a port; give \
+             e.g. {DEFAULT} or [::1]:7780"
+        )
     })
 }
 

@@ -12,7 +12,7 @@ mod parts;
 mod registrations;
 mod store;
 #[path = "../../../../pagers/source/tests/it/remote/support/mod.rs"]
-#[allow(dead_code, reason = "its other half is for tests of crate remote")]
+#[allow(dead_code, reason = "its other half is for tests of farpage-source")]
 mod support;
 mod transfers;
 

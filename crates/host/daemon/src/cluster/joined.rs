@@ -1,8 +1,8 @@
 //! A host kernel's stays in its cluster: when one is over, it joins again by itself, as a new host.
 //!
 //! A host that was cut off, or stopped for too long, may not act any more in that stay: what its
-//! programs have of it fails, with the reason. In the next stay it begins with nothing, and what they
-//! open anew they have.
+//! programs have of it fails, with the reason. In the next stay it begins with nothing, and what
+//! they open anew they have.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -251,8 +251,8 @@ impl Joined {
         Some(cluster.stay())
     }
 
-    /// Tries until this host is in the cluster again; false when it is to leave instead. What is wrong
-    /// is said once.
+    /// Tries until this host is in the cluster again; false when it is to leave instead. What is
+    /// wrong is said once.
     fn tries(&self, before: &[u64], pauses: &mut Pauses) -> bool {
         let mut said = String::new();
         loop {
@@ -302,8 +302,8 @@ impl Joined {
     }
 }
 
-/// How long to wait before each attempt: twice as long each time, so that a host that cannot stay does
-/// not keep the others and the store busy.
+/// How long to wait before each attempt: twice as long each time, so that a host that cannot stay
+/// does not keep the others and the store busy.
 struct Pauses {
     next: Duration,
 }

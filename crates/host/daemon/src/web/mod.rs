@@ -25,7 +25,7 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use crate::hosts::{ClusterReading, Looks};
-use crate::reading::Reading;
+use crate::reading::HostReading;
 use request::Rules;
 
 /// Between two looks.
@@ -52,7 +52,7 @@ const SCRIPT: &str = include_str!("page.js");
 #[derive(Default)]
 struct Seen {
     figures: Figures,
-    reading: Reading,
+    reading: HostReading,
     past: VecDeque<Point>,
     /// When a page last asked.
     viewed: Option<Instant>,
@@ -74,12 +74,12 @@ struct Point {
 /// What the page asks for every second.
 #[derive(Serialize)]
 struct Told<'a> {
-    reading: &'a Reading,
+    reading: &'a HostReading,
     past: Vec<Point>,
 }
 
-/// Starts to answer at `address`, for the host kernel at `socket`. Machines other than this one may ask when it
-/// `is_public`. Returns where the page is.
+/// Starts to answer at `address`, for the host kernel at `socket`. Machines other than this one may
+/// ask when it `is_public`. Returns where the page is.
 ///
 /// # Errors
 /// When the address cannot be had.
@@ -236,7 +236,7 @@ impl Seen {
         figures.objects.sort_by_key(most);
         figures.objects.truncate(OBJECTS_MAX);
         let before = (self.figures.at_ns > 0).then_some(&self.figures);
-        let reading = Reading::new(before, &figures).with(cluster);
+        let reading = HostReading::new(before, &figures).with(cluster);
         let files = reading.paging_space.iter().flat_map(|space| &space.files);
         self.past.push_back(Point {
             at_ms: reading.at_ms,

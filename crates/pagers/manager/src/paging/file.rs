@@ -16,7 +16,7 @@ const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
 /// An open paging file, with what its file system can do.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedPagingFile {
     /// Read and write, close-on-exec, unlinked.
     pub file: OwnedFd,
     /// Reads and writes bypass the page cache.
@@ -37,7 +37,7 @@ pub fn default_dir() -> PathBuf {
 ///
 /// # Errors
 /// When `dir` is missing, no directory, not writable, or its file system has no unnamed files.
-pub fn open_in(dir: &Path) -> Result<Opened> {
+pub fn open_in(dir: &Path) -> Result<OpenedPagingFile> {
     let shown = dir.display();
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let file = match openat(rustix::fs::CWD, dir, flags, Mode::RUSR | Mode::WUSR) {
@@ -70,14 +70,14 @@ pub fn open_in(dir: &Path) -> Result<Opened> {
         let kind = fs.f_type;
         kind == TMPFS_MAGIC || kind == RAMFS_MAGIC
     });
-    // Programs whose files are limited (ulimit -f) write by mappings, within the file. Where it cannot be so long
-    // they page out less.
+    // Programs whose files are limited (ulimit -f) write by mappings, within the file. Where it
+    // cannot be so long they page out less.
     let may_have = limits::get(Resource::FileSize).map_or(0, |limit| limit.now);
     let _ = ftruncate(&file, LENGTH.min(may_have));
     let direct = fcntl_getfl(&file)
         .and_then(|now| fcntl_setfl(&file, now | OFlags::DIRECT))
         .is_ok();
-    Ok(Opened {
+    Ok(OpenedPagingFile {
         file,
         direct,
         in_memory,

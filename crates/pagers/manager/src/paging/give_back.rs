@@ -7,8 +7,9 @@ use std::time::Duration;
 use farpage_abi::{Control, SEGMENT_BYTES, SEGMENTS_MAX, TASKS_MAX};
 use farpage_sys::file::{self, Fd};
 
-/// Time between two looks. A segment goes back that was free at two of them, and not taken between: what is
-/// needed again at once keeps its space, for to get it anew costs more than to write over it.
+/// Time between two looks. A segment goes back that was free at two of them, and not taken between:
+/// what is needed again at once keeps its space, for to get it anew costs more than to write over
+/// it.
 pub const LOOK: Duration = Duration::from_secs(5);
 /// Segments that go back at one look, at most: 4 GiB.
 const MOST: usize = 4096;
@@ -29,8 +30,8 @@ struct Segment {
 }
 
 impl Seen {
-    /// Looks once at file `at` of the control block, which is open as `fd`. Returns how many segments went
-    /// back.
+    /// Looks once at file `at` of the control block, which is open as `fd`. Returns how many
+    /// segments went back.
     pub fn look(&mut self, control: &Control, at: usize, fd: BorrowedFd<'_>) -> usize {
         let allocated = control.spill[at].allocated_segments.load(Ordering::Acquire);
         let lines = &control.segments[at][..(allocated as usize).min(SEGMENTS_MAX)];

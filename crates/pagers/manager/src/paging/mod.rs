@@ -17,8 +17,8 @@ use farpage_sys::limits::{self, Resource};
 
 pub use config::{PagingConfig, RAM_MIN_BYTES, whole_pages};
 pub use figures::{PagingFile, PagingProcess, PagingSpace};
-pub use file::{Opened, check_count, default_dir, in_memory_warning, open_in};
-pub use set::{Added, Listed, SpillSet, named, trouble};
+pub use file::{OpenedPagingFile, check_count, default_dir, in_memory_warning, open_in};
+pub use set::{Added, PagingFileListed, SpillSet, named, trouble};
 pub use when_full::{Watched, WhenFull};
 
 /// Its place among the tasks of its control block, of which it is the only one.

@@ -30,7 +30,7 @@ struct Entry {
 
 /// A paging file as `farpage spill ls` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
+pub struct PagingFileListed {
     /// The directory that it is in.
     pub dir: PathBuf,
     /// `active`, `draining` or `removed`.
@@ -50,7 +50,7 @@ pub struct Listed {
     pub write_error: Option<i32>,
 }
 
-impl Listed {
+impl PagingFileListed {
     /// Whether pages are in it, or may come into it.
     pub fn is_there(&self) -> bool {
         self.state != REMOVED
@@ -96,8 +96,8 @@ impl SpillSet {
         }
     }
 
-    /// The paging files of the command line; what the user should know goes to standard error. Space of them
-    /// that is not needed any more goes back, from a thread of its own.
+    /// The paging files of the command line; what the user should know goes to standard error.
+    /// Space of them that is not needed any more goes back, from a thread of its own.
     ///
     /// # Errors
     /// As for [`SpillSet::add`], and without a thread.
@@ -132,9 +132,9 @@ impl SpillSet {
         }
     }
 
-    /// Makes a paging file in `dir` and lets the tasks use it, up to `limit_segments`; without that as the
-    /// disk allows. A file there that is being removed is used again instead; of one that is in use the limit
-    /// changes.
+    /// Makes a paging file in `dir` and lets the tasks use it, up to `limit_segments`; without that
+    /// as the disk allows. A file there that is being removed is used again instead; of one that is
+    /// in use the limit changes.
     ///
     /// # Errors
     /// When the directory takes none, or the run has had as many files as it can.
@@ -241,7 +241,7 @@ impl SpillSet {
     }
 
     /// All files that this run has had.
-    pub fn list(&self) -> Vec<Listed> {
+    pub fn list(&self) -> Vec<PagingFileListed> {
         let entries = self.lock();
         let files = entries.iter().zip(&self.control.spill);
         files.map(|(entry, file)| listed(entry, file)).collect()
@@ -288,7 +288,7 @@ fn room_of(entry: &Entry, line: &SpillFile) -> u64 {
     most.saturating_sub(number(&line.used_segments)) * SEGMENT_BYTES as u64
 }
 
-fn listed(entry: &Entry, file: &SpillFile) -> Listed {
+fn listed(entry: &Entry, file: &SpillFile) -> PagingFileListed {
     let bytes = |segments: u32| u64::from(segments) * SEGMENT_BYTES as u64;
     let limit = file.limit_segments.load(Ordering::Relaxed);
     let state = match file.state() {
@@ -296,7 +296,7 @@ fn listed(entry: &Entry, file: &SpillFile) -> Listed {
         SpillState::Draining => "draining",
         SpillState::Removed | SpillState::Unused => REMOVED,
     };
-    Listed {
+    PagingFileListed {
         dir: entry.dir.clone(),
         state: state.to_string(),
         used_bytes: bytes(file.used_segments.load(Ordering::Relaxed)),

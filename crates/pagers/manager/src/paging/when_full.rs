@@ -1,4 +1,5 @@
-//! `--when-full`: what becomes of programs that need room when paging space has none, and the word about it.
+//! `--when-full`: what becomes of programs that need room when paging space has none, and the word
+//! about it.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use farpage_abi::Control;
 use farpage_text::size::{human, human_time};
 
-use super::{Listed, SpillSet, named};
+use super::{PagingFileListed, SpillSet, named};
 
 /// Without a terminal nobody may see that a program waits: it does so no longer than this.
 const UNSEEN: Duration = Duration::from_secs(3600);
@@ -63,7 +64,8 @@ impl WhenFull {
         }
     }
 
-    /// How long those who touch new pages of shared memory wait. `None`: as a host kernel has it by itself.
+    /// How long those who touch new pages of shared memory wait. `None`: as a host kernel has it by
+    /// itself.
     pub fn patience_of_shared(self) -> Option<Duration> {
         match self {
             Self::Kill => None,
@@ -126,7 +128,7 @@ impl Watched {
 
 fn begins(control: &Control, spill: &SpillSet) -> String {
     let mut files = spill.list();
-    files.retain(Listed::is_there);
+    files.retain(PagingFileListed::is_there);
     let used: u64 = files.iter().map(|file| file.used_bytes).sum();
     let dirs = files
         .iter()

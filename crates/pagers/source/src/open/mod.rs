@@ -34,7 +34,8 @@ pub enum Address {
 }
 
 impl Address {
-    /// Understands a path, `file://` (of this host, with percent signs as in other addresses) and other addresses.
+    /// Understands a path, `file://` (of this host, with percent signs as in other addresses) and
+    /// other addresses.
     pub fn parse(text: &str) -> Self {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Self::Path(text.into());
@@ -44,7 +45,8 @@ impl Address {
             return Self::Path(text.into());
         }
         match scheme.to_ascii_lowercase().as_str() {
-            // What is left with a host, of which there is no file here, is refused as other schemes are.
+            // What is left with a host, of which there is no file here, is refused as other schemes
+            // are.
             "file" => match rest.strip_prefix("localhost").unwrap_or(rest) {
                 path if path.starts_with('/') => {
                     let bytes = percent_encoding::percent_decode_str(path).collect();
@@ -123,11 +125,11 @@ pub fn open_source(
     places: impl Into<Places>,
     options: &OpenOptions,
 ) -> Result<Arc<dyn Source>, OpenSourceError> {
-    places.into().open(options).map(Opened::into_source)
+    places.into().open(options).map(OpenedSource::into_source)
 }
 
 /// What was opened.
-pub enum Opened {
+pub enum OpenedSource {
     /// Local files as they are.
     File(Arc<dyn Source>),
     /// An object in a store, open for writing.
@@ -136,7 +138,7 @@ pub enum Opened {
     Other(Arc<dyn Source>),
 }
 
-impl Opened {
+impl OpenedSource {
     /// Whatever it is, as a source.
     pub fn into_source(self) -> Arc<dyn Source> {
         match self {
@@ -155,7 +157,7 @@ impl Opened {
 }
 
 /// Opens all there is at one address, and says what kind of thing it is.
-fn open_one(address: &str, options: &OpenOptions) -> Result<Opened, OpenSourceError> {
+fn open_one(address: &str, options: &OpenOptions) -> Result<OpenedSource, OpenSourceError> {
     let opened = open_there(address, options)?;
     // What is packed is bytes to nobody who writes numbers.
     if options.mode == Mode::Write && options.decompress != Some(false) {
@@ -177,7 +179,7 @@ fn only_read(name: &str) -> OpenSourceError {
     }
 }
 
-fn open_there(address: &str, options: &OpenOptions) -> Result<Opened, OpenSourceError> {
+fn open_there(address: &str, options: &OpenOptions) -> Result<OpenedSource, OpenSourceError> {
     let writes = matches!(options.mode, Mode::Write | Mode::Create);
     let makes = options.mode == Mode::Create && options.decompress.is_none();
     if writes && options.decompress == Some(true) || makes && is_named_compressed(address) {
@@ -192,12 +194,12 @@ fn open_there(address: &str, options: &OpenOptions) -> Result<Opened, OpenSource
     };
     let (source, packed) = decompressed(source, address, options)?;
     Ok(match is_file && !packed {
-        true => Opened::File(source),
-        false => Opened::Other(source),
+        true => OpenedSource::File(source),
+        false => OpenedSource::Other(source),
     })
 }
 
-fn open_staged(url: &str, options: &OpenOptions) -> Result<Opened, OpenSourceError> {
+fn open_staged(url: &str, options: &OpenOptions) -> Result<OpenedSource, OpenSourceError> {
     if !crate::remote::is_object(url)? {
         return Err(OpenSourceError::Argument {
             what: "mode",
@@ -206,7 +208,7 @@ fn open_staged(url: &str, options: &OpenOptions) -> Result<Opened, OpenSourceErr
         });
     }
     let staged = Staged::open(url, &remote(options), options)?;
-    Ok(Opened::Staged(Arc::new(staged)))
+    Ok(OpenedSource::Staged(Arc::new(staged)))
 }
 
 fn open_file(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, OpenSourceError> {

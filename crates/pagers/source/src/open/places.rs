@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::{Concat, Slice, Source, SourceError};
 use farpage_sys::pthread;
 
-use super::{Address, Mode, OpenOptions, OpenSourceError, Opened, open_one};
+use super::{Address, Mode, OpenOptions, OpenSourceError, OpenedSource, open_one};
 
 /// Addresses that are opened at a time, where opening waits for a server.
 const AT_A_TIME: usize = 16;
@@ -92,7 +92,7 @@ impl Places {
     }
 
     /// Opens all of them, and makes one source of what is meant of each.
-    pub fn open(&self, options: &OpenOptions) -> Result<Opened, OpenSourceError> {
+    pub fn open(&self, options: &OpenOptions) -> Result<OpenedSource, OpenSourceError> {
         if let Some(address) = self.as_whole() {
             let could_make = options.mode == Mode::Write;
             return open_one(address, options).map_err(|error| match could_make {
@@ -109,7 +109,9 @@ impl Places {
         for places in self.0.chunks(AT_A_TIME) {
             parts.extend(open_at_once(places, &each)?);
         }
-        let are_files = parts.iter().all(|part| matches!(part, Opened::File(_)));
+        let are_files = parts
+            .iter()
+            .all(|part| matches!(part, OpenedSource::File(_)));
         let parts = parts.into_iter().zip(&self.0);
         let parts = parts.map(|(part, place)| place.cut(part.into_source()));
         let mut parts: Vec<Arc<dyn Source>> = parts.collect::<Result<_, _>>()?;
@@ -129,8 +131,8 @@ impl Places {
             });
         }
         Ok(match are_files {
-            true => Opened::File(source),
-            false => Opened::Other(source),
+            true => OpenedSource::File(source),
+            false => OpenedSource::Other(source),
         })
     }
 
@@ -245,7 +247,10 @@ fn or_make(error: OpenSourceError) -> OpenSourceError {
 }
 
 /// Opens what is there at the same time.
-fn open_at_once(places: &[Place], options: &OpenOptions) -> Result<Vec<Opened>, OpenSourceError> {
+fn open_at_once(
+    places: &[Place],
+    options: &OpenOptions,
+) -> Result<Vec<OpenedSource>, OpenSourceError> {
     let threads = places.iter().map(|place| {
         let waits = matches!(Address::parse(&place.address), Address::Url(_));
         let (address, options) = (place.address.clone(), options.clone());

@@ -10,7 +10,7 @@ use farpage_source::SourceError;
 use farpage_source::open::OpenSourceError;
 
 use crate::config::Exec;
-use crate::maps::{MapOption, Opened, at_once};
+use crate::maps::{MapOption, OpenedFiles, at_once};
 use crate::program::Unusable;
 
 /// Where libraries are looked for below a root, after the folders that programs name.
@@ -53,7 +53,7 @@ pub fn below(root: &str, path: &str) -> MapOption {
 ///
 /// # Errors
 /// When the first is no program; what cannot be read.
-pub fn load(opened: &mut Opened, exec: &Exec) -> Result<Vec<usize>> {
+pub fn load(opened: &mut OpenedFiles, exec: &Exec) -> Result<Vec<usize>> {
     let mut loaded = Vec::new();
     let mut seen: BTreeSet<String> = BTreeSet::new();
     let mut next = 0;
@@ -84,9 +84,9 @@ pub fn load(opened: &mut Opened, exec: &Exec) -> Result<Vec<usize>> {
     Ok(loaded)
 }
 
-/// The pages of those files, of all of `loaded`, that are far and small enough to come whole while the
-/// program starts: each wait for a page of them would take longer than all of them together.
-pub fn ahead(opened: &Opened, loaded: &[usize], exec: &Exec) -> Vec<(usize, PageRange)> {
+/// The pages of those files, of all of `loaded`, that are far and small enough to come whole while
+/// the program starts: each wait for a page of them would take longer than all of them together.
+pub fn ahead(opened: &OpenedFiles, loaded: &[usize], exec: &Exec) -> Vec<(usize, PageRange)> {
     let whole = |number: &usize| {
         let size = opened.size(*number);
         let comes = opened.is_far(*number) && size <= exec.ahead_bytes;
@@ -110,7 +110,7 @@ fn candidates(root: &str, name: &str, plan: &Plan, path: &str) -> Vec<MapOption>
 }
 
 /// The plan of a file, which can be executed from then on when it is a program.
-fn prepared(opened: &Opened, number: usize) -> Result<Option<Plan>> {
+fn prepared(opened: &OpenedFiles, number: usize) -> Result<Option<Plan>> {
     let plan = planned(opened, number)?;
     if let Some(plan) = plan.as_ref().filter(|plan| plan.kind.is_program()) {
         prepare(opened, number, plan)?;
@@ -120,7 +120,7 @@ fn prepared(opened: &Opened, number: usize) -> Result<Option<Plan>> {
 
 /// The plan of a file. `None`: it is none of this machine's programs and libraries, which only the
 /// first must be.
-fn planned(opened: &Opened, number: usize) -> Result<Option<Plan>> {
+fn planned(opened: &OpenedFiles, number: usize) -> Result<Option<Plan>> {
     let (object, size) = (opened.object(number), opened.size(number));
     let mut read = |offset: u64, bytes: usize| {
         let mut part = vec![0; bytes];
@@ -139,7 +139,7 @@ fn planned(opened: &Opened, number: usize) -> Result<Option<Plan>> {
     }
 }
 
-fn unusable(opened: &Opened, why: &dyn std::fmt::Display) -> anyhow::Error {
+fn unusable(opened: &OpenedFiles, why: &dyn std::fmt::Display) -> anyhow::Error {
     let url = &opened.options[0].url;
     Unusable::NotExecutable(format!("cannot run '{url}': {why}")).into()
 }
@@ -178,7 +178,7 @@ pub fn other_path(option: &MapOption) -> Option<String> {
 }
 
 /// Has in memory, for good, what Linux needs to execute the file.
-fn prepare(opened: &Opened, number: usize, plan: &Plan) -> Result<()> {
+fn prepare(opened: &OpenedFiles, number: usize, plan: &Plan) -> Result<()> {
     let page = PAGE_BYTES as u64;
     let pages =
         |range: &std::ops::Range<u64>| PageRange::new(range.start / page, range.end.div_ceil(page));

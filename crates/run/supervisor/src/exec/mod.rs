@@ -1,5 +1,5 @@
-//! Programs that are not on this machine, or not all of them: the program is a mapped file, and Linux executes
-//! the memory file that has what there is of it.
+//! Programs that are not on this machine, or not all of them: the program is a mapped file, and
+//! Linux executes the memory file that has what there is of it.
 
 mod load;
 mod shared;

@@ -38,7 +38,8 @@ pub fn open(address: &str) -> Result<Option<Arc<dyn Source>>> {
     })))
 }
 
-/// Its words are read where it is mapped: the host kernel brings them, from another host if need be.
+/// Its words are read where it is mapped: the host kernel brings them, from another host if need
+/// be.
 struct SharedSource {
     name: String,
     shared: Shared,

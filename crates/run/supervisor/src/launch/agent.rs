@@ -62,7 +62,7 @@ fn sealed(name: &str, library: &[u8]) -> Result<OwnedFd> {
 /// The library as it lies in memory: pages of code, which are the file's own, and behind them
 /// pages of data, which are relocated.
 #[derive(Clone, Debug)]
-pub struct Image {
+pub struct AgentImage {
     /// Bytes of code: this much of the file, from its start.
     pub code_bytes: u64,
     /// The pages of data, not yet relocated.
@@ -75,7 +75,7 @@ pub struct Image {
     config: usize,
 }
 
-impl Image {
+impl AgentImage {
     /// Lays `library` out.
     ///
     /// # Errors
@@ -128,8 +128,8 @@ impl Image {
         self.data.len() as u64
     }
 
-    /// The data of an image at `base`, in a program that starts at `program_entry` and whose memory is
-    /// left alone or not.
+    /// The data of an image at `base`, in a program that starts at `program_entry` and whose memory
+    /// is left alone or not.
     pub fn data_at(&self, base: u64, program_entry: u64, leaves_memory: bool) -> Vec<u8> {
         let mut data = self.data.clone();
         let mut put = |at: usize, word: u64| data[at..at + 8].copy_from_slice(&word.to_le_bytes());
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_image_is_relocated() {
-        let image = Image::new(&library(4064).unwrap()).unwrap();
+        let image = AgentImage::new(&library(4064).unwrap()).unwrap();
         let (low, high) = (image.data_at(0, 1, false), image.data_at(0x1000, 1, false));
         assert!(!image.relocations.is_empty());
         for &(at, _) in &image.relocations {

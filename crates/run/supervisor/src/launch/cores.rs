@@ -1,5 +1,5 @@
-//! Cores of programs. Linux writes a core when nobody can page in for it any more: what was paged out is
-//! missing there.
+//! Cores of programs. Linux writes a core when nobody can page in for it any more: what was paged
+//! out is missing there.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -28,7 +28,8 @@ pub fn can_miss_memory(control: &Control) -> bool {
     control.slots().iter().any(|task| paged_out(task) > 0)
 }
 
-/// Says it if the dead process `number` has left a core in which memory is missing that was paged out.
+/// Says it if the dead process `number` has left a core in which memory is missing that was paged
+/// out.
 pub fn tell(task: &TaskSlot, number: u32, status: i32) {
     if status & HAS_CORE == 0 {
         return;
@@ -46,8 +47,8 @@ pub fn tell(task: &TaskSlot, number: u32, status: i32) {
     );
 }
 
-/// The wait status of a dead process: Linux tells it until its parent has waited for it, and afterwards who has a
-/// descriptor of it.
+/// The wait status of a dead process: Linux tells it until its parent has waited for it, and
+/// afterwards who has a descriptor of it.
 pub fn status_of(process: u32, pidfd: Option<&OwnedFd>) -> Option<i32> {
     unwaited_status(process).or_else(|| process::status_of_ended(Fd(pidfd?.as_raw_fd())))
 }

@@ -10,7 +10,7 @@ use farpage_sys::ptrace::{Registers, Stop, Tracee};
 use farpage_sys::seccomp::later::BY_SUPERVISOR;
 use farpage_sys::{Result, futex, mem};
 
-use super::agent::Image;
+use super::agent::AgentImage;
 use super::layout;
 
 /// How often it is looked whether the thread has executed, at first and later.
@@ -20,7 +20,7 @@ const LONGEST_STEP: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Serves the request in slot `slot`, on the calling thread, which must do nothing else meanwhile.
-pub fn serve(control: &Control, slot: usize, image: &Image) {
+pub fn serve(control: &Control, slot: usize, image: &AgentImage) {
     let task = &control.tasks[slot];
     let library = control.fd_base.load(Ordering::Relaxed) + fds::AGENT;
     let library = u64::from(library);
@@ -104,7 +104,7 @@ fn let_go(tracee: &Tracee) -> bool {
 
 /// Maps the agent into the stopped thread's process, where its library is the descriptor `library`,
 /// and makes it start there.
-fn map_agent(tracee: &Tracee, image: &Image, library: u64, leaves_memory: bool) -> Result<()> {
+fn map_agent(tracee: &Tracee, image: &AgentImage, library: u64, leaves_memory: bool) -> Result<()> {
     tracee.die_with_tracer()?;
     let registers = tracee.registers()?;
     let start = registers.rip;

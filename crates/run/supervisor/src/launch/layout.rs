@@ -1,7 +1,7 @@
 //! Programs that lay their address space out by themselves.
 //!
-//! ThreadSanitizer and MemorySanitizer know of every address what it is for, and have their own memory nearly
-//! everywhere: no place is left for managed memory and its shadow.
+//! ThreadSanitizer and MemorySanitizer know of every address what it is for, and have their own
+//! memory nearly everywhere: no place is left for managed memory and its shadow.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -12,8 +12,8 @@ use farpage_sys::elf;
 use farpage_sys::file::Fd;
 use memchr::memmem;
 
-/// What is in programs that use one of them: the function that starts it, by its name, or what it says, where it
-/// is linked into the program.
+/// What is in programs that use one of them: the function that starts it, by its name, or what it
+/// says, where it is linked into the program.
 const MARKS: [(&str, &str); 3] = [
     ("__tsan_init\0", "ThreadSanitizer"),
     ("FATAL: ThreadSanitizer", "ThreadSanitizer"),

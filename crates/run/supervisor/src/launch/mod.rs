@@ -49,7 +49,8 @@ pub struct Running {
     tasks: Arc<Tasks>,
 }
 
-/// Filters of system calls that this process is subject to. `u32::MAX` where one may be its tracer's.
+/// Filters of system calls that this process is subject to. `u32::MAX` where one may be its
+/// tracer's.
 fn filters() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let number = |name| -> Option<u32> {
@@ -86,7 +87,7 @@ pub fn start(prepared: &Prepared) -> Result<Running> {
     if prepared.shm.is_some() {
         keep_numbers(fd_base, &agent)?;
     }
-    let tasks = Tasks::watch(control, agent::Image::new(&library)?)?;
+    let tasks = Tasks::watch(control, agent::AgentImage::new(&library)?)?;
     let tier = Tier::from_raw(control.tier.load(Ordering::Relaxed)).unwrap_or(Tier::None);
     let device = open_device(tier)?;
     let stdio = options.stdio.then(agent::stdio).transpose()?;
@@ -177,7 +178,8 @@ impl Running {
         Ok(ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())))
     }
 
-    /// Waits until it is noted and told of what the program died that ended with `status`, and tasks before it.
+    /// Waits until it is noted and told of what the program died that ended with `status`, and
+    /// tasks before it.
     pub fn wait_until_buried(&self, status: ExitStatus) {
         let was_killed = status.signal() == Some(Signal::KILL.as_raw());
         if !was_killed && !self.tasks.may_be_told_of() {
@@ -271,7 +273,7 @@ fn image_of(prepared: &Prepared) -> Result<Image> {
         );
     }
     if image == Image::Foreign {
-        eprintln!(
+        farpage_sys::say!(
             "farpage: warning: '{shown}' is no 64-bit x86 program: it runs, but its memory is not \
              managed"
         );
@@ -356,8 +358,8 @@ fn environment(fd_base: u32, with_agent: bool, with_stdio: bool) -> Result<Vec<C
     Ok(variables)
 }
 
-/// Variables that say which process systemd means: the one that was given sockets, the one that is to report
-/// that it lives. Those of them that mean this process.
+/// Variables that say which process systemd means: the one that was given sockets, the one that is
+/// to report that it lives. Those of them that mean this process.
 fn own_numbers() -> Vec<&'static str> {
     let own = std::process::id().to_string();
     let is_own = |name: &&str| std::env::var(name).is_ok_and(|value| value == own);

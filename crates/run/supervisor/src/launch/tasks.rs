@@ -13,7 +13,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::agent::Image;
+use super::agent::AgentImage;
 use super::{cores, inject};
 use crate::config::Casualty;
 
@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_millis(20);
 /// What watches the tasks, shared by its threads.
 pub struct Tasks {
     control: &'static Control,
-    image: Image,
+    image: AgentImage,
     epoll: OwnedFd,
     watched: Mutex<Vec<Option<Watched>>>,
     casualties: Mutex<Vec<Casualty>>,
@@ -49,7 +49,7 @@ impl Tasks {
     ///
     /// # Errors
     /// When the kernel has no descriptor or thread for it.
-    pub fn watch(control: &'static Control, image: Image) -> Result<Arc<Self>> {
+    pub fn watch(control: &'static Control, image: AgentImage) -> Result<Arc<Self>> {
         let tasks = Arc::new(Self {
             control,
             image,
@@ -75,7 +75,8 @@ impl Tasks {
         cores::can_miss_memory(self.control)
     }
 
-    /// The first program has ended with this wait status. A short one was not watched yet: looks at once.
+    /// The first program has ended with this wait status. A short one was not watched yet: looks at
+    /// once.
     pub fn has_ended(&self, process: u32, status: i32) {
         *lock(&self.ended) = Some((process, status));
         self.control.inject_requests.fetch_add(1, Ordering::AcqRel);

@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::FOLDER;
-use super::names::{self, Name};
+use super::names::{self, MadeName};
 use crate::control_socket;
 
 /// The ledger of a run, locked while the run lives.
@@ -32,8 +32,8 @@ impl Ledger {
 
     fn start_in(folder: &Path) -> Result<Self> {
         let id = std::process::id();
-        // A process of another container can have the same number, and another run may be removing a file
-        // that it has found without its run.
+        // A process of another container can have the same number, and another run may be removing
+        // a file that it has found without its run.
         let mut paths = (0..).map(|number| folder.join(format!("{id}-{number}.shm")));
         let mut open = || loop {
             let path = paths.next().expect("there is always a next number");
@@ -53,7 +53,7 @@ impl Ledger {
     }
 
     /// Notes a name before anybody can rely on its removal.
-    pub fn note(&self, name: &Name) {
+    pub fn note(&self, name: &MadeName) {
         // Without it the name is removed all the same, unless this process is killed.
         let _ = writeln!(&self.file, "{}", name.to_line());
     }
@@ -116,7 +116,7 @@ fn remove_of(path: &Path, dry: bool) -> Result<u64> {
             // It is for who sees what that run has seen: another container, perhaps.
             return Ok(0);
         }
-        let left: Vec<Name> = lines.filter_map(Name::from_line).collect();
+        let left: Vec<MadeName> = lines.filter_map(MadeName::from_line).collect();
         count = match dry {
             true => left.len() as u64,
             false => names::remove(left.iter()),

@@ -1,8 +1,8 @@
 //! `--shm`: shared memory of the programs of a run, whose pages are kept here.
 //!
-//! The names stay Linux's. What is made of them in the run is noted ([`names`]), and removed when it
-//! is left at the end; the objects behind them are made when they are first mapped ([`objects`]).
-//! Tasks ask over connections of their own ([`serve`]).
+//! The names stay Linux's. What is made of them in the run is noted ([`names`]), and removed when
+//! it is left at the end; the objects behind them are made when they are first mapped
+//! ([`objects`]). Tasks ask over connections of their own ([`serve`]).
 
 mod cluster;
 mod cost;
@@ -30,7 +30,7 @@ pub use cost::Cost;
 use farpage_manager::paging::SpillSet;
 use farpage_manager::paging::WhenFull;
 use farpage_text::size::{counted, human};
-use objects::Kept;
+use objects::KeptObjects;
 
 /// Where the names are.
 const FOLDER: &str = "/dev/shm";
@@ -41,11 +41,11 @@ const GRACE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The shared memory of a run.
-pub struct Shm {
-    kept: Arc<Mutex<Kept>>,
+pub struct KeptMemory {
+    kept: Arc<Mutex<KeptObjects>>,
     /// What other hosts have, too.
-    names: Option<Arc<cluster::Names>>,
-    serving: Arc<serve::Serving>,
+    names: Option<Arc<cluster::ClusterNames>>,
+    serving: Arc<serve::ShmServing>,
     /// What the program is to have to talk to this process; given away when it has started.
     pub socket: Option<OwnedFd>,
     /// What the summary says of the cluster.
@@ -54,7 +54,7 @@ pub struct Shm {
 
 /// Which cluster has the memory, and how.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct SharedMemoryConfig {
     /// The cluster, if there is one.
     pub join: JoinConfig,
     /// On how many hosts each page is that was written to.
@@ -70,9 +70,9 @@ pub struct Config {
 pub fn start(
     control: &'static Control,
     spill: Arc<SpillSet>,
-    shared: &Config,
+    shared: &SharedMemoryConfig,
     when_full: WhenFull,
-) -> Result<Shm> {
+) -> Result<KeptMemory> {
     if control.tier.load(Ordering::Relaxed) == Tier::UserModeOnly as u32 {
         bail!(
             "cannot run with --shm: it needs a userfaultfd that serves system calls, and this \
@@ -99,14 +99,14 @@ pub fn start(
         .store(memory_device, Ordering::Relaxed);
     control.shm.set_marks(std::process::id());
     let pager = Arc::new(pager);
-    let kept = Kept::new(objects, Arc::clone(&pager), ledger, &control.shm);
+    let kept = KeptObjects::new(objects, Arc::clone(&pager), ledger, &control.shm);
     let kept = Arc::new(Mutex::new(kept));
     let names = cluster::start(shared, &kept, pager)?;
     let is_cluster = u64::from(names.is_some());
     control.shm.cluster.store(is_cluster, Ordering::Relaxed);
     let (serving, socket) = serve::start(Arc::clone(&kept), names.clone(), spill)?;
     control.shm.device.store(folder.dev(), Ordering::Release);
-    Ok(Shm {
+    Ok(KeptMemory {
         kept,
         names,
         serving,
@@ -139,7 +139,7 @@ pub fn collect(dry: bool) -> u64 {
 
 /// What became of shared memory in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct SharedMemoryFigures {
     /// Objects that were made.
     pub objects: u64,
     /// The most bytes of them that were in memory at a time.
@@ -160,10 +160,10 @@ pub struct Figures {
     pub left: u64,
 }
 
-impl Shm {
+impl KeptMemory {
     /// Waits for the tasks that use shared memory, or for a signal; then removes what of its names
     /// is left.
-    pub fn end(&self, control: &Control) -> Figures {
+    pub fn end(&self, control: &Control) -> SharedMemoryFigures {
         signals::program_has_ended();
         let ended = Instant::now();
         let is_used = || self.serving.connections() > 0;
@@ -196,7 +196,7 @@ fn has_tasks(control: &Control) -> bool {
     })
 }
 
-impl Figures {
+impl SharedMemoryFigures {
     /// For the summary: a line, or two.
     pub fn summary(&self) -> String {
         let mut text = format!(
@@ -230,17 +230,17 @@ mod tests {
 
     #[test]
     fn what_was_removed_is_said() {
-        let none = Figures {
+        let none = SharedMemoryFigures {
             objects: 2,
             resident_max_bytes: 3 << 20,
-            ..Figures::default()
+            ..SharedMemoryFigures::default()
         };
         let line = "farpage: shared memory: 2 objects mapped, 3.00 MiB in RAM at most\n";
         assert_eq!(none.summary(), line);
-        let some = Figures { removed: 1, ..none };
+        let some = SharedMemoryFigures { removed: 1, ..none };
         let more = "farpage: removed shared memory that nobody unlinked: 1 name\n";
         assert_eq!(some.summary(), format!("{line}{more}"));
-        let left = Figures { left: 2, ..none };
+        let left = SharedMemoryFigures { left: 2, ..none };
         assert!(left.summary().contains("2 memory files stayed with Linux"));
     }
 }

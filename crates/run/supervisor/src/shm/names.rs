@@ -17,7 +17,7 @@ const DEPTH: usize = 8;
 
 /// Something with a name, or a number, that outlives who made it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Name {
+pub enum MadeName {
     /// A file: its device and inode number.
     File(u64, u64),
     /// What System V has by a number.
@@ -26,7 +26,7 @@ pub enum Name {
     Queue(String),
 }
 
-impl Name {
+impl MadeName {
     /// As it is noted.
     pub fn to_line(&self) -> String {
         match self {
@@ -63,16 +63,16 @@ pub enum Making {
 }
 
 /// What is there of that, and how to remove it.
-pub struct Found {
+pub struct FoundName {
     /// As it would have been noted.
-    pub name: Name,
+    pub name: MadeName,
     path: Option<PathBuf>,
 }
 
 impl Making {
     /// What there is of it. What had a name before was not about to be made.
-    pub fn find(&self) -> Vec<Found> {
-        let found = |name| vec![Found { name, path: None }];
+    pub fn find(&self) -> Vec<FoundName> {
+        let found = |name| vec![FoundName { name, path: None }];
         match self {
             Self::File(folder, name) => {
                 let path = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
@@ -81,13 +81,13 @@ impl Making {
                 let file = about
                     .ok()
                     .filter(|about| about.is_file() && about.len() == 0);
-                let found = |about: fs::Metadata| Found {
-                    name: Name::File(about.dev(), about.ino()),
+                let found = |about: fs::Metadata| FoundName {
+                    name: MadeName::File(about.dev(), about.ino()),
                     path: Some(path),
                 };
                 file.map(found).into_iter().collect()
             }
-            Self::Queue(name) => found(Name::Queue(format!("/{name}"))),
+            Self::Queue(name) => found(MadeName::Queue(format!("/{name}"))),
             Self::Ipc(Ipc::Segment | Ipc::HugeSegment, _, process) => segments_by(*process),
             // Nothing tells who made those that have no key.
             Self::Ipc(_, 0, _) => Vec::new(),
@@ -96,28 +96,28 @@ impl Making {
                     Ipc::Semaphores => ipc::semaphores_of(*key),
                     _ => ipc::messages_of(*key),
                 };
-                number.map_or_else(|_| Vec::new(), |number| found(Name::Ipc(*what, number)))
+                number.map_or_else(|_| Vec::new(), |number| found(MadeName::Ipc(*what, number)))
             }
         }
     }
 }
 
 /// Segments that a process has made.
-fn segments_by(process: u32) -> Vec<Found> {
+fn segments_by(process: u32) -> Vec<FoundName> {
     let text = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
     let segment = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         let number = words.nth(1)?.parse().ok()?;
         let made_by: u32 = words.nth(2)?.parse().ok()?;
-        (made_by == process).then_some(Found {
-            name: Name::Ipc(Ipc::Segment, number),
+        (made_by == process).then_some(FoundName {
+            name: MadeName::Ipc(Ipc::Segment, number),
             path: None,
         })
     };
     text.lines().skip(1).filter_map(segment).collect()
 }
 
-impl Found {
+impl FoundName {
     /// Removes it. False when it was gone.
     pub fn remove(self) -> bool {
         match self.path {
@@ -128,20 +128,20 @@ impl Found {
 }
 
 /// Removes what of `names` is still there. Returns how many were.
-pub fn remove<'a>(names: impl Iterator<Item = &'a Name>) -> u64 {
+pub fn remove<'a>(names: impl Iterator<Item = &'a MadeName>) -> u64 {
     let (mut files, mut count) = (HashSet::new(), 0);
     for name in names {
         let removed = match name {
-            Name::File(device, inode) => {
+            MadeName::File(device, inode) => {
                 files.insert((*device, *inode));
                 false
             }
-            Name::Ipc(Ipc::Segment | Ipc::HugeSegment, number) => {
+            MadeName::Ipc(Ipc::Segment | Ipc::HugeSegment, number) => {
                 ipc::remove_segment(*number).is_ok()
             }
-            Name::Ipc(Ipc::Semaphores, number) => ipc::remove_semaphores(*number).is_ok(),
-            Name::Ipc(Ipc::Messages, number) => ipc::remove_messages(*number).is_ok(),
-            Name::Queue(name) => ipc::remove_queue(name.trim_start_matches('/')).is_ok(),
+            MadeName::Ipc(Ipc::Semaphores, number) => ipc::remove_semaphores(*number).is_ok(),
+            MadeName::Ipc(Ipc::Messages, number) => ipc::remove_messages(*number).is_ok(),
+            MadeName::Queue(name) => ipc::remove_queue(name.trim_start_matches('/')).is_ok(),
         };
         count += u64::from(removed);
     }
@@ -173,14 +173,14 @@ mod tests {
     #[test]
     fn names_are_read_as_they_are_noted() {
         for name in [
-            Name::File(27, 12345),
-            Name::Ipc(Ipc::Semaphores, 98304),
-            Name::Queue("/a queue".to_string()),
+            MadeName::File(27, 12345),
+            MadeName::Ipc(Ipc::Semaphores, 98304),
+            MadeName::Queue("/a queue".to_string()),
         ] {
-            assert_eq!(Name::from_line(&name.to_line()), Some(name));
+            assert_eq!(MadeName::from_line(&name.to_line()), Some(name));
         }
         for nonsense in ["", "file", "file 1", "ipc 9 1", "other 1 2"] {
-            assert_eq!(Name::from_line(nonsense), None, "{nonsense}");
+            assert_eq!(MadeName::from_line(nonsense), None, "{nonsense}");
         }
     }
 }

@@ -15,9 +15,9 @@ use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, ipc, marks};
 
-use super::Figures;
+use super::SharedMemoryFigures;
 use super::ledger::Ledger;
-use super::names::{self, Making, Name};
+use super::names::{self, MadeName, Making};
 
 const ENODATA: Errno = Errno(61);
 const EALREADY: Errno = Errno(114);
@@ -27,7 +27,7 @@ const UNWRITABLE: u32 = 0x8 | 0x10;
 const MOVED: usize = 64;
 
 /// Everything of a run.
-pub struct Kept {
+pub struct KeptObjects {
     objects: &'static Objects,
     pager: Arc<DefaultPager>,
     ledger: Ledger,
@@ -38,7 +38,7 @@ pub struct Kept {
     /// Segments that were made in the run.
     segments: HashMap<u32, Option<Arc<Object>>>,
     /// What else was.
-    others: Vec<Name>,
+    others: Vec<MadeName>,
     /// By their numbers.
     all: HashMap<u64, Weak<Object>>,
     made: u64,
@@ -81,7 +81,7 @@ fn number(fd: &OwnedFd) -> Fd {
     Fd(fd.as_raw_fd())
 }
 
-impl Kept {
+impl KeptObjects {
     pub fn new(
         objects: &'static Objects,
         pager: Arc<DefaultPager>,
@@ -107,8 +107,8 @@ impl Kept {
         self.objects
     }
 
-    /// A task has made a file. The same open file as is kept here, which is one to read by, for Linux
-    /// executes nothing that is open for writing, or with `writes` one to write by.
+    /// A task has made a file. The same open file as is kept here, which is one to read by, for
+    /// Linux executes nothing that is open for writing, or with `writes` one to write by.
     pub fn made_file(&mut self, theirs: &OwnedFd, writes: bool) -> Result<OwnedFd, Errno> {
         let status = file::status(number(theirs))?;
         let link = format!("/proc/self/fd/{}", theirs.as_raw_fd());
@@ -118,7 +118,8 @@ impl Kept {
         let flags = if writes { g::O_RDWR } else { g::O_RDONLY };
         let own = open(flags).or_else(|_| open(g::O_RDONLY))?;
         marks::claim(number(&own))?;
-        self.ledger.note(&Name::File(status.device, status.inode));
+        self.ledger
+            .note(&MadeName::File(status.device, status.inode));
         let contents = match name.starts_with(b"sem.") {
             true => Contents::Linuxs,
             false => Contents::Written,
@@ -133,7 +134,7 @@ impl Kept {
     pub fn made_queue(&mut self, theirs: &OwnedFd) {
         let link = format!("/proc/self/fd/{}", theirs.as_raw_fd());
         let path = std::fs::read_link(link).unwrap_or_default();
-        self.note(Name::Queue(path.to_string_lossy().into_owned()));
+        self.note(MadeName::Queue(path.to_string_lossy().into_owned()));
     }
 
     /// A task has made something of System V.
@@ -141,10 +142,10 @@ impl Kept {
         if what == Ipc::Segment {
             self.segments.insert(number, None);
         }
-        self.note(Name::Ipc(what, number));
+        self.note(MadeName::Ipc(what, number));
     }
 
-    fn note(&mut self, name: Name) {
+    fn note(&mut self, name: MadeName) {
         self.ledger.note(&name);
         self.others.push(name);
     }
@@ -182,8 +183,8 @@ impl Kept {
         Ok(self.begin(object?))
     }
 
-    /// An object that has the contents of a file, which loses them. `ENOENT` for one that is executed just
-    /// now.
+    /// An object that has the contents of a file, which loses them. `ENOENT` for one that is
+    /// executed just now.
     fn make_of(&self, own: OwnedFd, is_memory: bool) -> Result<Arc<Object>, Errno> {
         let name = if is_memory { "memfd" } else { "shm" };
         let writable = match file::own_again(number(&own), g::O_RDWR) {
@@ -322,9 +323,9 @@ impl Kept {
     pub fn look_for(&mut self, making: Making) {
         for found in making.find() {
             let is_known = match &found.name {
-                Name::File(device, inode) => self.files.contains_key(&(*device, *inode)),
-                Name::Ipc(Ipc::Segment, number) => {
-                    let huge = Name::Ipc(Ipc::HugeSegment, *number);
+                MadeName::File(device, inode) => self.files.contains_key(&(*device, *inode)),
+                MadeName::Ipc(Ipc::Segment, number) => {
+                    let huge = MadeName::Ipc(Ipc::HugeSegment, *number);
                     self.others.contains(&found.name) || self.others.contains(&huge)
                 }
                 name => self.others.contains(name),
@@ -346,20 +347,20 @@ impl Kept {
     }
 
     /// Removes the names that are left.
-    pub fn end(&mut self) -> Figures {
+    pub fn end(&mut self) -> SharedMemoryFigures {
         self.tidy();
         let of_file = |file: &MadeFile| {
             let status = file::status(number(&file.own)).ok()?;
-            (!self.is_memory_file(&status)).then_some(Name::File(status.device, status.inode))
+            (!self.is_memory_file(&status)).then_some(MadeName::File(status.device, status.inode))
         };
-        let files: Vec<Name> = self.files.values().filter_map(of_file).collect();
+        let files: Vec<MadeName> = self.files.values().filter_map(of_file).collect();
         let removed = names::remove(files.iter().chain(&self.others));
         self.files.clear();
         self.segments.clear();
         self.others.clear();
         self.ledger.end();
         let paged = self.objects.paged();
-        Figures {
+        SharedMemoryFigures {
             objects: self.made,
             resident_max_bytes: self.objects.charged_max_bytes(),
             paged_out_bytes: paged.taken * PAGE_BYTES as u64,
@@ -390,8 +391,8 @@ fn is_of_another_run(theirs: &OwnedFd) -> Errno {
 }
 
 /// What was written to the file becomes the first contents of its object, and leaves the file where
-/// that can be written to. Nobody writes to it meanwhile: tasks mark it while they do (`Mark::Used`), and find the object
-/// from now on.
+/// that can be written to. Nobody writes to it meanwhile: tasks mark it while they do
+/// (`Mark::Used`), and find the object from now on.
 fn take_contents(own: &OwnedFd, writable: Option<&File>, object: &Object) -> Result<(), Errno> {
     let file = number(own);
     let size = file::status(file)?.bytes;
@@ -418,8 +419,9 @@ fn take_contents(own: &OwnedFd, writable: Option<&File>, object: &Object) -> Res
     }
 }
 
-/// Writes the contents of an object to its file, which Linux is to execute. One that is executed already
-/// has them: what is the same is not written, for Linux executes nothing that is open to be written to.
+/// Writes the contents of an object to its file, which Linux is to execute. One that is executed
+/// already has them: what is the same is not written, for Linux executes nothing that is open to be
+/// written to.
 pub fn give_back(object: &Object, theirs: &OwnedFd) -> Result<(), Errno> {
     const PART: usize = 256 << 10;
     // Who comes second finds it the same.

@@ -19,10 +19,10 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::cluster::{Acted, Names};
+use super::cluster::{Acted, ClusterNames};
 use super::names::Making;
-use super::objects::{self, Kept, lock};
-use super::sysv::Asked;
+use super::objects::{self, KeptObjects, lock};
+use super::sysv::SysvCall;
 use farpage_manager::paging::SpillSet;
 
 /// Time between two looks at what nobody may have any more, while there is something.
@@ -34,11 +34,11 @@ const EXITS: u64 = u64::MAX;
 
 /// How many connections there are.
 #[derive(Default)]
-pub struct Serving {
+pub struct ShmServing {
     connections: AtomicUsize,
 }
 
-impl Serving {
+impl ShmServing {
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Acquire)
     }
@@ -56,10 +56,10 @@ struct Connection {
 
 struct Server {
     spill: Arc<SpillSet>,
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<KeptObjects>>,
     /// What other hosts have, too.
-    names: Option<Arc<Names>>,
-    serving: Arc<Serving>,
+    names: Option<Arc<ClusterNames>>,
+    serving: Arc<ShmServing>,
     epoll: OwnedFd,
     common: OwnedFd,
     connections: HashMap<u64, Connection>,
@@ -71,10 +71,10 @@ struct Server {
 /// # Errors
 /// Without a thread or descriptors.
 pub fn start(
-    kept: Arc<Mutex<Kept>>,
-    names: Option<Arc<Names>>,
+    kept: Arc<Mutex<KeptObjects>>,
+    names: Option<Arc<ClusterNames>>,
     spill: Arc<SpillSet>,
-) -> Result<(Arc<Serving>, OwnedFd)> {
+) -> Result<(Arc<ShmServing>, OwnedFd)> {
     let (common, theirs) = pair().context("cannot make a socket")?;
     let epoll = epoll::create(CreateFlags::CLOEXEC).context("cannot wait for tasks")?;
     epoll::add(&epoll, &common, EventData::new_u64(COMMON), EventFlags::IN)?;
@@ -86,7 +86,7 @@ pub fn start(
             EventFlags::IN,
         )?;
     }
-    let serving = Arc::new(Serving::default());
+    let serving = Arc::new(ShmServing::default());
     let mut server = Server {
         spill,
         kept,
@@ -226,7 +226,7 @@ impl Server {
     /// A call of System V that concerns all hosts: the answer comes. False when nobody hears it.
     fn calls(&self, from: &Connection, ask: Ask, data: &[u8]) -> bool {
         match (&self.names, from.socket.try_clone()) {
-            (Some(names), Ok(to)) => names.calls(Asked { ask, data, to }),
+            (Some(names), Ok(to)) => names.calls(SysvCall { ask, data, to }),
             (None, _) | (_, Err(_)) => false,
         }
     }
@@ -271,7 +271,7 @@ impl Server {
     /// The cluster is asked, while others are served. True: the answer comes.
     fn answers_later(
         &self,
-        names: Arc<Names>,
+        names: Arc<ClusterNames>,
         number: u64,
         from: &Connection,
         ask: Ask,
@@ -324,7 +324,7 @@ impl Server {
 /// What is told when the cluster was asked.
 fn acted_on(
     acted: Result<Acted, Errno>,
-    kept: &Mutex<Kept>,
+    kept: &Mutex<KeptObjects>,
     ask: Ask,
     with: Option<&OwnedFd>,
 ) -> Result<Option<Arc<Object>>, Errno> {
@@ -393,7 +393,7 @@ fn making(ask: Ask, with: Option<&OwnedFd>, name: &[u8]) -> Option<Making> {
 
 /// Does what a task asks for. Returns the object that is to be told.
 fn act(
-    kept: &mut Kept,
+    kept: &mut KeptObjects,
     from: &mut Connection,
     ask: Ask,
     with: Option<&OwnedFd>,
@@ -435,7 +435,11 @@ fn act(
 }
 
 /// The same, of what concerns no task but all of the run.
-fn of_run(kept: &mut Kept, ask: Ask, with: Option<&OwnedFd>) -> Result<Option<Arc<Object>>, Errno> {
+fn of_run(
+    kept: &mut KeptObjects,
+    ask: Ask,
+    with: Option<&OwnedFd>,
+) -> Result<Option<Arc<Object>>, Errno> {
     let with = || with.ok_or(Errno::EBADF);
     match ask.kind {
         Kind::Made if ask.a == 1 => kept.made_queue(with()?),

@@ -1,9 +1,9 @@
 //! Semaphores and message queues of System V that all hosts of a cluster have, as tasks of this run
 //! call them ([`farpage_server::Cluster::sysv`]).
 //!
-//! A thread that is to wait sleeps at a semaphore of Linux that nobody else has, so that signals find it
-//! and its time runs by Linux's clock; it is woken to make its call again. A process that has called
-//! is watched: what is to be undone when it ends is, however it does.
+//! A thread that is to wait sleeps at a semaphore of Linux that nobody else has, so that signals
+//! find it and its time runs by Linux's clock; it is woken to make its call again. A process that
+//! has called is watched: what is to be undone when it ends is, however it does.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::objects::{Kept, lock};
+use super::objects::{KeptObjects, lock};
 
 /// Semaphores of a set at which threads sleep.
 const SLEEPERS: u16 = 64;
@@ -49,7 +49,7 @@ struct Sleepers {
 
 /// The calls of a run.
 pub struct Calls {
-    kept: Weak<Mutex<Kept>>,
+    kept: Weak<Mutex<KeptObjects>>,
     sleepers: Mutex<Sleepers>,
     /// Processes that are watched.
     processes: Mutex<HashMap<u32, OwnedFd>>,
@@ -57,7 +57,7 @@ pub struct Calls {
 }
 
 /// A question of a task.
-pub struct Asked<'a> {
+pub struct SysvCall<'a> {
     pub ask: Ask,
     pub data: &'a [u8],
     /// Where the answer goes.
@@ -67,7 +67,7 @@ pub struct Asked<'a> {
 impl Calls {
     /// # Errors
     /// Without descriptors.
-    pub fn new(kept: Weak<Mutex<Kept>>) -> Result<Arc<Self>> {
+    pub fn new(kept: Weak<Mutex<KeptObjects>>) -> Result<Arc<Self>> {
         let exits = epoll::create(CreateFlags::CLOEXEC).context("cannot wait for processes")?;
         Ok(Arc::new(Self {
             kept,
@@ -144,8 +144,8 @@ impl Calls {
     }
 
     /// Asks for it; the answer comes from whoever learns it. False: the question is none.
-    pub fn ask(self: &Arc<Self>, cluster: Option<&Cluster>, asked: Asked<'_>) -> bool {
-        let Asked { ask, data, to } = asked;
+    pub fn ask(self: &Arc<Self>, cluster: Option<&Cluster>, asked: SysvCall<'_>) -> bool {
+        let SysvCall { ask, data, to } = asked;
         let (Some((pid, rest)), Some(kind)) =
             (data.split_first_chunk(), Sysv::from_raw(ask.a & 0xff))
         else {
@@ -229,7 +229,7 @@ impl Calls {
 }
 
 impl Sleepers {
-    fn bed(&mut self, kept: &Weak<Mutex<Kept>>) -> Result<Bed, Errno> {
+    fn bed(&mut self, kept: &Weak<Mutex<KeptObjects>>) -> Result<Bed, Errno> {
         if self.free.is_empty() {
             let set = ipc::make_semaphores(u32::from(SLEEPERS))?;
             if let Some(kept) = kept.upgrade() {

@@ -26,9 +26,9 @@ use farpage_server::{Cluster, Left, Observer, Why};
 use farpage_sys::Errno;
 
 use super::cost::{Cost, Counted};
-use super::objects::{Kept, lock};
-use super::sysv::{Asked, Calls};
-use super::{Config, FOLDER};
+use super::objects::{KeptObjects, lock};
+use super::sysv::{Calls, SysvCall};
+use super::{FOLDER, SharedMemoryConfig};
 use crate::signals;
 use name::Name;
 use shown::{Shown, hide, path_of};
@@ -79,9 +79,9 @@ pub enum Acted {
 }
 
 /// The cluster's names at this host.
-pub struct Names {
+pub struct ClusterNames {
     cluster: RwLock<Option<Arc<Cluster>>>,
-    kept: Weak<Mutex<Kept>>,
+    kept: Weak<Mutex<KeptObjects>>,
     objects: &'static Objects,
     replicas: u8,
     unit_bytes: u64,
@@ -101,10 +101,10 @@ pub struct Names {
 /// # Errors
 /// When it cannot.
 pub fn start(
-    shared: &Config,
-    kept: &Arc<Mutex<Kept>>,
+    shared: &SharedMemoryConfig,
+    kept: &Arc<Mutex<KeptObjects>>,
     paging_space: Arc<dyn Pager>,
-) -> Result<Option<Arc<Names>>> {
+) -> Result<Option<Arc<ClusterNames>>> {
     let join = &shared.join;
     let Some(config) = farpage_member::join::config(join, 0)? else {
         return Ok(None);
@@ -118,7 +118,7 @@ pub fn start(
     }
     let (waker, wakes) = channel();
     let objects = lock(kept).objects();
-    let names = Arc::new(Names {
+    let names = Arc::new(ClusterNames {
         cluster: RwLock::default(),
         kept: Arc::downgrade(kept),
         objects,
@@ -144,7 +144,7 @@ pub fn start(
     Ok(Some(names))
 }
 
-impl Names {
+impl ClusterNames {
     fn cluster(&self) -> Result<Arc<Cluster>, Errno> {
         let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
         cluster.clone().ok_or(Errno::EAGAIN)
@@ -239,7 +239,7 @@ impl Names {
     }
 
     /// A task calls what System V has by numbers. False: its question is none.
-    pub fn calls(&self, asked: Asked<'_>) -> bool {
+    pub fn calls(&self, asked: SysvCall<'_>) -> bool {
         let cluster = self.cluster().ok();
         if let Some(cluster) = &cluster {
             self.calls.look_for_ended(cluster);
@@ -247,7 +247,7 @@ impl Names {
         self.calls.ask(cluster.as_deref(), asked)
     }
 
-    /// Readable when a process has ended of which [`Names::look_for_ended`] should hear.
+    /// Readable when a process has ended of which [`ClusterNames::look_for_ended`] should hear.
     pub fn exits(&self) -> &OwnedFd {
         self.calls.exits()
     }
@@ -280,7 +280,7 @@ impl Names {
         }
     }
 
-    fn kept(&self) -> Result<Arc<Mutex<Kept>>, Errno> {
+    fn kept(&self) -> Result<Arc<Mutex<KeptObjects>>, Errno> {
         self.kept.upgrade().ok_or(Errno::EAGAIN)
     }
 

@@ -17,7 +17,7 @@ use farpage_sys::ipc;
 use super::super::FOLDER;
 use super::super::objects::lock;
 use super::name::Name;
-use super::{Names, PATIENCE, State, uid};
+use super::{ClusterNames, PATIENCE, State, uid};
 
 /// A name of the cluster as it is at this host.
 #[derive(Default)]
@@ -99,7 +99,7 @@ impl State {
     }
 }
 
-impl Names {
+impl ClusterNames {
     /// The number of the cluster's object that a file shows.
     pub(super) fn number_of(&self, file: &OwnedFd) -> Option<u64> {
         let key = identity(file)?;
@@ -192,7 +192,7 @@ impl Names {
     }
 }
 
-impl Observer for Names {
+impl Observer for ClusterNames {
     fn say(&self, what: &str) {
         farpage_sys::say!("farpage: {what}");
     }

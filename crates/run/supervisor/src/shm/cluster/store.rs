@@ -15,12 +15,12 @@ use super::super::cost::Counted;
 use super::super::objects::lock;
 use super::name::Name;
 use super::shown::{Shown, hide, identity, name_of};
-use super::{BYTES_MAX, NAMES_MAX, Names, PATIENCE, State, uid};
+use super::{BYTES_MAX, ClusterNames, NAMES_MAX, PATIENCE, State, uid};
 use farpage_text::size::human;
 
 const ENOSPC: i32 = 28;
 
-impl Names {
+impl ClusterNames {
     /// Nothing came of what a connection has begun to make.
     pub(super) fn made_nothing(&self, from: u64) {
         let begun = lock(&self.state).begun.remove(&from);

@@ -16,7 +16,7 @@ use farpage_sys::futex;
 use farpage_sys::view::View;
 
 use super::super::objects::lock;
-use super::{BYTES_MAX, Names, PAGE};
+use super::{BYTES_MAX, ClusterNames, PAGE};
 
 /// A byte of an object of the cluster.
 type Place = (u64, u64);
@@ -60,7 +60,7 @@ impl Waiting {
 }
 
 /// Wakes threads of this host that others name, until nobody does any more.
-pub(super) fn wake_all(names: &Weak<Names>, wakes: &Receiver<(u64, u64, u32)>) {
+pub(super) fn wake_all(names: &Weak<ClusterNames>, wakes: &Receiver<(u64, u64, u32)>) {
     let mut windows = Windows::default();
     for (number, offset, count) in wakes {
         let Some(names) = names.upgrade() else {
@@ -70,7 +70,7 @@ pub(super) fn wake_all(names: &Weak<Names>, wakes: &Receiver<(u64, u64, u32)>) {
     }
 }
 
-impl Names {
+impl ClusterNames {
     /// Thread `thread` of connection `from` is about to wait at a byte of an object of this host's.
     pub fn waits(&self, from: u64, ask: Ask) {
         let mut state = lock(&self.state);

@@ -3,23 +3,24 @@
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
-/// Exit status of a command whose output nobody reads any longer: the same as that of a program that
-/// SIGPIPE ended.
+/// Exit status of a command whose output nobody reads any longer: the same as that of a program
+/// that SIGPIPE ended.
 const NOBODY_READS: i32 = 141;
 
 /// Prints what a command was asked for. The process ends when the output cannot be written.
 #[macro_export]
 macro_rules! out {
     ($($text:tt)*) => {
-        $crate::print::out(::core::format_args!($($text)*))
+        $crate::output::out(::core::format_args!($($text)*))
     };
 }
 
-/// Prints what a command was asked for, and a newline. The process ends when the output cannot be written.
+/// Prints what a command was asked for, and a newline. The process ends when the output cannot be
+/// written.
 #[macro_export]
 macro_rules! outln {
     ($($text:tt)*) => {
-        $crate::print::out(::core::format_args!("{}\n", ::core::format_args!($($text)*)))
+        $crate::output::out(::core::format_args!("{}\n", ::core::format_args!($($text)*)))
     };
 }
 
@@ -27,7 +28,7 @@ macro_rules! outln {
 #[macro_export]
 macro_rules! tell {
     ($($text:tt)*) => {
-        $crate::print::tell(::core::format_args!($($text)*))
+        $crate::output::tell(::core::format_args!($($text)*))
     };
 }
 
