@@ -10,6 +10,66 @@ use crate::kernel::{Kernel, State};
 use crate::regions::{Region, pages_of};
 use crate::space::end_of;
 
+/// Brings all pages in. Linux, which says what else is wrong, is asked about no more of them at a
+/// time than stay for that long.
+fn populate(
+    kernel: &Kernel,
+    parts: &[Region],
+    (at, end): (usize, usize),
+    advice: u32,
+) -> Result<(), Errno> {
+    let step = kernel.hold_limit();
+    let mut from = at;
+    while from < end {
+        let to = end.min(from.saturating_add(step));
+        for part in parts
+            .iter()
+            .filter(|part| part.start < to && from < part.end)
+        {
+            let part = Region {
+                start: part.start.max(from),
+                end: part.end.min(to),
+                ..part.clone()
+            };
+            // SAFETY: a trapped call's thread holds no lock.
+            unsafe { kernel.touch_for(&part, advice == mem::MADV_POPULATE_WRITE) };
+        }
+        // SAFETY: the program's own call, of a part.
+        match unsafe { mem::advise(from, to - from, advice) } {
+            // In the tier that Linux cannot bring pages in for, some have left again already.
+            Err(Errno::EFAULT) => populated(parts, (from, to), advice)?,
+            done => done?,
+        }
+        from = to;
+    }
+    Ok(())
+}
+
+/// What Linux would say of populating `from .. to` if it could bring in the pages of `parts`, which
+/// are in order, itself.
+fn populated(parts: &[Region], (from, to): (usize, usize), advice: u32) -> Result<(), Errno> {
+    let wanted = match advice {
+        mem::MADV_POPULATE_WRITE => mem::PROT_WRITE,
+        _ => mem::PROT_READ,
+    };
+    // SAFETY: the program's own call, of a part.
+    let plain = |start, end| unsafe { mem::advise(start, end - start, advice) };
+    let mut at = from;
+    for part in parts
+        .iter()
+        .filter(|part| part.start < to && from < part.end)
+    {
+        if at < part.start {
+            plain(at, part.start)?;
+        }
+        if part.prot & wanted == 0 {
+            return Err(Errno::EINVAL);
+        }
+        at = part.end;
+    }
+    if at < to { plain(at, to) } else { Ok(()) }
+}
+
 impl Kernel {
     /// `madvise(2)`.
     ///
@@ -43,11 +103,7 @@ impl Kernel {
             // Paging in and out is our business.
             mem::MADV_WILLNEED | g::MADV_COLD | g::MADV_PAGEOUT | mem::MADV_COLLAPSE => Ok(()),
             mem::MADV_POPULATE_READ | mem::MADV_POPULATE_WRITE => {
-                for part in &parts {
-                    // SAFETY: a trapped call's thread holds no lock.
-                    unsafe { self.touch_for(part, advice == mem::MADV_POPULATE_WRITE) };
-                }
-                plain()
+                populate(self, &parts, (at, end), advice)
             }
             _ => plain(),
         }

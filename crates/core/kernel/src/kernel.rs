@@ -74,6 +74,9 @@ pub struct Kernel {
     pub(crate) active: AtomicBool,
     /// Linux may fill whole blocks by itself.
     pub(crate) granting: AtomicBool,
+    /// Memory that is mapped from now on is left to Linux, what was mapped stays managed: the
+    /// program has forbidden its threads the calls by which memory begins to be.
+    pub leaves_new: AtomicBool,
     /// The program has locked all its memory, by `mlockall`.
     pub(crate) all_locked: AtomicBool,
     /// Mappings are managed whatever their size.
@@ -143,6 +146,7 @@ impl Kernel {
             pagemap: AtomicI32::new(NO_FD.0),
             active: AtomicBool::new(false),
             granting: AtomicBool::new(true),
+            leaves_new: AtomicBool::new(false),
             all_locked: AtomicBool::new(false),
             small: AtomicBool::new(false),
             state: Mutex::new(State {
@@ -239,7 +243,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Opens pagemap, unless it is open: also before it is needed, in a process that may lose the way to `/proc`.
+    /// Opens pagemap, unless it is open: also before it is needed, in a process that may lose the
+    /// way to `/proc`.
     ///
     /// # Errors
     /// As `open(2)`.

@@ -2,6 +2,9 @@
 //! numbers: it tells managed from unmanaged memory by address alone.
 
 use core::ops::Range;
+use core::sync::atomic::Ordering;
+
+use crate::kernel::Kernel;
 
 /// Managed memory, its shadow, and nothing else.
 pub const WINDOW: [Range<usize>; 2] = [
@@ -42,6 +45,11 @@ pub const fn shadow_of(address: usize) -> usize {
 pub(crate) fn manageable(start: usize, end: usize) -> bool {
     let inside = |area: Range<usize>| area.start <= start && end <= area.end;
     start < end && (inside(LOW_AREA) || inside(LOW_AREA.end..PLACE_END) || inside(HEAP_AREA))
+}
+
+/// True when memory at `start .. end` can be managed from now on.
+pub(crate) fn may_begin(kernel: &Kernel, start: usize, end: usize) -> bool {
+    manageable(start, end) && !kernel.leaves_new.load(Ordering::Relaxed)
 }
 
 #[cfg(test)]

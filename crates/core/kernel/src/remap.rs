@@ -6,7 +6,7 @@ use farpage_sys::linux::general::{MREMAP_FIXED, MREMAP_MAYMOVE};
 use farpage_sys::{Errno, mem};
 
 use crate::kernel::{Kernel, State};
-use crate::layout::manageable;
+use crate::layout::may_begin;
 use crate::page_in::object_pages;
 use crate::regions::{Region, address_of, pages_of};
 use crate::space::{end_of, together, whole_pages};
@@ -112,7 +112,7 @@ impl Kernel {
 
     fn grow_in_place(&self, region: &Region, end: usize, new_end: usize) -> bool {
         let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE;
-        if end != region.end || !manageable(end, new_end) {
+        if end != region.end || !may_begin(self, end, new_end) {
             return false;
         }
         let grown = self.take_place(end, new_end - end, region.prot, flags);
@@ -176,7 +176,7 @@ impl Kernel {
         (to, goal): (usize, usize),
         is_fixed: bool,
     ) -> Result<usize, Errno> {
-        let is_managed = manageable(to, goal);
+        let is_managed = may_begin(self, to, goal);
         let mut state = self.lock_settled(pages_of(at, at + bytes));
         // The lock is held until all is there. A thread that faults beside it, in a mapping that it continues,
         // would bring in pages of it.

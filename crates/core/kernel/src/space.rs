@@ -15,7 +15,7 @@ use farpage_sys::linux::general::{
 use farpage_sys::{Errno, mem, pagemap};
 
 use crate::kernel::{Kernel, State};
-use crate::layout::{IN_THREAD_AREA, LOW_AREA, PLACE_END, PLACE_START, manageable, shadow_of};
+use crate::layout::{self, LOW_AREA, PLACE_END, PLACE_START, manageable, shadow_of};
 use crate::page_in::object_pages;
 use crate::regions::{FROM_BELOW, OnFork, Region, address_of, pages_of};
 
@@ -94,7 +94,7 @@ impl Kernel {
         let managed = anonymous
             && flags & SPECIAL == 0
             && (fixed || self.is_large(length))
-            && (!fixed || manageable(at, at.saturating_add(length)));
+            && (!fixed || layout::may_begin(self, at, at.saturating_add(length)));
         // The low 2 GiB hold the program, too, if it has a fixed address: Linux finds the room there.
         let placed_by_linux = fixed || flags & mem::MAP_32BIT != 0;
         let replaces = fixed && flags & mem::MAP_FIXED_NOREPLACE == 0;
@@ -160,7 +160,7 @@ impl Kernel {
         if hinted && self.take_place(hint, bytes, prot, flags).is_ok() {
             return Some(hint);
         }
-        let area = PLACE_START..IN_THREAD_AREA.start;
+        let area = PLACE_START..layout::IN_THREAD_AREA.start;
         self.place_within(area, bytes, align, prot, flags)
     }
 
@@ -488,7 +488,7 @@ impl Kernel {
         }
         let now = call(to);
         let end = now.next_multiple_of(PAGE_BYTES);
-        if end > before && manageable(before, end) {
+        if end > before && layout::may_begin(self, before, end) {
             unreserve(before, end);
             self.manage(before, end, mem::PROT_READ | mem::PROT_WRITE, 0);
         }

@@ -149,6 +149,25 @@ pub fn never_merge() -> Result<()> {
     unsafe { syscall!(g::__NR_prctl, PR_SET_MEMORY_MERGE, 0, 0, 0, 0) }.map(drop)
 }
 
+/// True when this thread has given up that a program it executes gets privileges.
+#[must_use]
+pub fn has_no_new_privileges() -> bool {
+    const PR_GET_NO_NEW_PRIVS: u32 = 39;
+    // SAFETY: takes no pointer.
+    let has = unsafe { syscall!(g::__NR_prctl, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) };
+    has == Ok(1)
+}
+
+/// Gives up, for this thread, that a program it executes gets privileges.
+///
+/// # Errors
+/// As `prctl(2)`.
+pub fn set_no_new_privileges() -> Result<()> {
+    const PR_SET_NO_NEW_PRIVS: u32 = 38;
+    // SAFETY: takes no pointer.
+    unsafe { syscall!(g::__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.map(drop)
+}
+
 /// Has Linux merge equal pages of a process.
 pub const PR_SET_MEMORY_MERGE: u32 = 67;
 

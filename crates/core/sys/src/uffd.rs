@@ -15,9 +15,9 @@ const fn code(direction: u32, number: u32, bytes: usize) -> u32 {
 }
 const READ: u32 = 2;
 const READ_WRITE: u32 = 3;
-
 const API: u32 = code(READ_WRITE, 0x3f, size_of::<Api>());
-const REGISTER: u32 = code(READ_WRITE, 0x00, size_of::<Register>());
+/// The request of `ioctl(2)` by which memory begins to be managed.
+pub const REGISTER: u32 = code(READ_WRITE, 0x00, size_of::<Register>());
 const UNREGISTER: u32 = code(READ, 0x01, size_of::<Range>());
 const WAKE: u32 = code(READ, 0x02, size_of::<Range>());
 const COPY: u32 = code(READ_WRITE, 0x03, size_of::<Copy>());

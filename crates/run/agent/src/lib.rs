@@ -23,6 +23,7 @@ mod proc_mem;
 mod process;
 mod program;
 mod sandbox;
+mod segments;
 mod sending;
 mod shm;
 mod signals;

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use farpage_abi::{Death, ObjectId, PAGE_BYTES, PageIndex, PageRange, Tier, fds};
+use farpage_abi::{Death, ObjectId, PageIndex, PageRange, Tier, fds};
 use farpage_default_pager::DefaultPager;
 use farpage_kernel::{Buffer, Config, Kernel, OnLoss};
 use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
@@ -158,6 +158,11 @@ pub(crate) fn no_sandbox() {
     SANDBOXED.store(false, Ordering::Release);
 }
 
+/// True when the page-out thread is there, which does what it is asked of the program's threads.
+pub(crate) fn has_page_out_thread() -> bool {
+    WATCHED.load(Ordering::Acquire)
+}
+
 fn is_sandboxed() -> bool {
     SANDBOXED.load(Ordering::Relaxed)
 }
@@ -216,25 +221,30 @@ fn cannot_manage(kernel: &'static Kernel) -> ! {
     give_up(format_args!("its memory cannot be managed: {what}"))
 }
 
-/// The program may lose the way to `/proc`, or forbid it to itself: what is there is opened now. Where that fails it is said
-/// when it is needed.
+/// The program may lose the way to `/proc`, or forbid it to itself: what is there is opened now.
+/// Where that fails it is said when it is needed.
 pub(crate) fn proc_is_lost() {
     if let Some(kernel) = manager() {
         let _ = kernel.open_pagemap();
     }
 }
 
-/// The process will soon be unable to make threads: watches now what would be watched from more memory on.
+/// The process will soon be unable to make threads: watches now what would be watched from more
+/// memory on.
 pub(crate) fn watch_if_used() {
     if let Some(kernel) = manager().filter(|kernel| demand(kernel) >= USED_BYTES) {
         watch(kernel);
     }
 }
 
-/// The process is about to limit its descriptors or threads. Where few will be left, memory is managed from now on:
-/// what that takes could not be had later.
-pub(crate) fn before_limit(limit: usize) {
+/// The process is about to limit its descriptors or threads. Where few will be left, memory is
+/// managed from now on: what that takes could not be had later.
+pub(crate) fn before_limit(resource: usize, limit: usize) {
     const FEW: u64 = 64;
+    let is_meant = matches!(resource as u32, g::RLIMIT_NOFILE | g::RLIMIT_NPROC);
+    if !is_meant || limit == 0 || sandbox::is_on() {
+        return;
+    }
     let few = program::read::<[u64; 2]>(limit).is_ok_and(|[now, _]| now < FEW);
     let Some(kernel) = manager().filter(|_| few && !start::is_visitor()) else {
         return;
@@ -265,7 +275,8 @@ fn watch(kernel: &'static Kernel) {
 /// True when the page-out thread is to be made now.
 fn begins_to_watch(kernel: &'static Kernel) -> bool {
     let begins = !WATCHED.swap(true, Ordering::AcqRel);
-    // A filter of the program's own may not know the calls that ask. A child has what its parent learned.
+    // A filter of the program's own may not know the calls that ask. A child has what its parent
+    // learned.
     if begins && !sandbox::is_on() {
         kernel.learn_threads();
         own_threads::learn_tracer();
@@ -315,6 +326,7 @@ extern "C" fn page_out_thread(kernel: usize) -> ! {
             break;
         }
         own_threads::end_with_the_program();
+        own_threads::serve();
         let step_ns = if is_sandboxed() { ALONE_NS } else { LOOK_NS };
         futex::wait(&control.pressure, before, Some(step_ns));
     }
@@ -336,6 +348,7 @@ fn make_handlers(kernel: &'static Kernel) {
 
 fn tick(kernel: &'static Kernel) {
     make_handlers(kernel);
+    own_threads::serve();
     let now = time::now_ns();
     if now - TIDIED_NS.load(Ordering::Relaxed) > TIDY_NS {
         TIDIED_NS.store(now, Ordering::Relaxed);
@@ -480,30 +493,11 @@ pub(crate) unsafe fn madvise(at: usize, bytes: usize, advice: u32) -> Result<usi
     .map(|()| 0)
 }
 
-/// Whether Linux lets the process that `of` names be advised as this one may advise itself: it is this one.
+/// Whether Linux lets the process that `of` names be advised as this one may advise itself: it is
+/// this one.
 pub(crate) fn may_advise(of: usize) -> bool {
     // SAFETY: no memory is named.
     unsafe { syscall!(g::__NR_process_madvise, of, 0, 0, g::MADV_DONTNEED, 0) }.is_ok()
-}
-
-/// `shmat`, where the segment replaces what is mapped there.
-pub(crate) unsafe fn shmat(args: [usize; 6]) -> Result<usize> {
-    /// Of `struct shmid64_ds`: eight bytes each, the seventh is the segment's size.
-    const WORDS: usize = 14;
-    const SIZE: usize = 6;
-    const IPC_STAT: usize = 2;
-    let (id, at) = (args[0], args[1] & !(PAGE_BYTES - 1));
-    let mut about = [0usize; WORDS];
-    // SAFETY: the structure has so many bytes.
-    let asked = unsafe { syscall!(g::__NR_shmctl, id, IPC_STAT, about.as_mut_ptr()) };
-    let end = at.checked_add(about[SIZE].next_multiple_of(PAGE_BYTES));
-    // SAFETY: forwarded.
-    let attach = || unsafe { trap::pass(g::__NR_shmat, args) };
-    match (kernel(), asked, end) {
-        (Some(kernel), Ok(_), Some(end)) if at < end => kernel.replace(at, end, attach),
-        // It fails.
-        _ => attach(),
-    }
 }
 
 pub(crate) unsafe fn mprotect(number: u32, args: [usize; 6]) -> Result<usize> {

@@ -3,7 +3,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use farpage_sys::futex::{self, Mutex};
 use farpage_sys::linux::general as g;
@@ -16,17 +16,32 @@ use crate::{sandbox, signals, start};
 const OWN_MAX: usize = 256;
 /// How long a thread may take: it can be stopped, or wait where no signal arrives.
 const PATIENCE_NS: u64 = 10_000_000_000;
+/// Time between two looks whether all have answered.
+const ANSWER_NS: u64 = 1_000_000;
 const SI_QUEUE: i32 = -1;
 
 static OWN: [AtomicU32; OWN_MAX] = [const { AtomicU32::new(0) }; OWN_MAX];
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static ONE_ASKS: Mutex<()> = Mutex::new(());
 /// Held while a thread is made that is not in `OWN` yet.
 static MAKING: Mutex<()> = Mutex::new(());
 /// Threads of the agent's are hidden from a tracer.
 static HIDDEN: AtomicBool = AtomicBool::new(false);
-static FILTER: AtomicPtr<Vec<Instruction>> = AtomicPtr::new(core::ptr::null_mut());
-/// Threads that have not installed it yet.
+static ORDER: AtomicPtr<Order> = AtomicPtr::new(core::ptr::null_mut());
+/// Threads that have not carried it out yet.
 static PENDING: AtomicU32 = AtomicU32::new(0);
+/// The system error of one that could not.
+static FAILED: AtomicI32 = AtomicI32::new(0);
+
+/// A filter that all threads of the program are to install.
+pub(crate) struct Order {
+    /// Its instructions.
+    pub(crate) code: Vec<Instruction>,
+    /// How it is installed.
+    pub(crate) flags: usize,
+    /// They give up new privileges before, as the thread has that asked for it.
+    pub(crate) no_new_privileges: bool,
+}
 
 /// Starts a thread of the agent's.
 ///
@@ -36,7 +51,7 @@ static PENDING: AtomicU32 = AtomicU32::new(0);
 /// # Errors
 /// As [`thread::spawn`].
 pub(crate) unsafe fn spawn(main: thread::Main, argument: usize) -> Result<()> {
-    // Whoever lists the threads meanwhile would take it for one of the program's.
+    // Without the lock a thread that lists the threads meanwhile would take it for the program's.
     let _guard = MAKING.lock();
     let hidden = HIDDEN.load(Ordering::Relaxed);
     // SAFETY: forwarded.
@@ -44,9 +59,10 @@ pub(crate) unsafe fn spawn(main: thread::Main, argument: usize) -> Result<()> {
     Ok(())
 }
 
-/// A tracer that follows threads (`strace -f`) would stop the agent's as well, and then wait for a page that only they
-/// bring: those that are made from now on are hidden from it. Where it has installed a filter that asks it about calls,
-/// Linux refuses them to whom it does not trace: then they are not hidden. Called before there are any.
+/// A tracer that follows threads (`strace -f`) would stop the agent's as well, and then wait for a
+/// page that only they bring: those that are made from now on are hidden from it. Where it has
+/// installed a filter that asks it about calls, Linux refuses them to whom it does not trace: then
+/// they are not hidden. Called before there are any.
 pub(crate) fn learn_tracer() {
     HIDDEN.store(must_hide(), Ordering::Relaxed);
 }
@@ -78,8 +94,9 @@ pub(crate) fn after_fork() {
     for place in &OWN {
         place.store(0, Ordering::Relaxed);
     }
-    for lock in [&ONE_AT_A_TIME, &MAKING] {
-        // SAFETY: its holder, if any, is a thread that the child does not have; it protects nothing.
+    for lock in [&ONE_AT_A_TIME, &ONE_ASKS, &MAKING] {
+        // SAFETY: its holder, if any, is a thread that the child does not have; it protects
+        // nothing.
         unsafe { lock.reset() };
     }
     PENDING.store(0, Ordering::Relaxed);
@@ -94,10 +111,11 @@ pub(crate) fn is_own(id: u32) -> bool {
     OWN.iter().any(|place| place.load(Ordering::Acquire) == id)
 }
 
-/// Whether the program has one thread, running or ended. Where that cannot be seen it may have more.
+/// Whether the program has one thread, running or ended. Where that cannot be seen it may have
+/// more.
 pub(crate) fn are_all_but_one() -> bool {
     let _guard = MAKING.lock();
-    let found = threads();
+    let found = threads().unwrap_or_default();
     // `/proc` can be that of an outer namespace, where they have other numbers.
     let of_rings = found.iter().filter(|id| is_of_ring(**id)).count();
     let own = OWN
@@ -160,45 +178,120 @@ pub(crate) fn is_of_ring(id: u32) -> bool {
     file::read_of_process(id, "comm", &mut name).is_ok_and(|name| name.starts_with(b"iou-wrk-"))
 }
 
-/// Has every other thread of the program install `code`, and those that they make meanwhile.
-pub(crate) fn install_everywhere(code: Vec<Instruction>) {
+/// Has every other thread of the program carry out `order`, and those that they make meanwhile.
+/// `caller` does not yet: under the filter it may be unable to tell the others.
+///
+/// # Errors
+/// That of a thread that could not; `ESRCH` when one does not answer, or they cannot be listed.
+pub(crate) fn tell_all(order: Order, caller: Option<u32>) -> Result<()> {
     let _guard = ONE_AT_A_TIME.lock();
+    FAILED.store(0, Ordering::Relaxed);
     // Never freed: a thread may come late.
-    FILTER.store(Box::into_raw(Box::new(code)), Ordering::Release);
-    let mut told = Vec::from([process::thread_id()]);
-    loop {
-        let new = others(&told);
+    ORDER.store(Box::into_raw(Box::new(order)), Ordering::Release);
+    let mut told = Vec::from_iter(caller);
+    let done = loop {
+        let Ok(new) = others(&told) else {
+            break Err(Errno::ESRCH);
+        };
         if new.is_empty() {
-            return;
+            break Ok(());
         }
         PENDING.store(new.len() as u32, Ordering::Release);
         for id in &new {
             if tell(*id).is_err() {
-                done();
+                PENDING.fetch_sub(1, Ordering::AcqRel);
             }
         }
         told.extend_from_slice(&new);
-        let until = farpage_sys::time::now_ns() + PATIENCE_NS;
-        loop {
-            let pending = PENDING.load(Ordering::Acquire);
-            let now = farpage_sys::time::now_ns();
-            if pending == 0 || now >= until {
-                break;
-            }
-            futex::wait(&PENDING, pending, Some(until - now));
+        if let Err(errno) = wait_for_answers() {
+            break Err(errno);
         }
+    };
+    // Who answers later does nothing.
+    PENDING.store(0, Ordering::Release);
+    done
+}
+
+/// What one of the agent's threads is to do for one of the program's.
+struct Asked {
+    order: Order,
+    caller: Option<u32>,
+}
+
+static ASKED: AtomicPtr<Asked> = AtomicPtr::new(core::ptr::null_mut());
+/// What came of it: [`OPEN`], 0, or a system error.
+static ANSWERED: AtomicI32 = AtomicI32::new(0);
+const OPEN: i32 = -1;
+
+/// As [`tell_all`], by a thread of the agent's that calls [`serve`] from time to time, and when it
+/// is woken.
+pub(crate) fn ask(order: Order, caller: Option<u32>, wake: impl Fn()) -> Result<()> {
+    let _guard = ONE_ASKS.lock();
+    let mut is_told = caller.is_none();
+    ANSWERED.store(OPEN, Ordering::Release);
+    let asked = Box::new(Asked { order, caller });
+    ASKED.store(Box::into_raw(asked), Ordering::Release);
+    loop {
+        match ANSWERED.load(Ordering::Acquire) {
+            OPEN => {}
+            0 => return Ok(()),
+            errno => return Err(Errno(errno)),
+        }
+        if is_told && PENDING.load(Ordering::Acquire) == 1 {
+            // Who does not know its number was told with the others, and is the last of them: it
+            // hears of that when this is over, and there is nothing left for it to do.
+            PENDING.store(0, Ordering::Release);
+            is_told = false;
+        }
+        wake();
+        // A word that nobody wakes: it is looked at again in a moment.
+        let word = AtomicU32::new(0);
+        futex::wait(&word, 0, Some(ANSWER_NS));
+    }
+}
+
+/// Does what was asked of it, in a thread of the agent's.
+pub(crate) fn serve() {
+    let asked = ASKED.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    if asked.is_null() {
+        return;
+    }
+    // SAFETY: `ask` made it with a box, and only one thread takes it.
+    let Asked { order, caller } = *unsafe { Box::from_raw(asked) };
+    let done = tell_all(order, caller);
+    ANSWERED.store(done.map_or_else(|errno| errno.0, |()| 0), Ordering::Release);
+}
+
+fn wait_for_answers() -> Result<()> {
+    let until = farpage_sys::time::now_ns() + PATIENCE_NS;
+    loop {
+        let pending = PENDING.load(Ordering::Acquire);
+        if pending == 0 {
+            return match FAILED.load(Ordering::Acquire) {
+                0 => Ok(()),
+                errno => Err(Errno(errno)),
+            };
+        }
+        if farpage_sys::time::now_ns() >= until {
+            return Err(Errno::ESRCH);
+        }
+        // Nobody wakes it: a thread that has carried it out may be forbidden to.
+        futex::wait(&PENDING, pending, Some(ANSWER_NS));
     }
 }
 
 /// The program's threads but those `told`.
-pub(crate) fn others(told: &[u32]) -> Vec<u32> {
+///
+/// # Errors
+/// When they cannot be listed.
+pub(crate) fn others(told: &[u32]) -> Result<Vec<u32>> {
     let _guard = MAKING.lock();
-    let mut found = threads();
+    let mut found = threads()?;
     found.retain(|id| !told.contains(id) && !is_own(*id) && !is_of_ring(*id));
-    found
+    Ok(found)
 }
 
-/// In the handler of SIGSYS: true when the signal came from [`install_everywhere`], and is done.
+/// In the handler of SIGSYS: true when the signal came from [`tell_all`], and what it asks is done.
 pub(crate) fn obey(info: &Info) -> bool {
     let ours = info.code == SI_QUEUE
         && info.errno == i32::from(TRAP_MARK)
@@ -206,17 +299,22 @@ pub(crate) fn obey(info: &Info) -> bool {
     if !ours || PENDING.load(Ordering::Acquire) == 0 {
         return ours;
     }
-    // SAFETY: null, or leaked by `install_everywhere`.
-    if let Some(code) = unsafe { FILTER.load(Ordering::Acquire).as_ref() } {
-        let _ = sandbox::set_here(0, code);
+    // SAFETY: null, or leaked by `tell_all`.
+    if let Some(order) = unsafe { ORDER.load(Ordering::Acquire).as_ref() }
+        && let Err(errno) = carry_out(order)
+    {
+        FAILED.store(errno.0, Ordering::Release);
     }
-    done();
+    // From here on no call is made: the filter may forbid any.
+    PENDING.fetch_sub(1, Ordering::AcqRel);
     true
 }
 
-fn done() {
-    PENDING.fetch_sub(1, Ordering::AcqRel);
-    futex::wake(&PENDING, i32::MAX as u32);
+fn carry_out(order: &Order) -> Result<()> {
+    if order.no_new_privileges {
+        process::set_no_new_privileges()?;
+    }
+    sandbox::set_here(order.flags, &order.code).map(drop)
 }
 
 fn tell(id: u32) -> Result<usize> {
@@ -232,17 +330,25 @@ fn tell(id: u32) -> Result<usize> {
 }
 
 /// All threads of the process.
-fn threads() -> Vec<u32> {
+///
+/// # Errors
+/// As `open(2)` and `getdents64(2)`.
+fn threads() -> Result<Vec<u32>> {
     let mut found = Vec::new();
     let flags = g::O_CLOEXEC | g::O_DIRECTORY;
-    let Ok(dir) = file::with_room(|| file::open(c"/proc/self/task", flags, 0)) else {
-        return found;
-    };
+    let dir = file::with_room(|| file::open(c"/proc/self/task", flags, 0))?;
     let mut buffer = [0u8; 4096];
     loop {
         // SAFETY: `buffer` is valid for writes of its length.
         let got = unsafe { syscall!(g::__NR_getdents64, dir.0, buffer.as_mut_ptr(), buffer.len()) };
-        let Ok(bytes @ 1..) = got else { break };
+        let bytes = match got {
+            Ok(0) => break,
+            Ok(bytes) => bytes,
+            Err(errno) => {
+                file::close(dir);
+                return Err(errno);
+            }
+        };
         let mut entries = &buffer[..bytes];
         // An entry: inode and offset of 8 bytes each, length of 2, kind of 1, name.
         while entries.len() > 19 {
@@ -257,7 +363,7 @@ fn threads() -> Vec<u32> {
         }
     }
     file::close(dir);
-    found
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -276,7 +382,7 @@ mod tests {
     #[test]
     fn threads_are_found() {
         let own = process::thread_id();
-        assert!(threads().contains(&own));
+        assert!(threads().unwrap().contains(&own));
         assert!(!is_own(own));
         add(own);
         assert!(is_own(own) && exist());
@@ -289,7 +395,7 @@ mod tests {
         let Ok(mut ring) = Ring::new(Fd(400)) else {
             return;
         };
-        assert!(!threads().into_iter().any(is_of_ring));
+        assert!(!threads().unwrap().into_iter().any(is_of_ring));
         // What cannot be read without waiting is left to such a thread.
         let fd = file::open(c"/proc/self/status", g::O_CLOEXEC, 0).unwrap();
         let mut buffer = [0; 64];
@@ -301,6 +407,6 @@ mod tests {
         }]);
         file::close(fd);
         assert!(buffer.starts_with(b"Name:"));
-        assert!(threads().into_iter().any(is_of_ring));
+        assert!(threads().unwrap().into_iter().any(is_of_ring));
     }
 }

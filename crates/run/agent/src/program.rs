@@ -71,15 +71,15 @@ fn check(at: usize, bytes: usize, access: Access) -> Result<()> {
 /// signals are blocked in the agent, so blocking some more changes nothing, and the byte, which is the
 /// caller's to write to, is written back as it was read.
 fn probe(at: usize, access: Access) -> bool {
+    if at < PAGE_BYTES {
+        // A null pointer, or a member of what one leads to. To the call below it means none.
+        return false;
+    }
     if sandbox::is_on() {
-        // The program may have forbidden the call. A wrong pointer ends it.
+        // The program may have forbidden the call. Another wrong pointer ends it.
         return true;
     }
     let word = at & !7;
-    if word == 0 {
-        // To this call a null pointer means none.
-        return false;
-    }
     // SAFETY: only reads eight bytes, if they are there; see above for the mask.
     let read = unsafe { syscall!(g::__NR_rt_sigprocmask, g::SIG_BLOCK, word, 0, 8) };
     match access {

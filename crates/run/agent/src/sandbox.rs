@@ -9,18 +9,28 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use farpage_abi::fds;
 use farpage_sys::linux::general as g;
 use farpage_sys::linux::ptrace as p;
 use farpage_sys::seccomp::Instruction;
-use farpage_sys::{Errno, Result, syscall};
+use farpage_sys::seccomp::judge::{JudgedCall, judge};
+use farpage_sys::{Errno, Result, futex, process, syscall, uffd};
 
+use crate::own_threads::{Order, tell_all};
 use crate::{memory, own_threads, program, start};
 
 static ON: AtomicBool = AtomicBool::new(false);
+/// A thread of the program may not ask for the numbers of its process and of itself.
+static FORBIDS_ID: AtomicBool = AtomicBool::new(false);
+static FORBIDS_THREAD_ID: AtomicBool = AtomicBool::new(false);
 
 const INSTRUCTIONS_MAX: usize = 4096;
 const X86_64: u32 = 0xC000_003E;
 const PR_SET_SECCOMP: usize = 22;
+const TSYNC: usize = (p::SECCOMP_FILTER_FLAG_TSYNC | p::SECCOMP_FILTER_FLAG_TSYNC_ESRCH) as usize;
+/// Flags that each thread installs the filter with.
+const SHARED_FLAGS: usize =
+    (p::SECCOMP_FILTER_FLAG_LOG | p::SECCOMP_FILTER_FLAG_SPEC_ALLOW) as usize;
 
 /// `struct sock_fprog`.
 #[repr(C)]
@@ -101,27 +111,90 @@ fn strict() -> Result<usize> {
     set(0, code)
 }
 
-/// Installs `code` as the program asked. Where it is meant for all threads and some are the
-/// agent's, each of the program's installs it for itself.
+/// Installs `code` as the program asked.
 fn set(flags: usize, code: Vec<Instruction>) -> Result<usize> {
-    const TSYNC: usize =
-        (p::SECCOMP_FILTER_FLAG_TSYNC | p::SECCOMP_FILTER_FLAG_TSYNC_ESRCH) as usize;
-    if start::is_visitor() {
+    if !FORBIDS_ID.load(Ordering::Relaxed) && start::is_visitor() {
         // Its memory is that of a parent, whom it does not concern.
         return set_here(flags, &code);
     }
     let was_on = memory::begin_sandbox();
+    let kernel = memory::kernel().filter(|_| !may_register(&code));
+    let leaves_new = kernel.filter(|kernel| !kernel.leaves_new.swap(true, Ordering::AcqRel));
     let everywhere = flags & TSYNC != 0 && own_threads::exist();
-    let here = if everywhere { flags & !TSYNC } else { flags };
-    let result = set_here(here, &code).inspect_err(|_| {
+    let [forbids_id, forbids_thread_id] =
+        [g::__NR_getpid, g::__NR_gettid].map(|number| !allows(&code, number, [0; 2]));
+    let result = match everywhere {
+        true => set_everywhere(flags & !TSYNC, code),
+        false => set_here(flags, &code),
+    };
+    if result.is_ok() {
+        FORBIDS_ID.fetch_or(forbids_id, Ordering::Relaxed);
+        FORBIDS_THREAD_ID.fetch_or(forbids_thread_id, Ordering::Relaxed);
+    }
+    result.inspect_err(|_| {
+        if let Some(kernel) = leaves_new {
+            kernel.leaves_new.store(false, Ordering::Release);
+        }
         if !was_on {
             memory::no_sandbox();
         }
-    })?;
-    if everywhere {
-        own_threads::install_everywhere(code);
+    })
+}
+
+/// Installs `code` in all threads of the program, but in none of the agent's: the others first,
+/// each for itself, then the calling one. Where one cannot, the call fails.
+fn set_everywhere(flags: usize, code: Vec<Instruction>) -> Result<usize> {
+    let was_on = ON.swap(true, Ordering::Relaxed);
+    let order = Order {
+        code: code.clone(),
+        flags: flags & SHARED_FLAGS,
+        no_new_privileges: !was_on && process::has_no_new_privileges(),
+    };
+    let told = match was_on {
+        // An earlier filter may forbid this thread what it takes to tell the others.
+        true => tell_all_by_another(order),
+        false => check_flags(flags).and_then(|()| tell_all(order, Some(process::thread_id()))),
+    };
+    told.inspect_err(|_| ON.store(was_on, Ordering::Relaxed))?;
+    set_here(flags, &code)
+}
+
+/// As [`tell_all`], by the page-out thread, to which no filter of the program's applies.
+fn tell_all_by_another(order: Order) -> Result<()> {
+    let may_ask = !FORBIDS_THREAD_ID.load(Ordering::Relaxed);
+    let caller = may_ask.then(process::thread_id);
+    let Some(kernel) = memory::kernel().filter(|_| memory::has_page_out_thread()) else {
+        return tell_all(order, caller);
+    };
+    own_threads::ask(order, caller, || {
+        futex::wake(&kernel.account().control().pressure, i32::MAX as u32);
+    })
+}
+
+/// Linux looks at the flags before it reads the filter.
+fn check_flags(flags: usize) -> Result<()> {
+    // SAFETY: no filter is named.
+    match unsafe { syscall!(g::__NR_seccomp, p::SECCOMP_SET_MODE_FILTER, flags, 0) } {
+        Err(Errno::EFAULT) | Ok(_) => Ok(()),
+        Err(errno) => Err(errno),
     }
-    Ok(result)
+}
+
+/// Whether a thread under the filter `code` may have memory managed.
+fn may_register(code: &[Instruction]) -> bool {
+    let descriptor = start::descriptor(fds::UFFD).0 as u64;
+    allows(code, g::__NR_ioctl, [descriptor, uffd::REGISTER.into()])
+}
+
+/// Whether the filter `code` allows a call with these arguments.
+fn allows(code: &[Instruction], number: u32, [first, second]: [u64; 2]) -> bool {
+    const ACTION: u32 = 0xffff_0000;
+    let call = JudgedCall {
+        number,
+        args: [first, second, 0, 0, 0, 0],
+    };
+    let answer = judge(code, &call).map(|answer| answer & ACTION);
+    matches!(answer, Some(p::SECCOMP_RET_ALLOW | p::SECCOMP_RET_LOG))
 }
 
 /// Installs `code` for the calling thread.

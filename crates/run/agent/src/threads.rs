@@ -141,7 +141,7 @@ pub(crate) fn word_at_end() -> Option<usize> {
 /// for what Linux marks.
 pub(crate) fn bring_in_locks() {
     if shm::are_mapped() && !sandbox::is_on() && !start::is_visitor() {
-        for thread in own_threads::others(&[]) {
+        for thread in own_threads::others(&[]).unwrap_or_default() {
             for_each_lock(thread, shm::bring_in);
         }
     }

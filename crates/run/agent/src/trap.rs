@@ -17,7 +17,7 @@ use crate::stacks::{self, Stack};
 use crate::transfer::IOV_MAX;
 use crate::{
     delivery, drivers, exec, machine, maps, memory, namespaces, own_threads, proc_mem, process,
-    program, sandbox, sending, shm, signals, threads, tracing, user_tier,
+    program, sandbox, segments, sending, shm, signals, threads, tracing, user_tier,
 };
 
 /// What becomes of a trapped call.
@@ -280,7 +280,7 @@ unsafe fn call(number: u32, frame: &mut Frame, own: Option<&Stack>) -> Outcome {
             }
             g::__NR_madvise => memory::madvise(a, b, c as u32),
             g::__NR_process_madvise if memory::may_advise(a) => advise_each(frame, own, args),
-            g::__NR_shmat => memory::shmat(args),
+            g::__NR_shmat => segments::shmat(args),
             g::__NR_mprotect | g::__NR_pkey_mprotect => memory::mprotect(number, args),
             g::__NR_mlock | g::__NR_mlock2 => memory::mlock(number, args),
             g::__NR_munlock => memory::munlock(args),
@@ -411,11 +411,11 @@ unsafe fn prepared(number: u32, args: [usize; 6]) -> Option<Result<usize>> {
                 None
             }
             g::__NR_setrlimit => {
-                memory::before_limit(args[1]);
+                memory::before_limit(args[0], args[1]);
                 None
             }
             g::__NR_prlimit64 => {
-                memory::before_limit(args[2]);
+                memory::before_limit(args[1], args[2]);
                 None
             }
             g::__NR_chroot | g::__NR_pivot_root | g::__NR_landlock_restrict_self => {

@@ -213,8 +213,8 @@ mod tests {
     #[test]
     fn a_test_that_no_line_names_is_in_the_short_run() {
         assert_eq!(of("port attacks::a_liar"), None);
-        assert_eq!(of("remote http::a_range"), None);
-        assert_eq!(of("remote s3::an_object"), Some(Group::Peers));
+        assert_eq!(of("source remote::http::a_range"), None);
+        assert_eq!(of("source remote::s3::an_object"), Some(Group::Peers));
         let (long, begin) = (long().next().unwrap(), 5);
         assert_eq!(of(long), Some(Group::Long));
         assert_eq!(of(&long[..long.len() - begin]), None);

@@ -9,6 +9,7 @@
 
 mod assembler;
 mod gate;
+pub mod judge;
 pub mod later;
 pub mod pinning;
 pub mod pointers;

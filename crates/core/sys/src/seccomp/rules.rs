@@ -451,7 +451,7 @@ fn emit(a: &mut Assembler, rule: Rule, params: &Params, ends: Ends, pointers: u8
             a.when(Test::Equal(PR_SET_SECCOMP), ends.trap);
             a.when(Test::Equal(PR_SET_MEMORY_MERGE), ends.trap);
         }
-        Rule::Close => when_ours(a, 0, params, ends.bad_descriptor),
+        Rule::Close => when_ours(a, 0, params, ends.done),
         Rule::Duplicate => {
             when_ours(a, 1, params, ends.bad_descriptor);
             when_opened(a, 0, params, ends.trap);

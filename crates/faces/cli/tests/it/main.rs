@@ -9,6 +9,7 @@ mod cli;
 mod cluster;
 mod default_pager;
 mod exec;
+mod forbidden;
 mod full;
 mod host;
 mod interpreters;

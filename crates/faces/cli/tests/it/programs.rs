@@ -59,7 +59,7 @@ fn expect(program: &[&str], code: i32) {
 }
 
 /// As [`expect`], with a budget of its own.
-fn expect_within(ram: &str, program: &[&str], code: i32) {
+pub(crate) fn expect_within(ram: &str, program: &[&str], code: i32) {
     for user in users() {
         let output = under_farpage(user, ram, program);
         assert!(

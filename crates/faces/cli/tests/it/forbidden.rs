@@ -1,0 +1,33 @@
+//! Programs that forbid themselves what the agent would do in their threads.
+
+use crate::programs::{compile, expect_within};
+
+#[test]
+fn a_filter_for_all_threads_is_in_each_of_them_whatever_it_forbids() {
+    forbidden("everywhere");
+}
+
+#[test]
+fn memory_grows_moves_and_is_replaced_under_a_filter_that_forbids_to_manage_more() {
+    forbidden("without_ioctl");
+}
+
+#[test]
+fn limits_are_asked_for_under_a_filter() {
+    forbidden("limits");
+}
+
+#[test]
+fn more_may_be_populated_than_the_budget_has() {
+    forbidden("populate");
+}
+
+fn forbidden(part: &str) {
+    for (name, flags) in [
+        ("forbidden", &[][..]),
+        ("forbidden-static", &["-static"][..]),
+    ] {
+        let program = compile("forbidden.c", &format!("{name}-{part}"), flags);
+        expect_within("24M", &[&program, part], 5);
+    }
+}
