@@ -11,7 +11,7 @@ from harness import free_port, own_address, until
 
 import farpage as fp
 
-GATEWAY = Path(__file__).parents[3] / ".tools/bin/versitygw"
+GATEWAY = Path(__file__).parents[4] / ".tools/bin/versitygw"
 
 
 class Store:

@@ -9,10 +9,10 @@ use farpage_sys::limits::{self, Resource};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, fstatfs, ftruncate, openat};
 use rustix::io::Errno;
 
-const TMPFS_MAGIC: i64 = 0x0102_1994;
+const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// All that a paging file can ever have in it.
 const LENGTH: u64 = SEGMENTS_MAX as u64 * SEGMENT_BYTES as u64;
-const RAMFS_MAGIC: i64 = 0x8584_58f6;
+const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
 /// An open paging file, with what its file system can do.
 #[derive(Debug)]
@@ -67,8 +67,9 @@ pub fn open_in(dir: &Path) -> Result<OpenedPagingFile> {
         }
     };
     let in_memory = fstatfs(&file).is_ok_and(|fs| {
-        let kind = fs.f_type;
-        kind == TMPFS_MAGIC || kind == RAMFS_MAGIC
+        // Its width depends on the processor.
+        let kind = u64::try_from(fs.f_type);
+        kind.is_ok_and(|kind| kind == TMPFS_MAGIC || kind == RAMFS_MAGIC)
     });
     // Programs whose files are limited (ulimit -f) write by mappings, within the file. Where it
     // cannot be so long they page out less.

@@ -238,7 +238,7 @@ fn addresses_and_settings_that_make_no_sense_are_refused_without_their_values() 
 fn again(name: &str, variables: &[(&str, &str)]) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child
-        .args(["--exact", &format!("s3::{name}")])
+        .args(["--exact", &format!("remote::s3::{name}")])
         .envs(variables.iter().copied());
     let output = child.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
