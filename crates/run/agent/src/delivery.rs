@@ -1,7 +1,9 @@
-//! The program's signals in the user-mode-only tier. Linux cannot put what a signal interrupts on a stack in
-//! managed memory that is away, nor take it back from there. So all signals arrive on stacks of the agent's
-//! ([`stacks`](crate::stacks)). The agent lays out on the program's own what Linux would have put there, lets
-//! the handler run, and brings it back when the handler returns.
+//! The program's signals in the user-mode-only tier. Linux cannot put what a signal interrupts on a
+//! stack in managed memory that is away, nor take it back from there. So all signals arrive on
+//! stacks of the agent's ([`stacks`](crate::stacks)). The agent lays out on the program's own what
+//! Linux would have put there, lets the handler run, and brings it back when the handler returns.
+//! In root's tier a SIGSYS of the program's own is laid out likewise, where its handler is not to
+//! run on the thread's stack for signals, on which ours does.
 
 use core::mem::offset_of;
 
@@ -28,9 +30,28 @@ const VECTOR_ALIGNMENT: usize = 64;
 /// What a handler starts without: single steps, the resumption of one, and the direction of copies.
 const NOT_FOR_HANDLERS: u64 = 1 << 8 | 1 << 10 | 1 << 16;
 
-/// Lets the program's handler have a signal as soon as this one returns.
+/// Lets the program's handler have a signal as soon as this one returns. `own`: the agent's stack
+/// that this thread keeps.
 pub(crate) fn deliver(info: &Info, action: &Action, frame: &mut Frame, own: Option<&Stack>) {
     let given = own.map_or(SignalStack::NONE, Stack::given);
+    lay_out(info, action, frame, given);
+    if let Some(own) = own.filter(|_| given.is_disarmed_when_used()) {
+        own.give(SignalStack::NONE);
+    }
+}
+
+/// As [`deliver`], where the thread's stack for signals is Linux's business.
+pub(crate) fn deliver_in_first_tier(info: &Info, action: &Action, frame: &mut Frame) {
+    let given = frame.stack;
+    lay_out(info, action, frame, given);
+    if given.is_disarmed_when_used() {
+        frame.stack = SignalStack::NONE;
+    }
+}
+
+/// Puts what the handler of `action` needs on the stack that is meant for it, and points `frame`
+/// there. `given`: the thread's stack for signals.
+fn lay_out(info: &Info, action: &Action, frame: &mut Frame, given: SignalStack) {
     let wants = |flag: u32| action.flags & u64::from(flag) != 0;
     if !wants(g::SA_RESTORER) {
         // Linux cannot deliver it either.
@@ -56,11 +77,9 @@ pub(crate) fn deliver(info: &Info, action: &Action, frame: &mut Frame, own: Opti
         laid.frame.vectors = at;
     }
     at = (at.wrapping_sub(size_of::<Laid>()) & !15).wrapping_sub(8);
-    // SAFETY: as above. Where there is no stack, the program ends by SIGSEGV, as it would without us.
+    // SAFETY: as above. Where there is no stack, the program ends by SIGSEGV, as it would without
+    // us.
     unsafe { core::ptr::with_exposed_provenance_mut::<Laid>(at).write_unaligned(laid) };
-    if let Some(own) = own.filter(|_| given.flags & g::SS_AUTODISARM != 0) {
-        own.give(SignalStack::NONE);
-    }
     let itself = if wants(g::SA_NODEFER) {
         0
     } else {
@@ -83,7 +102,8 @@ pub(crate) fn resume(frame: &mut Frame, own: Option<&Stack>) -> Outcome {
     let (Ok(laid), Ok(vectors)) = (laid, vectors) else {
         signals::die_by(g::SIGSEGV);
     };
-    // Linux notes the agent's where it delivers by itself, to a handler that another process which shares this memory has set.
+    // Linux notes the agent's where it delivers by itself, to a handler that another process which
+    // shares this memory has set.
     if let Some(own) = own.filter(|own| own.signals().at != laid.stack.at) {
         // As in Linux: by where the handler ended, and nothing is said of one that is refused.
         let _ = change(own, frame.rsp, laid.stack);
@@ -99,8 +119,8 @@ pub(crate) fn resume(frame: &mut Frame, own: Option<&Stack>) -> Outcome {
     Outcome::Resume
 }
 
-/// Copies vector registers from where a handler has left them to where Linux takes them from, if there is
-/// room; returns where they are.
+/// Copies vector registers from where a handler has left them to where Linux takes them from, if
+/// there is room; returns where they are.
 fn vectors(to: usize, from: usize) -> Result<usize> {
     if from == 0 || to == 0 {
         return Ok(from);
@@ -150,9 +170,10 @@ pub(crate) fn alternate(own: Option<&Stack>, rsp: usize, args: [usize; 6]) -> Re
     Ok(0)
 }
 
-/// Whether a thread is on its stack for signals. One that is disarmed when it is used is never in use.
+/// Whether a thread is on its stack for signals. One that is disarmed when it is used is never in
+/// use.
 fn is_on(given: &SignalStack, rsp: usize) -> bool {
-    given.flags & g::SS_AUTODISARM == 0 && given.holds(rsp)
+    !given.is_disarmed_when_used() && given.holds(rsp)
 }
 
 fn change(own: &Stack, rsp: usize, wanted: SignalStack) -> Result<()> {

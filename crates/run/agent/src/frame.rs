@@ -48,6 +48,10 @@ impl SignalStack {
     pub(crate) fn holds(&self, rsp: usize) -> bool {
         rsp > self.at && rsp - self.at <= self.bytes
     }
+
+    pub(crate) fn is_disarmed_when_used(&self) -> bool {
+        self.flags & g::SS_AUTODISARM != 0
+    }
 }
 
 /// `ucontext_t`: what `rt_sigreturn` puts back.

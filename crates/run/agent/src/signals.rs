@@ -1,5 +1,5 @@
-//! The program's signals: SIGSYS stays ours and unblocked behind its back. In the user-mode-only tier the
-//! agent gets all others first as well ([`delivery`]).
+//! The program's signals: SIGSYS stays ours and unblocked behind its back. In the user-mode-only
+//! tier the agent gets all others first as well ([`delivery`]).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,7 +27,8 @@ const IGNORE: usize = 1;
 /// Signals are counted from 1.
 const SIGNALS: usize = 65;
 
-/// What the program installed for signals that the agent gets first: handler, flags, restorer, mask.
+/// What the program installed for signals that the agent gets first: handler, flags, restorer,
+/// mask.
 static PROGRAM: [[AtomicU64; 4]; SIGNALS] = [const { [const { AtomicU64::new(0) }; 4] }; SIGNALS];
 
 /// Installs the agent's handler for SIGSYS.
@@ -100,7 +101,8 @@ fn told(signal: usize, wanted: Action) -> Action {
         return wanted;
     }
     if start::is_known_visitor() {
-        // As above, it must not change what is noted here. Its handlers run where Linux finds memory.
+        // As above, it must not change what is noted here. Its handlers run where Linux finds
+        // memory.
         let flags = wanted.flags | u64::from(g::SA_ONSTACK);
         return Action { flags, ..wanted };
     }
@@ -139,7 +141,8 @@ fn set_action(signal: usize) -> Option<Action> {
     asked.ok().map(|_| known)
 }
 
-/// True when a signal waits that does something to the program, whose own `mask` does not hold it back.
+/// True when a signal waits that does something to the program, whose own `mask` does not hold it
+/// back.
 pub(crate) fn have_come(mask: u64) -> bool {
     const IGNORED: [u32; 4] = [g::SIGCHLD, g::SIGCONT, g::SIGURG, g::SIGWINCH];
     let mut waiting = 0u64;
@@ -209,6 +212,14 @@ pub(crate) fn forward(info: &Info, frame: &mut Frame, own: Option<&Stack>) -> us
             }
             if memory::is_user_tier() {
                 delivery::deliver(info, &program, frame, own);
+                return 0;
+            }
+            let (given, here) = (frame.stack, core::ptr::from_ref(frame).addr());
+            let wants_it = program.flags & u64::from(g::SA_ONSTACK) != 0;
+            if !wants_it && given.holds(here) && !given.holds(frame.rsp) {
+                // Ours runs on the thread's stack for signals, where its own handler may have no
+                // room.
+                delivery::deliver_in_first_tier(info, &program, frame);
                 return 0;
             }
             process::set_signal_mask(without_sigsys(frame.mask | program.mask));

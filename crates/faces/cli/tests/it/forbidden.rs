@@ -22,6 +22,11 @@ fn more_may_be_populated_than_the_budget_has() {
     forbidden("populate");
 }
 
+#[test]
+fn a_handler_runs_on_the_stack_that_it_asked_for() {
+    forbidden("deep");
+}
+
 fn forbidden(part: &str) {
     for (name, flags) in [
         ("forbidden", &[][..]),

@@ -175,6 +175,40 @@ static void limits(void)
     CHECK(syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, 8, 0) == -1 && errno == EFAULT);
 }
 
+#define DEEP (256 << 10)
+static void on_trap_deep(int number, siginfo_t *info, void *context)
+{
+    volatile char much[DEEP];
+    for (int at = DEEP - 1; at > 0; at -= 4096)
+        much[at] = 1;
+    CHECK(much[DEEP - 1] == 1);
+    on_trap(number, info, context);
+}
+
+/* A thread with a small stack for signals, and a handler that is not to run on it. */
+static void *traps(void *none)
+{
+    static char small[32 << 10];
+    stack_t stack = { .ss_sp = small, .ss_size = sizeof small }, now;
+    CHECK(!sigaltstack(&stack, 0));
+    for (int i = 0; i < 3; i++) {
+        last = 0;
+        CHECK(syscall(SYS_getppid) == -1 && errno == EPERM && last == SYS_getppid);
+        CHECK(!sigaltstack(0, &now) && now.ss_sp == small && now.ss_flags == 0);
+        use_memory();
+    }
+    return none;
+}
+
+static void deep(void)
+{
+    struct sigaction action = { .sa_sigaction = on_trap_deep, .sa_flags = SA_SIGINFO | SA_NODEFER };
+    CHECK(!sigaction(SIGSYS, &action, 0) && !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    CHECK(!forbid(SYS_getppid, SECCOMP_RET_TRAP));
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, 0, traps, 0) && !pthread_join(thread, 0));
+}
+
 /* More is populated than the budget has. */
 static void populate(void)
 {
@@ -203,6 +237,7 @@ int main(int argc, char **argv)
     case 'w': without_ioctl(); break;
     case 'l': limits(); break;
     case 'p': populate(); break;
+    case 'd': deep(); break;
     default: CHECK(!"there is no such part");
     }
     return 5;
