@@ -128,6 +128,9 @@ const NEEDS: &[(Probe, &str, &[Part])] = {
             &[Corpus],
         ),
         (Probe::Program("ocamlopt"), "ocaml-nox", &[Corpus]),
+        // Programs that lock their own processes up.
+        (Probe::Program("chromium"), "chromium", &[Corpus]),
+        (Probe::Program("firefox-esr"), "firefox-esr", &[Corpus]),
         // Windows programs, and their compiler.
         (Probe::Program("wine"), "wine", &[Corpus]),
         (Probe::File("/usr/lib/wine/wine64"), "wine64", &[Corpus]),

@@ -203,6 +203,16 @@ pub(crate) const JOBS: &[Job] = &[
         [96, 512],
         "sh {src}/sh/wine.sh {bin}/winjob.exe {mib}",
     ),
+    new(
+        "chromium",
+        [96, 512],
+        "sh {src}/sh/browser.sh chromium {src}/js/page.html {mib}",
+    ),
+    new(
+        "firefox",
+        [96, 512],
+        "sh {src}/sh/browser.sh firefox {src}/js/page.html {mib}",
+    ),
     new("boost-context", [96, 1024], "{bin}/fibers {mib}"),
     new("pth", [96, 1024], "{bin}/pthjob {mib}"),
     shared(new(
