@@ -7,6 +7,13 @@ use crate::raw::{Errno, Result};
 use crate::ring::Ring;
 use crate::{pagemap, syscall};
 
+/// Linux's release, as `uname -r` prints it.
+#[cfg(feature = "std")]
+pub fn kernel_release() -> std::string::String {
+    let read = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    read.unwrap_or_default().trim_end().into()
+}
+
 /// Whether seccomp filters may answer a call with SIGSYS (`SECCOMP_RET_TRAP`).
 ///
 /// # Errors

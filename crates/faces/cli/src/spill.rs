@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use farpage_abi::{SEGMENT_BYTES, SEGMENTS_MAX};
 
-use crate::prepare::absolute;
+use crate::memory::absolute;
 use farpage_manager::paging::PagingFileListed;
 use farpage_supervisor::control_socket::{self, SpillReply, SpillRequest};
 use farpage_text::columns::{Side, columns};

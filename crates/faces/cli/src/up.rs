@@ -15,7 +15,7 @@ use farpage_text::size::{Size, counted, human};
 use crate::cluster::join::JoinArgs;
 use crate::host::locks::LockingArgs;
 use crate::host::web::{self, WebArgs};
-use crate::prepare::{self, MemoryArgs};
+use crate::memory::{COMPRESSED_OF_HOST, MemoryArgs};
 
 /// HUP, INT, QUIT and TERM end it.
 const ENDS: u64 = 1 | 1 << (2 - 1) | 1 << (3 - 1) | 1 << (15 - 1);
@@ -61,7 +61,7 @@ pub struct UpArgs {
 pub fn main(args: &UpArgs) -> Result<()> {
     web::check(&args.web)?;
     let of_machine = MemoryLimit::read();
-    let memory = prepare::memory(&args.memory, &of_machine, prepare::COMPRESSED_OF_HOST)?;
+    let memory = args.memory.config(&of_machine, COMPRESSED_OF_HOST)?;
     let (lock_limit_bytes, frames) = args.locking.read(&of_machine)?;
     let ram_bytes = memory.ram_bytes;
     let user_ram_bytes = user_ram(args, ram_bytes)?;

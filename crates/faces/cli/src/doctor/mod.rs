@@ -12,9 +12,9 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
-use crate::run;
 use farpage_manager::paging;
 use farpage_sys::memory_limit::MemoryLimit;
+use farpage_sys::probe::kernel_release;
 use farpage_sys::userfaultfd::{self, tier_name};
 
 /// Say what works on this machine and how to improve it
@@ -114,7 +114,7 @@ pub fn main(args: &DoctorArgs) -> Result<bool> {
     let report = Report {
         works: checks.iter().all(|check| check.state != State::Fail),
         farpage: env!("CARGO_PKG_VERSION"),
-        kernel: run::kernel_release(),
+        kernel: kernel_release(),
         tier: tier_name(found.tier),
         checks,
     };

@@ -17,8 +17,7 @@ use farpage::Address;
 use farpage_sys::memory_limit::MemoryLimit;
 
 use crate::maps;
-use crate::prepare;
-use crate::prepare::MemoryArgs;
+use crate::memory::{self, MemoryArgs};
 use crate::run::{self, Report};
 use farpage_supervisor::config::{Exec, RunOptions, THRESHOLD_BYTES};
 use farpage_supervisor::exec::{below, is_shared};
@@ -206,14 +205,14 @@ fn options(
     let name = OsString::from(&all[0].path);
     Ok(RunOptions {
         stdio: false,
-        memory: prepare::memory(&args.memory, limit, prepare::COMPRESSED_OF_RUN)?,
+        memory: args.memory.config(limit, memory::COMPRESSED_OF_RUN)?,
         threshold_bytes: THRESHOLD_BYTES,
         machine_bytes: None,
         program: PathBuf::from(&name),
         args: [&[name], &args.program[1..]].concat(),
         exec: Some(Exec {
             root: root.map(str::to_owned),
-            ahead_bytes: prepare::absolute("--ahead", Some(&args.ahead))?.unwrap_or_default(),
+            ahead_bytes: memory::absolute("--ahead", Some(&args.ahead))?.unwrap_or_default(),
         }),
         maps: all,
         deadline: args.deadline,

@@ -15,8 +15,7 @@ use farpage_sys::memory_limit::MemoryLimit;
 use farpage_sys::signal;
 
 use super::ENDS;
-use crate::prepare;
-use crate::prepare::FileArgs;
+use crate::memory::FileArgs;
 use farpage_manager::paging::Paging;
 use farpage_manager::paging::{named, trouble};
 use farpage_supervisor::signals;
@@ -56,7 +55,7 @@ pub fn main(args: &DefaultArgs) -> Result<()> {
     let _blocked = signals::block();
     let ends = signal::watch(ENDS).context("cannot watch for signals")?;
     let compressed = args.compressed.as_deref();
-    let memory = prepare::paging(compressed, &args.files, &MemoryLimit::read())?;
+    let memory = args.files.config(compressed, &MemoryLimit::read())?;
     let socket = args.socket.clone().unwrap_or_else(default_socket);
     let host = Host::connect(&socket)?;
     host.status()?;

@@ -9,12 +9,11 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Result, bail};
-use farpage_sys::seccomp::GATE_ADDRESS;
-
 use farpage_supervisor::cannot_execute;
 use farpage_supervisor::config::RunOptions;
+use farpage_sys::seccomp::GATE_ADDRESS;
 
-use crate::run::Report;
+use super::args::Report;
 
 /// True in a process of a run.
 pub fn is_inside() -> bool {
