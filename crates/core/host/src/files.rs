@@ -7,12 +7,10 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 use farpage_abi::maps::{MAPPED_MAX, PATH_MAX, Word};
 use farpage_abi::{Control, PAGE_BYTES, PageRange};
 use farpage_pagers::Pager;
-use farpage_source::{Counts, Options, Source, SourcePager};
 use farpage_sys::Errno;
 use farpage_sys::file::Fd;
 use rustix::fs::Mode;
@@ -35,10 +33,10 @@ pub struct Request {
     pub path: String,
     /// The same file by another path.
     pub also: Option<String>,
-    /// What it holds.
-    pub source: Arc<dyn Source>,
-    /// How long it is tried again when it is far and fails. `None`: the default of pagers.
-    pub deadline: Option<Duration>,
+    /// Its size.
+    pub bytes: u64,
+    /// Has its contents.
+    pub pager: Arc<dyn Pager>,
 }
 
 /// What became of a file.
@@ -46,10 +44,6 @@ pub struct Request {
 pub struct Figures {
     /// Its path.
     pub path: String,
-    /// What messages call its source.
-    pub source: String,
-    /// Its size.
-    pub bytes: u64,
     /// Bytes in memory now.
     pub resident_bytes: u64,
     /// Bytes in memory at most.
@@ -60,26 +54,19 @@ pub struct Figures {
     pub brought_bytes: u64,
     /// Those of them that nobody had waited for when they were asked for.
     pub ahead_bytes: u64,
-    /// What that took of its source.
-    pub counts: Counts,
 }
 
 /// Answers for a tree's mapped files until the process ends.
 pub struct Files {
     pub(crate) objects: &'static Objects,
-    pub(crate) all: Vec<File>,
-}
-
-pub(crate) struct File {
-    pub(crate) object: Arc<Object>,
-    pub(crate) pager: Arc<SourcePager>,
+    pub(crate) all: Vec<Arc<Object>>,
 }
 
 /// Files of a tree in which no task is yet: more can be added.
 pub struct Opening {
     control: &'static Control,
     objects: &'static Objects,
-    all: Vec<File>,
+    all: Vec<Arc<Object>>,
 }
 
 impl Opening {
@@ -105,8 +92,8 @@ impl Opening {
         if self.all.len() == MAPPED_MAX {
             return Err(Error::TooMany);
         }
-        let file = File::new(self.control, self.objects, request)?;
-        self.all.push(file);
+        let object = make(self.control, self.objects, request)?;
+        self.all.push(object);
         Ok(self.all.len() - 1)
     }
 
@@ -115,7 +102,7 @@ impl Opening {
     /// # Panics
     /// When there is no such file.
     pub fn object(&self, number: usize) -> &Arc<Object> {
-        &self.all[number].object
+        &self.all[number]
     }
 
     /// The file is a program: `before_start` stay in memory once they are there. Linux itself reads
@@ -128,7 +115,7 @@ impl Opening {
     /// # Panics
     /// When there is no such file.
     pub fn is_executable(&self, number: usize, before_start: &[PageRange]) -> Result<(), Error> {
-        let object = &self.all[number].object;
+        let object = &self.all[number];
         let refused = |what, errno| Error::System {
             path: object.name().to_owned(),
             what,
@@ -189,13 +176,12 @@ impl Files {
 
     /// The memory files, in the order of the requests.
     pub fn descriptors(&self) -> Vec<Fd> {
-        let files = self.all.iter();
-        files.map(|file| file.object.descriptor()).collect()
+        self.all.iter().map(|file| file.descriptor()).collect()
     }
 
     /// What became of each file.
     pub fn figures(&self) -> Vec<Figures> {
-        self.all.iter().map(File::figures).collect()
+        self.all.iter().map(|file| figures(file)).collect()
     }
 
     pub(crate) fn tree(&self) -> &Tree {
@@ -212,70 +198,56 @@ impl Files {
         };
         let most = self.tree().budget.floor();
         let end = word.first.saturating_add(word.pages.min(most));
-        let (mut at, end) = (word.first, end.min(file.object.pages()));
+        let (mut at, end) = (word.first, end.min(file.pages()));
         while at < end {
             let window = self.objects.room.window(self.objects);
-            let Some(pages) = file.object.want_soon(PageRange::new(at, end), window) else {
+            let Some(pages) = file.want_soon(PageRange::new(at, end), window) else {
                 break;
             };
             at = pages.end.0;
             self.objects.room.charge(pages.pages(), self.objects);
-            file.object.request_soon(pages);
+            file.request_soon(pages);
         }
     }
 }
 
-impl File {
-    fn new(control: &Control, objects: &'static Objects, request: Request) -> Result<Self, Error> {
-        let path = request.path;
-        let bytes = request.source.size();
-        let default = Options::default();
-        let options = Options {
-            deadline: request.deadline.unwrap_or(default.deadline),
-            ..default
-        };
-        let names = [path.as_str(), request.also.as_deref().unwrap_or("")];
-        if let Some(long) = names.iter().find(|name| name.len() > PATH_MAX) {
-            return Err(Error::Path((*long).to_string()));
-        }
-        let pager = Arc::new(SourcePager::new(request.source, &options));
-        let object = objects.make(
-            &path,
-            bytes,
-            Arc::clone(&pager) as Arc<dyn Pager>,
-            false,
-            None,
-        )?;
-        let identity = object.identity().map_err(|errno| Error::System {
-            path: path.clone(),
-            what: "look at a memory file",
-            errno,
-        })?;
-        // Objects are numbered from 0 on, as the files are there.
-        let entry = &control.maps.files[object.number().0 as usize];
-        for (to, name) in entry.paths.iter().zip(names) {
-            to.set(name.as_bytes());
-        }
-        entry.bytes.store(bytes, Ordering::Relaxed);
-        entry.device.store(identity.0, Ordering::Relaxed);
-        entry.inode.store(identity.1, Ordering::Relaxed);
-        Ok(Self { object, pager })
+fn make(
+    control: &Control,
+    objects: &'static Objects,
+    request: Request,
+) -> Result<Arc<Object>, Error> {
+    let path = request.path;
+    let names = [path.as_str(), request.also.as_deref().unwrap_or("")];
+    if let Some(long) = names.iter().find(|name| name.len() > PATH_MAX) {
+        return Err(Error::Path((*long).to_string()));
     }
+    let object = objects.make(&path, request.bytes, request.pager, false, None)?;
+    let identity = object.identity().map_err(|errno| Error::System {
+        path: path.clone(),
+        what: "look at a memory file",
+        errno,
+    })?;
+    // Objects are numbered from 0 on, as the files are there.
+    let entry = &control.maps.files[object.number().0 as usize];
+    for (to, name) in entry.paths.iter().zip(names) {
+        to.set(name.as_bytes());
+    }
+    entry.bytes.store(request.bytes, Ordering::Relaxed);
+    entry.device.store(identity.0, Ordering::Relaxed);
+    entry.inode.store(identity.1, Ordering::Relaxed);
+    Ok(object)
+}
 
-    fn figures(&self) -> Figures {
-        let bytes = |pages: u64| pages * PAGE_BYTES as u64;
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = self.object.counters();
-        Figures {
-            path: self.object.name().to_owned(),
-            source: self.pager.source().name().to_owned(),
-            bytes: self.pager.source().size(),
-            resident_bytes: bytes(self.object.resident()),
-            resident_max_bytes: bytes(self.object.resident_max()),
-            page_ins: of(&counters.page_ins),
-            brought_bytes: bytes(of(&counters.brought)),
-            ahead_bytes: bytes(of(&counters.ahead)),
-            counts: self.pager.counts(),
-        }
+fn figures(file: &Object) -> Figures {
+    let bytes = |pages: u64| pages * PAGE_BYTES as u64;
+    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let counters = file.counters();
+    Figures {
+        path: file.name().to_owned(),
+        resident_bytes: bytes(file.resident()),
+        resident_max_bytes: bytes(file.resident_max()),
+        page_ins: of(&counters.page_ins),
+        brought_bytes: bytes(of(&counters.brought)),
+        ahead_bytes: bytes(of(&counters.ahead)),
     }
 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use farpage_abi::{Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::{Later, Pager, PagerError, Supplied};
-use farpage_source::UnderWay;
 use farpage_sys::Errno;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::uffd::Fault;
+use farpage_sys::under_way::UnderWay;
 
 use crate::budget::{Budget, WINDOW_MAX};
 use crate::copies::Copies;

@@ -1,9 +1,6 @@
 //! What an earlier run asked for, brought in before anybody waits for it.
 
-use std::sync::Arc;
-
 use farpage_abi::PageRange;
-use farpage_source::Recorder;
 
 use crate::objects::spawn;
 use crate::{Error, Files};
@@ -12,16 +9,6 @@ use crate::{Error, Files};
 const UNDER_WAY_MAX: u64 = 16384;
 
 impl Files {
-    /// Has what is asked for recorded from now on: each file's pages under its number, in the
-    /// order of the requests.
-    pub fn record(&self, recorder: &Arc<Recorder>) {
-        for (number, file) in self.all.iter().enumerate() {
-            let noted = Arc::clone(recorder);
-            file.pager
-                .watch_requests(move |pages| noted.note(number, pages));
-        }
-    }
-
     /// Brings in runs of pages of files, which are named by their numbers, in this order and in
     /// the background. It takes no memory that somebody else has, and half of the budget at most.
     ///
@@ -43,7 +30,7 @@ impl Files {
 
     /// Asks for what is absent of `run`, `left` pages at most. False when there is no more room.
     fn replay_run(&self, number: usize, run: PageRange, left: &mut u64) -> bool {
-        let (object, budget) = (&self.all[number].object, &self.tree().budget);
+        let (object, budget) = (&self.all[number], &self.tree().budget);
         let (mut at, end) = (run.start.0, run.end.0.min(object.pages()));
         while at < end {
             self.objects.under_way.wait_for_at_most(UNDER_WAY_MAX);

@@ -69,6 +69,8 @@ pub mod thread;
 pub mod time;
 pub mod uffd;
 #[cfg(feature = "std")]
+pub mod under_way;
+#[cfg(feature = "std")]
 pub mod untouched;
 #[cfg(feature = "std")]
 pub mod userfaultfd;

@@ -7,12 +7,13 @@ use std::time::Instant;
 
 use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
 use farpage_pagers::Ticket;
+use farpage_sys::under_way::UnderWay;
 
 use crate::aligned::Aligned;
 use crate::link::Link;
 use crate::pager::{Failures, pager_error};
 use crate::plan::{Answer, Plan, ReadId, Start};
-use crate::{OnFailure, Options, Reach, Retry, Source, SourceError, UnderWay, pool};
+use crate::{OnFailure, Options, Reach, Retry, Source, SourceError, pool};
 
 /// Bytes that are read ahead of a near source at most: a disk needs no more to be busy.
 const AHEAD_NEAR: u64 = 8 << 20;

@@ -23,7 +23,6 @@ mod pool;
 pub mod remote;
 mod retry;
 mod trace;
-mod under_way;
 
 pub use cache::{Cache, CacheUsage};
 #[doc(hidden)]
@@ -35,7 +34,6 @@ pub use pager::{Counts, OnFailure, Options, SourcePager};
 pub use parts::{Concat, Slice};
 pub use retry::{Patient, Retry};
 pub use trace::{Recorder, Trace, TraceError, Traced, Traces, yet_to_be_recorded};
-pub use under_way::UnderWay;
 
 /// How far away the bytes of a source are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

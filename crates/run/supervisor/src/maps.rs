@@ -8,8 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use farpage_abi::{Control, PageRange};
 use farpage_host::{Figures, Files, Object, Opening, Request};
+use farpage_pagers::Pager;
 use farpage_source::open::{Address, OpenOptions, open_source};
-use farpage_source::{Cache, Reach, Recorder, Source, Traced, Traces, yet_to_be_recorded};
+use farpage_source::{
+    Cache, Options, Reach, Recorder, Source, SourcePager, Traced, Traces, yet_to_be_recorded,
+};
 use farpage_sys::file::Fd;
 use serde::{Deserialize, Serialize};
 
@@ -67,7 +70,7 @@ pub struct OpenedFiles {
     opening: Opening,
     /// What was asked for.
     pub options: Vec<MapOption>,
-    sources: Vec<Arc<dyn Source>>,
+    pagers: Vec<Arc<SourcePager>>,
     /// What the files are kept in on the disk: one handle for each, with counts of its own.
     caches: Vec<Option<Cache>>,
     deadline: Option<Duration>,
@@ -83,7 +86,7 @@ impl OpenedFiles {
         let mut opened = Self {
             opening: Opening::new(control)?,
             options: Vec::new(),
-            sources: Vec::new(),
+            pagers: Vec::new(),
             caches: Vec::new(),
             deadline,
         };
@@ -99,14 +102,20 @@ impl OpenedFiles {
         option: MapOption,
         (source, cache): (Arc<dyn Source>, Option<Cache>),
     ) -> Result<()> {
+        let default = Options::default();
+        let options = Options {
+            deadline: self.deadline.unwrap_or(default.deadline),
+            ..default
+        };
+        let pager = Arc::new(SourcePager::new(source, &options));
         self.opening.add(Request {
             also: resolved(&option.path).or_else(|| exec::other_path(&option)),
             path: option.path.clone(),
-            source: Arc::clone(&source),
-            deadline: self.deadline,
+            bytes: pager.source().size(),
+            pager: Arc::clone(&pager) as Arc<dyn Pager>,
         })?;
         self.options.push(option);
-        self.sources.push(source);
+        self.pagers.push(pager);
         self.caches.push(cache);
         Ok(())
     }
@@ -142,12 +151,16 @@ impl OpenedFiles {
 
     /// The size of a file.
     pub fn size(&self, number: usize) -> u64 {
-        self.sources[number].size()
+        self.source(number).size()
     }
 
     /// Whether its pages come from another machine.
     pub fn is_far(&self, number: usize) -> bool {
-        self.sources[number].reach() == Reach::Far
+        self.source(number).reach() == Reach::Far
+    }
+
+    fn source(&self, number: usize) -> &dyn Source {
+        &**self.pagers[number].source()
     }
 
     /// The file is a program: these pages of it stay in memory.
@@ -208,6 +221,7 @@ pub struct MappedFiles {
     pub socket: Option<OwnedFd>,
     /// The memory files.
     pub files: Vec<Fd>,
+    pagers: Vec<Arc<SourcePager>>,
     /// What the files are kept in on the disk: one handle for each, with counts of its own.
     caches: Vec<Option<Cache>>,
     recorder: Option<Arc<Recorder>>,
@@ -246,7 +260,7 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
         runs = replayed(&traces, &opened);
     }
     let traced = traced(&opened);
-    let caches = opened.caches;
+    let (caches, pagers) = (opened.caches, opened.pagers);
     let (mapped, socket) = opened.opening.start()?;
     let recorder = options.record.as_deref().map(|path| {
         let recorder = Recorder::new(path, &traced).context("cannot record")?;
@@ -254,7 +268,7 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
     });
     let recorder = recorder.transpose()?;
     if let Some(recorder) = &recorder {
-        mapped.record(recorder);
+        record(recorder, &pagers);
     }
     if !runs.is_empty() {
         mapped.replay(runs)?;
@@ -263,6 +277,7 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
         mapped,
         socket: Some(socket),
         files: mapped.descriptors(),
+        pagers,
         caches,
         recorder,
     }))
@@ -270,18 +285,12 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
 
 /// The runs of `traces` that should be brought in. Says what is left out.
 fn replayed(traces: &Traces, opened: &OpenedFiles) -> Vec<(usize, PageRange)> {
-    let map = |(option, source)| {
-        let (option, source): (&MapOption, &Arc<dyn Source>) = (option, source);
-        replay::ReplayedMap {
-            name: option.name.as_str(),
-            source: &**source,
-        }
-    };
-    let maps: Vec<_> = opened
-        .options
-        .iter()
-        .zip(&opened.sources)
-        .map(map)
+    let options = opened.options.iter().enumerate();
+    let maps: Vec<_> = options
+        .map(|(number, option)| replay::ReplayedMap {
+            name: &option.name,
+            source: opened.source(number),
+        })
         .collect();
     let (runs, messages) = replay::plan(traces, &maps);
     for message in messages {
@@ -293,12 +302,20 @@ fn replayed(traces: &Traces, opened: &OpenedFiles) -> Vec<(usize, PageRange)> {
 /// What `--record` says of the files. The only one needs no name.
 fn traced(opened: &OpenedFiles) -> Vec<Traced> {
     let named = opened.options.len() > 1;
-    let of = |(option, source): (&MapOption, &Arc<dyn Source>)| Traced {
+    let of = |(number, option): (usize, &MapOption)| Traced {
         name: named.then(|| option.name.clone()),
-        size: source.size(),
-        version: source.version(),
+        size: opened.size(number),
+        version: opened.source(number).version(),
     };
-    opened.options.iter().zip(&opened.sources).map(of).collect()
+    opened.options.iter().enumerate().map(of).collect()
+}
+
+/// Has what is asked for recorded from now on: each file's pages under its number.
+fn record(recorder: &Arc<Recorder>, pagers: &[Arc<SourcePager>]) {
+    for (number, pager) in pagers.iter().enumerate() {
+        let noted = Arc::clone(recorder);
+        pager.watch_requests(move |pages| noted.note(number, pages));
+    }
 }
 
 impl MappedFiles {
@@ -317,28 +334,29 @@ impl MappedFiles {
 
     /// What became of each file.
     pub fn figures(&self) -> Vec<MapJson> {
-        let figures = self.mapped.figures().into_iter().zip(&self.caches);
-        figures
-            .map(|(figures, cache)| json(figures, cache.as_ref()))
+        let figures = self.mapped.figures().into_iter();
+        let of = figures.zip(&self.pagers).zip(&self.caches);
+        of.map(|((figures, pager), cache)| json(figures, pager, cache.as_ref()))
             .collect()
     }
 }
 
-fn json(figures: Figures, cache: Option<&Cache>) -> MapJson {
+fn json(figures: Figures, pager: &SourcePager, cache: Option<&Cache>) -> MapJson {
+    let (source, counts) = (pager.source(), pager.counts());
     let usage = cache.and_then(|cache| cache.usage().ok());
     MapJson {
         path: figures.path,
-        source: figures.source,
-        bytes: figures.bytes,
+        source: source.name().to_owned(),
+        bytes: source.size(),
         resident_bytes: figures.resident_bytes,
         resident_max_bytes: figures.resident_max_bytes,
         page_ins: figures.page_ins,
         paged_in_bytes: figures.brought_bytes,
         ahead_bytes: figures.ahead_bytes,
-        reads: figures.counts.reads,
-        read_bytes: figures.counts.read_bytes,
+        reads: counts.reads,
+        read_bytes: counts.read_bytes,
         cache_hit_bytes: usage.map(|usage| usage.hit_bytes),
-        failures: figures.counts.failures,
+        failures: counts.failures,
     }
 }
 
